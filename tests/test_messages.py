@@ -140,6 +140,7 @@ def test_errors_are_explained() -> None:
     assert not unexplained, f"docs/troubleshooting.md lacks\n{_readable(unexplained)}"
 
 
+@pytest.mark.slow
 def test_wrong_command_lines_are_explained_or_say_what_to_write() -> None:
     errors = [(place, text) for place, text in _raised({USAGE}) if _words(text)]
     assert len(errors) > 40

@@ -234,6 +234,7 @@ def test_a_job_without_nccl_meets_in_mpi_only(tmp_path: Path) -> None:
         assert ask(report, "SELECT count(*) FROM MPI_COLLECTIVES_EVENTS") == [(len(steps),)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks", "hosts"), [(6, 3), (4, 2), (3, 3), (2, 2)])
 def test_a_lonely_host_shares_nothing_with_others(tmp_path: Path, ranks: int, hosts: int) -> None:
     truth = generate(

@@ -56,6 +56,7 @@ def check(seconds: dict[str, float], used: float) -> None:
     assert sum(seconds.values()) <= used + 0.005 * len(seconds)
 
 
+@pytest.mark.slow
 def test_stages_are_no_more_than_the_process_used(tmp_path: Path) -> None:
     seconds, used = told_and_used(tmp_path, "-v", "-j", "1", "--states", *CLUSTER, "out.prv")
     check(seconds, used)

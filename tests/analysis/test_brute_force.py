@@ -176,6 +176,7 @@ def test_stragglers(job: OpenJob) -> None:
         assert row["computing_ns"] == computing[ranks[row["rank"]]]
 
 
+@pytest.mark.slow
 def test_means_of_gpu_metrics() -> None:
     """A sample tells of the time since the one before; a GPU in several reports is read from the
     first.

@@ -66,6 +66,7 @@ def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reports", [GRAPHS, GRAPHS[:1]])
 def test_progress_of_analyses(reports: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A bar that is full in the end, on a terminal alone."""
@@ -107,6 +108,7 @@ def test_parts_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^  \.\.\. \d+ more$", out, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_runs_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", *TRAINING, "--json", str(tmp_path / "r.json"), "-q"]) == 0
     folder = tmp_path / "graphs"

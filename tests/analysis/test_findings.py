@@ -295,6 +295,7 @@ def _views(source: str) -> set[str]:
     }
 
 
+@pytest.mark.slow
 def test_findings_everywhere_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reports, data = list(map(str, SAMPLES["training"])), tmp_path / "r.json"
     assert (

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tools.conversions import convert_and_read
 from tools.exports import KERNEL, RUNTIME, call, kernel, make_export, strings
+from tools.slow import all_but_slow
 from tools.trace import Trace
 from tools.view_answers import SAMPLES
 
@@ -33,7 +34,7 @@ NAMING = {
 PLACE = ["begin", "end", "rank", "task", "row", "node", "device", "stream"]
 
 
-@pytest.fixture(scope="module", params=sorted(SAMPLES))
+@pytest.fixture(scope="module", params=all_but_slow(sorted(SAMPLES), "graphs"))
 def both(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[OpenJob, Trace]]:

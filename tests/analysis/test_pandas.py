@@ -36,6 +36,7 @@ def same(frame: pl.DataFrame, extension: bool = False) -> object:
     return found
 
 
+@pytest.mark.slow
 def test_every_kind_of_record(job: OpenJob) -> None:
     for layout in job.layouts:
         frame = job.frame(layout)

@@ -146,6 +146,7 @@ def test_a_report_of_a_part(tmp_path: Path) -> None:
     assert job["duration_ns"] == span["elapsed_ns"]
 
 
+@pytest.mark.slow
 def test_the_old_name_of_iterations(tmp_path: Path) -> None:
     for number, option in enumerate(("--iterations", "--region")):
         written = str(tmp_path / f"{number}.json")
@@ -170,6 +171,7 @@ def test_the_old_name_of_iterations(tmp_path: Path) -> None:
     assert len(first["analyses"]["efficiencies"]["tables"]["iterations"]["columns"]["region"]) == 20
 
 
+@pytest.mark.slow
 def test_a_slower_job_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """By the time of an iteration, not that of start-up; status 4 from the share on that is asked
     for.

@@ -169,6 +169,7 @@ def test_a_kind_can_be_left_out(tmp_path: Path) -> None:
     assert ":63000006:" in (tmp_path / "out.prv").read_text()
 
 
+@pytest.mark.slow
 def test_what_only_comes_along_with_a_name_stays_where_that_is_left_out(tmp_path: Path) -> None:
     """NCCL's kernels belong to its calls, and copies to kernels, but neither are all that the rows
     hold.
@@ -267,6 +268,7 @@ def test_list_tells_what_is_translated(capsys: pytest.CaptureFixture[str]) -> No
         assert part in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_interrupted_runs_leave_nothing(number: int, status: int, tmp_path: Path) -> None:
     nsys = tmp_path / "nsys"

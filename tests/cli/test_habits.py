@@ -115,6 +115,7 @@ def test_a_kind_that_is_none(name: str, answer: str, capsys: pytest.CaptureFixtu
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("time", "told"),
     [

@@ -151,6 +151,7 @@ def test_folders_and_patterns_are_the_reports_in_them(tmp_path: Path) -> None:
             reports_meant([given])
 
 
+@pytest.mark.slow
 def test_every_command_takes_folders_and_patterns(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -220,6 +221,7 @@ def test_rows_in_each_report(rows: tuple[int, ...], told: str) -> None:
     assert _each(rows, ("a", "b", "c")) == told
 
 
+@pytest.mark.slow
 def test_reports_of_two_jobs_are_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -135,6 +135,7 @@ def test_nothing_is_moved_without_need(messages: Messages) -> None:
     assert (order.shifts, order.moves, order.before.number, order.rounds) == ({}, [], 0, 0)
 
 
+@pytest.mark.slow
 def test_what_contradicts_itself_is_left_and_said() -> None:
     """Each of two ranks receives before it sends what the other has received already; the other two
     ranks are put in order.
@@ -248,6 +249,7 @@ def test_no_rank_is_moved_beyond_the_fastest_clock(seed: int) -> None:
         assert move.largest <= clocks.offset.max() - clocks.offset[move.report] + 1
 
 
+@pytest.mark.slow
 @relaxed
 @given(seeds)
 def test_shifts_are_never_negative_and_keep_the_order_of_a_rank(seed: int) -> None:
@@ -275,6 +277,7 @@ def test_true_clocks_are_left_alone(seed: int) -> None:
     assert order.before.checked > 0
 
 
+@pytest.mark.slow
 @relaxed
 @given(seeds)
 def test_the_order_of_rows_does_not_matter(seed: int) -> None:

@@ -106,6 +106,7 @@ def test_the_numbers_of_hosts_do_not_matter(seed: int) -> None:
         assert np.abs(one - other).max() < 50
 
 
+@pytest.mark.slow
 @relaxed
 @given(seeds, st.floats(0.2, 0.95))
 def test_more_collectives_never_widen_a_bound(seed: int, share: float) -> None:
@@ -119,6 +120,7 @@ def test_more_collectives_never_widen_a_bound(seed: int, share: float) -> None:
         assert full.bound_ns <= less.bound_ns * 1.01
 
 
+@pytest.mark.slow
 @relaxed
 @given(seeds, st.floats(0.2, 0.95))
 def test_more_messages_never_widen_a_bound(seed: int, share: float) -> None:

@@ -107,6 +107,7 @@ def test_extra_calls_fall_out(seed: int) -> None:
     assert 20 <= findings[0].count <= 24
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("numbered", [True, False])
 @pytest.mark.parametrize("bad", range(MEMBERS))
 def test_an_unrelated_member_is_left_out(bad: int, numbered: bool) -> None:

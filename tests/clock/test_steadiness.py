@@ -117,6 +117,7 @@ def test_rows_of_a_wild_minority_do_not_make_a_host_unsteady() -> None:
     assert error(alignment, clocks, 1) < 10_000
 
 
+@pytest.mark.slow
 def test_messages_connect_hosts_though_a_rate_changes() -> None:
     """No line respects all bounds of a clock that bends; UTC, 50 ms off, would be far worse than
     the line that nearly does.

@@ -22,6 +22,7 @@ def converted(folder: Path, *reports: Path, kinds: tuple[str, ...]) -> Summary:
     return convert(list(reports), folder / "out.prv", Options(kinds=kinds))
 
 
+@pytest.mark.slow
 def test_work_on_gpus_that_was_not_asked_for_is_no_lack_of_it(tmp_path: Path) -> None:
     reports = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
     summary = converted(tmp_path, *reports, kinds=("cuda_api_trace", "nvtx_pushpop_trace"))

@@ -80,7 +80,7 @@ class Moved:
         return convert(self.reports, self.folder / name, Options(**options))
 
 
-@pytest.fixture(scope="module", params=all_but_slow(JOBS, "MPI"), ids=list(JOBS))
+@pytest.fixture(scope="module", params=all_but_slow(JOBS), ids=list(JOBS))
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Moved:
     return Moved(tmp_path_factory.mktemp("job"), request.param)
 

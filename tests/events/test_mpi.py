@@ -590,6 +590,7 @@ def test_receives_from_any_source_make_what_follows_uncertain(tmp_path: Path) ->
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "tag", "certain"), [(-2, 6, True), (0, -1, False), (-1, -1, False), (1, -1, True)]
 )
@@ -613,6 +614,7 @@ def test_equal_numbers_are_certain_in_spite_of_receives_from_anywhere(tmp_path: 
     assert messages(trace) == [(1, 20, 2, 60, 64, 5)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sends", "receives", "lines"),
     [((100, 200), (150, 250), 2), ((100, 200, 300), (150, 250), 0), ((200, 300), (150, 250), 0)],
@@ -689,6 +691,7 @@ def test_tags_of_messages_are_never_those_of_other_lines(
 # ---- communicators ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", ["commUid", "groupRootUid", "members"])
 def test_a_communicator_is_the_same_on_all_ranks_whatever_its_handle(
     tmp_path: Path, known: str

@@ -124,6 +124,7 @@ def owned(folder: Path, **other: object) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_files_of_the_living_stay(tmp_path: Path) -> None:
     with files.temporary_folder(tmp_path) as mine:
         (mine / "file").write_text("of a run")

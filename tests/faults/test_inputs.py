@@ -240,6 +240,7 @@ def test_a_report_given_twice(tmp_path: Path) -> None:
     assert "given twice, read once" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_report_in_two_forms(tmp_path: Path) -> None:
     folder = as_folder(GRAPHS, tmp_path / "rank0.parquetdir")
     done = command("-q", GRAPHS, folder, tmp_path / "out.prv")

@@ -165,6 +165,7 @@ def test_damaged_tables_end_in_one_line(
     assert not list(tmp_path.glob("out*"))
 
 
+@pytest.mark.slow
 def test_whatever_bytes_a_table_has(tmp_path: Path) -> None:
     sound = as_folder(SAMPLES / "graphs" / "rank0.sqlite", tmp_path / "sound")
     content = (sound / "CUPTI_ACTIVITY_KIND_RUNTIME.parquet").read_bytes()

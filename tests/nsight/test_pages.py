@@ -578,6 +578,7 @@ def test_thousands_of_damaged_pages_under_sanitizers(tmp_path: Path) -> None:
 # ---- conversions ---------------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["training", "graphs"])
 def test_both_ways_of_reading_write_the_same_trace(
     sample: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

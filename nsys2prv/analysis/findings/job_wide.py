@@ -180,5 +180,5 @@ def _tensor_cores(people: People) -> Iterator[Finding]:
             (),
             (_of_each(people, "without_tensor_cores"),),
             "use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
-            ("gemm_without_tensor_cores_2dh", "tensor_cores_time_2dh"),
+            ("gemm_without_tensor_cores_2dh",),
         )

@@ -110,7 +110,7 @@ def of_link(people: People, link: Link) -> Finding:
         people.labels(link.tasks),
         evidence,
         ADVICE["transfer"],
-        ("nccl_bw_mbs", "nccl_traffic_2dh"),
+        ("nccl_bw_mbs",),
     )
 
 
