@@ -108,6 +108,7 @@ def test_every_table_is_on_the_page_or_drawn(made: tuple[str, dict]) -> None:
 
 
 def test_the_tree_of_efficiencies(made: tuple[str, dict]) -> None:
+    """Those of the steady state, where one was found."""
     text, data = made
     shown = [
         (float(attributes["data-v"]), str(attributes["class"]))
@@ -115,9 +116,11 @@ def test_the_tree_of_efficiencies(made: tuple[str, dict]) -> None:
         if tag == "span" and "factor" in str(attributes.get("class"))
     ]
     tables = data["analyses"]["efficiencies"]["tables"]
+    if "steady" in tables:
+        assert tables["steady"]["columns"]["part"] == ["whole job", "steady state"]
     known = [
-        column[0]
-        for name in ("device", "host")
+        column[-1]
+        for name in ("steady" if "steady" in tables else "device", "host")
         for key, column in tables[name]["columns"].items()
         if key.endswith("efficiency")
     ]

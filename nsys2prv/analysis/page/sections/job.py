@@ -41,7 +41,7 @@ def summary_section(material: Material) -> Section:
                 "Efficiencies",
                 roots,
                 f"Each is the product of the factors below it. Green from {GOOD:.0%} on, yellow from {FAIR:.0%} on, red below; "
-                f"POP advises a closer look below 80 %.{_whole(material)}",
+                f"POP advises a closer look below 80 %.{_which(material)}",
             )
         )
     blocks += material.notes("efficiencies")
@@ -54,20 +54,25 @@ def summary_section(material: Material) -> Section:
     )
 
 
-def _whole(material: Material) -> str:
-    """Say that figures are of the whole job, where there are others."""
+def _which(material: Material) -> str:
+    """Say what part of the job the figures are of, where there are several."""
     if material.frame("efficiencies", "steady") is None:
         return ""
-    return " Of the whole job, with start-up and shutdown; the table below has those of the steady state too."
+    return (
+        " Of devices in the steady state, without start-up and shutdown; the table below has those of the whole job too. "
+        "Of hosts in the whole job."
+    )
 
 
 def _device_efficiencies(material: Material) -> Factor | None:
-    frame = material.frame("efficiencies", "device")
+    """Return those of the steady state, where one was found, else those of the whole job."""
+    steady = material.frame("efficiencies", "steady")
+    frame = material.frame("efficiencies", "device") if steady is None else steady
     if frame is None:
         return None
-    row = frame.row(0, named=True)
+    row = frame.row(-1, named=True)
     return Factor(
-        "Parallel efficiency of devices",
+        "Parallel efficiency of devices" + ("" if steady is None else " in the steady state"),
         row["parallel_efficiency"],
         "useful time of all devices / (devices x elapsed time)",
         (
