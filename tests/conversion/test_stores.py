@@ -192,34 +192,34 @@ def test_the_same_report_twice_is_refused(
         (
             ["merge", "-t", "kernels", "{store}", "{out}"],
             2,
-            "--trace is not of nsys2prv merge: give it to nsys2prv extract",
+            "--trace is not an option of nsys2prv merge: give it to nsys2prv extract",
         ),
         (
             ["extract", "--max-size", "1MB", "{report}", "-o", "{out}"],
             2,
-            "--max-size is not of nsys2prv extract: give it to nsys2prv merge",
+            "--max-size is not an option of nsys2prv extract: give it to nsys2prv merge",
         ),
         (
             ["extract", "--no-metadata", "{report}", "-o", "{out}"],
             2,
-            "--no-metadata is not of nsys2prv extract: give it to nsys2prv merge",
+            "--no-metadata is not an option of nsys2prv extract: give it to nsys2prv merge",
         ),
         (
             ["extract", "--list", "{report}", "-o", "{out}"],
             2,
-            "--list is not of nsys2prv extract: give it to nsys2prv itself",
+            "--list is not an option of nsys2prv extract: give it to nsys2prv itself",
         ),
         (
             ["extract", "--align", "utc", "{report}", "-o", "{out}"],
             2,
-            "--align is not of nsys2prv extract: give it to nsys2prv merge",
+            "--align is not an option of nsys2prv extract: give it to nsys2prv merge",
         ),
-        (["extract", "{report}"], 2, "required: -o/--output"),
+        (["extract", "{report}"], 2, "-o/--output is missing"),
         (["extract", "-o", "{out}"], 2, "give at least one report"),
         (["extract", "{report}", "-o", "{report}"], 1, "is not a store; remove it"),
         (["extract", "{report}", "-o", "{out}/no/folder"], 1, "no such folder"),
         (["{report}", "{store}"], 2, "the last argument is the trace to write"),
-        (["merge", "{store}"], 2, "at least one report"),
+        (["merge", "{store}"], 2, "at least one store"),
     ],
 )
 def test_what_is_given_wrongly(

@@ -41,8 +41,12 @@ COMPLAINT = re.compile(
     r"Cannot load|aborted|[Ee]rror|Unkwnown|None of the events|Some of the events|multiple instances|0 objects"
 )
 #: Views of the core of which no sample holds an event, for all of them are of the same GPU and
-#: network.
+#: network; and those of events that are made on demand alone.
 NOT_IN_SAMPLES = {
+    "analysis/critical_path_time_2dh.cfg",
+    "analysis/nvtx_on_gpu_time_2dh.cfg",
+    "views/nvtx_on_gpu.cfg",
+} | {
     f"hwcounters/nic/{name}.cfg"
     for name in (
         "eth-avg-recv-pack-size",
