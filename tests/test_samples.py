@@ -56,6 +56,7 @@ def test_kernels_are_those_put_in(training: Path) -> None:
         assert {name: (count[name], time[name]) for name in count} == expected
 
 
+@pytest.mark.slow
 def test_ranks_of_one_host_keep_their_true_distance(training: Path) -> None:
     """Each rank's first kernel, against the true capture starts: exact within a host but for its
     drift.

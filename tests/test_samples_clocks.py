@@ -83,6 +83,7 @@ def test_the_truth_tells_every_clocks_error_at_every_instant(tmp_path: Path) -> 
         )
 
 
+@pytest.mark.slow
 def test_clock_ranges_hold_for_every_host(tmp_path: Path) -> None:
     truth = generate(
         tmp_path,

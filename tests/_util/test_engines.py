@@ -262,6 +262,7 @@ def test_few_workers_are_threads_and_many_are_processes() -> None:
             assert isinstance(pool.executor, kind)
 
 
+@pytest.mark.slow
 def test_what_fails_ends_workers_at_their_work(tmp_path: Path) -> None:
     """And what uses the temporary folder is over before the folder is removed."""
     with suppress(ZeroDivisionError), engines.workers("processes", 2) as pool, pool.ended():

@@ -64,6 +64,7 @@ def test_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> No
     assert held(united([one, other])) == times(first) | times(second)
 
 
+@pytest.mark.slow
 @relaxed
 @given(intervals, st.integers(-5, 80), st.integers(0, 40))
 def test_gaps_and_clips(pairs: list[tuple[int, int]], begin: int, length: int) -> None:
@@ -72,6 +73,7 @@ def test_gaps_and_clips(pairs: list[tuple[int, int]], begin: int, length: int) -
     assert held(clipped(spans(pairs), begin, begin + length)) == window & times(pairs)
 
 
+@pytest.mark.slow
 @relaxed
 @given(intervals, intervals)
 def test_how_much_lies_within(pairs: list[tuple[int, int]], asked: list[tuple[int, int]]) -> None:
@@ -85,6 +87,7 @@ def test_how_much_lies_within(pairs: list[tuple[int, int]], asked: list[tuple[in
     ]
 
 
+@pytest.mark.slow
 @relaxed
 @given(intervals, intervals)
 def test_concurrency(pairs: list[tuple[int, int]], inside: list[tuple[int, int]]) -> None:

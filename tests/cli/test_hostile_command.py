@@ -92,6 +92,7 @@ def test_an_output_name_that_the_terminal_cannot_show(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
 @pytest.mark.parametrize("arguments", [["--list", SAMPLE], ["-t", "kernels", SAMPLE, "out"]])
 def test_a_full_standard_output_is_no_traceback(arguments: list[object], tmp_path: Path) -> None:

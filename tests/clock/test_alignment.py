@@ -218,6 +218,7 @@ def test_parts_have_references_of_their_own_until_messages_connect_them() -> Non
     assert not both_ways.findings
 
 
+@pytest.mark.slow
 def test_messages_alone_give_bounds() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)

@@ -133,6 +133,7 @@ def test_more_messages_never_widen_a_bound(seed: int, share: float) -> None:
     assert less is None or full <= less * 1.5
 
 
+@pytest.mark.slow
 @relaxed
 @given(seeds)
 def test_bounds_are_positive_and_maps_monotone(seed: int) -> None:

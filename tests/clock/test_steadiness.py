@@ -38,6 +38,7 @@ def test_a_bound_covers_a_host_that_leaves_collectives_late_by_chance(late_host:
     assert inside >= 95
 
 
+@pytest.mark.slow
 def test_a_bound_covers_a_clock_whose_rate_changes() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
@@ -75,6 +76,7 @@ def test_usual_noise_is_steady() -> None:
         assert alignment.corrections[1].bound_ns < 20_000
 
 
+@pytest.mark.slow
 def test_a_burst_and_a_few_collectives_a_minute_later() -> None:
     """The few tell the drift; they are no outliers of the burst's line."""
     for seed in range(20):

@@ -166,6 +166,7 @@ def test_cuts_of_tables_that_are_read_in_many_parts(
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "place", [(0, 60), (10, 60), (10, 15), (20, 60), (25, 82), (50, 100), (1, 99)]
 )
@@ -499,6 +500,7 @@ def test_regions_are_the_spans_of_their_ranges(sample: Sample, tmp_path: Path) -
             )
 
 
+@pytest.mark.slow
 def test_a_region_of_ranges_that_are_not_shown(tmp_path: Path) -> None:
     """-t kernels has no NVTX ranges, but they say when the region was."""
     reports = sorted((SAMPLES / "graphs").glob("rank*.sqlite"))

@@ -112,6 +112,7 @@ def check_rows(summary: Summary, reports: list[Path]) -> None:
             assert not any(there[table] for table in kind.tables), kind.name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SETS)
 def test_samples_balance(name: str, tmp_path: Path) -> None:
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))

@@ -23,6 +23,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_reports"
 RANKS = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
 
 
+@pytest.mark.slow
 def test_it_says_of_what_the_trace_was_made(tmp_path: Path) -> None:
     summary = convert(
         RANKS,
@@ -62,6 +63,7 @@ def test_it_says_of_what_the_trace_was_made(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_clocks_lead_from_reports_to_the_trace(tmp_path: Path) -> None:
     """Kernels of a report, by its rows and the clock that is told, begin where the trace has them."""
     convert(

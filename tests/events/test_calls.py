@@ -35,6 +35,7 @@ def row_of(line: CallTable, begin: int, end: int | None, name: int | None, **mor
     return {**columns, **more}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", LINES.values(), ids=lambda line: line.name)
 def test_every_line_gives_its_events(line: CallTable, tmp_path: Path) -> None:
     numbers = {column: 70 + place for place, (column, _) in enumerate(line.numbers)}

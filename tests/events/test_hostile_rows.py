@@ -277,6 +277,7 @@ def test_a_gap_in_the_rowids_as_wide_as_tasks(
     assert len(traced(tmp_path, path).intervals(API_CODE)) == 2
 
 
+@pytest.mark.slow
 def test_a_rowid_far_off_does_not_take_for_ever(tmp_path: Path) -> None:
     path = make_export(tmp_path / "r.sqlite", {"StringIds": STRINGS, KERNEL: [kernel(100, 200)]})
     with sqlite3.connect(path) as connection:

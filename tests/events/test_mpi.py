@@ -162,6 +162,7 @@ def messages(trace: Trace) -> list[tuple[int, int, int, int, int, int]]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False])
 def test_reports_without_ranks_and_communicators(known: bool, tmp_path: Path) -> None:
     """The launcher may still tell the ranks, and MPICH's world is known by its handle."""

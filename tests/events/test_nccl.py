@@ -324,6 +324,7 @@ def said_by_sql(connection: sqlite3.Connection) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["machine", "graphs"])
 def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
     """Bytes and reductions of the calls, summed per rank by SQL's JSON, and of the kernels launched

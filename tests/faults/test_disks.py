@@ -88,6 +88,7 @@ def test_a_store_on_a_full_disk(small: Path) -> None:
     assert content(small) == {}
 
 
+@pytest.mark.slow
 def test_a_read_only_output_folder(unwritable: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", unwritable], check=True)
     assert f"{unwritable}: no permission to write" in error_of(

@@ -232,6 +232,7 @@ def test_the_samples_belong_together(tmp_path: Path) -> None:
         assert not [warning for warning in warnings if any(word in warning for word in DOUBTS)]
 
 
+@pytest.mark.slow
 def test_a_report_given_twice(tmp_path: Path) -> None:
     done = command(
         "-q", GRAPHS, GRAPHS.parent / ".." / "graphs" / "rank0.sqlite", tmp_path / "out.prv"

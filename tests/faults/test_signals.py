@@ -46,6 +46,7 @@ def outcome(program: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["argparse", "nsys2prv._util.archive", "polars", "nsys2prv.conversion.convert"]
 )

@@ -264,6 +264,7 @@ def made(path: Path, given: Case) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EQUAL)
 def test_equal(name: str, tmp_path: Path) -> None:
     values, aside = compare(made(tmp_path / "r.sqlite", EQUAL[name]))

@@ -82,6 +82,7 @@ def test_types_of_devices_are_not_declared_without_work_on_one(tmp_path: Path) -
     assert not {63000001, 63000007} & trace.labels.types.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sample", ["cluster", "machine"])
 def test_rows_of_devices_are_no_host_threads(sample: str, tmp_path: Path) -> None:
     trace, summary = convert_and_read(

@@ -103,6 +103,7 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
     assert complaints(tmp_path / "o.prv") == ""
 
 
+@pytest.mark.slow
 @needs_pertalde
 def test_its_other_commands_take_them(tmp_path: Path) -> None:
     traces = []

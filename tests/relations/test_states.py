@@ -78,6 +78,7 @@ def naive(
     return [(object_, begin, end, states[begin]) for begin, end in pairwise(edges)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("long", [False, True])
 @pytest.mark.parametrize("seed", range(30))
 def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.MonkeyPatch) -> None:

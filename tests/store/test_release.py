@@ -53,6 +53,7 @@ def on_disk(runs: list[Run]) -> int:
     return sum(os.stat(path).st_blocks * 512 for path in {run.path for run in runs})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "spread"), [(9_000, 10**6), (30_000, 4_000), (700, 10**5), (1, 10), (12_345, 1)]
 )
