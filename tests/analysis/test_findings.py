@@ -291,7 +291,7 @@ def _views(source: str) -> set[str]:
         name
         for found in tuples
         for name in re.findall(r'"([\w-]+)"', found)
-        if name.startswith(("nccl", "gpu-", "gemm_", "memory_b", "tensor_"))
+        if name.startswith(("nccl", "gpu-", "gemm_", "memory_t", "memory-", "tensor_"))
     }
 
 

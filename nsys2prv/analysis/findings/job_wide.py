@@ -123,7 +123,7 @@ def _copies(people: People) -> Iterator[Finding]:
             (),
             (_of_each(people, "memory"),),
             "copy asynchronously from pinned memory on a separate stream, at the same time as kernels",
-            ("memory_time_2dh", "memory-overlap-2dh"),
+            ("memory_time_2dh",),
         )
 
 
