@@ -209,12 +209,13 @@ class Columns(Struct):
 
     def where(self, keep: np.ndarray) -> Columns:
         """Return the rows for which `keep` is true, with the texts that they have."""
+        rows = np.flatnonzero(keep)
         texts = {
-            name: _used(codes[keep], distinct) for name, (codes, distinct) in self.texts.items()
+            name: _used(codes[rows], distinct) for name, (codes, distinct) in self.texts.items()
         }
         return Columns(
-            int(keep.sum()),
-            {name: column[keep] for name, column in self.integers.items()},
+            len(rows),
+            {name: column[rows] for name, column in self.integers.items()},
             texts,
             self.damaged,
         )

@@ -48,6 +48,8 @@ LEAST_ROW_BYTES = 4
 DAMAGE = (sqlite3.Error, UnicodeError)
 #: The column of the conditions that a row meets.
 MET = "conditions met"
+#: Rows of a table that are looked at together for the few that a condition wants.
+LONG_TABLE = 100_000
 _KNOWN = re.compile(
     "malformed database schema|database disk image is malformed|file is not a database|unsupported file format"
     "|disk I/O error|string or blob too big|out of memory|columns of mixed types|table [A-Z_]+"
@@ -196,9 +198,27 @@ class Database(Source):
             return []
         named = Named(self.tables[table].columns)
         expressions = ", ".join(named[column] for column in columns)
-        return self.query(
-            f"SELECT {expressions} FROM {quoted(table)} WHERE {self.condition(table, where)}"
-        )
+        condition = self.condition(table, where)
+        return [
+            row
+            for rows in self._rows_to_look_at(table, where)
+            for row in self.query(f"SELECT {expressions} FROM {rows} WHERE {condition}")
+        ]
+
+    def _rows_to_look_at(self, table: str, where: str) -> Iterator[str]:
+        """Yield table expressions in SQL that have all rows of a table that meet a condition. Of a
+        long table these are the rows themselves where they are few: its pages tell which they are
+        several times faster than SQLite does.
+        """
+        extent = self.tables[table].extent
+        if not where or extent.rows < LONG_TABLE:
+            yield quoted(table)
+            return
+        for part in Part(table, extent.first, extent.last).split(LONG_TABLE):
+            found = self._read_pages(part, (), (), [where])
+            yield _rows_of(
+                part if found is None else Shared(part, *found).narrowed(0), extent.rowid
+            )
 
     def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
         found: dict[int, str] = {}

@@ -41,7 +41,7 @@ from nsys2prv.events.reasons import Reason
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
-PLACES = 50
+PLACES = 25
 
 
 @dataclass

@@ -18,8 +18,9 @@ from nsys2prv.events.catalogue import DomainCode, NameSet, catalogue
 from nsys2prv.events.catalogue.counters import counter_codes
 from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, SpillReader
 
-#: Records looked at of each run: all of a small one.
-LOOKED_AT = 4096
+#: Records looked at of each run, or all of a small one: to make a trace fit, and to tell people of
+#: smaller ones.
+LOOKED_AT, GLANCED_AT = 4096, 256
 SECOND = 1_000_000_000
 _POWERS = 10 ** np.arange(1, 19)
 
@@ -56,11 +57,11 @@ class Weight(Struct, frozen=True):
         return float(total.sum()) * self.each
 
 
-def weights(job: Job) -> Iterator[Weight]:
+def weights(job: Job, looked_at: int = LOOKED_AT) -> Iterator[Weight]:
     """Yield the weight of every run of a job that is ready to be written, in which all runs are in
-    trace time.
+    trace time, from a sample of so many records of each.
     """
-    weigher = _Weigher(job)
+    weigher = _Weigher(job, looked_at)
     try:
         for run in job.runs:
             if run.shape.stream in (BEGIN, LINE, COUNTER):
@@ -70,8 +71,8 @@ def weights(job: Job) -> Iterator[Weight]:
 
 
 class _Weigher:
-    def __init__(self, job: Job) -> None:
-        self.job, self.reader = job, SpillReader()
+    def __init__(self, job: Job, looked_at: int) -> None:
+        self.job, self.looked_at, self.reader = job, looked_at, SpillReader()
         self._addresses = np.array([len(address) for address in job.model.tree.addresses], np.int64)
         metrics: dict[str, list[str]] = {}
         for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
@@ -81,7 +82,7 @@ class _Weigher:
         )
 
     def weight(self, run: Run) -> Weight:
-        step = -(-run.rows // LOOKED_AT)
+        step = -(-run.rows // self.looked_at)
         records = self.reader.every(run, step)
         each = run.rows / len(records)
         clock = self.job.clocks[run.report]
@@ -253,7 +254,7 @@ def smaller_sizes(job: Job) -> str:
 
     Sizes are estimated from samples of the records, to within a few per cent.
     """
-    parts, whole = tuple(weights(job)), CutSpec(Window(0, job.duration, True))
+    parts, whole = tuple(weights(job, GLANCED_AT)), CutSpec(Window(0, job.duration, True))
     size = _total(parts, whole)
     options = {"--no-args": "attributes", "--no-lines": "lines"}
     found = {step.subject: step for step in steps() if step.subject in options.values()}
