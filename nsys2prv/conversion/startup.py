@@ -9,7 +9,7 @@ from importlib import import_module
 from pathlib import Path
 
 from nsys2prv._util import engines
-from nsys2prv._util.engines.local import available_cpus
+from nsys2prv._util.engines import available_cpus
 from nsys2prv._util.engines.pool import MOST_THREADS, worth_parallelizing
 from nsys2prv._util.memory import importing
 from nsys2prv.nsight.report_files import signature

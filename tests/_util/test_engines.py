@@ -23,7 +23,7 @@ from tools.commands import ENVIRONMENT, wait_for
 
 from nsys2prv import Options, convert
 from nsys2prv._util import engines
-from nsys2prv._util.engines.local import SerialExecutor, available_cpus
+from nsys2prv._util.engines import SerialExecutor, available_cpus
 from nsys2prv._util.engines.pool import MOST_THREADS, Pool
 from nsys2prv._util.engines.processes import ProcessExecutor, Worker, WorkerLost
 from nsys2prv._util.engines.worker import receive, send
@@ -124,9 +124,7 @@ def test_workers_start_before_the_imports_and_are_gone_before_the_folder(tmp_pat
 
 
 def test_no_dask_scheduler_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from nsys2prv._util.engines import dask
-
-    monkeypatch.setattr(dask, "TIMEOUT", "0.2s")
+    monkeypatch.setattr(engines, "SCHEDULER_TIMEOUT", "0.2s")
     with pytest.raises(Nsys2prvError, match="no Dask scheduler answers there"):
         convert(
             SAMPLES, tmp_path / "out.prv", Options(engine="dask", scheduler="tcp://127.0.0.1:9")
@@ -185,7 +183,7 @@ def test_engines_that_there_are_not(
 
 
 def test_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nsys2prv._util.engines.dask", None)
+    monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(UsageError, match="pip install distributed"):
         engines.workers("dask", 1)
 

@@ -237,7 +237,7 @@ def _processes(number: int) -> ProcessExecutor:
 
 
 @contextmanager
-def workers(jobs: int, scheduler: str | None = None) -> Iterator[Pool]:
+def workers(jobs: int) -> Iterator[Pool]:
     """Start `jobs` fresh processes, which use one thread each."""
     with ExitStack() as stack:
         # What killed a worker most likely was memory: the next ones are fewer.
