@@ -1,4 +1,4 @@
-"""What got faster or slower between two jobs."""
+"""What got faster or slower between two jobs, and how the efficiencies of several scale."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv.analysis.efficiencies import scalability
 from nsys2prv.analysis.iterations import PARTS
 from nsys2prv.analysis.result import Result, Table, ratio
 from nsys2prv.analysis.text import duration
@@ -340,3 +341,51 @@ def _joined(
             change_of_iteration_ns=pl.col("b_of_iteration_ns") - pl.col("a_of_iteration_ns")
         )
     return joined.sort(pl.col(change).abs(), descending=True, maintain_order=True)
+
+
+def scaling(runs: Sequence[Run], strong: bool) -> Result:
+    """Return how efficiencies change over runs, relative to the first. Global efficiency = parallel
+    efficiency x computation scalability.
+    """
+    tables = [table_of(run, "efficiencies", "device") for run in runs]
+    rows = [table and table.frame.row(0, named=True) for table in tables]
+    if None in rows:
+        lacking = ", ".join(
+            str(run.job["name"]) for run, row in zip(runs, rows, strict=True) if row is None
+        )
+        return Result(
+            "scaling", "Scalability", missing=[f"scalability: no work on devices in {lacking}"]
+        )
+    computation = scalability(
+        [row["useful_ns"] for row in rows], [row["devices"] for row in rows], strong
+    )
+    frame = pl.DataFrame(
+        {
+            "run": [str(run.job["name"]) for run in runs],
+            "devices": [row["devices"] for row in rows],
+            "elapsed_ns": [row["elapsed_ns"] for row in rows],
+            "speedup": [rows[0]["elapsed_ns"] / row["elapsed_ns"] for row in rows],
+            "computation_scalability": computation,
+            **{
+                name: [row[name] for row in rows]
+                for name in (
+                    "parallel_efficiency",
+                    "load_balance_efficiency",
+                    "communication_efficiency",
+                    "orchestration_efficiency",
+                )
+            },
+        },
+        strict=False,
+    )
+    frame = frame.with_columns(
+        global_efficiency=pl.col("parallel_efficiency") * pl.col("computation_scalability")
+    )
+    kind = (
+        "strong scaling: the same problem on more devices"
+        if strong
+        else "weak scaling: a problem that grows with the devices"
+    )
+    return Result(
+        "scaling", "Scalability", {"scaling": Table(f"Runs relative to the first ({kind})", frame)}
+    )

@@ -8,13 +8,12 @@ from datetime import datetime, timezone
 
 import polars as pl
 
+from nsys2prv._util.text import list_some
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job
 
 #: Begins (UTC, ns) outside of which no date can be told.
 LATEST = 250_000_000_000_000_000_000
-#: Models and versions that are named.
-MOST_NAMED = 3
 
 
 def facts_of(job: Job) -> dict[str, object]:
@@ -47,23 +46,17 @@ def _date(job: Job) -> str:
     return begin.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def named(texts: list[str]) -> str:
-    """A few texts for people."""
-    more = len(texts) - MOST_NAMED
-    return ", ".join(texts[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
 def machine_line(facts: dict[str, object]) -> str:
     """The date, the GPUs and the versions for people; empty where nothing is known."""
     models = dict(facts.get("gpu_models") or {})
     # Hosts may have more GPUs than the job uses.
     more = sum(models.values()) > int(str(facts.get("devices", sum(models.values()))))
-    gpus = named([f"{count:,} x {name}" for name, count in models.items()])
+    gpus = list_some([f"{count:,} x {name}" for name, count in models.items()])
     parts = [
         f"{facts['begins_utc']} UTC" if facts.get("begins_utc") else "",
         f"the hosts have {gpus}" if more else gpus,
-        f"driver {named(list(facts['drivers']))}" if facts.get("drivers") else "",
-        f"recorded by nsys {named(list(facts['nsys']))}" if facts.get("nsys") else "",
+        f"driver {list_some(list(facts['drivers']))}" if facts.get("drivers") else "",
+        f"recorded by nsys {list_some(list(facts['nsys']))}" if facts.get("nsys") else "",
     ]
     return "; ".join(filter(None, parts))
 

@@ -13,12 +13,11 @@ from nsys2prv._util import signals
 from nsys2prv._util.errors import Detail, MissingPackage, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_not_read, named_as_report, write_whole
 from nsys2prv._util.text import plural
-from nsys2prv.analysis.comparison import Run, difference, slowdown
+from nsys2prv.analysis.comparison import Run, difference, scaling, slowdown
 from nsys2prv.analysis.head import machine_line
 from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.rows import SAMPLED
-from nsys2prv.analysis.scaling import scaling
 from nsys2prv.analysis.terminal import Style, printed
 from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json
 from nsys2prv.cli.cut_arguments import join_kind_options, words

@@ -15,11 +15,9 @@ from msgspec.structs import replace
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis.findings import device_time, job_wide, rank_wise
-from nsys2prv.analysis.findings.causes import slow_links, with_waits
-from nsys2prv.analysis.findings.finding import KINDS, Finding
-from nsys2prv.analysis.findings.groups import groups_of_devices
-from nsys2prv.analysis.findings.told import NOTHING, finding_lines
+from nsys2prv.analysis.findings import analysis, device_time, rank_wise
+from nsys2prv.analysis.findings.causes import groups_of_devices, slow_links, with_waits
+from nsys2prv.analysis.findings.finding import KINDS, NOTHING, Finding, finding_lines
 from nsys2prv.analysis.findings.waiting import (
     LEAST_SEGMENTS,
     Segments,
@@ -277,7 +275,7 @@ def test_views_of_findings_are_there() -> None:
     known = {Path(str(name)).stem for name in views.views()}
     named = {
         view
-        for module in (job_wide, rank_wise)
+        for module in (analysis, rank_wise)
         for view in _views(Path(module.__file__).read_text())
     }
     assert len(named) >= 5
@@ -291,7 +289,7 @@ def _views(source: str) -> set[str]:
         name
         for found in tuples
         for name in re.findall(r'"([\w-]+)"', found)
-        if name.startswith(("nccl", "gpu-", "gemm_", "memory_t", "memory-", "tensor_"))
+        if name.startswith(("nccl-", "nccl_", "gpu-", "gemm_", "memory_t", "memory-", "tensor_"))
     }
 
 

@@ -350,9 +350,8 @@ def test_missing_inputs_are_named(tmp_path: Path) -> None:
 
 
 def test_scalability() -> None:
-    from nsys2prv.analysis.comparison import Run
+    from nsys2prv.analysis.comparison import Run, scaling
     from nsys2prv.analysis.result import Table
-    from nsys2prv.analysis.scaling import scaling
 
     def run(name: str, devices: int, elapsed: int, useful: int) -> Run:
         ones = ("load_balance_efficiency", "communication_efficiency", "orchestration_efficiency")

@@ -1,22 +1,25 @@
-"""The findings of a job, put together: each cause once, the most costly first."""
+"""The findings of a job, put together: each cause once, the most costly first, and those of the job as
+a whole: exposed communication and copies, idle devices, matrix products.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv.analysis.findings import device_time
-from nsys2prv.analysis.findings.causes import slow_links, with_waits
+from nsys2prv.analysis.findings.causes import IDLE, LEAST, LEAST_IDLE, slow_links, with_waits
 from nsys2prv.analysis.findings.finding import Finding
-from nsys2prv.analysis.findings.job_wide import job_wide
-from nsys2prv.analysis.findings.people import People
+from nsys2prv.analysis.findings.people import People, numbered
 from nsys2prv.analysis.findings.rank_wise import imbalance, of_culprits, of_event, of_link
 from nsys2prv.analysis.findings.waiting import blame, segments_of
 from nsys2prv.analysis.result import Analysis, Context, Result, Table
 from nsys2prv.analysis.steady import phases
-from nsys2prv.analysis.unit import WORK
+from nsys2prv.analysis.text import cell, duration
+from nsys2prv.analysis.unit import WORK, labels_of
+from nsys2prv.events.names.calls import COPYING
 
 #: More are not told.
 MOST = 10
@@ -120,3 +123,172 @@ def _of_waits(
 
 
 ANALYSIS = Analysis("findings", "Findings", (), device_time.collect, conclude)
+
+
+#: What hosts do while devices are idle, for people, and what helps.
+HOSTS = {
+    "host_mpi": ("in MPI", "find which rank is late in MPI, or overlap MPI with GPU work"),
+    "host_nccl": (
+        "in NCCL calls",
+        "create communicators before the loop, and use non-blocking NCCL calls",
+    ),
+    "host_io": ("in file or network I/O", "load data ahead, in other threads or processes"),
+    "blocked_by_call": (
+        "waiting in {call}",
+        "synchronise later or not at all: what follows is launched only after the wait",
+    ),
+    "launch_bound": (
+        "in CUDA calls, most of it in {call}",
+        "launch less often: CUDA graphs, fused kernels, larger batches",
+    ),
+    "host_work": (
+        "in no recorded call, so {they} must be computing",
+        "profile the host's CPU (nsys --sample), and move its work out of the loop or ahead of it",
+    ),
+}
+#: Calls, by what their names contain -> what helps.
+CALLS = {
+    "Malloc": "allocate once, or use a caching allocator",
+    "Free": "free outside of the loop, or use a caching allocator",
+    "Module": "load modules before the loop (CUDA_MODULE_LOADING=EAGER), or warm up",
+    "HostAlloc": "allocate pinned memory once",
+    "HostRegister": "register memory once",
+    "DeviceSynchronize": "wait for events or streams rather than for the whole device",
+    "StreamSynchronize": "read results of the GPU (.item(), .cpu()) less often, or a step later",
+    "EventSynchronize": "wait for the event later, once it is needed",
+}
+
+
+def job_wide(people: People, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
+    """Yield the findings about the whole job that cost enough."""
+    for finding in (*_exposed(people), *_copies(people), *_idle(people, calls, context)):
+        yield replace(finding, evidence=(*finding.evidence, *_not_counted(people)))
+    yield from _tensor_cores(people)
+
+
+def _not_counted(people: People) -> Iterator[str]:
+    """Say whose time other findings report."""
+    if people.levelled:
+        many = len(people.levelled) > 1
+        yield (
+            f"not counted: the extra time of rank{'s' if many else ''} {numbered(list(people.levelled))} "
+            "that other findings report"
+        )
+
+
+def _of_each(people: People, part: str) -> str:
+    """Return how much time a part takes: per GPU on average, and on the GPU with most of it."""
+    values = people.devices.sort(part, descending=True)
+    most = f"{duration(float(values[part][0]))} on {values['label'][0]}"
+    if values.height == 1:
+        return most
+    return f"{duration(float(values[part].mean()))} per GPU on average, at most {most}"
+
+
+def _exposed(people: People) -> Iterator[Finding]:
+    share = people.share("transfer")
+    if share < LEAST["exposed_communication"]:
+        return
+    evidence = [f"{_of_each(people, 'transfer')}; waiting for late ranks is not counted"]
+    if people.records.height:
+        labels = labels_of("nccl_operation")
+        groups = (
+            people.records.group_by("operation", "bytes")
+            .agg(
+                pl.col("exposed_transfer").sum(),
+                pl.col("transfer").median(),
+                count=pl.col("collective").n_unique(),
+                speed=pl.col("bus_bandwidth").median(),
+            )
+            .sort(["exposed_transfer", "operation", "bytes"], descending=[True, False, False])
+        )
+        total = max(float(people.devices["transfer"].sum()), 1.0)
+        for row in groups.head(2).iter_rows(named=True):
+            size = f" of {cell('bytes', row['bytes'])}" if row["bytes"] >= 0 else ""
+            speed = f", {row['speed'] / 1e9:.1f} GB/s bus bandwidth" if row["speed"] else ""
+            evidence.append(
+                f"{row['exposed_transfer'] / total:.0%} of it in {labels.get(row['operation'], 'NCCL')}{size}, {row['count']:,} "
+                f"times, median transfer {duration(row['transfer'])}{speed}"
+            )
+    yield Finding(
+        "exposed_communication",
+        f"GPUs communicate without computing for {share:.1%} of the time.",
+        share,
+        (),
+        (),
+        tuple(evidence),
+        "start collectives earlier so that computation hides them, make fewer and larger ones, or move less",
+        ("nccl-exposed-2dh", "nccl-overlap-2dh"),
+    )
+
+
+def _copies(people: People) -> Iterator[Finding]:
+    share = people.share("memory")
+    if share >= LEAST["exposed_copies"]:
+        yield Finding(
+            "exposed_copies",
+            f"GPUs only copy or set memory for {share:.1%} of the time.",
+            share,
+            (),
+            (),
+            (_of_each(people, "memory"),),
+            "copy asynchronously from pinned memory on a separate stream, at the same time as kernels",
+            ("memory_time_2dh",),
+        )
+
+
+def _idle(people: People, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
+    for part, kind in IDLE.items():
+        share = people.share(part)
+        if share < LEAST_IDLE:
+            continue
+        call, advice = "", ""
+        if kind in ("blocked_by_call", "launch_bound") and calls.height:
+            found = context.named(
+                calls.filter(pl.col("synchronises") == (kind == "blocked_by_call")),
+                "call",
+                "cuda_api",
+            )
+            found = (
+                found.group_by("call")
+                .agg(pl.col("count", "time").sum())
+                .sort(["time", "call"], descending=[True, False])
+            )
+            if found.height:
+                call = found["call"][0]
+                advice = next((text for name, text in CALLS.items() if name in call), "")
+                advice = advice or (
+                    "copy asynchronously, from pinned memory"
+                    if found["call"].str.contains(COPYING)[0]
+                    else ""
+                )
+        what, usual = HOSTS[kind]
+        what = what.replace("{call}", call or "CUDA calls")
+        alone = people.devices.height == 1
+        what = what.replace("{they}", "it" if alone else "they")
+        who = "The GPU is" if alone else "GPUs are"
+        yield Finding(
+            kind,
+            f"{who} idle for {share:.1%} of the time while {'its host is' if alone else 'their hosts are'} {what}.",
+            share,
+            (),
+            (),
+            (_of_each(people, part),),
+            advice or usual,
+            ("gpu-gaps", "gpu-gaps-time_2dh"),
+        )
+
+
+def _tensor_cores(people: People) -> Iterator[Finding]:
+    share = people.share("without_tensor_cores")
+    if share >= LEAST["no_tensor_cores"]:
+        yield Finding(
+            "no_tensor_cores",
+            f"Matrix products without tensor cores take {share:.1%} of the time.",
+            share,
+            (),
+            (),
+            (_of_each(people, "without_tensor_cores"),),
+            "use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
+            ("gemm_without_tensor_cores_2dh",),
+        )

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from nsys2prv._util.data import data_text
 from nsys2prv._util.version import __version__
-from nsys2prv.analysis.findings.told import NOTHING
+from nsys2prv.analysis.findings.finding import NOTHING
 from nsys2prv.analysis.head import machine_line
 from nsys2prv.analysis.page.drawing import draw_all
 from nsys2prv.analysis.page.parts import FAIR, FIGURES, GOOD, MOST_RANKS, Block, Material, Section

@@ -9,8 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from nsys2prv.analysis.page.many_rows import MOST_WORST, condensed
-from nsys2prv.analysis.page.parts import HeatMap, Stacked
+from nsys2prv.analysis.page.parts import MOST_WORST, HeatMap, Stacked, condensed
 from nsys2prv.analysis.page.row_figures import COLOURS, heat_map_svg, stacked_svg, ticks
 
 

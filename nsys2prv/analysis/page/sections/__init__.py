@@ -6,9 +6,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nsys2prv.analysis.page.many_rows import condensed
-from nsys2prv.analysis.page.parts import Material, Section
-from nsys2prv.analysis.page.sections.critical_path import critical_path_section
+from nsys2prv.analysis.page.parts import Material, Section, condensed
 from nsys2prv.analysis.page.sections.devices import (
     devices_section,
     idle_section,
@@ -20,6 +18,7 @@ from nsys2prv.analysis.page.sections.job import (
     clocks_section,
     collectives_section,
     communication_section,
+    critical_path_section,
     scalability_section,
     summary_section,
 )
