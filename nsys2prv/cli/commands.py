@@ -13,13 +13,13 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv._util.memory import importing
 from nsys2prv._util.text import printable
 from nsys2prv.cli.convert import warn
-from nsys2prv.cli.mistakes import (
+from nsys2prv.cli.parsing import (
+    Parser,
     check_folder_of_views,
     check_reports,
     check_traces,
     is_trace,
 )
-from nsys2prv.cli.parsing import Parser
 from nsys2prv.conversion.startup import start_workers
 from nsys2prv.nsight.report_files import reports_meant
 

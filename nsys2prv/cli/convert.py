@@ -14,7 +14,7 @@ from nsys2prv._util.files import named_as_report
 from nsys2prv._util.memory import importing
 from nsys2prv._util.text import one_line, printable
 from nsys2prv.cli.arguments import as_options
-from nsys2prv.cli.mistakes import (
+from nsys2prv.cli.parsing import (
     check_conversion,
     check_kinds,
     check_reports,

@@ -22,7 +22,7 @@ from nsys2prv.cli.commands import (
 )
 from nsys2prv.cli.convert import complain, run
 from nsys2prv.cli.cut_arguments import join_kind_options
-from nsys2prv.cli.mistakes import check_command
+from nsys2prv.cli.parsing import check_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

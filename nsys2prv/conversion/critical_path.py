@@ -21,8 +21,7 @@ from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
 from nsys2prv.events.names.calls import LAYOUTS as MPI_LAYOUTS
 from nsys2prv.events.names.calls import synchronising_calls
 from nsys2prv.relations import critical_path as path
-from nsys2prv.relations.latest import latest_before
-from nsys2prv.relations.stream_events import EventCalls, awaited_operations
+from nsys2prv.relations.critical_path import EventCalls, awaited_operations, latest_before
 from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, LINE, TRACE, Run, SpillReader, SpillWriter, fields_present
 from nsys2prv.store.task_result import TaskResult

@@ -20,6 +20,11 @@ one had to wait for:
 
 The pieces between the steps follow each other without a gap and without overlap: they add up to the
 duration of the job.
+
+Which operations made others wait by a CUDA event (one stream records it, another waits for it) is
+found first: an event is complete when what was launched on its stream before the record has ended,
+what is launched on the waiting stream after the wait begins later than that, and a wait is for the
+latest record of its event before it.
 """
 
 from __future__ import annotations
@@ -29,8 +34,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT
-from nsys2prv.relations.latest import latest_before
+from nsys2prv._util.columns import ABSENT, factorize
 
 #: Values of the value set `critical_path`.
 COMPUTATION, NCCL, MEMORY, GRAPH, LATENCY, QUEUED, CALL, RETURN, MPI, HOST, WAIT, OUTSIDE = range(
@@ -227,3 +231,86 @@ def _pieces(
     order = np.argsort(-end, kind="stable")
     order = order[end[order] > begin[order]]
     return Pieces(*(column[order] for column in (begin, end, thread, cause, kernel_class)))
+
+
+class EventCalls(Struct, frozen=True):
+    """Calls that record an event, or that make a stream wait for one: columns of int64."""
+
+    #: When the host made the call (ns of trace time).
+    time: np.ndarray
+    #: Number of the process.
+    task: np.ndarray
+    #: Number of the event within the process.
+    event: np.ndarray
+    #: Number of the stream.
+    stream: np.ndarray
+
+
+def awaited_operations(
+    stream: np.ndarray,
+    launched: np.ndarray,
+    end: np.ndarray,
+    records: EventCalls,
+    waits: EventCalls,
+) -> np.ndarray:
+    """Return for each operation the index of the one that an event made it wait for, of several the
+    one that ended last, -1 for none. stream, launched, end: of operations; the time of the launching
+    call (ns), negative where it is not known.
+    """
+    awaited = np.full(len(stream), -1, np.int64)
+    known = np.flatnonzero(launched >= 0)
+    if not len(known) or not len(records.time) or not len(waits.time):
+        return awaited
+    # Events of all processes by one number.
+    number = np.unique(
+        np.column_stack([np.r_[records.task, waits.task], np.r_[records.event, waits.event]]),
+        axis=0,
+        return_inverse=True,
+    )[1].reshape(-1)
+    mine, asked = number[: len(records.time)], number[len(records.time) :]
+    record = latest_before(mine, records.time, asked, waits.time)
+    first = _first_after(stream[known], launched[known], waits.stream, waits.time)
+    pairs = np.flatnonzero((record >= 0) & (first >= 0))
+    record, first = record[pairs], first[pairs]
+    last = latest_before(
+        stream[known], launched[known], records.stream[record], records.time[record]
+    )
+    found = (last >= 0) & (records.stream[record] != waits.stream[pairs])
+    waiting, before = known[first[found]], known[last[found]]
+    order = np.argsort(end[before], kind="stable")
+    awaited[waiting[order]] = before[order]
+    return awaited
+
+
+def _first_after(
+    group: np.ndarray, time: np.ndarray, at_group: np.ndarray, at: np.ndarray
+) -> np.ndarray:
+    """Return for each (at_group, at) the index of the earliest time of that group that is not
+    earlier, -1 for none.
+    """
+    last = max(int(time.max()), int(at.max()))
+    return latest_before(group, last - time, at_group, last - at)
+
+
+def latest_before(
+    group: np.ndarray, time: np.ndarray, at_group: np.ndarray, at: np.ndarray
+) -> np.ndarray:
+    """Return for each (at_group, at) the index of the latest time of that group that is not later,
+    -1 for none.
+    """
+    if not len(time) or not len(at):
+        return np.full(len(at), -1, np.int64)
+    _, codes = factorize(np.concatenate([group, at_group]))
+    span = int(max(time.max(), at.max())) + 1
+    if span * (int(codes.max()) + 1) < 1 << 62:
+        keys, asked = codes[: len(group)] * span + time, codes[len(group) :] * span + at
+    else:
+        _, ranks = np.unique(np.concatenate([time, at]), return_inverse=True)
+        keys, asked = (
+            codes[: len(group)] * len(ranks) + ranks[: len(time)],
+            codes[len(group) :] * len(ranks) + ranks[len(time) :],
+        )
+    order = np.argsort(keys, kind="stable")
+    place = np.searchsorted(keys[order], asked, "right") - 1
+    found = order[np.maximum(place, 0)]
+    return np.where((place >= 0) & (codes[found] == codes[len(group) :]), found, -1)

@@ -11,8 +11,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import make_views
 import pytest
 import yaml
+from make_views import files_of, stray, table_path
 from msgspec.structs import replace
 
 from nsys2prv.events import all_kinds
@@ -24,10 +26,8 @@ from nsys2prv.events.catalogue import (
     catalogue,
 )
 from nsys2prv.events.catalogue.counters import counter_tables, hashed_types
-from nsys2prv.paraver.cfg import __main__ as command
 from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, MENUS, View, in_order, is_core, load, menus
 from nsys2prv.paraver.cfg.catalogue import codes_of as codes_named
-from nsys2prv.paraver.cfg.files import files_of, stray, table_path
 from nsys2prv.paraver.cfg.model import (
     Cfg,
     CfgError,
@@ -68,7 +68,7 @@ def test_files_are_those_of_the_catalogue() -> None:
         for path, text in made.items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
-    assert not old, "not current: run python -m nsys2prv.paraver.cfg"
+    assert not old, "not current: run python tools/make_views.py"
     assert stray(VIEWS, FOLDER) == []
 
 
@@ -201,7 +201,7 @@ def test_the_command_writes_the_files(tmp_path: Path, capsys: pytest.CaptureFixt
     folder.mkdir()
     shutil.copytree(FOLDER / FILE, folder / FILE)
     (folder / "mine.cfg").write_text("#ParaverCFG\n")
-    assert command.main([str(folder)]) == 0
+    assert make_views.main([str(folder)]) == 0
     assert "mine.cfg" in capsys.readouterr().err
     core = [view for view in VIEWS if is_core(view)]
     assert [(folder / view.path).read_text(encoding="utf-8") for view in core] == [
@@ -215,7 +215,7 @@ def test_the_command_names_the_view_that_is_wrong(
 ) -> None:
     text = "codes: {kernel: 63000006}\nviews:\n  basics/k: {title: K, shows: k, unit: k, types: kernel, compose_thread: Maximum}\n"
     written(tmp_path, text)
-    assert command.main([str(tmp_path)]) == 1
+    assert make_views.main([str(tmp_path)]) == 1
     error = capsys.readouterr().err
     assert "basics/k" in error
     assert "compose_thread: no function 'Maximum' of this group" in error

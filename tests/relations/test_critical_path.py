@@ -30,10 +30,11 @@ from nsys2prv.relations.critical_path import (
     SLACK,
     WAIT,
     Calls,
+    EventCalls,
     Operations,
+    awaited_operations,
     critical_path,
 )
-from nsys2prv.relations.stream_events import EventCalls, awaited_operations
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 CAUSE = 69110000

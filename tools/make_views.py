@@ -1,19 +1,22 @@
-"""The files that a catalogue makes: one per view, a list of those to open first, and a table of all
-for people.
+"""Write the views of ``cfgs/catalogue``, a list of those to open first, and a table of all for people:
+``python tools/make_views.py [FOLDER]``.
 """
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.paraver.cfg import FIRST
-from nsys2prv.paraver.cfg.catalogue import FILE, SUFFIX, View, in_order, is_core, menus
+from nsys2prv.paraver.cfg.catalogue import FILE, SUFFIX, View, in_order, is_core, load, menus
 
 TABLE, PICTURES = "views.md", "views"
 HEAD = """# The Paraver views
 
-<!-- Made from cfgs/catalogue/ by `python -m nsys2prv.paraver.cfg`; change the files there instead. -->
+<!-- Made from cfgs/catalogue/ by `python tools/make_views.py`; change the files there instead. -->
 
 `nsys2prv cfgs DIR` writes them to a folder, with workspaces: once these are imported (File > Preferences > Workspaces, button
 `Import workspaces`), Paraver offers the views in its menu Hints on every trace that has their events, by the questions that they answer.
@@ -99,3 +102,37 @@ def _described(views: Sequence[View], docs: Path) -> Iterator[str]:
 
 def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Write the Paraver views of a catalogue.")
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        default=Path("cfgs"),
+        help=f"folder of {FILE}, where the views are written; "
+        "docs/views.md is written beside it if there is a docs folder (default: cfgs)",
+    )
+    folder: Path = parser.parse_args(arguments).folder
+    try:
+        views = load(folder / FILE)
+        for path, text in files_of(views, folder).items():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+    except (Nsys2prvError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    for path in stray(views, folder):
+        print(f"not in the catalogue: {path}", file=sys.stderr)
+    core = sum(map(is_core, views))
+    print(
+        f"{core} views in {folder}, {len(views) - core} more when they are installed"
+        + (f", listed in {table_path(folder)}" if table_path(folder) else "")
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
