@@ -8,7 +8,6 @@ function          NULL or negative    0         for
 optional          ABSENT              0         numbers of which 0 is one as any other
 positive          ABSENT              ABSENT    numbers that begin at 1, such as ids
 number_or_zero    0                   0         plain numbers, of which 0 says nothing
-one_based         ABSENT              1         numbers from 0 on that count from 1 here
 enum_value        ``unknown``         1         Nsight's enumerations, from 1 here
 ================  ==================  ========  =====================================
 
@@ -46,11 +45,6 @@ def number_or_zero(column: np.ndarray) -> np.ndarray:
     a number where it is 0.
     """
     return column if column.min(initial=0) >= 0 else np.maximum(column, 0)
-
-
-def one_based(column: np.ndarray) -> np.ndarray:
-    """Return the column plus 1, with ABSENT for NULL and negative values."""
-    return np.where(column < 0, ABSENT, column + 1)
 
 
 def enum_value(column: np.ndarray, size: int, unknown: int = ABSENT) -> np.ndarray:

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together, occurrence
-from nsys2prv.events.attributes import number_or_zero, one_based, optional
+from nsys2prv.events.attributes import number_or_zero, optional
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, RowRules, Rows
 from nsys2prv.events.names.calls import LAYOUTS, function_name, layout_of
@@ -161,8 +161,8 @@ def _point_to_point(extraction: Extraction, part: Part) -> Iterator[Rows]:
         place == 0,
         {
             "size": optional(calls.columns["size"]),
-            "tag": one_based(calls.columns["tag"]),
-            "partner": one_based(partner),
+            "tag": optional(calls.columns["tag"]),
+            "partner": optional(partner),
             "communicator": _communicator_names(extraction, communicators, communicator),
         },
     )
@@ -219,7 +219,7 @@ def _collectives(extraction: Extraction, part: Part) -> Iterator[Rows]:
         {
             "sent": number_or_zero(calls.columns["size"]),
             "received": number_or_zero(calls.columns["recvSize"]),
-            "root": one_based(communicators.world_ranks(communicator, calls.columns["rootRank"])),
+            "root": optional(communicators.world_ranks(communicator, calls.columns["rootRank"])),
             "communicator": _communicator_names(extraction, communicators, communicator),
         },
     )

@@ -136,7 +136,10 @@ class Formatter:
             )
         columns = [objects, times]
         for f in fields:
-            columns += [*(domain if isinstance(f.code, DomainCode) else ()), pieces.column(f.name)]
+            column = pieces.column(f.name)
+            if f.offset:
+                column = np.add(column, f.offset, dtype=np.int64)
+            columns += [*(domain if isinstance(f.code, DomainCode) else ()), column]
         # Of ranges that begin together the longer is the outer one, whichever attributes they
         # carry.
         return Batch(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.events.attributes import enum_value, number_or_zero, one_based, optional, positive
+from nsys2prv.events.attributes import enum_value, number_or_zero, optional, positive
 from nsys2prv.nsight.source import NULL
 
 COLUMN = np.array([NULL, -5, 0, 1, 7])
@@ -18,7 +18,6 @@ COLUMN = np.array([NULL, -5, 0, 1, 7])
         (optional, [ABSENT, ABSENT, 0, 1, 7]),
         (positive, [ABSENT, ABSENT, ABSENT, 1, 7]),
         (number_or_zero, [0, 0, 0, 1, 7]),
-        (one_based, [ABSENT, ABSENT, 1, 2, 8]),
         (lambda column: enum_value(column, 7, 99), [99, 99, 1, 2, 99]),
     ],
 )

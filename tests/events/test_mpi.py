@@ -10,6 +10,7 @@ from tools.conversions import convert_and_read
 from tools.exports import Row, global_tid, make_export, strings
 from tools.trace_reader import Trace
 
+import nsys2prv
 from nsys2prv.conversion import reading
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.catalogue import catalogue
@@ -194,6 +195,19 @@ def test_reports_without_ranks_and_communicators(known: bool, tmp_path: Path) ->
         "MPI_Send",
         "MPI_Recv",
     ]
+
+
+def test_tags_and_partners_are_one_higher_in_the_trace_alone(tmp_path: Path) -> None:
+    """A 0 ends an event in Paraver; frames have MPI's own numbers."""
+    send, receive = p2p("MPI_Send", 20, 30, 1, tag=0), p2p("MPI_Recv", 25, 40, 0, tag=0)
+    trace, _ = two_ranks(tmp_path, [send], [receive])
+    for code, values in ((TAG, [1, 1]), (PARTNER, [1, 2])):
+        calls = trace.intervals(POINT_TO_POINT)
+        assert sorted(item.others[code] for item in calls) == values
+    with nsys2prv.open([tmp_path / "0.sqlite", tmp_path / "1.sqlite"], jobs=1) as job:
+        frame = job.frame("mpi_point_to_point", "tag", "partner")
+    assert frame["tag"].to_list() == [0, 0]
+    assert frame["partner"].to_list() == [1, 0]
 
 
 # ---- functions --------------------------------------------------------------------------------------------------------

@@ -132,7 +132,7 @@ class _Weigher:
                 values = self.job.names[found.values.name][run.source][values]
             code = self._code(run, records, found.code)
             # The value, and where the range ends, 0.
-            fields[bit] = lines * (2 + code) + _digits(values) + (lines - 1)
+            fields[bit] = lines * (2 + code) + _digits(values + found.offset) + (lines - 1)
         base = base + fields.pop(0)
         return Weight(layout.name, each, base, fields, None if layout.is_state else end - time)
 

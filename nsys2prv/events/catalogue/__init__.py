@@ -82,6 +82,8 @@ class Field(Struct, frozen=True):
     optional: bool = False
     #: Unit of plain numbers, "" if none is given.
     unit: str = ""
+    #: What is added to plain numbers in a Paraver trace, where 0 ends an event.
+    offset: int = 0
 
 
 class Layout(Struct, frozen=True, dict=True):
@@ -169,6 +171,7 @@ def catalogue() -> Catalogue:
             values(spec.get("values")),
             spec.get("optional", False),
             spec.get("unit", ""),
+            spec.get("offset", 0),
         )
 
     def in_order(fields: dict[str, Any]) -> list[str]:
