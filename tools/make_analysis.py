@@ -22,7 +22,7 @@ aligned events that a trace is written from, so its figures agree with those of 
 
 | command | gives |
 |---|---|
-| `nsys2prv report rank*.sqlite` | findings and the most important tables, at most 60 lines |
+| `nsys2prv report rank*.sqlite` | findings and the most important tables, at most 60 lines; tables that have no room are not computed |
 | `nsys2prv report rank*.sqlite --full` | all findings and all tables |
 | `nsys2prv report rank*.sqlite --only efficiencies,overlap` | the tables of these analyses |
 | `nsys2prv report rank*.sqlite --iterations "step*"` | efficiencies of each iteration: each execution of these NVTX ranges |

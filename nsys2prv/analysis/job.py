@@ -327,9 +327,7 @@ class OpenJob:
             )
         if useful not in ("compute", "all-kernels"):
             raise UsageError(f"useful: {useful} is neither compute nor all-kernels")
-        if not names:
-            # On demand, as the kind that it reads.
-            names = tuple(name for name in known if name != DEMANDED or name in self.book.layouts)
+        names = names or tuple(self.analyses)
         wanted = [known[name] for name in names]
         asked = useful, region, bins
         left = [analysis for analysis in wanted if (analysis.name, asked) not in self._results]
@@ -339,6 +337,12 @@ class OpenJob:
                     {(name, asked): result for name, result in self._analysed(left, *asked).items()}
                 )
         return Results((analysis.name, self._results[analysis.name, asked]) for analysis in wanted)
+
+    @property
+    def analyses(self) -> list[str]:
+        """The names of all analyses of this job: one is on demand, as the kind that it reads."""
+        names = [analysis.name for analysis in ANALYSES]
+        return [name for name in names if name != DEMANDED or name in self.book.layouts]
 
     def findings(self, useful: str = "compute") -> list[Finding]:
         """Return what holds the job back, the most costly first: at most ten, each one cause.

@@ -9,7 +9,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import polars as pl
 from msgspec import Struct
@@ -20,6 +20,8 @@ from nsys2prv.analysis.text import COLUMNS_IN_DETAIL, IN_DETAIL, MOST_ROWS, tabl
 
 #: Lines that are printed unless all are asked for, and rows of each table then.
 MOST_LINES, FEW_ROWS = 60, 5
+#: Lines that say at the end what there is more.
+LAST_LINES = 3
 BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
 
 
@@ -52,31 +54,61 @@ class Style(Struct, frozen=True):
         return [f"{BOLD}{text}{PLAIN}"] if self.colours else [text, "=" * len(text)]
 
 
-def printed(results: Iterable[Result], head: Iterable[str] = (), style: Style | None = None) -> str:
-    """The results for people."""
-    style = style or Style()
-    results = list(results)
-    width = min(style.width or WIDEST, WIDEST)
-    parts = [_folded(list(head), width)] if head else []
-    told = [result for result in results if result.name == "findings"]
-    told = told or [result for result in results if result.findings]
-    parts += [_findings(result, style, width) for result in told]
-    blocks = [block for result in results for block in _blocks(result, style, width)]
+def printed(
+    results: Iterable[Result],
+    head: Iterable[str] = (),
+    style: Style | None = None,
+    left_out: Sequence[str] = (),
+) -> str:
+    """The results for people. left_out: names of the analyses that were not made, as there is no
+    room for their tables (:func:`lines_left`).
+    """
+    style, results = style or Style(), list(results)
+    parts, blocks = _laid_out(results, head, style)
     if style.full:
-        return "\n\n".join("\n".join(part) for part in (*parts, *blocks))
-    room = MOST_LINES - 2 - sum(len(part) + 1 for part in parts)
-    kept: list[list[str]] = []
-    for block in blocks:
+        return "\n\n".join("\n".join(part) for part in (*parts, *(block for _, block in blocks)))
+    room, kept = _room(parts), []
+    not_whole: list[str] = []
+    for name, block in blocks:
         if len(block) + 1 <= room:
             kept.append(block)
             room -= len(block) + 1
-    left = len(blocks) - len(kept)
-    more = (
-        [[f"{left} more tables and notes: --full shows all, --only NAME those of one analysis"]]
-        if left
-        else []
-    )
-    return "\n\n".join("\n".join(part) for part in (*parts, *kept, *more))
+        else:
+            not_whole.append(name)
+    names = dict.fromkeys([*not_whole, *left_out])
+    more = f"more tables: --full shows all, --only one of {', '.join(names)}"
+    width = min(style.width or WIDEST, WIDEST)
+    last = [_folded([more], width)] if names else []
+    return "\n\n".join("\n".join(part) for part in (*parts, *kept, *last))
+
+
+def lines_left(results: Iterable[Result], head: Iterable[str], style: Style) -> int:
+    """Return how many lines these results leave to those of further analyses."""
+    parts, blocks = _laid_out(list(results), head, style)
+    room = _room(parts)
+    for _, block in blocks:
+        room -= len(block) + 1 if len(block) + 1 <= room else 0
+    return room
+
+
+def _laid_out(
+    results: Sequence[Result], head: Iterable[str], style: Style
+) -> tuple[list[list[str]], list[tuple[str, list[str]]]]:
+    """The parts that are always printed, and the tables and notes by the names of their analyses."""
+    width = min(style.width or WIDEST, WIDEST)
+    head = list(head)
+    parts = [_folded(head, width)] if head else []
+    told = [result for result in results if result.name == "findings"]
+    told = told or [result for result in results if result.findings]
+    parts += [_findings(result, style, width) for result in told]
+    return parts, [
+        (result.name, block) for result in results for block in _blocks(result, style, width)
+    ]
+
+
+def _room(parts: Sequence[Sequence[str]]) -> int:
+    """Return how many lines are left for tables."""
+    return MOST_LINES - LAST_LINES - sum(len(part) + 1 for part in parts)
 
 
 def _findings(result: Result, style: Style, width: int) -> list[str]:

@@ -18,7 +18,7 @@ from nsys2prv.analysis.head import machine_line
 from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.rows import SAMPLED
-from nsys2prv.analysis.terminal import Style, printed
+from nsys2prv.analysis.terminal import Style, lines_left, printed
 from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json
 from nsys2prv.cli.cut_arguments import join_kind_options, words
 from nsys2prv.conversion.cut.asked import CutOptions
@@ -26,6 +26,8 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.nsight.opening import is_report
 
 JSON = ".json"
+#: Analyses that come first in a terminal; others are made as long as so many lines are left to them.
+FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
 #: Exit status of a difference where the second job is slower by more than is allowed.
 SLOWER = 4
 
@@ -143,7 +145,8 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
         from nsys2prv.analysis.page.drawing import need_matplotlib
 
         need_matplotlib()
-    described, results = _results(options)
+    style = Style.of_output(options.full, options.rows)
+    described, results, left_out = _results(options, style)
     if options.title:
         described["title"] = options.title
     if options.compare:
@@ -155,8 +158,7 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
         write_whole(options.json, as_json(results, described))
     if options.html:
         write_page(options.html, described, results)
-    style = Style.of_output(options.full, options.rows)
-    return printed(results.values(), heading(described), style), [
+    return printed(results.values(), heading(described), style, left_out), [
         str(warning) for warning in described["warnings"]
     ]
 
@@ -210,15 +212,22 @@ def _cut(options: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def _results(options: argparse.Namespace) -> tuple[dict[str, object], dict[str, Result]]:
-    """Return the description of the job and the results of the analyses asked for."""
+def _results(
+    options: argparse.Namespace, style: Style
+) -> tuple[dict[str, object], dict[str, Result], list[str]]:
+    """Return the description of the job, the results of the analyses asked for, and the names of
+    those that were not made as the terminal has no room for them.
+    """
     names = _named(options)
     if options.compare and names and "efficiencies" not in names:
         names = ["efficiencies", *names]
     first = Path(options.reports[0])
     if first.suffix != JSON:
         with _opened(options.reports, options) as job:
-            return describe(job, options.reports), _analysed(job, names, options)
+            described = describe(job, options.reports)
+            if names or options.full or options.json or options.html or options.compare:
+                return described, _analysed(job, names, options), []
+            return described, *_fitting(job, described, options, style)
     if (
         len(options.reports) > 1
         or options.iterations
@@ -233,7 +242,19 @@ def _results(options: argparse.Namespace) -> tuple[dict[str, object], dict[str, 
         raise UsageError(
             f"{', '.join(sorted(unknown))}: not in {first}; there are {', '.join(found)}"
         )
-    return described, {name: found[name] for name in names or found}
+    return described, {name: found[name] for name in names or found}, []
+
+
+def _fitting(
+    job: OpenJob, described: Mapping[str, object], options: argparse.Namespace, style: Style
+) -> tuple[dict[str, Result], list[str]]:
+    """Return the results that fit a terminal, and the names of the analyses that were not made."""
+    results = _analysed(job, FIRST, options)
+    left_out = [name for name in job.analyses if name not in FIRST]
+    head = heading({**described, "title": options.title})
+    while left_out and lines_left(results.values(), head, style) >= LEAST_LINES:
+        results |= _analysed(job, [left_out.pop(0)], options)
+    return results, left_out
 
 
 def _one_job(path: Path) -> tuple[dict[str, object], dict[str, Result]]:

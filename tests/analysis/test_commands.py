@@ -12,6 +12,7 @@ import pytest
 from tools.folders import as_folder
 from tools.view_answers import SAMPLES
 
+from nsys2prv.analysis.job import OpenJob
 from nsys2prv.cli.main import main
 
 TRAINING, GRAPHS = (list(map(str, SAMPLES[name])) for name in ("training", "graphs"))
@@ -64,6 +65,30 @@ def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         written["analyses"]["efficiencies"]["tables"]["iterations"]["columns"]["region"]
         == ["iteration"] * 20
     )
+
+
+def test_a_terminal_has_the_analyses_that_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it has no room for is not made, and named at the end."""
+    made: list[str] = []
+    analyse = OpenJob.analyse
+    monkeypatch.setattr(
+        OpenJob,
+        "analyse",
+        lambda job, *names, **given: made.extend(names) or analyse(job, *names, **given),
+    )
+    assert main(["report", GRAPHS[0], "-q", "-j", "1"]) == 0
+    out = capsys.readouterr().out
+    assert made == ANALYSES[:2]
+    assert len(out.splitlines()) <= 60
+    last = out.rstrip().rpartition("\n\n")[2]
+    assert last.startswith("more tables: --full shows all, --only one of ")
+    assert " ".join(last.split()).endswith(", ".join(ANALYSES[2:]))
+    made.clear()
+    monkeypatch.setattr("nsys2prv.analysis.terminal.MOST_LINES", 200)
+    assert main(["report", GRAPHS[0], "-q", "-j", "1"]) == 0
+    assert made[:3] == ANALYSES[:3]
 
 
 @pytest.mark.slow
