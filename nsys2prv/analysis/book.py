@@ -28,7 +28,7 @@ from nsys2prv.store.runs import (
     Run,
     SpillReader,
     SpillWriter,
-    fields_present,
+    list_present_fields,
 )
 
 #: Stands for the value of a time in which nothing was sampled; values are not negative.
@@ -99,12 +99,12 @@ class EventReader(Struct, dict=True):
     ) -> dict[str, np.ndarray]:
         clock = self.clocks[run.report]
         columns = {
-            "begin": windows.begins(records, clock),
-            "end": windows.ends(records, clock, self.duration),
+            "begin": windows.to_begin_times(records, clock),
+            "end": windows.to_end_times(records, clock, self.duration),
             "thread": self.threads[run.source][records["object"]],
         }
         layout = catalogue().layouts[run.shape.name]
-        declared = {field.name: field for field in fields_present(layout, run.shape.present)}
+        declared = {field.name: field for field in list_present_fields(layout, run.shape.present)}
         # Plain numbers that every event has are not stored where they are 0.
         nothing = {
             field.name: 0 for field in layout.fields if field.values is None and not field.optional
@@ -133,7 +133,7 @@ class EventReader(Struct, dict=True):
 
     def _line_columns(self, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
         clock, threads = self.clocks[run.report], self.threads[run.source]
-        begin = windows.begins_of(records["receive"], records["until"], clock)
+        begin = windows.to_range_begins(records["receive"], records["until"], clock)
         return {
             "sent": clock.to_global(records["time"]),
             "sender": threads[records["sender"]],
@@ -183,7 +183,7 @@ class EventReader(Struct, dict=True):
         reader = SpillReader()
         try:
             for run in self._index.get((stream, name, unit), ()):
-                yield run, reader.between(run, run.first, None)
+                yield run, reader.read_between(run, run.first, None)
         finally:
             reader.close()
 
@@ -212,7 +212,7 @@ def _by_unit(job: Job, rows: RowTable) -> list[Run]:
         if run.report != TRACE or run.shape.stream != BEGIN:
             result += [] if run.shape.stream == END else [run]
             continue
-        records = reader.between(run, run.first, None)
+        records = reader.read_between(run, run.first, None)
         units = rows.units[job.threads[run.source][records["object"]]]
         writer = SpillWriter(job.folder / f"units-{number}.bin", run.report, run.source)
         order = np.argsort(units, kind="stable")

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.conversion.device_states import device_of
+from nsys2prv.conversion.device_states import find_device
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, ThreadKey
 from nsys2prv.paraver.object_model import OF_GPU, gpu_identity
@@ -89,7 +89,7 @@ def _gpus(job: Job) -> dict[int, tuple]:
     found = {}
     for (report, key), thread in job.model.rows.items():
         if isinstance(key, StreamKey):
-            found[thread] = gpu_identity(infos, machines, report, device_of(infos[report], key))
+            found[thread] = gpu_identity(infos, machines, report, find_device(infos[report], key))
         elif isinstance(key, DeviceKey) and key.kind in OF_GPU:
             found[thread] = gpu_identity(infos, machines, report, key._replace(kind=GPU))
     return found

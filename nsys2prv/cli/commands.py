@@ -78,7 +78,7 @@ def copy_views(arguments: list[str]) -> int:
 def show_clocks(arguments: list[str]) -> int:
     from nsys2prv._util.files import check_not_read, named_as_report
     from nsys2prv.conversion.clock_text import (
-        causal_lines,
+        describe_causal_moves,
         describe_hosts,
         load_clock_file,
         plot_clocks,
@@ -112,7 +112,9 @@ def show_clocks(arguments: list[str]) -> int:
     record = load_clock_file(options.file)
     print(
         printable(
-            "\n".join([*describe_hosts(record), *causal_lines(record.causal), *record.warnings])
+            "\n".join(
+                [*describe_hosts(record), *describe_causal_moves(record.causal), *record.warnings]
+            )
         )
     )
     if options.plot:

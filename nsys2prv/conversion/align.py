@@ -64,7 +64,7 @@ def align_hosts(
     book's maps place them. span: of the trace.
     """
     found = collect_observations(book, method, folder, run)
-    pivot = pivot_of(found)
+    pivot = find_pivot(found)
     steps = [
         GatherStep(part, pivot, folder / f"gathered-{number}.pickle")
         for number, part in enumerate(found)
@@ -92,7 +92,7 @@ def collect_observations(
     return sorted(found, key=lambda part: part.source)
 
 
-def pivot_of(portions: Sequence[ObservationChunk]) -> int:
+def find_pivot(portions: Sequence[ObservationChunk]) -> int:
     """Return the instant amid all times."""
     times = [time for part in portions for time in (part.first, part.last) if time is not None]
     return (min(times) + max(times)) // 2 if times else 0
@@ -159,9 +159,9 @@ def to_record(alignment: Alignment, names: Sequence[str], owners: Sequence[str])
             correction.method,
             names[correction.reference],
             int(correction.observations),
-            _whole(correction.spread_ns),
-            _whole(correction.bound_ns),
-            _whole(correction.observed_bound_ns),
+            _round_whole(correction.spread_ns),
+            _round_whole(correction.bound_ns),
+            _round_whole(correction.observed_bound_ns),
             bool(correction.sure),
             samples,
         )
@@ -185,7 +185,7 @@ def to_record(alignment: Alignment, names: Sequence[str], owners: Sequence[str])
     )
 
 
-def _whole(value: float | None) -> int | None:
+def _round_whole(value: float | None) -> int | None:
     return round(value) if value is not None and np.isfinite(value) else None
 
 
@@ -196,12 +196,12 @@ def _describe_findings(
     reasons: dict[str, dict[str, int]] = {}
     for finding in findings:
         whose = reasons.setdefault(finding.reason, {})
-        who = _who(finding, names, owners)
+        who = _describe_owner(finding, names, owners)
         whose[who] = whose.get(who, 0) + finding.count
-    return tuple(_line(reason, whose) for reason, whose in reasons.items())
+    return tuple(_describe_finding(reason, whose) for reason, whose in reasons.items())
 
 
-def _who(finding: Finding, names: Sequence[str], owners: Sequence[str]) -> str:
+def _describe_owner(finding: Finding, names: Sequence[str], owners: Sequence[str]) -> str:
     if finding.member >= 0:
         task, device = divmod(finding.member, DEVICES)
         return (owners[task] if task < len(owners) else f"task {task + 1}") + (
@@ -210,7 +210,7 @@ def _who(finding: Finding, names: Sequence[str], owners: Sequence[str]) -> str:
     return names[finding.clock] if finding.clock >= 0 else ""
 
 
-def _line(reason: str, whose: Mapping[str, int]) -> str:
+def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
     told = [
         f"{who} ({count:,})" if count else who
         for who, count in sorted(whose.items(), key=lambda item: -item[1])
@@ -226,7 +226,7 @@ def restore_order(book: FactBook, reports: int, folder: Path, run: Run) -> Causa
     reports themselves. Shifts are of times as the book's maps place them.
     """
     found = collect_observations(book, AUTO, folder, run)
-    return next(iter(run(run_step, [OrderStep(reports, tuple(found), pivot_of(found))])))
+    return next(iter(run(run_step, [OrderStep(reports, tuple(found), find_pivot(found))])))
 
 
 class OrderStep(Struct, frozen=True):

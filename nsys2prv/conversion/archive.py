@@ -107,7 +107,7 @@ def catalogue_digest() -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
-def manifest(contents: ArchiveManifest, held: Members) -> bytes:
+def make_manifest(contents: ArchiveManifest, held: Members) -> bytes:
     """Return the member that tells what a store holds. held: the other members."""
     told = {
         "version": VERSION,
@@ -118,10 +118,10 @@ def manifest(contents: ArchiveManifest, held: Members) -> bytes:
     }
     # Without what is no JSON, as it is read back.
     told = json.loads(json.dumps(told, default=int))
-    return json.dumps({DIGEST: digest_of(told), **told}).encode()
+    return json.dumps({DIGEST: find_digest(told), **told}).encode()
 
 
-def digest_of(told: dict[str, Any]) -> str:
+def find_digest(told: dict[str, Any]) -> str:
     """Return a digest that changes with anything in the manifest."""
     return hashlib.sha256(
         json.dumps(
@@ -130,14 +130,14 @@ def digest_of(told: dict[str, Any]) -> str:
     ).hexdigest()
 
 
-def stores_among(paths: Sequence[Path]) -> dict[Path, Store]:
+def open_stores(paths: Sequence[Path]) -> dict[Path, Store]:
     """Return the paths that are stores, opened. Raises one clear line for one that cannot be read
     by this version.
     """
-    return {path: _opened(path) for path in paths if is_archive(path)}
+    return {path: _open_store(path) for path in paths if is_archive(path)}
 
 
-def _opened(path: Path) -> Store:
+def _open_store(path: Path) -> Store:
     try:
         with open_archive(path) as archive, member(archive, MANIFEST) as file:
             told = json.load(file)
@@ -150,7 +150,7 @@ def _opened(path: Path) -> Store:
                     f"{path}: this store was made by another nsys2prv ({str(told['program'])[:40]}) than this one "
                     f"({__version__}): extract it again, or merge it with that one"
                 )
-            if told[DIGEST] != digest_of(told):
+            if told[DIGEST] != find_digest(told):
                 raise ValueError("it says other things of itself than it did")
             if told["members"] != [one for one in members(archive) if one[0] != MANIFEST]:
                 raise ValueError("other members are in it than there were")
@@ -196,19 +196,19 @@ def check_settings_match(
     """
     first = stores[0]
     for other in stores[1:]:
-        _same(str(other.path), other.contents, str(first.path), first.contents)
+        _check_same(str(other.path), other.contents, str(first.path), first.contents)
     asked = ArchiveManifest([kind.name for kind in selection.kinds], selection.asked, settings, [])
     if asked != ArchiveManifest(
         [kind.name for kind in usual[0].kinds], usual[0].asked, usual[1], []
     ):
-        _same(str(first.path), first.contents, "this command", asked)
+        _check_same(str(first.path), first.contents, "this command", asked)
     known = {kind.name: kind for kind in all_kinds()}
     return Selection(
         tuple(known[name] for name in first.contents.kinds), first.contents.asked
     ), first.contents.settings
 
 
-def _same(name: str, one: ArchiveManifest, other_name: str, other: ArchiveManifest) -> None:
+def _check_same(name: str, one: ArchiveManifest, other_name: str, other: ArchiveManifest) -> None:
     different = ["-t"] if one.kinds != other.kinds else []
     different += [
         OPTIONS.get(name, name)
@@ -267,7 +267,7 @@ def run_reading_task(task: reading.Task | StoredTask) -> TaskResult:
     try:
         with open_archive(task.store) as archive:
             return unpack(
-                partial(_member, archive, task.folder),
+                partial(_open_member, archive, task.folder),
                 task.planned.spill,
                 task.planned.number,
                 task.planned.report,
@@ -281,5 +281,5 @@ def run_reading_task(task: reading.Task | StoredTask) -> TaskResult:
         raise damaged_store_error(task.store, error) from None
 
 
-def _member(archive: zipfile.ZipFile, folder: str, name: str) -> BinaryIO:
+def _open_member(archive: zipfile.ZipFile, folder: str, name: str) -> BinaryIO:
     return member(archive, f"{folder}/{name}")

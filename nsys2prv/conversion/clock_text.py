@@ -39,13 +39,13 @@ def describe_hosts(record: ClockRecord, most: int | None = None) -> list[str]:
         else sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:most]
     )
     width = max((len(name) for name, _ in shown), default=0)
-    lines = [f"{name:<{width}}  {_line(clock)}" for name, clock in shown]
+    lines = [f"{name:<{width}}  {_describe_host(clock)}" for name, clock in shown]
     if len(shown) < len(hosts):
         lines.append(f"and {len(hosts) - len(shown)} more, known at least as well")
-    return [*lines, *_causality(record), *record.notes]
+    return [*lines, *_describe_causality(record), *record.notes]
 
 
-def _line(clock: HostClock) -> str:
+def _describe_host(clock: HostClock) -> str:
     if clock.method == "reference":
         return f"reference; {clock.observations:,} observations"
     moved = f"{clock.offset_ns:+,} ns, {clock.drift_ppm:+.3f} ppm"
@@ -54,36 +54,36 @@ def _line(clock: HostClock) -> str:
     spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
     near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
     far = (
-        f" where observed, {_time(clock.bound_ns)} anywhere in the trace"
+        f" where observed, {_time_text(clock.bound_ns)} anywhere in the trace"
         if clock.bound_ns > NOTICED * near
         else ""
     )
     return (
         f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
-        f"error below {_time(near)}{far}"
+        f"error below {_time_text(near)}{far}"
     )
 
 
-def _time(ns: int) -> str:
+def _time_text(ns: int) -> str:
     return f"{ns / 1e6:,.1f} ms" if ns >= LONG else f"{ns / 1000:,.1f} us"
 
 
-def _causality(record: ClockRecord) -> Iterable[str]:
+def _describe_causality(record: ClockRecord) -> Iterable[str]:
     for used, times in record.causality.items():
         before, after = times.get("before", {}), times.get("after", {})
         if before.get("checked"):
             yield (
-                f"causality, observations {used}: of {before['checked']:,} {_violated(before)} before, {_violated(after)} after"
+                f"causality, observations {used}: of {before['checked']:,} {_describe_violations(before)} before, {_describe_violations(after)} after"
             )
 
 
-def causal_lines(causal: CausalRecord | None) -> list[str]:
+def describe_causal_moves(causal: CausalRecord | None) -> list[str]:
     """Describe in lines of text what --causal moved."""
     if causal is None:
         return []
     order = (
-        f"causal order of ranks: of {causal.before.get('checked', 0):,} ends {_violated(causal.before)} before, "
-        f"{_violated(causal.after)} after"
+        f"causal order of ranks: of {causal.before.get('checked', 0):,} ends {_describe_violations(causal.before)} before, "
+        f"{_describe_violations(causal.after)} after"
     )
     if not causal.moved:
         return [f"{order}; no rank moved"]
@@ -96,7 +96,7 @@ def causal_lines(causal: CausalRecord | None) -> list[str]:
     ]
 
 
-def _violated(counts: dict[str, int]) -> str:
+def _describe_violations(counts: dict[str, int]) -> str:
     far = (
         f" (by up to {counts.get('largest_ns', 0) / 1000:,.1f} us)"
         if counts.get("violated")
@@ -105,16 +105,16 @@ def _violated(counts: dict[str, int]) -> str:
     return f"{counts.get('violated', 0):,} violated{far}"
 
 
-def comment_lines(record: ClockRecord | None) -> str:
+def make_comment_lines(record: ClockRecord | None) -> str:
     """Return comment lines of the .prv, or nothing."""
     if record is None:
         return ""
-    hosts = (f"clock of {name}  {_line(clock)}" for name, clock in record.hosts.items())
-    lines = [*hosts, *_causality(record), *causal_lines(record.causal)]
-    return "".join(f"# {_harmless(line)}\n" for line in lines)
+    hosts = (f"clock of {name}  {_describe_host(clock)}" for name, clock in record.hosts.items())
+    lines = [*hosts, *_describe_causality(record), *describe_causal_moves(record.causal)]
+    return "".join(f"# {_escape_comment(line)}\n" for line in lines)
 
 
-def _harmless(text: str) -> str:
+def _escape_comment(text: str) -> str:
     """Return text that is a comment to Paraver: it looks for its own marks between colons."""
     return "".join(
         character if character.isprintable() and character != ":" else " " for character in text

@@ -28,7 +28,7 @@ UTC = "UTC"
 SLIGHT = 1_000
 
 
-def clock_lines(
+def describe_clocks(
     record: ClockRecord | None, placements: Sequence[Placement], hosts: int
 ) -> list[str]:
     """Return lines for people: how many hosts were aligned by what and how well, then what is
@@ -39,10 +39,14 @@ def clock_lines(
         or hosts < 2
         or any(placement.method == AS_THEY_ARE for placement in placements)
     ):
-        return [_without_alignment(placements, hosts)]
+        return [_describe_unaligned_job(placements, hosts)]
     alone = [name for name, clock in record.hosts.items() if not _is_aligned(clock)]
     aligned = [clock for name, clock in record.hosts.items() if name not in alone]
-    return [*_aligned(aligned, hosts), *_not_aligned(alone, bool(aligned)), *_violated(record)]
+    return [
+        *_describe_aligned(aligned, hosts),
+        *_describe_not_aligned(alone, bool(aligned)),
+        *_describe_violations(record),
+    ]
 
 
 def _is_aligned(clock: HostClock) -> bool:
@@ -56,7 +60,7 @@ def _is_aligned(clock: HostClock) -> bool:
     )
 
 
-def _aligned(clocks: Sequence[HostClock], hosts: int) -> Iterator[str]:
+def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> Iterator[str]:
     if clocks and not any(clock.method for clock in clocks):
         yield f"{plural(len(clocks), 'host')} corrected as the given clock file says"
     elif len(clocks) > 1:
@@ -71,7 +75,7 @@ def _aligned(clocks: Sequence[HostClock], hosts: int) -> Iterator[str]:
         yield f"{how_many} hosts aligned by {observed:,} {what}, {f'error below {time_text(max(bounds))}' if bounds else 'error unknown'}"
 
 
-def _not_aligned(names: Sequence[str], others: bool) -> Iterator[str]:
+def _describe_not_aligned(names: Sequence[str], others: bool) -> Iterator[str]:
     if names:
         yield (
             f"{plural(len(names), 'host')} {'not aligned with the others' if others else 'not aligned'} ({list_some(names)}): placed by UTC, "
@@ -79,7 +83,7 @@ def _not_aligned(names: Sequence[str], others: bool) -> Iterator[str]:
         )
 
 
-def _violated(record: ClockRecord) -> Iterator[str]:
+def _describe_violations(record: ClockRecord) -> Iterator[str]:
     after = [
         times["after"]
         for times in record.causality.values()
@@ -92,7 +96,7 @@ def _violated(record: ClockRecord) -> Iterator[str]:
         )
 
 
-def _without_alignment(placements: Sequence[Placement], hosts: int) -> str:
+def _describe_unaligned_job(placements: Sequence[Placement], hosts: int) -> str:
     methods = {placement.method for placement in placements}
     if AS_THEY_ARE in methods:
         return "not aligned: every report keeps its own time (--align none)"
@@ -120,7 +124,7 @@ def closing_text(summary: Summary, verbose: bool = False) -> str:
     """Return the summary for people. verbose: with all events by kind, every note and where the
     time went.
     """
-    parts = closing_parts(summary, verbose)
+    parts = make_closing_parts(summary, verbose)
     return "\n".join(
         line
         for title, lines in parts.items()
@@ -130,7 +134,7 @@ def closing_text(summary: Summary, verbose: bool = False) -> str:
 
 def closing_html(summary: Summary) -> str:
     """Return the summary for notebooks, with its warnings first."""
-    parts = {"warnings": summary.warnings, **closing_parts(summary)}
+    parts = {"warnings": summary.warnings, **make_closing_parts(summary)}
     return "".join(
         f"<b>{escape(title)}</b><ul style='list-style: none'>{''.join(f'<li>{_html_line(line)}</li>' for line in lines)}</ul>"
         for title, lines in parts.items()
@@ -142,21 +146,21 @@ def _html_line(line: str) -> str:
     return escape(line.strip()).replace("  ", " &nbsp;")
 
 
-def closing_parts(summary: Summary, verbose: bool = False) -> dict[str, list[str]]:
+def make_closing_parts(summary: Summary, verbose: bool = False) -> dict[str, list[str]]:
     """Return the lines of each part, by its title."""
     parts = {
-        "the job": _job(summary),
+        "the job": _describe_job(summary),
         "its clocks": [
             *summary.clock_lines,
             *(note for note in summary.notes if isinstance(note, ClockNote)),
             *(summary.clocks if verbose else []),
         ],
         "what was written": [
-            *_files(summary),
-            *(_all_events if verbose else _main_events)(summary),
-            *_noted(summary, verbose),
+            *_describe_files(summary),
+            *(_describe_all_events if verbose else _describe_main_events)(summary),
+            *_list_notes(summary, verbose),
         ],
-        "what to look at now": _next(summary),
+        "what to look at now": _describe_next_steps(summary),
     }
     if verbose:
         parts["where the reports were placed, and where the time went"] = [
@@ -165,7 +169,7 @@ def closing_parts(summary: Summary, verbose: bool = False) -> dict[str, list[str
     return parts
 
 
-def _job(summary: Summary) -> list[str]:
+def _describe_job(summary: Summary) -> list[str]:
     order = f", {ORDERS.get(summary.order, summary.order)}" if summary.ranks > 1 else ""
     return [
         f"{plural(summary.ranks, 'task')} on {plural(summary.hosts, 'host')}, {plural(summary.devices, 'GPU')}; "
@@ -173,7 +177,7 @@ def _job(summary: Summary) -> list[str]:
     ]
 
 
-def _files(summary: Summary) -> list[str]:
+def _describe_files(summary: Summary) -> list[str]:
     sizes = [(path, size_text(size)) for path, size in summary.sizes.items()]
     (trace, size), *others = sorted(sizes, key=lambda item: ".prv" not in item[0].suffixes)
     beside = ", ".join(f"{path.name} {size}" for path, size in others)
@@ -183,9 +187,9 @@ def _files(summary: Summary) -> list[str]:
     ]
 
 
-def _main_events(summary: Summary) -> list[str]:
+def _describe_main_events(summary: Summary) -> list[str]:
     counts = sorted(
-        ((count, _title(name)) for name, count in summary.events.items() if count),
+        ((count, _find_title(name)) for name, count in summary.events.items() if count),
         key=lambda item: -item[0],
     )
     more = (
@@ -196,7 +200,7 @@ def _main_events(summary: Summary) -> list[str]:
     return [", ".join(f"{count:,} {title}" for count, title in counts[:MOST_EVENTS]) + more]
 
 
-def _all_events(summary: Summary) -> list[str]:
+def _describe_all_events(summary: Summary) -> list[str]:
     layouts = catalogue().layouts
     width = max((len(f"{count:,}") for count in summary.events.values()), default=1)
     return [
@@ -206,7 +210,7 @@ def _all_events(summary: Summary) -> list[str]:
     ]
 
 
-def _noted(summary: Summary, verbose: bool) -> list[str]:
+def _list_notes(summary: Summary, verbose: bool) -> list[str]:
     """Return notes on what is missing or changed in the trace: those that need attention, or all."""
     noted = [
         *(
@@ -214,7 +218,7 @@ def _noted(summary: Summary, verbose: bool) -> list[str]:
             for note in summary.notes
             if not isinstance(note, ClockNote)
         ),
-        *_reasons(summary),
+        *_list_reasons(summary),
     ]
     loud = [line for routine, line in noted if verbose or not routine]
     shown = loud if verbose or len(loud) <= MOST_LINES else loud[: MOST_LINES - 1]
@@ -228,7 +232,7 @@ def _noted(summary: Summary, verbose: bool) -> list[str]:
     return [*shown, *summary.load_lines]
 
 
-def _reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
+def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
     """Yield, by kind and reason, whether all is routine and what became of rows and records."""
     for what, counts in (("left out", summary.dropped), ("changed", summary.repaired)):
         for (kind, reason), count in sorted(counts.items()):
@@ -241,11 +245,11 @@ def _reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
             # Of a cut its note tells it in one line.
             yield (
                 summary.is_cut or is_routine(reason),
-                f"{count:,} {_title(name)} left out: {reason_text(reason)}",
+                f"{count:,} {_find_title(name)} left out: {reason_text(reason)}",
             )
 
 
-def _title(name: str) -> str:
+def _find_title(name: str) -> str:
     """Return the title of a layout or of a kind of lines, as used within a sentence."""
     title = (
         catalogue().layouts[name].title
@@ -255,7 +259,7 @@ def _title(name: str) -> str:
     return title if title[1:2].isupper() or title[2:3].isupper() else title[:1].lower() + title[1:]
 
 
-def _next(summary: Summary) -> list[str]:
+def _describe_next_steps(summary: Summary) -> list[str]:
     width = max(map(len, summary.views), default=0)
     trace = next((path for path in summary.sizes if ".prv" in path.suffixes), "TRACE")
     views = [f"  {view:<{width}}  {shown}" for view, shown in summary.views.items()]

@@ -24,7 +24,7 @@ from nsys2prv._util.files import (
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion import metadata
 from nsys2prv.conversion.archive import blame_stores
-from nsys2prv.conversion.clock_text import comment_lines
+from nsys2prv.conversion.clock_text import make_comment_lines
 from nsys2prv.conversion.cut.plan import CutPlan
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
@@ -46,7 +46,7 @@ from nsys2prv.store import joining
 from nsys2prv.store.release import Release, remove_others
 from nsys2prv.store.runs import COUNTER, STATE, Run
 from nsys2prv.store.window_records import GlobalIds, IdTable
-from nsys2prv.store.windows import window_bounds
+from nsys2prv.store.windows import choose_window_bounds
 
 #: Beside the trace, what --report finds.
 REPORT, PAGE = ".report.json", ".report.html"
@@ -70,11 +70,11 @@ def convert(
     """
     plan = Plan.of(options)
     reports = reports_meant([reports] if isinstance(reports, str | Path) else reports)
-    outputs = _outputs(output, options.compress)
+    outputs = _list_outputs(output, options.compress)
     prv = outputs[0]
     further = [
         *(outputs[1].with_suffix(ending) for ending in (REPORT, PAGE)),
-        *(path for path in (_other_form(prv),) if path.is_file()),
+        *(path for path in (_find_other_form(prv),) if path.is_file()),
     ]
     check_not_read(
         [*outputs, *further],
@@ -93,7 +93,7 @@ def convert(
             ):
                 job = prepare(reports, plan, folder, pool, options.quiet)
                 with blame_stores(job.stores):
-                    job = _cut_as_planned(job, plan.cut)
+                    job = _cut_job(job, plan.cut)
                     summary = write_job(job, staging / prv.name, options, again=options.report)
                     if options.report and write_report:
                         told = staging / outputs[1].with_suffix(REPORT).name
@@ -114,7 +114,7 @@ def convert(
         ) from error
 
 
-def _cut_as_planned(job: Job, plan: CutPlan) -> Job:
+def _cut_job(job: Job, plan: CutPlan) -> Job:
     """Return the job cut as asked for."""
     if plan == CutPlan():
         return job
@@ -130,15 +130,15 @@ def write_job(
     whether the job, with its runs, and its workers are still needed then. Raises OSError where that
     cannot be.
     """
-    outputs = prv, pcf, row, clock, told = _outputs(output, options.compress)
-    metrics = _metrics(job)
-    manifest = _manifest(job, metrics)
+    outputs = prv, pcf, row, clock, told = _list_outputs(output, options.compress)
+    metrics = _collect_metrics(job)
+    manifest = _make_manifest(job, metrics)
     placed, model = job.placed, job.model
 
-    head = model.tree.header(_date(placed), job.duration) + comment_lines(placed.record)
-    inputs = metadata.inputs_of(job) if options.metadata else []
-    smaller = _smaller(job)
-    lines, repeated = _write(job, manifest, head, prv, again)
+    head = model.tree.header(_find_date(placed), job.duration) + make_comment_lines(placed.record)
+    inputs = metadata.describe_inputs(job) if options.metadata else []
+    smaller = _describe_smaller_traces(job)
+    lines, repeated = _write_prv(job, manifest, head, prv, again)
     if not again:
         job.workers.pool.end()
     present = {run.shape.name for run in job.runs}
@@ -151,7 +151,7 @@ def write_job(
         counter_types(metrics, manifest.counter_codes),
     )
     with pcf.open("wb") as file:
-        write_pcf(types, file, _states(job))
+        write_pcf(types, file, _list_states(job))
     row.write_bytes(model.tree.row_file().encode())
     if placed.record:
         clock.write_text(placed.record.text(), encoding="utf-8")
@@ -184,43 +184,45 @@ def write_job(
     )
     if options.metadata:
         told.write_text(
-            metadata.text(job, inputs, summary, options, clock.name if placed.record else None),
+            metadata.make_metadata(
+                job, inputs, summary, options, clock.name if placed.record else None
+            ),
             encoding="ascii",
         )
         summary.sizes[told] = told.stat().st_size
     return summary
 
 
-def _smaller(job: Job) -> str:
+def _describe_smaller_traces(job: Job) -> str:
     """Return what options would make of a trace that takes Paraver long to open, for people."""
     if memory.MemoryEstimate.of(job.runs).memory < memory.WORTH_TELLING:
         return ""
-    from nsys2prv.conversion.cut.size import smaller_sizes
+    from nsys2prv.conversion.cut.size import describe_smaller_traces
 
-    return smaller_sizes(job)
+    return describe_smaller_traces(job)
 
 
-def _states(job: Job) -> list[StateLabel]:
+def _list_states(job: Job) -> list[StateLabel]:
     """Return the labels and colours of state records, if the trace has any."""
     if not any(run.shape.stream == STATE for run in job.runs):
         return []
     return [StateLabel(state.value, state.label, state.color) for state in catalogue().states]
 
 
-def _outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
+def _list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
     """Return the trace, its labels, its rows, the clocks of its hosts, and of what it was made."""
     prv, pcf, row = trace_paths(output, compress)
     return prv, pcf, row, pcf.with_suffix(".clock.yaml"), pcf.with_suffix(metadata.ENDING)
 
 
-def _other_form(prv: Path) -> Path:
+def _find_other_form(prv: Path) -> Path:
     """Return the trace with compression, of one without, and the other way round: beside new labels
     an earlier one would show wrong names.
     """
     return prv.with_suffix("") if prv.suffix == ".gz" else prv.with_name(f"{prv.name}.gz")
 
 
-def _metrics(job: Job) -> dict[str, set[Metric]]:
+def _collect_metrics(job: Job) -> dict[str, set[Metric]]:
     """Return the sampled numbers met, by layout."""
     found: dict[str, set[Metric]] = {}
     for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
@@ -228,7 +230,9 @@ def _metrics(job: Job) -> dict[str, set[Metric]]:
     return found
 
 
-def _closings(job: Job, codes: dict[tuple[str, str], int]) -> list[tuple[int, tuple[int, ...]]]:
+def _find_closings(
+    job: Job, codes: dict[tuple[str, str], int]
+) -> list[tuple[int, tuple[int, ...]]]:
     """Return each thread with samples, and the event types of all of them."""
     found: dict[int, set[int]] = {}
     for run in job.runs:
@@ -240,7 +244,7 @@ def _closings(job: Job, codes: dict[tuple[str, str], int]) -> list[tuple[int, tu
     return [(thread, tuple(sorted(found[thread]))) for thread in sorted(found)]
 
 
-def _manifest(job: Job, metrics: dict[str, set[Metric]]) -> records.Manifest:
+def _make_manifest(job: Job, metrics: dict[str, set[Metric]]) -> records.Manifest:
     """Return the windows' common data, small runs joined."""
     sampled = counter_codes(
         {layout: [metric.name for metric in met] for layout, met in metrics.items()}
@@ -252,7 +256,7 @@ def _manifest(job: Job, metrics: dict[str, set[Metric]]) -> records.Manifest:
         job.model.tree.addresses,
         job.domain_codes,
         sampled,
-        _closings(job, sampled),
+        _find_closings(job, sampled),
         bounds,
     )
 
@@ -268,24 +272,24 @@ def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
         IdTable.of(job.domains),
         {name: IdTable.of(columns) for name, columns in job.names.items()},
     )
-    runs = _joined(job, meant)
-    return runs, meant, window_bounds(runs, job.clocks)
+    runs = _join_small_runs(job, meant)
+    return runs, meant, choose_window_bounds(runs, job.clocks)
 
 
-def _joined(job: Job, meant: GlobalIds) -> list[Run]:
+def _join_small_runs(job: Job, meant: GlobalIds) -> list[Run]:
     """Return the job's runs, of which small ones are joined."""
-    groups = joining.groups_of(job.runs)
+    groups = joining.group_small_runs(job.runs)
     folder = Path(mkdtemp(prefix="joined-", dir=job.folder))
-    tasks = joining.plan(groups, folder)
+    tasks = joining.plan_join_tasks(groups, folder)
     if not tasks:
         return job.runs
     meant.save(folder / joining.MEANINGS)
-    return joining.joined(
+    return joining.replace_joined_groups(
         groups, job.workers.run(joining.join_task, tasks, what=lambda _: str(folder))
     )
 
 
-def _write(
+def _write_prv(
     job: Job, manifest: records.Manifest, head: str, prv: Path, again: bool
 ) -> tuple[int, Counter[str]]:
     """Write the .prv under a temporary name; returns its number of lines, and by layout how many
@@ -319,7 +323,7 @@ def _write(
                 repeated += double
                 bar.update(count)
                 if following is not None:
-                    release.before(following)
+                    release.release_before(following)
         except BaseException:
             output.abandon()
             raise
@@ -331,7 +335,7 @@ def _write(
     )
 
 
-def _date(placed: Timeline) -> str:
+def _find_date(placed: Timeline) -> str:
     """Return when the trace began, in UTC: from the reports, so that the same reports always give
     the same bytes.
     """

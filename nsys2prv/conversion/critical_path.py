@@ -23,7 +23,15 @@ from nsys2prv.events.names.calls import synchronising_calls
 from nsys2prv.relations import critical_path as path
 from nsys2prv.relations.critical_path import EventCalls, awaited_operations, latest_before
 from nsys2prv.store import windows
-from nsys2prv.store.runs import BEGIN, LINE, TRACE, Run, SpillReader, SpillWriter, fields_present
+from nsys2prv.store.runs import (
+    BEGIN,
+    LINE,
+    TRACE,
+    Run,
+    SpillReader,
+    SpillWriter,
+    list_present_fields,
+)
 from nsys2prv.store.task_result import TaskResult
 
 #: Layouts of work on devices -> what it is on the path.
@@ -39,7 +47,7 @@ CALLS = {"cuda_api": path.CALL, **dict.fromkeys(MPI_LAYOUTS, path.MPI)}
 LAUNCHES, MESSAGES = ("launch", "memory"), "mpi_message"
 
 
-def with_critical_path(job: Job, meetings: pl.DataFrame) -> Job:
+def add_critical_path(job: Job, meetings: pl.DataFrame) -> Job:
     """Return the job with its critical path. meetings: facts of blocking collectives of MPI, in
     trace time.
     """
@@ -47,7 +55,7 @@ def with_critical_path(job: Job, meetings: pl.DataFrame) -> Job:
     result = TaskResult(number, TRACE, 0)
     writer = SpillWriter(job.folder / f"runs-{number}.bin", TRACE, number)
     account = Account()
-    pieces = path.critical_path(*_work_and_calls(job, meetings), job.duration)
+    pieces = path.critical_path(*_read_work_and_calls(job, meetings), job.duration)
     try:
         if len(pieces.begin):
             columns = {"cause": pieces.cause, "class": pieces.kernel_class}
@@ -59,17 +67,17 @@ def with_critical_path(job: Job, meetings: pl.DataFrame) -> Job:
     return replace(job, results=[*job.results, result])
 
 
-def _work_and_calls(job: Job, meetings: pl.DataFrame) -> tuple[path.Operations, path.Calls]:
-    calls, outer = _calls(job)
-    work = _read(job, BEGIN, WORK, ("class",))
-    streams, devices, tasks = _places(job)
+def _read_work_and_calls(job: Job, meetings: pl.DataFrame) -> tuple[path.Operations, path.Calls]:
+    calls, outer = _read_calls(job)
+    work = _read_records(job, BEGIN, WORK, ("class",))
+    streams, devices, tasks = _find_places(job)
     thread = work["thread"].to_numpy()
     launched, sender = (
-        _located(events, _started(_read(job, LINE, kinds), outer), "call")
+        _look_up(events, _find_started(_read_records(job, LINE, kinds), outer), "call")
         for events, kinds in ((work, LAUNCHES), (calls, (MESSAGES,)))
     )
     if meetings.height:
-        sender = np.where(sender >= 0, sender, _met(meetings, calls, outer, tasks))
+        sender = np.where(sender >= 0, sender, _find_awaited_calls(meetings, calls, outer, tasks))
     return (
         path.Operations(
             work["begin"].to_numpy(),
@@ -81,8 +89,8 @@ def _work_and_calls(job: Job, meetings: pl.DataFrame) -> tuple[path.Operations, 
             work["kind"].to_numpy(),
             work["class"].to_numpy(),
             launched,
-            _last(job, work),
-            _awaited(job, work, launched, calls, streams, tasks),
+            _find_last_members(job, work),
+            _find_awaited(job, work, launched, calls, streams, tasks),
         ),
         path.Calls(
             calls["begin"].to_numpy(),
@@ -95,7 +103,7 @@ def _work_and_calls(job: Job, meetings: pl.DataFrame) -> tuple[path.Operations, 
     )
 
 
-def _places(job: Job) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _find_places(job: Job) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return of each thread of the trace the number of its stream, of its device, and its task."""
     count = job.model.tree.threads
     streams, devices = np.arange(count), np.arange(count)
@@ -109,7 +117,7 @@ def _places(job: Job) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return streams, devices, np.array(tasks, np.int64)
 
 
-def _awaited(
+def _find_awaited(
     job: Job,
     work: pl.DataFrame,
     launched: np.ndarray,
@@ -132,10 +140,10 @@ def _awaited(
     records, waits = (
         frame.with_columns(task=pl.Series(tasks[frame["thread"].to_numpy()], dtype=pl.Int64))
         for frame in (
-            _read(job, BEGIN, ("cuda_event",), ("event", "device", "stream")),
-            _read(job, BEGIN, ("cuda_synchronization",), ("type", "event", "stream")).filter(
-                (pl.col("type") == STREAM_WAIT_EVENT) & (pl.col("event") != ABSENT)
-            ),
+            _read_records(job, BEGIN, ("cuda_event",), ("event", "device", "stream")),
+            _read_records(
+                job, BEGIN, ("cuda_synchronization",), ("type", "event", "stream")
+            ).filter((pl.col("type") == STREAM_WAIT_EVENT) & (pl.col("event") != ABSENT)),
         )
     )
     records = records.join(numbers, on=["task", "device", "stream"])
@@ -154,11 +162,11 @@ def _awaited(
     )
 
 
-def _calls(job: Job) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _read_calls(job: Job) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the calls that lie within no other on their thread, and all calls with the index of
     the outermost one (`call`) that each lies in.
     """
-    calls = _read(job, BEGIN, CALLS, ("call",)).sort("thread", "begin", -pl.col("end"))
+    calls = _read_records(job, BEGIN, CALLS, ("call",)).sort("thread", "begin", -pl.col("end"))
     before = pl.col("end").cum_max().shift(1).over("thread")
     outermost = (before <= pl.col("begin")).fill_null(True)
     calls = calls.with_columns(outermost=outermost)
@@ -166,22 +174,22 @@ def _calls(job: Job) -> tuple[pl.DataFrame, pl.DataFrame]:
     return calls.filter("outermost"), calls.select("thread", "begin", "call")
 
 
-def _started(lines: pl.DataFrame, outer: pl.DataFrame) -> pl.DataFrame:
+def _find_started(lines: pl.DataFrame, outer: pl.DataFrame) -> pl.DataFrame:
     """Return where lines lead to, with the call that each starts from (`call`)."""
-    call = _located(lines.select(thread="sender", begin="sent"), outer, "call")
+    call = _look_up(lines.select(thread="sender", begin="sent"), outer, "call")
     return lines.select("thread", "begin", pl.Series("call", call)).filter(pl.col("call") >= 0)
 
 
-def _met(
+def _find_awaited_calls(
     meetings: pl.DataFrame, calls: pl.DataFrame, outer: pl.DataFrame, tasks: np.ndarray
 ) -> np.ndarray:
     """Return for each call that of another task whose begin it waits for in a collective of MPI, -1
     for none.
     """
-    waits = _last_comers(meetings)
+    waits = _find_last_comers(meetings)
     of_task = outer.with_columns(thread=pl.Series(tasks[outer["thread"].to_numpy()]))
     mine, other = (
-        _located(waits.select(thread=task, begin=begin), of_task, "call")
+        _look_up(waits.select(thread=task, begin=begin), of_task, "call")
         for task, begin in (("task", "begin"), ("awaited_task", "awaited"))
     )
     found = np.full(calls.height, -1)
@@ -190,7 +198,7 @@ def _met(
     return found
 
 
-def _last_comers(meetings: pl.DataFrame) -> pl.DataFrame:
+def _find_last_comers(meetings: pl.DataFrame) -> pl.DataFrame:
     """Return the calls of MPI's collectives that had to wait for another (`task`, `begin`), and
     whom for: the last to come, or the root (`awaited_task`, `awaited`: its begin).
 
@@ -222,7 +230,7 @@ def _last_comers(meetings: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(found).select("task", "awaited_task", "awaited", begin="time_begin")
 
 
-def _located(events: pl.DataFrame, found: pl.DataFrame, column: str) -> np.ndarray:
+def _look_up(events: pl.DataFrame, found: pl.DataFrame, column: str) -> np.ndarray:
     """Return a column of what was found at the threads and begins of events, -1 for nothing."""
     thread, begin, at_thread, at = (
         frame[name].to_numpy() for frame in (found, events) for name in ("thread", "begin")
@@ -234,14 +242,14 @@ def _located(events: pl.DataFrame, found: pl.DataFrame, column: str) -> np.ndarr
     return np.where(there, found[column].to_numpy()[place], -1)
 
 
-def _last(job: Job, work: pl.DataFrame) -> np.ndarray:
+def _find_last_members(job: Job, work: pl.DataFrame) -> np.ndarray:
     """Return for each operation the index of the one that began last in its collective, or its
     own.
     """
     own = np.arange(work.height)
-    records = _read(job, BEGIN, ("nccl_collective",), ("collective", "late"))
+    records = _read_records(job, BEGIN, ("nccl_collective",), ("collective", "late"))
     records = records.filter(pl.col("late") >= 0)
-    place = _located(records, work.select("thread", "begin", at=pl.int_range(pl.len())), "at")
+    place = _look_up(records, work.select("thread", "begin", at=pl.int_range(pl.len())), "at")
     records = records.with_columns(at=pl.Series(place)).filter(pl.col("at") >= 0)
     latest = (
         records.sort("begin", maintain_order=True)
@@ -253,7 +261,7 @@ def _last(job: Job, work: pl.DataFrame) -> np.ndarray:
     return own
 
 
-def _read(
+def _read_records(
     job: Job, stream: str, names: Iterable[str] | Mapping[str, int], fields: Sequence[str] = ()
 ) -> pl.DataFrame:
     """Return records or lines of the job in trace time: of records `begin`, `end`, `thread`, `kind`
@@ -267,15 +275,19 @@ def _read(
         else ("begin", "end", "thread", "kind", *fields)
     )
     pieces: dict[str, list[np.ndarray]] = {name: [np.zeros(0, np.int64)] for name in columns}
-    wanted, waits = set(names), _synchronising(job)
+    wanted, waits = set(names), _find_synchronising_calls(job)
     try:
         for run in job.runs:
             if run.shape.stream != stream or run.shape.name not in wanted:
                 continue
-            records = reader.between(run, run.first, None)
-            found = _lines(job, run, records) if stream == LINE else _events(job, run, records)
+            records = reader.read_between(run, run.first, None)
+            found = (
+                _read_lines(job, run, records)
+                if stream == LINE
+                else _read_events(job, run, records)
+            )
             if stream == BEGIN:
-                found |= _fields(job, run, records, fields)
+                found |= _read_fields(job, run, records, fields)
                 kind = names.get(run.shape.name, -1) if isinstance(names, Mapping) else -1
                 found["kind"] = np.full(len(records), kind)
                 if run.shape.name == "cuda_api" and "call" in found:
@@ -287,30 +299,32 @@ def _read(
     return pl.DataFrame({name: np.concatenate(parts) for name, parts in pieces.items()})
 
 
-def _events(job: Job, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
+def _read_events(job: Job, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
     clock = job.clocks[run.report]
-    begin = windows.begins(records, clock)
+    begin = windows.to_begin_times(records, clock)
     return {
         "begin": begin,
-        "end": np.maximum(windows.ends(records, clock, job.duration), begin + 1),
+        "end": np.maximum(windows.to_end_times(records, clock, job.duration), begin + 1),
         "thread": job.threads[run.source][records["object"]],
     }
 
 
-def _lines(job: Job, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
+def _read_lines(job: Job, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
     clock, threads = job.clocks[run.report], job.threads[run.source]
     return {
         "sent": clock.to_global(records["time"]),
         "sender": threads[records["sender"]],
-        "begin": windows.begins_of(records["receive"], records["until"], clock),
+        "begin": windows.to_range_begins(records["receive"], records["until"], clock),
         "thread": threads[records["receiver"]],
     }
 
 
-def _fields(job: Job, run: Run, records: np.ndarray, names: Sequence[str]) -> dict[str, np.ndarray]:
+def _read_fields(
+    job: Job, run: Run, records: np.ndarray, names: Sequence[str]
+) -> dict[str, np.ndarray]:
     """Return fields of records, ABSENT where they lack one."""
     layout = catalogue().layouts[run.shape.name]
-    declared = {field.name: field for field in fields_present(layout, run.shape.present)}
+    declared = {field.name: field for field in list_present_fields(layout, run.shape.present)}
     always = {field.name for field in layout.fields if field.values is None and not field.optional}
     found = {}
     for name in names:
@@ -323,7 +337,7 @@ def _fields(job: Job, run: Run, records: np.ndarray, names: Sequence[str]) -> di
     return found
 
 
-def _synchronising(job: Job) -> np.ndarray:
+def _find_synchronising_calls(job: Job) -> np.ndarray:
     """Return the values of calls that wait for devices."""
     known = job.values.get("cuda_api")
     return np.array(

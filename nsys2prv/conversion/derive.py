@@ -19,7 +19,7 @@ from nsys2prv._util.columns import FrameWriter, StoredFrame, read_frame
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Interner, Names, ObjectKey
 from nsys2prv.events.kind import Account, EventKind
-from nsys2prv.store.nesting import nesting_lanes
+from nsys2prv.store.nesting import assign_nesting_lanes
 from nsys2prv.store.overlaps import TOO_MANY
 from nsys2prv.store.runs import SpillWriter
 from nsys2prv.store.task_result import TaskResult
@@ -81,7 +81,7 @@ def derive_task(task: DeriveTask) -> TaskResult:
     try:
         for rows in kind.derived.derive(facts):
             if rows.nesting_owner is not None:
-                lanes, crowded = nesting_lanes(
+                lanes, crowded = assign_nesting_lanes(
                     rows.object, rows.nesting_owner, rows.begin, rows.end
                 )
                 rows.object = common.on_lanes(rows.object, lanes)
@@ -122,7 +122,7 @@ class _Common:
         result = objects.copy()
         for lane in np.unique(lanes[lanes > 0]).tolist():
             rows = np.flatnonzero(lanes == lane)
-            result[rows] = _translated(
+            result[rows] = _translate_distinct(
                 objects[rows],
                 lambda used, lane=lane: self.objects.number(
                     keys[index]._replace(lane=keys[index].lane + lane) for index in used
@@ -134,18 +134,18 @@ class _Common:
         columns = {}
         for name in frame.columns:
             if name.startswith(OBJECT):
-                columns[name] = _translated(
+                columns[name] = _translate_distinct(
                     frame[name].to_numpy(),
                     lambda used: self._keys(self.objects, source.objects, used),
                 )
             elif name == DOMAIN:
-                columns[name] = _translated(
+                columns[name] = _translate_distinct(
                     frame[name].to_numpy(),
                     lambda used: self._keys(self.domains, source.domains, used),
                 )
             elif name.startswith(NAME):
                 name_set = name.removeprefix(NAME)
-                columns[name] = _translated(
+                columns[name] = _translate_distinct(
                     frame[name].to_numpy(),
                     lambda used, name_set=name_set: self._names(name_set, source, used),
                 )
@@ -159,14 +159,16 @@ class _Common:
         names = read_frame(source.names[name_set])[used]
         columns = {column: names[column] for column in names.columns}
         if "domain" in columns:
-            columns["domain"] = _translated(
+            columns["domain"] = _translate_distinct(
                 columns["domain"].to_numpy().astype(np.int64),
                 lambda domains: self._keys(self.domains, source.domains, domains),
             )
         return self.names.setdefault(name_set, Names()).append(columns) + np.arange(len(used))
 
 
-def _translated(column: np.ndarray, numbers_of: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+def _translate_distinct(
+    column: np.ndarray, numbers_of: Callable[[np.ndarray], np.ndarray]
+) -> np.ndarray:
     """Return the column with its distinct values replaced by what `numbers_of` makes of them."""
     used, codes = np.unique(column, return_inverse=True)
     return numbers_of(used)[codes.reshape(-1)] if len(used) else column

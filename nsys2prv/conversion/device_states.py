@@ -20,7 +20,7 @@ from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.object_model import gpu_identity
 from nsys2prv.store.runs import BEGIN, TRACE, Run, SpillReader, SpillWriter
 from nsys2prv.store.task_result import TaskResult
-from nsys2prv.store.windows import placed, window_bounds
+from nsys2prv.store.windows import choose_window_bounds, read_window
 
 #: Before all times.
 NEVER = int(np.iinfo(np.int64).min)
@@ -94,7 +94,7 @@ class StateTask(Struct, frozen=True):
     spill: Path
 
 
-def devices(
+def find_devices(
     infos: Sequence[ReportInfo],
     machines: Sequence[int],
     seen: Collection[tuple[int, ObjectKey]],
@@ -106,7 +106,7 @@ def devices(
     if not any(kind.name == NAME for kind in selection.kinds):
         return []
     streams = {
-        (report, key.pid, device_of(infos[report], key))
+        (report, key.pid, find_device(infos[report], key))
         for report, key in seen
         if isinstance(key, StreamKey)
     }
@@ -121,7 +121,7 @@ def devices(
     return sorted({(report, device) for report, _, device in streams})
 
 
-def device_of(info: ReportInfo, key: StreamKey) -> DeviceKey:
+def find_device(info: ReportInfo, key: StreamKey) -> DeviceKey:
     """Return the GPU that a stream of the report is on."""
     number = info.gpu_of(key.pid, key.device)
     return (
@@ -149,7 +149,7 @@ def plan_device_states(
         info = infos[result.report]
         gpus = np.array(
             [
-                rows[result.report, device_of(info, key)] if isinstance(key, StreamKey) else -1
+                rows[result.report, find_device(info, key)] if isinstance(key, StreamKey) else -1
                 for key in result.objects
             ]
         )
@@ -179,10 +179,10 @@ def make_device_states(task: StateTask) -> TaskResult:
     )
     account = Account()
     sweeps: dict[int, Sweep] = defaultdict(Sweep)
-    bounds = window_bounds([run for run, _ in task.runs], task.clocks)
+    bounds = choose_window_bounds([run for run, _ in task.runs], task.clocks)
     try:
         for first, last in zip(bounds, [*bounds[1:], None], strict=True):
-            rows = _window(task, reader, sweeps, first, last)
+            rows = _find_window_states(task, reader, sweeps, first, last)
             if len(rows.begin):
                 result.store(rows, writer, account)
     finally:
@@ -192,7 +192,7 @@ def make_device_states(task: StateTask) -> TaskResult:
     return result
 
 
-def _window(
+def _find_window_states(
     task: StateTask, reader: SpillReader, sweeps: dict[int, Sweep], first: int, last: int | None
 ) -> Rows:
     """Return the states of all GPUs that end in a window; `sweeps` go from window to window."""
@@ -203,7 +203,7 @@ def _window(
             last is not None and clock.to_global(np.int64(run.first)) > last
         ):
             continue
-        begin, records = placed(reader, run, clock, 0, first, last)
+        begin, records = read_window(reader, run, clock, 0, first, last)
         pieces.append(
             (
                 gpus[records["object"]],

@@ -18,10 +18,10 @@ from nsys2prv._util.files import (
     working_folder,
 )
 from nsys2prv.conversion import reading
-from nsys2prv.conversion.archive import MANIFEST, ArchivedReport, ArchiveManifest, manifest
+from nsys2prv.conversion.archive import MANIFEST, ArchivedReport, ArchiveManifest, make_manifest
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import OpenedReports, find_spans, open_reports, read_all
-from nsys2prv.conversion.summary import far_rows
+from nsys2prv.conversion.summary import warn_of_far_rows
 from nsys2prv.nsight.report_files import unchanged
 from nsys2prv.nsight.sqlite import has_log
 from nsys2prv.store.packing import pack
@@ -37,7 +37,7 @@ def extract_to(
     complete store only.
     """
     plan, target = Plan.of(options), Path(store)
-    _check(target)
+    _check_target(target)
     engines.check(options.engine, options.scheduler)
     try:
         with (
@@ -52,17 +52,17 @@ def extract_to(
                     raise UsageError(
                         f"{next(iter(found.stored.values()))[0]}: is a store already; give it to nsys2prv merge"
                     )
-                results = _write(found, folder, staging / target.name)
+                results = _write_store(found, folder, staging / target.name)
             put_in_place(staging, [target])
             signals.ignore()
-            return [*found.warnings, *far_rows(found.infos, results)]
+            return [*found.warnings, *warn_of_far_rows(found.infos, results)]
     except OSError as error:
         raise user_error(
             error, target, [target.parent, *([options.tmp] if options.tmp else [])]
         ) from error
 
 
-def _write(found: OpenedReports, folder: Path, path: Path) -> list[TaskResult]:
+def _write_store(found: OpenedReports, folder: Path, path: Path) -> list[TaskResult]:
     """Write the store; returns the results of its tasks, of which it has taken what is large."""
     results: list[TaskResult] = []
     held = [ArchivedReport(info, [[], []]) for info in found.infos]
@@ -78,7 +78,7 @@ def _write(found: OpenedReports, folder: Path, path: Path) -> list[TaskResult]:
         selection = found.plan.selection
         archive.add_bytes(
             MANIFEST,
-            manifest(
+            make_manifest(
                 ArchiveManifest(
                     [kind.name for kind in selection.kinds],
                     selection.asked,
@@ -108,7 +108,7 @@ def read_and_pack(task: reading.Task) -> TaskResult:
     return result
 
 
-def _check(target: Path) -> None:
+def _check_target(target: Path) -> None:
     """Raise one clear line where the store could not be written, or would replace something else."""
     if target.is_dir():
         raise Nsys2prvError(f"{target}: is a folder; give the name of the store to write")

@@ -99,7 +99,7 @@ class Job(Struct, dict=True):
             for run in result.runs
         ]
         #: Per source: index into model.tree of the thread of each local object.
-        self.threads: list[np.ndarray] = [threads_of(result, self.model) for result in by_task]
+        self.threads: list[np.ndarray] = [find_threads(result, self.model) for result in by_task]
         #: Per source: index into `domain_codes` of each local NVTX domain.
         self.domains: list[np.ndarray] = [
             np.array([domain_index[domain] for domain in result.domains], np.int64)
@@ -120,7 +120,7 @@ class Job(Struct, dict=True):
             (result.left_out for result in self.results), Counter()
         )
         #: Length of the trace, ns.
-        self.duration: int = trace_duration(self.results, self.spans, self.clocks)
+        self.duration: int = find_trace_duration(self.results, self.spans, self.clocks)
 
     @property
     def clocks(self) -> list[ClockMap]:
@@ -128,7 +128,7 @@ class Job(Struct, dict=True):
         return self.placed.clocks
 
 
-def trace_duration(
+def find_trace_duration(
     results: Sequence[TaskResult], spans: Mapping[int, Span], clocks: Sequence[ClockMap]
 ) -> int:
     """Return the length of the trace (ns), from all that it holds and the spans of the reports'
@@ -142,7 +142,7 @@ def trace_duration(
     )
 
 
-def threads_of(result: TaskResult, model: ObjectModel) -> np.ndarray:
+def find_threads(result: TaskResult, model: ObjectModel) -> np.ndarray:
     """Return the thread index of each local object of a result."""
     if result.report == TRACE:
         return np.arange(model.tree.threads)

@@ -72,16 +72,16 @@ def make_ledger(
     """Return the account. kinds: the :func:`sum_accounts` of the results. written: records by
     layout and lines by kind; left_out: those that are not, by (layout or kind of line, reason).
     """
-    reasons = _by_kind(left_out)
-    events = _sum(result.events for result in results)
+    reasons = _group_by_kind(left_out)
+    events = _sum_counters(result.events for result in results)
     for result in results:
         for (name, reason), count in result.left_out.items():
             # These were taken off the events.
             events[name] += count * (reason == Reason.IN_OTHER_REPORT)
-    lines = _sum(result.lines for result in results)
+    lines = _sum_counters(result.lines for result in results)
     tables, taken = (
-        _sum(result.tables for result in results),
-        _sum(result.of_table for result in results),
+        _sum_counters(result.tables for result in results),
+        _sum_counters(result.of_table for result in results),
     )
     return Ledger(
         {kind: account for kind, account in kinds.items() if account.rows or account.synthesized},
@@ -101,14 +101,14 @@ def make_ledger(
     )
 
 
-def _sum(counters: Iterable[Counter]) -> Counter:
+def _sum_counters(counters: Iterable[Counter]) -> Counter:
     total: Counter = Counter()
     for found in counters:
         total.update(found)
     return total
 
 
-def _by_kind(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+def _group_by_kind(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for (name, reason), count in sorted(counts.items()):
         if count:

@@ -42,7 +42,7 @@ NOT_TOLD = frozenset(
 )
 
 
-def checksum(path: Path) -> str:
+def compute_checksum(path: Path) -> str:
     """Return the checksum that :data:`CHECKSUM` names, in hexadecimal digits. SQLite counts changes
     in the first bytes of a database.
     """
@@ -55,14 +55,14 @@ def checksum(path: Path) -> str:
     return digest.hexdigest()
 
 
-def text(
+def make_metadata(
     job: Job,
     inputs: Sequence[dict[str, Any]],
     summary: Summary,
     options: Options,
     clock: str | None,
 ) -> str:
-    """Return the content of the file. inputs: as :func:`inputs_of` finds them. clock: name of the
+    """Return the content of the file. inputs: as :func:`describe_inputs` finds them. clock: name of the
     clock file beside the trace, if there is one.
     """
     content = {
@@ -82,8 +82,8 @@ def text(
         "checksum": CHECKSUM,
         "inputs": [
             {
-                **_input(info, files, not options.without_paths),
-                "clock": {"method": placement.method, **_clock(to_trace)},
+                **_describe_input(info, files, not options.without_paths),
+                "clock": {"method": placement.method, **_describe_clock(to_trace)},
             }
             for info, files, placement, to_trace in zip(
                 job.infos, inputs, job.placed.placements, job.clocks, strict=False
@@ -91,7 +91,9 @@ def text(
         ],
         "clock_file": clock,
         "ledger": {
-            "kinds": {kind: _account(account) for kind, account in summary.ledger.kinds.items()},
+            "kinds": {
+                kind: _describe_account(account) for kind, account in summary.ledger.kinds.items()
+            },
             "records": {
                 name: {**asdict(account), "missing": account.missing}
                 for name, account in summary.ledger.records.items()
@@ -101,10 +103,10 @@ def text(
                 for name, account in summary.ledger.lines.items()
             },
             "tables": summary.ledger.tables,
-            "tables_not_read": _not_read(job),
+            "tables_not_read": _list_not_read(job),
         },
-        "repaired": _nested(summary.repaired),
-        "reasons": _reasons(summary),
+        "repaired": _nest_counts(summary.repaired),
+        "reasons": _describe_reasons(summary),
         "notes": _describe_notes(job, summary.notes, options),
         "warnings": _describe_notes(job, summary.warnings, options),
     }
@@ -114,7 +116,7 @@ def text(
 def describe_options(options: Options) -> dict[str, Any]:
     """Return the options that are not what they are by default; of files the names."""
     return {
-        name: _plain(getattr(options, name))
+        name: _to_plain(getattr(options, name))
         for name in options.__struct_fields__
         if name not in NOT_TOLD and getattr(options, name) != getattr(DEFAULTS, name)
     }
@@ -133,19 +135,19 @@ def _describe_notes(job: Job, lines: Sequence[str], options: Options) -> list[st
     return found
 
 
-def _plain(value: object) -> Any:
+def _to_plain(value: object) -> Any:
     if isinstance(value, Path):
         return value.name
     if isinstance(value, Struct):
         return {
-            name: _plain(getattr(value, name))
+            name: _to_plain(getattr(value, name))
             for name in value.__struct_fields__
             if getattr(value, name) != getattr(type(value)(), name)
         }
     if isinstance(value, Mapping):
-        return {str(key): _plain(found) for key, found in value.items()}
+        return {str(key): _to_plain(found) for key, found in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_plain(found) for found in value]
+        return [_to_plain(found) for found in value]
     # A clock file is given in place of a method.
     return (
         Path(value).name
@@ -154,7 +156,7 @@ def _plain(value: object) -> Any:
     )
 
 
-def _input(info: ReportInfo, files: dict[str, Any], paths: bool) -> dict[str, Any]:
+def _describe_input(info: ReportInfo, files: dict[str, Any], paths: bool) -> dict[str, Any]:
     return {
         "name": str(info.given if paths else info.given.name),
         **files,
@@ -164,8 +166,8 @@ def _input(info: ReportInfo, files: dict[str, Any], paths: bool) -> dict[str, An
     }
 
 
-def inputs_of(job: Job) -> list[dict[str, Any]]:
-    """Return for each report what :func:`run_task` finds."""
+def describe_inputs(job: Job) -> list[dict[str, Any]]:
+    """Return for each report what :func:`checksum_task` finds."""
     paths = [info.given for info in job.infos]
     tasks = [paths[first : first + TOGETHER] for first in range(0, len(paths), TOGETHER)]
     return [found for of_task in job.workers.run(checksum_task, tasks) for found in of_task]
@@ -173,10 +175,10 @@ def inputs_of(job: Job) -> list[dict[str, Any]]:
 
 def checksum_task(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """Return sizes and checksums of some reports."""
-    return [_file(path) for path in paths]
+    return [_describe_file(path) for path in paths]
 
 
-def _file(path: Path) -> dict[str, Any]:
+def _describe_file(path: Path) -> dict[str, Any]:
     """Return size and checksum of a file, or of the files of a folder; nothing for one that stayed
     where a store was made.
     """
@@ -184,12 +186,14 @@ def _file(path: Path) -> dict[str, Any]:
         files = sorted(found for found in path.iterdir() if found.is_file())
         return {
             "bytes": sum(found.stat().st_size for found in files),
-            "checksums": {found.name: checksum(found) for found in files},
+            "checksums": {found.name: compute_checksum(found) for found in files},
         }
-    return {"bytes": path.stat().st_size, "checksum": checksum(path)} if path.exists() else {}
+    return (
+        {"bytes": path.stat().st_size, "checksum": compute_checksum(path)} if path.exists() else {}
+    )
 
 
-def _clock(clock: ClockMap) -> dict[str, Any]:
+def _describe_clock(clock: ClockMap) -> dict[str, Any]:
     """Return the report's clock map: trace time = local + offset + drift * (local - pivot), then
     moved by lines between the shifts [(time, ns)], if any.
     """
@@ -206,7 +210,7 @@ def _clock(clock: ClockMap) -> dict[str, Any]:
     return found
 
 
-def _reasons(summary: Summary) -> dict[str, str]:
+def _describe_reasons(summary: Summary) -> dict[str, str]:
     """Return the text of every reason that the account names."""
     ledger = summary.ledger
     keys = {key for _, key in summary.repaired}
@@ -219,7 +223,7 @@ def _reasons(summary: Summary) -> dict[str, str]:
     return {key: reason_text(key) for key in sorted(keys)}
 
 
-def _account(account: Account) -> dict[str, Any]:
+def _describe_account(account: Account) -> dict[str, Any]:
     reasons = {
         name: dict(sorted(getattr(account, name).items()))
         for name in ("dropped", "skipped", "synthesized")
@@ -227,7 +231,7 @@ def _account(account: Account) -> dict[str, Any]:
     return {"rows": account.rows, "records": account.records, **reasons, "missing": account.missing}
 
 
-def _not_read(job: Job) -> dict[str, dict[str, Any]]:
+def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:
     """Return the tables with rows that none of the selected kinds reads: how many rows at most, and
     why.
     """
@@ -242,17 +246,17 @@ def _not_read(job: Job) -> dict[str, dict[str, Any]]:
     return {
         table: {
             "rows": rows[table],
-            "why": "not asked for" if table in _translated() else why_not_read(table),
+            "why": "not asked for" if table in _list_translated() else why_not_read(table),
         }
         for table in sorted(rows)
     }
 
 
-def _translated() -> set[str]:
+def _list_translated() -> set[str]:
     return {table for kind in all_kinds() for table in (*kind.tables, *kind.reads.lookup_tables)}
 
 
-def _nested(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+def _nest_counts(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for (kind, why), count in sorted(counts.items()):
         found.setdefault(kind, {})[why] = count

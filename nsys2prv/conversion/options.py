@@ -13,7 +13,7 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv.clock.record import ClockRecord
 from nsys2prv.conversion import timeline
 from nsys2prv.conversion.cut.asked import CutOptions
-from nsys2prv.conversion.cut.plan import CutPlan, with_regions
+from nsys2prv.conversion.cut.plan import CutPlan, add_regions
 from nsys2prv.events.cpu import check_callstack
 from nsys2prv.events.extraction import Settings
 from nsys2prv.events.names.classes import load_rules
@@ -112,7 +112,7 @@ class Plan(Struct, frozen=True):
                 "--causal moves ranks against each other, --align none leaves them as they are: give one of them"
             )
         base = base_names(options.base_pcf) if options.base_pcf else None
-        selection, cut = with_regions(select(kinds, options.demanded), CutPlan.of(options.cut))
+        selection, cut = add_regions(select(kinds, options.demanded), CutPlan.of(options.cut))
         return cls(
             selection,
             settings,

@@ -23,18 +23,18 @@ from nsys2prv.clock.maps import ClockMap, Placement, ReportClock, place
 from nsys2prv.clock.record import ClockRecord
 from nsys2prv.conversion import archive, derive, device_states
 from nsys2prv.conversion import reading as extract
-from nsys2prv.conversion.cut.selection import reports_to_read
-from nsys2prv.conversion.job import Job, Workers, threads_of, trace_duration
+from nsys2prv.conversion.cut.selection import choose_reports
+from nsys2prv.conversion.job import Job, Workers, find_threads, find_trace_duration
 from nsys2prv.conversion.options import DEFAULTS, Plan
-from nsys2prv.conversion.spans import Span, all_spans, find_span, plan_span_tasks
+from nsys2prv.conversion.spans import Span, combine_spans, find_span, plan_span_tasks
 from nsys2prv.conversion.startup import should_parallelize
-from nsys2prv.conversion.summary import far_rows
+from nsys2prv.conversion.summary import warn_of_far_rows
 from nsys2prv.conversion.timeline import (
     NONE,
     UTC,
     Timeline,
-    comparable_reports,
-    host_clocks,
+    find_host_clocks,
+    group_comparable_reports,
     make_timeline,
     place_unclocked,
     start_at_first_event,
@@ -136,7 +136,7 @@ def _prepare(
         reading = _Reading(
             found.infos,
             place(clocks),
-            _with_clocks(found, place(clocks), spans, folder),
+            _add_clock_kinds(found, place(clocks), spans, folder),
             folder,
             found.workers,
             results,
@@ -150,13 +150,13 @@ def _prepare(
         job = _make_job(reading)
     job.stores = stores
     job.warnings, job.unread = (
-        [*found.missing, *found.warnings, *far_rows(found.infos, results), *job.warnings],
+        [*found.missing, *found.warnings, *warn_of_far_rows(found.infos, results), *job.warnings],
         found.unread,
     )
     return job
 
 
-def _with_clocks(
+def _add_clock_kinds(
     found: OpenedReports, placements: list[Placement], spans: Mapping[int, Span], folder: Path
 ) -> Plan:
     """Return the plan; where it leaves out kinds of events by which clocks of hosts are aligned,
@@ -165,7 +165,7 @@ def _with_clocks(
     """
     plan, kinds = found.plan, tuple(kind for kind in all_kinds() if kind.name in OBSERVING)
     left_out = [kind for kind in kinds if kind not in plan.selection.kinds]
-    several = len(host_clocks(found.infos, placements)[1]) > 1
+    several = len(find_host_clocks(found.infos, placements)[1]) > 1
     if (
         isinstance(plan.method, ClockRecord)
         or plan.method in (UTC, NONE)
@@ -174,7 +174,7 @@ def _with_clocks(
         or not any(
             part.last >= part.first
             for info in found.infos
-            for part in _wanted_parts(info, left_out)
+            for part in _list_wanted_parts(info, left_out)
         )
     ):
         return plan
@@ -199,7 +199,7 @@ def _with_clocks(
         machines,
         [(result.report, key) for result in reading.results for key in result.objects],
     )
-    record = _align(reading, model).record
+    record = _align_clocks(reading, model).record
     shutil.rmtree(part, ignore_errors=True)
     return plan if record is None else replace(plan, method=record)
 
@@ -225,8 +225,8 @@ def open_reports(
 ) -> OpenedReports:
     """Return the reports, or stores of them, looked at; the plan as the stores have it."""
     progress = Progress(quiet)
-    paths, warnings = _distinct(reports)
-    stores = archive.stores_among(paths)
+    paths, warnings = _drop_repetitions(reports)
+    stores = archive.open_stores(paths)
     if stores:
         usual = Plan.of(DEFAULTS)
         selection, settings = archive.check_settings_match(
@@ -264,11 +264,11 @@ def open_reports(
         missing = job_checks.missing_ranks(infos)
         # What is not wanted is read all the same: clocks are aligned and ranks related before
         # anything is cut.
-        reports_to_read(infos, plan.cut.cut)
+        choose_reports(infos, plan.cut.cut)
         rows = sum(
             part.last - part.first + 1
             for info in infos
-            for part in _wanted_parts(info, plan.selection.kinds)
+            for part in _list_wanted_parts(info, plan.selection.kinds)
         )
         warnings += job_checks.warnings(infos)
     return OpenedReports(
@@ -301,7 +301,7 @@ def read_all(
     ) as bar:
         for number, tasks in enumerate(stages):
             planned = archive.replace_with_archived_tasks(
-                extract.with_launches(tasks, results) if number else tasks, number, found.stored
+                extract.add_launches(tasks, results) if number else tasks, number, found.stored
             )
             waiting = iter(planned)
             try:
@@ -337,20 +337,20 @@ def find_spans(
     }
     spans = found.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
     measured = dict(zip((task.report for task in tasks), spans, strict=True))
-    return all_spans(results, {**told, **measured})
+    return combine_spans(results, {**told, **measured})
 
 
 def _make_job(reading: _Reading) -> Job:
     reading.results = clip_profiler_events(reading.results, reading.spans, reading.folder)
     if not any(result.runs for result in reading.results):
-        raise NothingToWrite(_nothing(reading))
+        raise NothingToWrite(_describe_nothing_found(reading))
     reading.results, small = scale_fractions(reading.results, reading.folder)
     reading.results = separate_overlaps(
         reading.results, partial(reading.run, ahead=reading.workers.pool.jobs)
     )
     machines = [placement.machine for placement in reading.placements]
     seen = [(result.report, key) for result in reading.results for key in result.objects]
-    gpus = device_states.devices(reading.infos, machines, seen, reading.plan.selection)
+    gpus = device_states.find_devices(reading.infos, machines, seen, reading.plan.selection)
     model = object_model.build(reading.infos, machines, [*seen, *gpus])
     clocks = [placement.map for placement in reading.placements]
     reading.results, notes = device_model.deduplicate_device_samples(
@@ -362,12 +362,14 @@ def _make_job(reading: _Reading) -> Job:
         [name_model.reused_values_note(values.values())] if reading.plan.base is not None else []
     )
     domains = domain_numbers({domain for result in reading.results for domain in result.domains})
-    placed = _align(reading, model)
+    placed = _align_clocks(reading, model)
     if reading.plan.causal:
-        placed = _move(reading, model, placed)
+        placed = _restore_order(reading, model, placed)
     reading.results = mark_unsampled(reading.results, reading.spans, reading.folder, placed.clocks)
     hosts = [placement.machine for placement in placed.placements]
-    book = _facts(reading, model, placed.clocks, hosts, comparable_reports(placed, reading.infos))
+    book = _make_fact_book(
+        reading, model, placed.clocks, hosts, group_comparable_reports(placed, reading.infos)
+    )
     related = run_relations(book, reading.folder, reading.run)
     # One warning is enough where the launcher's environment tells it.
     if not job_checks.missing_ranks(reading.infos):
@@ -383,7 +385,7 @@ def _make_job(reading: _Reading) -> Job:
         )
     reading.results += related
     if reading.plan.states:
-        states = _states(reading, model, placed)
+        states = _find_states(reading, model, placed)
         reading.results += states
         notes = [
             *notes,
@@ -407,10 +409,10 @@ def _make_job(reading: _Reading) -> Job:
     )
     if any(kind.name == CRITICAL_PATH for kind in reading.plan.selection.kinds):
         # Not before it is needed.
-        from nsys2prv.conversion.critical_path import with_critical_path
+        from nsys2prv.conversion.critical_path import add_critical_path
 
         with reading.workers.spent.stage("critical path"):
-            return with_critical_path(job, read_fact(book.files((MEETINGS,))[MEETINGS], book.tasks))
+            return add_critical_path(job, read_fact(book.files((MEETINGS,))[MEETINGS], book.tasks))
     return job
 
 
@@ -430,23 +432,25 @@ def _name_values(reading: _Reading) -> dict[str, name_model.NameValues]:
     return name_model.assign(catalogue().name_sets, met, labellers, reading.plan.base or {})
 
 
-def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
+def _align_clocks(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
     """Return the timeline, on which hosts are aligned as asked for."""
     method = reading.plan.method
     placements = place_unclocked(reading.placements, reading.spans, method)
     record = method if isinstance(method, ClockRecord) else None
     if record is None and method not in (UTC, NONE):
-        clocks, names = host_clocks(reading.infos, reading.placements)
+        clocks, names = find_host_clocks(reading.infos, reading.placements)
         if len(names) > 1:
             # Not before it is needed, as most jobs are of one host: it brings all of the solver.
             from nsys2prv.conversion import align
 
-            book = _facts(reading, model, [placement.map for placement in placements], clocks)
+            book = _make_fact_book(
+                reading, model, [placement.map for placement in placements], clocks
+            )
             found = align.align_hosts(
                 book,
                 method,
                 len(names),
-                _span(reading, placements),
+                _find_span(reading, placements),
                 reading.folder / "clocks",
                 reading.run,
             )
@@ -460,7 +464,7 @@ def _align(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
     return make_timeline(placements, reading.infos, reading.spans, record)
 
 
-def _span(reading: _Reading, placements: Sequence[Placement]) -> tuple[int, int]:
+def _find_span(reading: _Reading, placements: Sequence[Placement]) -> tuple[int, int]:
     """Return the first and the last time of all events, as they are placed."""
     times = [
         placements[report].map.to_global(np.array(span)) for report, span in reading.spans.items()
@@ -468,46 +472,52 @@ def _span(reading: _Reading, placements: Sequence[Placement]) -> tuple[int, int]
     return int(min(pair[0] for pair in times)), int(max(pair[1] for pair in times))
 
 
-def _move(reading: _Reading, model: object_model.ObjectModel, placed: Timeline) -> Timeline:
+def _restore_order(
+    reading: _Reading, model: object_model.ObjectModel, placed: Timeline
+) -> Timeline:
     """Return the timeline with ranks moved so that no event contradicts another's."""
     from nsys2prv.conversion import align
 
     reports = range(len(reading.infos))
-    book = _facts(reading, model, [placement.map for placement in placed.placements], reports)
+    book = _make_fact_book(
+        reading, model, [placement.map for placement in placed.placements], reports
+    )
     order = align.restore_order(book, len(reports), reading.folder / "order", reading.run)
-    clocks, hosts = host_clocks(reading.infos, reading.placements)
+    clocks, hosts = find_host_clocks(reading.infos, reading.placements)
     names = align.distinct_report_names(reading.infos, model.processes)
     return start_at_first_event(
         align.move_reports(placed, order, names, [hosts[clock] for clock in clocks]), reading.spans
     )
 
 
-def _states(
+def _find_states(
     reading: _Reading, model: object_model.ObjectModel, placed: Timeline
 ) -> list[TaskResult]:
     """Return the states of all rows."""
     from nsys2prv.relations import thread_states
 
-    threads = {result.task: threads_of(result, model) for result in reading.results}
+    threads = {result.task: find_threads(result, model) for result in reading.results}
     tasks = thread_states.plan(
         reading.results,
         model.rows,
         threads,
         placed.clocks,
-        trace_duration(reading.results, reading.spans, placed.clocks),
+        find_trace_duration(reading.results, reading.spans, placed.clocks),
         reading.folder,
     )
     return list(reading.run(thread_states.make_states, tasks, ahead=reading.workers.pool.jobs))
 
 
-def _facts(
+def _make_fact_book(
     reading: _Reading,
     model: object_model.ObjectModel,
     clocks: Sequence[ClockMap],
     hosts: Sequence[int],
     parts: Sequence[int] = (),
 ) -> FactBook:
-    threads = {result.task: threads_of(result, model) for result in reading.results if result.facts}
+    threads = {
+        result.task: find_threads(result, model) for result in reading.results if result.facts
+    }
     return FactBook(
         reading.results,
         clocks,
@@ -518,12 +528,12 @@ def _facts(
     )
 
 
-def _wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator:
+def _list_wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator:
     tables = {table for kind in kinds for table in kind.tables}
     return (part for table, part in info.parts.items() if table in tables)
 
 
-def _distinct(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
+def _drop_repetitions(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
     """Return the reports without repetitions, and a warning for each of those."""
     paths: dict[Path, Path] = {}
     warnings = []
@@ -540,7 +550,7 @@ def _distinct(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
     return list(paths.values()), warnings
 
 
-def _nothing(reading: _Reading) -> str:
+def _describe_nothing_found(reading: _Reading) -> str:
     names = ", ".join(info.name for info in reading.infos[:3]) + (
         ", …" if len(reading.infos) > 3 else ""
     )

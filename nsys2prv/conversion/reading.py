@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import FrameWriter, StoredFrame
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.conversion.startup import bytes_of
+from nsys2prv.conversion.startup import count_bytes
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import Extraction, Settings
 from nsys2prv.events.kind import Account, EventKind, Index
@@ -80,7 +80,7 @@ def _inspection_tasks(
         try:
             export = prepared(path, folder / f"export-{number}")
             portion.append(export)
-            size += bytes_of(export[0])
+            size += count_bytes(export[0])
             made = export[0] != path
         except Nsys2prvError as error:
             portion.append(error)
@@ -254,7 +254,7 @@ def plan_tasks(
     """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
     then those that may ask them.
 
-    The second stage's tasks get their report's indices through :func:`with_launches` once the first
+    The second stage's tasks get their report's indices through :func:`add_launches` once the first
     stage is done.
     """
     selected = list(kinds)
@@ -277,13 +277,13 @@ def plan_tasks(
         or (kind in selected and kind.tables in first_tables and not kind.indexes.needs)
     ]
     second = [kind for kind in selected if kind not in first]
-    counting, wanted = _counting(selected), {kind.name for kind in selected}
+    counting, wanted = _find_counting_kinds(selected), {kind.name for kind in selected}
     stages: list[list[Task]] = []
     number = 0
     for stage in (group_by_table(first), group_by_table(second)):
         tasks = []
         for index, info in enumerate(reports):
-            for parts in _portions(info, stage, wanted):
+            for parts in _gather_portions(info, stage, wanted):
                 tasks.append(
                     Task(number, index, info, tuple(parts), spill_folder, settings, counting)
                 )
@@ -292,7 +292,7 @@ def plan_tasks(
     return stages[0], stages[1]
 
 
-def _counting(selected: Iterable[EventKind]) -> dict[str, str]:
+def _find_counting_kinds(selected: Iterable[EventKind]) -> dict[str, str]:
     """Return the tables of which no kind reads all rows, each with the first kind that reads some."""
     readers: dict[str, list[EventKind]] = {}
     for kind in selected:
@@ -305,7 +305,7 @@ def _counting(selected: Iterable[EventKind]) -> dict[str, str]:
     }
 
 
-def _portions(
+def _gather_portions(
     info: ReportInfo, groups: Sequence[tuple[EventKind, ...]], wanted: set[str]
 ) -> Iterator[list[tuple[tuple[str, ...], Part, bool]]]:
     """Yield a report's parts for each of the groups of kinds that read together, gathered into
@@ -337,7 +337,7 @@ def _portions(
         yield portion
 
 
-def with_launches(tasks: list[Task], found: Iterable[TaskResult]) -> list[Task]:
+def add_launches(tasks: list[Task], found: Iterable[TaskResult]) -> list[Task]:
     """Return the tasks with what the first stage indexed of their reports."""
     segments: dict[int, list[Segment]] = {}
     regions: dict[int, list[StoredFrame]] = {}

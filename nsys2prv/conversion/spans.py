@@ -50,7 +50,7 @@ class SpanTask(Struct, frozen=True):
     settings: Settings
 
 
-def known_spans(results: Sequence[TaskResult], extending: bool = True) -> dict[int, Span]:
+def find_known_spans(results: Sequence[TaskResult], extending: bool = True) -> dict[int, Span]:
     """Return the span of the runs of each report that has any. extending: those alone of kinds that
     may make the trace longer.
     """
@@ -61,7 +61,7 @@ def known_spans(results: Sequence[TaskResult], extending: bool = True) -> dict[i
     for run in (run for result in results for run in result.runs):
         if run.first != OPEN and not (extending and run.shape.name in others):
             span = run.first, run.last
-            spans[run.report] = _union(spans.get(run.report, span), span)
+            spans[run.report] = _start_union(spans.get(run.report, span), span)
     return spans
 
 
@@ -82,7 +82,7 @@ def plan_span_tasks(
         and not (kind.selection.opt_in or kind.reads.rereads_rows)
         and (kind not in selection.kinds or settings.least.get(kind.name))
     ]
-    known = known_spans(results)
+    known = find_known_spans(results)
     tasks = []
     for report, info in enumerate(infos):
         kinds = tuple(kind.name for kind in left_out if info.parts.keys() & set(kind.tables))
@@ -109,21 +109,23 @@ def find_span(task: SpanTask) -> Span | None:
         for extends in (True, False):
             if extends or span is None:
                 for kind in (kind for kind in kinds if kind.rows.extends_trace == extends):
-                    span = _widened(span, task, database, kind, scanned)
+                    span = _widen(span, task, database, kind, scanned)
     task.spill.unlink(missing_ok=True)
     return span
 
 
-def all_spans(results: Sequence[TaskResult], found: Mapping[int, Span | None]) -> dict[int, Span]:
+def combine_spans(
+    results: Sequence[TaskResult], found: Mapping[int, Span | None]
+) -> dict[int, Span]:
     """Return the span of each report with events: as the tasks found it, else as it was read. Rows
     about the profiler count in a report of nothing else alone.
     """
-    own, told = known_spans(results, extending=False), known_spans(results)
+    own, told = find_known_spans(results, extending=False), find_known_spans(results)
     told |= {report: span for report, span in found.items() if span is not None}
     return {**own, **told}
 
 
-def _widened(
+def _widen(
     span: Span | None, task: SpanTask, database: Source, kind: EventKind, scanned: dict[str, list]
 ) -> Span | None:
     """Return the span made long enough for the events of a kind. scanned: the pieces of tables that
@@ -133,10 +135,10 @@ def _widened(
     for table in kind.tables:
         if table in task.info.parts:
             if table not in scanned:
-                scanned[table] = list(_pieces(database, task.info, task.info.parts[table]))
+                scanned[table] = list(_list_pieces(database, task.info, task.info.parts[table]))
             pieces += scanned[table]
     timed = [piece[1:] for piece in pieces if piece[1:] != UNKNOWN]
-    bounds = _union(*timed) if timed else UNKNOWN
+    bounds = _start_union(*timed) if timed else UNKNOWN
     if kind.name in ENDS_ELSEWHERE:
         pieces = [(part, *bounds) for part, _, _ in pieces]
     # Pieces without times of their own lie where the others of the kind do.
@@ -146,16 +148,16 @@ def _widened(
         if span is not None and first >= span[0]:
             break
         read.add(part)
-        span = _joined(span, _read(task, database, kind, part))
+        span = _join_spans(span, _read_span(task, database, kind, part))
     for part, _, last in sorted(pieces, key=itemgetter(2), reverse=True):
         if span is not None and last <= span[1]:
             break
         if part not in read:
-            span = _joined(span, _read(task, database, kind, part))
+            span = _join_spans(span, _read_span(task, database, kind, part))
     return span
 
 
-def _pieces(database: Source, info: ReportInfo, part: Part) -> Iterator[tuple[Part, int, int]]:
+def _list_pieces(database: Source, info: ReportInfo, part: Part) -> Iterator[tuple[Part, int, int]]:
     """Yield pieces of a part with the bounds of their events' times, but those that can have none;
     the bounds are UNKNOWN in tables without times.
     """
@@ -167,18 +169,18 @@ def _pieces(database: Source, info: ReportInfo, part: Part) -> Iterator[tuple[Pa
             yield (piece, *UNKNOWN)
             continue
         found = database.read(piece, names)
-        times = [_in_capture(info, found[name]) for name in names]
+        times = [_are_in_capture(info, found[name]) for name in names]
         if len(times[0]):
             # Events last 1 ns at least.
             last = max(int(column.max()) for column in times if len(column)) + 1
             yield piece, int(times[0].min()), last
 
 
-def _in_capture(info: ReportInfo, times: np.ndarray) -> np.ndarray:
+def _are_in_capture(info: ReportInfo, times: np.ndarray) -> np.ndarray:
     return times[usable(times) & (times >= info.capture.first) & (times <= info.capture.last)]
 
 
-def _read(task: SpanTask, database: Source, kind: EventKind, part: Part) -> Span | None:
+def _read_span(task: SpanTask, database: Source, kind: EventKind, part: Part) -> Span | None:
     """Return the span of the events of a kind in a piece of its table, by reading them."""
     extraction = Extraction(task.info, database, settings=task.settings)
     extraction.condition = kind.condition(task.info)
@@ -191,12 +193,12 @@ def _read(task: SpanTask, database: Source, kind: EventKind, part: Part) -> Span
             result.store(rows, writer, extraction.account, kind.rows.open_ended)
     finally:
         writer.close()
-    return known_spans([result], extending=False).get(task.report)
+    return find_known_spans([result], extending=False).get(task.report)
 
 
-def _union(*spans: Span) -> Span:
+def _start_union(*spans: Span) -> Span:
     return min(first for first, _ in spans), max(last for _, last in spans)
 
 
-def _joined(one: Span | None, other: Span | None) -> Span | None:
-    return _union(one, other) if one and other else one or other
+def _join_spans(one: Span | None, other: Span | None) -> Span | None:
+    return _start_union(one, other) if one and other else one or other

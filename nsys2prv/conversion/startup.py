@@ -20,10 +20,10 @@ SMALL_JOB_BYTES = 14_000_000
 
 def should_parallelize(paths: Sequence[Path], jobs: int) -> bool:
     """True if these reports are enough work for this number of workers."""
-    return worth_parallelizing(jobs, sum(map(bytes_of, paths)), SMALL_JOB_BYTES)
+    return worth_parallelizing(jobs, sum(map(count_bytes, paths)), SMALL_JOB_BYTES)
 
 
-def bytes_of(path: Path) -> int:
+def count_bytes(path: Path) -> int:
     """Return the size of a file, or of all files of a folder; 0 if there is none."""
     return sum(size for _, _, _, size, _ in signature(path))
 
@@ -38,7 +38,9 @@ def start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None
 
         # There is work for one of each of what makes it worth starting one; others start when there
         # is more.
-        processes.start(jobs, 1 + sum(map(bytes_of, paths)) // max(1, SMALL_JOB_BYTES), _get_ready)
+        processes.start(
+            jobs, 1 + sum(map(count_bytes, paths)) // max(1, SMALL_JOB_BYTES), _get_ready
+        )
 
 
 def _get_ready() -> None:

@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from nsys2prv._util.errors import Detail, Nsys2prvError
 from nsys2prv._util.text import list_some, plural
 from nsys2prv.clock.maps import UNPLACED
-from nsys2prv.conversion.clock_text import MOST, causal_lines, describe_hosts
-from nsys2prv.conversion.closing import clock_lines, closing_html, closing_text
+from nsys2prv.conversion.clock_text import MOST, describe_causal_moves, describe_hosts
+from nsys2prv.conversion.closing import closing_html, closing_text, describe_clocks
 from nsys2prv.conversion.ledger import Ledger, make_ledger, sum_accounts
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 ASKED = 3
 
 
-def missing_kinds(
+def warn_of_missing_kinds(
     infos: Sequence[ReportInfo], selection: Selection, results: Sequence[TaskResult]
 ) -> list[str]:
     """Return a warning for each name given to -t, of a kind or of a group of kinds, of which no
@@ -62,12 +62,12 @@ def missing_kinds(
             kind.name in dropped or any(found[layout] for layout in kind.layouts) for kind in meant
         ):
             warnings.append(
-                f"{name}: the reports hold no events of this kind{_elsewhere(named[0], infos) if named else ''}"
+                f"{name}: the reports hold no events of this kind{_hint_elsewhere(named[0], infos) if named else ''}"
             )
     return warnings
 
 
-def _elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
+def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
     if kind.gpu_work is None or kind.gpu_work.hint_when_missing is None:
         return ""
     for info in infos[:ASKED]:
@@ -81,18 +81,18 @@ def _elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
     return ""
 
 
-def idle_reports(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
+def find_idle_reports(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
     """Return the names of reports without any work on a GPU, if such work was asked for."""
     if not any(kind.gpu_work for kind in selection.kinds):
         return []
-    return [info.name for info in infos if not _worked(info)]
+    return [info.name for info in infos if not _list_gpu_work(info)]
 
 
-def unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
+def note_unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
     """Return a note where the reports hold work on GPUs and none was asked for."""
     if any(kind.gpu_work for kind in selection.kinds):
         return []
-    left_out = dict.fromkeys(name for info in infos for name in _worked(info))
+    left_out = dict.fromkeys(name for info in infos for name in _list_gpu_work(info))
     return (
         [f"the reports hold work on GPUs that -t does not select: {', '.join(sorted(left_out))}"]
         if left_out
@@ -100,7 +100,7 @@ def unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list
     )
 
 
-def _worked(info: ReportInfo) -> list[str]:
+def _list_gpu_work(info: ReportInfo) -> list[str]:
     """Return the kinds of work on GPUs that a report holds."""
     return [
         kind.name for kind in all_kinds() if kind.gpu_work and info.parts.keys() & set(kind.tables)
@@ -111,16 +111,16 @@ def _worked(info: ReportInfo) -> list[str]:
 MOST_MESSAGES = 12
 
 
-def loss_warnings(infos: Sequence[ReportInfo]) -> list[str]:
+def warn_of_losses(infos: Sequence[ReportInfo]) -> list[str]:
     """Return warnings: losses first, then what was recorded otherwise than asked for, then errors."""
     return [
-        *_grouped(infos, lambda message: message.loss, "says that events may be missing"),
-        *_grouped(
+        *_group_by_message(infos, lambda message: message.loss, "says that events may be missing"),
+        *_group_by_message(
             infos,
             lambda message: not message.loss and message.fallback,
             "says that it recorded in another way than asked for",
         ),
-        *_grouped(
+        *_group_by_message(
             infos,
             lambda message: not (message.loss or message.fallback) and message.severity == ERROR,
             "reports an error",
@@ -128,12 +128,12 @@ def loss_warnings(infos: Sequence[ReportInfo]) -> list[str]:
     ]
 
 
-def notes(infos: Sequence[ReportInfo]) -> list[str]:
+def list_notes(infos: Sequence[ReportInfo]) -> list[str]:
     """Return the other warnings, but those about libraries that a program does not use."""
     return list(
         map(
             Detail,
-            _grouped(
+            _group_by_message(
                 infos,
                 lambda message: (
                     not (message.loss or message.fallback or message.unused)
@@ -145,7 +145,7 @@ def notes(infos: Sequence[ReportInfo]) -> list[str]:
     )
 
 
-def _grouped(
+def _group_by_message(
     infos: Sequence[ReportInfo], wanted: Callable[[Message], bool], what: str
 ) -> list[str]:
     found: dict[str, tuple[int, list[str]]] = {}
@@ -157,7 +157,7 @@ def _grouped(
                 [*names, *([] if info.name in names else [info.name])],
             )
     lines = [
-        f'Nsight Systems {what}: "{text}" ({_times(count)}in {_first_messages(names)})'
+        f'Nsight Systems {what}: "{text}" ({_times_text(count)}in {_first_messages(names)})'
         for text, (count, names) in found.items()
     ]
     return (
@@ -170,7 +170,7 @@ def _grouped(
     )
 
 
-def _times(count: int) -> str:
+def _times_text(count: int) -> str:
     return f"{count:,} times, " if count > 1 else ""
 
 
@@ -178,7 +178,7 @@ def _first_messages(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list[str]:
+def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list[str]:
     """Return a warning that names the reports and kinds of events, where there are such rows."""
     kinds: Counter[str] = Counter()
     reports: set[int] = set()
@@ -303,8 +303,8 @@ class Summary(Struct, dict=True):
             lines=written.lines,
             order=model.ranked,
             clock_lines=[
-                *clock_lines(placed.record, placements, len(model.tree.nodes)),
-                *causal_lines(placed.causal),
+                *describe_clocks(placed.record, placements, len(model.tree.nodes)),
+                *describe_causal_moves(placed.causal),
             ],
             is_cut=job.is_cut,
             events={
@@ -322,18 +322,18 @@ class Summary(Struct, dict=True):
             unread=job.unread,
             notes=[
                 *(note for result in results for note in result.notes),
-                *notes(infos),
-                *unrequested_kinds(infos, job.selection),
+                *list_notes(infos),
+                *note_unrequested_kinds(infos, job.selection),
                 *job.notes,
             ],
-            placed=_placed(infos, placements),
+            placed=_describe_placements(infos, placements),
             clocks=describe_hosts(placed.record, MOST) if placed.record else [],
             warnings=[
                 *job.warnings,
-                *loss_warnings(infos),
+                *warn_of_losses(infos),
                 *placed.warnings,
-                *_warnings(infos, placements, job.selection, results),
-                *_too_long(job.duration),
+                *_collect_warnings(infos, placements, job.selection, results),
+                *_warn_of_length(job.duration),
                 *(
                     f"{name}: {count:,} rows or records are not accounted for: a bug in nsys2prv, please report it"
                     for name, count in balance.missing.items()
@@ -360,7 +360,7 @@ class Summary(Struct, dict=True):
         return closing_text(self, verbose)
 
 
-def _placed(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
+def _describe_placements(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
     earliest = min(placement.map.offset for placement in placements)
     return [
         f"  {info.given}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
@@ -369,13 +369,13 @@ def _placed(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
     ]
 
 
-def _warnings(
+def _collect_warnings(
     infos: list[ReportInfo],
     placements: list[Placement],
     selection: Selection,
     results: list[TaskResult],
 ) -> list[str]:
-    warnings = missing_kinds(infos, selection, results)
+    warnings = warn_of_missing_kinds(infos, selection, results)
     unplaced = [
         info.name
         for info, placement in zip(infos, placements, strict=True)
@@ -400,12 +400,12 @@ def _warnings(
             f"{list_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
             "them are not in the report; profile with --cuda-graph-trace=node to see them"
         )
-    if idle := idle_reports(infos, selection):
+    if idle := find_idle_reports(infos, selection):
         warnings.append(f"{list_some(idle)}: no work on any GPU")
     return warnings
 
 
-def _too_long(duration: int) -> list[str]:
+def _warn_of_length(duration: int) -> list[str]:
     if duration <= EXACT_TIMES:
         return []
     return [

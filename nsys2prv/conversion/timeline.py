@@ -43,7 +43,7 @@ def parse_method(method: str) -> str | ClockRecord:
         ) from None
 
 
-def host_clocks(
+def find_host_clocks(
     infos: Sequence[ReportInfo], placements: Sequence[Placement]
 ) -> tuple[list[int], list[str]]:
     """Return the clock that each report's times are of, and the clocks' names: of hosts, and of
@@ -111,7 +111,7 @@ def place_unclocked(
     """
     if method == NONE:
         return [replace(placement, map=ClockMap(0), method=AS_THEY_ARE) for placement in placements]
-    firsts = _firsts(placements, spans)
+    firsts = _find_first_times(placements, spans)
     placed = [time for report, time in firsts.items() if placements[report].method != UNPLACED]
     start = ClockMap(min(placed, default=0))
     return [
@@ -131,7 +131,7 @@ def make_timeline(
     """
     warnings = []
     if record is not None:
-        numbers, names = host_clocks(infos, placements)
+        numbers, names = find_host_clocks(infos, placements)
         unknown = [name for name in names if name not in record.hosts]
         if unknown:
             warnings.append(
@@ -150,13 +150,13 @@ def make_timeline(
     return start_at_first_event(Timeline(list(placements), record, [], 0, tuple(warnings)), spans)
 
 
-def comparable_reports(placed: Timeline, infos: Sequence[ReportInfo]) -> list[int]:
+def group_comparable_reports(placed: Timeline, infos: Sequence[ReportInfo]) -> list[int]:
     """Return a number for each report; times of reports of one number can be compared with each
     other. All can where nobody looked.
     """
     if placed.record is None or not placed.record.hosts:
         return [0] * len(infos)
-    numbers, names = host_clocks(infos, placed.placements)
+    numbers, names = find_host_clocks(infos, placed.placements)
     hosts = placed.record.hosts
     references = [
         hosts[name].reference or None if name in hosts and hosts[name].sure else name
@@ -172,7 +172,7 @@ def start_at_first_event(placed: Timeline, spans: Mapping[int, Span]) -> Timelin
     """Return the timeline, of these placements, with the epoch and the clocks that follow from
     them. spans: of the events of each report, local ns.
     """
-    epoch = min(_firsts(placed.placements, spans).values())
+    epoch = min(_find_first_times(placed.placements, spans).values())
     # The writer begins a range of 1 ns, of which a slowed clock leaves nothing, 1 ns earlier: also
     # the very first.
     slowed = [placement.map for placement in placed.placements if placement.map.slack]
@@ -187,7 +187,7 @@ def start_at_first_event(placed: Timeline, spans: Mapping[int, Span]) -> Timelin
     )
 
 
-def _firsts(placements: Sequence[Placement], spans: Mapping[int, Span]) -> dict[int, int]:
+def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]) -> dict[int, int]:
     """Return the time of the first event of each report, as they are placed."""
     return {
         report: int(placements[report].map.to_global(np.array([first]))[0])

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 from nsys2prv.events.catalogue import catalogue
-from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, fields_present
+from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, list_present_fields
 
 PAIR_BYTES, STATE_BYTES, LINE_BYTES = 32, 64, 312
 #: Its greatest memory while it loads, as a multiple of what the records take in the end.
@@ -51,7 +51,7 @@ class MemoryEstimate(Struct, frozen=True):
                 bare += run.values
             elif shape.stream in (BEGIN, END):
                 pairs += run.rows * len(
-                    fields_present(catalogue().layouts[shape.name], shape.present)
+                    list_present_fields(catalogue().layouts[shape.name], shape.present)
                 )
                 bare += run.rows * (shape.present & 1)
         return cls(pairs, bare, rows[STATE], rows[LINE])

@@ -16,8 +16,8 @@ from msgspec import Struct, field
 from nsys2prv.events.catalogue import DomainCode, Field, catalogue
 from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text, merge_lines
 from nsys2prv.paraver.output import Output
-from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, fields_present
-from nsys2prv.store.samples import SampleTable, count_samples, join_samples, without_holes
+from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, list_present_fields
+from nsys2prv.store.samples import SampleTable, count_samples, join_samples, split_at_holes
 from nsys2prv.store.window_records import GlobalIds, WindowReader, WindowRecords
 
 
@@ -123,7 +123,7 @@ class Formatter:
                 [objects, times, pieces.column("end"), pieces.column("state")],
             )
         layout = catalogue().layouts[shape.name]
-        fields = fields_present(layout, shape.present)
+        fields = list_present_fields(layout, shape.present)
         domain = [pieces.column("domain")] if layout.has_domain else []
         if shape.stream == END:
             if layout.is_state:
@@ -199,7 +199,7 @@ class Formatter:
             table is not before for table, before in zip(made, tables, strict=True)
         ):
             self.repeated += count_samples(tables) - count_samples(made)
-        return [self._sample_batch(part) for table in made for part in without_holes(table)]
+        return [self._sample_batch(part) for table in made for part in split_at_holes(table)]
 
     def _samples(self, shape: Shape, pieces: WindowRecords) -> SampleTable:
         codes = np.array(

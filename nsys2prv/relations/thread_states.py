@@ -27,7 +27,7 @@ from nsys2prv.store.runs import (
     Shape,
     SpillReader,
     SpillWriter,
-    fields_present,
+    list_present_fields,
 )
 from nsys2prv.store.task_result import TaskResult
 
@@ -179,7 +179,7 @@ def _without_events(task: StateTask, threads: np.ndarray) -> np.ndarray:
         if run.object >= 0:
             met = np.array([run.object])
         else:
-            records = reader.between(run, -OPEN, None)
+            records = reader.read_between(run, -OPEN, None)
             ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
             met = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
         silent &= ~np.isin(threads, task.threads[number][met])
@@ -264,7 +264,7 @@ def chunks(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Ranges, Range
                 first is not None and run.until < first
             ):
                 continue
-            found = reader.between(run, -OPEN if first is None else first, last)
+            found = reader.read_between(run, -OPEN if first is None else first, last)
             if len(found):
                 layout = catalogue().layouts[run.shape.name]
                 (holding if layout.is_state else ranges).append(
@@ -303,7 +303,10 @@ def _ranges(
     rules: _Rules,
 ) -> Ranges:
     """Return the records of a run that imply states of rows with states."""
-    begin, end = windows.begins(found, task.clock), windows.ends(found, task.clock, task.duration)
+    begin, end = (
+        windows.to_begin_times(found, task.clock),
+        windows.to_end_times(found, task.clock, task.duration),
+    )
     thread = task.threads[number][found["object"]]
     object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
     state = rules.states(number, run, layout, found)
@@ -334,7 +337,7 @@ class _Rules:
             field for field in layout.fields if field.name == (rule.field or layout.fields[0].name)
         )
         otherwise = NOTHING if rule.otherwise is None else rule.otherwise
-        if field in fields_present(layout, run.shape.present):
+        if field in list_present_fields(layout, run.shape.present):
             if rule.names and isinstance(field.values, NameSet):
                 return self._by_name(number, layout, field.values.name, rule, otherwise)[
                     found[field.name]

@@ -19,7 +19,7 @@ from nsys2prv.events.attributes import GREATEST
 from nsys2prv.events.catalogue.counters import UNSCALED, Metric
 from nsys2prv.events.kind import Account, EventKind
 from nsys2prv.events.reasons import Reason
-from nsys2prv.store.normal import append_events, sample_shape
+from nsys2prv.store.normal import append_events, choose_sample_shape
 from nsys2prv.store.runs import (
     BEGIN,
     COUNTER,
@@ -27,7 +27,7 @@ from nsys2prv.store.runs import (
     Run,
     SpillReader,
     SpillWriter,
-    pairs,
+    pair_runs,
     read_run,
 )
 from nsys2prv.store.task_result import TaskResult
@@ -70,14 +70,14 @@ def _clip_result(
         SpillReader(),
     )
     changed = replace(result, runs=[], events=result.events.copy(), accounts=result.accounts.copy())
-    for run, ends in pairs(result.runs):
+    for run, ends in pair_runs(result.runs):
         if run not in outside:
             changed.runs += [run] if ends is None else [run, ends]
             continue
         kind = kinds[run.shape.name]
-        records = reader.between(run, run.first, None)
+        records = reader.read_between(run, run.first, None)
         kept, repaired = (
-            _ranges(records, span) if kind.rows.has_duration else _points(records, span)
+            _clip_ranges(records, span) if kind.rows.has_duration else _clip_points(records, span)
         )
         changed.runs += (
             append_events(writer, run.shape, kept, kept["end"], int(kept["end"].max()))
@@ -97,7 +97,7 @@ def _clip_result(
     return changed
 
 
-def _ranges(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
+def _clip_ranges(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
     """Return the ranges that lie at least partly within the span (ns), cut to it, and how many were
     cut.
     """
@@ -107,7 +107,7 @@ def _ranges(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Cou
     return kept[np.lexsort((-kept["end"], kept["time"]))], Counter({Reason.CUT_TO_PROGRAM: cut})
 
 
-def _points(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
+def _clip_points(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
     """Return the points, those outside the span (ns) put to its begin or end, and how many these
     are.
     """
@@ -146,13 +146,15 @@ def mark_unsampled(
                     (place, run)
                 )
     changed, reader = list(results), SpillReader()
-    begin = min((_shared(clocks[report], time) for report, (time, _) in spans.items()), default=0)
+    begin = min(
+        (_to_shared_time(clocks[report], time) for report, (time, _) in spans.items()), default=0
+    )
     for number, ((report, _), holders) in enumerate(found.items()):
         holders.sort(key=lambda held: held[1].first)
-        times = _zeros([run for _, run in holders], reader, clocks[report], begin)
+        times = _find_zero_times([run for _, run in holders], reader, clocks[report], begin)
         if len(times):
             place, run = holders[0]
-            changed[place] = _with_zeros(
+            changed[place] = _add_zeros(
                 changed[place],
                 run,
                 tuple(sorted({metric for _, run in holders for metric in run.shape.metrics})),
@@ -163,12 +165,12 @@ def mark_unsampled(
     return changed
 
 
-def _with_zeros(
+def _add_zeros(
     result: TaskResult, like: Run, metrics: tuple, times: np.ndarray, path: Path
 ) -> TaskResult:
     """Return the result with a run of zeros of these metrics, of the object of the run `like`."""
     stored = np.ones((len(times), len(metrics)), np.int64)
-    shape = sample_shape(LAYOUT, metrics, stored)
+    shape = choose_sample_shape(LAYOUT, metrics, stored)
     records = np.empty(len(times), shape.dtype)
     records["time"], records["object"], records["values"] = times, like.object, stored
     writer = SpillWriter(path, like.report, like.source)
@@ -195,7 +197,9 @@ def _with_zeros(
     return changed
 
 
-def _zeros(runs: Sequence[Run], reader: SpillReader, clock: ClockMap, begin: int) -> np.ndarray:
+def _find_zero_times(
+    runs: Sequence[Run], reader: SpillReader, clock: ClockMap, begin: int
+) -> np.ndarray:
     """Return when zeros are due in runs of one GPU, which ascend by their first times (local ns).
     begin: of the job, on the shared clock.
     """
@@ -204,18 +208,18 @@ def _zeros(runs: Sequence[Run], reader: SpillReader, clock: ClockMap, begin: int
         None
         if apart
         else np.unique(
-            np.concatenate([reader.between(run, run.first, None)["time"] for run in runs])
+            np.concatenate([reader.read_between(run, run.first, None)["time"] for run in runs])
         )
     )
-    period = _period(times if times is not None else _some_times(runs, reader))
+    period = _find_period(times if times is not None else _read_some_times(runs, reader))
     if not period:
         return np.zeros(0, np.int64)
     behind = (
-        _behind_holes(times, period)
+        _find_ends_of_holes(times, period)
         if times is not None
         else np.concatenate(
             [
-                *(_in_run(run, reader, period) for run in runs),
+                *(_find_holes_of_run(run, reader, period) for run in runs),
                 [
                     other.first
                     for one, other in pairwise(runs)
@@ -227,33 +231,33 @@ def _zeros(runs: Sequence[Run], reader: SpillReader, clock: ClockMap, begin: int
     found = np.unique(behind.astype(np.int64)) - period
     early = runs[0].first - period
     # Without the first one where it would make the trace longer: nothing is shown before its begin.
-    return np.append(early, found) if _shared(clock, early) > begin else found
+    return np.append(early, found) if _to_shared_time(clock, early) > begin else found
 
 
-def _shared(clock: ClockMap, time: int) -> int:
+def _to_shared_time(clock: ClockMap, time: int) -> int:
     return int(clock.to_global(np.array([time]))[0])
 
 
-def _some_times(runs: Sequence[Run], reader: SpillReader) -> np.ndarray:
+def _read_some_times(runs: Sequence[Run], reader: SpillReader) -> np.ndarray:
     """Return times of samples that follow each other, of the longest run."""
     run = max(runs, key=lambda run: run.rows)
-    return reader.between(
+    return reader.read_between(
         run, run.first, int(run.samples[ENOUGH]) if len(run.samples) > ENOUGH else None
     )["time"]
 
 
-def _period(times: np.ndarray) -> int:
+def _find_period(times: np.ndarray) -> int:
     """Return the usual time (ns) from sample to sample, 0 of fewer than two. Of two sets of metrics
     that take turns it is the longer one.
     """
     return int(np.quantile(np.diff(times), 0.75, method="lower")) if len(times) > 1 else 0
 
 
-def _behind_holes(times: np.ndarray, period: int) -> np.ndarray:
+def _find_ends_of_holes(times: np.ndarray, period: int) -> np.ndarray:
     return times[1:][np.diff(times) > HOLE * period]
 
 
-def _in_run(run: Run, reader: SpillReader, period: int) -> np.ndarray:
+def _find_holes_of_run(run: Run, reader: SpillReader, period: int) -> np.ndarray:
     """Return times of the samples of a run before which there is a hole. Of its blocks only those
     that last too long are read.
     """
@@ -265,8 +269,8 @@ def _in_run(run: Run, reader: SpillReader, period: int) -> np.ndarray:
         [
             np.zeros(0, np.int64),
             *(
-                _behind_holes(
-                    reader.between(run, int(edges[block]), int(edges[block + 1]) + 1)["time"],
+                _find_ends_of_holes(
+                    reader.read_between(run, int(edges[block]), int(edges[block + 1]) + 1)["time"],
                     period,
                 )
                 for block in long
@@ -297,11 +301,11 @@ class _ValueStatistics(Struct):
         if not len(values):
             return
         self.greatest = max(self.greatest, float(values[-1]))
-        self.decimals = max(self.decimals, _decimals(values, np.float64))
+        self.decimals = max(self.decimals, _count_decimals(values, np.float64))
         if self.single >= 0:
             with np.errstate(over="ignore"):
                 narrow = (values.astype(np.float32) == values).all()
-            self.single = max(self.single, _decimals(values, np.float32)) if narrow else -1
+            self.single = max(self.single, _count_decimals(values, np.float32)) if narrow else -1
 
     def scale(self) -> int:
         """Return the number of decimals that its integers stand for."""
@@ -321,13 +325,13 @@ def scale_fractions(
     """
     met: dict[tuple[str, str], _ValueStatistics] = {}
     for run in (run for result in results for run in result.runs if _has_fractions(run)):
-        values = _values(read_run(run))
-        for place, metric in _unscaled(run):
+        values = _read_values(read_run(run))
+        for place, metric in _find_fractions(run):
             met.setdefault((run.shape.name, metric.name), _ValueStatistics()).add(values[:, place])
     scales = {key: found.scale() for key, found in met.items()}
     lost: Counter[str] = Counter()
     scaled = [
-        _scaled(result, scales, folder / f"fractions-{number}.bin", lost)
+        _scale_result(result, scales, folder / f"fractions-{number}.bin", lost)
         if any(map(_has_fractions, result.runs))
         else result
         for number, result in enumerate(results)
@@ -339,7 +343,7 @@ def scale_fractions(
     return scaled, warnings
 
 
-def _scaled(
+def _scale_result(
     result: TaskResult, scales: dict[tuple[str, str], int], path: Path, lost: Counter[str]
 ) -> TaskResult:
     """Return the result with its fractions as integers. scales: decimals by layout and name; lost:
@@ -353,12 +357,12 @@ def _scaled(
             continue
         records = read_run(run)
         values, numbers, metrics, repaired = (
-            _values(records),
+            _read_values(records),
             records["values"].astype(np.int64),
             list(run.shape.metrics),
             Counter(),
         )
-        for place, metric in _unscaled(run):
+        for place, metric in _find_fractions(run):
             there, exact = numbers[:, place] > 0, values[:, place]
             scale = scales[run.shape.name, metric.name]
             product = np.rint(exact * _POWERS[scale])
@@ -370,7 +374,7 @@ def _scaled(
             whole = np.minimum(np.minimum(product, _LIMIT).astype(np.int64), GREATEST)
             numbers[:, place] = np.where(there, whole + 1, 0)
             metrics[place] = Metric(metric.name, scale)
-        shape = sample_shape(run.shape.name, tuple(metrics), numbers)
+        shape = choose_sample_shape(run.shape.name, tuple(metrics), numbers)
         written = np.empty(len(records), shape.dtype)
         written["time"], written["object"], written["values"] = (
             records["time"],
@@ -389,10 +393,10 @@ def _scaled(
 
 
 def _has_fractions(run: Run) -> bool:
-    return run.shape.stream == COUNTER and bool(_unscaled(run))
+    return run.shape.stream == COUNTER and bool(_find_fractions(run))
 
 
-def _unscaled(run: Run) -> list[tuple[int, Metric]]:
+def _find_fractions(run: Run) -> list[tuple[int, Metric]]:
     """Return the places of fractions among a run's metrics."""
     return [
         (place, metric)
@@ -401,12 +405,12 @@ def _unscaled(run: Run) -> list[tuple[int, Metric]]:
     ]
 
 
-def _values(records: np.ndarray) -> np.ndarray:
+def _read_values(records: np.ndarray) -> np.ndarray:
     """Return the numbers of records as floating point, 0 where there is none."""
     return np.maximum(records["values"].astype(np.int64) - 1, 0).view(np.float64)
 
 
-def _decimals(values: np.ndarray, kind: type[np.floating]) -> int:
+def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
     """Return the most decimals that the shortest decimal forms of the numbers have; MOST if more
     than that.
     """

@@ -39,7 +39,7 @@ class JoinTask(Struct, frozen=True):
     folder: Path
 
 
-def groups_of(runs: Sequence[Run]) -> list[list[Run]]:
+def group_small_runs(runs: Sequence[Run]) -> list[list[Run]]:
     """Return the runs, in groups of those that are to become one; in the order of their first."""
     groups: list[list[Run]] = []
     filling: dict[Shape, list[Run]] = {}
@@ -57,7 +57,7 @@ def groups_of(runs: Sequence[Run]) -> list[list[Run]]:
     return groups
 
 
-def plan(groups: Sequence[Sequence[Run]], folder: Path) -> list[JoinTask]:
+def plan_join_tasks(groups: Sequence[Sequence[Run]], folder: Path) -> list[JoinTask]:
     """Return tasks for the groups of several runs, each with about as many records as a run of
     joined ones has. folder: a new one.
     """
@@ -74,7 +74,7 @@ def plan(groups: Sequence[Sequence[Run]], folder: Path) -> list[JoinTask]:
     return tasks
 
 
-def joined(groups: Sequence[Sequence[Run]], made: Iterator[list[Run]]) -> list[Run]:
+def replace_joined_groups(groups: Sequence[Sequence[Run]], made: Iterator[list[Run]]) -> list[Run]:
     """Return all runs, where those made stand for the groups of several, in order."""
     runs = (run for found in made for run in found)
     return [group[0] if len(group) == 1 else next(runs) for group in groups]
@@ -82,7 +82,7 @@ def joined(groups: Sequence[Sequence[Run]], made: Iterator[list[Run]]) -> list[R
 
 def join_task(task: JoinTask) -> list[Run]:
     """Return a run for each group."""
-    meant = _meanings(task.folder / MEANINGS)
+    meant = _load_meanings(task.folder / MEANINGS)
     writer = SpillWriter(task.folder / f"runs-{task.number}.bin", TRACE, RESOLVED)
     try:
         return [_join(group, meant, writer) for group in task.groups]
@@ -91,16 +91,16 @@ def join_task(task: JoinTask) -> list[Run]:
 
 
 @lru_cache(1)
-def _meanings(path: Path) -> GlobalIds:
+def _load_meanings(path: Path) -> GlobalIds:
     return window_records.load_global_ids(path)
 
 
 def _join(group: Sequence[Run], meant: GlobalIds, writer: SpillWriter) -> Run:
     shape = group[0].shape
     pieces = WindowRecords(shape, meant, [(run, read_run(run)) for run in group])
-    columns = pieces.translated()
+    columns = pieces.translate_columns()
     order = np.argsort(pieces.times, kind="stable")
-    records = pieces.stored(order)
+    records = pieces.take_stored(order)
     if shape.stream == BEGIN:
         fields = catalogue().layouts[shape.name].fields
         wide = sum(

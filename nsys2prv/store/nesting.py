@@ -11,10 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from nsys2prv._util.columns import factorize_together, over_slices
-from nsys2prv.store.overlaps import MOST_LANES, first_free
+from nsys2prv.store.overlaps import MOST_LANES, assign_first_free_lanes
 
 
-def nesting_lanes(
+def assign_nesting_lanes(
     object_: np.ndarray, owner: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, int]:
     """Return the lane of each range on its object, 0 for the object itself, and how many found no
@@ -24,23 +24,24 @@ def nesting_lanes(
     if not len(begin):
         return lanes, 0
     crowded = sum(
-        _layered(rows, begin, end, layers) for rows in _groups(begin, end, object_, owner)
+        _assign_layers(rows, begin, end, layers) for rows in _group_rows(begin, end, object_, owner)
     )
-    stretch = _stretches(begin, end, object_, owner, layers)
+    stretch = _find_stretches(begin, end, object_, owner, layers)
     crowded += sum(
-        _assign_nested(rows, begin, end, stretch, lanes) for rows in _groups(begin, end, object_)
+        _assign_nested(rows, begin, end, stretch, lanes)
+        for rows in _group_rows(begin, end, object_)
     )
     return lanes, crowded
 
 
-def _groups(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> list[np.ndarray]:
+def _group_rows(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> list[np.ndarray]:
     """Return the rows of each group by begin, the longer first."""
     _, codes = factorize_together(*keys)
     order = np.lexsort((-end, begin, codes))
     return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
 
 
-def _crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+def _find_crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Return a mask of the rows that begin within an earlier one and end after it."""
     order = np.argsort(end, kind="stable")
     ends = end[order]
@@ -52,19 +53,19 @@ def _crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     return found
 
 
-def _layered(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, layers: np.ndarray) -> int:
+def _assign_layers(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, layers: np.ndarray) -> int:
     """Fill in layers of an owner's rows in which all nest; returns how many are left over in the
     last.
     """
     for layer in range(MOST_LANES):
         layers[rows] = layer
-        rows = rows[_crossing(begin[rows], end[rows])]
+        rows = rows[_find_crossing(begin[rows], end[rows])]
         if not len(rows):
             return 0
     return len(rows)
 
 
-def _stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndarray:
+def _find_stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndarray:
     """Return, for each row, the number of its stretch: the rows of equal keys between two times at
     which there is none.
     """
@@ -89,7 +90,7 @@ def _assign_nested(
     unit = unit.reshape(-1)
     for lane in range(MOST_LANES):
         stays = np.ones(int(unit.max()) + 1, bool)
-        stays[unit[_crossing(begin[rows], end[rows])]] = False
+        stays[unit[_find_crossing(begin[rows], end[rows])]] = False
         if not stays[unit].any():
             return _assign_free(rows, begin, end, unit, lanes, lane)
         lanes[rows] = lane
@@ -120,7 +121,9 @@ def _assign_free(
     np.maximum.at(last, unit, end[rows])
     order = np.lexsort((-last, first))
     of_unit = np.empty(len(numbers), np.int64)
-    of_unit[order], _ = first_free(np.zeros(len(numbers), np.int64), first[order], last[order], {})
+    of_unit[order], _ = assign_first_free_lanes(
+        np.zeros(len(numbers), np.int64), first[order], last[order], {}
+    )
     wanted = of_unit[unit] + free
     lanes[rows] = np.minimum(wanted, MOST_LANES - 1)
     return int(np.count_nonzero(wanted >= MOST_LANES))

@@ -24,16 +24,18 @@ from nsys2prv.store.runs import (
     Shape,
     SpillWriter,
     end_dtype,
-    fields_present,
+    list_present_fields,
 )
 
 #: The greatest number that is stored in 32 bits.
 MOST_NARROW = (1 << 32) - 1
 
 
-def spill(rows: Rows, open_ended: bool, writer: SpillWriter, account: Account) -> Iterator[Run]:
+def spill_rows(
+    rows: Rows, open_ended: bool, writer: SpillWriter, account: Account
+) -> Iterator[Run]:
     """Store one piece of the normal form; yields its runs: each of begins, directly after it that
-    of their ends (:func:`runs.pairs`), and lines. What is dropped or repaired is counted in the
+    of their ends (:func:`pair_runs`), and lines. What is dropped or repaired is counted in the
     account.
 
     open_ended: a row without an end lasts to the end of the trace.
@@ -41,10 +43,10 @@ def spill(rows: Rows, open_ended: bool, writer: SpillWriter, account: Account) -
     layout = catalogue().layouts[rows.layout]
     if layout.is_state:
         rows = replace(rows, end=rows.begin + 1)
-    kept, end = _sane_times(rows, open_ended, account)
+    kept, end = _repair_times(rows, open_ended, account)
     if isinstance(kept, slice) or len(kept):
         plain = _NonNegativeColumns(rows.columns)
-        for present, chosen in _carried(layout, rows.columns, kept):
+        for present, chosen in _split_by_fields(layout, rows.columns, kept):
             yield from _spill_events(rows, layout, present, chosen, end, plain, writer)
     if rows.lines is not None:
         yield from spill_lines(rows.lines, writer)
@@ -62,7 +64,7 @@ def spill_counters(counters: Counters, writer: SpillWriter, account: Account) ->
     time = counters.time[kept]
     order = slice(None) if is_sorted(time) else np.argsort(time, kind="stable")
     values = counters.values[kept] + 1
-    shape = sample_shape(counters.layout, counters.metrics, values)
+    shape = choose_sample_shape(counters.layout, counters.metrics, values)
     records = np.empty(len(kept), shape.dtype)
     records["time"], records["object"], records["values"] = (
         time[order],
@@ -74,19 +76,19 @@ def spill_counters(counters: Counters, writer: SpillWriter, account: Account) ->
     )
 
 
-def sample_shape(layout: str, metrics: tuple[Metric, ...], stored: np.ndarray) -> Shape:
+def choose_sample_shape(layout: str, metrics: tuple[Metric, ...], stored: np.ndarray) -> Shape:
     """Return the shape of records with these numbers, as they are stored (value + 1)."""
     return Shape(COUNTER, layout, 4 if int(stored.max()) <= MOST_NARROW else 8, metrics)
 
 
-def _of(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice | np.ndarray:
+def _select_rows(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice | np.ndarray:
     """Return the rows at `chosen`; a slice takes all of them."""
     return (
         chosen if isinstance(rows, slice) else rows if isinstance(chosen, slice) else rows[chosen]
     )
 
 
-def _sane_times(
+def _repair_times(
     rows: Rows, open_ended: bool, account: Account
 ) -> tuple[slice | np.ndarray, np.ndarray]:
     """Return the rows to keep (a slice: all, of which there are some), and the ends of all rows:
@@ -110,12 +112,12 @@ def _sane_times(
     if backward.any():
         account.repaired[Reason.END_BEFORE_BEGIN] += int(backward.sum())
     if lost or not len(begin):
-        chosen = _of(chosen, np.flatnonzero(timed))
+        chosen = _select_rows(chosen, np.flatnonzero(timed))
     closed = usable(rows.end)
     return chosen, np.where(closed, np.maximum(rows.end, rows.begin + 1), OPEN)
 
 
-def _carried(
+def _split_by_fields(
     layout: Layout, columns: dict[str, np.ndarray], kept: slice | np.ndarray
 ) -> Iterator[tuple[int, slice | np.ndarray]]:
     """Yield the bits of the fields that rows carry, all that are not optional and the optional ones
@@ -152,7 +154,10 @@ def _carried(
         present = always | sum(
             1 << bit for place, bit in enumerate(some) if combination >> place & 1
         )
-        yield present, kept if len(combinations) == 1 else _of(kept, np.flatnonzero(codes == code))
+        yield (
+            present,
+            kept if len(combinations) == 1 else _select_rows(kept, np.flatnonzero(codes == code)),
+        )
 
 
 class _NonNegativeColumns(dict):
@@ -194,8 +199,8 @@ def _spill_events(
 ) -> Iterator[Run]:
     """Store the `kept` rows. end: of all rows."""
     begin, ends = rows.begin[kept], end[kept]
-    order = _outer_first(begin, ends)
-    kept, ends = _of(kept, order), ends[order]
+    order = _order_outer_first(begin, ends)
+    kept, ends = _select_rows(kept, order), ends[order]
     wide = sum(
         1 << bit
         for bit, field in enumerate(layout.fields)
@@ -206,9 +211,9 @@ def _spill_events(
         "end": end,
         "object": rows.object,
         "domain": rows.domain,
-        **{field.name: plain[field.name] for field in fields_present(layout, present)},
+        **{field.name: plain[field.name] for field in list_present_fields(layout, present)},
     }
-    object_ = one_object(rows.object[kept])
+    object_ = find_only_object(rows.object[kept])
     last = int(ends.max())
     if last == OPEN:
         last = int(ends[ends != OPEN].max(initial=NULL))
@@ -218,11 +223,11 @@ def _spill_events(
     )
     shape = Shape(END, layout.name, present)
     if layout.is_state:
-        yield writer.append(shape, closings_of(rows.object[kept], layout), last, object_)
+        yield writer.append(shape, make_closing_records(rows.object[kept], layout), last, object_)
     else:
         by_end = slice(None) if is_sorted(ends) else np.argsort(ends, kind="stable")
         yield writer.append_columns(
-            shape, {**columns, "time": end}, _of(kept, by_end), last, object_
+            shape, {**columns, "time": end}, _select_rows(kept, by_end), last, object_
         )
 
 
@@ -233,22 +238,24 @@ def append_events(
     each; last: as in :class:`Run`.
     """
     layout = catalogue().layouts[shape.name]
-    object_ = one_object(begins["object"])
+    object_ = find_only_object(begins["object"])
     ends = (
-        closings_of(begins["object"], layout) if layout.is_state else ends_of(begins, end, layout)
+        make_closing_records(begins["object"], layout)
+        if layout.is_state
+        else make_end_records(begins, end, layout)
     )
     return writer.append(shape, begins, last, object_), writer.append(
         Shape(END, shape.name, shape.present), ends, last, object_
     )
 
 
-def one_object(objects: np.ndarray) -> int:
+def find_only_object(objects: np.ndarray) -> int:
     """Return the one object of all records, -1 for several."""
     first, greatest = int(objects.min()), int(objects.max())
     return first if first == greatest else -1
 
 
-def ends_of(begins: np.ndarray, end: np.ndarray, layout: Layout) -> np.ndarray:
+def make_end_records(begins: np.ndarray, end: np.ndarray, layout: Layout) -> np.ndarray:
     """Return the end records of begin records that end at `end`, ascending by time."""
     ends = np.empty(len(begins), end_dtype(layout))
     order = slice(None) if is_sorted(end) else np.argsort(end, kind="stable")
@@ -258,7 +265,7 @@ def ends_of(begins: np.ndarray, end: np.ndarray, layout: Layout) -> np.ndarray:
     return ends
 
 
-def closings_of(objects: np.ndarray, layout: Layout) -> np.ndarray:
+def make_closing_records(objects: np.ndarray, layout: Layout) -> np.ndarray:
     """End records at the end of the trace, one for each of the objects of begin records."""
     objects = np.unique(objects)
     ends = np.zeros(len(objects), end_dtype(layout))
@@ -266,7 +273,7 @@ def closings_of(objects: np.ndarray, layout: Layout) -> np.ndarray:
     return ends
 
 
-def _outer_first(begin: np.ndarray, end: np.ndarray) -> slice | np.ndarray:
+def _order_outer_first(begin: np.ndarray, end: np.ndarray) -> slice | np.ndarray:
     """Return the order by begin, the longer first among equals."""
     if (begin[1:] > begin[:-1]).all():
         return slice(None)
@@ -305,4 +312,4 @@ def spill_lines(lines: Lines, writer: SpillWriter) -> Iterator[Run]:
     send = lines.send[kept]
     order = slice(None) if is_sorted(send) else np.argsort(send, kind="stable")
     last = max(int(send.max()), int(lines.receive[kept].max()))
-    yield writer.append_columns(Shape(LINE, lines.kind), columns, _of(kept, order), last)
+    yield writer.append_columns(Shape(LINE, lines.kind), columns, _select_rows(kept, order), last)

@@ -21,8 +21,8 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.kind import Account
 from nsys2prv.events.reasons import Reason
-from nsys2prv.store.normal import ends_of
-from nsys2prv.store.runs import BEGIN, LINE, Run, SpillReader, pairs, read_run, rewrite_run
+from nsys2prv.store.normal import make_end_records
+from nsys2prv.store.runs import BEGIN, LINE, Run, SpillReader, pair_runs, read_run, rewrite_run
 from nsys2prv.store.task_result import TaskResult
 
 #: Records looked at together.
@@ -51,7 +51,7 @@ def separate_overlaps(
     """Return the results with overlapping rows moved to lanes; the runs' files are changed in
     place. `run` maps over tasks.
     """
-    grouped = _lane_groups()
+    grouped = _list_overlap_groups()
     by_report: dict[int, list[TaskResult]] = {}
     for result in results:
         by_report.setdefault(result.report, []).append(result)
@@ -61,12 +61,12 @@ def separate_overlaps(
         if any(item.shape.name in grouped for result in found for item in result.runs)
     }
     tasks = [
-        OverlapTask(tuple(_needed(result, grouped) for result in by_report[report]))
+        OverlapTask(tuple(_keep_needed_runs(result, grouped) for result in by_report[report]))
         for report in sorted(concerned)
     ]
     changes = {change.task: change for found in run(find_overlaps_task, tasks) for change in found}
     return [
-        _apply(result, changes[result.task]) if result.task in changes else result
+        _apply_change(result, changes[result.task]) if result.task in changes else result
         for result in results
     ]
 
@@ -79,14 +79,14 @@ class _Change(Struct):
     crowded: int = 0
 
 
-def _apply(result: TaskResult, change: _Change) -> TaskResult:
+def _apply_change(result: TaskResult, change: _Change) -> TaskResult:
     changed = replace(result, objects=change.objects, accounts=result.accounts.copy())
     if change.crowded:
         changed.add("overlaps", Account(repaired=Counter({TOO_MANY: change.crowded})))
     return changed
 
 
-def _needed(result: TaskResult, grouped: Mapping[str, str]) -> TaskResult:
+def _keep_needed_runs(result: TaskResult, grouped: Mapping[str, str]) -> TaskResult:
     """Return the runs that a task needs: those that may move, with their ends, and lines; others
     would only cost transport.
     """
@@ -99,7 +99,7 @@ def _needed(result: TaskResult, grouped: Mapping[str, str]) -> TaskResult:
     )
 
 
-def _lane_groups() -> dict[str, str]:
+def _list_overlap_groups() -> dict[str, str]:
     """Return layout -> the word that it shares lanes under."""
     return {
         layout: kind.rows.overlap_group
@@ -111,7 +111,7 @@ def _lane_groups() -> dict[str, str]:
 
 def find_overlaps_task(task: OverlapTask) -> list[_Change]:
     """Find and move the overlapping rows of one report."""
-    groups = _lane_groups()
+    groups = _list_overlap_groups()
     runs = [
         (result, item)
         for result in task.results
@@ -130,7 +130,7 @@ def find_overlaps_task(task: OverlapTask) -> list[_Change]:
             index for index, (_, item) in enumerate(runs) if groups[item.shape.name] == group
         ]
         crowded += _find_overlaps(members, runs, locals_of, moved)
-    changes = _move(task.results, runs, moved)
+    changes = _move_rows(task.results, runs, moved)
     if crowded and changes:
         changes[0].crowded = crowded
     return changes
@@ -146,10 +146,10 @@ def _find_overlaps(
     lane_ends: dict[int, list[int]] = {}
     crowded = 0
     reader = SpillReader()
-    for owner, position, object_, begin, end in _chunks(
+    for owner, position, object_, begin, end in _read_chunks(
         [runs[index] for index in members], locals_of, reader
     ):
-        lanes, over = first_free(object_, begin, end, lane_ends)
+        lanes, over = assign_first_free_lanes(object_, begin, end, lane_ends)
         crowded += over
         away = np.flatnonzero(lanes)
         for index in np.unique(owner[away]):
@@ -161,7 +161,7 @@ def _find_overlaps(
     return crowded
 
 
-def _chunks(
+def _read_chunks(
     runs: list[tuple[TaskResult, Run]], locals_of: dict[int, np.ndarray], reader: SpillReader
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
     """Yield the report's begins in time order, in chunks: run index, row in the run, object, begin,
@@ -181,7 +181,7 @@ def _chunks(
         for index, (result, run) in enumerate(runs):
             if run.until < first or (last is not None and run.first >= last):
                 continue
-            start, records = reader.located(run, first, last)
+            start, records = reader.find_places(run, first, last)
             if len(records):
                 pieces.append(
                     (
@@ -200,7 +200,7 @@ def _chunks(
             yield owner[order], position[order], object_[order], begin[order], end[order]
 
 
-def first_free(
+def assign_first_free_lanes(
     object_: np.ndarray, begin: np.ndarray, end: np.ndarray, lane_ends: dict[int, list[int]]
 ) -> tuple[np.ndarray, int]:
     """Return the lane of each row (rows by object, then begin), and how many found all lanes taken.
@@ -210,13 +210,13 @@ def first_free(
     crowded = 0
     starts = np.flatnonzero(np.diff(object_, prepend=object_[0] - 1))
     stops = np.append(starts[1:], len(object_))
-    overlapping = _any_overlap(object_, begin, end, starts, lane_ends)
+    overlapping = _has_overlap(object_, begin, end, starts, lane_ends)
     for start, stop, overlaps in zip(
         starts.tolist(), stops.tolist(), overlapping.tolist(), strict=True
     ):
         number = int(object_[start])
         if overlaps:
-            crowded += _first_fit(
+            crowded += _fill_lanes(
                 begin[start:stop],
                 end[start:stop],
                 lane_ends.setdefault(number, []),
@@ -228,7 +228,7 @@ def first_free(
     return lanes, crowded
 
 
-def _any_overlap(
+def _has_overlap(
     object_: np.ndarray,
     begin: np.ndarray,
     end: np.ndarray,
@@ -246,14 +246,14 @@ def _any_overlap(
     return np.logical_or.reduceat(begin < before, starts)
 
 
-def _first_fit(begin: np.ndarray, end: np.ndarray, ends: list[int], lanes: np.ndarray) -> int:
+def _fill_lanes(begin: np.ndarray, end: np.ndarray, ends: list[int], lanes: np.ndarray) -> int:
     """Give every row the first lane that is free; returns how many found none."""
     left = np.arange(len(begin))
     lane = 0
     while len(left) and lane < MOST_LANES:
         if lane == len(ends):
             ends.append(np.iinfo(np.int64).min)
-        taken = _chain(begin[left], end[left], ends[lane])
+        taken = _choose_rows_of_lane(begin[left], end[left], ends[lane])
         if taken.any():
             ends[lane] = int(end[left[taken]][-1])
         lanes[left[taken]] = lane
@@ -263,7 +263,7 @@ def _first_fit(begin: np.ndarray, end: np.ndarray, ends: list[int], lanes: np.nd
     return len(left)
 
 
-def _chain(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndarray:
+def _choose_rows_of_lane(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndarray:
     """Return the rows that one lane takes: the first that begins while it is free, then always the
     first to begin after the previous one's end.
 
@@ -283,7 +283,7 @@ def _chain(begin: np.ndarray, end: np.ndarray, free: int) -> np.ndarray:
     return on_chain[:count]
 
 
-def _move(
+def _move_rows(
     results: Sequence[TaskResult], runs: list[tuple[TaskResult, Run]], moved: dict[int, _MovedRows]
 ) -> list[_Change]:
     """Rewrite the runs with rows in other lanes: begins, their ends, and the lines that lead to
@@ -295,7 +295,7 @@ def _move(
     ends_of_run = {
         begins: ends
         for result in results
-        for begins, ends in pairs(result.runs)
+        for begins, ends in pair_runs(result.runs)
         if ends is not None
     }
     for index, note in moved.items():
@@ -307,14 +307,15 @@ def _move(
         (numbers, wanted), codes = factorize_together(old, lanes)
         new = np.array(
             [
-                _lane_object(change, int(number), int(lane))
+                _find_lane_object(change, int(number), int(lane))
                 for number, lane in zip(numbers, wanted, strict=True)
             ]
         )[codes]
         begins["object"][rows] = new
         rewrite_run(run, begins)
         rewrite_run(
-            ends_of_run[run], ends_of(begins, begins["end"], catalogue().layouts[run.shape.name])
+            ends_of_run[run],
+            make_end_records(begins, begins["end"], catalogue().layouts[run.shape.name]),
         )
         targets.setdefault(result.task, []).append(
             (old, begins["time"][rows], begins["end"][rows], new)
@@ -326,7 +327,7 @@ def _move(
     return list(changes.values())
 
 
-def _lane_object(change: _Change, number: int, lane: int) -> int:
+def _find_lane_object(change: _Change, number: int, lane: int) -> int:
     """Return the index of an object's lane among the result's objects."""
     key = change.objects[number]._replace(lane=lane)
     if key not in change.objects:

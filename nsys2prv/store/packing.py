@@ -21,8 +21,16 @@ from nsys2prv._util.archive import check_unpacked, from_json, to_json
 from nsys2prv._util.columns import FrameWriter, read_frame
 from nsys2prv._util.untrusted import panics_unseen
 from nsys2prv.events.catalogue import NameSet, catalogue
-from nsys2prv.store.normal import closings_of, ends_of
-from nsys2prv.store.runs import BEGIN, Run, Shape, SpillWriter, fields_present, pairs, read_run
+from nsys2prv.store.normal import make_closing_records, make_end_records
+from nsys2prv.store.runs import (
+    BEGIN,
+    Run,
+    Shape,
+    SpillWriter,
+    list_present_fields,
+    pair_runs,
+    read_run,
+)
 from nsys2prv.store.task_result import TaskResult
 
 ENTRY = "result.json"
@@ -64,9 +72,9 @@ def pack(result: TaskResult, folder: Path) -> None:
     columns: dict[int, list[pl.DataFrame]] = {}
     filled: dict[int, int] = {}
     runs = []
-    for run, ends in pairs(result.runs):
+    for run, ends in pair_runs(result.runs):
         number = dtypes.setdefault(run.shape.dtype, len(dtypes))
-        columns.setdefault(number, []).append(_columns(run))
+        columns.setdefault(number, []).append(_to_columns(run))
         runs.append(
             PackedRun(
                 run.shape, number, filled.get(number, 0), run.rows, run.last, run.object, run.values
@@ -114,32 +122,32 @@ def unpack(opened: Callable[[str], BinaryIO], spill: Path, number: int, report: 
     frames: dict[int, pl.DataFrame] = {}
     writer = SpillWriter(spill / f"runs-{number}.bin", report, number)
     try:
-        for run, ends in pairs(entry.runs):
+        for run, ends in pair_runs(entry.runs):
             if run.file not in frames:
                 frames[run.file] = _read(opened, f"runs-{run.file}.arrow")
-            records = _records(run, frames[run.file].slice(run.first, run.rows))
+            records = _to_records(run, frames[run.file].slice(run.first, run.rows))
             _check(run.shape, records, limits)
-            result.runs.append(_appended(writer, run, records))
+            result.runs.append(_append_records(writer, run, records))
             if ends is not None:
                 layout = catalogue().layouts[run.shape.name]
                 closing = (
-                    closings_of(records["object"], layout)
+                    make_closing_records(records["object"], layout)
                     if layout.is_state
-                    else ends_of(records, records["end"], layout)
+                    else make_end_records(records, records["end"], layout)
                 )
-                result.runs.append(_appended(writer, ends, closing))
+                result.runs.append(_append_records(writer, ends, closing))
     finally:
         writer.close()
     return result
 
 
-def _appended(writer: SpillWriter, packed: PackedRun, records: np.ndarray) -> Run:
+def _append_records(writer: SpillWriter, packed: PackedRun, records: np.ndarray) -> Run:
     if len(records) != packed.rows:
         raise ValueError("rows are missing")
     return writer.append(packed.shape, records, packed.last, packed.object, packed.values)
 
 
-def _columns(run: Run) -> pl.DataFrame:
+def _to_columns(run: Run) -> pl.DataFrame:
     """Return the records of a run in columns."""
     records = read_run(run)
     columns = {"time": np.diff(records["time"], prepend=0)}
@@ -153,7 +161,7 @@ def _columns(run: Run) -> pl.DataFrame:
     return pl.DataFrame({name: np.ascontiguousarray(column) for name, column in columns.items()})
 
 
-def _records(run: PackedRun, columns: pl.DataFrame) -> np.ndarray:
+def _to_records(run: PackedRun, columns: pl.DataFrame) -> np.ndarray:
     """Return the records of a run from their columns."""
     records = np.empty(columns.height, run.shape.dtype)
     records["time"] = np.cumsum(columns["time"].to_numpy())
@@ -173,7 +181,7 @@ def _check(shape: Shape, records: np.ndarray, limits: Mapping[str, int]) -> None
     if (np.diff(records["time"]) < 0).any():
         raise ValueError("times are out of order")
     fields = (
-        fields_present(catalogue().layouts[shape.name], shape.present)
+        list_present_fields(catalogue().layouts[shape.name], shape.present)
         if shape.stream == BEGIN
         else []
     )
@@ -184,7 +192,7 @@ def _check(shape: Shape, records: np.ndarray, limits: Mapping[str, int]) -> None
             raise ValueError(f"{name} is not there")
 
 
-def unpacked_size(content: bytes) -> int:
+def find_unpacked_size(content: bytes) -> int:
     """Return the bytes that the zstd buffers of an Arrow file will take, as far as they tell.
 
     Each buffer begins with its unpacked size (int64, at a multiple of 8 bytes), then a zstd frame,
@@ -212,7 +220,7 @@ def _write(frame: pl.DataFrame, path: Path) -> None:
 def _read(opened: Callable[[str], BinaryIO], name: str) -> pl.DataFrame:
     with opened(name) as file:
         content = file.read()
-    check_unpacked(unpacked_size(content), len(content), name)
+    check_unpacked(find_unpacked_size(content), len(content), name)
     try:
         with panics_unseen():
             return pl.read_ipc(content)

@@ -49,7 +49,7 @@ class Release:
         able = hasattr(mmap, "MADV_REMOVE")
         self._chunks = (
             sorted(
-                (chunk for run in runs for chunk in _chunks(run, clocks[run.report])),
+                (chunk for run in runs for chunk in _list_chunks(run, clocks[run.report])),
                 key=lambda chunk: chunk.about,
                 reverse=True,
             )
@@ -58,12 +58,12 @@ class Release:
         )
         self._seconds, self._count = 0.0, 0
 
-    def before(self, bound: int) -> None:
+    def release_before(self, bound: int) -> None:
         """Give back what windows from this trace time on do not read."""
         while self._chunks and self._is_over(self._chunks[-1], bound):
             begun = time.monotonic()
             try:
-                _remove(self._chunks.pop())
+                _remove_file(self._chunks.pop())
             except (OSError, ValueError):
                 self._chunks = []
             self._seconds += time.monotonic() - begun
@@ -82,7 +82,7 @@ def remove_others(files: Iterable[Path], runs: Iterable[Run]) -> None:
         path.unlink(missing_ok=True)
 
 
-def _chunks(run: Run, clock: ClockMap) -> list[_Chunk]:
+def _list_chunks(run: Run, clock: ClockMap) -> list[_Chunk]:
     """Return a run in pieces that windows read on their own: they begin to read at a sampled
     record, at most one before their first.
     """
@@ -106,7 +106,7 @@ def _chunks(run: Run, clock: ClockMap) -> list[_Chunk]:
     ]
 
 
-def _remove(chunk: _Chunk) -> None:
+def _remove_file(chunk: _Chunk) -> None:
     with (
         chunk.path.open("r+b") as file,
         mmap.mmap(file.fileno(), chunk.last - chunk.first, offset=chunk.first) as pages,

@@ -71,7 +71,7 @@ def end_dtype(layout: Layout) -> np.dtype:
     return np.dtype(columns)
 
 
-def fields_present(layout: Layout, present: int) -> list:
+def list_present_fields(layout: Layout, present: int) -> list:
     """Return the layout's fields whose bit is set."""
     return [f for bit, f in enumerate(layout.fields) if present >> bit & 1]
 
@@ -152,7 +152,7 @@ class Shaped(Protocol):
 R = TypeVar("R", bound=Shaped)
 
 
-def pairs(runs: Iterable[R]) -> Iterator[tuple[R, R | None]]:
+def pair_runs(runs: Iterable[R]) -> Iterator[tuple[R, R | None]]:
     """Yield each run of a list but those of ends; with a run of begins that of their ends, which
     must directly follow it.
 
@@ -294,11 +294,11 @@ class SpillReader:
     def __init__(self) -> None:
         self._files: dict[Path, FileIO] = {}
 
-    def between(self, run: Run, first: int, last: int | None) -> np.ndarray:
+    def read_between(self, run: Run, first: int, last: int | None) -> np.ndarray:
         """Return the records with first <= time < last (None: without an upper limit)."""
-        return self.located(run, first, last)[1]
+        return self.find_places(run, first, last)[1]
 
-    def located(self, run: Run, first: int, last: int | None) -> tuple[int, np.ndarray]:
+    def find_places(self, run: Run, first: int, last: int | None) -> tuple[int, np.ndarray]:
         """Return the same, with the position of the first of them in the run."""
         start, stop = _blocks(run, first, last)
         if start >= stop:
@@ -313,7 +313,7 @@ class SpillReader:
             records = records[: end + int(times[end:].searchsorted(last))]
         return start + before, records[before:]
 
-    def every(self, run: Run, step: int) -> np.ndarray:
+    def read_every(self, run: Run, step: int) -> np.ndarray:
         """Return every `step`-th record of a run."""
         stride = step * max(1, BLOCK // step)
         return np.concatenate(

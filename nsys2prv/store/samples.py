@@ -30,7 +30,7 @@ class SampleTable(Struct):
     #: Value + 1 of each type (a column each), 0 where an instant has none.
     stored: np.ndarray
 
-    def rows(self, chosen: np.ndarray) -> SampleTable:
+    def take(self, chosen: np.ndarray) -> SampleTable:
         return SampleTable(self.codes, self.time[chosen], self.object[chosen], self.stored[chosen])
 
 
@@ -53,7 +53,7 @@ def join_samples(tables: Sequence[SampleTable]) -> list[SampleTable]:
     starts = np.cumsum([0] + [len(table.time) for table in tables])
     for table, first in zip(tables, starts, strict=False):
         mine = repeated[first : first + len(table.time)]
-        kept.append(table.rows(~mine))
+        kept.append(table.take(~mine))
         wide = np.zeros((int(mine.sum()), len(codes)), np.int64)
         wide[:, np.searchsorted(codes, table.codes)] = table.stored[mine]
         parts.append(wide)
@@ -89,7 +89,7 @@ def count_samples(tables: Sequence[SampleTable]) -> Counter[int]:
     return found
 
 
-def without_holes(table: SampleTable) -> Iterator[SampleTable]:
+def split_at_holes(table: SampleTable) -> Iterator[SampleTable]:
     """Yield the table cut into tables whose every instant has all their types."""
     lacking = table.stored == 0
     if not lacking.any():
@@ -124,12 +124,12 @@ def deduplicate_device_samples(
     rows: (report, object key) -> thread of the trace, the same for one device in several reports.
     clocks: from each report's time to one that they share. Reports are in rank order.
     """
-    written = _written(results, rows, clocks)
+    written = _choose_written(results, rows, clocks)
     kept, left_out, devices = [], Counter(), set()
     for result in results:
         away = [
             (run, thread)
-            for run, thread in _device_runs(result, rows)
+            for run, thread in _find_device_runs(result, rows)
             if result.report not in written[thread, run.shape.name]
         ]
         if away:
@@ -166,7 +166,7 @@ def deduplicate_device_samples(
     return kept, notes
 
 
-def _written(
+def _choose_written(
     results: Sequence[TaskResult],
     rows: Mapping[tuple[int, object], int],
     clocks: Sequence[ClockMap],
@@ -176,7 +176,7 @@ def _written(
     """
     spans: dict[tuple[int, str], dict[int, tuple[int, int]]] = {}
     for result in results:
-        for run, thread in _device_runs(result, rows):
+        for run, thread in _find_device_runs(result, rows):
             found = spans.setdefault((thread, run.shape.name), {})
             first, last = found.get(result.report, (run.first, run.last))
             found[result.report] = min(first, run.first), max(last, run.last)
@@ -191,7 +191,7 @@ def _written(
     return written
 
 
-def _device_runs(result: TaskResult, rows: Mapping[tuple[int, object], int]):
+def _find_device_runs(result: TaskResult, rows: Mapping[tuple[int, object], int]):
     """Return the runs of devices that tell of the device itself, each with its thread."""
     own = {layout for kind in all_kinds() if not kind.rows.device_wide for layout in kind.layouts}
     threads = {

@@ -11,7 +11,7 @@ from nsys2prv.events.extraction import ObjectKey
 from nsys2prv.events.kind import Account, Counters, Lines, Rows
 from nsys2prv.events.launches import Segment
 from nsys2prv.events.reasons import Reason
-from nsys2prv.store.normal import spill, spill_counters, spill_lines
+from nsys2prv.store.normal import spill_counters, spill_lines, spill_rows
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillWriter
 
 #: In the account of rows: records that follow from several rows.
@@ -26,7 +26,7 @@ class TaskResult(Struct):
     report: int
     #: Number of rows that it read.
     rows: int
-    #: Runs on disk; a run of ends directly follows that of its begins (:func:`runs.pairs`).
+    #: Runs on disk; a run of ends directly follows that of its begins (:func:`pair_runs`).
     runs: list[Run] = field(default_factory=list)
     #: Meaning of the local object indices.
     objects: list[ObjectKey] = field(default_factory=list)
@@ -75,7 +75,7 @@ class TaskResult(Struct):
             runs = list(spill_counters(rows, writer, account))
             made = sum(run.values for run in runs)
         else:
-            runs = list(spill(rows, open_ended, writer, account))
+            runs = list(spill_rows(rows, open_ended, writer, account))
             made = sum(run.rows for run in runs if run.shape.stream == BEGIN)
             if rows.lines is not None:
                 self._count_lines(rows.lines, runs)

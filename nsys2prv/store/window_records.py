@@ -24,7 +24,12 @@ from nsys2prv.store.runs import (
     concat_records,
     take_records,
 )
-from nsys2prv.store.windows import around, in_window, to_trace_time_or, trace_times
+from nsys2prv.store.windows import (
+    are_in_window,
+    find_trace_times,
+    read_around_window,
+    to_trace_times,
+)
 
 #: What a column may hold besides times, plain numbers and values of name sets. No name set is
 #: called so.
@@ -79,7 +84,7 @@ class GlobalIds(Struct):
         """Return the table from local to global numbers of a column, None if it holds plain numbers
         or times.
         """
-        role = _role(shape.stream, shape.name, column)
+        role = _find_role(shape.stream, shape.name, column)
         return {OBJECT: self.objects, DOMAIN: self.domains}.get(role) or self.names.get(role)
 
     def save(self, path: Path) -> None:
@@ -96,7 +101,7 @@ def is_moment(column: str) -> bool:
 
 
 @cache
-def _role(stream: str, kind: str, name: str) -> str:
+def _find_role(stream: str, kind: str, name: str) -> str:
     """Return what a column of a layout or kind of lines holds: objects, domains, the name of a name
     set, or "" for anything else.
     """
@@ -135,7 +140,9 @@ class WindowReader:
         runs: dict[Shape, list[tuple[Run, np.ndarray]]] = {}
         for index in np.flatnonzero(touched):
             run = self._runs[index]
-            records = around(self._reader, run, self._meanings.clocks[run.report], first, last)
+            records = read_around_window(
+                self._reader, run, self._meanings.clocks[run.report], first, last
+            )
             if len(records):
                 runs.setdefault(run.shape, []).append((run, records))
         return {
@@ -182,9 +189,9 @@ class WindowRecords:
                 np.arange(len(pieces), dtype=np.int32), [len(records) for _, records in pieces]
             )
         #: Trace times (ns).
-        self.times = trace_times(shape, self._records, self._clock, meanings.duration)
+        self.times = find_trace_times(shape, self._records, self._clock, meanings.duration)
         if window is not None and self._clock.slack:
-            self._keep(in_window(self.times, *window))
+            self._keep(are_in_window(self.times, *window))
 
     def __len__(self) -> int:
         return len(self._records)
@@ -193,11 +200,11 @@ class WindowRecords:
         """Return a column of all of them, in trace time (OPEN stays) or in global numbers."""
         column = self._records[name]
         if is_moment(name):
-            return to_trace_time_or(column, self._clock, OPEN)
+            return to_trace_times(column, self._clock, OPEN)
         lookup = self._meanings.lookup(self._shape, name)
         return column if lookup is None else lookup(column, self._sources, self._which)
 
-    def translated(self) -> dict[str, np.ndarray]:
+    def translate_columns(self) -> dict[str, np.ndarray]:
         """Return the columns that are not in trace time or in global numbers as they are stored,
         but for the time.
         """
@@ -207,7 +214,7 @@ class WindowRecords:
             if is_moment(name) or self._meanings.lookup(self._shape, name) is not None
         }
 
-    def stored(self, order: np.ndarray) -> np.ndarray:
+    def take_stored(self, order: np.ndarray) -> np.ndarray:
         """Return the records in this order, as they are stored."""
         return take_records(self._records, order)
 

@@ -13,12 +13,12 @@ from nsys2prv.clock.maps import Clock, ClockMap
 from nsys2prv.store.runs import BEGIN, Run, Shape, SpillReader, take_records
 
 
-def begins(records: np.ndarray, clock: Clock) -> np.ndarray:
+def to_begin_times(records: np.ndarray, clock: Clock) -> np.ndarray:
     """Return trace times (ns) of begin records."""
-    return begins_of(records["time"], records["end"], clock)
+    return to_range_begins(records["time"], records["end"], clock)
 
 
-def begins_of(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndarray:
+def to_range_begins(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndarray:
     """Return trace times (ns) at which ranges begin, by their local times.
 
     A clock that is slowed down may leave nothing of a range of 1 ns, which would then end before it
@@ -31,14 +31,14 @@ def begins_of(begin: np.ndarray, end: np.ndarray, clock: Clock) -> np.ndarray:
     return times
 
 
-def ends(records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
+def to_end_times(records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
     """Return trace times (ns) at which the ranges of begin records end: those without an end, with
     the trace.
     """
-    return to_trace_time_or(records["end"], clock, duration)
+    return to_trace_times(records["end"], clock, duration)
 
 
-def to_trace_time_or(times: np.ndarray, clock: Clock, opened: int) -> np.ndarray:
+def to_trace_times(times: np.ndarray, clock: Clock, opened: int) -> np.ndarray:
     """Return trace times (ns) of local ones; `opened` for those that are OPEN."""
     lasting = times == OPEN
     return (
@@ -56,7 +56,7 @@ RECORDS_PER_RUN = 400
 VALUES_PER_RECORD = 6
 
 
-def window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> list[int]:
+def choose_window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> list[int]:
     """Return times that cut the trace into windows of about equally many records."""
     if not runs:
         return [0]
@@ -64,7 +64,7 @@ def window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> list[int]:
     for run in runs:
         samples = run.samples[run.samples != OPEN]
         times.append(clocks[run.report].to_global(samples))
-        weights.append(np.full(len(samples), _weight(run) / len(run.samples)))
+        weights.append(np.full(len(samples), _count_weighted(run) / len(run.samples)))
     time = np.concatenate(times)
     order = np.argsort(time, kind="stable")
     total = np.cumsum(np.concatenate(weights)[order])
@@ -74,41 +74,41 @@ def window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> list[int]:
     return [0, *sorted({int(time[order[cut]]) for cut in cuts} - {0})]
 
 
-def _weight(run: Run) -> float:
+def _count_weighted(run: Run) -> float:
     """Return the number of records that a run is worth; lines may count more than one."""
     return run.rows * max(1, len(run.shape.metrics) / VALUES_PER_RECORD)
 
 
-def placed(
+def read_window(
     reader: SpillReader, run: Run, clock: ClockMap, duration: int, first: int, last: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return trace times and records of a run within a window."""
-    records = around(reader, run, clock, first, last)
-    times = trace_times(run.shape, records, clock, duration)
+    records = read_around_window(reader, run, clock, first, last)
+    times = find_trace_times(run.shape, records, clock, duration)
     if clock.slack:
-        inside = in_window(times, first, last)
+        inside = are_in_window(times, first, last)
         times, records = times[inside], take_records(records, inside)
     return times, records
 
 
-def around(
+def read_around_window(
     reader: SpillReader, run: Run, clock: ClockMap, first: int, last: int | None
 ) -> np.ndarray:
     """Return the records of a run within a window, and where its clock has slack some beside it."""
-    return reader.between(
+    return reader.read_between(
         run,
         clock.to_local(first) - clock.slack,
         None if last is None else clock.to_local(last) + clock.slack,
     )
 
 
-def in_window(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
+def are_in_window(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
     """Return a mask (bool) of the times in a window."""
     return (times >= first) & (True if last is None else times < last)
 
 
-def trace_times(shape: Shape, records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
+def find_trace_times(shape: Shape, records: np.ndarray, clock: Clock, duration: int) -> np.ndarray:
     """Return trace times (ns) of records; what is open is at the end of the trace."""
     if shape.stream == BEGIN:
-        return begins(records, clock)
-    return to_trace_time_or(records["time"], clock, duration)
+        return to_begin_times(records, clock)
+    return to_trace_times(records["time"], clock, duration)

@@ -9,7 +9,7 @@ import pytest
 from nsys2prv import Options, convert
 from nsys2prv.cli.arguments import LEGACY_OPTIONS, LegacyOption, parser
 from nsys2prv.cli.main import main
-from nsys2prv.conversion.cut.asked import CutOptions, with_units
+from nsys2prv.conversion.cut.asked import CutOptions, add_units
 from nsys2prv.events.catalogue.counters import counter_tables
 from nsys2prv.events.selection import STATS, names, select
 
@@ -154,7 +154,7 @@ def test_a_cut_that_leaves_nothing_out_says_so(tmp_path: Path) -> None:
 
 
 def test_units_are_left_alone() -> None:
-    assert [with_units(text) for text in ("", "1s:2s", "1:2ms", " 3 : ", "10%:5")] == [
+    assert [add_units(text) for text in ("", "1s:2s", "1:2ms", " 3 : ", "10%:5")] == [
         "",
         "",
         "1ns:2ms",

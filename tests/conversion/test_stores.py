@@ -28,10 +28,10 @@ from nsys2prv._util.archive import from_json, to_json
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv.cli.main import main
 from nsys2prv.conversion import extract, prepare
-from nsys2prv.conversion.archive import digest_of
+from nsys2prv.conversion.archive import find_digest
 from nsys2prv.conversion.extract import extract_to
 from nsys2prv.store import packing
-from nsys2prv.store.packing import unpacked_size
+from nsys2prv.store.packing import find_unpacked_size
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
@@ -337,7 +337,7 @@ def test_kinds_that_there_are_not_are_refused(store: Path, tmp_path: Path) -> No
     told = json.loads(zipfile.ZipFile(store).read("store.json"))
     kinds = next(part for part in told["contents"] if isinstance(part, list) and "kernels" in part)
     kinds.append("gremlins")
-    told["digest"] = digest_of(told)
+    told["digest"] = find_digest(told)
     other = changed(store, tmp_path / "other.store", "store.json", json.dumps(told).encode())
     with pytest.raises(
         Nsys2prvError, match="kinds of events that there are not: gremlins"
@@ -371,7 +371,9 @@ def test_tables_tell_what_they_unpack_to() -> None:
         "text": [f"name {number}" for number in range(100_000)],
     }
     pl.DataFrame(columns).write_ipc(file, compression="zstd")
-    assert 800_000 + sum(map(len, columns["text"])) <= unpacked_size(file.getvalue()) < 4_000_000
+    assert (
+        800_000 + sum(map(len, columns["text"])) <= find_unpacked_size(file.getvalue()) < 4_000_000
+    )
 
 
 def test_indices_beyond_what_a_store_holds_are_refused(store: Path, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from nsys2prv._util.errors import Detail
 from nsys2prv._util.progress import Progress
 from nsys2prv.clock.maps import ClockMap, Placement
 from nsys2prv.clock.record import ClockRecord, HostClock
-from nsys2prv.conversion.closing import clock_lines
+from nsys2prv.conversion.closing import describe_clocks
 from nsys2prv.conversion.cut.asked import CutOptions
 from nsys2prv.events.reasons import reason_text
 
@@ -82,7 +82,7 @@ def clocks(*known: HostClock) -> list[str]:
     placements = [
         Placement(number, ClockMap(0), "host clock + UTC") for number in range(len(known))
     ]
-    return clock_lines(
+    return describe_clocks(
         ClockRecord({f"n{number}": clock for number, clock in enumerate(known)}),
         placements,
         len(known),
@@ -104,7 +104,7 @@ def test_clocks_of_hosts_are_told_in_a_line() -> None:
         "2 hosts not aligned (n0, n1): placed by UTC, which may be wrong by milliseconds"
     ]
     assert clocks(HostClock(3), HostClock(4)) == ["2 hosts corrected as the given clock file says"]
-    (both,) = clock_lines(
+    (both,) = describe_clocks(
         None, [Placement(0, ClockMap(0), "UTC"), Placement(1, ClockMap(0), "UTC")], 2
     )
     assert "UTC alone" in both

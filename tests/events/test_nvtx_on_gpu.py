@@ -35,7 +35,7 @@ from nsys2prv.cli.main import main
 from nsys2prv.events.nvtx_on_gpu import project
 from nsys2prv.events.reasons import Reason
 from nsys2prv.events.selection import select
-from nsys2prv.store.nesting import nesting_lanes
+from nsys2prv.store.nesting import assign_nesting_lanes
 
 SAMPLES = sorted((Path(__file__).parent.parent.parent / "sample_reports").glob("*/rank*.sqlite"))
 ON_GPU = Options(
@@ -336,13 +336,13 @@ def test_only_on_demand() -> None:
 
 def test_rows_nest_whatever_the_ranges() -> None:
     random = np.random.default_rng(3)
-    assert nesting_lanes(*(np.zeros(0, np.int64),) * 4)[1] == 0
+    assert assign_nesting_lanes(*(np.zeros(0, np.int64),) * 4)[1] == 0
     for _ in range(50):
         count = int(random.integers(1, 60))
         begin = random.integers(0, 200, count)
         end = begin + random.integers(1, 60, count)
         object_, owner = random.integers(0, 3, count), random.integers(0, 3, count)
-        lanes, crowded = nesting_lanes(object_, owner, begin, end)
+        lanes, crowded = assign_nesting_lanes(object_, owner, begin, end)
         assert not crowded
         for row in set(zip(object_.tolist(), lanes.tolist(), strict=True)):
             mine = [index for index in range(count) if (object_[index], lanes[index]) == row]

@@ -235,7 +235,7 @@ def test_who_is_awaited_in_collectives_of_mpi() -> None:
     """A barrier, a broadcast from task 1 and a reduction to task 1; of another communicator a task
     has one call less; of a third the kinds of calls differ.
     """
-    found = conversion._last_comers(
+    found = conversion._find_last_comers(
         meetings(
             *((7, task, begin, 1, ALL, False) for task, begin in enumerate((10, 30, 20))),
             *((7, task, begin, 2, FROM_ROOT, task == 1) for task, begin in enumerate((40, 45, 60))),
@@ -260,7 +260,7 @@ def test_a_barrier_leads_to_the_last_to_come() -> None:
     """Task 0 waits in a barrier for task 1, whose host computes until 500."""
     found = meetings((7, 0, 100, 1, ALL, False), (7, 1, 500, 1, ALL, False))
     known = pl.DataFrame({"thread": [0, 1], "begin": [100, 500], "call": [0, 1]})
-    sender = conversion._met(found, known, known, np.arange(2))
+    sender = conversion._find_awaited_calls(found, known, known, np.arange(2))
     assert sender.tolist() == [1, 1]
     host = calls((100, 530, 0, 0, MPI), (500, 520, 1, 1, MPI), sender=dict(enumerate(sender)))
     assert pieces(operations(), host, 530) == [(0, 500, 1, OUTSIDE), (500, 530, 0, MPI)]

@@ -369,7 +369,10 @@ def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
     )
     found = np.zeros(len(begins), runs.STATE_DTYPE)
     found["time"], found["end"] = begins, begins + 1
-    begin, end = windows.begins(found, task.clock), windows.ends(found, task.clock, task.duration)
+    begin, end = (
+        windows.to_begin_times(found, task.clock),
+        windows.to_end_times(found, task.clock, task.duration),
+    )
     assert (end[1:] > begin[1:]).all()
     assert (begin[1:] >= end[:-1]).all()
 

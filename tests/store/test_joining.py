@@ -32,10 +32,10 @@ def test_small_runs_of_a_shape_share_a_group_until_it_is_full(
         run_of(begin, 4),
         run_of(end, 10),
     ]
-    groups = joining.groups_of(runs)
+    groups = joining.group_small_runs(runs)
     assert [[runs.index(run) for run in group] for group in groups] == [[0, 3], [1, 5], [2], [4]]
     made = [run_of(begin, 17), run_of(end, 18)]
-    assert joining.joined(groups, iter([made])) == [*made, runs[2], runs[4]]
+    assert joining.replace_joined_groups(groups, iter([made])) == [*made, runs[2], runs[4]]
 
 
 def test_tasks_hold_about_as_many_records_as_a_joined_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def test_tasks_hold_about_as_many_records_as_a_joined_run(monkeypatch: pytest.Mo
         [run_of(Shape(BEGIN, "osrt", present), 6)] * count
         for present, count in ((1, 2), (2, 1), (3, 2), (4, 3))
     ]
-    tasks = joining.plan(groups, Path("none"))
+    tasks = joining.plan_join_tasks(groups, Path("none"))
     assert [[len(group) for group in task.groups] for task in tasks] == [[2, 2], [3]]
 
 

@@ -81,7 +81,7 @@ def test_first_fit_over_chunks_is_first_fit(seed: int) -> None:
     begin, end = begin[order], end[order]
     found, ends = [], {}
     for piece in np.array_split(np.arange(120), random.integers(1, 5)):
-        lane, crowded = overlaps.first_free(
+        lane, crowded = overlaps.assign_first_free_lanes(
             np.zeros(len(piece), np.int64), begin[piece], end[piece], ends
         )
         assert not crowded

@@ -18,7 +18,7 @@ from nsys2prv.clock.maps import ClockMap, Shifts
 from nsys2prv.store import release
 from nsys2prv.store.release import Release, remove_others
 from nsys2prv.store.runs import END, Run, Shape, SpillReader, SpillWriter
-from nsys2prv.store.windows import around
+from nsys2prv.store.windows import read_around_window
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 SHAPE = Shape(END, "cuda_api")
@@ -72,16 +72,17 @@ def test_later_windows_find_all_that_they_read(
     windows = list(zip(bounds, [*bounds[1:], None], strict=True))
     reader = SpillReader()
     held = [
-        [around(reader, run, CLOCKS[run.report], *window).tolist() for run in runs]
+        [read_around_window(reader, run, CLOCKS[run.report], *window).tolist() for run in runs]
         for window in windows
     ]
     giving, sizes = Release(runs, CLOCKS), [on_disk(runs)]
     for number, (_, last) in enumerate(windows[:-1]):
-        giving.before(last)
+        giving.release_before(last)
         sizes.append(on_disk(runs))
         for later in (number + 1, len(windows) - 1):
             assert [
-                around(reader, run, CLOCKS[run.report], *windows[later]).tolist() for run in runs
+                read_around_window(reader, run, CLOCKS[run.report], *windows[later]).tolist()
+                for run in runs
             ] == held[later]
     assert sizes == sorted(sizes, reverse=True)
     if rows > 1000 and hasattr(mmap, "MADV_REMOVE"):
@@ -109,15 +110,15 @@ def test_file_systems_that_cannot_or_are_slow_are_left_alone(
         asked.append(chunk)
         raise OSError(errno.EOPNOTSUPP, "not supported")
 
-    monkeypatch.setattr(release, "_remove", cannot)
+    monkeypatch.setattr(release, "_remove_file", cannot)
     giving = Release(runs, CLOCKS)
-    giving.before(10**9)
-    giving.before(10**9)
+    giving.release_before(10**9)
+    giving.release_before(10**9)
     assert len(asked) == 1
-    monkeypatch.setattr(release, "_remove", asked.append)
+    monkeypatch.setattr(release, "_remove_file", asked.append)
     monkeypatch.setattr(release, "SLOW_SECONDS", -1.0)
     asked.clear()
-    Release(runs, CLOCKS).before(10**9)
+    Release(runs, CLOCKS).release_before(10**9)
     assert len(asked) == release.TRIED
 
 
@@ -137,10 +138,10 @@ def test_a_trace_is_the_same_without(
     monkeypatch.setattr("nsys2prv.store.windows.RECORDS_PER_RUN", 1)
     monkeypatch.setattr(release, "CHUNK_BYTES", 1)
     removed: list[object] = []
-    done = release._remove
-    monkeypatch.setattr(release, "_remove", lambda chunk: (removed.append(chunk), done(chunk)))
+    done = release._remove_file
+    monkeypatch.setattr(release, "_remove_file", lambda chunk: (removed.append(chunk), done(chunk)))
     convert(reports, tmp_path / "given.prv", Options(jobs=jobs))
     assert removed
-    monkeypatch.setattr(release.Release, "before", lambda *_: None)
+    monkeypatch.setattr(release.Release, "release_before", lambda *_: None)
     convert(reports, tmp_path / "kept.prv", Options(jobs=jobs))
     assert (tmp_path / "given.prv").read_bytes() == (tmp_path / "kept.prv").read_bytes()

@@ -25,7 +25,7 @@ from nsys2prv.store.runs import (
     Shape,
     SpillReader,
     SpillWriter,
-    pairs,
+    pair_runs,
 )
 from nsys2prv.store.window_records import GlobalIds, IdTable, WindowRecords
 
@@ -64,13 +64,13 @@ def test_slices_of_a_run(tmp_path: Path, rows: int, spread: int) -> None:
     for first in bounds:
         for last in (*bounds[:: max(1, len(bounds) // 12)], None):
             expected = np.flatnonzero((times >= first) & (True if last is None else times < last))
-            start, records = reader.located(run, first, last)
+            start, records = reader.find_places(run, first, last)
             assert records["object"].tolist() == expected.tolist()
-            assert (reader.between(run, first, last) == records).all()
+            assert (reader.read_between(run, first, last) == records).all()
             if len(expected):
                 assert start == expected[0]
     for step in (1, 2, 100, 10**6):
-        assert reader.every(run, step)["object"].tolist() == list(range(0, rows, step))
+        assert reader.read_every(run, step)["object"].tolist() == list(range(0, rows, step))
     reader.close()
 
 
@@ -92,7 +92,7 @@ def test_ends_follow_their_begins() -> None:
         (END, "nvtx_pushpop", 3),
     ]
     runs = [_bare(*shape) for shape in shapes]
-    assert list(pairs(runs)) == [
+    assert list(pair_runs(runs)) == [
         (runs[0], runs[1]),
         (runs[2], None),
         (runs[3], runs[4]),
@@ -106,10 +106,10 @@ def test_ends_follow_their_begins() -> None:
         ]
         if len(kept) < 3:
             with pytest.raises(ValueError, match="ends of"):
-                list(pairs([runs[number] for number in order]))
+                list(pair_runs([runs[number] for number in order]))
     for missing in (0, 1, 3, 4, 5, 6):
         with pytest.raises(ValueError, match="ends of"):
-            list(pairs([run for number, run in enumerate(runs) if number != missing]))
+            list(pair_runs([run for number, run in enumerate(runs) if number != missing]))
 
 
 def test_more_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +120,7 @@ def test_more_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(run_files, "OPEN_FILES", 2)
     reader = SpillReader()
     for _ in range(2):
-        assert [reader.between(run, 0, None)["time"][0] for run in runs] == list(range(6))
+        assert [reader.read_between(run, 0, None)["time"][0] for run in runs] == list(range(6))
     assert len(reader._files) == 2
     reader.close()
 
@@ -140,7 +140,10 @@ def test_a_system_that_allows_few_open_files(
         return opened(path, *how, **more)
 
     monkeypatch.setattr(Path, "open", few)
-    assert [reader.between(run, 0, None)["time"][0] for run in runs * 2] == [*range(6), *range(6)]
+    assert [reader.read_between(run, 0, None)["time"][0] for run in runs * 2] == [
+        *range(6),
+        *range(6),
+    ]
     reader.close()
 
 
@@ -149,7 +152,7 @@ def test_a_run_that_is_cut_short_is_named(tmp_path: Path) -> None:
     with run.path.open("r+b") as file:
         file.truncate(run.offset + 500)
     with pytest.raises(OSError, match=r"cut short.*runs\.bin"):
-        SpillReader().between(run, 0, None)
+        SpillReader().read_between(run, 0, None)
 
 
 MAPS = [

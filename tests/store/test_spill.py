@@ -13,8 +13,8 @@ from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.kind import Account, Lines, Rows
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.source import NULL, TIME_LIMIT
-from nsys2prv.store.normal import spill
-from nsys2prv.store.runs import BEGIN, BLOCK, END, LINE, SpillReader, SpillWriter, pairs
+from nsys2prv.store.normal import spill_rows
+from nsys2prv.store.runs import BEGIN, BLOCK, END, LINE, SpillReader, SpillWriter, pair_runs
 
 #: Layout -> whether its ranges may be open.
 LAYOUTS = {"cuda_kernel": False, "cuda_api": False, "nvtx_pushpop": True, "memory_operation": False}
@@ -99,14 +99,14 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
     rows = _rows(random, name, count, damaged=seed % 8 > 3)
     chosen = random.random(count) < (0.6 if seed % 3 == 1 else 1)
     writer, account = SpillWriter(tmp_path / "runs.bin", 0, 0), Account()
-    runs = list(spill(rows.where(chosen), LAYOUTS[name], writer, account))
+    runs = list(spill_rows(rows.where(chosen), LAYOUTS[name], writer, account))
     writer.close()
 
     expected, counted = _expected(rows, np.flatnonzero(chosen).tolist())
     assert account.dropped + account.repaired == counted
     reader, found, ends = SpillReader(), [], []
     for run in runs:
-        records = reader.every(run, 1)
+        records = reader.read_every(run, 1)
         assert (records["time"][1:] >= records["time"][:-1]).all()
         assert (run.rows, run.first, run.until) == (
             len(records),
@@ -129,11 +129,11 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
             ]
         elif run.shape.stream == END:
             ends += records.tolist()
-    for begins, closing in pairs(runs):
+    for begins, closing in pair_runs(runs):
         if closing is not None:
             assert (
-                sorted(reader.every(begins, 1)["end"].tolist())
-                == reader.every(closing, 1)["time"].tolist()
+                sorted(reader.read_every(begins, 1)["end"].tolist())
+                == reader.read_every(closing, 1)["time"].tolist()
             )
     assert Counter(tuple(sorted(record.items())) for record in found) == Counter(
         tuple(sorted(record.items())) for record in expected
@@ -167,5 +167,5 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
             record
             for run in runs
             if run.shape.stream == LINE
-            for record in reader.every(run, 1).tolist()
+            for record in reader.read_every(run, 1).tolist()
         )

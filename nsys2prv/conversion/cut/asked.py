@@ -73,18 +73,20 @@ def parse_span(text: str) -> tuple[Moment | None, Moment | None]:
     if not text:
         return None, None
     first, colon, last = text.partition(":")
-    begin, end = (_moment(end.strip(), text) if end.strip() else None for end in (first, last))
+    begin, end = (
+        _parse_moment(end.strip(), text) if end.strip() else None for end in (first, last)
+    )
     if not colon or (begin is None and end is None):
-        raise _no_span(text)
+        raise _span_error(text)
     if begin and end and begin.ratio == end.ratio and end.number < begin.number:
         raise UsageError(f"--time {text}: ends before it begins; give FROM:TO, as in 1s:5s")
     return begin, end
 
 
-def _moment(text: str, whole: str) -> Moment:
+def _parse_moment(text: str, whole: str) -> Moment:
     match = _TIME.fullmatch(text)
     if match is None:
-        raise _no_span(whole)
+        raise _span_error(whole)
     number = Decimal(match[1])
     if match[2] == "%":
         if number > 100:
@@ -96,7 +98,7 @@ def _moment(text: str, whole: str) -> Moment:
     return Moment(ns)
 
 
-def with_units(text: str) -> str:
+def add_units(text: str) -> str:
     """Return FROM:TO with ns added to the numbers without a unit, which mean seconds; "" where all
     have one.
     """
@@ -107,7 +109,7 @@ def with_units(text: str) -> str:
     return told if told != ":".join(ends) else ""
 
 
-def _no_span(text: str) -> UsageError:
+def _span_error(text: str) -> UsageError:
     return UsageError(
         f"--time {text}: give two times of the trace, as in 1.5:2 (seconds), 800ms:1200ms or 10%:20%; "
         "either may be omitted"

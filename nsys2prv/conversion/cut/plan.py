@@ -136,8 +136,8 @@ class CutPlan(Struct, frozen=True):
             *parse_span(cut.time),
             parse_region(cut.region),
             frozenset() if cut.lines else frozenset(catalogue().lines),
-            _present(cut),
-            _rates(cut.rates),
+            _find_present_fields(cut),
+            _find_rates(cut.rates),
         )
 
     @property
@@ -152,7 +152,7 @@ class CutPlan(Struct, frozen=True):
         return CutSpec(window, self.away, self.present, {}, self.rates)
 
 
-def with_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan]:
+def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan]:
     """Return the kinds to read and the plan: NVTX ranges that only show when a region is are read,
     and then left out.
     """
@@ -170,7 +170,7 @@ def with_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPla
     return replace(selection, kinds=kinds), replace(plan, away=plan.away | layouts)
 
 
-def layouts_by_name(name: str) -> list[str]:
+def find_layouts(name: str) -> list[str]:
     """Return the layouts of the kinds of events, and of relations between ranks, that a name means;
     none for a name that is none.
     """
@@ -190,7 +190,7 @@ def layouts_by_name(name: str) -> list[str]:
     )
 
 
-def _present(cut: CutOptions) -> dict[str, int]:
+def _find_present_fields(cut: CutOptions) -> dict[str, int]:
     layouts = catalogue().layouts
     masks = (
         {}
@@ -198,7 +198,7 @@ def _present(cut: CutOptions) -> dict[str, int]:
         else {name: 1 for name, layout in layouts.items() if len(layout.fields) > 1}
     )
     for kind, names in cut.fields.items():
-        found = [layouts[name] for name in layouts_by_name(kind) if layouts[name].fields]
+        found = [layouts[name] for name in find_layouts(kind) if layouts[name].fields]
         if not found:
             raise UsageError(
                 f"--args {kind}={','.join(names)}: no such kind of event with attributes; see --kinds"
@@ -223,13 +223,13 @@ def _present(cut: CutOptions) -> dict[str, int]:
     return masks
 
 
-def _rates(asked: Mapping[str, int]) -> dict[str, int]:
+def _find_rates(asked: Mapping[str, int]) -> dict[str, int]:
     rates: dict[str, int] = {}
     for kind, rate in asked.items():
-        found = sampled_layouts(layouts_by_name(kind))
+        found = find_sampled_layouts(find_layouts(kind))
         if not found:
             raise UsageError(
-                f"--sample {kind}={rate}: no such kind of sampled numbers; there are: {', '.join(_sampled_kinds())}"
+                f"--sample {kind}={rate}: no such kind of sampled numbers; there are: {', '.join(_list_sampled_kinds())}"
             )
         if not 1 <= rate <= 1_000_000_000:
             raise UsageError(
@@ -239,10 +239,12 @@ def _rates(asked: Mapping[str, int]) -> dict[str, int]:
     return rates
 
 
-def sampled_layouts(layouts: Iterable[str]) -> list[str]:
+def find_sampled_layouts(layouts: Iterable[str]) -> list[str]:
     """Return those of the layouts that hold sampled numbers."""
     return [name for name in layouts if not catalogue().layouts[name].fields]
 
 
-def _sampled_kinds() -> list[str]:
-    return [item.name for item in (*all_kinds(), *all_relations()) if sampled_layouts(item.layouts)]
+def _list_sampled_kinds() -> list[str]:
+    return [
+        item.name for item in (*all_kinds(), *all_relations()) if find_sampled_layouts(item.layouts)
+    ]

@@ -14,7 +14,7 @@ from nsys2prv.conversion.cut.samples import Samples
 from nsys2prv.events.catalogue import Layout, catalogue
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store import windows
-from nsys2prv.store.normal import append_events, one_object
+from nsys2prv.store.normal import append_events, find_only_object
 from nsys2prv.store.runs import (
     COUNTER,
     LINE,
@@ -24,7 +24,7 @@ from nsys2prv.store.runs import (
     SpillReader,
     SpillWriter,
     begin_dtype,
-    pairs,
+    pair_runs,
     take_records,
 )
 
@@ -81,7 +81,7 @@ class _Cutter(Struct, dict=True):
         self.samples = Samples(self.task, self.out, self.writer)
 
     def cut(self) -> CutRuns:
-        for run, ends in pairs(self.task.runs):
+        for run, ends in pair_runs(self.task.runs):
             shape = run.shape
             if shape.name in self.orders.away:
                 self.out.leave_out(
@@ -90,55 +90,58 @@ class _Cutter(Struct, dict=True):
                     run.values if shape.stream == COUNTER else run.rows,
                 )
             elif shape.stream == LINE:
-                self._lines(run)
+                self._cut_lines(run)
             elif shape.stream == COUNTER:
-                self.samples.add(run, self._upto_end(run))
+                self.samples.add(run, self._read_up_to_end(run))
             elif shape.stream == STATE:
-                self._state_records(run)
+                self._cut_state_records(run)
             elif catalogue().layouts[shape.name].is_state:
-                self._states_of(run)
+                self._cut_states(run)
             else:
-                self._ranges(run, ends is not None and ends.until == OPEN)
+                self._cut_ranges(run, ends is not None and ends.until == OPEN)
         self._write_heads()
         self._write_states()
         self.samples.finish()
         return self.out
 
-    def _time(self, local: int) -> int:
+    def _to_cut_time(self, local: int) -> int:
         return int(self.clock.to_global(np.int64(local)))
 
-    def _upto_end(self, run: Run) -> np.ndarray:
+    def _read_up_to_end(self, run: Run) -> np.ndarray:
         """Return the records of a run that may be before the cut's end."""
-        if not self.window.closed and self._time(run.first) > self.window.last + self.clock.slack:
-            return self.reader.between(run, run.first, run.first)
+        if (
+            not self.window.closed
+            and self._to_cut_time(run.first) > self.window.last + self.clock.slack
+        ):
+            return self.reader.read_between(run, run.first, run.first)
         until = (
             None
             if self.window.closed
             else self.clock.to_local(self.window.last) + self.clock.slack + 1
         )
-        return self.reader.between(run, run.first, until)
+        return self.reader.read_between(run, run.first, until)
 
-    def _kept(self, run: Run, objects: np.ndarray) -> np.ndarray:
+    def _find_kept(self, run: Run, objects: np.ndarray) -> np.ndarray:
         return self.task.threads[run.source][objects] >= 0
 
     # Ranges
 
-    def _ranges(self, run: Run, opened: bool) -> None:
+    def _cut_ranges(self, run: Run, opened: bool) -> None:
         name, window = run.shape.name, self.window
-        if not opened and self._time(run.last) <= window.first:
+        if not opened and self._to_cut_time(run.last) <= window.first:
             self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows)
             return
-        records = self._upto_end(run)
+        records = self._read_up_to_end(run)
         begin, end = (
-            windows.begins(records, self.clock),
-            windows.ends(records, self.clock, self.task.duration),
+            windows.to_begin_times(records, self.clock),
+            windows.to_end_times(records, self.clock, self.task.duration),
         )
         inside = end > window.first
         if not window.closed:
             inside &= begin < window.last
         self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows - np.count_nonzero(inside))
         chosen = np.flatnonzero(inside)
-        kept = self._kept(run, records["object"][chosen])
+        kept = self._find_kept(run, records["object"][chosen])
         self.out.leave_out(name, Reason.ROW_LEFT_OUT, len(chosen) - np.count_nonzero(kept))
         chosen = chosen[kept]
         if least := self.orders.least.get(name, 0):
@@ -178,13 +181,13 @@ class _Cutter(Struct, dict=True):
                 end[order],
                 ties[order],
             )
-        new, layout, present = self._with_fields(run, records)
+        new, layout, present = self._keep_fields(run, records)
         new["time"], new["end"] = begin, ties
         last = max(int(end.max()), int(begin[-1]) + 1)
         self._append_events(run, present, new, end, last)
         self.out.written[layout.name] += len(new)
 
-    def _with_fields(self, run: Run, records: np.ndarray) -> tuple[np.ndarray, Layout, int]:
+    def _keep_fields(self, run: Run, records: np.ndarray) -> tuple[np.ndarray, Layout, int]:
         """Return the records with the fields that are wanted alone."""
         layout = catalogue().layouts[run.shape.name]
         present = run.shape.present & self.orders.present.get(layout.name, -1)
@@ -226,13 +229,13 @@ class _Cutter(Struct, dict=True):
 
     # States
 
-    def _state_records(self, run: Run) -> None:
+    def _cut_state_records(self, run: Run) -> None:
         """Return the state records of rows, with a begin and an end, in trace time."""
-        records, window = self._upto_end(run), self.window
+        records, window = self._read_up_to_end(run), self.window
         records = records[
             (records["end"] > window.first)
             & (records["time"] < window.last)
-            & self._kept(run, records["object"])
+            & self._find_kept(run, records["object"])
         ]
         if len(records):
             records["time"] = np.maximum(records["time"], window.first) - window.origin
@@ -240,15 +243,18 @@ class _Cutter(Struct, dict=True):
             self.writer.source = run.source
             self.out.runs.append(
                 self.writer.append(
-                    run.shape, records, int(records["end"].max()), one_object(records["object"])
+                    run.shape,
+                    records,
+                    int(records["end"].max()),
+                    find_only_object(records["object"]),
                 )
             )
 
-    def _states_of(self, run: Run) -> None:
+    def _cut_states(self, run: Run) -> None:
         name, window = run.shape.name, self.window
-        records = self._upto_end(run)
+        records = self._read_up_to_end(run)
         time, thread = (
-            windows.begins(records, self.clock),
+            windows.to_begin_times(records, self.clock),
             self.task.threads[run.source][records["object"]],
         )
         kept = thread >= 0
@@ -269,7 +275,7 @@ class _Cutter(Struct, dict=True):
     def _append_states(self, run: Run, records: np.ndarray, time: np.ndarray) -> None:
         if not len(records):
             return
-        new, layout, present = self._with_fields(run, records)
+        new, layout, present = self._keep_fields(run, records)
         new["time"] = np.maximum(time, self.window.first) - self.window.origin
         new["end"] = new["time"] + 1
         self._append_events(run, present, new, new["end"], int(new["time"][-1]) + 1)
@@ -308,9 +314,9 @@ class _Cutter(Struct, dict=True):
 
     # Lines
 
-    def _lines(self, run: Run) -> None:
+    def _cut_lines(self, run: Run) -> None:
         name, window = run.shape.name, self.window
-        records = self._upto_end(run)
+        records = self._read_up_to_end(run)
         send, receive = (
             self.clock.to_global(records["time"]),
             self.clock.to_global(records["receive"]),
@@ -323,8 +329,8 @@ class _Cutter(Struct, dict=True):
         )
         inside = np.flatnonzero(begins & ends)
         kept = inside[
-            self._kept(run, records["sender"][inside])
-            & self._kept(run, records["receiver"][inside])
+            self._find_kept(run, records["sender"][inside])
+            & self._find_kept(run, records["receiver"][inside])
         ]
         self.out.leave_out(name, Reason.ROW_LEFT_OUT, len(inside) - len(kept))
         if not len(kept):

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from nsys2prv.conversion.cut.plan import CutRuns, CutTask, sample_rate_reason
 from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.reasons import Reason
-from nsys2prv.store.normal import sample_shape
+from nsys2prv.store.normal import choose_sample_shape
 from nsys2prv.store.runs import Run, SpillWriter
 
 SECOND = 1_000_000_000
@@ -51,8 +51,8 @@ class Samples:
         time, values = time[inside] - window.origin, values[inside]
         self._out.leave_out(name, Reason.OUTSIDE_CUT, run.values - np.count_nonzero(values))
         if name in self._task.orders.rates:
-            width = _width(self._task.orders.rates[name])
-            time, values = _thinned(time + window.origin, values, width)
+            width = _find_width(self._task.orders.rates[name])
+            time, values = _thin_samples(time + window.origin, values, width)
             series.times.append(time - window.origin)
             series.values.append(values)
             series.metrics.append(run.shape.metrics)
@@ -100,7 +100,7 @@ class Samples:
         time = np.concatenate(series.times)
         order = np.argsort(time, kind="stable")
         rate, origin = self._task.orders.rates[name], self._task.orders.window.origin
-        time, values = _thinned(time[order] + origin, wide[order], _width(rate))
+        time, values = _thin_samples(time[order] + origin, wide[order], _find_width(rate))
         self._out.leave_out(
             name, sample_rate_reason(rate), np.count_nonzero(wide) - np.count_nonzero(values)
         )
@@ -116,7 +116,7 @@ class Samples:
         rows = (values != 0).any(axis=1)
         values, time = values[np.ix_(rows, carried)], time[rows]
         metrics = tuple(metric for metric, there in zip(metrics, carried, strict=True) if there)
-        shape = sample_shape(run.shape.name, metrics, values)
+        shape = choose_sample_shape(run.shape.name, metrics, values)
         records = np.empty(len(time), shape.dtype)
         records["time"], records["object"], records["values"] = time, run.object, values
         count = int(np.count_nonzero(values))
@@ -125,12 +125,14 @@ class Samples:
         self._out.written[run.shape.name] += count
 
 
-def _width(rate: int) -> int:
+def _find_width(rate: int) -> int:
     """Return the length (ns) of the stretches of which one sample stays."""
     return max(1, SECOND // rate)
 
 
-def _thinned(time: np.ndarray, values: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
+def _thin_samples(
+    time: np.ndarray, values: np.ndarray, width: int
+) -> tuple[np.ndarray, np.ndarray]:
     """Return times (ascending) and stored values with, of each number, the last of every stretch of
     trace time that begins at a multiple of `width`: so the number in force at the end of a stretch
     is right.

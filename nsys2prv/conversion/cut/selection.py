@@ -26,7 +26,7 @@ from nsys2prv.store.runs import BEGIN, Run, SpillReader, take_records
 MOST_TOLD = 8
 
 
-def ranks_of(infos: Sequence[ReportInfo]) -> list[set[int]]:
+def find_ranks(infos: Sequence[ReportInfo]) -> list[set[int]]:
     """Return the ranks of each report (in rank order): MPI's where any report tells them, else the
     launcher's, else their places from 0 on.
     """
@@ -41,13 +41,13 @@ def is_among(rank: int | None, wanted: Sequence[tuple[int, int]]) -> bool:
     return rank is not None and any(first <= rank <= last for first, last in wanted)
 
 
-def reports_to_read(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
+def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
     """Return the numbers (in rank order) of the reports that may hold something wanted. Raises
     Nsys2prvError where that is none, or a rank or host asked for is in none.
     """
     if cut.ranks:
         wanted = parse_numbers("--ranks", cut.ranks)
-        ranks = ranks_of(infos)
+        ranks = find_ranks(infos)
         known = set().union(*ranks)
         for word, pair in zip(cut.ranks, wanted, strict=True):
             if not any(is_among(rank, [pair]) for rank in known):
@@ -100,13 +100,13 @@ class KeptRows(Struct, frozen=True):
     place: np.ndarray
 
 
-def kept_rows(
+def choose_rows(
     cut: CutOptions, infos: list[ReportInfo], machines: list[int], model: ObjectModel
 ) -> KeptRows | None:
     """Return the rows that stay; None where these are all. Raises Nsys2prvError where none does."""
     if not (cut.ranks or cut.hosts or cut.devices):
         return None
-    keys = _keep_reports(list(model.rows), set(reports_to_read(infos, cut)), machines)
+    keys = _keep_reports(list(model.rows), set(choose_reports(infos, cut)), machines)
     if cut.ranks:
         keys = _keep_ranks(keys, infos, model, parse_numbers("--ranks", cut.ranks))
     if cut.devices:
@@ -183,11 +183,12 @@ def _keep_devices(
             else gpus.number(report, key)
         )
         gpu = gpus.gpu(report, key)
-        uuid = _plain(gpu.uuid) if gpu is not None else ""
+        uuid = _normalize_uuid(gpu.uuid) if gpu is not None else ""
         found = [
             word
             for word in asked
-            if word == str(number) or (len(word) >= LEAST_UUID and uuid.startswith(_plain(word)))
+            if word == str(number)
+            or (len(word) >= LEAST_UUID and uuid.startswith(_normalize_uuid(word)))
         ]
         met.update(found)
         return bool(found)
@@ -202,7 +203,7 @@ def _keep_devices(
     return kept
 
 
-def _plain(uuid: str) -> str:
+def _normalize_uuid(uuid: str) -> str:
     return uuid.lower().removeprefix("gpu-").replace("-", "")
 
 
@@ -210,7 +211,7 @@ def _plain(uuid: str) -> str:
 NAMES, MARKS = "nvtx", "nvtx_mark"
 
 
-def region_layouts() -> frozenset[str]:
+def find_region_layouts() -> frozenset[str]:
     """Return the layouts of NVTX ranges."""
     return frozenset(
         name
@@ -223,7 +224,7 @@ def _is_named(values: object) -> bool:
     return isinstance(values, NameSet) and values.name == NAMES
 
 
-def span_of(region: Region, job: Job) -> tuple[int, int]:
+def find_region_span(region: Region, job: Job) -> tuple[int, int]:
     """Begin and end (ns of the trace) of the region. Raises Nsys2prvError where there is no such
     range.
     """
@@ -232,13 +233,13 @@ def span_of(region: Region, job: Job) -> tuple[int, int]:
         if NAMES in job.values
         else pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
     )
-    found = list(_ranges(job, _values(labels, region.pattern)))
+    found = list(_read_ranges(job, _find_matching_values(labels, region.pattern)))
     if not found:
         # "iteration 3" is the range "iteration" of number 3.
         folded = rename_ranges(pl.Series([region.pattern]), None, load_rules())
         if folded.numbers[0] != ABSENT:
-            values = _values(labels, folded.texts[0])
-            found = list(_ranges(job, values, int(folded.numbers[0])))
+            values = _find_matching_values(labels, folded.texts[0])
+            found = list(_read_ranges(job, values, int(folded.numbers[0])))
     if not found:
         raise Nsys2prvError(
             f"--region {region.pattern}: no NVTX range of the reports has such a name"
@@ -256,18 +257,18 @@ def span_of(region: Region, job: Job) -> tuple[int, int]:
     return int(begin[chosen].min()), int(end[chosen].max())
 
 
-def _values(labels: pl.DataFrame, pattern: str) -> np.ndarray:
+def _find_matching_values(labels: pl.DataFrame, pattern: str) -> np.ndarray:
     """Return the values of the labels that a glob pattern matches."""
     wanted = re.compile(translate(pattern))
     matching = [bool(wanted.match(label)) for label in labels["label"]]
     return labels.filter(pl.Series(matching, dtype=pl.Boolean))["value"].to_numpy()
 
 
-def _ranges(
+def _read_ranges(
     job: Job, values: np.ndarray, number: int | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield thread, begin and end of the ranges with these names, and with the number, if any."""
-    layouts = region_layouts()
+    layouts = find_region_layouts()
     threads: dict[tuple[int, int], int] = {}
     by_task = sorted(job.results, key=lambda result: result.task)
     reader = SpillReader()
@@ -279,9 +280,9 @@ def _ranges(
             of_name = np.flatnonzero(np.isin(names, values))
             if not len(of_name):
                 continue
-            records = _named(run, reader, of_name)
+            records = _read_named(run, reader, of_name)
             if number is not None:
-                records = take_records(records, _numbers(records) == number)
+                records = take_records(records, _read_name_numbers(records) == number)
             if not len(records):
                 continue
             # Ranges that overlap are on further rows of their thread.
@@ -297,22 +298,22 @@ def _ranges(
             clock = job.clocks[run.report]
             yield (
                 own[records["object"]],
-                windows.begins(records, clock),
-                windows.ends(records, clock, job.duration),
+                windows.to_begin_times(records, clock),
+                windows.to_end_times(records, clock, job.duration),
             )
     finally:
         reader.close()
 
 
-def _numbers(records: np.ndarray) -> np.ndarray:
+def _read_name_numbers(records: np.ndarray) -> np.ndarray:
     """Return the numbers kept of the names of ranges; 0 of those without one."""
     if "number" not in (records.dtype.names or ()):
         return np.zeros(len(records), np.int64)
     return np.maximum(records["number"], 0)
 
 
-def _named(run: Run, reader: SpillReader, names: np.ndarray) -> np.ndarray:
-    records = reader.between(run, run.first, None)
+def _read_named(run: Run, reader: SpillReader, names: np.ndarray) -> np.ndarray:
+    records = reader.read_between(run, run.first, None)
     return take_records(
         records, np.isin(records[catalogue().layouts[run.shape.name].fields[0].name], names)
     )

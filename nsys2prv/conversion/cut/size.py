@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import duration_text, size_text
-from nsys2prv.conversion.cut.plan import CutSpec, Window, layouts_by_name, sampled_layouts
+from nsys2prv.conversion.cut.plan import CutSpec, Window, find_layouts, find_sampled_layouts
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import DomainCode, NameSet, catalogue
 from nsys2prv.events.catalogue.counters import counter_codes
@@ -41,7 +41,7 @@ class Weight(Struct, frozen=True):
     numbers: float = 0.0
     samples: tuple[int, int, int] | None = None
 
-    def bytes(self, orders: CutSpec) -> float:
+    def count_bytes(self, orders: CutSpec) -> float:
         """Return bytes that are left by these orders."""
         if self.name in orders.away:
             return 0.0
@@ -57,7 +57,7 @@ class Weight(Struct, frozen=True):
         return float(total.sum()) * self.each
 
 
-def weights(job: Job, looked_at: int = LOOKED_AT) -> Iterator[Weight]:
+def weigh_runs(job: Job, looked_at: int = LOOKED_AT) -> Iterator[Weight]:
     """Yield the weight of every run of a job that is ready to be written, in which all runs are in
     trace time, from a sample of so many records of each.
     """
@@ -65,7 +65,7 @@ def weights(job: Job, looked_at: int = LOOKED_AT) -> Iterator[Weight]:
     try:
         for run in job.runs:
             if run.shape.stream in (BEGIN, LINE, COUNTER):
-                yield weigher.weight(run)
+                yield weigher.weigh(run)
     finally:
         weigher.reader.close()
 
@@ -81,32 +81,36 @@ class _Weigher:
             {layout: sorted(set(names)) for layout, names in metrics.items()}
         )
 
-    def weight(self, run: Run) -> Weight:
+    def weigh(self, run: Run) -> Weight:
         step = -(-run.rows // self.looked_at)
-        records = self.reader.every(run, step)
+        records = self.reader.read_every(run, step)
         each = run.rows / len(records)
         clock = self.job.clocks[run.report]
         time = clock.to_global(records["time"])
         if run.shape.stream == LINE:
             line = catalogue().lines[run.shape.name]
-            tag = _digits(records["tag"]) if line.tag is None else len(str(line.tag))
+            tag = _count_digits(records["tag"]) if line.tag is None else len(str(line.tag))
             base = (
                 10
-                + 2 * _digits(time)
-                + 2 * _digits(clock.to_global(records["receive"]))
-                + self._address(run, records["sender"])
-                + self._address(run, records["receiver"])
-                + _digits(records["size"])
+                + 2 * _count_digits(time)
+                + 2 * _count_digits(clock.to_global(records["receive"]))
+                + self._find_address_width(run, records["sender"])
+                + self._find_address_width(run, records["receiver"])
+                + _count_digits(records["size"])
                 + tag
             )
             return Weight(run.shape.name, each, base)
         if run.shape.stream == COUNTER:
-            base = 4 + _digits(time) + self._address(run, np.full(len(records), run.object))
+            base = (
+                4
+                + _count_digits(time)
+                + self._find_address_width(run, np.full(len(records), run.object))
+            )
             numbers = 0.0
             for place, metric in enumerate(run.shape.metrics):
                 stored = records["values"][:, place].astype(np.int64)
                 code = 2 + len(str(self._codes[run.shape.name, metric.name]))
-                numbers += float(((code + _digits(stored - 1)) * (stored > 0)).sum()) * each
+                numbers += float(((code + _count_digits(stored - 1)) * (stored > 0)).sum()) * each
             return Weight(
                 run.shape.name,
                 each,
@@ -114,15 +118,15 @@ class _Weigher:
                 numbers=numbers,
                 samples=(run.rows, run.first, run.until),
             )
-        return self._of_events(run, records, time, each)
+        return self._weigh_events(run, records, time, each)
 
-    def _of_events(self, run: Run, records: np.ndarray, time: np.ndarray, each: float) -> Weight:
+    def _weigh_events(self, run: Run, records: np.ndarray, time: np.ndarray, each: float) -> Weight:
         layout = catalogue().layouts[run.shape.name]
         end = self.job.clocks[run.report].to_global(np.minimum(records["end"], 1 << 61))
         lines = 1 if layout.is_state else 2
-        base = lines * (4 + self._address(run, records["object"])) + _digits(time)
+        base = lines * (4 + self._find_address_width(run, records["object"])) + _count_digits(time)
         if lines == 2:
-            base = base + _digits(np.minimum(end, self.job.duration))
+            base = base + _count_digits(np.minimum(end, self.job.duration))
         fields = {}
         for bit, found in enumerate(layout.fields):
             if not run.shape.present >> bit & 1:
@@ -130,13 +134,15 @@ class _Weigher:
             values = records[found.name].astype(np.int64)
             if isinstance(found.values, NameSet):
                 values = self.job.names[found.values.name][run.source][values]
-            code = self._code(run, records, found.code)
+            code = self._find_code_width(run, records, found.code)
             # The value, and where the range ends, 0.
-            fields[bit] = lines * (2 + code) + _digits(values + found.offset) + (lines - 1)
+            fields[bit] = lines * (2 + code) + _count_digits(values + found.offset) + (lines - 1)
         base = base + fields.pop(0)
         return Weight(layout.name, each, base, fields, None if layout.is_state else end - time)
 
-    def _code(self, run: Run, records: np.ndarray, code: int | DomainCode) -> np.ndarray | int:
+    def _find_code_width(
+        self, run: Run, records: np.ndarray, code: int | DomainCode
+    ) -> np.ndarray | int:
         if not isinstance(code, DomainCode):
             return len(str(code))
         widths = np.array(
@@ -144,11 +150,11 @@ class _Weigher:
         )
         return widths[self.job.domains[run.source][records["domain"]]]
 
-    def _address(self, run: Run, objects: np.ndarray) -> np.ndarray:
+    def _find_address_width(self, run: Run, objects: np.ndarray) -> np.ndarray:
         return self._addresses[self.job.threads[run.source][objects]]
 
 
-def _digits(numbers: np.ndarray) -> np.ndarray:
+def _count_digits(numbers: np.ndarray) -> np.ndarray:
     return np.searchsorted(_POWERS, numbers, "right") + 1
 
 
@@ -168,16 +174,16 @@ class Reduction(Struct, frozen=True):
     take: Callable[[CutSpec], CutSpec]
 
 
-def _without(what: str, *kinds: str) -> Reduction:
-    names = frozenset(layout for kind in kinds for layout in layouts_by_name(kind))
+def _leave_out(what: str, *kinds: str) -> Reduction:
+    names = frozenset(layout for kind in kinds for layout in find_layouts(kind))
     return Reduction(what, what, lambda orders: replace(orders, away=orders.away | names))
 
 
-def _long(what: str, least: int, *kinds: str) -> Reduction:
+def _leave_out_short(what: str, least: int, *kinds: str) -> Reduction:
     names = [
         layout
         for kind in kinds
-        for layout in layouts_by_name(kind)
+        for layout in find_layouts(kind)
         if not catalogue().layouts[layout].is_state
     ]
     return Reduction(
@@ -193,8 +199,8 @@ def _long(what: str, least: int, *kinds: str) -> Reduction:
     )
 
 
-def _thinned(rate: int) -> Reduction:
-    names = sampled_layouts(catalogue().layouts)
+def _thin_samples(rate: int) -> Reduction:
+    names = find_sampled_layouts(catalogue().layouts)
     return Reduction(
         NUMBERS,
         f"{NUMBERS} beyond {rate:,} a second",
@@ -208,18 +214,18 @@ def _thinned(rate: int) -> Reduction:
     )
 
 
-def steps() -> list[Reduction]:
+def list_reductions() -> list[Reduction]:
     """Return the reductions to apply one after the other until the trace fits, in the order of
     docs/cutting.md.
     """
     layouts, lines = catalogue().layouts, frozenset(catalogue().lines)
     bare = {name: 1 for name, layout in layouts.items() if len(layout.fields) > 1}
-    counters = frozenset(sampled_layouts(layouts))
+    counters = frozenset(find_sampled_layouts(layouts))
     calls = ("osrt", "pthread", "file_accesses")
     return [
-        _without("CPU samples", "cpu_samples"),
-        _without("thread states", "sched"),
-        *(_long("OS runtime calls", least, *calls) for least in (10 * US, 100 * US, MS)),
+        _leave_out("CPU samples", "cpu_samples"),
+        _leave_out("thread states", "sched"),
+        *(_leave_out_short("OS runtime calls", least, *calls) for least in (10 * US, 100 * US, MS)),
         Reduction(
             "attributes",
             "attributes of events",
@@ -231,15 +237,15 @@ def steps() -> list[Reduction]:
         Reduction(
             "lines", "communication lines", lambda orders: replace(orders, away=orders.away | lines)
         ),
-        *(_thinned(rate) for rate in (1_000, 100, 10)),
+        *(_thin_samples(rate) for rate in (1_000, 100, 10)),
         *(
-            _long("NVTX ranges", least, "nvtx_pushpop_trace", "nvtx_startend_trace")
+            _leave_out_short("NVTX ranges", least, "nvtx_pushpop_trace", "nvtx_startend_trace")
             for least in (10 * US, 100 * US, MS)
         ),
-        _without("OS runtime calls", *calls),
+        _leave_out("OS runtime calls", *calls),
         Reduction(NUMBERS, NUMBERS, lambda orders: replace(orders, away=orders.away | counters)),
-        *(_long("CUDA calls", least, "cuda_api_trace") for least in (10 * US, 100 * US)),
-        *(_long("ranges", least, "all") for least in (10 * US, 100 * US, MS, 10 * MS)),
+        *(_leave_out_short("CUDA calls", least, "cuda_api_trace") for least in (10 * US, 100 * US)),
+        *(_leave_out_short("ranges", least, "all") for least in (10 * US, 100 * US, MS, 10 * MS)),
     ]
 
 
@@ -249,17 +255,18 @@ COMPRESSED = 0.2
 WORTH_SPARING = 0.1
 
 
-def smaller_sizes(job: Job) -> str:
+def describe_smaller_traces(job: Job) -> str:
     """Return what options would make of a job's trace, for people; "" where none helps much.
 
     Sizes are estimated from samples of the records, to within a few per cent.
     """
-    parts, whole = tuple(weights(job, GLANCED_AT)), CutSpec(Window(0, job.duration, True))
-    size = _total(parts, whole)
+    parts, whole = tuple(weigh_runs(job, GLANCED_AT)), CutSpec(Window(0, job.duration, True))
+    size = _sum_weights(parts, whole)
     options = {"--no-args": "attributes", "--no-lines": "lines"}
-    found = {step.subject: step for step in steps() if step.subject in options.values()}
+    found = {step.subject: step for step in list_reductions() if step.subject in options.values()}
     sizes = {
-        option: _total(parts, found[subject].take(whole)) for option, subject in options.items()
+        option: _sum_weights(parts, found[subject].take(whole))
+        for option, subject in options.items()
     }
     named = [
         f"{size_text(round(left))} with {option}"
@@ -288,32 +295,41 @@ class Fitting(Struct, frozen=True):
 
     @classmethod
     def of(cls, job: Job, orders: CutSpec, limit: int) -> Fitting:
-        parts = tuple(weights(job))
+        parts = tuple(weigh_runs(job))
         beside = BESIDE + len(job.model.tree.header("01/01/2000 at 00:00", job.duration))
-        return cls(limit, _total(parts, orders) + beside, orders, parts, beside, (), tuple(steps()))
+        return cls(
+            limit,
+            _sum_weights(parts, orders) + beside,
+            orders,
+            parts,
+            beside,
+            (),
+            tuple(list_reductions()),
+        )
 
     @property
     def fits(self) -> bool:
         return self.bytes * MARGIN <= self.limit
 
-    def further(self) -> CutSpec:
+    def go_further(self) -> CutSpec:
         """Return the orders by which the trace should fit. Raises Nsys2prvError where no step is
         left.
         """
-        return self._advanced().orders
+        return self._advance().orders
 
-    def again(self, job: Job) -> Fitting:
-        """Return the state after a cut by :meth:`further`, with its actual size."""
+    def measure_again(self, job: Job) -> Fitting:
+        """Return the state after a cut by :meth:`go_further`, with its actual size."""
         return replace(
-            self._advanced(), bytes=_total(weights(job), CutSpec(self.orders.window)) + self.beside
+            self._advance(),
+            bytes=_sum_weights(weigh_runs(job), CutSpec(self.orders.window)) + self.beside,
         )
 
-    def _advanced(self) -> Fitting:
+    def _advance(self) -> Fitting:
         orders, done, left, size = self.orders, self.done, self.left, self.bytes
         while left:
             step, left = left[0], left[1:]
             taken = step.take(orders)
-            smaller = _total(self.parts, taken) + self.beside
+            smaller = _sum_weights(self.parts, taken) + self.beside
             if smaller < size:
                 done = (*(found for found in done if found.subject != step.subject), step)
             orders, size = taken, min(size, smaller)
@@ -336,5 +352,5 @@ class Fitting(Struct, frozen=True):
         )
 
 
-def _total(parts: Iterable[Weight], orders: CutSpec) -> float:
-    return float(np.sum([part.bytes(orders) for part in parts]))
+def _sum_weights(parts: Iterable[Weight], orders: CutSpec) -> float:
+    return float(np.sum([part.count_bytes(orders) for part in parts]))

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv._util.text import seconds_text
 from nsys2prv.conversion.cut import runs as cut_runs
-from nsys2prv.conversion.cut.asked import Moment, parse_span, with_units
+from nsys2prv.conversion.cut.asked import Moment, add_units, parse_span
 from nsys2prv.conversion.cut.plan import CutPlan, CutRuns, CutSpec, CutTask, Window
-from nsys2prv.conversion.cut.selection import KeptRows, kept_rows, span_of
+from nsys2prv.conversion.cut.selection import KeptRows, choose_rows, find_region_span
 from nsys2prv.conversion.cut.size import Fitting
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.reasons import reason_text
@@ -24,24 +24,24 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     """Return the job with what is wanted of it. Raises NothingToWrite where that is nothing,
     Nsys2prvError where it cannot be told what it is.
     """
-    rows = kept_rows(
+    rows = choose_rows(
         plan.cut, job.infos, [placement.machine for placement in job.placed.placements], job.model
     )
     if rows is None and not plan.changes_runs and plan.cut.max_size is None:
         return job
-    window = _window(job, plan)
+    window = _find_window(job, plan)
     orders = plan.spec(window)
     threads = job.threads if rows is None else [rows.place[of_source] for of_source in job.threads]
     parts: list[CutRuns] = []
     smaller, told = job, []
     if rows is not None or plan.changes_runs:
         parts = _cut_runs(job, orders, threads, "cut")
-        smaller = _with(job, window, rows, threads, parts)
+        smaller = _make_cut_job(job, window, rows, threads, parts)
     if (window.first, window.last) != (0, job.duration):
         told.append(
             f"{seconds_text(window.first)} to {seconds_text(window.last)} of {seconds_text(job.duration)}"
         )
-    elif with_units(plan.cut.time):
+    elif add_units(plan.cut.time):
         told.append(
             f"--time {plan.cut.time} is all of the trace; numbers without a unit are seconds"
         )
@@ -49,9 +49,9 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
         fitting = Fitting.of(smaller, orders, plan.cut.max_size)
         while not fitting.fits:
             # What was weighed before may be a little less than what comes out.
-            parts = _cut_runs(job, fitting.further(), threads, f"fit-{len(fitting.done)}")
-            smaller = _with(job, window, rows, threads, parts)
-            fitting = fitting.again(smaller)
+            parts = _cut_runs(job, fitting.go_further(), threads, f"fit-{len(fitting.done)}")
+            smaller = _make_cut_job(job, window, rows, threads, parts)
+            fitting = fitting.measure_again(smaller)
         told += fitting.notes()
     if smaller is job:
         return job
@@ -63,21 +63,21 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     return smaller
 
 
-def _window(job: Job, plan: CutPlan) -> Window:
-    first, last = span_of(plan.region, job) if plan.region else (0, job.duration)
+def _find_window(job: Job, plan: CutPlan) -> Window:
+    first, last = find_region_span(plan.region, job) if plan.region else (0, job.duration)
     whole = first, min(last, job.duration)
-    first, last = _common(whole, plan.first, plan.last, job.duration)
+    first, last = _intersect(whole, plan.first, plan.last, job.duration)
     if last <= first and (plan.cut.time or plan.region):
         asked = (("--time", plan.cut.time), ("--region", plan.cut.region))
         where = " ".join(f"{option} {text}" for option, text in asked if text)
         raise NothingToWrite(
             f"{where}: nothing to write: no time of the trace, which lasts {seconds_text(job.duration)}, is within"
-            f"{_seconds_meant(plan, whole, job.duration)}"
+            f"{_hint_at_seconds(plan, whole, job.duration)}"
         )
     return Window(first, last, last == job.duration, 0 if plan.cut.keep_time else first)
 
 
-def _common(
+def _intersect(
     whole: tuple[int, int], first: Moment | None, last: Moment | None, duration: int
 ) -> tuple[int, int]:
     """Return the intersection of a span of time (ns) with the one from `first` to `last`."""
@@ -86,12 +86,12 @@ def _common(
     )
 
 
-def _seconds_meant(plan: CutPlan, whole: tuple[int, int], duration: int) -> str:
+def _hint_at_seconds(plan: CutPlan, whole: tuple[int, int], duration: int) -> str:
     """Return a hint where numbers without a unit would be within if they were ns."""
-    told = with_units(plan.cut.time)
+    told = add_units(plan.cut.time)
     if not told:
         return ""
-    first, last = _common(whole, *parse_span(told), duration)
+    first, last = _intersect(whole, *parse_span(told), duration)
     return (
         f"; numbers without a unit are seconds; for nanoseconds write --time {told}"
         if first < last
@@ -110,7 +110,7 @@ def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -
             job.duration,
             {run.source: threads[run.source] for run in runs},
             orders,
-            _spill(job.folder, name, report),
+            _name_spill_file(job.folder, name, report),
         )
         for report, runs in sorted(by_report.items())
     ]
@@ -126,11 +126,11 @@ def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -
     return parts
 
 
-def _spill(folder: Path, name: str, report: int) -> Path:
+def _name_spill_file(folder: Path, name: str, report: int) -> Path:
     return folder / f"{name}-{report}.bin"
 
 
-def _with(
+def _make_cut_job(
     job: Job, window: Window, rows: KeptRows | None, threads: list[np.ndarray], parts: list[CutRuns]
 ) -> Job:
     smaller = replace(job, is_cut=True)
@@ -144,12 +144,12 @@ def _with(
         epoch=job.placed.epoch + window.origin,
         clocks=[*(clock.shifted(-window.origin) for clock in clocks), identity],
     )
-    smaller.written = _sum(part.written for part in parts)
-    smaller.left_out = _sum([job.left_out, *(part.left_out for part in parts)])
+    smaller.written = _sum_counters(part.written for part in parts)
+    smaller.left_out = _sum_counters([job.left_out, *(part.left_out for part in parts)])
     return smaller
 
 
-def _sum(counters: object) -> Counter:
+def _sum_counters(counters: object) -> Counter:
     total: Counter = Counter()
     for found in counters:
         total.update(found)
