@@ -44,7 +44,7 @@ def row_table(job: Job) -> RowTable:
         elif isinstance(key, StreamKey):
             kinds[thread], streams[thread] = STREAM, key.stream
     tasks = [number for number, task in enumerate(tree.tasks, 1) for _ in task.threads]
-    nodes = [tree.nodes[task.node].name for task in tree.tasks for _ in task.threads]
+    nodes = [tree.nodes[task.node] for task in tree.tasks for _ in task.threads]
     ranks = [
         process.rank
         for process, task in zip(model.processes, tree.tasks, strict=True)
@@ -59,7 +59,7 @@ def row_table(job: Job) -> RowTable:
     threads = pl.DataFrame(
         {
             "thread": range(count),
-            "row": [thread.name for task in tree.tasks for thread in task.threads],
+            "row": [name for task in tree.tasks for name in task.threads],
             "kind": kinds,
             "task": tasks,
             "rank": ranks,

@@ -31,7 +31,7 @@ from nsys2prv.events.extraction import (
     ThreadKey,
 )
 from nsys2prv.nsight.info import PROCESS_MASK, Gpu, ReportInfo, distinguishing, pid_of, tid_of
-from nsys2prv.paraver.tree import Node, ObjectTree, Task, Thread
+from nsys2prv.paraver.tree import ObjectTree, Task
 
 #: Stands for the pid of the task that a host gets for the rows of its devices.
 NO_PROCESS = 0
@@ -142,7 +142,7 @@ def build(
             Task(
                 _task_name(process, info),
                 node_of[process.report],
-                tuple(Thread(name) for name in names),
+                tuple(names),
             )
         )
     tree = ObjectTree(tuple(nodes), tuple(tasks))
@@ -261,7 +261,7 @@ def _order_processes(
 
 def _nodes(
     infos: list[ReportInfo], machines: list[int], processes: list[RankedProcess]
-) -> tuple[dict[int, int], list[Node]]:
+) -> tuple[dict[int, int], list[str]]:
     """Return the nodes in the order in which the tasks first need them: report -> node index, and
     the nodes.
     """
@@ -274,9 +274,7 @@ def _nodes(
             host = infos[process.report].host or "unknown-host"
             taken = sum(name == host or name.startswith(host + "#") for name in names)
             names.append(f"{host}#{taken + 1}" if taken else host)
-    return {process.report: index[machines[process.report]] for process in processes}, [
-        Node(name) for name in names
-    ]
+    return {process.report: index[machines[process.report]] for process in processes}, names
 
 
 class GpuNumbers:

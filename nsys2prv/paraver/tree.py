@@ -12,26 +12,21 @@ from msgspec import Struct
 from nsys2prv.paraver.pcf import clean
 
 
-class Node(Struct, frozen=True):
-    name: str
-
-
-class Thread(Struct, frozen=True):
-    name: str
-
-
 class Task(Struct, frozen=True):
-    """A task on a node (0-based index) with its threads."""
+    """A task of the application."""
 
     name: str
+    #: Index of its node, from 0.
     node: int
-    threads: tuple[Thread, ...]
+    #: Names of its threads.
+    threads: tuple[str, ...]
 
 
 class ObjectTree(Struct, frozen=True, dict=True):
     """All objects; threads are numbered 0.. over all tasks in order."""
 
-    nodes: tuple[Node, ...]
+    #: Names of the nodes.
+    nodes: tuple[str, ...]
     tasks: tuple[Task, ...]
     #: Paraver counts threads and CPUs in 16 bits.
     LIMIT: ClassVar[int] = 65_535
@@ -74,15 +69,15 @@ class ObjectTree(Struct, frozen=True, dict=True):
         cpus: list[list[str]] = [[] for _ in self.nodes]
         for task in self.tasks:
             cpus[task.node] += [
-                f"{len(cpus[task.node]) + place}.{self.nodes[task.node].name}"
+                f"{len(cpus[task.node]) + place}.{self.nodes[task.node]}"
                 for place in range(1, len(task.threads) + 1)
             ]
         levels = {
             "CPU": [name for node in cpus for name in node],
-            "NODE": [node.name for node in self.nodes],
+            "NODE": list(self.nodes),
             "APPL": ["Application"],
             "TASK": [task.name for task in self.tasks],
-            "THREAD": [thread.name for task in self.tasks for thread in task.threads],
+            "THREAD": [name for task in self.tasks for name in task.threads],
         }
         sections = (
             f"LEVEL {level} SIZE {len(names)}\n"
