@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import polars as pl
 
-from nsys2prv.analysis.findings.people import numbered
+from nsys2prv.analysis.findings.people import number_list
 
 #: Members of a regular communicator that are named one by one.
 MOST_NAMED = 8
@@ -43,7 +43,7 @@ def communicator_names(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFra
 
 def _name(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> str:
     """Return the name of a set of ascending ranks."""
-    shown = numbered(list(ranks))
+    shown = number_list(list(ranks))
     steps = {second - first for first, second in pairwise(ranks)}
     if len(ranks) == 1:
         return f"rank {ranks[0]} alone"

@@ -46,7 +46,7 @@ from nsys2prv.conversion.prepare import prepare
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, ValueSet, catalogue
 from nsys2prv.events.names.calls import io_calls, synchronising_calls
-from nsys2prv.nsight.report_files import reports_meant
+from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.relations import all_relations
 
 ANALYSES = tuple(
@@ -450,7 +450,7 @@ def open_job(
             f"{', '.join(sorted(unknown))}: no such option; there are {', '.join(Options.__struct_fields__)}"
         )
     options = replace(options, **asked)
-    given = reports_meant([reports] if isinstance(reports, str | Path) else reports)
+    given = find_reports([reports] if isinstance(reports, str | Path) else reports)
     plan = Plan.of(options)
     if options.tmp:
         check_folder(Path(options.tmp))

@@ -54,7 +54,7 @@ class Style(Struct, frozen=True):
         return [f"{BOLD}{text}{PLAIN}"] if self.colours else [text, "=" * len(text)]
 
 
-def printed(
+def format_results(
     results: Iterable[Result],
     head: Iterable[str] = (),
     style: Style | None = None,

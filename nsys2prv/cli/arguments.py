@@ -138,7 +138,7 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def parser() -> argparse.ArgumentParser:
+def conversion_parser() -> argparse.ArgumentParser:
     main = Parser(
         "nsys2prv",
         description=DESCRIPTION,

@@ -12,7 +12,7 @@ from pathlib import Path
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.memory import importing
 from nsys2prv._util.text import printable
-from nsys2prv.cli.convert import warn
+from nsys2prv.cli.convert import print_warnings
 from nsys2prv.cli.parsing import (
     Parser,
     check_folder_of_views,
@@ -21,7 +21,7 @@ from nsys2prv.cli.parsing import (
     is_trace,
 )
 from nsys2prv.conversion.startup import start_workers
-from nsys2prv.nsight.report_files import reports_meant
+from nsys2prv.nsight.report_files import find_reports
 
 
 def copy_views(arguments: list[str]) -> int:
@@ -124,8 +124,7 @@ def show_clocks(arguments: list[str]) -> int:
 
 
 def check_traces_given(arguments: list[str]) -> int:
-    from nsys2prv.paraver.check import check
-    from nsys2prv.paraver.check.result import lines
+    from nsys2prv.paraver.check.result import check, format_result
 
     asked = Parser(
         "nsys2prv check",
@@ -150,14 +149,14 @@ def check_traces_given(arguments: list[str]) -> int:
     for trace in options.traces:
         results.append(check(trace))
         if not options.json:
-            print(printable("\n".join(lines(results[-1]))))
+            print(printable("\n".join(format_result(results[-1]))))
     if options.json:
         print(json.dumps([result.data() for result in results], indent=1))
     return int(any(result.errors or (options.strict and result.warnings) for result in results))
 
 
 def report_job(arguments: list[str]) -> int:
-    from nsys2prv.cli.report import report
+    from nsys2prv.cli.report import run_report
 
     options = Parser(
         "nsys2prv report",
@@ -169,14 +168,14 @@ def report_job(arguments: list[str]) -> int:
         "  nsys2prv report run/ --only efficiencies,overlap --json run.json",
     )
     _check_reports(options, arguments)
-    text, warnings = report(options, arguments)
-    warn(warnings)
+    text, warnings = run_report(options, arguments)
+    print_warnings(warnings)
     print(printable(text))
     return 0
 
 
 def compare_jobs(arguments: list[str]) -> int:
-    from nsys2prv.cli.report import diff
+    from nsys2prv.cli.report import run_diff
 
     options = Parser(
         "nsys2prv diff",
@@ -186,7 +185,7 @@ def compare_jobs(arguments: list[str]) -> int:
         "  nsys2prv diff before.json after.json     (as `nsys2prv report --json` writes them)",
     )
     _check_reports(options, arguments)
-    text, status = diff(options, arguments)
+    text, status = run_diff(options, arguments)
     print(printable(text))
     return status
 
@@ -220,10 +219,10 @@ def _half_options(
     command: str, description: str, usage: str, arguments: Sequence[str]
 ) -> argparse.Namespace:
     """Return the options of a conversion that are this half's; any other that is given is refused."""
-    from nsys2prv.cli.arguments import parser
+    from nsys2prv.cli.arguments import conversion_parser
     from nsys2prv.cli.cut_arguments import join_kind_options
 
-    options = parser()
+    options = conversion_parser()
     every = {action.dest for action in options._actions}
     left_out = every - BOTH - READING if command == "extract" else READING | OTHER_WORK
     options.prog, options.description, options.usage, options.epilog = (
@@ -284,14 +283,14 @@ def extract_reports(arguments: Sequence[str]) -> int:
             "give at least one report: nsys2prv extract REPORT... -o STORE (more with --help)"
         )
     check_reports("extract", given.paths)
-    reports = reports_meant(given.paths)
+    reports = find_reports(given.paths)
     start_workers(reports, given.engine, given.jobs)
     with importing():
         from nsys2prv.cli.arguments import as_options
-        from nsys2prv.cli.convert import warn
+        from nsys2prv.cli.convert import print_warnings
         from nsys2prv.conversion.extract import extract_to
 
-    warn(extract_to(reports, given.output, as_options(given)))
+    print_warnings(extract_to(reports, given.output, as_options(given)))
     if not given.quiet:
         print(f"{given.output}  {given.output.stat().st_size / 1e6:.1f} MB")
     return 0
@@ -309,11 +308,11 @@ def merge_stores(arguments: Sequence[str]) -> int:
             "give at least one store and the trace to write: nsys2prv merge STORE... OUTPUT (more with --help)"
         )
     from nsys2prv._util.archive import is_archive
-    from nsys2prv.cli.convert import run
+    from nsys2prv.cli.convert import run_conversion
 
-    for path in reports_meant(given.paths[:-1]):
+    for path in find_reports(given.paths[:-1]):
         if path.exists() and not is_archive(path):
             raise UsageError(
                 f"{path}: is not a store; merge takes stores of nsys2prv extract; nsys2prv itself takes reports and stores together"
             )
-    return run(given)
+    return run_conversion(given)

@@ -21,10 +21,10 @@ from nsys2prv.cli.parsing import (
     is_trace,
 )
 from nsys2prv.conversion.startup import start_workers
-from nsys2prv.nsight.report_files import reports_meant
+from nsys2prv.nsight.report_files import find_reports
 
 
-def run(options: argparse.Namespace) -> int:
+def run_conversion(options: argparse.Namespace) -> int:
     check_kinds([word for words in options.trace for word in words.split(",")], options.paths)
     if options.kinds:
         return _kinds()
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
             f"{output}: the last argument is the trace to write, but this is a report or a store of some; "
             "add a name, as in out.prv"
         )
-    reports = reports_meant(given)
+    reports = find_reports(given)
     start_workers(reports, options.engine, options.jobs)
     write_report: Callable[..., str] | None = None
     with importing():
@@ -57,22 +57,22 @@ def run(options: argparse.Namespace) -> int:
             from nsys2prv.cli.report import write_report_files as write_report
 
     summary = convert(reports, output, as_options(options), write_report)
-    warn(summary.warnings)
+    print_warnings(summary.warnings)
     if not options.quiet:
         print(printable(summary.text(options.verbose)))
         if summary.report:
             print(printable(f"\n{summary.report}"))
     for line in summary.unread:
-        complain("error", f"left out: {line}")
+        print_message("error", f"left out: {line}")
     return int(bool(summary.unread))
 
 
-def warn(warnings: Sequence[str]) -> None:
+def print_warnings(warnings: Sequence[str]) -> None:
     for warning in warnings:
-        complain("warning", warning)
+        print_message("warning", warning)
 
 
-def complain(severity: str, text: str) -> None:
+def print_message(severity: str, text: str) -> None:
     print(f"nsys2prv: {severity}: {one_line(text)}", file=sys.stderr)
 
 
@@ -83,9 +83,9 @@ def _list(paths: list[str]) -> int:
 
     signals.raise_ended()
     check_reports("--list", paths)
-    text, warnings = describe_reports(reports_meant(paths))
+    text, warnings = describe_reports(find_reports(paths))
     print(printable(text))
-    warn(warnings)
+    print_warnings(warnings)
     return 0
 
 

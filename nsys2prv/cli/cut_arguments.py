@@ -86,9 +86,9 @@ def make_cut_options(options: argparse.Namespace) -> CutOptions:
         time=options.time,
         region=options.region,
         keep_time=options.keep_time,
-        ranks=words("--ranks", options.ranks),
-        hosts=words("--hosts", options.hosts),
-        devices=words("--devices", options.devices),
+        ranks=split_list("--ranks", options.ranks),
+        hosts=split_list("--hosts", options.hosts),
+        devices=split_list("--devices", options.devices),
         arguments=not options.no_args,
         fields=dict(options.args),
         lines=not options.no_lines,
@@ -110,7 +110,7 @@ def join_kind_options(arguments: list[str]) -> list[str]:
     return joined
 
 
-def words(option: str, lists: Sequence[str]) -> tuple[str, ...]:
+def split_list(option: str, lists: Sequence[str]) -> tuple[str, ...]:
     """Return the entries of lists separated by commas. Raises UsageError for an empty one."""
     found = tuple(word.strip() for text in lists for word in text.split(","))
     if not all(found):

@@ -18,8 +18,8 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import list_some, plural
 from nsys2prv.events import all_kinds
 from nsys2prv.nsight import job_checks
-from nsys2prv.nsight.info import ReportInfo, inspect, pid_of, rank_of_reason, why_not_read
-from nsys2prv.nsight.opening import open_source, prepared
+from nsys2prv.nsight.info import ReportInfo, pid_of, rank_of_reason, read_report_info, why_not_read
+from nsys2prv.nsight.opening import open_source, prepare_export
 
 #: Of the lists of tables.
 WIDTH = 140
@@ -60,7 +60,7 @@ def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
         ]
     )
     infos = [one.info for one in held]
-    return text, [*job_checks.missing_ranks(infos), *job_checks.warnings(infos)] if len(
+    return text, [*job_checks.missing_ranks(infos), *job_checks.job_warnings(infos)] if len(
         infos
     ) > 1 else []
 
@@ -69,8 +69,8 @@ def _looked_at(path: Path) -> _ReportContents:
     if is_archive(path):
         raise Nsys2prvError(f"{path}: is a store; list the reports that it was made of")
     with tempfile.TemporaryDirectory(prefix="nsys2prv-") as folder:
-        export, source = prepared(path, Path(folder) / "export")
-        info = inspect(export, source)
+        export, source = prepare_export(path, Path(folder) / "export")
+        info = read_report_info(export, source)
         with open_source(export) as database:
             counts = {name: count for name in info.parts if (count := database.count(name))}
             kinds = {}

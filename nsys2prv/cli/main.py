@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from nsys2prv._util import signals
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.memory import check_address_space, keep_freed_memory
-from nsys2prv.cli.arguments import parser
+from nsys2prv.cli.arguments import conversion_parser
 from nsys2prv.cli.commands import (
     check_traces_given,
     compare_jobs,
@@ -20,7 +20,7 @@ from nsys2prv.cli.commands import (
     report_job,
     show_clocks,
 )
-from nsys2prv.cli.convert import complain, run
+from nsys2prv.cli.convert import print_message, run_conversion
 from nsys2prv.cli.cut_arguments import join_kind_options
 from nsys2prv.cli.parsing import check_command
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _status(arguments)
     except signals.EndedBySignal as ended:
-        complain("error", str(ended))
+        print_message("error", str(ended))
         return ended.exit_code
     finally:
         signals.ignore()
@@ -56,13 +56,13 @@ def _status(arguments: Sequence[str] | None) -> int:
         sys.stdout.flush()
         return status
     except Nsys2prvError as error:
-        complain("error", str(error))
+        print_message("error", str(error))
         return error.exit_code
     except KeyboardInterrupt:
-        complain("error", "interrupted; nothing was written")
+        print_message("error", "interrupted; nothing was written")
         return 130
     except MemoryError:
-        complain("error", "out of memory; try fewer workers, -j 1")
+        print_message("error", "out of memory; try fewer workers, -j 1")
         return 1
     except BrokenPipeError:
         sys.stderr.close()
@@ -75,14 +75,14 @@ def _status(arguments: Sequence[str] | None) -> int:
 
 
 def _convert(given: list[str]) -> int:
-    options = parser()
-    return run(options.parse_intermixed_args(join_kind_options(given)))
+    options = conversion_parser()
+    return run_conversion(options.parse_intermixed_args(join_kind_options(given)))
 
 
 def _help(arguments: list[str]) -> int:
     """Run `nsys2prv help [COMMAND]`."""
     if not arguments or arguments[0] == "help":
-        parser().print_help()
+        conversion_parser().print_help()
         return 0
     if arguments[0] not in COMMANDS:
         near = get_close_matches(arguments[0].lower(), COMMANDS, 1)

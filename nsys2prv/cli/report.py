@@ -18,9 +18,9 @@ from nsys2prv.analysis.head import machine_line
 from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.rows import SAMPLED
-from nsys2prv.analysis.terminal import Style, lines_left, printed
+from nsys2prv.analysis.terminal import Style, format_results, lines_left
 from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json
-from nsys2prv.cli.cut_arguments import join_kind_options, words
+from nsys2prv.cli.cut_arguments import join_kind_options, split_list
 from nsys2prv.conversion.cut.asked import CutOptions
 from nsys2prv.conversion.job import Job
 from nsys2prv.nsight.opening import is_report
@@ -98,7 +98,7 @@ def add_analysis_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
 
 
-def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, list[str]]:
+def run_report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Run `report` and return its text and the warnings."""
     parser.add_argument(
         "reports",
@@ -158,7 +158,7 @@ def report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[s
         write_whole(options.json, as_json(results, described))
     if options.html:
         write_page(options.html, described, results)
-    return printed(results.values(), heading(described), style, left_out), [
+    return format_results(results.values(), heading(described), style, left_out), [
         str(warning) for warning in described["warnings"]
     ]
 
@@ -205,9 +205,9 @@ def _cut(options: argparse.Namespace) -> dict[str, object]:
         "cut": CutOptions(
             time=options.time,
             region=options.cut_region,
-            ranks=words("--ranks", options.ranks),
-            hosts=words("--hosts", options.hosts),
-            devices=words("--devices", options.devices),
+            ranks=split_list("--ranks", options.ranks),
+            hosts=split_list("--hosts", options.hosts),
+            devices=split_list("--devices", options.devices),
         ),
     }
 
@@ -272,7 +272,7 @@ def write_page(path: Path, described: Mapping[str, object], results: Mapping[str
     write_whole(path, page(described, results))
 
 
-def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, int]:
+def run_diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, int]:
     """Run `diff` and return its text and the exit status."""
     parser.add_argument(
         "--fail-above",
@@ -308,7 +308,7 @@ def diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str
 
         write_whole(options.html, difference_page(name, headline, results))
     status = SLOWER if options.fail_above is not None and more > options.fail_above else 0
-    return printed(results, [headline], Style.of_output(options.full, options.rows)), status
+    return format_results(results, [headline], Style.of_output(options.full, options.rows)), status
 
 
 def _percent(text: str) -> float:
@@ -335,7 +335,7 @@ def write_report_files(
         results, described = opened.analyse(), describe(opened, reports)
     write_whole(path, as_json(results, described))
     page = path.with_suffix(".html")
-    text = printed(results.values(), (), Style.of_output())
+    text = format_results(results.values(), (), Style.of_output())
     try:
         write_page(page, described, results)
     except MissingPackage as missing:

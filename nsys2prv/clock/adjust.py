@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv.clock.gathering import Precedences
-from nsys2prv.clock.hull import Bounds, feasible_region, middle, nearest
+from nsys2prv.clock.hull import Bounds, feasible_region, middle_line, nearest_point
 from nsys2prv.clock.network import SECOND, Network
 from nsys2prv.clock.observations import NOISE, Finding
 
@@ -82,7 +82,7 @@ def estimates_of(net: Network, floors: np.ndarray, cover: float) -> list[Estimat
     return estimates
 
 
-def connect(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
+def connect_parts(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
     """Return parts that no ends connect, connected by bounds in both directions: each along the
     road of the smallest error to a reference.
     """
@@ -161,7 +161,7 @@ def _between(
     first = float(min(bounds.upper_times.min(), bounds.lower_times.min()))
     last = float(max(bounds.upper_times.max(), bounds.lower_times.max()))
     for by in RELAXED:
-        found = middle(bounds.relaxed(by), first, last)
+        found = middle_line(bounds.relaxed(by), first, last)
         if found is not None:
             slope = (found.last - found.first) / max(last - first, 1.0)
             return _Road(
@@ -229,7 +229,9 @@ def _along(
     return result
 
 
-def project(estimates: list[Estimate], orders: Precedences) -> tuple[list[Estimate], list[Finding]]:
+def remove_violations(
+    estimates: list[Estimate], orders: Precedences
+) -> tuple[list[Estimate], list[Finding]]:
     """Return estimates moved as little as removes violations that lie within their own error; what
     is beyond that is taken for wrong data.
     """
@@ -278,7 +280,7 @@ def _moved(
     )
     if not len(corners):
         return estimate
-    first, last = nearest(corners).tolist()
+    first, last = nearest_point(corners).tolist()
     if max(abs(first), abs(last)) > estimate.bound:
         return estimate
     slope = (last - first) / max(estimate.last - estimate.first, 1.0)
@@ -289,7 +291,7 @@ def _moved(
     )
 
 
-def tighten(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
+def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
     """Return bounds no wider than what the hosts' own precedences with their reference leave."""
     reference = np.array([estimate.reference for estimate in estimates])
     slack = _slack(orders)
@@ -360,7 +362,7 @@ FEWEST = 8
 LARGEST_ONE_WAY = 1_000_000_000.0
 
 
-def one_way(
+def move_free_parts(
     estimates: list[Estimate], orders: Precedences, left_out: frozenset[int] = frozenset()
 ) -> list[Estimate]:
     """Return the estimates, with parts moved that are references of their own and violate causality

@@ -151,7 +151,7 @@ PARTS, ENOUGH = 8, 16
 SIGNIFICANT, NOTICED = 5.0, 5_000.0
 
 
-def unsteady(
+def measure_unsteadiness(
     blocks: list[Block], residuals: list[np.ndarray], scale: dict[int, float], hosts: int
 ) -> np.ndarray:
     """Return by host, in ns, how much its ends scatter, if more than is usual, and how far whole

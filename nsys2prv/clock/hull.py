@@ -116,7 +116,7 @@ class MiddleLine(Struct, frozen=True):
     slope_error: float
 
 
-def middle(bounds: Bounds, begin: float, end: float) -> MiddleLine | None:
+def middle_line(bounds: Bounds, begin: float, end: float) -> MiddleLine | None:
     """Return the line amid the bounds; None if they contradict or leave a side open. What a short
     span leaves of the slope is drawn to 0.
     """
@@ -172,7 +172,7 @@ def _centre(corners: np.ndarray, length: float) -> tuple[float, float]:
     return amid - wanted / 2, amid + wanted / 2
 
 
-def nearest(corners: np.ndarray) -> np.ndarray:
+def nearest_point(corners: np.ndarray) -> np.ndarray:
     """Return the point of the convex polygon that is nearest to (0, 0)."""
     after = np.roll(corners, -1, axis=0)
     edges = after - corners

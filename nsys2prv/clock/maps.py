@@ -166,7 +166,7 @@ class Placement(Struct, frozen=True):
     method: str
 
 
-def place(reports: list[ReportClock]) -> list[Placement]:
+def place_reports(reports: list[ReportClock]) -> list[Placement]:
     """Return place every report. One without any clock is UNPLACED, at 0: the caller knows where
     the others' events begin.
     """

@@ -40,7 +40,7 @@ class Match(Struct, frozen=True):
         return int((self.index >= 0).sum())
 
 
-def agreeing(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def compatible_signatures(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return a mask of the signatures that do not contradict each other: 0 is unknown."""
     return (one == other) | (one == 0) | (other == 0)
 
@@ -61,7 +61,7 @@ def similar_shifts(ends: np.ndarray, signatures: np.ndarray) -> list[int]:
     return sorted(shifts)
 
 
-def match(
+def match_sequences(
     ends: np.ndarray,
     signatures: np.ndarray,
     other: np.ndarray,
@@ -150,7 +150,7 @@ def _places(
             first : first + PLACES
         ]
         # Half: a chunk with a call missing in its middle agrees on one side of it only.
-        spreads = np.where(agreeing(signs, known).mean(axis=1) < 0.5, np.inf, spreads)
+        spreads = np.where(compatible_signatures(signs, known).mean(axis=1) < 0.5, np.inf, spreads)
     places = np.argsort(spreads, kind="stable")[:CANDIDATES]
     return [first + int(place) for place in places if np.isfinite(spreads[place])]
 
@@ -171,7 +171,7 @@ def _grow(
     low, high = begin, begin + length
     while True:
         part = slice(low, high)
-        index, misfit = nearest(
+        index, misfit = nearest_partners(
             ends[part] * (1 + slope) + offset, signatures[part], other, other_signatures
         )
         found = (index >= 0) & (np.abs(misfit) <= max(4 * spread, usual))
@@ -185,15 +185,17 @@ def _grow(
             break
         width = high - low
         low, high = max(0, low - width // 2 - 1), min(len(ends), high + width // 2 + 1)
-    index, misfit = nearest(ends * (1 + slope) + offset, signatures, other, other_signatures)
+    index, misfit = nearest_partners(
+        ends * (1 + slope) + offset, signatures, other, other_signatures
+    )
     found = (index >= 0) & (np.abs(misfit) <= max(6 * spread, usual))
     if found.sum() < FEWEST or not _tighter_than_chance(np.abs(misfit[found]), other, index[found]):
         return None
     index = np.where(found, index, -1)
-    return Match(mutual(index, np.abs(misfit)), spread_of(misfit[found]))
+    return Match(keep_mutual(index, np.abs(misfit)), spread_of(misfit[found]))
 
 
-def nearest(
+def nearest_partners(
     times: np.ndarray, signatures: np.ndarray, other: np.ndarray, other_signatures: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the index of the nearest other time with an agreeing signature of the two around (-1
@@ -202,8 +204,8 @@ def nearest(
     after = np.clip(np.searchsorted(other, times), 0, len(other) - 1)
     before = np.maximum(after - 1, 0)
     late, early = other[after] - times, other[before] - times
-    late = np.where(agreeing(other_signatures[after], signatures), late, np.inf)
-    early = np.where(agreeing(other_signatures[before], signatures), early, np.inf)
+    late = np.where(compatible_signatures(other_signatures[after], signatures), late, np.inf)
+    early = np.where(compatible_signatures(other_signatures[before], signatures), early, np.inf)
     index, misfit = (
         np.where(np.abs(early) <= np.abs(late), before, after),
         np.where(np.abs(early) <= np.abs(late), early, late),
@@ -220,7 +222,7 @@ def _tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.ndarr
     return bool(np.median(misfits / np.maximum(around, 1.0)) < 0.25)
 
 
-def mutual(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
+def keep_mutual(index: np.ndarray, misfit: np.ndarray) -> np.ndarray:
     """Return each partner only for the nearest of those that chose it."""
     order = np.lexsort((misfit, index))
     again = np.zeros(len(index), bool)
@@ -350,7 +352,7 @@ def _rival_shifts(ends: np.ndarray, signatures: np.ndarray, width: float) -> lis
     )
     fits = []
     for shift in shifts:
-        if agreeing(signatures[shift:], signatures[:-shift]).mean() < AGREEING:
+        if compatible_signatures(signatures[shift:], signatures[:-shift]).mean() < AGREEING:
             continue
         misfit = (
             np.abs(np.diff(ends[shift:] - ends[:-shift]))

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.clock.blocks import Block, Link, unsteady
+from nsys2prv.clock.blocks import Block, Link, measure_unsteadiness
 from nsys2prv.clock.observations import DRIFT_PRIOR, NOISE, spread_of
 
 SECOND = 1e9
@@ -92,7 +92,7 @@ def solve(blocks: list[Block], links: list[Link], hosts: int) -> Network:
         covariance,
         _hops(blocks, reference),
         *_observed(blocks, residuals, hosts),
-        unsteady(blocks, residuals, scale, hosts),
+        measure_unsteadiness(blocks, residuals, scale, hosts),
         scale,
     )
 

@@ -18,9 +18,9 @@ from nsys2prv.clock.gathering import GatheredCalls, downsample, per_host
 from nsys2prv.clock.matching import (
     FEWEST,
     SURE,
-    agreeing,
     certainty_of_match,
     certainty_of_order,
+    compatible_signatures,
     rival_distances,
 )
 from nsys2prv.clock.observations import NOISE, Noise, line_through
@@ -81,7 +81,7 @@ class _Calls(Struct, dict=True):
         return sorted(self.places[one].keys() & self.places[other].keys())
 
 
-def pool(gathered: GatheredCalls, hosts: int, error: float) -> Pool:
+def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> Pool:
     """Return place hosts that no settled collectives connect. error: of the clocks as placed, ns."""
     part = settled = _parts(gathered.rows, hosts)
     part = part.copy()
@@ -169,7 +169,7 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
         at
         for at, (a, b) in enumerate(zip(mine, theirs, strict=True))
         if len(a) == len(b)
-        and agreeing(calls.signature[a], calls.signature[b]).all()
+        and compatible_signatures(calls.signature[a], calls.signature[b]).all()
         and (calls.all[a] == calls.all[b]).all()
     ]
     if even:

@@ -17,12 +17,12 @@ from nsys2prv.clock.matching import (
     FEW,
     FEWEST,
     SURE,
-    agreeing,
     certainty_of_match,
     certainty_of_order,
-    match,
-    mutual,
-    nearest,
+    compatible_signatures,
+    keep_mutual,
+    match_sequences,
+    nearest_partners,
     rival_distances,
 )
 from nsys2prv.clock.observations import (
@@ -308,7 +308,7 @@ def pair_calls(
     count = len(member)
     even = (
         count == len(reference)
-        and agreeing(member.signature, reference.signature).mean() >= 0.99
+        and compatible_signatures(member.signature, reference.signature).mean() >= 0.99
         and bool((member.all == reference.all).all())
     )
     if even:
@@ -341,10 +341,10 @@ def _by_time(member: CallSequence, reference: CallSequence, error: float) -> np.
     far = float(np.median(np.diff(reference.end[other]))) / 4
     if far < error:
         return None
-    index, late = nearest(
+    index, late = nearest_partners(
         member.end[own], member.signature[own], reference.end[other], reference.signature[other]
     )
-    index = mutual(np.where(np.abs(late) < far, index, -1), np.abs(late))
+    index = keep_mutual(np.where(np.abs(late) < far, index, -1), np.abs(late))
     met = index >= 0
     inside = (member.end[own] > reference.end[other[0]] - far) & (
         member.end[own] < reference.end[other[-1]] + far
@@ -399,7 +399,7 @@ def _by_ends(
     own, other = _by_end(member), _by_end(reference)
     if min(len(own), len(other)) < FEWEST:
         return None, FEW_CALLS
-    found = match(
+    found = match_sequences(
         member.end[own],
         member.signature[own],
         reference.end[other],
@@ -436,7 +436,7 @@ def _by_ends(
     if len(shifts) == 1:
         shifted = np.arange(len(ordinals)) + shifts[0]
         inside = (shifted >= 0) & (shifted < len(reference))
-        fits = inside & agreeing(
+        fits = inside & compatible_signatures(
             member.signature, reference.signature[np.clip(shifted, 0, len(reference) - 1)]
         )
         if fits[inside].mean() >= AGREEING:

@@ -17,12 +17,12 @@ from nsys2prv.clock.adjust import (
     ONE_WAY,
     UTC,
     Estimate,
-    connect,
+    connect_parts,
     drop_needless_corrections,
     estimates_of,
-    one_way,
-    project,
-    tighten,
+    move_free_parts,
+    remove_violations,
+    tighten_bounds,
 )
 from nsys2prv.clock.blocks import blocks_of, links_of
 from nsys2prv.clock.gathering import OPEN, GatheredCalls, gather_calls, merge_groups, precedences
@@ -35,15 +35,15 @@ from nsys2prv.clock.observations import (
     pivot_of,
     span_of,
 )
-from nsys2prv.clock.pooling import Pool, pool
+from nsys2prv.clock.pooling import Pool, pool_calls
 from nsys2prv.clock.sequences import UTC_ERROR
 from nsys2prv.clock.verdict import (
     Sample,
     Verdict,
-    judge,
+    drop_misfits,
+    judge_corrections,
     residual_samples,
     split_by_component,
-    without_misfits,
 )
 
 #: What is matched rightly contradicts the clocks by no more than this beside ten times their error,
@@ -139,7 +139,7 @@ def solve_clocks(
     ascending by source and group.
     """
     told = merge_groups(parts)
-    pooled = pool(told, hosts, UTC_ERROR)
+    pooled = pool_calls(told, hosts, UTC_ERROR)
     rows, groups = _with_pooled(told, pooled)
     # What could not be told of one group matters only where all of them do not place the host
     # either.
@@ -152,18 +152,18 @@ def solve_clocks(
     net, floors, found = _network(rows, groups, hosts)
     findings += found
     used = orders.of(~orders.held)
-    estimates = connect(
+    estimates = connect_parts(
         [_doubted(estimate, pooled.doubt) for estimate in estimates_of(net, floors, COVER)], used
     )
-    estimates, found = project(estimates, used)
+    estimates, found = remove_violations(estimates, used)
     findings += found
     left_out = frozenset(
         finding.clock for finding in findings if finding.kind in ("steep", "unfit")
     )
     doubtful = pooled.doubt > 0
     estimates = drop_needless_corrections(
-        one_way(
-            tighten(estimates, used.of(~(doubtful[used.before] | doubtful[used.after]))),
+        move_free_parts(
+            tighten_bounds(estimates, used.of(~(doubtful[used.before] | doubtful[used.after]))),
             used,
             left_out,
         ),
@@ -181,7 +181,7 @@ def solve_clocks(
     offset, drift = np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
     sent = precedences(rows.clear(), messages, pivot)
     limit = np.array([np.inf if e.method == UTC else MISFIT + 10 * e.bound for e in estimates])
-    rows, sent, misfits = without_misfits(rows, sent, offset, drift, limit)
+    rows, sent, misfits = drop_misfits(rows, sent, offset, drift, limit)
     if misfits:
         findings.append(
             Finding(
@@ -190,13 +190,13 @@ def solve_clocks(
                 misfits,
             )
         )
-    verdict = judge(rows, sent, offset, drift)
+    verdict = judge_corrections(rows, sent, offset, drift)
     # What is placed by UTC alone tells nothing against the corrections of the others.
     part = np.array([e.reference for e in estimates])
     own = (
         verdict
         if (part == 0).all()
-        else judge(*split_by_component(rows, sent, part), offset, drift)
+        else judge_corrections(*split_by_component(rows, sent, part), offset, drift)
     )
     met = told.hosts | frozenset(np.concatenate([messages.sender, messages.receiver]).tolist())
     findings += _unconnected_hosts(estimates, met, pooled)

@@ -64,7 +64,7 @@ class Verdict(Struct, frozen=True):
         ).total
 
 
-def judge(
+def judge_corrections(
     hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray
 ) -> Verdict:
     """Return what corrections violate, before and after. hosts: of per_host. messages: of messages
@@ -78,7 +78,7 @@ def judge(
     return Verdict(before[False], after[False], before[True], after[True])
 
 
-def without_misfits(
+def drop_misfits(
     hosts: pl.DataFrame,
     messages: Precedences,
     offset: np.ndarray,

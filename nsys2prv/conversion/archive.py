@@ -36,7 +36,7 @@ from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.extraction import Settings
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.job_checks import same, session
+from nsys2prv.nsight.job_checks import are_copies, session_key
 from nsys2prv.store.packing import unpack
 from nsys2prv.store.task_result import TaskResult
 
@@ -225,11 +225,11 @@ def check_no_duplicate_reports(held: Sequence[tuple[ReportInfo, Path]]) -> None:
     """Raise one clear line where two files, one of them a store, hold the same report."""
     seen: dict[Hashable, list[tuple[ReportInfo, Path]]] = {}
     for info, path in held:
-        if (begun := session(info)) is None:
+        if (begun := session_key(info)) is None:
             continue
         alike = seen.setdefault(begun, [])
         for other, place in alike:
-            if place != path and same(other, info):
+            if place != path and are_copies(other, info):
                 raise Nsys2prvError(f"{path}: holds {info.name}, which {place} holds too")
         alike.append((info, path))
 

@@ -35,7 +35,7 @@ from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.catalogue.counters import Metric, counter_codes
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.report_files import reports_meant
+from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.paraver import memory, records
 from nsys2prv.paraver.event_types import codes_of, counter_types, event_types
 from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput, trace_paths
@@ -69,7 +69,7 @@ def convert(
     :func:`nsys2prv.cli.report.write_report_files` does.
     """
     plan = Plan.of(options)
-    reports = reports_meant([reports] if isinstance(reports, str | Path) else reports)
+    reports = find_reports([reports] if isinstance(reports, str | Path) else reports)
     outputs = _list_outputs(output, options.compress)
     prv = outputs[0]
     further = [
@@ -82,7 +82,7 @@ def convert(
     )
     # A clock file that is given, of an earlier trace of the same name, stays as it is.
     everything = [path for path in (*outputs, *further) if not is_one_of(path, [options.align])]
-    engines.check(options.engine, options.scheduler)
+    engines.check_engine(options.engine, options.scheduler)
     try:
         with engines.workers(options.engine, options.jobs, options.scheduler) as pool:
             _check_outputs(output, outputs, options.tmp)

@@ -22,7 +22,7 @@ from nsys2prv.conversion.archive import MANIFEST, ArchivedReport, ArchiveManifes
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import OpenedReports, find_spans, open_reports, read_all
 from nsys2prv.conversion.summary import warn_of_far_rows
-from nsys2prv.nsight.report_files import unchanged
+from nsys2prv.nsight.report_files import ensure_unchanged
 from nsys2prv.nsight.sqlite import has_log
 from nsys2prv.store.packing import pack
 from nsys2prv.store.task_result import TaskResult
@@ -38,7 +38,7 @@ def extract_to(
     """
     plan, target = Plan.of(options), Path(store)
     _check_target(target)
-    engines.check(options.engine, options.scheduler)
+    engines.check_engine(options.engine, options.scheduler)
     try:
         with (
             engines.workers(options.engine, options.jobs, options.scheduler) as pool,
@@ -46,7 +46,9 @@ def extract_to(
             working_folder(staging, options.tmp) as folder,
             pool.ended(),
         ):
-            with unchanged([Path(report) for report in reports if not has_log(Path(report))]):
+            with ensure_unchanged(
+                [Path(report) for report in reports if not has_log(Path(report))]
+            ):
                 found = open_reports(reports, plan, folder, pool, options.quiet)
                 if found.stored:
                     raise UsageError(

@@ -18,8 +18,8 @@ from nsys2prv.events.cpu import check_callstack
 from nsys2prv.events.extraction import Settings
 from nsys2prv.events.names.classes import load_rules
 from nsys2prv.events.names.nvtx import load_rules as load_nvtx_rules
-from nsys2prv.events.selection import Selection, least_durations, select
-from nsys2prv.paraver.values import base_names
+from nsys2prv.events.selection import Selection, least_durations, select_kinds
+from nsys2prv.paraver.values import read_base_names
 
 
 class Options(Struct, frozen=True):
@@ -111,8 +111,8 @@ class Plan(Struct, frozen=True):
             raise UsageError(
                 "--causal moves ranks against each other, --align none leaves them as they are: give one of them"
             )
-        base = base_names(options.base_pcf) if options.base_pcf else None
-        selection, cut = add_regions(select(kinds, options.demanded), CutPlan.of(options.cut))
+        base = read_base_names(options.base_pcf) if options.base_pcf else None
+        selection, cut = add_regions(select_kinds(kinds, options.demanded), CutPlan.of(options.cut))
         return cls(
             selection,
             settings,

@@ -19,7 +19,7 @@ from nsys2prv._util.engines import alone
 from nsys2prv._util.engines.pool import Pool, worth_parallelizing
 from nsys2prv._util.errors import Detail, NothingToWrite, Nsys2prvError, Unreadable
 from nsys2prv._util.progress import Progress
-from nsys2prv.clock.maps import ClockMap, Placement, ReportClock, place
+from nsys2prv.clock.maps import ClockMap, Placement, ReportClock, place_reports
 from nsys2prv.clock.record import ClockRecord
 from nsys2prv.conversion import archive, derive, device_states
 from nsys2prv.conversion import reading as extract
@@ -48,7 +48,7 @@ from nsys2prv.events.reasons import reason_text
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.report_files import unchanged
+from nsys2prv.nsight.report_files import ensure_unchanged
 from nsys2prv.nsight.sqlite import has_log
 from nsys2prv.paraver import object_model
 from nsys2prv.paraver import values as name_model
@@ -123,7 +123,7 @@ def _prepare(
 ) -> Job:
     """Return the same. Raises Unreadable where reading fails at one report of several."""
     paths = [Path(report) for report in reports]
-    with unchanged([path for path in paths if not has_log(path)]):
+    with ensure_unchanged([path for path in paths if not has_log(path)]):
         found = open_reports(reports, plan, folder, pool, quiet)
         results = [result for _, result in read_all(found, folder, archive.run_reading_task)]
         spans = find_spans(found, results, folder)
@@ -135,8 +135,8 @@ def _prepare(
         ]
         reading = _Reading(
             found.infos,
-            place(clocks),
-            _add_clock_kinds(found, place(clocks), spans, folder),
+            place_reports(clocks),
+            _add_clock_kinds(found, place_reports(clocks), spans, folder),
             folder,
             found.workers,
             results,
@@ -194,7 +194,7 @@ def _add_clock_kinds(
     if not any(result.runs for result in results):
         return plan
     machines = [placement.machine for placement in placements]
-    model = object_model.build(
+    model = object_model.build_object_model(
         found.infos,
         machines,
         [(result.report, key) for result in reading.results for key in result.objects],
@@ -270,7 +270,7 @@ def open_reports(
             for info in infos
             for part in _list_wanted_parts(info, plan.selection.kinds)
         )
-        warnings += job_checks.warnings(infos)
+        warnings += job_checks.job_warnings(infos)
     return OpenedReports(
         infos,
         plan,
@@ -351,7 +351,7 @@ def _make_job(reading: _Reading) -> Job:
     machines = [placement.machine for placement in reading.placements]
     seen = [(result.report, key) for result in reading.results for key in result.objects]
     gpus = device_states.find_devices(reading.infos, machines, seen, reading.plan.selection)
-    model = object_model.build(reading.infos, machines, [*seen, *gpus])
+    model = object_model.build_object_model(reading.infos, machines, [*seen, *gpus])
     clocks = [placement.map for placement in reading.placements]
     reading.results, notes = device_model.deduplicate_device_samples(
         reading.results, model.rows, clocks
@@ -429,7 +429,7 @@ def _name_values(reading: _Reading) -> dict[str, name_model.NameValues]:
     for result in reading.results:
         for name_set, found in result.names.items():
             met.setdefault(name_set, {})[result.task] = name_model.NameFile(found, result.domains)
-    return name_model.assign(catalogue().name_sets, met, labellers, reading.plan.base or {})
+    return name_model.assign_values(catalogue().name_sets, met, labellers, reading.plan.base or {})
 
 
 def _align_clocks(reading: _Reading, model: object_model.ObjectModel) -> Timeline:
@@ -497,7 +497,7 @@ def _find_states(
     from nsys2prv.relations import thread_states
 
     threads = {result.task: find_threads(result, model) for result in reading.results}
-    tasks = thread_states.plan(
+    tasks = thread_states.plan_state_tasks(
         reading.results,
         model.rows,
         threads,

@@ -21,8 +21,8 @@ from nsys2prv.events.kind import Account, EventKind, Index
 from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
 from nsys2prv.events.nccl_regions import RegionIndex, save_regions
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.info import ReportInfo, inspect
-from nsys2prv.nsight.opening import open_source, prepared
+from nsys2prv.nsight.info import ReportInfo, read_report_info
+from nsys2prv.nsight.opening import open_source, prepare_export
 from nsys2prv.nsight.source import Part, Shared
 from nsys2prv.store.runs import SpillWriter
 from nsys2prv.store.task_result import TaskResult
@@ -63,7 +63,7 @@ def first_report_name(task: Sequence[Export | Nsys2prvError]) -> str:
 
 def _inspect(path: Path, source: Path) -> ReportInfo | Nsys2prvError:
     try:
-        return inspect(path, source)
+        return read_report_info(path, source)
     except Nsys2prvError as error:
         return error
 
@@ -78,7 +78,7 @@ def _inspection_tasks(
     size = 0
     for number, path in enumerate(paths):
         try:
-            export = prepared(path, folder / f"export-{number}")
+            export = prepare_export(path, folder / f"export-{number}")
             portion.append(export)
             size += count_bytes(export[0])
             made = export[0] != path

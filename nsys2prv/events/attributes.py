@@ -73,7 +73,7 @@ def registered_string_names(extraction: Extraction, name_set: str, ids: np.ndarr
 GREATEST = np.iinfo(np.int64).max - 1
 
 
-def pivot(
+def counters_of_samples(
     extraction: Extraction,
     layout: str,
     object_: int,
@@ -104,7 +104,7 @@ def pivot(
     return Counters(layout, time[begins], object_, metrics, values)
 
 
-def intervals(
+def samples_with_ends(
     extraction: Extraction,
     start: np.ndarray,
     end: np.ndarray,
@@ -135,7 +135,7 @@ def not_negative(extraction: Extraction, values: np.ndarray) -> np.ndarray:
     return np.clip(values, 0, GREATEST) if negative or great else values
 
 
-def groups(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
+def group_rows(keys: np.ndarray) -> list[tuple[int, np.ndarray | slice]]:
     """Return the distinct keys, each with its rows."""
     distinct, codes = factorize(keys)
     if len(distinct) == 1:

@@ -17,7 +17,7 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import POINTS, EventKind, Reading, Rows
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import PROCESS_MASK, pid_of
-from nsys2prv.nsight.job_checks import profiled
+from nsys2prv.nsight.job_checks import profiled_processes
 from nsys2prv.nsight.source import NULL, Columns, Part
 
 #: So many other processes are counted by name; a whole machine has hundreds.
@@ -30,7 +30,7 @@ def keep_profiled(extraction: Extraction, columns: Columns) -> Columns:
     """
     own = extraction.state_between_parts.get("profiled")
     if own is None:
-        own = extraction.state_between_parts["profiled"] = profiled(extraction.database)
+        own = extraction.state_between_parts["profiled"] = profiled_processes(extraction.database)
     tids = columns["globalTid"]
     pids, codes = factorize(np.where(tids == NULL, 0, tids & PROCESS_MASK))
     wanted = np.array([not own or int(pid) in own for pid in pids], bool)

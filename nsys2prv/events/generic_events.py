@@ -16,13 +16,13 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.events import metrics as gpu_metrics
-from nsys2prv.events.attributes import groups, not_negative, pivot
+from nsys2prv.events.attributes import counters_of_samples, group_rows, not_negative
 from nsys2prv.events.catalogue.counters import Metric, known_label, labels_of
 from nsys2prv.events.extraction import GPU, SOURCE, DeviceKey, Extraction
 from nsys2prv.events.kind import POINTS, Counters, EventKind
 from nsys2prv.events.metrics import FLOAT_DECIMALS, FLOATING, scale_fraction, to_unsigned
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.source import NULL, Part, Source, decoded
+from nsys2prv.nsight.source import NULL, Part, Source, decode_texts
 
 EVENTS, DATA, FIELDS = "GENERIC_EVENTS", "GENERIC_EVENT_DATA", "GENERIC_EVENT_TYPE_FIELDS"
 LAYOUT = "generic_counter"
@@ -69,7 +69,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
     time, field_of, whole, fraction, real = (
         frame[name].to_numpy() for name in ("time", "field", "whole", "fraction", "real")
     )
-    for number, rows in groups(frame["type"].to_numpy()):
+    for number, rows in group_rows(frame["type"].to_numpy()):
         source = sources.get(
             number,
             EventSource(
@@ -112,7 +112,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
             for label, (_, exact) in zip(labels, names, strict=True)
         )
         object_ = extraction.device(DeviceKey(SOURCE, source.row))
-        yield pivot(
+        yield counters_of_samples(
             extraction, LAYOUT, object_, time[rows], codes, metrics, not_negative(extraction, value)
         )
 
@@ -135,7 +135,7 @@ def _gpu_records(
             value[rows] = to_unsigned(value[rows], "Hz")
     object_ = extraction.device(DeviceKey(GPU, number=number & 0xFF))
     metrics = tuple(Metric(label) for label in labels)
-    return pivot(
+    return counters_of_samples(
         extraction,
         gpu_metrics.GPU_LAYOUT,
         object_,
@@ -191,7 +191,7 @@ def _from_json(database: Source, part: Part) -> pl.DataFrame:
         f"FROM {database.rows_of(part)} e, json_tree(CASE WHEN json_valid(e.data) THEN e.data END) j "
         f"WHERE j.key IS NOT NULL AND {number}"
     )
-    return frame.with_columns(pl.col("real").cast(pl.Boolean), field=decoded(frame["field"]))
+    return frame.with_columns(pl.col("real").cast(pl.Boolean), field=decode_texts(frame["field"]))
 
 
 def _sources(database: Source) -> dict[int, EventSource]:

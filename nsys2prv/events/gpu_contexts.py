@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import OPEN, factorize
-from nsys2prv.events.attributes import groups, optional
+from nsys2prv.events.attributes import group_rows, optional
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import POINTS, EventKind, RowRules, Rows, SelectionRules
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import pid_of
-from nsys2prv.nsight.source import NULL, Columns, Part, quoted
+from nsys2prv.nsight.source import NULL, Columns, Part, quote_name
 
 TABLES = ("GPU_CONTEXT_SWITCH_EVENTS", "FECS_EVENTS")
 SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
@@ -50,7 +50,7 @@ def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     if extraction.least:
         long = extraction.long_enough(columns["timestamp"], np.where(ends == OPEN, NULL, ends))
         columns, ends = columns.where(long), ends[long]
-    for gpu, rows in groups(columns["gpuId"]):
+    for gpu, rows in group_rows(columns["gpuId"]):
         pids, codes = factorize(columns["globalPid"][rows])
         begin = columns["timestamp"][rows]
         device = extraction.device(DeviceKey(GPU_CONTEXTS, number=max(gpu, 0)))
@@ -78,7 +78,7 @@ def _ends(extraction: Extraction, table: str, begins: Columns) -> np.ndarray:
     """Return when each context leaves the GPU (local ns), OPEN for those that stay."""
     low, high = int(begins["timestamp"].min()), int(begins["timestamp"].max())
     keys = ", ".join(f"CAST(coalesce({name}, 0) AS INTEGER) AS {name}" for name in KEY)
-    wanted = f"FROM {quoted(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}, {ENGINE_RESET}) AND typeof(timestamp) = 'integer'"
+    wanted = f"FROM {quote_name(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}, {ENGINE_RESET}) AND typeof(timestamp) = 'integer'"
     # Behind the last begin one moment of each context suffices: memory is that of the rows around
     # this part.
     moments = extraction.database.select(
@@ -121,7 +121,7 @@ def _next(asked: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -> np
 def _count_earlier(extraction: Extraction, table: str) -> None:
     """Count as dropped the contexts whose first row in the table is a switch out."""
     first = (
-        f"SELECT tag, min(timestamp) FROM {quoted(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}) "
+        f"SELECT tag, min(timestamp) FROM {quote_name(table)} WHERE tag IN ({SAVE_END}, {RESTORE_START}) "
         "GROUP BY gpuId, vmId, contextId"
     )
     count = extraction.database.query(f"SELECT count(*) FROM ({first}) WHERE tag = {SAVE_END}")[0][

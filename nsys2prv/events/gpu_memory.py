@@ -16,7 +16,7 @@ from nsys2prv.events.attributes import (
 )
 from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
 from nsys2prv.events.kind import POINTS, EventKind, Index, Indexes, RowRules, Rows
-from nsys2prv.nsight.source import NULL, Columns, Part, decoded
+from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts
 
 USAGE, POOLS = "CUDA_GPU_MEMORY_USAGE_EVENTS", "CUDA_GPU_MEMORY_POOL_EVENTS"
 #: memoryOperationType, ENUM_CUDA_DEV_MEM_EVENT_OPER.
@@ -34,7 +34,7 @@ POOL_FIELDS = {
 FACTS = "gpu_memory"
 
 
-def usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
+def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
         part,
         (
@@ -65,7 +65,7 @@ def usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
         FACTS,
         {
             "time_at": columns["start"],
-            "object_gpu": gpus(extraction, columns["globalPid"], columns["deviceId"]),
+            "object_gpu": gpu_objects(extraction, columns["globalPid"], columns["deviceId"]),
             "process": columns["globalPid"],
             "address": columns["address"],
             "bytes": size,
@@ -91,7 +91,7 @@ def usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
 
 
-def pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
+def extract_pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
         part,
         (
@@ -122,7 +122,7 @@ def pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
 
 
-def gpus(extraction: Extraction, process: np.ndarray, device: np.ndarray) -> np.ndarray:
+def gpu_objects(extraction: Extraction, process: np.ndarray, device: np.ndarray) -> np.ndarray:
     """Return objects of physical GPUs by globalPid and CUDA ordinal, which is taken for the GPU's
     number where the report does not tell it.
     """
@@ -163,7 +163,7 @@ def _variables(extraction: Extraction, columns: Columns) -> np.ndarray:
     if not named.any():
         return np.full(columns.rows, ABSENT)
     result = np.full(columns.rows, ABSENT)
-    result[named] = extraction.name("memory_variable", codes[named], text=decoded(distinct))
+    result[named] = extraction.name("memory_variable", codes[named], text=decode_texts(distinct))
     return result
 
 
@@ -220,7 +220,7 @@ def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
         "gpu_page_fault",
         columns["start"],
         columns["end"],
-        gpus(extraction, columns["globalPid"], columns["deviceId"]),
+        gpu_objects(extraction, columns["globalPid"], columns["deviceId"]),
         {
             "access": enum_value(access, LAST_ACCESS, UNKNOWN_ACCESS),
             "faults": number_or_zero(columns["numberOfPageFaults"]),
@@ -235,7 +235,7 @@ KINDS = (
         "host thread; memory in use: physical GPU",
         (USAGE,),
         ("memory_usage",),
-        usage,
+        extract_usage,
         rows=POINTS,
         indexes=Indexes(needs=(Index.LAUNCHES,)),
     ),
@@ -245,7 +245,7 @@ KINDS = (
         "host thread",
         (POOLS,),
         ("memory_pool",),
-        pools,
+        extract_pools,
         groups=("memory_usage",),
         rows=POINTS,
         indexes=Indexes(needs=(Index.LAUNCHES,)),

@@ -10,7 +10,13 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.events.attributes import groups, intervals, not_negative, optional, pivot
+from nsys2prv.events.attributes import (
+    counters_of_samples,
+    group_rows,
+    not_negative,
+    optional,
+    samples_with_ends,
+)
 from nsys2prv.events.catalogue.counters import Metric, labels_of, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import POINTS, Counters, EventKind, Rows
@@ -38,7 +44,7 @@ def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     if not columns.rows:
         return
     named = metric_names(extraction.database)
-    for source, rows in groups(columns["typeId"]):
+    for source, rows in group_rows(columns["typeId"]):
         time, ids, value = columns[clock][rows], columns["metricId"][rows], columns["value"][rows]
         lacking = value == NULL
         if lacking.any():
@@ -78,7 +84,7 @@ def _records(
                 else to_unsigned(value[rows], unit)
             )
     object_ = extraction.device(DeviceKey(GPU, number=0 if source == NULL else source & 0xFF))
-    return pivot(
+    return counters_of_samples(
         extraction,
         GPU_LAYOUT,
         object_,
@@ -191,13 +197,15 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     (devices, ports), port_of = factorize_together(columns["globalId"], columns["portId"])
     kind = NIC if part.table == NICS else SWITCH
     names = _device_names(extraction, kind)
-    for number, rows in groups(port_of):
+    for number, rows in group_rows(port_of):
         port = int(ports[number])
         key = _key(kind, names.get(int(devices[number]), ""), int(devices[number]), port)
-        time, series, values = intervals(
+        time, series, values = samples_with_ends(
             extraction, start[rows], end[rows], metric[rows], value[rows]
         )
-        yield pivot(extraction, NIC_LAYOUT, extraction.device(key), time, series, metrics, values)
+        yield counters_of_samples(
+            extraction, NIC_LAYOUT, extraction.device(key), time, series, metrics, values
+        )
 
 
 def _capture_begin(extraction: Extraction) -> int:
@@ -261,7 +269,7 @@ def _congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(part, ("start", "globalId", "congestionType", *PACKET.values()))
     names = _device_names(extraction, SWITCH)
     devices, device_of = factorize(columns["globalId"])
-    for number, rows in groups(device_of):
+    for number, rows in group_rows(device_of):
         start, kind = columns["start"][rows], columns["congestionType"][rows]
         fields = {field: optional(columns[column][rows]) for field, column in PACKET.items()}
         fields["type"] = np.where(np.isin(kind, KNOWN_CONGESTION), kind, OTHER_CONGESTION)
@@ -306,14 +314,16 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     )
     metrics = tuple(Metric(label, FLOAT_DECIMALS if computed else 0) for label in labels)
     components = _components(extraction.database)
-    for found, rows in groups(component):
+    for found, rows in group_rows(component):
         key = DeviceKey(
             SOURCE, components.get(found, "CPU" if found == NULL else f"CPU component {found}")
         )
-        time, series, values = intervals(
+        time, series, values = samples_with_ends(
             extraction, start[rows], end[rows], codes[rows], value[rows]
         )
-        yield pivot(extraction, layout, extraction.device(key), time, series, metrics, values)
+        yield counters_of_samples(
+            extraction, layout, extraction.device(key), time, series, metrics, values
+        )
 
 
 def _rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:

@@ -19,7 +19,7 @@ from nsys2prv.events.names.calls import (
     kernel_operation,
     operation_of,
 )
-from nsys2prv.events.nccl_payloads import payloads
+from nsys2prv.events.nccl_payloads import read_payloads
 from nsys2prv.events.nccl_regions import SAID, KernelUnits
 from nsys2prv.events.nvtx import PUSHPOP, STARTEND, TABLE, nccl_condition, range_names, texts_of
 from nsys2prv.nsight.info import PROCESS_MASK
@@ -66,16 +66,16 @@ def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
         if not columns.rows:
             return
         ranges = range_names(extraction, columns, "range")
-        said = payloads(extraction, columns)
+        said = read_payloads(extraction, columns)
         texts, text_codes = texts_of(extraction, columns)
-        operation = operations(texts)[text_codes]
+        operation = operation_values(texts)[text_codes]
         if layout == "nccl_call":
             _index(
                 extraction, columns["globalTid"], columns["start"], columns["end"], operation, said
             )
         fields = {**ranges.fields, **{field: said[name] for field, name in RECORDED.items()}}
         fields["operation"] = np.where(operation == 0, ABSENT, operation)
-        fields["communicator"] = communicators(extraction, said["communicator"])
+        fields["communicator"] = communicator_names(extraction, said["communicator"])
         if layout == "nccl_operation":
             fields["any_domain"] = fields["range"]
         wanted = ranges.wanted
@@ -93,12 +93,12 @@ def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
     return extract
 
 
-def operations(texts: pl.Series) -> np.ndarray:
+def operation_values(texts: pl.Series) -> np.ndarray:
     """Return nccl_operation values of the catalogue by the names of ranges; 0 for other ranges."""
     return np.fromiter(map(operation_of, texts.to_list()), np.int64, len(texts))
 
 
-def communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray:
+def communicator_names(extraction: Extraction, hashes: np.ndarray) -> np.ndarray:
     """Return local name indices of communicators by the bits of their hash; ABSENT where there is
     none.
     """
@@ -241,7 +241,7 @@ def attach_payloads(
     said = {field: tied[name] for field, name in FIELDS.items()}
     # A kernel of several operations has no number of its own.
     said["sequence"] = np.where(tied["fused"] == 1, said["sequence"], ABSENT)
-    return {**said, "communicator": communicators(extraction, tied["communicator"])}
+    return {**said, "communicator": communicator_names(extraction, tied["communicator"])}
 
 
 def _messages(extraction: Extraction, tied: KernelUnits, facts: dict[str, np.ndarray]) -> None:

@@ -24,7 +24,7 @@ from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.catalogue.counters import values_of
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.source import NULL, Columns, Source, decoded
+from nsys2prv.nsight.source import NULL, Columns, Source, decode_texts
 
 #: Field -> the names it has: NCCL's own payload entries first, then those of the advanced trace.
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
@@ -42,7 +42,7 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "sequence": ("seqNumber",),
     "channel": ("channelId",),
 }
-#: What :func:`payloads` returns: ABSENT where a row lacks it; communicators as the bits of their
+#: What :func:`read_payloads` returns: ABSENT where a row lacks it; communicators as the bits of their
 #: hash, 0 where lacking.
 FIELDS = (
     "communicator",
@@ -118,7 +118,7 @@ _FIELD_OF = {
 }
 
 
-def payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
+def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
     """Return the payload fields of rows read with eventId, jsonTextId, globalTid and the texts
     jsonText and binaryData.
     """
@@ -157,7 +157,7 @@ def _json(extraction: Extraction, columns: Columns) -> _Payloads:
     codes, found = columns.texts["jsonText"]
     inline = found.series
     ids, id_codes = factorize(columns["jsonTextId"])
-    texts = pl.concat([decoded(inline), pl.Series(extraction.strings(ids), dtype=pl.String)])
+    texts = pl.concat([decode_texts(inline), pl.Series(extraction.strings(ids), dtype=pl.String)])
     empty = (inline.bin.size() == 0).to_numpy()[codes]
     row_codes = np.where(empty, len(inline) + id_codes, codes)
     if not texts.str.len_bytes().sum():
@@ -241,7 +241,7 @@ class PayloadField(Struct, frozen=True):
     names: tuple[tuple[int, str], ...] = ()
 
 
-def schemas(database: Source) -> dict[tuple[int, int], tuple[PayloadField, ...]]:
+def read_schemas(database: Source) -> dict[tuple[int, int], tuple[PayloadField, ...]]:
     """Return the known fields of every schema by (domain id, schema id).
 
     Processes repeat schemas, and the tables do not tell which process a row is of: of a schema
@@ -301,7 +301,7 @@ def _binary(database: Source, columns: Columns) -> _Payloads:
     headed = np.flatnonzero(sizes >= HEADER_BYTES)
     if not len(headed):
         return _Payloads(fields, damaged, codes)
-    known = schemas(database)
+    known = read_schemas(database)
     heads = _matrix(distinct.gather(headed).bin.slice(0, HEADER_BYTES), HEADER_BYTES).view("<i8")
     (domains, numbers, offsets, lengths), shape = factorize_together(
         heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed]
@@ -382,7 +382,7 @@ def _dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndar
         if not read.rows:
             continue
         texts = {
-            field: decoded(read.texts[column][1].series)
+            field: decode_texts(read.texts[column][1].series)
             .gather(read.texts[column][0])
             .replace("", None)
             for field, column in names.items()

@@ -15,7 +15,7 @@ from nsys2prv.events.kind import POINTS, EventKind, Reading, RowRules, Rows
 from nsys2prv.events.names.nvtx import RenamedRanges, Rule, rename_by_template, rename_ranges
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
-from nsys2prv.nsight.source import NULL, Columns, Part, decoded
+from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts
 
 TABLE = "NVTX_EVENTS"
 #: What names and places of ranges and marks are told by.
@@ -187,12 +187,12 @@ def texts_of(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.nd
     inline = found.series
     rows = np.flatnonzero((inline.bin.size() == 0).to_numpy()[codes])
     if not len(rows):
-        return decoded(inline), codes
+        return decode_texts(inline), codes
     ids, id_codes = factorize(columns["textId"][rows])
     registered = pl.Series([text or NO_TEXT for text in extraction.strings(ids)], dtype=pl.String)
     codes = codes.copy()
     codes[rows] = len(inline) + id_codes
-    return pl.concat([decoded(inline), registered]), codes
+    return pl.concat([decode_texts(inline), registered]), codes
 
 
 def _categories(extraction: Extraction, columns: Columns, domain: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ import polars as pl
 
 from nsys2prv._util.columns import OPEN, over_slices
 from nsys2prv.events import cuda_work
-from nsys2prv.events.attributes import groups
+from nsys2prv.events.attributes import group_rows
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Derived, EventKind, Index, Indexes, Reading, Rows, SelectionRules
 from nsys2prv.events.nvtx import PUSHPOP, TABLE, range_names
@@ -92,7 +92,7 @@ def _operations(extraction: Extraction, part: Part) -> None:
     extraction.fact(OPERATIONS, dict(operations.to_dict()))
 
 
-def derive(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
+def derive_ranges(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
     """Yield the projected ranges of one report."""
     ranges, operations = facts[RANGES], facts[OPERATIONS]
     if not ranges.height or not operations.height:
@@ -102,7 +102,7 @@ def derive(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
     ranges = ranges.sort(
         "thread", "begin", "end", descending=[False, False, True], maintain_order=True
     )
-    projected = project(ranges, operations).sort("range", "object")
+    projected = project_ranges(ranges, operations).sort("range", "object")
     place = projected["range"].to_numpy()
     name = ranges["name_nvtx"].to_numpy()[place]
     yield Rows(
@@ -120,7 +120,7 @@ def derive(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
     )
 
 
-def project(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
+def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     """Return the first begin and the last end (ns) of the work that each range launched on each
     stream.
 
@@ -130,11 +130,11 @@ def project(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
     calls) log) for each thread and stream, however deep ranges lie within each other.
     """
     columns = {name: ranges[name].to_numpy() for name in ("thread", "begin", "end")}
-    of_thread = dict(groups(columns["thread"]))
+    of_thread = dict(group_rows(columns["thread"]))
     found = [pl.DataFrame(schema=dict.fromkeys(("range", "object", "begin", "end"), pl.Int64))]
     twice = False
     operations = operations.sort("call_begin")
-    for thread, rows in groups(operations["thread"].to_numpy()):
+    for thread, rows in group_rows(operations["thread"].to_numpy()):
         if thread not in of_thread:
             continue
         chosen = np.arange(len(columns["thread"]))[of_thread[thread]]
@@ -145,7 +145,7 @@ def project(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFrame:
         }
         crossed = _crossed(begin, end, calls["call_begin"], calls["call_end"])
         twice |= bool(crossed.any())
-        for object_, mine in groups(calls["object_stream"]):
+        for object_, mine in group_rows(calls["object_stream"]):
             of_stream = {name: column[mine] for name, column in calls.items()}
             for pick, extremes in ((~crossed[mine], _whole), (crossed[mine], _crossing)):
                 if pick.any():
@@ -252,6 +252,6 @@ KINDS = (
         selection=SelectionRules(opt_in="--project-nvtx"),
         reads=Reading(rereads_rows=True),
         indexes=Indexes(needs=(Index.LAUNCHES,)),
-        derived=Derived((RANGES, OPERATIONS), derive),
+        derived=Derived((RANGES, OPERATIONS), derive_ranges),
     ),
 )

@@ -8,14 +8,14 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.events.attributes import groups, not_negative, pivot
+from nsys2prv.events.attributes import counters_of_samples, group_rows, not_negative
 from nsys2prv.events.catalogue.counters import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, EventKind, Reading
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, domains_of, others_condition
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.source import NULL, Part, decoded
+from nsys2prv.nsight.source import NULL, Part, decode_texts
 
 LAYOUT = "nvtx_payload"
 DEFAULT_DOMAIN = "default domain"
@@ -35,7 +35,7 @@ PLACE = ", ".join(
 )
 
 
-def condition(info: ReportInfo) -> str:
+def payload_condition(info: ReportInfo) -> str:
     """Return rows with a payload: ranges of other domains than NCCL's, and marks of all."""
     ranges = " OR ".join(f"({others_condition(where)(info)})" for where in (PUSHPOP, STARTEND))
     return f"({{jsonText}} IS NOT NULL OR {{jsonTextId}} IS NOT NULL) AND ({MARK} OR {ranges})"
@@ -47,10 +47,10 @@ def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
     rows = extraction.database.count_of(part, extraction.condition)
     extraction.account.rows += rows
     extraction.account.skipped[Reason.PAYLOAD_WITH_NUMBERS] += rows
-    yield from counters(extraction, _labelled(extraction, _leaves(extraction, part)))
+    yield from make_counters(extraction, _labelled(extraction, _leaves(extraction, part)))
 
 
-def counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]:
+def make_counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]:
     """Yield counters of numbers on their threads: begin, end, thread, label, and where it is real,
     fraction, else whole.
     """
@@ -67,7 +67,7 @@ def counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]
     )
     value = not_negative(extraction, value)
     begin, end = leaves["begin"].to_numpy(), leaves["end"].to_numpy()
-    for tid, rows in groups(leaves["thread"].to_numpy()):
+    for tid, rows in group_rows(leaves["thread"].to_numpy()):
         distinct, column = factorize(codes[rows])
         metrics = tuple(
             Metric(label, UNSCALED if FRACTION in label else 0)
@@ -75,7 +75,7 @@ def counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]
         )
         times, ended = _zeros(begin[rows], end[rows], column)
         extraction.account.synthesized[Reason.ZERO_AT_END] += len(times)
-        yield pivot(
+        yield counters_of_samples(
             extraction,
             LAYOUT,
             int(extraction.threads(np.array([tid]))[0]),
@@ -119,18 +119,18 @@ def _leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
         return frame
     extraction.account.synthesized[Reason.VALUE_IN_PAYLOAD] += frame.height
     frame = frame.with_columns(
-        pl.col("mark", "words", "real").cast(pl.Boolean), path=decoded(frame["path"])
+        pl.col("mark", "words", "real").cast(pl.Boolean), path=decode_texts(frame["path"])
     )
     words = frame["words"].sum()
     if words:
         extraction.account.dropped[Reason.PAYLOAD_TEXT] += words
-    frame = lasting(extraction, frame.filter(~pl.col("words")))
+    frame = drop_short_ranges(extraction, frame.filter(~pl.col("words")))
     return frame.with_columns(
         real=pl.col("real") | pl.col("path").str.contains(r"\.(?:float\d*|double)$")
     )
 
 
-def lasting(extraction: Extraction, frame: pl.DataFrame) -> pl.DataFrame:
+def drop_short_ranges(extraction: Extraction, frame: pl.DataFrame) -> pl.DataFrame:
     """Return the rows but for ranges that are too short, with the ends of marks."""
     if extraction.least:
         frame = frame.filter(
@@ -243,13 +243,13 @@ def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
     extraction.account.rows += frame.height
     if not frame.height:
         return
-    frame = lasting(
+    frame = drop_short_ranges(
         extraction, frame.with_columns(pl.col("mark", "large", "real").cast(pl.Boolean))
     )
     beyond = pl.col("large") & (pl.col("whole") < 0)
     fraction = pl.when("real").then(pl.lit(FRACTION)).otherwise(pl.lit(""))
     label = pl.concat_str(domain_names(extraction, frame), pl.lit(f": {NAME}"), fraction)
-    yield from counters(
+    yield from make_counters(
         extraction,
         frame.with_columns(
             label=label, whole=pl.when(beyond).then(np.iinfo(np.int64).max).otherwise("whole")
@@ -266,7 +266,7 @@ KINDS = (
         (LAYOUT,),
         extract_payloads,
         groups=("nvtx",),
-        where=condition,
+        where=payload_condition,
         reads=Reading(rereads_rows=True),
     ),
     EventKind(

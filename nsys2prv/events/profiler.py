@@ -10,8 +10,8 @@ from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, RowRules, Rows
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.capture import NO_PROCESSES, TABLE, capture_span, main_process, shortened
-from nsys2prv.nsight.source import NULL, Part, decoded
+from nsys2prv.nsight.capture import NO_PROCESSES, TABLE, capture_span, main_process, shorten_message
+from nsys2prv.nsight.source import NULL, Part, decode_texts
 
 SEVERITIES, SOURCES, UNKNOWN = range(1, 5), range(1, 4), 99
 
@@ -46,7 +46,9 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
             "severity": _known_or_other(columns["severity"], SEVERITIES),
             "source": _known_or_other(columns["source"], SOURCES),
             "text": extraction.name(
-                "diagnostics", codes, text=[shortened(text) for text in decoded(texts.series)]
+                "diagnostics",
+                codes,
+                text=[shorten_message(text) for text in decode_texts(texts.series)],
             ),
         },
     )

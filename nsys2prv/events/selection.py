@@ -38,7 +38,7 @@ class Selection(Struct, frozen=True):
     asked: frozenset[str]
 
 
-def names() -> list[str]:
+def kind_names() -> list[str]:
     """Return every name that -t takes."""
     called = {
         name
@@ -48,7 +48,7 @@ def names() -> list[str]:
     return sorted({*called, ALL})
 
 
-def no_such_kind(name: str) -> str:
+def unknown_kind_text(name: str) -> str:
     """Return the message for a name that is no kind: the kind meant by it elsewhere, or similar
     names.
     """
@@ -56,7 +56,7 @@ def no_such_kind(name: str) -> str:
         return (
             f"no such kind of event; the rows of this report of nsys stats are {STATS[name]} here"
         )
-    near = get_close_matches(name.lower(), names(), LIKE)
+    near = get_close_matches(name.lower(), kind_names(), LIKE)
     return f"no such kind of event; {f'is it {_either(near)}? ' if near else ''}nsys2prv --kinds lists all"
 
 
@@ -64,7 +64,7 @@ def _either(words: Sequence[str]) -> str:
     return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
-def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
+def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
     """Return the kinds that a list of names means; `-name` leaves one out, no name at all or only
     such means everything.
 
@@ -88,7 +88,7 @@ def select(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
         if not negative:
             members -= opt_in - {name}
         if not members:
-            raise UsageError(f"-t {name}: {no_such_kind(name)}")
+            raise UsageError(f"-t {name}: {unknown_kind_text(name)}")
         if negative:
             left_out |= members
         else:
@@ -116,7 +116,7 @@ def least_durations(
         text = (typed or {}).get(name, f"{name}={duration_text(duration)}")
         members = [kind for kind in all_kinds() if kind.called(name)]
         if not members:
-            raise UsageError(f"--min-duration {text}: {no_such_kind(name)}")
+            raise UsageError(f"--min-duration {text}: {unknown_kind_text(name)}")
         if not any(kind.rows.has_duration for kind in members):
             raise UsageError(
                 f"--min-duration {text}: its events are points in time, or follow from others"

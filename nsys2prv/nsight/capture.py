@@ -49,7 +49,7 @@ class Capture(Struct, frozen=True):
         return ((times < self.first) | (times > self.last)) & usable(times)
 
 
-def capture_of(database: Source, utc_ns: int | None) -> Capture:
+def read_capture(database: Source, utc_ns: int | None) -> Capture:
     """Return the capture of a report. utc_ns: when it began in UTC, for reports whose times are in
     UTC.
     """
@@ -164,7 +164,7 @@ class Message(Struct, frozen=True):
         return bool(_UNUSED.fullmatch(self.text))
 
 
-def shortened(text: str) -> str:
+def shorten_message(text: str) -> str:
     """Return a message as a label: one line, files without their folders (which name users and
     machines), the first sentences.
 
@@ -180,7 +180,7 @@ def shortened(text: str) -> str:
     )
 
 
-def messages(database: Source) -> tuple[Message, ...]:
+def read_messages(database: Source) -> tuple[Message, ...]:
     """Return the distinct messages of a report that are more than information, or tell of a loss."""
     if not database.has(TABLE, "severity", "text"):
         return ()
@@ -189,7 +189,7 @@ def messages(database: Source) -> tuple[Message, ...]:
         f"GROUP BY 1, 2 ORDER BY severity IN ({WARNING}, {ERROR}) DESC, 1, 2 LIMIT {MOST}"
     )
     found = [
-        Message(severity if severity in (WARNING, ERROR) else INFO, shortened(text), count)
+        Message(severity if severity in (WARNING, ERROR) else INFO, shorten_message(text), count)
         for severity, text, count in rows
     ]
     return tuple(

@@ -13,7 +13,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from nsys2prv._util.data import data_text, load_shipped
-from nsys2prv.nsight.capture import Capture, Message, capture_of, messages
+from nsys2prv.nsight.capture import Capture, Message, read_capture, read_messages
 from nsys2prv.nsight.opening import open_source
 from nsys2prv.nsight.source import TIME_LIMIT, Part, Source
 
@@ -89,7 +89,7 @@ def launcher_job(database: Source) -> str:
     return ""
 
 
-def distinguishing(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:
+def distinct_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:
     """Return one rank per report, by the first variable that all of them have with distinct values;
     None if there is none.
     """
@@ -198,7 +198,7 @@ def tid_of(global_tid: int) -> int:
     return global_tid & 0xFFFFFF
 
 
-def inspect(path: str | Path, source: Path | None = None) -> ReportInfo:
+def read_report_info(path: str | Path, source: Path | None = None) -> ReportInfo:
     """Read the small tables of an export (made from `source`)."""
     with open_source(path) as database:
         return _inspect(database, source)
@@ -243,7 +243,7 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
         absolute=str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower()
         in {"1", "true", "yes"},
         duration_ns=_integer(details[0][0]) if details else None,
-        capture=capture_of(database, utc_ns),
+        capture=read_capture(database, utc_ns),
         parts={name: part for name, part in parts.items() if _usable(database, name)},
         processes=_processes(database),
         threads=_thread_names(database),
@@ -258,7 +258,7 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
         cuda_gpus=_cuda_gpus(database),
         domains=domains,
         categories=categories,
-        messages=messages(database),
+        messages=read_messages(database),
         job=launcher_job(database),
     )
 

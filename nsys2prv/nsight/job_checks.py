@@ -14,7 +14,7 @@ from nsys2prv.nsight.info import (
     RANK_VARIABLES,
     SIZE_VARIABLES,
     ReportInfo,
-    distinguishing,
+    distinct_launcher_ranks,
     pid_of,
 )
 from nsys2prv.nsight.source import Source
@@ -27,7 +27,7 @@ FEW = 3
 MOST_RANKS = 10_000_000
 
 
-def warnings(infos: Sequence[ReportInfo]) -> list[str]:
+def job_warnings(infos: Sequence[ReportInfo]) -> list[str]:
     """Return the doubts about the job, one line each."""
     return [
         *_copies(infos),
@@ -74,10 +74,10 @@ def _copies(infos: Sequence[ReportInfo]) -> list[str]:
     found = []
     seen: dict[Hashable, list[ReportInfo]] = {}
     for info in infos:
-        if (begun := session(info)) is None:
+        if (begun := session_key(info)) is None:
             continue
         alike = seen.setdefault(begun, [])
-        if (first := next((other for other in alike if same(other, info)), None)) is not None:
+        if (first := next((other for other in alike if are_copies(other, info)), None)) is not None:
             found.append(
                 f"{info.given}: is the same report as {first.given} (session, processes and rows): its events are "
                 "in the trace twice"
@@ -87,7 +87,7 @@ def _copies(infos: Sequence[ReportInfo]) -> list[str]:
     return found
 
 
-def session(info: ReportInfo) -> Hashable | None:
+def session_key(info: ReportInfo) -> Hashable | None:
     """Return a key that copies of a report share and few other reports do; None if nothing
     identifies a copy.
     """
@@ -96,7 +96,7 @@ def session(info: ReportInfo) -> Hashable | None:
     )
 
 
-def same(one: ReportInfo, other: ReportInfo) -> bool:
+def are_copies(one: ReportInfo, other: ReportInfo) -> bool:
     """True if two reports of one session are the same: an SQLite export numbers its rows with gaps,
     tables of a folder without.
     """
@@ -165,7 +165,7 @@ def _launched(infos: Sequence[ReportInfo]) -> list[str]:
     """
     if (
         any(info.ranks for info in infos)
-        or distinguishing([info.launcher_ranks for info in infos]) is not None
+        or distinct_launcher_ranks([info.launcher_ranks for info in infos]) is not None
     ):
         return []
     copies = {info.given for seen in _sessions(infos).values() for info in seen[1:]}
@@ -188,7 +188,7 @@ def _sessions(infos: Sequence[ReportInfo]) -> dict[Hashable, list[ReportInfo]]:
     """Return reports of one session, which are copies."""
     found: dict[Hashable, list[ReportInfo]] = {}
     for info in infos:
-        if (begun := session(info)) is not None:
+        if (begun := session_key(info)) is not None:
             found.setdefault(begun, []).append(info)
     return found
 
@@ -207,7 +207,7 @@ TELLING = (
 )
 
 
-def profiled(database: Source) -> frozenset[int]:
+def profiled_processes(database: Source) -> frozenset[int]:
     """globalPid of every process that the report profiles; none where it does not tell.
 
     In exports as Nsight Systems 2021.2 to 2026.2 wrote them every process with rows in tables of

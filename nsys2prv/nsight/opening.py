@@ -14,7 +14,7 @@ from nsys2prv._util.archive import is_archive
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED
 from nsys2prv.nsight.parquet import Folder, is_export_folder
-from nsys2prv.nsight.report_files import signature
+from nsys2prv.nsight.report_files import file_signature
 from nsys2prv.nsight.source import Source
 from nsys2prv.nsight.sqlite import Database, check_file, has_journal, has_log
 
@@ -102,7 +102,7 @@ def export(report: Path, folder: Path) -> Path:
 ATTEMPTS = 5
 
 
-def prepared(path: Path, folder: Path) -> tuple[Path, Path]:
+def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
     """Return the export to read, an SQLite file or a folder of tables, and the path itself.
 
     A report of nsys is exported into the new folder `folder`. An export with a write-ahead log is
@@ -128,9 +128,9 @@ def _copied(path: Path, folder: Path) -> Path:
     folder.mkdir()
     files = [path, path.with_name(path.name + "-wal")]
     for _ in range(ATTEMPTS):
-        before = [signature(file) for file in files]
+        before = [file_signature(file) for file in files]
         for file in files:
             shutil.copyfile(file, folder / file.name)
-        if before == [signature(file) for file in files]:
+        if before == [file_signature(file) for file in files]:
             return folder / path.name
     raise Nsys2prvError(f"{path}: is being written all the time; convert it once that is done")

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import factorize_together
 from nsys2prv._util.native import core
-from nsys2prv.nsight.source import NO_TEXTS, NULL, Columns, DistinctTexts, Part, quoted
+from nsys2prv.nsight.source import NO_TEXTS, NULL, Columns, DistinctTexts, Part, quote_name
 
 COMBINATIONS = "combinations_looked_at"
 #: Of fewer rows so many combinations, and of more rows one for so many, are quicker to ask than the
@@ -30,7 +30,7 @@ FEW, ROWS_PER_COMBINATION = 1000, 8
 OF_TYPE = (None, 0, 0.5, "", b"")
 
 
-class LookedAt(Struct, frozen=True):
+class ConditionColumns(Struct, frozen=True):
     """The columns that conditions look at: by their values, or by nothing but the values' types, of
     which NULL is one.
     """
@@ -39,7 +39,7 @@ class LookedAt(Struct, frozen=True):
     types: tuple[str, ...]
 
 
-def looked_at(conditions: Sequence[str]) -> LookedAt:
+def condition_columns(conditions: Sequence[str]) -> ConditionColumns:
     """Return the columns that conditions with columns in braces refer to."""
     text = "\n".join(conditions)
     names = dict.fromkeys(name for where in conditions for name in columns_asked(where))
@@ -49,7 +49,7 @@ def looked_at(conditions: Sequence[str]) -> LookedAt:
         if text.count(f"{{{name}}}")
         == len(re.findall(rf"typeof\(\{{{name}\}}\)|\{{{name}\}} IS (?:NOT )?NULL", text))
     )
-    return LookedAt(tuple(name for name in names if name not in types), types)
+    return ConditionColumns(tuple(name for name in names if name not in types), types)
 
 
 def columns_asked(where: str) -> list[str]:
@@ -85,7 +85,7 @@ def conditions_met(
         strict=True,
     )
     columns_of_table = [
-        *(f"{quoted(name)} {'' if name in types else declared[name]}" for name in columns),
+        *(f"{quote_name(name)} {'' if name in types else declared[name]}" for name in columns),
         "one_more",
     ]
     connection.execute(f"CREATE TEMP TABLE {COMBINATIONS} ({', '.join(columns_of_table)})")
@@ -163,14 +163,14 @@ def affinity(declared: str) -> str:
 
 def fields_of(table: str, query: Query) -> dict[str, Field] | None:
     """Return the columns of a table of rows, None where its records are not plainly its columns."""
-    described = query(f"PRAGMA table_xinfo({quoted(table)})")
+    described = query(f"PRAGMA table_xinfo({quote_name(table)})")
     if any(hidden for *_, hidden in described):
         return None  # computed columns
     keys = [(name, kind) for _, name, kind, _, _, key, _ in described if key]
     alias = ""
     if len(keys) == 1 and keys[0][1].upper() == "INTEGER":
         # Unless the key has an index of its own, it is the rowid.
-        indices = query(f"PRAGMA index_list({quoted(table)})")
+        indices = query(f"PRAGMA index_list({quote_name(table)})")
         alias = "" if any(origin == "pk" for _, _, _, origin, *_ in indices) else keys[0][0]
     return {
         name: Field(number, affinity(kind), name == alias, default is not None)
@@ -211,7 +211,7 @@ class Pages:
         root: int,
         integers: Sequence[str],
         texts: Sequence[str],
-        looked_at: LookedAt,
+        looked_at: ConditionColumns,
     ) -> tuple[Columns, dict[str, np.ndarray]] | None:
         """Return columns of a part that goes by rowids, as of
         :meth:`nsys2prv.nsight.source.Source.read`, and those that conditions look at: their types,

@@ -34,8 +34,8 @@ from nsys2prv.nsight.source import (
     Source,
     Table,
     bytes_of,
-    columns_of,
-    decoded,
+    decode_texts,
+    make_columns,
 )
 from nsys2prv.nsight.sqlite import without_content
 
@@ -112,7 +112,7 @@ class Folder(Source):
 
     def collect(self, table: str, frame: pl.LazyFrame) -> pl.DataFrame:
         """Run a query on a table and convert the result to the few types that SQLite has."""
-        return self._tried(table, lambda: plain(frame.collect()))
+        return self._tried(table, lambda: to_sqlite_types(frame.collect()))
 
     def table(self, name: str) -> Table:
         """Return the description of a file's table."""
@@ -180,7 +180,7 @@ class Folder(Source):
             # Text that is no UTF-8 is among bytes; from SQLite it comes as text with replacement
             # characters.
             yield rows.with_columns(
-                decoded(rows[name]) for name, kind in rows.schema.items() if kind == pl.Binary
+                decode_texts(rows[name]) for name, kind in rows.schema.items() if kind == pl.Binary
             )
 
     def count(self, table: str, where: str = "") -> int:
@@ -218,7 +218,7 @@ class Folder(Source):
             return {}
         wanted = pl.Series("id", np.asarray(ids, np.int64))
         found = self._matching("StringIds", "id", wanted, ["id", "value"])
-        return dict(zip(found["id"], decoded(bytes_of(found["value"])), strict=True))
+        return dict(zip(found["id"], decode_texts(bytes_of(found["value"])), strict=True))
 
     def _matching(
         self, table: str, key: str, wanted: pl.Series, columns: list[str]
@@ -275,7 +275,7 @@ class Folder(Source):
         names = [
             name for name in dict.fromkeys([*integers, *texts]) if name in self.tables[part.table]
         ]
-        return columns_of(self._having(part, names, where), integers, texts)
+        return make_columns(self._having(part, names, where), integers, texts)
 
     def read_once(
         self,
@@ -300,7 +300,7 @@ class Folder(Source):
                 part.table, self._queries.met, rows, of_one, self.condition(part.table, where)
             )
             met |= chosen.to_numpy().astype(np.int64) << number
-        columns = columns_of(rows, integers, texts)
+        columns = make_columns(rows, integers, texts)
         return None if columns.damaged else Shared(part, columns, met)
 
     def read_for(
@@ -314,7 +314,7 @@ class Folder(Source):
             wanted if wanted.dtype == pl.Int64 else wanted.clear(),
             list({key, *integers, *looked_at}),
         )
-        return columns_of(self._meeting(rows, table, looked_at, where), integers, ())
+        return make_columns(self._meeting(rows, table, looked_at, where), integers, ())
 
     def rows_of(self, part: Part, where: str = "") -> str:
         return self._queries.rows_of(part, where)
@@ -350,7 +350,7 @@ class _Tables(Mapping[str, Table]):
         return len(self._folder.files)
 
 
-def plain(frame: pl.DataFrame) -> pl.DataFrame:
+def to_sqlite_types(frame: pl.DataFrame) -> pl.DataFrame:
     """Return the columns in SQLite's types: integers of 64 bits with a sign, floating point, text,
     bytes.
     """

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import polars as pl
 
 from nsys2prv.nsight.pages import COMBINATIONS
-from nsys2prv.nsight.source import Part, Table, quoted
+from nsys2prv.nsight.source import Part, Table, quote_name
 
 #: (table, columns, part of it or None for all, condition) -> its rows, a bounded number at a time.
 Reader = Callable[[str, list[str], Part | None, str], Iterator[pl.DataFrame]]
@@ -107,18 +107,18 @@ class Queries:
 
     def _fill(self, name: str, pieces: Iterator[pl.DataFrame]) -> None:
         """Make a table of these pieces, of which there is at least one."""
-        self._connection.execute(f"DROP TABLE IF EXISTS {quoted(name)}")
+        self._connection.execute(f"DROP TABLE IF EXISTS {quote_name(name)}")
         for number, rows in enumerate(pieces):
             if not number:
                 columns = ", ".join(
-                    f"{quoted(column)} {AFFINITIES[kind.base_type()]}"
+                    f"{quote_name(column)} {AFFINITIES[kind.base_type()]}"
                     for column, kind in rows.schema.items()
                 )
-                self._connection.execute(f"CREATE TABLE {quoted(name)} ({columns})")
+                self._connection.execute(f"CREATE TABLE {quote_name(name)} ({columns})")
             # Not around the loop: reading a piece may ask a query of its own.
             self._connection.execute("BEGIN")
             marks = ", ".join("?" * rows.width)
             self._connection.executemany(
-                f"INSERT INTO {quoted(name)} VALUES ({marks})", rows.iter_rows()
+                f"INSERT INTO {quote_name(name)} VALUES ({marks})", rows.iter_rows()
             )
             self._connection.execute("COMMIT")

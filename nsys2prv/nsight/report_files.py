@@ -17,7 +17,7 @@ from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, TABLES
 STORE = ".store"
 
 
-def reports_meant(given: Iterable[str | Path]) -> list[Path]:
+def find_reports(given: Iterable[str | Path]) -> list[Path]:
     """Return every report or store: of a folder those in it, of a pattern those that match it.
     Others stay as they are, whether or not they exist.
 
@@ -72,7 +72,7 @@ def _is_export(folder: Path) -> bool:
 Signature = tuple[tuple[str, int, int, int, int], ...]
 
 
-def signature(path: Path) -> Signature:
+def file_signature(path: Path) -> Signature:
     """Return name, device, inode, size and time of change of a file, or of all files of a folder;
     nothing where there is none.
     """
@@ -88,11 +88,11 @@ def signature(path: Path) -> Signature:
 
 
 @contextmanager
-def unchanged(paths: Sequence[Path]) -> Iterator[None]:
+def ensure_unchanged(paths: Sequence[Path]) -> Iterator[None]:
     """Check that a report was not replaced, changed or cut during the block. Raises one clear line
     otherwise, whatever error that led to.
     """
-    before = {path: signature(path) for path in paths}
+    before = {path: file_signature(path) for path in paths}
     try:
         yield
     except Exception:
@@ -104,7 +104,7 @@ def unchanged(paths: Sequence[Path]) -> Iterator[None]:
 
 def _check_unchanged(before: dict[Path, Signature]) -> None:
     for path, seen in before.items():
-        now = signature(path)
+        now = file_signature(path)
         if seen and now != seen:
             what = "was replaced or changed" if now else "was removed"
             raise Unreadable(

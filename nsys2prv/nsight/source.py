@@ -403,13 +403,13 @@ class Named(dict):
     """Column -> its name in SQL; NULL for a column that is not there."""
 
     def __init__(self, columns: Iterable[str]) -> None:
-        super().__init__((column, quoted(column)) for column in columns)
+        super().__init__((column, quote_name(column)) for column in columns)
 
     def __missing__(self, column: str) -> str:
         return "NULL"
 
 
-def coded(series: pl.Series) -> tuple[np.ndarray, DistinctTexts]:
+def encode_distinct(series: pl.Series) -> tuple[np.ndarray, DistinctTexts]:
     """Return a column of bytes as codes into its values, distinct ones unless most come once."""
     if series.dtype != pl.Binary:
         return np.zeros(len(series), np.int64), NO_TEXTS
@@ -426,7 +426,7 @@ def coded(series: pl.Series) -> tuple[np.ndarray, DistinctTexts]:
     return codes.to_numpy().astype(np.int64), DistinctTexts(distinct)
 
 
-def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
+def make_columns(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
     """Return the form of columns that the event kinds know."""
     damaged = 0
     numbers: dict[str, np.ndarray] = {}
@@ -439,7 +439,7 @@ def columns_of(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, 
             numbers[name] = np.full(rows.height, NULL)
             damaged += rows.height - rows[name].null_count() if name in types else 0
     words = {
-        name: coded(bytes_of(rows[name]))
+        name: encode_distinct(bytes_of(rows[name]))
         if name in types
         else (np.zeros(rows.height, np.int64), NO_TEXTS)
         for name in texts
@@ -469,7 +469,7 @@ def bytes_of(column: pl.Series) -> pl.Series:
     return column.fill_null(b"") if column.null_count() else column
 
 
-def decoded(series: pl.Series) -> pl.Series:
+def decode_texts(series: pl.Series) -> pl.Series:
     """Return bytes as text; what is no UTF-8 gets replacement characters."""
     try:
         return series.cast(pl.String)
@@ -478,6 +478,6 @@ def decoded(series: pl.Series) -> pl.Series:
         return pl.Series(series.name, texts, dtype=pl.String)
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Return an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'

@@ -21,7 +21,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.nsight.pages import Pages, conditions_met, looked_at, open_pages
+from nsys2prv.nsight.pages import Pages, condition_columns, conditions_met, open_pages
 from nsys2prv.nsight.source import (
     Columns,
     Extent,
@@ -31,8 +31,8 @@ from nsys2prv.nsight.source import (
     SomeRows,
     Source,
     Table,
-    columns_of,
-    quoted,
+    make_columns,
+    quote_name,
     spread_rows,
 )
 
@@ -146,7 +146,7 @@ class Database(Source):
         rowid = next((word for word in ("rowid", "_rowid_", "oid") if word not in taken), "")
         try:
             first, last = self._connection.execute(
-                f"SELECT (SELECT min({rowid or 'no'}) FROM {quoted(name)}), (SELECT max({rowid or 'no'}) FROM {quoted(name)})"
+                f"SELECT (SELECT min({rowid or 'no'}) FROM {quote_name(name)}), (SELECT max({rowid or 'no'}) FROM {quote_name(name)})"
             ).fetchone()
         except sqlite3.OperationalError:
             return Extent(1, self._walked(name), "")
@@ -162,13 +162,13 @@ class Database(Source):
         """Return the table's columns and their types, as SQLite takes the statement."""
         known = _COLUMNS.get((name, statement))
         if known is None:
-            known = {row[1]: row[2] for row in self.query(f"PRAGMA table_info({quoted(name)})")}
+            known = {row[1]: row[2] for row in self.query(f"PRAGMA table_info({quote_name(name)})")}
             if len(_COLUMNS) < MOST_KNOWN:
                 _COLUMNS[name, statement] = known
         return known
 
     def _walked(self, name: str) -> int:
-        return self.query(f"SELECT count(*) FROM {quoted(name)}")[0][0]
+        return self.query(f"SELECT count(*) FROM {quote_name(name)}")[0][0]
 
     def close(self) -> None:
         self._connection.close()
@@ -179,7 +179,7 @@ class Database(Source):
 
     def count(self, table: str, where: str = "") -> int:
         return self.query(
-            f"SELECT count(*) FROM {quoted(table)} WHERE {self.condition(table, where)}"
+            f"SELECT count(*) FROM {quote_name(table)} WHERE {self.condition(table, where)}"
         )[0][0]
 
     def count_of(self, part: Part, where: str = "") -> int:
@@ -212,7 +212,7 @@ class Database(Source):
         """
         extent = self.tables[table].extent
         if not where or extent.rows < LONG_TABLE:
-            yield quoted(table)
+            yield quote_name(table)
             return
         for part in Part(table, extent.first, extent.last).split(LONG_TABLE):
             found = self._read_pages(part, (), (), [where])
@@ -250,7 +250,7 @@ class Database(Source):
                     extent.rowid,
                 )
                 selects.append(
-                    f"SELECT {quoted(column)} FROM {rows} WHERE typeof({quoted(column)}) = 'integer'"
+                    f"SELECT {quote_name(column)} FROM {rows} WHERE typeof({quote_name(column)}) = 'integer'"
                 )
         return [time for (time,) in self.query(" UNION ALL ".join(selects))] if selects else []
 
@@ -277,7 +277,7 @@ class Database(Source):
         table = self.tables[part.table]
         if isinstance(part, SomeRows) or not table.extent.rowid or self._pages is None:
             return None
-        asked = looked_at(conditions)
+        asked = condition_columns(conditions)
         found = self._pages.read(part, self._roots[part.table], integers, texts, asked)
         if found is None:
             return None
@@ -311,12 +311,12 @@ class Database(Source):
         text_part = [_text(name) for name in text_present]
         source = f"FROM {_rows_of(part, self.tables[part.table].extent.rowid)}"
         source += f" WHERE {self.condition(part.table, where)}" if where else ""
-        plain = [quoted(name) for name in present]
+        plain = [quote_name(name) for name in present]
         damaged = 0
         frame = self._frame(f"SELECT {', '.join(plain + text_part) or 'NULL'} {source}")
         if frame is None or not _are_integers(frame, present):
             guarded = [
-                f"CASE typeof({quoted(name)}) WHEN 'integer' THEN {quoted(name)} END AS {quoted(name)}"
+                f"CASE typeof({quote_name(name)}) WHEN 'integer' THEN {quote_name(name)} END AS {quote_name(name)}"
                 for name in present
             ]
             frame = self._frame(f"SELECT {', '.join(guarded + text_part) or 'NULL'} {source}")
@@ -324,10 +324,11 @@ class Database(Source):
                 raise self._unreadable(ValueError(f"table {part.table}"))
             if present:
                 bad = " + ".join(
-                    f"sum(typeof({quoted(name)}) NOT IN ('integer', 'null'))" for name in present
+                    f"sum(typeof({quote_name(name)}) NOT IN ('integer', 'null'))"
+                    for name in present
                 )
                 damaged = self.query(f"SELECT {bad} {source}")[0][0] or 0
-        return replace(columns_of(frame, integers, texts), damaged=damaged)
+        return replace(make_columns(frame, integers, texts), damaged=damaged)
 
     def read_once(
         self,
@@ -346,28 +347,28 @@ class Database(Source):
             for number, where in enumerate(conditions)
         )
         expressions = [
-            *map(quoted, present),
+            *map(quote_name, present),
             *(_text(name) for name in texts if name in have),
-            f"{met} AS {quoted(MET)}",
+            f"{met} AS {quote_name(MET)}",
         ]
         frame = self._frame(f"SELECT {', '.join(expressions)} FROM {self.rows_of(part)}")
         if frame is None or not _are_integers(frame, [*present, MET]):
             return None
-        return Shared(part, columns_of(frame.drop(MET), integers, texts), frame[MET].to_numpy())
+        return Shared(part, make_columns(frame.drop(MET), integers, texts), frame[MET].to_numpy())
 
     def read_for(
         self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
     ) -> Columns:
         # By the other table's key, where it has one: reading in parts would walk all of it.
         columns = ", ".join(
-            f"CASE typeof({quoted(name)}) WHEN 'integer' THEN {quoted(name)} END AS {quoted(name)}"
+            f"CASE typeof({quote_name(name)}) WHEN 'integer' THEN {quote_name(name)} END AS {quote_name(name)}"
             for name in integers
         )
-        wanted = f"SELECT {quoted(key)} FROM {self.rows_of(part)}"
+        wanted = f"SELECT {quote_name(key)} FROM {self.rows_of(part)}"
         frame = self.select(
-            f"SELECT {columns} FROM {quoted(table)} WHERE {quoted(key)} IN ({wanted}) AND {self.condition(table, where)}"
+            f"SELECT {columns} FROM {quote_name(table)} WHERE {quote_name(key)} IN ({wanted}) AND {self.condition(table, where)}"
         )
-        return columns_of(frame, integers, ())
+        return make_columns(frame, integers, ())
 
     def rows_of(self, part: Part, where: str = "") -> str:
         rows = _rows_of(part, self.tables[part.table].extent.rowid)
@@ -420,16 +421,16 @@ def _are_integers(frame: pl.DataFrame, names: Sequence[str]) -> bool:
 
 def _text(name: str) -> str:
     """Return a column of texts in SQL, as bytes."""
-    return f"CAST(COALESCE({quoted(name)}, '') AS BLOB) AS {quoted(name)}"
+    return f"CAST(COALESCE({quote_name(name)}, '') AS BLOB) AS {quote_name(name)}"
 
 
 def _rows_of(part: Part, rowid: str) -> str:
     """Return the part as a table expression in SQL."""
     if rowid and isinstance(part, SomeRows):
-        return f"(SELECT * FROM {quoted(part.table)} WHERE {rowid} IN ({', '.join(map(str, part.rowids))}))"
+        return f"(SELECT * FROM {quote_name(part.table)} WHERE {rowid} IN ({', '.join(map(str, part.rowids))}))"
     if rowid:
-        return f"(SELECT * FROM {quoted(part.table)} WHERE {rowid} BETWEEN {part.first} AND {part.last})"
-    return f"(SELECT * FROM {quoted(part.table)} LIMIT {part.last - part.first + 1} OFFSET {part.first - 1})"
+        return f"(SELECT * FROM {quote_name(part.table)} WHERE {rowid} BETWEEN {part.first} AND {part.last})"
+    return f"(SELECT * FROM {quote_name(part.table)} LIMIT {part.last - part.first + 1} OFFSET {part.first - 1})"
 
 
 def without_content(error: Exception) -> str:

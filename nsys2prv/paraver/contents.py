@@ -44,7 +44,7 @@ class Contents(Struct, frozen=True):
     values: frozenset[tuple[int, int]] | None = None
 
 
-def contents(path: Path) -> Contents:
+def scan_contents(path: Path) -> Contents:
     """Return the contents of a .prv or .prv.gz. Raises Nsys2prvError, in one line, for anything
     else.
     """

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from nsys2prv.events.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
 from nsys2prv.events.catalogue.counters import Metric
-from nsys2prv.paraver.pcf import LONGEST, EventType, clean
+from nsys2prv.paraver.pcf import LONGEST, EventType, clean_label
 from nsys2prv.paraver.values import NameValues
 
 DEFAULT_DOMAIN = "default domain"
@@ -74,7 +74,7 @@ def _with_unique_labels(types: list[EventType]) -> list[EventType]:
     taken: set[str] = set()
     result = []
     for event_type in types:
-        label = clean(event_type.label)
+        label = clean_label(event_type.label)
         if label in taken:
             label = f"{label[: LONGEST // 2]} ({event_type.code})"
         taken.add(label)

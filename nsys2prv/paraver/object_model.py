@@ -30,7 +30,14 @@ from nsys2prv.events.extraction import (
     StreamKey,
     ThreadKey,
 )
-from nsys2prv.nsight.info import PROCESS_MASK, Gpu, ReportInfo, distinguishing, pid_of, tid_of
+from nsys2prv.nsight.info import (
+    PROCESS_MASK,
+    Gpu,
+    ReportInfo,
+    distinct_launcher_ranks,
+    pid_of,
+    tid_of,
+)
 from nsys2prv.paraver.tree import ObjectTree, Task
 
 #: Stands for the pid of the task that a host gets for the rows of its devices.
@@ -76,14 +83,14 @@ def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
     ranks = (
         mpi
         if None not in mpi and len(set(mpi)) == len(mpi)
-        else distinguishing([info.launcher_ranks for info in by_name])
+        else distinct_launcher_ranks([info.launcher_ranks for info in by_name])
     )
     if ranks is None:
         return by_name
     return [info for _, info in sorted(zip(ranks, by_name, strict=True), key=lambda pair: pair[0])]
 
 
-def build(
+def build_object_model(
     infos: list[ReportInfo], machines: list[int], seen: list[tuple[int, ObjectKey]]
 ) -> ObjectModel:
     """Return the tree of all objects seen; `machines` numbers each report's machine.
@@ -239,7 +246,7 @@ def _order_processes(
     """
     own = {(report, pid): infos[report].ranks.get(pid) for report, pid in by_process}
     method = "MPI ranks" if any(rank is not None for rank in own.values()) else ""
-    launcher = distinguishing([info.launcher_ranks for info in infos])
+    launcher = distinct_launcher_ranks([info.launcher_ranks for info in infos])
     if not method and launcher is not None:
         method = "launcher's environment"
         own = {

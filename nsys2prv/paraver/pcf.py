@@ -28,7 +28,7 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 
-def clean(text: str) -> str:
+def clean_label(text: str) -> str:
     """Return one line of valid text without control characters, never empty, never all in a pair of
     brackets.
     """
@@ -137,7 +137,7 @@ def write_pcf(
 
 
 def _line(label: str) -> str:
-    return to_ascii(clean(label))
+    return to_ascii(clean_label(label))
 
 
 def _in_ascii(labels: pl.DataFrame) -> pl.DataFrame:
@@ -214,7 +214,7 @@ def safe_labels(labels: pl.DataFrame) -> pl.DataFrame:
         | (text.str.len_bytes() > LONGEST)
         | text.str.contains(r"^\s|\s$|^\[|^\(\)$|^$")
     )
-    return _unique(without_brackets(_mapped(labels, odd, clean)).sort("value"))
+    return _unique(without_brackets(_mapped(labels, odd, clean_label)).sort("value"))
 
 
 def without_brackets(labels: pl.DataFrame) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
-from nsys2prv.paraver.pcf import clean
+from nsys2prv.paraver.pcf import clean_label
 
 
 class Task(Struct, frozen=True):
@@ -81,7 +81,7 @@ class ObjectTree(Struct, frozen=True, dict=True):
         }
         sections = (
             f"LEVEL {level} SIZE {len(names)}\n"
-            + "".join(f"{clean(name).replace('LEVEL ', 'LEVEL_', 1)}\n" for name in names)
+            + "".join(f"{clean_label(name).replace('LEVEL ', 'LEVEL_', 1)}\n" for name in names)
             for level, names in levels.items()
         )
         return "\n".join(sections)

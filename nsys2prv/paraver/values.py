@@ -20,7 +20,7 @@ GREATEST = 10**9
 NO_NAMES = pl.DataFrame(schema={"label": pl.String, "value": pl.Int64, "sure": pl.Boolean})
 
 
-def base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
+def read_base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
     """Return name set -> frame of `label`, `value` (each only once) and `sure`: whether the label
     means this value and no other. The earlier file decides.
     """
@@ -80,7 +80,7 @@ def _is_of(pcf_type: PcfType, field: Field) -> bool:
     )
 
 
-def with_families(names: pl.DataFrame) -> pl.DataFrame:
+def count_families(names: pl.DataFrame) -> pl.DataFrame:
     """Return the labels with `members`: how many share each but for the number behind it."""
     bare = pl.col("label").str.extract(r"(?s)^(.*) #\d+$", 1)
     family = pl.when(bare.is_in(names["label"].implode())).then(bare).otherwise("label")
@@ -146,7 +146,7 @@ def names_without_folders(texts: list[str], _: list[str]) -> list[str]:
     return [text.rstrip("/").rsplit("/", 1)[-1] or text for text in texts]
 
 
-def assign(
+def assign_values(
     sets: Mapping[str, NameSet],
     met: Mapping[str, Mapping[int, NameFile]],
     labellers: Mapping[str, Labeller],
@@ -261,8 +261,8 @@ def _continued(
         ~pl.col("value").is_in(list(fixed.values())) & ~pl.col("label").is_in(list(fixed))
     )
     known = distinct.select("value", "known")
-    names = with_families(values.labels).join(known, on="value", how="left", maintain_order="left")
-    before = with_families(base.filter("sure")).select(
+    names = count_families(values.labels).join(known, on="value", how="left", maintain_order="left")
+    before = count_families(base.filter("sure")).select(
         "label", before="value", members_before="members"
     )
     names = names.join(before, on="label", how="left", maintain_order="left")

@@ -66,14 +66,14 @@ def copy_to(target: Path, trace: Path | None = None) -> tuple[list[str], list[st
     need.
     """
     from nsys2prv.paraver.cfg.catalogue import FILE, load
-    from nsys2prv.paraver.cfg.model import narrowed
+    from nsys2prv.paraver.cfg.model import narrow_types
     from nsys2prv.paraver.cfg.writer import cfg_text
-    from nsys2prv.paraver.contents import contents
+    from nsys2prv.paraver.contents import scan_contents
 
-    held = contents(trace).types if trace else None
+    held = scan_contents(trace).types if trace else None
     rows = _rows_by_level(trace) if trace else {}
     texts = {
-        view.path: view.text if held is None else cfg_text(narrowed(view.cfg, held), rows)
+        view.path: view.text if held is None else cfg_text(narrow_types(view.cfg, held), rows)
         for view in load(folder() / FILE)
     }
     spaces = {f"{WORKSPACES}/{name}": text for name, text in workspaces().items()}
@@ -120,9 +120,9 @@ def views_for_trace(trace: Path) -> list[ViewFit]:
     """Return every view, with what the trace lacks for it, in the catalogue's order."""
     from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, load, menus
     from nsys2prv.paraver.cfg.fits import why_empty
-    from nsys2prv.paraver.contents import contents
+    from nsys2prv.paraver.contents import scan_contents
 
-    catalogue, held = folder() / FILE, contents(trace)
+    catalogue, held = folder() / FILE, scan_contents(trace)
     by_breadth = sorted(codes_of(catalogue).items(), key=lambda entry: -len(entry[1]))
     names = {code: name for name, codes in by_breadth for code in codes}
     places = {title: {view.path for view in group} for title, group in menus(catalogue).items()}

@@ -92,7 +92,7 @@ def group_blocks(blocks: Iterable[Block]) -> list[tuple[Block, ...]]:
     return [tuple(groups[group]) for group in sorted(groups)]
 
 
-def windows(blocks: Sequence[Block], most: int) -> list[tuple[int | None, int | None]]:
+def ordinal_windows(blocks: Sequence[Block], most: int) -> list[tuple[int | None, int | None]]:
     """Return spans (low, high) of ordinals that cut these blocks together into about equal parts of
     about `most` rows.
     """
@@ -169,7 +169,7 @@ def store_lines(
                 high,
                 context.folder,
             )
-            for place, (low, high) in enumerate(windows(pairs, most))
+            for place, (low, high) in enumerate(ordinal_windows(pairs, most))
         ]
         if pairs
         else []

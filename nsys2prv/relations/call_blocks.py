@@ -136,7 +136,7 @@ def sort_calls(calls: pl.DataFrame, path: Path) -> CallBlocks:
     )
 
 
-def portions_of(found: Sequence[CallBlocks], source: int) -> list[CallPortion]:
+def divide_calls(found: Sequence[CallBlocks], source: int) -> list[CallPortion]:
     """Return the calls of all reports in portions of whole communicators."""
     communicators: dict[int, list[MemberBlock]] = {}
     for block in (block for part in found for block in part.blocks):

@@ -91,7 +91,7 @@ class Keys:
         return object_, place + self._first if self._places is None else self._places[place]
 
 
-def innermost(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
+def innermost_states(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
     """Return the keys at which the innermost of these ranges changes, ascending, and its state from
     there on (NOTHING where none is open).
 
@@ -141,7 +141,7 @@ def _enclosing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     return outer
 
 
-def overlaid(
+def overlay_layers(
     layers: list[tuple[np.ndarray, np.ndarray]], before: np.ndarray, keys: Keys
 ) -> Changes:
     """Overlay layers of (keys, states): at each time the first layer with a state counts; the last

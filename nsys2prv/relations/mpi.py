@@ -18,7 +18,7 @@ from nsys2prv.clock import MPI as SOURCE
 from nsys2prv.events.mpi import EITHER, MEETINGS, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
 from nsys2prv.nsight.source import NULL
 from nsys2prv.relations.blocks import Block, group_blocks, store_lines, write_blocks
-from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, portions_of, sort_calls
+from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, divide_calls, sort_calls
 from nsys2prv.relations.kind import (
     DEVICES,
     MPI,
@@ -45,7 +45,7 @@ def observe_collectives(context: RelationContext) -> list[CallPortion]:
         MeetingsStep(files, context.tasks, began, context.folder / f"mpi-calls-{number}.blocks")
         for number, files in enumerate(batches(context.files[MEETINGS]))
     ]
-    return portions_of(list(context.run(steps)), SOURCE)
+    return divide_calls(list(context.run(steps)), SOURCE)
 
 
 class MeetingsStep(Struct, frozen=True):

@@ -20,7 +20,7 @@ from nsys2prv.events.names.calls import ALL_WAIT, GROUP, ROOT_WAITS, SEND_RECEIV
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.source import NULL
 from nsys2prv.relations.blocks import Block, write_blocks
-from nsys2prv.relations.call_blocks import CallBlocks, Kinds, portions_of, sort_calls
+from nsys2prv.relations.call_blocks import CallBlocks, Kinds, divide_calls, sort_calls
 from nsys2prv.relations.kind import (
     DEVICES,
     ObservationChunk,
@@ -29,7 +29,14 @@ from nsys2prv.relations.kind import (
     RelationContext,
     save_observations,
 )
-from nsys2prv.relations.nccl_kernels import BY_ENDS, KEPT, MEMBER, Piece, roles, sane
+from nsys2prv.relations.nccl_kernels import (
+    BY_ENDS,
+    KEPT,
+    MEMBER,
+    Piece,
+    keep_sound_kernels,
+    operation_roles,
+)
 from nsys2prv.store.facts import FactFile, batches, read_fact, read_facts
 
 if TYPE_CHECKING:
@@ -118,7 +125,7 @@ class EndsStep(Struct, frozen=True):
         return CallSequence(
             (columns["time_end"] - self.pivot).astype(np.float64),
             kinds.numbers([columns[name] for name in KIND]),
-            roles(columns["first_operation"]) == Role.ALL,
+            operation_roles(columns["first_operation"]) == Role.ALL,
         )
 
     def _numbered(
@@ -179,7 +186,7 @@ def observe(context: RelationContext) -> Sequence[ObservationChunk]:
         )
     found = list(context.run(steps))
     if any(known for _, known in found):
-        return portions_of([blocks for blocks, _ in found], SOURCE)
+        return divide_calls([blocks for blocks, _ in found], SOURCE)
     path = context.folder / "nccl-observed.pickle"
     return list(context.run([AtOnceStep(context.files, context.tasks, path)]))
 
@@ -242,7 +249,7 @@ class ClockStep(Struct, frozen=True):
 
 
 def _timed(kernels: pl.DataFrame) -> pl.DataFrame:
-    return sane(
+    return keep_sound_kernels(
         kernels.filter(
             (pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL) & (pl.col("task") >= 0)
         )

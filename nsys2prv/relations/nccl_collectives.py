@@ -30,7 +30,7 @@ from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.text import plural
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.relations import nccl_clocks
-from nsys2prv.relations.blocks import Block, windows
+from nsys2prv.relations.blocks import Block, ordinal_windows
 from nsys2prv.relations.kind import NCCL, Relation, RelationContext
 from nsys2prv.relations.nccl_clocks import EndsStep
 from nsys2prv.relations.nccl_kernels import (
@@ -38,10 +38,10 @@ from nsys2prv.relations.nccl_kernels import (
     BY_NUMBER,
     WAYS,
     LaunchStep,
+    OrderedKernels,
     Piece,
-    Survey,
-    portions,
-    survey,
+    divide_kernels,
+    order_kernels,
 )
 from nsys2prv.relations.nccl_matching import (
     LAYOUT,
@@ -64,7 +64,7 @@ STEP_ROWS = 100_000
 
 def relate(context: RelationContext) -> list[TaskResult]:
     """Return who came late to each collective, who waited, and its transfer, stored by time."""
-    surveys = survey(context, "kernels")
+    surveys = order_kernels(context, "kernels")
     if len(frozenset().union(*(found.members for found in surveys))) < 2:
         return []
     known = any(found.blocks for found in surveys)
@@ -101,7 +101,7 @@ def _store_records(
             [
                 RecordStep(context.number + place, parts, transfers, low, high, context.folder)
                 for place, (low, high) in enumerate(
-                    windows([block for block, _ in parts], STEP_ROWS)
+                    ordinal_windows([block for block, _ in parts], STEP_ROWS)
                 )
             ]
         )
@@ -109,7 +109,7 @@ def _store_records(
 
 
 def _by_communicator(
-    context: RelationContext, surveys: Sequence[Survey]
+    context: RelationContext, surveys: Sequence[OrderedKernels]
 ) -> tuple[list[MatchedCollectives], list[str]]:
     """Group kernels by the communicator, and the sequence number where all of its kernels have one,
     else by order or by when they ended.
@@ -153,7 +153,7 @@ def _by_communicator(
     ]
 
 
-def _communicators(surveys: Sequence[Survey]) -> pl.DataFrame:
+def _communicators(surveys: Sequence[OrderedKernels]) -> pl.DataFrame:
     """Return a row for each communicator: whether all of its kernels have sequence numbers, ranks
     of a collective, whether all members have equally many operations, first and last time (ns).
     """
@@ -172,7 +172,7 @@ def _communicators(surveys: Sequence[Survey]) -> pl.DataFrame:
 
 
 def _blocks(
-    context: RelationContext, surveys: Sequence[Survey], numbered: frozenset[int]
+    context: RelationContext, surveys: Sequence[OrderedKernels], numbered: frozenset[int]
 ) -> dict[int, list[Block]]:
     """Return the blocks of each communicator, by order of launches unless it is `numbered`."""
     found: dict[int, list[Block]] = {}
@@ -218,14 +218,14 @@ def _matched(
         context.run(
             [
                 MatchStep(portion, known, context.folder / f"matched-{context.number}-{place}")
-                for place, portion in enumerate(portions(pieces, STEP_ROWS), first)
+                for place, portion in enumerate(divide_kernels(pieces, STEP_ROWS), first)
             ]
         )
     )
 
 
 def _by_order(
-    context: RelationContext, surveys: Sequence[Survey]
+    context: RelationContext, surveys: Sequence[OrderedKernels]
 ) -> tuple[list[MatchedCollectives], list[str]]:
     """Group kernels by their order on each stream, if all ranks have the same sequence and the
     kernels of equal order overlap in time.
@@ -295,7 +295,7 @@ def _describe_methods(found: Sequence[MatchedCollectives]) -> list[str]:
     return notes
 
 
-def _unused(surveys: Sequence[Survey], known: bool) -> list[str]:
+def _unused(surveys: Sequence[OrderedKernels], known: bool) -> list[str]:
     """Describe the kernels that could not be matched at all."""
     notes = []
     graphs, lone = sum(part.graphs for part in surveys), sum(part.lone for part in surveys)

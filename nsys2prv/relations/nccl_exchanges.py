@@ -29,7 +29,7 @@ RELATION, LAYOUT, TRANSFER = "nccl_messages", "nccl_point_to_point", "nccl_messa
 SIDE = ("begin", "end", "object", "there", "sends", "bytes", "messages", "pure", "comparable")
 
 
-def sides_of(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, ...]:
+def store_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, ...]:
     """Return SIDE of both kernels of each pair of messages, by bucket of their rows, in a file."""
     comparable = (pl.col("part") == pl.col("part_there")).cast(pl.Int64)
     sides = [

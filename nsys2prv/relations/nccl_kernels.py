@@ -74,7 +74,7 @@ KEPT = (
 )
 
 
-class Survey(Struct, frozen=True):
+class OrderedKernels(Struct, frozen=True):
     """Kernels of a step, in order."""
 
     #: By communicator: rows of KEPT.
@@ -92,15 +92,15 @@ class Survey(Struct, frozen=True):
     lone: int
 
 
-class SurveyStep(Struct, frozen=True):
+class OrderKernelsStep(Struct, frozen=True):
     """Brings kernels of some reports into order, in one file of blocks."""
 
     files: tuple[FactFile, ...]
     tasks: Mapping[tuple[int, int], int]
     path: Path
 
-    def run(self) -> Survey:
-        kernels = sane(
+    def run(self) -> OrderedKernels:
+        kernels = keep_sound_kernels(
             read_fact(self.files, self.tasks, READ).filter(
                 (pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL)
             )
@@ -108,7 +108,7 @@ class SurveyStep(Struct, frozen=True):
         blocks, told = self._by_communicator(kernels)
         free = kernels["in_graph"].to_numpy() == 0
         lone = np.flatnonzero(free & (kernels["communicator"].to_numpy() == 0))
-        return Survey(
+        return OrderedKernels(
             blocks,
             self._by_stream(kernels, lone),
             frozenset(kernels.select(MEMBER).unique().iter_rows()),
@@ -184,13 +184,13 @@ class SurveyStep(Struct, frozen=True):
         return _write_blocks(self.path.with_suffix(".rest"), kernels, rows, row, place, place)
 
 
-def survey(context: RelationContext, name: str) -> list[Survey]:
+def order_kernels(context: RelationContext, name: str) -> list[OrderedKernels]:
     """Return all NCCL kernels in order."""
     parts = batches(context.files[KERNELS])
     return list(
         context.run(
             [
-                SurveyStep(
+                OrderKernelsStep(
                     part,
                     context.tasks,
                     context.folder / f"{name}-{context.number}-{number}.blocks",
@@ -201,7 +201,7 @@ def survey(context: RelationContext, name: str) -> list[Survey]:
     )
 
 
-def roles(first: np.ndarray) -> np.ndarray:
+def operation_roles(first: np.ndarray) -> np.ndarray:
     """Return the role of each operation (clock.observations.Role)."""
     return np.where(
         np.isin(first, WAIT_FOR_ROOT),
@@ -210,7 +210,7 @@ def roles(first: np.ndarray) -> np.ndarray:
     )
 
 
-def sane(kernels: pl.DataFrame) -> pl.DataFrame:
+def keep_sound_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the kernels with ends after their begins, as their records in the trace have them."""
     end = (
         pl.when(pl.col("time_end") == NULL)
@@ -294,7 +294,7 @@ class Piece(Struct, frozen=True):
         return np.concatenate([block.read(self.low, self.high) for block in self.blocks])
 
 
-def portions(pieces: Sequence[Piece], most: int) -> list[tuple[Piece, ...]]:
+def divide_kernels(pieces: Sequence[Piece], most: int) -> list[tuple[Piece, ...]]:
     """Return portions of about `most` kernels at most: several pieces, in their order, or a part of
     one.
     """

@@ -32,8 +32,8 @@ from nsys2prv.relations.kind import (
     RelationContext,
     save_observations,
 )
-from nsys2prv.relations.nccl_exchanges import LAYOUT, TRANSFER, KernelStep, sides_of
-from nsys2prv.relations.nccl_kernels import sane
+from nsys2prv.relations.nccl_exchanges import LAYOUT, TRANSFER, KernelStep, store_sides
+from nsys2prv.relations.nccl_kernels import keep_sound_kernels
 from nsys2prv.store.facts import FactFile, batches, read_fact
 from nsys2prv.store.task_result import TaskResult
 
@@ -180,7 +180,7 @@ class PairStep(Struct, frozen=True):
         return PairedMessages(
             write_blocks(self.path, np.zeros(rows.height, np.int64), rows.to_numpy()),
             messages.height - 2 * pairs.height,
-            sides_of(pairs, self.buckets, self.path.with_suffix(".sides")),
+            store_sides(pairs, self.buckets, self.path.with_suffix(".sides")),
         )
 
 
@@ -226,7 +226,7 @@ def _usable(messages: pl.DataFrame) -> pl.DataFrame:
     )
     sending = pl.col("operation") == SEND
     messages = (
-        sane(messages)
+        keep_sound_kernels(messages)
         .with_columns(rank=rank)
         .filter(
             (pl.col("rank") >= 0)

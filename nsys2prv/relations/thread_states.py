@@ -15,7 +15,14 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import Layout, NameSet, catalogue
 from nsys2prv.events.catalogue.sections import StateRule
 from nsys2prv.events.extraction import ObjectKey, QueueKey, StreamKey, ThreadKey
-from nsys2prv.relations.innermost import NOTHING, Changes, Keys, Ranges, innermost, overlaid
+from nsys2prv.relations.innermost import (
+    NOTHING,
+    Changes,
+    Keys,
+    Ranges,
+    innermost_states,
+    overlay_layers,
+)
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
     BEGIN,
@@ -103,7 +110,7 @@ class StateTask(Struct, frozen=True):
     others: Mapping[int, tuple[Run, ...]] = field(default_factory=dict)
 
 
-def plan(
+def plan_state_tasks(
     results: Sequence[TaskResult],
     rows: Mapping[tuple[int, ObjectKey], int],
     threads: Mapping[int, np.ndarray],
@@ -221,7 +228,7 @@ def _records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
     records = Records(outside)
     ranges, holding = Ranges.none(), Ranges.none()
     first = 0
-    for new_ranges, new_holding, limit in chunks(task, threads):
+    for new_ranges, new_holding, limit in ranges_by_chunk(task, threads):
         wanted[new_ranges.object] = True
         ranges, holding = Ranges.joined([ranges, new_ranges]), Ranges.joined([holding, new_holding])
         # What a clock moved to the limit or behind it is for the next chunk.
@@ -231,11 +238,11 @@ def _records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
         )
         keys = Keys(first, limit, len(threads), (begun.begin, begun.end, held.begin))
         layers = [
-            innermost(begun.chosen(np.flatnonzero(begun.yields == yields)), keys)
+            innermost_states(begun.chosen(np.flatnonzero(begun.yields == yields)), keys)
             for yields in (False, True)
         ]
         layers.append((keys.of(held.object, held.begin), held.state))
-        objects, *columns = records.after(overlaid(layers, outside, keys))
+        objects, *columns = records.after(overlay_layers(layers, outside, keys))
         yield threads[objects], *columns
         outside[held.object] = held.state
         # What ends at the limit is told to end with the next chunk.
@@ -248,7 +255,7 @@ def _records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
     yield threads[objects], *columns
 
 
-def chunks(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Ranges, Ranges, int]]:
+def ranges_by_chunk(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Ranges, Ranges, int]]:
     """Yield the ranges that begin in a chunk of time, what the layouts that hold say in it (by
     begin), and up to when all that began is told.
 

@@ -14,7 +14,7 @@ from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis.job import open_job
 from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.terminal import Style, printed
+from nsys2prv.analysis.terminal import Style, format_results
 from nsys2prv.cli.main import main
 
 GEMM, ELEMENTWISE = 5, 6
@@ -80,7 +80,7 @@ def test_two_ranks_made_by_hand(tmp_path: Path) -> None:
     assert finding.share == pytest.approx(1 - (640 + 850 + 198) / duration)
     assert "Kernel 78.4%" in finding.evidence[0]
     assert "task 1 63.1%" in finding.evidence[1]
-    assert finding.title in " ".join(printed([found], style=Style(full=True)).split())
+    assert finding.title in " ".join(format_results([found], style=Style(full=True)).split())
 
 
 def test_without_the_late_rank_the_path_stays_on_the_other(tmp_path: Path) -> None:

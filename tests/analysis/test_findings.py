@@ -16,14 +16,14 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis.findings import analysis, device_time, rank_wise
-from nsys2prv.analysis.findings.causes import groups_of_devices, slow_links, with_waits
+from nsys2prv.analysis.findings.causes import add_waits, groups_of_devices, slow_links
 from nsys2prv.analysis.findings.finding import KINDS, NOTHING, Finding, finding_lines
 from nsys2prv.analysis.findings.waiting import (
     LEAST_SEGMENTS,
     Segments,
     binomial_tail,
-    blame,
     chance_of_mean,
+    find_culprits,
 )
 from nsys2prv.analysis.page.html import SECTION_OF
 from nsys2prv.analysis.page.sections import SECTIONS
@@ -63,7 +63,7 @@ def test_a_slow_rank_is_not_hidden_by_a_hiccup(ranks: int) -> None:
     late[ranks // 2] = 200
     arrivals = rng.exponential(20, (90, ranks)) + late
     arrivals[40, 1] += 30_000
-    found, events = blame(segments(arrivals.max(axis=1, keepdims=True) - arrivals), 90_000)
+    found, events = find_culprits(segments(arrivals.max(axis=1, keepdims=True) - arrivals), 90_000)
     assert found is not None
     assert found.tasks == [ranks // 2 + 1]
     assert found.segments == 89
@@ -79,10 +79,10 @@ def test_a_hiccup_that_makes_a_whole_host_late() -> None:
     waits = np.random.default_rng(5).exponential(5, (40, 8))
     waits[20, 4:7] += 30_000
     waits[22, :4] += 30_000
-    assert [event.tasks for event in blame(segments(waits), 70_000)[1]] == [[8]]
+    assert [event.tasks for event in find_culprits(segments(waits), 70_000)[1]] == [[8]]
     # Nobody can tell where they did not wait.
     waits[20, 4:7] -= 30_000
-    (event,) = blame(segments(waits), 70_000)[1]
+    (event,) = find_culprits(segments(waits), 70_000)[1]
     assert sorted(event.tasks) == [5, 6, 7, 8]
 
 
@@ -90,13 +90,15 @@ def test_a_hiccup_that_makes_a_whole_host_late() -> None:
 def test_nobody_is_named_where_all_are_alike(ranks: int) -> None:
     for seed in range(50):
         waits = random_waits(np.random.default_rng(seed), 40, ranks, np.zeros(ranks))
-        assert blame(segments(waits), 40_000) == (None, [])
+        assert find_culprits(segments(waits), 40_000) == (None, [])
 
 
 def test_a_group_that_is_late_together() -> None:
     late = np.zeros(16)
     late[4:8] = 150
-    found, events = blame(segments(random_waits(np.random.default_rng(3), 40, 16, late)), 40_000)
+    found, events = find_culprits(
+        segments(random_waits(np.random.default_rng(3), 40, 16, late)), 40_000
+    )
     assert found is not None
     assert sorted(found.tasks) == [5, 6, 7, 8]
     assert not events
@@ -105,7 +107,7 @@ def test_a_group_that_is_late_together() -> None:
 def test_too_few_segments_prove_nothing() -> None:
     late = np.array([0, 0, 500, 0])
     waits = random_waits(np.random.default_rng(3), LEAST_SEGMENTS - 1, 4, late)
-    assert blame(segments(waits), 4_000) == (None, [])
+    assert find_culprits(segments(waits), 4_000) == (None, [])
 
 
 def test_the_greatest_noise_is_no_event() -> None:
@@ -113,11 +115,11 @@ def test_the_greatest_noise_is_no_event() -> None:
     rng, named = np.random.default_rng(8), 0
     for _ in range(300):
         waits = random_waits(rng, 22, 4, np.zeros(4))
-        _, events = blame(segments(waits), 22_000)
+        _, events = find_culprits(segments(waits), 22_000)
         named += len(events)
     assert named <= 3
     waits[7] += np.array([600, 600, 0, 600])
-    _, (event,) = blame(segments(waits), 22_000)
+    _, (event,) = find_culprits(segments(waits), 22_000)
     assert event.tasks == [3]
 
 
@@ -169,7 +171,7 @@ def test_waits_of_groups_are_those_for_their_own_last() -> None:
         exposed=length,
     )
     kernels = kernels.with_columns(begin=pl.col("end") - pl.col("exposed"))
-    found = with_waits(kernels)
+    found = add_waits(kernels)
     waits = found.group_by("device").agg(pl.col("exposed_wait").median()).sort("device")
     assert waits["exposed_wait"].to_list() == pytest.approx([0, 1e5, 0, 1e5], abs=5_000)
     first = found.filter(pl.col("device") == 0).sort("number")["end"].to_list()

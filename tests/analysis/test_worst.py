@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsys2prv.analysis.result import Result, Table
-from nsys2prv.analysis.terminal import Style, printed, worst_first
+from nsys2prv.analysis.terminal import Style, format_results, worst_first
 
 
 def devices(count: int) -> pl.DataFrame:
@@ -70,7 +70,7 @@ def test_few_ranks_and_other_tables_stay_as_they_are() -> None:
 
 def test_a_terminal_says_how_many_are_left() -> None:
     result = Result("efficiencies", "Efficiencies", {"devices": Table("Devices", devices(64))})
-    lines = printed([result], (), Style()).splitlines()
+    lines = format_results([result], (), Style()).splitlines()
     assert lines[-1] == "  ... 61 more"
     assert [line.split("  ")[1] for line in lines[4:8]] == [
         *("min of 64", "mean of 64", "max of 64"),

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from nsys2prv import Options, convert
-from nsys2prv.cli.arguments import LEGACY_OPTIONS, LegacyOption, parser
+from nsys2prv.cli.arguments import LEGACY_OPTIONS, LegacyOption, conversion_parser
 from nsys2prv.cli.main import main
 from nsys2prv.conversion.cut.asked import CutOptions, add_units
 from nsys2prv.events.catalogue.counters import counter_tables
-from nsys2prv.events.selection import STATS, names, select
+from nsys2prv.events.selection import STATS, kind_names, select_kinds
 
 DOCS = Path(__file__).parents[2] / "docs"
 REPORT = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank1.sqlite"
@@ -39,7 +39,7 @@ def test_options_of_bscs_tool_are_answered(
         error = error_of(capsys, *line)
         assert f"{option} is an option of BSC's nsys2prv; here {habit.here}" in error
     assert not list(tmp_path.iterdir())
-    assert option not in parser().format_help().replace(",", " ").split()
+    assert option not in conversion_parser().format_help().replace(",", " ").split()
 
 
 @pytest.mark.parametrize(
@@ -59,13 +59,13 @@ def test_what_the_answers_name_is_there() -> None:
         ["--list"],
         ["--nvtx-rules", "f"],
     ):
-        parser().parse_args([*line, "r.sqlite", "o"])
+        conversion_parser().parse_args([*line, "r.sqlite", "o"])
     assert all(
-        set(kinds.split(",")) <= set(names()) and name not in names()
+        set(kinds.split(",")) <= set(kind_names()) and name not in kind_names()
         for name, kinds in STATS.items()
     )
     for kinds in STATS.values():
-        select(kinds.split(","))
+        select_kinds(kinds.split(","))
 
 
 def test_the_page_tells_all_of_them() -> None:

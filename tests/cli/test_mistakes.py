@@ -17,7 +17,7 @@ import pytest
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli.listing import MOST_LINES, _each
 from nsys2prv.cli.main import COMMANDS, main
-from nsys2prv.nsight.report_files import reports_meant
+from nsys2prv.nsight.report_files import find_reports
 
 GRAPHS = Path(__file__).parents[2] / "sample_reports" / "graphs"
 REPORT = str(GRAPHS / "rank1.sqlite")
@@ -140,15 +140,15 @@ def test_folders_and_patterns_are_the_reports_in_them(tmp_path: Path) -> None:
     (tmp_path / "rank1.nsys-rep").write_bytes(b"x")
     (tmp_path / "notes.txt").write_text("x")
     both = [tmp_path / "rank0.sqlite", tmp_path / "rank1.sqlite"]
-    assert reports_meant([tmp_path]) == reports_meant([f"{tmp_path}/rank*.sqlite"]) == both
-    assert reports_meant(["missing.sqlite"]) == [Path("missing.sqlite")]
+    assert find_reports([tmp_path]) == find_reports([f"{tmp_path}/rank*.sqlite"]) == both
+    assert find_reports(["missing.sqlite"]) == [Path("missing.sqlite")]
     (tmp_path / "empty").mkdir()
     for given, problem in (
         (tmp_path / "empty", "no reports in this folder"),
         (f"{tmp_path}/x*.sqlite", "no file matches"),
     ):
         with pytest.raises(Nsys2prvError, match=problem):
-            reports_meant([given])
+            find_reports([given])
 
 
 @pytest.mark.slow

@@ -7,14 +7,14 @@ import pickle
 import numpy as np
 import pytest
 
-from nsys2prv.clock.maps import UNPLACED, ClockMap, ReportClock, Shifts, place
+from nsys2prv.clock.maps import UNPLACED, ClockMap, ReportClock, Shifts, place_reports
 
 SECOND = 1_000_000_000
 UTC = 1_780_000_000 * SECOND
 
 
 def offsets(*reports: ReportClock) -> list[int]:
-    return [placement.map.offset for placement in place(list(reports))]
+    return [placement.map.offset for placement in place_reports(list(reports))]
 
 
 def test_one_host_is_placed_by_its_own_clock() -> None:
@@ -35,7 +35,7 @@ def test_hosts_are_placed_by_utc() -> None:
 
 def test_containers_of_one_name_on_two_machines_stay_apart() -> None:
     reports = [ReportClock("box", UTC, 100 * SECOND), ReportClock("box", UTC + 50, 9_000 * SECOND)]
-    assert [placement.machine for placement in place(reports)] == [0, 1]
+    assert [placement.machine for placement in place_reports(reports)] == [0, 1]
     assert offsets(*reports) == [UTC, UTC + 50]
 
 
@@ -49,7 +49,7 @@ def test_absolute_times_stay_as_they_are() -> None:
 def test_a_report_without_a_clock_is_left_to_the_caller() -> None:
     assert [
         placement.method
-        for placement in place([ReportClock("", None, None), ReportClock("b", UTC, None)])
+        for placement in place_reports([ReportClock("", None, None), ReportClock("b", UTC, None)])
     ] == [UNPLACED, "UTC"]
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nsys2prv.clock.hull import ANYWHERE, Bounds, feasible_region, middle, nearest
+from nsys2prv.clock.hull import ANYWHERE, Bounds, feasible_region, middle_line, nearest_point
 
 
 def bounds(seed: int, count: int = 30, slope: float = 2e-4) -> Bounds:
@@ -46,7 +46,7 @@ def test_the_region_holds_all_lines_that_no_bound_forbids(seed: int) -> None:
     centre = corners.mean(axis=0)
     inner = centre + (corners - centre) * (1 - 1e-4)
     assert allowed(some, inner[:, 0], inner[:, 1]).all()
-    found = middle(some, 0.0, 1e6)
+    found = middle_line(some, 0.0, 1e6)
     assert found is not None
     assert abs(found.first - 100) <= found.error
     assert abs(found.last - 300) <= found.error
@@ -58,7 +58,7 @@ def test_more_bounds_never_widen(seed: int) -> None:
     some = bounds(seed, 200, 5e-5)
     widths = []
     for count in range(10, 201, 10):
-        found = middle(
+        found = middle_line(
             Bounds(
                 some.upper_times[:count],
                 some.upper[:count],
@@ -81,7 +81,7 @@ def test_what_a_short_span_leaves_of_the_slope_is_drawn_to_that_of_clocks(span: 
     none is told.
     """
     at = np.array([0.0, span])
-    found = middle(Bounds(at, np.array([40e3, 40e3]), at, np.array([-40e3, -36e3])), 0.0, span)
+    found = middle_line(Bounds(at, np.array([40e3, 40e3]), at, np.array([-40e3, -36e3])), 0.0, span)
     assert found is not None
     slope = (found.last - found.first) / span
     assert abs(slope) < 10e-6
@@ -90,7 +90,10 @@ def test_what_a_short_span_leaves_of_the_slope_is_drawn_to_that_of_clocks(span: 
 
 def test_one_side_alone_bounds_nothing() -> None:
     some = bounds(1)
-    assert middle(Bounds(some.upper_times, some.upper, np.empty(0), np.empty(0)), 0.0, 1e6) is None
+    assert (
+        middle_line(Bounds(some.upper_times, some.upper, np.empty(0), np.empty(0)), 0.0, 1e6)
+        is None
+    )
 
 
 def test_contradictions_leave_nothing() -> None:
@@ -107,4 +110,4 @@ def test_contradictions_leave_nothing() -> None:
     ],
 )
 def test_the_nearest_point(corners: list, point: list) -> None:
-    assert nearest(np.array(corners, float)).tolist() == point
+    assert nearest_point(np.array(corners, float)).tolist() == point

@@ -23,7 +23,7 @@ from nsys2prv.cli.main import main
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight import capture
 from nsys2prv.nsight.capture import Capture
-from nsys2prv.nsight.info import inspect
+from nsys2prv.nsight.info import read_report_info
 from nsys2prv.nsight.opening import open_source
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -131,7 +131,7 @@ def test_folders_and_stores_have_the_same_rows_left_out(
     report = tmp_path / "rank0.sqlite"
     damaged(SAMPLES / "training" / "rank0.sqlite", report, WILD, 0)
     folder = as_folder(report, tmp_path / "rank0", suffix)
-    assert inspect(folder).capture == inspect(report).capture
+    assert read_report_info(folder).capture == read_report_info(report).capture
     summary = convert([report], tmp_path / "out.prv")
     assert figures(convert([folder], tmp_path / "other.prv")) == figures(summary)
     assert main(["extract", "-q", str(report), "-o", str(tmp_path / "store")]) == 0
@@ -256,13 +256,13 @@ def test_begin_and_end_tell_the_time_where_no_duration_does(tmp_path: Path) -> N
     )
     with open_source(report) as database:
         assert capture.recorded_duration(database) == 60 * SECOND
-    assert inspect(report).capture == Capture(-60 * SECOND, 120 * SECOND)
+    assert read_report_info(report).capture == Capture(-60 * SECOND, 120 * SECOND)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_of_few_rows_none_is_wrong(rows: int, tmp_path: Path) -> None:
     report = export(tmp_path, [10**17 * number for number in range(rows)])
-    assert inspect(report).capture.far(np.arange(rows) * 10**17).any() == (rows == 0)
+    assert read_report_info(report).capture.far(np.arange(rows) * 10**17).any() == (rows == 0)
 
 
 def test_all_rows_of_a_table_may_be_wild(tmp_path: Path) -> None:

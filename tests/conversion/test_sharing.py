@@ -18,7 +18,7 @@ from nsys2prv.conversion.reading import group_by_table
 from nsys2prv.events import all_kinds
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.opening import open_source
-from nsys2prv.nsight.source import NULL, Part, SomeRows, Source, decoded
+from nsys2prv.nsight.source import NULL, Part, SomeRows, Source, decode_texts
 from nsys2prv.nsight.sqlite import Database
 
 ROWS = 1000
@@ -91,7 +91,7 @@ def test_each_condition_gets_its_rows(form: str, tmp_path: Path) -> None:
                             zip(
                                 columns["number"].tolist(),
                                 threads,
-                                decoded(texts).gather(codes),
+                                decode_texts(texts).gather(codes),
                                 strict=True,
                             )
                         )

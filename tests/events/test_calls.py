@@ -15,7 +15,7 @@ from nsys2prv.events.catalogue import DomainCode, catalogue
 from nsys2prv.events.catalogue.sections import CallTable, call_tables
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.reasons import Reason
-from nsys2prv.events.selection import select
+from nsys2prv.events.selection import select_kinds
 
 LINES = catalogue().calls
 TEXTS = ("first", "second")
@@ -86,7 +86,7 @@ def test_no_table_is_read_by_two_kinds_of_which_one_is_a_line() -> None:
 
 
 def test_a_group_means_its_lines() -> None:
-    assert {kind.name for kind in select(["graphics"]).kinds} == {
+    assert {kind.name for kind in select_kinds(["graphics"]).kinds} == {
         line.name for line in LINES.values() if "graphics" in line.groups
     }
 

@@ -32,9 +32,9 @@ from tools.trace_reader import Trace, read_trace
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.cli.main import main
-from nsys2prv.events.nvtx_on_gpu import project
+from nsys2prv.events.nvtx_on_gpu import project_ranges
 from nsys2prv.events.reasons import Reason
-from nsys2prv.events.selection import select
+from nsys2prv.events.selection import select_kinds
 from nsys2prv.store.nesting import assign_nesting_lanes
 
 SAMPLES = sorted((Path(__file__).parent.parent.parent / "sample_reports").glob("*/rank*.sqlite"))
@@ -261,7 +261,7 @@ def test_random_ranges_and_calls_by_brute_force() -> None:
                     expected[number, stream] = min(known[0], begun), max(known[1], ended)
         assert {
             (number, stream): (first, last)
-            for number, stream, first, last in project(ranges, calls).rows()
+            for number, stream, first, last in project_ranges(ranges, calls).rows()
         } == expected
 
 
@@ -315,20 +315,22 @@ def test_without_work_there_is_a_warning(
 
 
 def test_only_on_demand() -> None:
-    names = {kind.name for kind in select(()).kinds}
+    names = {kind.name for kind in select_kinds(()).kinds}
     assert "nvtx_on_gpu" not in names
-    assert "nvtx_on_gpu" not in {kind.name for kind in select(("nvtx", "all")).kinds}
-    assert {kind.name for kind in select((), ("nvtx_on_gpu",)).kinds} == names | {"nvtx_on_gpu"}
-    assert {kind.name for kind in select(("graphs",), ("nvtx_on_gpu",)).kinds} == {
+    assert "nvtx_on_gpu" not in {kind.name for kind in select_kinds(("nvtx", "all")).kinds}
+    assert {kind.name for kind in select_kinds((), ("nvtx_on_gpu",)).kinds} == names | {
+        "nvtx_on_gpu"
+    }
+    assert {kind.name for kind in select_kinds(("graphs",), ("nvtx_on_gpu",)).kinds} == {
         "graphs",
         "nvtx_on_gpu",
     }
-    assert {kind.name for kind in select(("graphs", "-nvtx"), ("nvtx_on_gpu",)).kinds} == {
+    assert {kind.name for kind in select_kinds(("graphs", "-nvtx"), ("nvtx_on_gpu",)).kinds} == {
         "graphs",
         "nvtx_on_gpu",
     }
-    assert "nvtx_on_gpu" not in {kind.name for kind in select(("nvtx_on_gpu", "-nvtx")).kinds}
-    assert {kind.name for kind in select(("nvtx_on_gpu", "graphs")).kinds} == {
+    assert "nvtx_on_gpu" not in {kind.name for kind in select_kinds(("nvtx_on_gpu", "-nvtx")).kinds}
+    assert {kind.name for kind in select_kinds(("nvtx_on_gpu", "graphs")).kinds} == {
         "graphs",
         "nvtx_on_gpu",
     }

@@ -18,7 +18,7 @@ import pytest
 from tools.commands import ENVIRONMENT, GRAPHS, SAMPLES, arguments, command, content, error_of
 from tools.exports import KERNEL, global_tid, kernel, make_export, strings
 
-from nsys2prv.nsight.info import JOB_VARIABLES, RANK_VARIABLES, inspect
+from nsys2prv.nsight.info import JOB_VARIABLES, RANK_VARIABLES, read_report_info
 
 TOKEN = "pl4nt3d5ecret"
 PLANTED = "planted-secret-do-not-leak"
@@ -112,7 +112,7 @@ def test_nothing_of_the_environment_reaches_any_output(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_of_a_report_has_nothing_of_the_environment(tmp_path: Path) -> None:
-    info = inspect(planted(SAMPLES / "training" / "rank0.sqlite", tmp_path / "r.sqlite"))
+    info = read_report_info(planted(SAMPLES / "training" / "rank0.sqlite", tmp_path / "r.sqlite"))
     assert info.host
     assert TOKEN not in repr(info)
     assert PLANTED not in repr(info)

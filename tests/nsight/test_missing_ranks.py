@@ -100,7 +100,7 @@ def test_what_does_not_prove_that_ranks_are_missing() -> None:
 
 def test_ranks_that_a_batch_step_gives_to_all() -> None:
     assert (
-        job_checks.warnings(
+        job_checks.job_warnings(
             [_info("a", {"SLURM_PROCID": 0}, {}), _info("b", {"SLURM_PROCID": 0}, {})]
         )
         == []

@@ -20,8 +20,16 @@ from tools.exports import KERNEL, kernel, make_export, strings
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.native import core
-from nsys2prv.nsight.pages import INTEGERS, REALS, TEXTS, VALUES, Pages, looked_at, open_pages
-from nsys2prv.nsight.source import NULL, Part, quoted
+from nsys2prv.nsight.pages import (
+    INTEGERS,
+    REALS,
+    TEXTS,
+    VALUES,
+    Pages,
+    condition_columns,
+    open_pages,
+)
+from nsys2prv.nsight.source import NULL, Part, quote_name
 from nsys2prv.nsight.sqlite import Database
 
 pytestmark = pytest.mark.skipif(core is None, reason="installed without a compiler")
@@ -113,7 +121,9 @@ def compare(path: Path) -> tuple[int, list[str]]:
                 aside.append(name)
                 continue
             connection.text_factory = lambda raw: ("text", raw)
-            expected = connection.execute(f"SELECT * FROM {quoted(name)} ORDER BY rowid").fetchall()
+            expected = connection.execute(
+                f"SELECT * FROM {quote_name(name)} ORDER BY rowid"
+            ).fetchall()
             assert found == expected, name
             # 1 and 1.0 are equal, and not the same.
             assert [tuple(map(type, row)) for row in found] == [
@@ -340,7 +350,7 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
             tables(gaps)["t"],
             ("a", "n", "lacking"),
             ("b", "other"),
-            looked_at(["{n} > 3 AND typeof({c}) = 'real' AND {b} IS NULL"]),
+            condition_columns(["{n} > 3 AND typeof({c}) = 'real' AND {b} IS NULL"]),
         )
     assert columns.rows == len(expected)
     assert columns["a"].tolist() == [row[0] for row in expected]

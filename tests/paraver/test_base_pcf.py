@@ -21,7 +21,7 @@ from nsys2prv.cli.main import main
 from nsys2prv.events.catalogue import NameSet, catalogue
 from nsys2prv.paraver.cfg.model import Cfg, Columns, Filter, Function, Histogram, Single
 from nsys2prv.paraver.cfg.writer import cfg_text
-from nsys2prv.paraver.values import NameFile, assign
+from nsys2prv.paraver.values import NameFile, assign_values
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 KERNEL, NCCL_KERNEL, RANGES = 63000006, 63000007, 9600
@@ -226,7 +226,7 @@ def values_of(
     }
     return {
         name: dict(values.labels.select("label", "value").iter_rows())
-        for name, values in assign(sets, met, {}, frames).items()
+        for name, values in assign_values(sets, met, {}, frames).items()
         if values.labels.height
     }
 

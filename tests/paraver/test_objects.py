@@ -21,9 +21,9 @@ from tools.exports import (
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import natural_key
 from nsys2prv.events.extraction import StreamKey, ThreadKey
-from nsys2prv.nsight.info import Gpu, ReportInfo, distinguishing, launcher_ranks
+from nsys2prv.nsight.info import Gpu, ReportInfo, distinct_launcher_ranks, launcher_ranks
 from nsys2prv.nsight.sqlite import Database
-from nsys2prv.paraver.object_model import build, order_reports
+from nsys2prv.paraver.object_model import build_object_model, order_reports
 
 
 def info(name: str, **more: object) -> ReportInfo:
@@ -78,7 +78,9 @@ def test_rank_from_the_launchers_environment(
     capture = [{"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": row} for row in rows]
     capture.append({"name": "COMMAND", "value": "RANK=1"})
     with Database(make_export(tmp_path / "r.sqlite", {"META_DATA_CAPTURE": capture})) as database:
-        assert distinguishing([launcher_ranks(database)]) == (None if rank is None else [rank])
+        assert distinct_launcher_ranks([launcher_ranks(database)]) == (
+            None if rank is None else [rank]
+        )
 
 
 def test_the_variable_that_tells_reports_apart_counts() -> None:
@@ -91,7 +93,7 @@ def test_the_variable_that_tells_reports_apart_counts() -> None:
 
 def test_same_pid_on_two_hosts_gives_two_tasks_on_two_nodes() -> None:
     pid = global_pid(111)
-    model = build(
+    model = build_object_model(
         [info("r0", host="a"), info("r1", host="b")],
         [0, 1],
         [(0, ThreadKey(pid | 111)), (1, ThreadKey(pid | 111))],
@@ -103,7 +105,7 @@ def test_same_pid_on_two_hosts_gives_two_tasks_on_two_nodes() -> None:
 def test_a_stream_that_several_hosts_have_is_named_with_its_host() -> None:
     pid = global_pid(111)
     streams = [StreamKey(pid, 0, 7), StreamKey(pid, 0, 8)]
-    model = build(
+    model = build_object_model(
         [info("r0", host="a"), info("r1", host="b")],
         [0, 1],
         [(0, streams[0]), (0, streams[1]), (1, streams[0])],
@@ -112,7 +114,7 @@ def test_a_stream_that_several_hosts_have_is_named_with_its_host() -> None:
         ["CUDA-D0.S7-a", "CUDA-D0.S8"],
         ["CUDA-D0.S7-b"],
     ]
-    alone = build(
+    alone = build_object_model(
         [info("r0", host="a"), info("r1", host="a")], [0, 0], [(0, streams[0]), (1, streams[0])]
     )
     assert [names for _, names in rows_of(alone)] == [["CUDA-D0.S7"]] * 2, (
@@ -122,7 +124,7 @@ def test_a_stream_that_several_hosts_have_is_named_with_its_host() -> None:
 
 def test_further_rows_of_a_thread_are_numbered_before_its_id() -> None:
     pid = global_pid(100)
-    model = build(
+    model = build_object_model(
         [info("r", processes={pid: "app"})],
         [0],
         [(0, ThreadKey(pid | 100, lane)) for lane in (2, 0, 1)],
@@ -135,7 +137,9 @@ def test_further_rows_of_a_thread_are_numbered_before_its_id() -> None:
 def test_mpi_ranks_of_one_report_order_its_processes() -> None:
     first, second = global_pid(200), global_pid(100)
     report = info("r", ranks={first: 0, second: 1}, processes={first: "app", second: "app"})
-    model = build([report], [0], [(0, ThreadKey(second | 100)), (0, ThreadKey(first | 200))])
+    model = build_object_model(
+        [report], [0], [(0, ThreadKey(second | 100)), (0, ThreadKey(first | 200))]
+    )
     assert rows_of(model) == [
         ("rank 0 app 200", ["THREAD 1.1.1 app 200"]),
         ("rank 1 app 100", ["THREAD 1.2.1 app 100"]),
@@ -147,7 +151,7 @@ def test_isolated_ranks_have_the_physical_gpus_numbers() -> None:
     reports = [
         info(f"r{rank}", host="a", gpus=gpus, cuda_gpus={(10 + rank, 0): rank}) for rank in range(4)
     ]
-    model = build(
+    model = build_object_model(
         reports, [0] * 4, [(rank, StreamKey(global_pid(10 + rank), 0, 7)) for rank in range(4)]
     )
     assert [task.threads[0] for task in model.tree.tasks] == [
@@ -160,7 +164,7 @@ def test_isolated_ranks_have_the_physical_gpus_numbers() -> None:
 def test_too_many_rows_are_one_clear_error() -> None:
     seen = [(0, ThreadKey(global_pid(5) | tid)) for tid in range(65_536)]
     with pytest.raises(Nsys2prvError, match="65536 threads"):
-        build([info("r")], [0], seen)
+        build_object_model([info("r")], [0], seen)
 
 
 def test_two_gpus_of_one_process_have_rows_of_their_own(tmp_path: Path) -> None:

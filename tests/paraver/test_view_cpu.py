@@ -18,7 +18,7 @@ from tools.trace_reader import read_trace
 from tools.view_answers import PARAMEDIR, needs_paraver
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.cfg.model import asks
+from nsys2prv.paraver.cfg.model import reason_to_ask
 
 pytestmark = needs_paraver
 STATE, REASON, CPU, FUNCTION, MODULE = 67000000, 67000001, 67000002, 67000100, 67000101
@@ -39,7 +39,7 @@ def ask(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str]:
     views = [
         view
         for view in VIEWS
-        if not asks(view.cfg, set(found.labels.types))
+        if not reason_to_ask(view.cfg, set(found.labels.types))
         and ("cpu" in view.path or "thread" in view.path)
     ]
     outputs = {

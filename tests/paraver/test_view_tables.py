@@ -15,7 +15,7 @@ from tools.installed_views import VIEWS, file_of
 from tools.view_answers import PARAMEDIR, Answers, Work, ask, length, needs_paraver, union
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.cfg.model import asks
+from nsys2prv.paraver.cfg.model import reason_to_ask
 
 SAMPLE = "machine"
 #: Calls of these do not lie within each other, so that the innermost one is the only one.
@@ -168,7 +168,7 @@ def test_paraver_reads_real_exports_without_complaint(export: Path, tmp_path: Pa
     mine = [
         view
         for view in VIEWS
-        if not asks(view.cfg, present) and re.search(r"file|profiler|messages", view.path)
+        if not reason_to_ask(view.cfg, present) and re.search(r"file|profiler|messages", view.path)
     ]
     assert len(mine) >= 7
     command = [str(PARAMEDIR), "-npr", str(trace)]

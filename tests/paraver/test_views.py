@@ -38,7 +38,7 @@ from nsys2prv.paraver.cfg.model import (
     Histogram,
     Look,
     Single,
-    asks,
+    reason_to_ask,
 )
 from nsys2prv.paraver.cfg.reader import read_cfg
 from nsys2prv.paraver.cfg.writer import cfg_text
@@ -513,18 +513,18 @@ def test_files_that_paraver_would_stop_at_are_refused(old: str, new: str, proble
 
 def test_views_ask_only_when_nothing_of_theirs_is_there() -> None:
     activities = BY_PATH["views/cuda_activities.cfg"].cfg
-    assert asks(activities, {MEMORY}) == asks(activities, {GRAPH, 9101}) == ""
-    assert asks(activities, {9600}) == "no event of the view"
+    assert reason_to_ask(activities, {MEMORY}) == reason_to_ask(activities, {GRAPH, 9101}) == ""
+    assert reason_to_ask(activities, {9600}) == "no event of the view"
     assert (
-        asks(replace(activities, windows=activities.windows[:1]), {MEMORY})
+        reason_to_ask(replace(activities, windows=activities.windows[:1]), {MEMORY})
         == "an event of the view is missing"
     )
-    assert asks(BY_PATH["model/relevant_streams.cfg"].cfg, {NCCL}) == ""
+    assert reason_to_ask(BY_PATH["model/relevant_streams.cfg"].cfg, {NCCL}) == ""
     for view in ("analysis/nccl-exposed-2dh.cfg", "analysis/nccl-overlap-2dh.cfg"):
         assert (
-            asks(BY_PATH[view].cfg, {NCCL})
-            == asks(BY_PATH[view].cfg, {NCCL, KERNEL, 63000061})
+            reason_to_ask(BY_PATH[view].cfg, {NCCL})
+            == reason_to_ask(BY_PATH[view].cfg, {NCCL, KERNEL, 63000061})
             == ""
         )
-        assert asks(BY_PATH[view].cfg, {KERNEL, MEMORY, 63000061})
-    assert asks(BY_PATH["extra/analysis/memory-overlap-2dh.cfg"].cfg, {KERNEL, 63000061})
+        assert reason_to_ask(BY_PATH[view].cfg, {KERNEL, MEMORY, 63000061})
+    assert reason_to_ask(BY_PATH["extra/analysis/memory-overlap-2dh.cfg"].cfg, {KERNEL, 63000061})

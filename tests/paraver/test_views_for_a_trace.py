@@ -29,12 +29,12 @@ from nsys2prv.paraver.cfg.model import (
     Look,
     Single,
     Window,
-    asks,
+    reason_to_ask,
 )
 from nsys2prv.paraver.cfg.reader import read_cfg
 from nsys2prv.paraver.cfg.workspace import Workspace, workspace_text
 from nsys2prv.paraver.cfg.writer import cfg_text
-from nsys2prv.paraver.contents import Contents, contents
+from nsys2prv.paraver.contents import Contents, scan_contents
 from nsys2prv.paraver.views import OTHERS, copy_to, folder, views_for_trace
 
 ROOT = Path(__file__).parents[2]
@@ -91,10 +91,10 @@ def test_contents_of_a_trace(
     monkeypatch.setattr(scan, "BLOCK", block)
     expected = _read(path)
     assert expected.types
-    assert contents(path) == expected
+    assert scan_contents(path) == expected
     packed = tmp_path / "packed.prv.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert contents(packed) == expected
+    assert scan_contents(packed) == expected
 
 
 def _written(folder: Path, text: str) -> Path:
@@ -127,7 +127,7 @@ def test_lines_of_any_shape_are_read(tmp_path: Path) -> None:
         ),
     )
     values = {(7, 0), (7, 3), (7, 100), (8, 12), (8, 99), (8, 100), (9, 100), (2**32 - 1, 100)}
-    assert contents(path) == Contents(
+    assert scan_contents(path) == Contents(
         frozenset({7, 8, 9, 2**32 - 1}),
         frozenset({7, 8, 9, 2**32 - 1}),
         frozenset({55001}),
@@ -149,13 +149,13 @@ def test_random_records_are_read_as_by_eye(tmp_path: Path) -> None:
         if random.random() < 0.2:
             lines.append(f"3:1:1:1:1:0:0:1:1:1:2:3:3:64:{random.integers(0, 10**12)}")
     path = _written(tmp_path, HEADER + "\n".join(lines) + "\n")
-    assert contents(path) == _read(path)
+    assert scan_contents(path) == _read(path)
 
 
 def test_a_trace_without_records_is_empty(tmp_path: Path) -> None:
     assert (
-        contents(_written(tmp_path, HEADER))
-        == contents(_written(tmp_path, "#Paraver ():1:0:1:1(1:1)"))
+        scan_contents(_written(tmp_path, HEADER))
+        == scan_contents(_written(tmp_path, "#Paraver ():1:0:1:1(1:1)"))
         == Contents(frozenset(), frozenset(), frozenset(), values=frozenset())
     )
 
@@ -194,7 +194,7 @@ def test_a_line_without_end_is_not_read_whole(
     monkeypatch.setattr(scan, "LONGEST_LINE", 1 << 10)
     monkeypatch.setattr(scan, "BLOCK", 1 << 8)
     with pytest.raises(Nsys2prvError, match="a line of more than"):
-        contents(_written(tmp_path, HEADER + "2:1" * 2000))
+        scan_contents(_written(tmp_path, HEADER + "2:1" * 2000))
 
 
 # ------------------------------------------------------------------------------------------------ views that show something
@@ -323,7 +323,9 @@ def test_views_that_show_something_are_those_of_which_paraver_gives_figures(samp
         path for path in answers.tables.known if _has_figures(answers, path)
     }
     assert [
-        path for path, view in VIEWS.items() if shown[path] and asks(view.cfg, answers.present)
+        path
+        for path, view in VIEWS.items()
+        if shown[path] and reason_to_ask(view.cfg, answers.present)
     ] == []
 
 
@@ -408,7 +410,7 @@ def test_what_is_made_of_zero_is_what_paraver_makes_of_it(tmp_path: Path) -> Non
             line.split("\t") for line in (tmp_path / f"out{number}.csv").read_text().splitlines()
         ]
         found[name] = any(float(length) and float(value) for _, _, length, value in lines)
-    held = contents(trace)
+    held = scan_contents(trace)
     assert {name: not why_empty(view, held, {}) for name, view in views.items()} == found
 
 
@@ -518,7 +520,7 @@ def test_no_table_opens_silently_with_figures_of_something_else(
     """Whatever kind of event a trace lacks: Paraver asks, or the table's columns leave out 0, as
     which all of the time would count. Tables of lines are empty without them.
     """
-    held = scan.contents(trace[0])
+    held = scan.scan_contents(trace[0])
     tables = {
         path: (view.cfg, view.cfg.histogram)
         for path, view in VIEWS.items()
@@ -537,7 +539,7 @@ def test_no_table_opens_silently_with_figures_of_something_else(
             silent |= {
                 path
                 for path, (cfg, _) in tables.items()
-                if why_empty(cfg, without, {}) and not asks(cfg, left)
+                if why_empty(cfg, without, {}) and not reason_to_ask(cfg, left)
             }
     assert silent - states - OPENED == set()
 
@@ -611,7 +613,7 @@ def test_a_workspace_is_offered_wherever_one_of_its_views_shows_something(
 ) -> None:
     target, written = installed
     held, shown = (
-        contents(trace[0]).types,
+        scan_contents(trace[0]).types,
         {fit.title for fit in views_for_trace(trace[0]) if not fit.lacking},
     )
     for name in written:

@@ -118,7 +118,7 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
             )
             first = until - 1
 
-    monkeypatch.setattr(thread_states, "chunks", chunks)
+    monkeypatch.setattr(thread_states, "ranges_by_chunk", chunks)
     monkeypatch.setattr(thread_states, "_without_events", lambda _, threads: threads < 0)
     task = thread_states.StateTask(
         0, (), {}, {}, {7: 1, 9: 0, 12: 1, 20: 0}, frozenset(), ClockMap(), DURATION, Path()

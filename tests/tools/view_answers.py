@@ -35,7 +35,7 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv.paraver.cfg.catalogue import View
-from nsys2prv.paraver.cfg.model import asks
+from nsys2prv.paraver.cfg.model import reason_to_ask
 
 ROOT = Path(__file__).parent.parent.parent
 PARAMEDIR = shutil.which("paramedir")
@@ -224,7 +224,7 @@ def recorded(sample: str) -> dict[str, Record]:
 
 def served(present: set[int]) -> list[View]:
     """The views that a trace with these event types has the events of."""
-    return [view for view in VIEWS if not asks(view.cfg, present)]
+    return [view for view in VIEWS if not reason_to_ask(view.cfg, present)]
 
 
 def current(trace: Path, present: set[int]) -> dict[str, tuple[str, str]]:

@@ -27,7 +27,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 SCHEDULER_TIMEOUT = "10s"
 
 
-def check(engine: str, scheduler: str | None) -> None:
+def check_engine(engine: str, scheduler: str | None) -> None:
     """Check that there is such an engine and that it takes these options. Raises UsageError
     otherwise.
     """
@@ -39,7 +39,7 @@ def check(engine: str, scheduler: str | None) -> None:
 
 def workers(engine: str, jobs: int, scheduler: str | None = None) -> AbstractContextManager[Pool]:
     """Return the workers of an engine. Raises UsageError where its packages are not installed."""
-    check(engine, scheduler)
+    check_engine(engine, scheduler)
     start, needed = ENGINES[engine]
     try:
         for module in needed:

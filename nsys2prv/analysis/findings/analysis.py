@@ -10,11 +10,16 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv.analysis.findings import device_time
-from nsys2prv.analysis.findings.causes import IDLE, LEAST, LEAST_IDLE, slow_links, with_waits
+from nsys2prv.analysis.findings.causes import IDLE, LEAST, LEAST_IDLE, add_waits, slow_links
 from nsys2prv.analysis.findings.finding import Finding
-from nsys2prv.analysis.findings.people import People, numbered
-from nsys2prv.analysis.findings.rank_wise import imbalance, of_culprits, of_event, of_link
-from nsys2prv.analysis.findings.waiting import blame, segments_of
+from nsys2prv.analysis.findings.people import JobRanks, number_list
+from nsys2prv.analysis.findings.rank_wise import (
+    culprit_finding,
+    hiccup_finding,
+    imbalance_findings,
+    link_finding,
+)
+from nsys2prv.analysis.findings.waiting import find_culprits, segments_of
 from nsys2prv.analysis.result import Analysis, Context, Result, Table
 from nsys2prv.analysis.steady import phases
 from nsys2prv.analysis.text import cell, duration
@@ -29,13 +34,13 @@ NOT_TOLD = "what holds the job back cannot be told without work on GPUs"
 def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     steady = context.question.steady
     begin, end = context.question.steady_span(context.duration)
-    others = with_waits(found["others"])
+    others = add_waits(found["others"])
     found = (
         {**found, "devices": found["devices"].with_columns(pl.col("device").cast(pl.Int64))}
         if found["devices"].height
         else found
     )
-    people = People.of(
+    people = JobRanks.of(
         context, _parts(found["devices"], others), found["records"], others, end - begin
     )
     findings = []
@@ -46,7 +51,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         findings = _of_waits(people, kernels, steady, (begin, end))
         # One cause, one finding: what is a culprit's is not the whole job's too.
         culprits = {rank for finding in findings for rank in finding.ranks}
-        findings += job_wide(people.without_excess_of(culprits), found["calls"], context)
+        findings += job_wide_findings(people.without_excess_of(culprits), found["calls"], context)
     findings = sorted(findings, key=lambda finding: -finding.share)[:MOST]
     tables = {}
     if steady:
@@ -89,19 +94,19 @@ def _parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_waits(
-    people: People, kernels: Mapping[int, str], steady: object, span: tuple[int, int]
+    people: JobRanks, kernels: Mapping[int, str], steady: object, span: tuple[int, int]
 ) -> list[Finding]:
     """Find who makes others wait, and which links are slow. kernels: labels of NCCL kernels."""
     links = slow_links(people.records, people.others, kernels, people.length)
-    found = [of_link(people, link) for link in links]
+    found = [link_finding(people, link) for link in links]
     if not people.records.height and not people.others.height:
         return found
     segments = segments_of(people.records, people.others, steady, span)
-    culprits, events = blame(segments, people.length)
+    culprits, events = find_culprits(segments, people.length)
     told = 0
     if culprits:
         told += culprits.cost
-        one = of_culprits(people, segments, culprits)
+        one = culprit_finding(people, segments, culprits)
         same = [
             finding
             for finding, link in zip(found, links, strict=True)
@@ -118,8 +123,8 @@ def _of_waits(
             one = replace(one, evidence=(*one.evidence, *same[0].evidence))
         found = [one, *(finding for finding in found if finding not in same)]
     told += sum(event.cost for event in events)
-    found += [of_event(people, event) for event in events]
-    return [*found, *imbalance(people, segments, told)]
+    found += [hiccup_finding(people, event) for event in events]
+    return [*found, *imbalance_findings(people, segments, told)]
 
 
 ANALYSIS = Analysis("findings", "Findings", (), device_time.collect, conclude)
@@ -159,24 +164,24 @@ CALLS = {
 }
 
 
-def job_wide(people: People, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
+def job_wide_findings(people: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
     """Yield the findings about the whole job that cost enough."""
     for finding in (*_exposed(people), *_copies(people), *_idle(people, calls, context)):
         yield replace(finding, evidence=(*finding.evidence, *_not_counted(people)))
     yield from _tensor_cores(people)
 
 
-def _not_counted(people: People) -> Iterator[str]:
+def _not_counted(people: JobRanks) -> Iterator[str]:
     """Say whose time other findings report."""
     if people.levelled:
         many = len(people.levelled) > 1
         yield (
-            f"not counted: the extra time of rank{'s' if many else ''} {numbered(list(people.levelled))} "
+            f"not counted: the extra time of rank{'s' if many else ''} {number_list(list(people.levelled))} "
             "that other findings report"
         )
 
 
-def _of_each(people: People, part: str) -> str:
+def _of_each(people: JobRanks, part: str) -> str:
     """Return how much time a part takes: per GPU on average, and on the GPU with most of it."""
     values = people.devices.sort(part, descending=True)
     most = f"{duration(float(values[part][0]))} on {values['label'][0]}"
@@ -185,7 +190,7 @@ def _of_each(people: People, part: str) -> str:
     return f"{duration(float(values[part].mean()))} per GPU on average, at most {most}"
 
 
-def _exposed(people: People) -> Iterator[Finding]:
+def _exposed(people: JobRanks) -> Iterator[Finding]:
     share = people.share("transfer")
     if share < LEAST["exposed_communication"]:
         return
@@ -222,7 +227,7 @@ def _exposed(people: People) -> Iterator[Finding]:
     )
 
 
-def _copies(people: People) -> Iterator[Finding]:
+def _copies(people: JobRanks) -> Iterator[Finding]:
     share = people.share("memory")
     if share >= LEAST["exposed_copies"]:
         yield Finding(
@@ -237,7 +242,7 @@ def _copies(people: People) -> Iterator[Finding]:
         )
 
 
-def _idle(people: People, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
+def _idle(people: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
     for part, kind in IDLE.items():
         share = people.share(part)
         if share < LEAST_IDLE:
@@ -279,7 +284,7 @@ def _idle(people: People, calls: pl.DataFrame, context: Context) -> Iterator[Fin
         )
 
 
-def _tensor_cores(people: People) -> Iterator[Finding]:
+def _tensor_cores(people: JobRanks) -> Iterator[Finding]:
     share = people.share("without_tensor_cores")
     if share >= LEAST["no_tensor_cores"]:
         yield Finding(

@@ -143,7 +143,7 @@ def _of_groups(others: pl.DataFrame, kernels: Mapping[int, str]) -> pl.DataFrame
     )
 
 
-def with_waits(others: pl.DataFrame) -> pl.DataFrame:
+def add_waits(others: pl.DataFrame) -> pl.DataFrame:
     """NCCL kernels and calls of MPI of which it is not known who waited for whom, with
     `exposed_wait`: how much longer they take than the quickest of the same number on all devices,
     or on those of their group where groups show (`group`, else null), for ranks do the same in the

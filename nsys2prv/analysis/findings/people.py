@@ -21,7 +21,7 @@ MOST_NAMED = 8
 JOB_WIDE = ("transfer", "memory", *(f"idle_{name}" for name in (*STATES, "unknown")))
 
 
-class People(Struct, frozen=True):
+class JobRanks(Struct, frozen=True):
     """The ranks of a job with their hosts and devices."""
 
     # a row for each task: task, rank (or task where unknown), node, who
@@ -44,7 +44,7 @@ class People(Struct, frozen=True):
         records: pl.DataFrame,
         others: pl.DataFrame,
         length: int,
-    ) -> People:
+    ) -> JobRanks:
         """Of a job. devices: the parts of their time, as device_time collects them."""
         tasks = context.tasks.with_columns(
             pl.col("task").cast(pl.Int64), rank=pl.coalesce("rank", pl.col("task") - 1)
@@ -56,7 +56,7 @@ class People(Struct, frozen=True):
             devices = devices.join(labels, on="device", how="left", maintain_order="left")
         return cls(tasks, devices, records, others, max(length, 1))
 
-    def without_excess_of(self, ranks: Collection[int]) -> People:
+    def without_excess_of(self, ranks: Collection[int]) -> JobRanks:
         """Return the same with no more of each part of time on the devices of some ranks than the
         median of the others has: what they have beyond it is told of elsewhere.
         """
@@ -118,7 +118,7 @@ class People(Struct, frozen=True):
         where = ", ".join(nodes[:3]) + (
             f" and {plural(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""
         )
-        return f"ranks {numbered(ranks)} ({where})"
+        return f"ranks {number_list(ranks)} ({where})"
 
     def differences(self, tasks: list[int], parts: tuple[str, ...]) -> list[tuple[str, float]]:
         """Return how much longer the devices of some tasks spend in each part than the median of
@@ -143,7 +143,7 @@ class People(Struct, frozen=True):
         return float(mine.mean() or 0), float(rest.median() or 0)
 
 
-def numbered(numbers: list[int]) -> str:
+def number_list(numbers: list[int]) -> str:
     """Ascending numbers for people: `0-3`, `1,5,9`, `2, 6, ... 62`."""
     if len(numbers) > 2:
         steps = {second - first for first, second in pairwise(numbers)}

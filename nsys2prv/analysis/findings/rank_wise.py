@@ -10,7 +10,7 @@ import polars as pl
 
 from nsys2prv.analysis.findings.causes import Link
 from nsys2prv.analysis.findings.finding import Finding
-from nsys2prv.analysis.findings.people import People
+from nsys2prv.analysis.findings.people import JobRanks
 from nsys2prv.analysis.findings.waiting import Culprits, Event, Segments
 from nsys2prv.analysis.text import duration
 from nsys2prv.analysis.unit import STATES
@@ -44,7 +44,7 @@ ADVICE = {
 }
 
 
-def of_culprits(people: People, segments: Segments, culprits: Culprits) -> Finding:
+def culprit_finding(people: JobRanks, segments: Segments, culprits: Culprits) -> Finding:
     """Return the finding of who is persistently the last, and why."""
     tasks = culprits.tasks
     who, host = people.name(tasks), people.host_of(tasks) if len(tasks) > 1 else ""
@@ -93,7 +93,7 @@ def of_culprits(people: People, segments: Segments, culprits: Culprits) -> Findi
     )
 
 
-def of_link(people: People, link: Link) -> Finding:
+def link_finding(people: JobRanks, link: Link) -> Finding:
     """A communicator that is slower than its peers."""
     evidence = (
         f"{link.what}: median transfer {duration(link.transfer)}, "
@@ -114,7 +114,7 @@ def of_link(people: People, link: Link) -> Finding:
     )
 
 
-def of_event(people: People, event: Event) -> Finding:
+def hiccup_finding(people: JobRanks, event: Event) -> Finding:
     """Ranks that were held up now and then."""
     times = [
         f"at {duration(time)} for {duration(length)}"
@@ -144,7 +144,7 @@ def of_event(people: People, event: Event) -> Finding:
     )
 
 
-def _meanwhile(people: People, event: Event) -> Iterator[str]:
+def _meanwhile(people: JobRanks, event: Event) -> Iterator[str]:
     """Describe what the device and the host of the first rank did during the longest event."""
     if not people.records.height:
         return
@@ -183,7 +183,7 @@ def _meanwhile(people: People, event: Event) -> Iterator[str]:
         )
 
 
-def imbalance(people: People, segments: Segments, told: int) -> list[Finding]:
+def imbalance_findings(people: JobRanks, segments: Segments, told: int) -> list[Finding]:
     """Waits that no other finding reports. told: ns."""
     rest = float(segments.waits.sum(axis=0).mean()) - told if len(segments.tasks) else 0.0
     share = rest / people.length

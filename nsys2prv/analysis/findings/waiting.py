@@ -132,7 +132,7 @@ def _segment_ends(
     return np.linspace(*span, EQUAL_SEGMENTS + 1)[1:].astype(np.int64)
 
 
-def blame(segments: Segments, length: int) -> tuple[Culprits | None, list[Event]]:
+def find_culprits(segments: Segments, length: int) -> tuple[Culprits | None, list[Event]]:
     """The persistent culprits, None where there are none, and single events, the most costly first.
     length: of the time (ns).
     """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsys2prv._util.errors import MissingPackage
-from nsys2prv.analysis.page.parts import Figure, HeatMap, Lines, Spread, Stacked, short
+from nsys2prv.analysis.page.parts import Figure, HeatMap, Lines, Spread, Stacked, shorten_label
 from nsys2prv.analysis.page.row_figures import heat_map_svg, stacked_svg
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _spread(figure: Spread) -> Canvas:
         ylim=(0.8, rows + 1),
         xlabel="duration (log scale); tick: median; orange: two modes, at the triangles",
     )
-    axes.set_yticks(np.arange(rows, 0, -1) + 0.3, [short(label) for label in figure.labels])
+    axes.set_yticks(np.arange(rows, 0, -1) + 0.3, [shorten_label(label) for label in figure.labels])
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_formatter(
         FuncFormatter(lambda value, _: duration(value).replace(".00", ""))

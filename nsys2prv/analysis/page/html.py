@@ -19,7 +19,7 @@ from nsys2prv.analysis.findings.finding import NOTHING
 from nsys2prv.analysis.head import machine_line
 from nsys2prv.analysis.page.drawing import draw_all
 from nsys2prv.analysis.page.parts import FAIR, FIGURES, GOOD, MOST_RANKS, Block, Material, Section
-from nsys2prv.analysis.page.sections import sections
+from nsys2prv.analysis.page.sections import make_sections
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import cell, duration, heading, is_share
 
@@ -90,7 +90,7 @@ def page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
     return _filled(
         str(job.get("title") or job["name"]),
         [machine_line(dict(job)), f"Hosts: {shown}"],
-        sections(Material(job, results)),
+        make_sections(Material(job, results)),
         [
             Tile("elapsed", duration(float(str(job["duration_ns"]))), job["duration_ns"]),
             Tile("ranks", f"{job['ranks']:,}", job["ranks"]),

@@ -23,7 +23,7 @@ GOOD, FAIR = 0.8, 0.6
 LONGEST = 48
 
 
-def short(label: str) -> str:
+def shorten_label(label: str) -> str:
     """Return a label that fits beside a figure, printable."""
     label = "".join(character if character.isprintable() else " " for character in label)
     return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
@@ -208,7 +208,7 @@ class Material(Struct, frozen=True):
 MOST_SHOWN, MOST_WORST = 40, 24
 
 
-def condensed(block: Block) -> Block:
+def condense_rows(block: Block) -> Block:
     """Return a figure of few rows: the figure itself, or the mean of its rows (of a heat map the
     maximum and the minimum too) and the rows that are farthest from it, farthest first.
     """

@@ -15,7 +15,7 @@ from html import escape
 
 import numpy as np
 
-from nsys2prv.analysis.page.parts import HeatMap, Stacked, short
+from nsys2prv.analysis.page.parts import HeatMap, Stacked, shorten_label
 
 #: Colours of the scale from low to high, evenly spaced: viridis, which is colour-blind safe.
 COLOURS = re.findall(
@@ -37,8 +37,8 @@ def heat_map_svg(figure: HeatMap, number: int) -> str:
     """Return a heat map as SVG. number: of the figure on its page, for names that have to be unique
     there.
     """
-    labels = [*map(short, figure.labels)]
-    across, quantity = short(figure.across), short(figure.quantity)
+    labels = [*map(shorten_label, figure.labels)]
+    across, quantity = shorten_label(figure.across), shorten_label(figure.quantity)
     known = figure.values[~np.isnan(figure.values)]
     low = float(known.min(initial=np.inf)) if figure.low is None else figure.low
     high = float(known.max(initial=-np.inf)) if figure.high is None else figure.high
@@ -78,7 +78,7 @@ def heat_map_svg(figure: HeatMap, number: int) -> str:
 
 def stacked_svg(figure: Stacked) -> str:
     """Return parts of a whole as SVG: a bar for each row, and a legend above."""
-    labels = [*map(short, figure.labels)]
+    labels = [*map(shorten_label, figure.labels)]
     left = 8 + max(map(_width, labels), default=0)
     width, height = WIDTH - left - 12, ROW * len(labels)
     parts, top, x = [], TOP + ROW, 4.0

@@ -17,8 +17,8 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, catalogue
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.events.names.nvtx import load_rules, rename_ranges
-from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, distinguishing
-from nsys2prv.paraver.object_model import OF_GPU, GpuNumbers, ObjectModel, build
+from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, distinct_launcher_ranks
+from nsys2prv.paraver.object_model import OF_GPU, GpuNumbers, ObjectModel, build_object_model
 from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, Run, SpillReader, take_records
 
@@ -32,7 +32,7 @@ def find_ranks(infos: Sequence[ReportInfo]) -> list[set[int]]:
     """
     if any(info.ranks for info in infos):
         return [set(info.ranks.values()) for info in infos]
-    launched = distinguishing([info.launcher_ranks for info in infos])
+    launched = distinct_launcher_ranks([info.launcher_ranks for info in infos])
     return [{rank} for rank in (range(len(infos)) if launched is None else launched)]
 
 
@@ -117,7 +117,7 @@ def choose_rows(
         raise Nsys2prvError(
             "nothing to write: no row of the trace is of the ranks and devices asked for"
         )
-    smaller = build(infos, machines, keys)
+    smaller = build_object_model(infos, machines, keys)
     place = np.full(model.tree.threads, -1)
     for key, row in smaller.rows.items():
         place[model.rows[key]] = row

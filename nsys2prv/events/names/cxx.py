@@ -8,12 +8,12 @@ import re
 MAX_DEPTH = 64
 
 
-def words(text: str) -> frozenset[str]:
+def split_words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-FUNDAMENTAL = words("bool char double float int long short signed unsigned __int128")
-_QUALIFIERS = words(
+FUNDAMENTAL = split_words("bool char double float int long short signed unsigned __int128")
+_QUALIFIERS = split_words(
     "class const constexpr enum noexcept restrict __restrict__ struct typename volatile"
 )
 
@@ -58,7 +58,7 @@ _TOKEN = re.compile(
 _CLOSES = {")": "(", "]": "[", "}": "{", ">": "<l"}
 
 
-def parse(name: str, parameters: bool = False) -> Expr:
+def parse_name(name: str, parameters: bool = False) -> Expr:
     """Read a demangled name in one pass. Nothing is an error: odd text gives an odd tree.
 
     The kernel's own parameter list is left unread unless ``parameters`` are asked for.

@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from nsys2prv.events.names.cxx import MAX_DEPTH, Expr, Part, parse, words
+from nsys2prv.events.names.cxx import MAX_DEPTH, Expr, Part, parse_name, split_words
 
 _LABEL_LENGTH = 120
 _SUFFIX_LENGTH = 40
@@ -30,19 +30,19 @@ _STRUCTURE = re.compile(r"[<(\[{:]")
 # ---- what is noise, and where -------------------------------------------------------------------
 
 # The rules below hold for names that begin with one of these; a user's own `Tensor` is left alone.
-_LIBRARIES = words(
+_LIBRARIES = split_words(
     "Eigen Kokkos RAJA amrex at at_cuda_detail c10 caffe2 cub cuda cudnn cute cutlass flash jax"
     " pytorch_flash std sycl tensorflow thrust torch vllm xla"
 )
 
 # Arguments that say nothing of what the kernel does.
-_NOISE = words(
+_NOISE = split_words(
     "CUDAGeneratorImpl Cuda DSizes DefaultDevice FusedOptimizerTensorListMetadata GpuDevice GridEvenShare"
     " LaunchBounds LoadWithCast LoadWithoutCast MakePointer NoPermute NullType PhiloxRandom StoreWithCast"
     " StoreWithoutCast TensorListScalarListMetadata __identity always_true_predicate distribution_nullary_kernel"
     " identity_decomposer_t no_stencil_tag null_type use_default"
 )
-_NOISE_ANYWHERE = words(
+_NOISE_ANYWHERE = split_words(
     "Flash_kernel_traits OffsetCalculator TensorListMetadata TrivialOffsetCalculator"
 )
 
@@ -79,7 +79,7 @@ _WRAPPERS = {
 }
 
 # Launch shapes of PyTorch's kernels (block size, vector width): the functor is the kernel.
-_WITHOUT_NUMBERS = words(
+_WITHOUT_NUMBERS = split_words(
     "distribution_elementwise_grid_stride_kernel elementwise_kernel reduce_kernel unrolled_elementwise_kernel"
     " vectorized_elementwise_kernel vectorized_templated_elementwise_kernel"
 )
@@ -88,10 +88,10 @@ _SHAPES = frozenset(("GemmShape", "MatrixShape", "PitchLinearShape", "tuple"))
 # Here the loop body is the kernel; everything else belongs to the way it is run.
 _LAUNCHERS = frozenset(("RAJA", "amrex", "sycl"))
 # Too little by themselves: the class or namespace before them is kept.
-_GENERIC = words(
+_GENERIC = split_words(
     "F Func Functor Impl Kernel Op Params apply body call functor impl kernel launch op run type value_type"
 )
-_SCALARS = words(
+_SCALARS = split_words(
     "BFloat16 Half __half __nv_bfloat16 bfloat16_t bool char complex double float half half_t int long short"
     " signed unsigned __int128"
 )
@@ -278,7 +278,7 @@ def readable_kernel_name(demangled: str, short: str) -> str:
     name = _clean(demangled[:_PARSED_LENGTH]) or _clean(short[:_PARSED_LENGTH]) or "unnamed kernel"
     if not _STRUCTURE.search(name):
         return _shorten(name, _LABEL_LENGTH)
-    tree = parse(_normalize(name))
+    tree = parse_name(_normalize(name))
     label = deeper = ""
     # CUTLASS tells tile, types and schedule first: there the beginning is worth more than an
     # outline.
@@ -326,7 +326,7 @@ def _differences(names: list[str]) -> list[str]:
     """Return, for each name, its distinctive part, in as few words as tell most of them apart."""
     texts = [_normalize(name) for name in names]
     chosen, distinct = [""] * len(names), 1
-    for column in _columns([(text, parse(text, parameters=True)) for text in texts]):
+    for column in _columns([(text, parse_name(text, parameters=True)) for text in texts]):
         tried = [f"{old},{new}" if old else new for old, new in zip(chosen, column, strict=True)]
         if len(set(tried)) > distinct:
             chosen, distinct = tried, len(set(tried))

@@ -27,7 +27,7 @@ from nsys2prv._util.data import (
     read_rule_file,
 )
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.nsight.source import DistinctTexts, decoded
+from nsys2prv.nsight.source import DistinctTexts, decode_texts
 
 SHIPPED = "nvtx_rules.yaml"
 #: In place of a file: no rules at all.
@@ -147,7 +147,7 @@ def rename_by_template(texts: DistinctTexts, rules: tuple[Rule, ...]) -> Renamed
     templates = texts.templates()
     if templates is None:
         return None
-    found = _of_templates(decoded(templates.firsts).to_list(), rules)
+    found = _of_templates(decode_texts(templates.firsts).to_list(), rules)
     names = {name: code for code, name in enumerate(dict.fromkeys(each.name for each in found))}
     of_names, places, wanted, apart = (
         np.array(column)[templates.codes]
@@ -161,7 +161,7 @@ def rename_by_template(texts: DistinctTexts, rules: tuple[Rule, ...]) -> Renamed
     )
     alone = np.flatnonzero(apart)
     if len(alone):
-        single = _one_by_one(decoded(texts.at(alone)), rules)
+        single = _one_by_one(decode_texts(texts.at(alone)), rules)
         result.codes[alone] = len(result.texts) + single.codes
         result.wanted[alone], result.numbers[alone] = single.wanted, single.numbers
         result.texts = pl.concat([result.texts, single.texts])
@@ -252,7 +252,7 @@ class _Change:
     def __init__(self, rule: Rule, texts: pl.Series) -> None:
         self._rule, self._texts = rule, texts
         self._place = self._replaced = None
-        if rule.replace == "" and to_the_end(rule.match):
+        if rule.replace == "" and matches_to_the_end(rule.match):
             self._place = texts.str.find(rule.match)
             # A rule that only replaces is not about texts that it leaves as they were.
             hit = (
@@ -297,7 +297,7 @@ def _distinct(texts: pl.Series) -> tuple[pl.Series, np.ndarray]:
 
 
 @cache
-def to_the_end(pattern: str) -> bool:
+def matches_to_the_end(pattern: str) -> bool:
     """True if all that a pattern matches certainly lasts to the end of the text: it ends in $,
     which no alternative lacks.
     """

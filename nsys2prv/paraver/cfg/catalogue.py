@@ -31,7 +31,7 @@ from nsys2prv.paraver.cfg.model import (
     Look,
     Single,
     Window,
-    check,
+    check_view,
 )
 from nsys2prv.paraver.cfg.writer import cfg_text
 
@@ -120,7 +120,7 @@ def load(path: Path) -> tuple[View, ...]:
     for name, spec in specs:
         try:
             view = _view(name, spec, codes)
-            check(view.cfg)
+            check_view(view.cfg)
             if view.title in titles:
                 raise CfgError(f"another view has the title {view.title!r}")
             if view.path in paths:

@@ -125,14 +125,14 @@ class Cfg(Struct, frozen=True):
     histogram: Histogram | None = None
 
 
-def check(cfg: Cfg) -> None:
+def check_view(cfg: Cfg) -> None:
     """Check a view. Raises CfgError with everything that is wrong with it."""
-    found = list(problems(cfg))
+    found = list(find_problems(cfg))
     if found:
         raise CfgError("; ".join(found))
 
 
-def problems(cfg: Cfg) -> Iterator[str]:
+def find_problems(cfg: Cfg) -> Iterator[str]:
     if not cfg.windows:
         yield "no window"
     if any(
@@ -270,7 +270,7 @@ def _ancestors(windows: tuple[Window, ...], number: int) -> set[int]:
     return set(window.parents).union(*(_ancestors(windows, parent) for parent in window.parents))
 
 
-def narrowed(cfg: Cfg, present: Collection[int]) -> Cfg:
+def narrow_types(cfg: Cfg, present: Collection[int]) -> Cfg:
     """Return the view with long lists of event types cut to those that are there; a list of which
     none is there stays.
     """
@@ -292,7 +292,7 @@ def _narrowed(window: Window, present: Collection[int]) -> Window:
     )
 
 
-def asks(cfg: Cfg, present: Collection[int]) -> str:
+def reason_to_ask(cfg: Cfg, present: Collection[int]) -> str:
     """Return why Paraver would ask before it opens a view on a trace with these event types; empty
     if it just opens it.
 

@@ -17,7 +17,7 @@ from nsys2prv.paraver.cfg.model import (
     Look,
     Single,
     Window,
-    check,
+    check_view,
 )
 from nsys2prv.paraver.cfg.writer import DESCRIPTION_BEGIN, DESCRIPTION_END, NEW_HISTOGRAM
 
@@ -52,7 +52,7 @@ def read_cfg(text: str) -> Cfg:
     if announced is None or int(announced[1]) != len(windows):
         raise CfgError("NumWindows is not the number of windows")
     cfg = Cfg(description, tuple(windows), _histogram(histogram_text) if histogram_text else None)
-    check(cfg)
+    check_view(cfg)
     return cfg
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 from nsys2prv.paraver.cfg import grammar
-from nsys2prv.paraver.cfg.model import Cfg, Composed, Filter, Histogram, Single, Window, check
+from nsys2prv.paraver.cfg.model import Cfg, Composed, Filter, Histogram, Single, Window, check_view
 
 VERSION = "3.4"
 #: Pixels: of timelines with a row for each thread, and of others; of tables; and of what shares a
@@ -27,7 +27,7 @@ def cfg_text(cfg: Cfg, rows: Mapping[str, int] | None = None) -> str:
     rows: level -> number of its rows in the trace that the file is for. Windows are then as high as
     these need, and at most as the screen.
     """
-    check(cfg)
+    check_view(cfg)
     head = [
         "#ParaverCFG",
         f"ConfigFile.Version: {VERSION}",

@@ -28,7 +28,7 @@ PAIR_SECONDS, COMM_SECONDS = 1e-6, 5e-6
 ASKS_FROM, GZIP_FACTOR, WORTH_SAYING = 500 << 20, 6.3, 64 << 20
 
 
-def memory(records: Records) -> int:
+def paraver_memory(records: Records) -> int:
     """Return bytes that Paraver's records of the trace take."""
     return (
         PAIR_BYTES * records.pairs.pairs
@@ -39,7 +39,7 @@ def memory(records: Records) -> int:
 
 
 def check_size(path: Path, records: Records, findings: Findings) -> None:
-    needed = memory(records)
+    needed = paraver_memory(records)
     if needed > WORTH_SAYING:
         seconds = (
             PAIR_SECONDS * (records.pairs.pairs + 2 * records.states) + COMM_SECONDS * records.comms
@@ -63,7 +63,7 @@ ENDINGS = (".prv.gz", ".prv")
 MOST_TOGETHER = 64
 
 
-class Contents(Struct, frozen=True):
+class CheckedContents(Struct, frozen=True):
     """Contents of a trace."""
 
     #: Lines of the .prv.
@@ -99,7 +99,7 @@ class Result(Struct, frozen=True):
     #: Findings, the worst first.
     findings: tuple[Finding, ...]
     #: Contents of the trace; None if the header is invalid.
-    contents: Contents | None
+    contents: CheckedContents | None
 
     def of(self, severity: Severity) -> list[Finding]:
         return [finding for finding in self.findings if finding.severity is severity]
@@ -185,9 +185,9 @@ def _close(records: Records, path: Path, header: Header, findings: Findings) -> 
     check_size(path, records, findings)
 
 
-def _contents(records: Records, header: Header) -> Contents:
+def _contents(records: Records, header: Header) -> CheckedContents:
     times = records.times
-    return Contents(
+    return CheckedContents(
         records.lines,
         records.states,
         records.events,
@@ -199,7 +199,7 @@ def _contents(records: Records, header: Header) -> Contents:
         times.end,
         header.unit.removeprefix("_") or "us",
         header.sizes(),
-        memory(records),
+        paraver_memory(records),
     )
 
 
@@ -234,7 +234,7 @@ def _types_of(window: object) -> Iterator[frozenset[int]]:
 MOST_TYPES = 12
 
 
-def lines(result: Result) -> Iterator[str]:
+def format_result(result: Result) -> Iterator[str]:
     """Yield the contents of the trace, its findings, the worst first, and a line of counts."""
     yield f"{result.path}:"
     if result.contents:
@@ -248,7 +248,7 @@ def lines(result: Result) -> Iterator[str]:
     yield f"  {', '.join(counts) or 'nothing found'}"
 
 
-def _contents_text(held: Contents) -> Iterator[str]:
+def _contents_text(held: CheckedContents) -> Iterator[str]:
     yield (
         f"{held.lines:,} lines: {held.events:,} events with {held.pairs:,} values, {held.states:,} states, "
         f"{held.comms:,} communications"

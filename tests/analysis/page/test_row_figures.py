@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from nsys2prv.analysis.page.parts import MOST_WORST, HeatMap, Stacked, condensed
+from nsys2prv.analysis.page.parts import MOST_WORST, HeatMap, Stacked, condense_rows
 from nsys2prv.analysis.page.row_figures import COLOURS, heat_map_svg, stacked_svg, ticks
 
 
@@ -69,18 +69,18 @@ def test_of_very_many_rows_the_odd_ones_are_shown() -> None:
     values = 50 + rng.normal(0, 1, (256, 20))
     values[131], values[17] = 90, 20
     values[40, :3] = np.nan
-    shown = condensed(_map(values))
+    shown = condense_rows(_map(values))
     assert shown.labels[:5] == ["max of 256", "mean of 256", "min of 256", "GPU131", "GPU17"]
     assert len(shown.labels) == 3 + MOST_WORST
     assert np.array_equal(shown.values[3], values[131])
     assert shown.values[1] == pytest.approx(np.nanmean(values, axis=0))
     assert shown.values[2] == pytest.approx(np.nanmin(values, axis=0))
     few = _map(values[:40])
-    assert condensed(few) is few
+    assert condense_rows(few) is few
 
     use = np.full(100, 0.5)
     use[33] = 0.1
-    bars = condensed(
+    bars = condense_rows(
         Stacked("bars", [f"GPU{row}" for row in range(100)], {"computing": ("#111111", use)}, "%")
     )
     assert bars.labels[:2] == ["mean of 100", "GPU33"]

@@ -25,14 +25,14 @@ from nsys2prv._util.native import core
 from nsys2prv.cli.main import main
 from nsys2prv.events.names.nvtx import (
     load_rules,
+    matches_to_the_end,
     read_rules,
     rename_by_template,
     rename_ranges,
-    to_the_end,
 )
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.opening import open_source
-from nsys2prv.nsight.source import Part, decoded
+from nsys2prv.nsight.source import Part, decode_texts
 
 PUSHPOP, NUMBER, STARTEND, MARK = 9600, 9602, 9610, 9620
 DOMAIN = 75
@@ -154,7 +154,7 @@ def test_rules_of_one_domain() -> None:
     ],
 )
 def test_patterns_that_match_to_the_end(pattern: str, certain: bool) -> None:
-    assert to_the_end(pattern) == certain
+    assert matches_to_the_end(pattern) == certain
     names = pl.Series(
         ["", "a", "ab", "ba", "aa|", "a\nb", "b\na", "aé", "éa", "xa]", "[a", "a|b", "a$", "b|"]
     )
@@ -364,7 +364,7 @@ def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Pa
         assert distinct.templates() is None
         return
     rules = load_rules()
-    known = decoded(distinct.series).gather(codes)
+    known = decode_texts(distinct.series).gather(codes)
     assert known.to_list() == texts
     found, alone = rename_by_template(distinct, rules), rename_ranges(known, None, rules)
     assert len(distinct.templates().firsts) < len(texts) / 4

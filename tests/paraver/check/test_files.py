@@ -13,8 +13,8 @@ from tools.defects import PCF, PRV, ROW, write_trace
 from tools.paramedir import fate, need_paramedir, run_paramedir
 
 from nsys2prv.cli.main import main
-from nsys2prv.paraver.check import Result, check
 from nsys2prv.paraver.check.lines import lines_of
+from nsys2prv.paraver.check.result import Result, check
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 HEADER, COMMUNICATOR, *RECORDS = PRV.splitlines(keepends=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nsys2prv.analysis.page.parts import Material, Section, condensed
+from nsys2prv.analysis.page.parts import Material, Section, condense_rows
 from nsys2prv.analysis.page.sections.devices import (
     devices_section,
     idle_section,
@@ -40,7 +40,7 @@ SECTIONS = (
 )
 
 
-def sections(material: Material) -> list[Section]:
+def make_sections(material: Material) -> list[Section]:
     """Return all sections of which there is something to say."""
     made = [make_section(material) for make_section in SECTIONS]
-    return [replace(one, blocks=[*map(condensed, one.blocks)]) for one in made if one.blocks]
+    return [replace(one, blocks=[*map(condense_rows, one.blocks)]) for one in made if one.blocks]
