@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsys2prv.analysis.communicators import communicator_names
+from nsys2prv.analysis.ranks import communicator_names
 
 
 def test_communicators_by_their_members() -> None:

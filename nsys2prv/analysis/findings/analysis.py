@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from nsys2prv.analysis.findings import device_time
 from nsys2prv.analysis.findings.causes import IDLE, LEAST, LEAST_IDLE, add_waits, slow_links
 from nsys2prv.analysis.findings.finding import Finding
-from nsys2prv.analysis.findings.people import JobRanks, number_list
 from nsys2prv.analysis.findings.rank_wise import (
     culprit_finding,
     hiccup_finding,
@@ -20,6 +19,7 @@ from nsys2prv.analysis.findings.rank_wise import (
     link_finding,
 )
 from nsys2prv.analysis.findings.waiting import find_culprits, segments_of
+from nsys2prv.analysis.ranks import JobRanks, number_list
 from nsys2prv.analysis.result import Analysis, Context, Result, Table
 from nsys2prv.analysis.steady import phases
 from nsys2prv.analysis.text import cell, duration
@@ -40,7 +40,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         if found["devices"].height
         else found
     )
-    people = JobRanks.of(
+    job = JobRanks.of(
         context, _parts(found["devices"], others), found["records"], others, end - begin
     )
     findings = []
@@ -48,10 +48,10 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         kernels = (
             dict(context.labels["nccl_kernels"].rows()) if "nccl_kernels" in context.labels else {}
         )
-        findings = _of_waits(people, kernels, steady, (begin, end))
+        findings = _of_waits(job, kernels, steady, (begin, end))
         # One cause, one finding: what is a culprit's is not the whole job's too.
         culprits = {rank for finding in findings for rank in finding.ranks}
-        findings += job_wide_findings(people.without_excess_of(culprits), found["calls"], context)
+        findings += job_wide_findings(job.without_excess_of(culprits), found["calls"], context)
     findings = sorted(findings, key=lambda finding: -finding.share)[:MOST]
     tables = {}
     if steady:
@@ -94,19 +94,19 @@ def _parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
 
 
 def _of_waits(
-    people: JobRanks, kernels: Mapping[int, str], steady: object, span: tuple[int, int]
+    job: JobRanks, kernels: Mapping[int, str], steady: object, span: tuple[int, int]
 ) -> list[Finding]:
     """Find who makes others wait, and which links are slow. kernels: labels of NCCL kernels."""
-    links = slow_links(people.records, people.others, kernels, people.length)
-    found = [link_finding(people, link) for link in links]
-    if not people.records.height and not people.others.height:
+    links = slow_links(job.records, job.others, kernels, job.length)
+    found = [link_finding(job, link) for link in links]
+    if not job.records.height and not job.others.height:
         return found
-    segments = segments_of(people.records, people.others, steady, span)
-    culprits, events = find_culprits(segments, people.length)
+    segments = segments_of(job.records, job.others, steady, span)
+    culprits, events = find_culprits(segments, job.length)
     told = 0
     if culprits:
         told += culprits.cost
-        one = culprit_finding(people, segments, culprits)
+        one = culprit_finding(job, segments, culprits)
         same = [
             finding
             for finding, link in zip(found, links, strict=True)
@@ -123,8 +123,8 @@ def _of_waits(
             one = replace(one, evidence=(*one.evidence, *same[0].evidence))
         found = [one, *(finding for finding in found if finding not in same)]
     told += sum(event.cost for event in events)
-    found += [hiccup_finding(people, event) for event in events]
-    return [*found, *imbalance_findings(people, segments, told)]
+    found += [hiccup_finding(job, event) for event in events]
+    return [*found, *imbalance_findings(job, segments, told)]
 
 
 ANALYSIS = Analysis("findings", "Findings", (), device_time.collect, conclude)
@@ -164,41 +164,41 @@ CALLS = {
 }
 
 
-def job_wide_findings(people: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
+def job_wide_findings(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
     """Yield the findings about the whole job that cost enough."""
-    for finding in (*_exposed(people), *_copies(people), *_idle(people, calls, context)):
-        yield replace(finding, evidence=(*finding.evidence, *_not_counted(people)))
-    yield from _tensor_cores(people)
+    for finding in (*_exposed(job), *_copies(job), *_idle(job, calls, context)):
+        yield replace(finding, evidence=(*finding.evidence, *_not_counted(job)))
+    yield from _tensor_cores(job)
 
 
-def _not_counted(people: JobRanks) -> Iterator[str]:
+def _not_counted(job: JobRanks) -> Iterator[str]:
     """Say whose time other findings report."""
-    if people.levelled:
-        many = len(people.levelled) > 1
+    if job.levelled:
+        many = len(job.levelled) > 1
         yield (
-            f"not counted: the extra time of rank{'s' if many else ''} {number_list(list(people.levelled))} "
+            f"not counted: the extra time of rank{'s' if many else ''} {number_list(list(job.levelled))} "
             "that other findings report"
         )
 
 
-def _of_each(people: JobRanks, part: str) -> str:
+def _of_each(job: JobRanks, part: str) -> str:
     """Return how much time a part takes: per GPU on average, and on the GPU with most of it."""
-    values = people.devices.sort(part, descending=True)
+    values = job.devices.sort(part, descending=True)
     most = f"{duration(float(values[part][0]))} on {values['label'][0]}"
     if values.height == 1:
         return most
     return f"{duration(float(values[part].mean()))} per GPU on average, at most {most}"
 
 
-def _exposed(people: JobRanks) -> Iterator[Finding]:
-    share = people.share("transfer")
+def _exposed(job: JobRanks) -> Iterator[Finding]:
+    share = job.share("transfer")
     if share < LEAST["exposed_communication"]:
         return
-    evidence = [f"{_of_each(people, 'transfer')}; waiting for late ranks is not counted"]
-    if people.records.height:
+    evidence = [f"{_of_each(job, 'transfer')}; waiting for late ranks is not counted"]
+    if job.records.height:
         labels = labels_of("nccl_operation")
         groups = (
-            people.records.group_by("operation", "bytes")
+            job.records.group_by("operation", "bytes")
             .agg(
                 pl.col("exposed_transfer").sum(),
                 pl.col("transfer").median(),
@@ -207,7 +207,7 @@ def _exposed(people: JobRanks) -> Iterator[Finding]:
             )
             .sort(["exposed_transfer", "operation", "bytes"], descending=[True, False, False])
         )
-        total = max(float(people.devices["transfer"].sum()), 1.0)
+        total = max(float(job.devices["transfer"].sum()), 1.0)
         for row in groups.head(2).iter_rows(named=True):
             size = f" of {cell('bytes', row['bytes'])}" if row["bytes"] >= 0 else ""
             speed = f", {row['speed'] / 1e9:.1f} GB/s bus bandwidth" if row["speed"] else ""
@@ -227,8 +227,8 @@ def _exposed(people: JobRanks) -> Iterator[Finding]:
     )
 
 
-def _copies(people: JobRanks) -> Iterator[Finding]:
-    share = people.share("memory")
+def _copies(job: JobRanks) -> Iterator[Finding]:
+    share = job.share("memory")
     if share >= LEAST["exposed_copies"]:
         yield Finding(
             "exposed_copies",
@@ -236,15 +236,15 @@ def _copies(people: JobRanks) -> Iterator[Finding]:
             share,
             (),
             (),
-            (_of_each(people, "memory"),),
+            (_of_each(job, "memory"),),
             "copy asynchronously from pinned memory on a separate stream, at the same time as kernels",
             ("memory_time_2dh",),
         )
 
 
-def _idle(people: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
+def _idle(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
     for part, kind in IDLE.items():
-        share = people.share(part)
+        share = job.share(part)
         if share < LEAST_IDLE:
             continue
         call, advice = "", ""
@@ -269,7 +269,7 @@ def _idle(people: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[F
                 )
         what, usual = HOSTS[kind]
         what = what.replace("{call}", call or "CUDA calls")
-        alone = people.devices.height == 1
+        alone = job.devices.height == 1
         what = what.replace("{they}", "it" if alone else "they")
         who = "The GPU is" if alone else "GPUs are"
         yield Finding(
@@ -278,14 +278,14 @@ def _idle(people: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[F
             share,
             (),
             (),
-            (_of_each(people, part),),
+            (_of_each(job, part),),
             advice or usual,
             ("gpu-gaps", "gpu-gaps-time_2dh"),
         )
 
 
-def _tensor_cores(people: JobRanks) -> Iterator[Finding]:
-    share = people.share("without_tensor_cores")
+def _tensor_cores(job: JobRanks) -> Iterator[Finding]:
+    share = job.share("without_tensor_cores")
     if share >= LEAST["no_tensor_cores"]:
         yield Finding(
             "no_tensor_cores",
@@ -293,7 +293,7 @@ def _tensor_cores(people: JobRanks) -> Iterator[Finding]:
             share,
             (),
             (),
-            (_of_each(people, "without_tensor_cores"),),
+            (_of_each(job, "without_tensor_cores"),),
             "use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
             ("gemm_without_tensor_cores_2dh",),
         )

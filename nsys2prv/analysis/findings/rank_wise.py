@@ -10,8 +10,8 @@ import polars as pl
 
 from nsys2prv.analysis.findings.causes import Link
 from nsys2prv.analysis.findings.finding import Finding
-from nsys2prv.analysis.findings.people import JobRanks
 from nsys2prv.analysis.findings.waiting import Culprits, Event, Segments
+from nsys2prv.analysis.ranks import JobRanks
 from nsys2prv.analysis.text import duration
 from nsys2prv.analysis.unit import STATES
 
@@ -44,11 +44,11 @@ ADVICE = {
 }
 
 
-def culprit_finding(people: JobRanks, segments: Segments, culprits: Culprits) -> Finding:
+def culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) -> Finding:
     """Return the finding of who is persistently the last, and why."""
     tasks = culprits.tasks
-    who, host = people.name(tasks), people.host_of(tasks) if len(tasks) > 1 else ""
-    differences = [item for item in people.differences(tasks, tuple(PARTS)) if item[1] > 0]
+    who, host = job.name(tasks), job.host_of(tasks) if len(tasks) > 1 else ""
+    differences = [item for item in job.differences(tasks, tuple(PARTS)) if item[1] > 0]
     part = differences[0][0] if differences else "idle_unknown"
     kind = (
         "slow_link"
@@ -69,7 +69,7 @@ def culprit_finding(people: JobRanks, segments: Segments, culprits: Culprits) ->
         ),
     ]
     if differences:
-        mine, usual = people.middle(tasks, part)
+        mine, usual = job.middle(tasks, part)
         evidence.append(f"{PARTS[part]}: {duration(mine)}; median of the others: {duration(usual)}")
     if host:
         title = f"All ranks of host {host} are late: {who}; the others wait for them"
@@ -84,37 +84,37 @@ def culprit_finding(people: JobRanks, segments: Segments, culprits: Culprits) ->
     return Finding(
         kind,
         f"{title}.",
-        culprits.cost / people.length,
-        people.ranks(tasks),
-        people.labels(tasks),
+        culprits.cost / job.length,
+        job.ranks(tasks),
+        job.labels(tasks),
         tuple(evidence),
         ADVICE[part],
         VIEWS,
     )
 
 
-def link_finding(people: JobRanks, link: Link) -> Finding:
+def link_finding(job: JobRanks, link: Link) -> Finding:
     """A communicator that is slower than its peers."""
     evidence = (
         f"{link.what}: median transfer {duration(link.transfer)}, "
         f"{duration(link.usual)} in the same communicators of other ranks ({link.transfer / link.usual:.1f} x)",
     )
-    host = people.host_of(link.tasks)
+    host = job.host_of(link.tasks)
     where = f"within host {host}" if host else "across hosts"
     return Finding(
         "slow_link",
-        f"NCCL among {people.name(link.tasks)}, {where}, is {link.transfer / link.usual:.1f} x slower than among "
+        f"NCCL among {job.name(link.tasks)}, {where}, is {link.transfer / link.usual:.1f} x slower than among "
         "its peers.",
-        link.cost / people.length,
-        people.ranks(link.tasks),
-        people.labels(link.tasks),
+        link.cost / job.length,
+        job.ranks(link.tasks),
+        job.labels(link.tasks),
         evidence,
         ADVICE["transfer"],
         ("nccl_bw_mbs",),
     )
 
 
-def hiccup_finding(people: JobRanks, event: Event) -> Finding:
+def hiccup_finding(job: JobRanks, event: Event) -> Finding:
     """Ranks that were held up now and then."""
     times = [
         f"at {duration(time)} for {duration(length)}"
@@ -122,34 +122,34 @@ def hiccup_finding(people: JobRanks, event: Event) -> Finding:
     ]
     count = len(event.times)
     often = "once" if count == 1 else "twice" if count == 2 else f"{count} times"
-    who = people.name(event.tasks)
+    who = job.name(event.tasks)
     # Of a single one the title has the time.
     when = (
         ""
         if count == 1
         else f"{', '.join(times)}{f' and {count - 3} times more' if count > 3 else ''}; "
     )
-    doing = "".join(f"; {text}" for text in _meanwhile(people, event))
+    doing = "".join(f"; {text}" for text in _meanwhile(job, event))
     evidence = (f"{when}the others waited in NCCL meanwhile{doing}",)
     return Finding(
         "hiccup",
         f"{who[:1].upper()}{who[1:]} {'was' if len(event.tasks) == 1 else 'were'} held up {often}, "
         f"{times[0]}.",
-        event.cost / people.length,
-        people.ranks(event.tasks),
-        people.labels(event.tasks),
+        event.cost / job.length,
+        job.ranks(event.tasks),
+        job.labels(event.tasks),
         evidence,
         f"look at what {'its host and its GPU' if len(event.tasks) == 1 else 'their hosts and GPUs'} did then: garbage collection, checkpoints, page faults, other processes",
         VIEWS,
     )
 
 
-def _meanwhile(people: JobRanks, event: Event) -> Iterator[str]:
+def _meanwhile(job: JobRanks, event: Event) -> Iterator[str]:
     """Describe what the device and the host of the first rank did during the longest event."""
-    if not people.records.height:
+    if not job.records.height:
         return
     begin, length = event.times[0], event.lengths[0]
-    near = people.records.filter(
+    near = job.records.filter(
         (pl.col("task") == event.tasks[0])
         & (pl.col("begin") >= begin)
         & (pl.col("begin") <= begin + 2 * length)
@@ -176,17 +176,17 @@ def _meanwhile(people: JobRanks, event: Event) -> Iterator[str]:
         in_calls = sum(host.values())
         what = words[told] if in_calls > row["late"] / 2 else "in no call that was recorded"
         many = len(event.tasks) > 1
-        whose = f"the GPU of rank {people.ranks(event.tasks[:1])[0]}" if many else "its GPU"
+        whose = f"the GPU of rank {job.ranks(event.tasks[:1])[0]}" if many else "its GPU"
         yield (
             f"{whose} was {most} for {duration(doing[most])} of {duration(row['late'])}, "
             f"its host mostly {what}"
         )
 
 
-def imbalance_findings(people: JobRanks, segments: Segments, told: int) -> list[Finding]:
+def imbalance_findings(job: JobRanks, segments: Segments, told: int) -> list[Finding]:
     """Waits that no other finding reports. told: ns."""
     rest = float(segments.waits.sum(axis=0).mean()) - told if len(segments.tasks) else 0.0
-    share = rest / people.length
+    share = rest / job.length
     if share < LEAST_IMBALANCE:
         return []
     waits = segments.waits.sum(axis=0)
