@@ -11,7 +11,7 @@ from nsys2prv._util import signals
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import parse_duration
 from nsys2prv.cli.cut_arguments import add_cut, make_cut_options
-from nsys2prv.cli.parsing import Parser
+from nsys2prv.cli.parsing import ALONE, BOTH, READING, WRITING, Group, Parser
 
 
 class LegacyOption(NamedTuple):
@@ -127,6 +127,34 @@ A folder means all reports in it; a quoted pattern ('run/rank*.sqlite') means al
 Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 nothing to write in the reports,
 4 the second job is slower (diff --fail-above), 130 interrupted, 128 + n ended by signal n."""
 
+#: Command -> how it is described, and what its paths are called and mean.
+DESCRIBED = {
+    "": {
+        "description": DESCRIPTION,
+        "epilog": EPILOG,
+        "usage": "nsys2prv [options] REPORT... OUTPUT",
+    },
+    "extract": {
+        "description": "Read reports into a store, one file, from which `nsys2prv merge` writes the trace (docs/scaling.md).",
+        "usage": "nsys2prv extract [options] REPORT... -o STORE",
+    },
+    "merge": {
+        "description": "Write one trace from stores that `nsys2prv extract` made, with the reading options given there.",
+        "usage": "nsys2prv merge [options] STORE... OUTPUT",
+    },
+}
+PATHS = {
+    "": (
+        "REPORT... OUTPUT",
+        "the reports or stores (files, folders, quoted patterns), then the trace to write: out, out.prv or out.prv.gz",
+    ),
+    "extract": ("REPORT", "the reports to read (files, folders, quoted patterns)"),
+    "merge": (
+        "STORE... OUTPUT",
+        "the stores, then the trace to write: out, out.prv or out.prv.gz",
+    ),
+}
+
 
 class _Version(argparse.Action):
     """Prints the version."""
@@ -138,53 +166,58 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def conversion_parser() -> argparse.ArgumentParser:
+def conversion_parser(command: str = "") -> Parser:
+    """Return the parser of a conversion, or of one of its halves, `extract` and `merge`."""
     main = Parser(
-        "nsys2prv",
-        description=DESCRIPTION,
-        epilog=EPILOG,
+        f"nsys2prv {command}".strip(),
+        **DESCRIBED[command],
         allow_abbrev=False,
-        usage="nsys2prv [options] REPORT... OUTPUT",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    main.add_argument(
-        "paths",
-        nargs="*",
-        metavar="REPORT... OUTPUT",
-        help="the reports or stores (files, folders, quoted patterns), then the trace to write: out, out.prv or out.prv.gz",
-    )
-    _add_information(main)
-    _add_events(main)
-    add_cut(main)
-    _add_clocks(main)
-    _add_names(main)
-    _add_output(main)
-    _add_running(main)
+    metavar, told = PATHS[command]
+    main.add_argument("paths", nargs="*", metavar=metavar, help=told)
+    _add_information(main, command)
+    _add_events(main, command)
+    add_cut(main, command)
+    _add_clocks(main, command)
+    _add_names(main, command)
+    _add_output(main, command)
+    _add_running(main, command)
     add_legacy_options(main)
+    if command == "extract":
+        main.add_argument(
+            "-o", "--output", type=Path, required=True, metavar="STORE", help="the store to write"
+        )
     return main
 
 
-def _add_information(main: Parser) -> None:
-    group = main.add_argument_group("what to print")
-    group.add_argument(
-        "--list", action="store_true", help="print what each report holds, and convert nothing"
+def _add_information(main: Parser, command: str) -> None:
+    group = Group(main, "what to print", command)
+    group.add(
+        ALONE,
+        "--list",
+        action="store_true",
+        help="print what each report holds, and convert nothing",
     )
-    group.add_argument(
-        "--kinds", action="store_true", help="print the kinds of events that -t accepts"
+    group.add(
+        ALONE, "--kinds", action="store_true", help="print the kinds of events that -t accepts"
     )
-    group.add_argument(
+    group.add(
+        WRITING,
         "--report",
         action="store_true",
         help="also analyse the job: print what `nsys2prv report` prints, and write OUTPUT.report.json and OUTPUT.report.html",
     )
-    group.add_argument("-q", "--quiet", action="store_true", help="print only warnings and errors")
-    group.add_argument(
+    group.add(BOTH, "-q", "--quiet", action="store_true", help="print only warnings and errors")
+    group.add(
+        WRITING,
         "-v",
         "--verbose",
         action="store_true",
         help="also print notes that need no action, and the number of events of each kind",
     )
-    group.add_argument(
+    group.add(
+        BOTH,
         "--version",
         action=_Version,
         nargs=0,
@@ -192,9 +225,10 @@ def _add_information(main: Parser) -> None:
     )
 
 
-def _add_events(main: Parser) -> None:
-    group = main.add_argument_group("which events to convert")
-    group.add_argument(
+def _add_events(main: Parser, command: str) -> None:
+    group = Group(main, "which events to convert", command)
+    group.add(
+        READING,
         "-t",
         "--trace",
         action="append",
@@ -203,7 +237,8 @@ def _add_events(main: Parser) -> None:
         help="convert these kinds of events, separated by commas, as in kernels,nccl,nvtx; -KIND leaves one out; default: "
         "all that --kinds lists, except those that have to be asked for",
     )
-    group.add_argument(
+    group.add(
+        READING,
         "--min-duration",
         action="append",
         default=[],
@@ -212,14 +247,16 @@ def _add_events(main: Parser) -> None:
         help="leave out ranges shorter than this, of one kind or of all, in nanoseconds or with a unit, as in osrt=10us; "
         "default: keep all; repeatable",
     )
-    group.add_argument(
+    group.add(
+        READING,
         "--callstack",
         type=int,
         default=1,
         metavar="N",
         help="write N functions of each CPU sample, innermost first (1 to 32; default: 1)",
     )
-    group.add_argument(
+    group.add(
+        READING,
         "--project-nvtx",
         action="append_const",
         dest="demanded",
@@ -227,7 +264,8 @@ def _add_events(main: Parser) -> None:
         default=[],
         help="also write NVTX push/pop ranges on the GPU streams, around the work launched in them (docs/nvtx.md)",
     )
-    group.add_argument(
+    group.add(
+        WRITING,
         "--states",
         action=argparse.BooleanOptionalAction,
         default=False,
@@ -236,43 +274,49 @@ def _add_events(main: Parser) -> None:
     )
 
 
-def _add_clocks(main: Parser) -> None:
-    group = main.add_argument_group("clocks of several hosts (docs/clocks.md)")
-    group.add_argument(
+def _add_clocks(main: Parser, command: str) -> None:
+    group = Group(main, "clocks of several hosts (docs/clocks.md)", command)
+    group.add(
+        WRITING,
         "--align",
         default="auto",
         metavar="METHOD",
         help="align the hosts' clocks by auto (default: NCCL and MPI), nccl, mpi, utc (recorded UTC), none (leave local "
         "times), or by the clock file of an earlier trace",
     )
-    group.add_argument(
+    group.add(
+        WRITING,
         "--causal",
         action="store_true",
         help="after that, remove the remaining causality violations by shifting ranks; this changes durations",
     )
 
 
-def _add_names(main: Parser) -> None:
-    group = main.add_argument_group("names of kernels and ranges")
-    group.add_argument(
+def _add_names(main: Parser, command: str) -> None:
+    group = Group(main, "names of kernels and ranges", command)
+    group.add(
+        WRITING,
         "--kernel-names",
         choices=("short", "full"),
         default="short",
         help="label kernels by their short names (default) or their full demangled names",
     )
-    group.add_argument(
+    group.add(
+        READING,
         "--kernel-rules",
         type=Path,
         metavar="FILE",
         help="classify kernels by the rules in this file first, then by the built-in ones (docs/kernel-classes.md)",
     )
-    group.add_argument(
+    group.add(
+        READING,
         "--nvtx-rules",
         metavar="FILE",
         help="rename or drop NVTX ranges by the rules in this file first, then by the built-in ones; `none` leaves all names "
         "as they are (docs/nvtx.md)",
     )
-    group.add_argument(
+    group.add(
+        WRITING,
         "--base-pcf",
         action="append",
         type=Path,
@@ -282,27 +326,30 @@ def _add_names(main: Parser) -> None:
     )
 
 
-def _add_output(main: Parser) -> None:
-    group = main.add_argument_group("what to write")
-    group.add_argument(
-        "-z", "--compress", action="store_true", help="write .prv.gz instead of .prv"
+def _add_output(main: Parser, command: str) -> None:
+    group = Group(main, "what to write", command)
+    group.add(
+        WRITING, "-z", "--compress", action="store_true", help="write .prv.gz instead of .prv"
     )
-    group.add_argument(
+    group.add(
+        WRITING,
         "--no-paths",
         action="store_true",
         dest="without_paths",
         help="write file names without folders: of the reports, and of files that the program accessed",
     )
-    group.add_argument(
+    group.add(
+        WRITING,
         "--no-metadata",
         action="store_true",
         help="do not write OUTPUT.nsys2prv.json (inputs, options, account of all rows)",
     )
 
 
-def _add_running(main: Parser) -> None:
-    group = main.add_argument_group("how to run")
-    group.add_argument(
+def _add_running(main: Parser, command: str) -> None:
+    group = Group(main, "how to run", command)
+    group.add(
+        BOTH,
         "-j",
         "--jobs",
         type=int,
@@ -310,30 +357,35 @@ def _add_running(main: Parser) -> None:
         metavar="N",
         help="number of workers; default: one per CPU",
     )
-    group.add_argument(
+    group.add(
+        BOTH,
         "--tmp",
         type=Path,
         metavar="DIR",
         help="folder for temporary files; default: the folder of the output",
     )
-    group.add_argument(
+    group.add(
+        ALONE,
         "--keep-going",
         action="store_true",
         help="leave out reports that cannot be read, name them, and exit with status 1",
     )
-    group.add_argument(
+    group.add(
+        BOTH,
         "--engine",
         default="local",
         metavar="NAME",
         help="run the workers as local (default: threads up to 4 workers, else processes), threads, processes, dask (a "
         "cluster) or mpi (the ranks of this MPI job)",
     )
-    group.add_argument(
+    group.add(
+        BOTH,
         "--scheduler",
         metavar="ADDRESS",
         help="with --engine dask, use the cluster of this scheduler; default: start one",
     )
-    group.add_argument(
+    group.add(
+        BOTH,
         "-m",
         "--multi-report",
         action="store_true",

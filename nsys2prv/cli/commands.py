@@ -196,88 +196,16 @@ def _check_reports(options: Parser, arguments: list[str]) -> None:
     )
 
 
-#: Options of the conversion that say what to read, those that both halves take, and those of
-#: neither; all others say what to write.
-READING = {"trace", "min_duration", "kernel_rules", "nvtx_rules", "callstack", "demanded"}
-BOTH = {
-    "paths",
-    "multi_report",
-    "jobs",
-    "engine",
-    "scheduler",
-    "tmp",
-    "quiet",
-    "ranks",
-    "hosts",
-    "help",
-    "version",
-}
-OTHER_WORK = {"list", "kinds", "keep_going"}
-
-
-def _half_options(
-    command: str, description: str, usage: str, arguments: Sequence[str]
-) -> argparse.Namespace:
-    """Return the options of a conversion that are this half's; any other that is given is refused."""
+def _half_options(command: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of one half of a conversion."""
     from nsys2prv.cli.arguments import conversion_parser
     from nsys2prv.cli.cut_arguments import join_kind_options
 
-    options = conversion_parser()
-    every = {action.dest for action in options._actions}
-    left_out = every - BOTH - READING if command == "extract" else READING | OTHER_WORK
-    options.prog, options.description, options.usage, options.epilog = (
-        f"nsys2prv {command}",
-        description,
-        usage,
-        None,
-    )
-    if command == "extract":
-        options.add_argument(
-            "-o", "--output", type=Path, required=True, metavar="STORE", help="the store to write"
-        )
-    for action in options._actions:
-        if action.dest == "paths":
-            action.metavar, action.help = (
-                ("REPORT", "the reports to read (files, folders, quoted patterns)")
-                if command == "extract"
-                else (
-                    "STORE... OUTPUT",
-                    "the stores, then the trace to write: out, out.prv or out.prv.gz",
-                )
-            )
-        if action.dest in left_out:
-            action.help = argparse.SUPPRESS
-    given = options.parse_intermixed_args(join_kind_options(list(arguments)))
-    refused = [
-        action
-        for action in options._actions
-        if action.dest in left_out and getattr(given, action.dest, action.default) != action.default
-    ]
-    if refused:
-        name = max(
-            refused[0].option_strings,
-            key=lambda option: (option.startswith("--"), not option.startswith("--no-")),
-        )
-        other = (
-            "itself"
-            if refused[0].dest in OTHER_WORK
-            else "merge"
-            if command == "extract"
-            else "extract"
-        )
-        raise UsageError(
-            f"{name} is not an option of nsys2prv {command}: give it to nsys2prv {other}"
-        )
-    return given
+    return conversion_parser(command).parse_intermixed_args(join_kind_options(list(arguments)))
 
 
 def extract_reports(arguments: Sequence[str]) -> int:
-    given = _half_options(
-        "extract",
-        "Read reports into a store, one file, from which `nsys2prv merge` writes the trace (docs/scaling.md).",
-        "nsys2prv extract [options] REPORT... -o STORE",
-        arguments,
-    )
+    given = _half_options("extract", arguments)
     if not given.paths:
         raise UsageError(
             "give at least one report: nsys2prv extract REPORT... -o STORE (more with --help)"
@@ -297,12 +225,7 @@ def extract_reports(arguments: Sequence[str]) -> int:
 
 
 def merge_stores(arguments: Sequence[str]) -> int:
-    given = _half_options(
-        "merge",
-        "Write one trace from stores that `nsys2prv extract` made, with the reading options given there.",
-        "nsys2prv merge [options] STORE... OUTPUT",
-        arguments,
-    )
+    given = _half_options("merge", arguments)
     if len(given.paths) < 2:
         raise UsageError(
             "give at least one store and the trace to write: nsys2prv merge STORE... OUTPUT (more with --help)"

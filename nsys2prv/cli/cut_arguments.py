@@ -7,55 +7,63 @@ from collections.abc import Sequence
 
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import parse_size
+from nsys2prv.cli.parsing import BOTH, WRITING, Group, Parser
 from nsys2prv.conversion.cut.asked import CutOptions
 
 
-def add_cut(parser: argparse.ArgumentParser) -> None:
+def add_cut(parser: Parser, command: str) -> None:
     """Add the group of arguments."""
-    less = parser.add_argument_group("a part of the job (docs/cutting.md)")
-    less.add_argument(
+    less = Group(parser, "a part of the job (docs/cutting.md)", command)
+    less.add(
+        WRITING,
         "--time",
         default="",
         metavar="FROM:TO",
         help="convert only this time of the trace, in seconds, with a unit (ns, us, ms, s) or in %%; one end may be left out, as in 10:",
     )
-    less.add_argument(
+    less.add(
+        WRITING,
         "--region",
         default="",
         metavar="NVTX[:N]",
         help="convert only from the first begin to the last end of the NVTX ranges with this name (a glob pattern); NAME:N takes "
         "the N-th on each thread, NAME:N-M the N-th to M-th, counted from 1",
     )
-    less.add_argument(
+    less.add(
+        WRITING,
         "--keep-time",
         action="store_true",
         help="keep the times of the whole trace; default: the part begins at 0",
     )
-    less.add_argument(
+    less.add(
+        BOTH,
         "--ranks",
         action="append",
         default=[],
         metavar="LIST",
         help="convert only these ranks, as in 0-7,64",
     )
-    less.add_argument(
+    less.add(
+        BOTH,
         "--hosts",
         action="append",
         default=[],
         metavar="LIST",
         help="convert only reports of these hosts, as in node01,'gpu*'",
     )
-    less.add_argument(
+    less.add(
+        WRITING,
         "--devices",
         action="append",
         default=[],
         metavar="LIST",
         help="convert only these GPUs: their numbers, or the first 6 or more characters of their UUIDs",
     )
-    less.add_argument(
-        "--no-args", action="store_true", help="write events without their attributes"
+    less.add(
+        WRITING, "--no-args", action="store_true", help="write events without their attributes"
     )
-    less.add_argument(
+    less.add(
+        WRITING,
         "--args",
         action="append",
         default=[],
@@ -63,8 +71,9 @@ def add_cut(parser: argparse.ArgumentParser) -> None:
         type=_fields,
         help="keep only these attributes of this kind, as in kernels=class,registers; default: all; repeatable",
     )
-    less.add_argument("--no-lines", action="store_true", help="write no communication lines")
-    less.add_argument(
+    less.add(WRITING, "--no-lines", action="store_true", help="write no communication lines")
+    less.add(
+        WRITING,
         "--sample",
         action="append",
         default=[],
@@ -72,7 +81,8 @@ def add_cut(parser: argparse.ArgumentParser) -> None:
         type=_rate,
         help="keep at most N samples per second of each metric of this kind; default: all; repeatable",
     )
-    less.add_argument(
+    less.add(
+        WRITING,
         "--max-size",
         metavar="SIZE",
         type=_size,

@@ -52,6 +52,11 @@ ELSEWHERE = {
 class Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line, say what may be meant, and are raised as UsageError."""
 
+    def __init__(self, prog: str, **settings: Any) -> None:
+        super().__init__(prog, **settings)
+        #: Options of other commands alone -> what to do instead.
+        self.elsewhere = dict(ELSEWHERE.get(prog, {}))
+
     def error(self, message: str) -> NoReturn:
         if wanted := NO_VALUE.match(message):
             option = self._option_string_actions.get(wanted[1].rpartition("/")[2])
@@ -83,12 +88,13 @@ class Parser(argparse.ArgumentParser):
             if argument == "--":
                 return
             name = argument.partition("=")[0]
-            known = name in self._option_string_actions
-            if not known and (name.startswith("--") or name in ELSEWHERE.get(self.prog, {})):
+            if name in self.elsewhere or (
+                name.startswith("--") and name not in self._option_string_actions
+            ):
                 raise UsageError(f"{name} is not an option of {self.prog}: {self._instead(name)}")
 
     def _instead(self, name: str) -> str:
-        if told := ELSEWHERE.get(self.prog, {}).get(name):
+        if told := self.elsewhere.get(name):
             return told
         shown = [
             option
@@ -97,6 +103,28 @@ class Parser(argparse.ArgumentParser):
         ]
         near = get_close_matches(name, shown, 1)
         return f"did you mean {near[0]}?" if near else self.help_hint
+
+
+#: Which commands have an option of a conversion: it, and the half that reads or the one that writes.
+READING, WRITING, BOTH, ALONE = ("", "extract"), ("", "merge"), ("", "extract", "merge"), ("",)
+
+
+class Group:
+    """A group of options in the help of a conversion or of one of its halves."""
+
+    def __init__(self, parser: Parser, title: str, command: str) -> None:
+        self._parser, self._command = parser, command
+        self._group = parser.add_argument_group(title)
+
+    def add(self, commands: tuple[str, ...], *names: str, **settings: Any) -> None:
+        """Add an option of these commands. Others know its default, and refuse it where it is
+        given.
+        """
+        if self._command not in commands:
+            settings["help"] = argparse.SUPPRESS
+            other = f"nsys2prv {commands[-1]}" if commands[-1] else "nsys2prv itself"
+            self._parser.elsewhere |= dict.fromkeys(names, f"give it to {other}")
+        self._group.add_argument(*names, **settings)
 
 
 def version_text(package: Path = Path(__file__).parents[1]) -> str:
