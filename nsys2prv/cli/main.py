@@ -17,10 +17,11 @@ from nsys2prv.cli.commands import (
     copy_views,
     extract_reports,
     merge_stores,
+    print_message,
     report_job,
+    run_conversion,
     show_clocks,
 )
-from nsys2prv.cli.convert import print_message, run_conversion
 from nsys2prv.cli.cut_arguments import join_kind_options
 from nsys2prv.cli.parsing import check_command
 
