@@ -18,8 +18,15 @@ from nsys2prv.analysis.head import machine_line
 from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.rows import SAMPLED
-from nsys2prv.analysis.terminal import Style, format_results, lines_left
-from nsys2prv.analysis.text import MOST_ROWS, as_json, duration, from_json
+from nsys2prv.analysis.text import (
+    MOST_ROWS,
+    Style,
+    as_json,
+    duration,
+    format_results,
+    from_json,
+    lines_left,
+)
 from nsys2prv.cli.cut_arguments import join_kind_options, split_list
 from nsys2prv.conversion.cut.asked import CutOptions
 from nsys2prv.conversion.job import Job

@@ -14,7 +14,7 @@ from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis.job import open_job
 from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.terminal import Style, format_results
+from nsys2prv.analysis.text import Style, format_results
 from nsys2prv.cli.main import main
 
 GEMM, ELEMENTWISE = 5, 6

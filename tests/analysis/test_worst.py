@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsys2prv.analysis.result import Result, Table
-from nsys2prv.analysis.terminal import Style, format_results, worst_first
+from nsys2prv.analysis.text import Style, format_results, worst_first
 
 
 def devices(count: int) -> pl.DataFrame:

@@ -14,7 +14,7 @@ from tools.commands import wait_for
 from tools.exports import KERNEL, kernel, make_export, strings
 
 from nsys2prv import __version__
-from nsys2prv.analysis.terminal import Style
+from nsys2prv.analysis.text import Style
 from nsys2prv.cli.main import main
 from nsys2prv.cli.parsing import version_text
 

@@ -78,14 +78,14 @@ class Finding(Struct, frozen=True):
 
 
 #: Columns of text, also of a wide terminal.
-WIDEST = 110
+TEXT_WIDTH = 110
 #: Findings that are printed where not all are asked for.
 MOST_SHORT = 5
 NOTHING = "Nothing found: no rank is persistently late, and the GPUs are busy."
 
 
 def finding_lines(
-    findings: Sequence[Finding], width: int = WIDEST, full: bool = False, nothing: str = NOTHING
+    findings: Sequence[Finding], width: int = TEXT_WIDTH, full: bool = False, nothing: str = NOTHING
 ) -> list[str]:
     """Return the lines of what holds the job back: per finding its cost and title, what was
     measured, what to do, and where to look. full: all findings with all that was measured. nothing:
@@ -93,7 +93,7 @@ def finding_lines(
     """
     if not findings:
         return textwrap.wrap(nothing, width, initial_indent="  ", subsequent_indent="  ")
-    width = min(width, WIDEST)
+    width = min(width, TEXT_WIDTH)
     lines: list[str] = []
     shown = findings if full else findings[:MOST_SHORT]
     for finding in shown:

@@ -9,8 +9,8 @@ import re
 import numpy as np
 import pytest
 
+from nsys2prv.analysis.page.drawing import COLOURS, heat_map_svg, stacked_svg, ticks
 from nsys2prv.analysis.page.parts import MOST_WORST, HeatMap, Stacked, condense_rows
-from nsys2prv.analysis.page.row_figures import COLOURS, heat_map_svg, stacked_svg, ticks
 
 
 def _map(values: np.ndarray, labels: list[str] | None = None) -> HeatMap:
