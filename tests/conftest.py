@@ -16,7 +16,7 @@ from tools.slow import LARGE_SAMPLES
 from nsys2prv import Options, Summary
 from nsys2prv.conversion import convert
 from nsys2prv.conversion.options import DEFAULTS
-from nsys2prv.paraver.check.findings import Severity
+from nsys2prv.paraver.check import Severity
 from nsys2prv.paraver.check.result import check
 from nsys2prv.paraver.output import trace_paths
 

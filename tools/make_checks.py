@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nsys2prv.paraver.check.findings import PARTS, RULES, Rule
+from nsys2prv.paraver.check import PARTS, RULES, Rule
 
 
 def page() -> str:

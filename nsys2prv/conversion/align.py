@@ -21,14 +21,14 @@ from nsys2prv.clock.solve import Alignment, solve_clocks
 from nsys2prv.conversion.timeline import AUTO, Timeline
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.object_model import NO_PROCESS, RankedProcess
-from nsys2prv.relations import all_relations
-from nsys2prv.relations.kind import (
+from nsys2prv.relations import (
     DEVICES,
     ObservationChunk,
     Observations,
     RelationContext,
     S,
     Step,
+    all_relations,
     save_observations,
 )
 from nsys2prv.store.facts import FactBook

@@ -40,8 +40,7 @@ from nsys2prv.paraver import memory, records
 from nsys2prv.paraver.event_types import codes_of, counter_types, event_types
 from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput, trace_paths
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
-from nsys2prv.relations import all_relations
-from nsys2prv.relations.kind import Relation
+from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store import joining
 from nsys2prv.store.release import Release, remove_others
 from nsys2prv.store.runs import COUNTER, STATE, Run

@@ -17,7 +17,7 @@ from nsys2prv.clock.maps import UNPLACED, ClockMap, Placement
 from nsys2prv.clock.record import CausalRecord, ClockRecord, read_record
 from nsys2prv.conversion.spans import Span
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.relations.kind import MPI, NCCL
+from nsys2prv.relations import MPI, NCCL
 
 #: What --align takes beside the name of a clock file: everything observed, one model's
 #: observations, UTC alone, local times as they are.

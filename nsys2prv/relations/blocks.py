@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.events.kind import Lines
-from nsys2prv.relations.kind import RelationContext, RelationResult, write_result
+from nsys2prv.relations import RelationContext, RelationResult, write_result
 from nsys2prv.store.runs import TRACE
 from nsys2prv.store.task_result import TaskResult
 

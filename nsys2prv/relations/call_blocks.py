@@ -15,8 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize_together
+from nsys2prv.relations import Observations
 from nsys2prv.relations.blocks import Block, write_blocks
-from nsys2prv.relations.kind import Observations
 
 if TYPE_CHECKING:
     from nsys2prv.clock.gathering import GatheredCalls, MemberCalls

@@ -20,7 +20,7 @@ from nsys2prv.events.catalogue.counters import Metric, counter_tables
 from nsys2prv.events.gpu_memory import ALLOCATION, FACTS, RELEASE
 from nsys2prv.events.kind import Counters
 from nsys2prv.nsight.source import NULL
-from nsys2prv.relations.kind import (
+from nsys2prv.relations import (
     NO_MODEL,
     Relation,
     RelationContext,

@@ -17,9 +17,7 @@ from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv.clock import MPI as SOURCE
 from nsys2prv.events.mpi import EITHER, MEETINGS, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
 from nsys2prv.nsight.source import NULL
-from nsys2prv.relations.blocks import Block, group_blocks, store_lines, write_blocks
-from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, divide_calls, sort_calls
-from nsys2prv.relations.kind import (
+from nsys2prv.relations import (
     DEVICES,
     MPI,
     ObservationFile,
@@ -28,6 +26,8 @@ from nsys2prv.relations.kind import (
     RelationContext,
     save_observations,
 )
+from nsys2prv.relations.blocks import Block, group_blocks, store_lines, write_blocks
+from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, divide_calls, sort_calls
 from nsys2prv.relations.mpi_sides import ANY, KEPT, WHY, MessageSides, Process, SidesStep
 from nsys2prv.store.facts import FactFile, batches, read_fact
 from nsys2prv.store.task_result import TaskResult

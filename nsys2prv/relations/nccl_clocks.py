@@ -19,9 +19,7 @@ from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.events.names.calls import ALL_WAIT, GROUP, ROOT_WAITS, SEND_RECEIVE, WAIT_FOR_ROOT
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.source import NULL
-from nsys2prv.relations.blocks import Block, write_blocks
-from nsys2prv.relations.call_blocks import CallBlocks, Kinds, divide_calls, sort_calls
-from nsys2prv.relations.kind import (
+from nsys2prv.relations import (
     DEVICES,
     ObservationChunk,
     ObservationFile,
@@ -29,6 +27,8 @@ from nsys2prv.relations.kind import (
     RelationContext,
     save_observations,
 )
+from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations.call_blocks import CallBlocks, Kinds, divide_calls, sort_calls
 from nsys2prv.relations.nccl_kernels import (
     BY_ENDS,
     KEPT,

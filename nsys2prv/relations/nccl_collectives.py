@@ -29,9 +29,8 @@ from msgspec.structs import replace
 from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.text import plural
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
-from nsys2prv.relations import nccl_clocks
+from nsys2prv.relations import NCCL, Relation, RelationContext, nccl_clocks
 from nsys2prv.relations.blocks import Block, ordinal_windows
-from nsys2prv.relations.kind import NCCL, Relation, RelationContext
 from nsys2prv.relations.nccl_clocks import EndsStep
 from nsys2prv.relations.nccl_kernels import (
     BY_LAUNCH,

@@ -18,8 +18,8 @@ from msgspec import Struct
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.names.calls import RECEIVE, SEND, SEND_RECEIVE
+from nsys2prv.relations import RelationResult, write_result
 from nsys2prv.relations.blocks import Block, write_blocks
-from nsys2prv.relations.kind import RelationResult, write_result
 from nsys2prv.store.task_result import TaskResult
 
 RELATION, LAYOUT, TRANSFER = "nccl_messages", "nccl_point_to_point", "nccl_message_transfer"

@@ -19,8 +19,8 @@ from nsys2prv.clock import Role
 from nsys2prv.events.names.calls import ROOT_WAITS, WAIT_FOR_ROOT
 from nsys2prv.events.nccl import KERNELS
 from nsys2prv.nsight.source import NULL
+from nsys2prv.relations import RelationContext
 from nsys2prv.relations.blocks import Block, write_blocks
-from nsys2prv.relations.kind import RelationContext
 from nsys2prv.store.facts import FactFile, batches, read_fact
 
 #: How collectives of a communicator were told from each other.

@@ -16,8 +16,8 @@ from nsys2prv._util.columns import ABSENT
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.names.calls import GROUP, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS
+from nsys2prv.relations import RelationResult, write_result
 from nsys2prv.relations.blocks import Block, write_blocks
-from nsys2prv.relations.kind import RelationResult, write_result
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece
 from nsys2prv.store.facts import FactBook, read_fact
 from nsys2prv.store.task_result import TaskResult

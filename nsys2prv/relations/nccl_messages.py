@@ -23,8 +23,7 @@ from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.events.names.calls import SEND
 from nsys2prv.events.nccl import MESSAGES
 from nsys2prv.nsight.source import NULL
-from nsys2prv.relations.blocks import Block, buckets_of, group_blocks, store_lines, write_blocks
-from nsys2prv.relations.kind import (
+from nsys2prv.relations import (
     NCCL,
     ObservationFile,
     Observations,
@@ -32,6 +31,7 @@ from nsys2prv.relations.kind import (
     RelationContext,
     save_observations,
 )
+from nsys2prv.relations.blocks import Block, buckets_of, group_blocks, store_lines, write_blocks
 from nsys2prv.relations.nccl_exchanges import LAYOUT, TRANSFER, KernelStep, store_sides
 from nsys2prv.relations.nccl_kernels import keep_sound_kernels
 from nsys2prv.store.facts import FactFile, batches, read_fact

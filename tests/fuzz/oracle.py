@@ -9,7 +9,7 @@ import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nsys2prv.paraver.check.findings import Severity
+from nsys2prv.paraver.check import Severity
 from nsys2prv.paraver.check.result import check
 
 from .bases import SECRET

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv.events.catalogue import catalogue
-from nsys2prv.paraver.check.findings import Findings
+from nsys2prv.paraver.check import Findings
 from nsys2prv.paraver.check.labels import LAST_LABELLED, Labels
 from nsys2prv.paraver.check.lines import EVENT_FIELDS, Place
 

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.paraver.check.findings import Findings
+from nsys2prv.paraver.check import Findings
 from nsys2prv.paraver.check.lines import Place
 
 MAGIC = "#Paraver"

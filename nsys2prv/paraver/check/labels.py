@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.check.findings import Findings
+from nsys2prv.paraver.check import Findings
 from nsys2prv.paraver.check.header import Header
 
 SECTIONS = {

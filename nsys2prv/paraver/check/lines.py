@@ -14,7 +14,7 @@ from isal import isal_zlib
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.check.findings import Findings
+from nsys2prv.paraver.check import Findings
 
 #: Bytes of text in a block: its columns stay in the processor's cache. The longest line that is
 #: taken for one.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from nsys2prv.paraver.check import Findings
 from nsys2prv.paraver.check.events import Events
-from nsys2prv.paraver.check.findings import Findings
 from nsys2prv.paraver.check.header import Header, Objects
 from nsys2prv.paraver.check.labels import Labels
 from nsys2prv.paraver.check.lines import Place, lines_of, sound_lines

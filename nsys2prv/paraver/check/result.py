@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.check.findings import Finding, Findings, Severity
+from nsys2prv.paraver.check import Finding, Findings, Severity
 from nsys2prv.paraver.check.header import Header, read_header
 from nsys2prv.paraver.check.labels import check_row, judge_groups, read_pcf
 from nsys2prv.paraver.check.lines import blocks

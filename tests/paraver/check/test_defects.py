@@ -11,7 +11,7 @@ import pytest
 from tools.defects import PRV, Edit, write_trace
 from tools.paramedir import bursts, fate, need_paramedir
 
-from nsys2prv.paraver.check.findings import RULES, Severity
+from nsys2prv.paraver.check import RULES, Severity
 from nsys2prv.paraver.check.result import check
 
 HEADER, _, *RECORDS = PRV.splitlines()
