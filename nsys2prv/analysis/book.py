@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv.analysis.rows import RowTable, row_table
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.job import Job
@@ -130,6 +130,15 @@ class EventReader(Struct, dict=True):
             unit,
             self.rows,
         )
+
+    def connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
+        """The threads that lines of a kind connect: sender and receiver."""
+        found = set()
+        for run, records in self._read(LINE, kind, unit):
+            threads = self.threads[run.source]
+            objects, _ = factorize_together(records["sender"], records["receiver"])
+            found |= set(zip(*(threads[column].tolist() for column in objects), strict=True))
+        return found
 
     def _line_columns(self, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
         clock, threads = self.clocks[run.report], self.threads[run.source]

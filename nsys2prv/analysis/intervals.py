@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from nsys2prv._util.native import core
+
 
 class Spans(Struct, frozen=True, eq=False):
     """A set of times as its maximal intervals."""
@@ -26,9 +28,15 @@ class Spans(Struct, frozen=True, eq=False):
 
     def until(self, times: np.ndarray) -> np.ndarray:
         """Return how much of the set lies before each time."""
-        times = np.asarray(times, np.int64)
+        times = np.ascontiguousarray(times, np.int64)
         if not len(self):
             return np.zeros(times.shape, np.int64)
+        if core is not None:
+            found = np.empty(times.shape, np.int64)
+            core.time_before(
+                np.ascontiguousarray(self.begin), np.ascontiguousarray(self.end), times, found
+            )
+            return found
         before = np.concatenate([[0], np.cumsum(self.end - self.begin)])
         index = np.searchsorted(self.begin, times, "right")
         last = np.maximum(index - 1, 0)

@@ -198,6 +198,13 @@ class Unit:
         }
 
     @cached_property
+    def launchers(self) -> set[tuple[int, int]]:
+        """Host threads, each with a thread of a device that it launches work on."""
+        return {
+            pair for kind in ("launch", "memory") for pair in self.book.connected(kind, self.number)
+        }
+
+    @cached_property
     def launched(self) -> pl.DataFrame:
         """Work with the call that launched it, by begin: columns of `work`, and `sent` (begin of
         the call), `sender` (its thread).
@@ -267,8 +274,7 @@ def driving_threads(unit: Unit, device: int) -> list[int]:
     threads = unit.work.filter(pl.col("device") == device)["thread"].unique().to_numpy()
     tasks = np.unique(unit.task_of[threads]).tolist()
     found = {unit.main_thread(task) for task in tasks if task in unit.tasks}
-    if unit.has("launch", "memory"):
-        found |= set(unit.launched.filter(pl.col("device") == device)["sender"].unique().to_list())
+    found |= {sender for sender, thread in unit.launchers if unit.device_of[thread] == device}
     return sorted(found)
 
 

@@ -190,6 +190,8 @@ def texts_of(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.nd
         return decode_texts(inline), codes
     ids, id_codes = factorize(columns["textId"][rows])
     registered = pl.Series([text or NO_TEXT for text in extraction.strings(ids)], dtype=pl.String)
+    if len(rows) == len(codes):
+        return registered, id_codes
     codes = codes.copy()
     codes[rows] = len(inline) + id_codes
     return pl.concat([decode_texts(inline), registered]), codes

@@ -120,13 +120,11 @@ class DistinctTexts:
         series: pl.Series | None = None,
         read: Any = None,
         kept: np.ndarray | None = None,
-        known: dict[int, Templates | None] | None = None,
     ) -> None:
         """Take a series of bytes, or what the core has read (`_core.Texts`), of which some are kept
-        (their numbers; None for all). known: templates of all that it has read.
+        (their numbers; None for all).
         """
         self._read, self._kept = read, kept
-        self._known = {} if known is None else known
         if series is not None:
             self.__dict__["series"] = series
 
@@ -155,7 +153,7 @@ class DistinctTexts:
             return DistinctTexts(self.series.filter(pl.Series(used)))
         kept = np.flatnonzero(used)
         kept = kept if self._kept is None else self._kept[kept]
-        return DistinctTexts(read=self._read, kept=kept, known=self._known)
+        return DistinctTexts(read=self._read, kept=kept)
 
     def templates(self) -> Templates | None:
         """Return the templates of the texts; None where they are so many that they are of no use,
@@ -163,28 +161,25 @@ class DistinctTexts:
         """
         if self._read is None:
             return None
-        if not self._known:
-            self._known[0] = self._all_templates()
-        found = self._known[0]
-        if found is None or self._kept is None:
-            return found
-        return Templates(found.codes[self._kept], found.firsts)
-
-    def _all_templates(self) -> Templates | None:
-        count = len(self._read)
+        count = len(self)
         codes = np.empty(count, np.int64)
         firsts = np.empty(max(FEW_TEMPLATES, count // TEXTS_PER_TEMPLATE), np.int64)
-        met = self._read.templates(codes, firsts)
+        met = self._read.templates(codes, firsts, *self._chosen)
         if met < 0:
             return None
         return Templates(codes, pl.Series(self._read.as_list(firsts[:met]), dtype=pl.Binary))
+
+    @property
+    def _chosen(self) -> tuple[np.ndarray, ...]:
+        """The argument of the core that names these texts, none for all."""
+        return () if self._kept is None else (self._kept,)
 
     def numbers(self, places: np.ndarray) -> np.ndarray:
         """Return the number (int64) at a place of each text, -1 where there is none. places: 0 is
         the first number of a text, -1 no number. For texts that have templates.
         """
         values = places.copy()
-        self._read.numbers(values, *(() if self._kept is None else (self._kept,)))
+        self._read.numbers(values, *self._chosen)
         return values
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nsys2prv.analysis import intervals as intervals_module
 from nsys2prv.analysis.intervals import (
     Spans,
     clipped,
@@ -98,3 +99,27 @@ def test_concurrency(pairs: list[tuple[int, int]], inside: list[tuple[int, int]]
         assert (open_[place] if place >= 0 else 0) == counts[time]
     expected = Counter(counts[time] for time in times(inside) if counts[time])
     assert time_by_count(*columns(pairs), spans(inside)) == dict(expected)
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
+def test_time_before_as_numpy_has_it(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiled search equals numpy's, wherever the times lie and however they are ordered."""
+    if intervals_module.core is None:
+        pytest.skip("installed without a compiler")
+    random = np.random.default_rng(1)
+    for count in (1, 2, 3, 50, 1000):
+        edges = np.cumsum(random.integers(1, 9, 2 * count))
+        found = Spans(edges[::2], edges[1::2])
+        asked = np.sort(random.integers(-5, int(edges[-1]) + 5, 3000))
+        asked = {
+            "ascending": asked,
+            "descending": asked[::-1],
+            "shuffled": random.permutation(asked),
+        }[order]
+        compiled = found.until(asked)
+        with monkeypatch.context() as patch:
+            patch.setattr(intervals_module, "core", None)
+            assert (compiled == found.until(asked)).all()
+    # Where an end is missing it is refused.
+    with pytest.raises(ValueError, match="room for each time"):
+        intervals_module.core.time_before(edges, edges[1:], edges, edges.copy())

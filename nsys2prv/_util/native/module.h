@@ -8,6 +8,9 @@
 /* lines.c */
 PyObject *write_lines(PyObject *self, PyObject *arguments);
 
+/* spans.c */
+PyObject *time_before(PyObject *self, PyObject *arguments);
+
 /* tables.c: types and exceptions of reading tables. 0, or -1 with an exception. */
 int add_tables(PyObject *module);
 

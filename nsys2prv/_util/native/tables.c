@@ -73,21 +73,27 @@ static Py_ssize_t texts_length(TextsObject *self) {
 }
 
 static PyObject *texts_templates(TextsObject *self, PyObject *arguments) {
-    Py_buffer codes, firsts;
-    if (!PyArg_ParseTuple(arguments, "w*w*", &codes, &firsts))
+    Py_buffer codes, firsts, chosen = {0};
+    if (!PyArg_ParseTuple(arguments, "w*w*|y*", &codes, &firsts, &chosen))
         return NULL;
-    int64_t count = 0;
-    if (codes.len / 8 == (Py_ssize_t)self->texts.count) {
+    int64_t found = -3;
+    size_t count = (size_t)codes.len / 8;
+    if (count == (chosen.obj ? (size_t)chosen.len / 8 : self->texts.count)) {
         Py_BEGIN_ALLOW_THREADS
-        count = find_templates(&self->texts, codes.buf, firsts.buf, (size_t)firsts.len / 8);
+        found = find_templates(&self->texts, chosen.buf, count, codes.buf, firsts.buf, (size_t)firsts.len / 8);
         Py_END_ALLOW_THREADS
-        if (count == -2)
-            PyErr_NoMemory();
-    } else
-        PyErr_SetString(PyExc_ValueError, "codes must be one of each text");
+    }
+    if (chosen.obj)
+        PyBuffer_Release(&chosen);
     PyBuffer_Release(&codes);
     PyBuffer_Release(&firsts);
-    return PyErr_Occurred() ? NULL : PyLong_FromLongLong(count);
+    if (found == -2)
+        return PyErr_NoMemory();
+    if (found == -3) {
+        PyErr_SetString(PyExc_ValueError, "codes must be one of each text");
+        return NULL;
+    }
+    return PyLong_FromLongLong(found);
 }
 
 static PyObject *texts_numbers(TextsObject *self, PyObject *arguments) {
@@ -119,7 +125,7 @@ static PySequenceMethods TEXTS_SEQUENCE = {.sq_length = (lenfunc)texts_length};
 static PyMethodDef TEXTS_METHODS[] = {
     {"as_list", (PyCFunction)texts_as_list, METH_VARARGS, "as_list([numbers]): the texts (bytes), by their numbers, or those of some (int64)."},
     {"templates", (PyCFunction)texts_templates, METH_VARARGS,
-     "templates(codes, firsts): find the templates of the texts: what those have in common that differ by nothing but numbers. Puts the\n"
+     "templates(codes, firsts, [numbers]): find the templates of the texts, or of some (int64): what those have in common that differ by nothing but numbers. Puts the\n"
      "template of each text into `codes` (int64), and the number of its first text into `firsts` (int64). Returns how many there are, -1\n"
      "where there is no room for more."},
     {"numbers", (PyCFunction)texts_numbers, METH_VARARGS,

@@ -166,14 +166,19 @@ static size_t put_template(const uint8_t *text, size_t length, uint8_t *out) {
     return size + length - copied;
 }
 
-int64_t find_templates(const Texts *texts, int64_t *codes, int64_t *firsts, size_t most) {
+int64_t find_templates(const Texts *texts, const int64_t *chosen, size_t count, int64_t *codes, int64_t *firsts, size_t most) {
     Texts templates;
     uint8_t *out = NULL;
     size_t room = 0;
     if (init_texts(&templates, texts->seed) < 0)
         return -2;
     int64_t result = 0;
-    for (size_t number = 0; number < texts->count && result >= 0; number++) {
+    for (size_t k = 0; k < count && result >= 0; k++) {
+        size_t number = chosen ? (size_t)chosen[k] : k;
+        if (number >= texts->count) {
+            result = -3;
+            break;
+        }
         size_t length = texts->begins[number + 1] - texts->begins[number];
         if (length + 2 > room) {
             uint8_t *more = realloc(out, room = 2 * (length + 2));
@@ -185,8 +190,8 @@ int64_t find_templates(const Texts *texts, int64_t *codes, int64_t *firsts, size
         }
         size_t size = put_template(texts->bytes + texts->begins[number], length, out), before = templates.count;
         templates.asked = 0;  /* each is looked for */
-        codes[number] = number_of_text(&templates, out, size);
-        if (codes[number] < 0)
+        codes[k] = number_of_text(&templates, out, size);
+        if (codes[k] < 0)
             result = -2;
         else if (templates.count > before) {
             if (before == most)

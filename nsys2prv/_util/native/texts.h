@@ -28,9 +28,10 @@ int64_t number_of_text(Texts *, const uint8_t *text, size_t length);
 /* Templates of texts: what texts have in common that differ by nothing but numbers. A number is a run of 1 to LONGEST_NUMBER digits that does
  * not follow a letter or a byte above ASCII. */
 #define LONGEST_NUMBER 18
-/* Puts the template of each text, numbered from 0 as they are met, into `codes`, and the first text of each into `firsts` (room for `most`).
- * Returns how many there are, -1 where they are more than `most`, -2 where there is no memory. */
-int64_t find_templates(const Texts *, int64_t *codes, int64_t *firsts, size_t most);
+/* Puts the template of each of `count` texts, numbered from 0 as they are met, into `codes`, and the first text of each into `firsts` (room for
+ * `most`). chosen: the numbers of the texts, NULL for the first `count`. Returns how many templates there are, -1 where they are more than
+ * `most`, -2 where there is no memory, -3 where there is no such text. */
+int64_t find_templates(const Texts *, const int64_t *chosen, size_t count, int64_t *codes, int64_t *firsts, size_t most);
 /* The value of the number at a place (0 is the first) in a text, -1 where it has none. */
 int64_t number_in_text(const Texts *, size_t number, size_t place);
 

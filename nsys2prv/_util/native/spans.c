@@ -1,0 +1,76 @@
+/* The inner loop of nsys2prv.analysis.intervals: how much of a set of times lies before each of many times.
+ *
+ * An installation without a C compiler does without: intervals.py has the same by numpy, and the tests compare the two.
+ */
+#include "module.h"
+
+#include <stdint.h>
+
+/* The number of `values`, ascending, that are at most `time`. `near` is where it is likely to be: from there on steps grow, so that ascending
+ * times take no search each. */
+static size_t count_until(const int64_t *values, size_t count, int64_t time, size_t near) {
+    size_t low = 0, high = count, step = 1;
+    if (near < count && values[near] <= time) {
+        for (low = near + 1; low < count && values[low] <= time; step *= 2) {
+            near = low;
+            low = step < count - low ? low + step : count;
+        }
+        high = low;
+        low = near + 1;
+    } else if (near) {
+        for (high = near; high && values[high - 1] > time; step *= 2) {
+            near = high - 1;
+            high = step < high ? high - step : 0;
+        }
+        low = high;
+        high = near;
+    } else
+        return 0;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (values[middle] <= time)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Sums wrap around, as numpy's do. */
+static void sum_before(const int64_t *begin, const int64_t *end, size_t count, const int64_t *times, size_t asked, uint64_t *sums, int64_t *out) {
+    sums[0] = 0;
+    for (size_t k = 0; k < count; k++)
+        sums[k + 1] = sums[k] + ((uint64_t)end[k] - (uint64_t)begin[k]);
+    size_t near = 0;
+    for (size_t k = 0; k < asked; k++) {
+        near = count_until(begin, count, times[k], near);
+        uint64_t beyond = near && end[near - 1] > times[k] ? (uint64_t)end[near - 1] - (uint64_t)times[k] : 0;
+        out[k] = (int64_t)(sums[near] - beyond);
+    }
+}
+
+PyObject *time_before(PyObject *self, PyObject *arguments) {
+    Py_buffer begin, end, times, out;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "y*y*y*w*", &begin, &end, &times, &out))
+        return NULL;
+    size_t count = (size_t)begin.len / 8, asked = (size_t)times.len / 8;
+    int fits = end.len == begin.len && out.len == times.len;
+    uint64_t *sums = fits ? PyMem_RawMalloc((count + 1) * sizeof *sums) : NULL;
+    if (sums) {
+        Py_BEGIN_ALLOW_THREADS
+        sum_before(begin.buf, end.buf, count, times.buf, asked, sums, out.buf);
+        Py_END_ALLOW_THREADS
+        PyMem_RawFree(sums);
+    } else if (fits)
+        PyErr_NoMemory();
+    else
+        PyErr_SetString(PyExc_ValueError, "an end of each begin, and room for each time");
+    PyBuffer_Release(&begin);
+    PyBuffer_Release(&end);
+    PyBuffer_Release(&times);
+    PyBuffer_Release(&out);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
