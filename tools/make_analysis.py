@@ -102,7 +102,8 @@ payloads).
 The critical path is the one chain of work and waiting, over all ranks, that explains how long the job took. Only what is on it makes the
 job shorter when it gets faster.
 
-* `nsys2prv report rank*.sqlite --only critical_path` shows its time by cause, rank, kernel class and kernel.
+* `nsys2prv report rank*.sqlite --only critical_path` shows its time by cause, rank, kernel class and kernel, for the
+  whole job and for its steady state; the finding is of the steady state.
 * `nsys2prv -t critical_path rank*.sqlite out.prv` writes it into the trace (with all kinds of events), on the rows that it passes; the
   views `critical_path` and `critical_path_time_2dh` show it. With `--html`, the page has a section of it.
 * In Python: `open_job(..., demanded=("critical_path",))`.

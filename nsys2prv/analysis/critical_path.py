@@ -2,7 +2,8 @@
 ranks, that explains how long it took. Its pieces add up to
 the duration. Only what is on it makes the job shorter when it gets faster; what is beside it has
 slack. Where two chains take equally long, one of them is it: among balanced ranks it says little
-which of them has more of it.
+which of them has more of it. `steady_ns` and `steady_share` are of the steady state alone, where
+there is one: the finding is of it, as all findings are.
 """
 
 from __future__ import annotations
@@ -26,6 +27,12 @@ PARTS = {
     "nccl_ns": (NCCL,),
     "memory_ns": (MEMORY,),
 }
+TITLES = {
+    "causes": "The critical path by cause",
+    "ranks": "The critical path by rank",
+    "classes": "Kernels on the critical path by class",
+    "by_kernel": "Kernels on the critical path",
+}
 #: So many ranks, classes and causes stand in the evidence.
 MOST = 3
 
@@ -43,88 +50,101 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         task=pl.Series(unit.task_of[pieces["thread"].to_numpy()], dtype=pl.Int64),
         name=pl.when(pl.col("cause").is_in([COMPUTATION, NCCL])).then("name"),
     )
+    begin, end = unit.question.steady_span(unit.duration)
+    steady = (pl.col("end").clip(begin, end) - pl.col("begin").clip(begin, end)).sum()
     keys = ("task", "cause", "class", "name")
     return {
         "pieces": pieces.group_by(keys, maintain_order=True).agg(
-            pieces=pl.len().cast(pl.Int64), time_ns=(pl.col("end") - pl.col("begin")).sum()
+            pieces=pl.len().cast(pl.Int64),
+            time_ns=(pl.col("end") - pl.col("begin")).sum(),
+            steady_ns=steady,
         )
     }
 
 
 def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
-    pieces = found["pieces"]
+    pieces, steady = found["pieces"], context.question.steady is not None
     # Shares of the job's time, whatever part of it a rank, a class or a kernel has.
-    whole = max(int(pieces["time_ns"].sum()), 1)
+    whole = {name: max(int(pieces[name].sum()), 1) for name in ("time_ns", "steady_ns")}
     causes = _labelled(pieces, whole, "cause", "critical_path")
     classes = _labelled(pieces.filter(pl.col("class") != ABSENT), whole, "class", "kernel_class")
     kernels = _shares(pieces.filter(pl.col("name").is_not_null()), whole, "name")
     sets = [name for name in ("kernels", "nccl_kernels") if name in context.labels]
     by_kernel = context.named(kernels, "name", *sets).rename({"name": "kernel"})
-    total = pl.col("time_ns").sum()
+    parts = pieces.group_by("task", maintain_order=True).agg(
+        pl.col("time_ns").filter(pl.col("cause").is_in(list(those))).sum().alias(name)
+        for name, those in PARTS.items()
+    )
     by_rank = (
-        pieces.group_by("task", maintain_order=True)
-        .agg(
-            total.alias("time_ns"),
-            (total / whole).alias("share"),
-            *(
-                pl.col("time_ns").filter(pl.col("cause").is_in(list(those))).sum().alias(name)
-                for name, those in PARTS.items()
-            ),
-        )
-        .with_columns(other_ns=pl.col("time_ns") - pl.sum_horizontal(*PARTS))
-        .sort("time_ns", "task", descending=[True, False])
+        _shares(pieces, whole, "task").drop("pieces").join(parts, on="task", maintain_order="left")
     )
+    by_rank = by_rank.with_columns(other_ns=pl.col("time_ns") - pl.sum_horizontal(*PARTS))
     by_rank = context.with_task(by_rank)
+    frames = {"causes": causes, "ranks": by_rank, "classes": classes, "by_kernel": by_kernel}
+    waiting = pieces.filter(~pl.col("cause").is_in(list(WORKING)))
+    shares = {name: waiting[name].sum() / whole[name] for name in whole}
+    findings = [_finding(shares, frames, steady)] if pieces.height else []
+    if not steady:
+        frames = {name: frame.drop("steady_ns", "steady_share") for name, frame in frames.items()}
     tables = {
-        "causes": Table("The critical path by cause", causes, __doc__ or ""),
-        "ranks": Table("The critical path by rank", by_rank),
-        "classes": Table("Kernels on the critical path by class", classes),
-        "by_kernel": Table("Kernels on the critical path", by_kernel),
+        name: Table(TITLES[name], frame, (__doc__ or "") if name == "causes" else "")
+        for name, frame in frames.items()
+        if frame.height
     }
-    waiting = pieces.filter(~pl.col("cause").is_in(list(WORKING)))["time_ns"].sum() / whole
-    return Result(
-        "critical_path",
-        ANALYSIS.title,
-        {name: table for name, table in tables.items() if table.frame.height},
-        findings=[_finding(waiting, causes, by_rank, classes)] if pieces.height else [],
-    )
+    return Result("critical_path", ANALYSIS.title, tables, findings=findings)
 
 
-def _shares(pieces: pl.DataFrame, whole: int, key: str) -> pl.DataFrame:
-    """Pieces and their time by a column, and as a share of the whole path (ns)."""
+def _shares(pieces: pl.DataFrame, whole: Mapping[str, int], key: str) -> pl.DataFrame:
+    """Pieces and their time by a column, and as a share of the whole path (ns); and of the path in
+    the steady state.
+    """
     return (
         pieces.group_by(key, maintain_order=True)
-        .agg(pl.col("pieces", "time_ns").sum())
-        .with_columns(share=pl.col("time_ns") / whole)
+        .agg(pl.col("pieces", "time_ns", "steady_ns").sum())
         .sort("time_ns", key, descending=[True, False])
+        .select(
+            key,
+            "pieces",
+            "time_ns",
+            (pl.col("time_ns") / whole["time_ns"]).alias("share"),
+            "steady_ns",
+            (pl.col("steady_ns") / whole["steady_ns"]).alias("steady_share"),
+        )
     )
 
 
-def _labelled(pieces: pl.DataFrame, whole: int, key: str, values: str) -> pl.DataFrame:
+def _labelled(
+    pieces: pl.DataFrame, whole: Mapping[str, int], key: str, values: str
+) -> pl.DataFrame:
     """The same, with labels in the place of the values of a closed set."""
     text = pl.col(key).replace_strict(labels_of(values), default="unknown", return_dtype=pl.String)
     return _shares(pieces, whole, key).with_columns(text)
 
 
 def _finding(
-    waiting: float, causes: pl.DataFrame, by_rank: pl.DataFrame, classes: pl.DataFrame
+    waiting: Mapping[str, float], frames: Mapping[str, pl.DataFrame], steady: bool
 ) -> Finding:
-    evidence = [
-        f"{what}: "
-        + ", ".join(
-            f"{name} {share:.1%}" for name, share in frame.select(column, "share").head(MOST).rows()
-        )
-        for what, frame, column in (
-            ("most of the path", causes, "cause"),
-            ("it is on", by_rank, "rank"),
-            ("kernels on it", classes, "class"),
-        )
-        if frame.height
-    ]
+    """The finding of the steady state, or of the job that has none. waiting: the share of the path
+    on which no device works.
+    """
+    evidence = []
+    for what, table, column in (
+        ("most of the path", "causes", "cause"),
+        ("it is on", "ranks", "rank"),
+        ("kernels on it", "classes", "class"),
+    ):
+        most = frames[table].sort("steady_share", descending=True, maintain_order=True).head(MOST)
+        shares = [
+            f"{name} {share:.1%}" for name, share in most.select(column, "steady_share").rows()
+        ]
+        evidence += [f"{what}: {', '.join(shares)}"] if shares else []
+    share = waiting["steady_ns"]
+    if steady:
+        evidence.append(f"in the whole job, with start-up and shutdown: {waiting['time_ns']:.1%}")
     return Finding(
         "critical_path",
-        f"On the critical path no device works for {waiting:.1%} of the time.",
-        waiting,
+        f"On the critical path {'of the steady state ' if steady else ''}no device works for {share:.1%} of the time.",
+        share,
         (),
         (),
         tuple(evidence),

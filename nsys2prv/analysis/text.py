@@ -290,7 +290,10 @@ def _room(parts: Sequence[Sequence[str]]) -> int:
 
 
 def _findings(result: Result, style: Style, width: int) -> list[str]:
-    what = "steady state" if "phases" in result.tables else "job"
+    of_steady = "phases" in result.tables or any(
+        "steady_share" in table.frame.columns for table in result.tables.values()
+    )
+    what = "steady state" if of_steady else "job"
     said = f"  %: how much shorter the {what} would be at most without this cause"
     return [
         *style.title("What holds the job back"),

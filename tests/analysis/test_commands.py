@@ -86,7 +86,7 @@ def test_a_terminal_has_the_analyses_that_fit(
     assert last.startswith("more tables: --full shows all, --only one of ")
     assert " ".join(last.split()).endswith(", ".join(ANALYSES[2:]))
     made.clear()
-    monkeypatch.setattr("nsys2prv.analysis.terminal.MOST_LINES", 200)
+    monkeypatch.setattr("nsys2prv.analysis.text.MOST_LINES", 200)
     assert main(["report", GRAPHS[0], "-q", "-j", "1"]) == 0
     assert made[:3] == ANALYSES[:3]
 

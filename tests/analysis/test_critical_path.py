@@ -14,6 +14,7 @@ from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis.job import open_job
 from nsys2prv.analysis.result import Result
+from nsys2prv.analysis.steady import Steady
 from nsys2prv.analysis.text import Style, format_results
 from nsys2prv.cli.main import main
 
@@ -81,6 +82,35 @@ def test_two_ranks_made_by_hand(tmp_path: Path) -> None:
     assert "Kernel 78.4%" in finding.evidence[0]
     assert "task 1 63.1%" in finding.evidence[1]
     assert finding.title in " ".join(format_results([found], style=Style(full=True)).split())
+
+
+def test_the_finding_is_of_the_steady_state(tmp_path: Path) -> None:
+    """The tables have both; of each piece counts what lies in the steady state, here 500 to 1,500."""
+    with open_job(
+        two_ranks(tmp_path), align="utc", jobs=1, quiet=True, demanded=("critical_path",)
+    ) as job:
+        job.steady = Steady(500, 1_500, (500, 1_000), "made by hand")
+        found = job.analyse("critical_path")["critical_path"]
+    causes = found.tables["causes"].frame
+    assert causes["time_ns"].sum() == 1_900
+    assert dict(causes.select("cause", "steady_ns").rows()) == {
+        # 500 to 700, and 1,050 to 1,500.
+        "Kernel": 200 + 450,
+        "NCCL kernel, after the last rank came": 198,
+        "Queued on the device": 2,
+        "Launch latency": 45,
+        "CUDA call": 5,
+        "Return from synchronisation": 50,
+        "Host between calls": 50,
+    }
+    for table in ("causes", "ranks"):
+        assert found.tables[table].frame["steady_share"].sum() == pytest.approx(1)
+    [finding] = found.findings
+    assert finding.share == pytest.approx(0.152)
+    assert "Kernel 65.0%" in finding.evidence[0]
+    assert "task 1 79.8%" in finding.evidence[1]
+    assert finding.evidence[-1] == "in the whole job, with start-up and shutdown: 11.2%"
+    assert "how much shorter the steady state would be" in format_results([found])
 
 
 def test_without_the_late_rank_the_path_stays_on_the_other(tmp_path: Path) -> None:
