@@ -29,6 +29,7 @@ from nsys2prv.store.runs import (
     SpillReader,
     SpillWriter,
     list_present_fields,
+    take_records,
 )
 
 #: Stands for the value of a time in which nothing was sampled; values are not negative.
@@ -75,18 +76,24 @@ class EventReader(Struct, dict=True):
         return frozenset(run.shape.name for run in self.runs)
 
     def begins(
-        self, layout: str, fields: Sequence[str] = (), unit: int | None = None
+        self,
+        layout: str,
+        fields: Sequence[str] = (),
+        unit: int | None = None,
+        not_within: tuple[int, int] | None = None,
+        dtype: type[np.signedinteger] = np.int64,
     ) -> pl.DataFrame:
         """Events of a layout, by begin: `begin`, `end` (trace time, ns), `thread`, then the fields
         asked for.
 
         A field is a number, a value of a closed set or of a name; ABSENT where an event lacks it.
         `domain` is an index into the job's domain codes. unit: of which unit of threads, None for
-        all.
+        all. not_within: leave out what lies wholly between these times. dtype: of `thread` and the
+        fields, which must fit into it.
         """
         return _frame(
             (
-                self._begin_columns(run, records, fields)
+                self._begin_columns(run, records, fields, not_within, dtype)
                 for run, records in self._read(BEGIN, layout, unit)
             ),
             ("begin", "end", "thread", *fields),
@@ -95,13 +102,25 @@ class EventReader(Struct, dict=True):
         )
 
     def _begin_columns(
-        self, run: Run, records: np.ndarray, fields: Sequence[str]
+        self,
+        run: Run,
+        records: np.ndarray,
+        fields: Sequence[str],
+        not_within: tuple[int, int] | None,
+        dtype: type[np.signedinteger],
     ) -> dict[str, np.ndarray]:
         clock = self.clocks[run.report]
+        begin, end = (
+            windows.to_begin_times(records, clock),
+            windows.to_end_times(records, clock, self.duration),
+        )
+        if not_within is not None:
+            kept = np.flatnonzero((begin < not_within[0]) | (end > not_within[1]))
+            begin, end, records = begin[kept], end[kept], take_records(records, kept)
         columns = {
-            "begin": windows.to_begin_times(records, clock),
-            "end": windows.to_end_times(records, clock, self.duration),
-            "thread": self.threads[run.source][records["object"]],
+            "begin": begin,
+            "end": end,
+            "thread": self.threads[run.source].astype(dtype)[records["object"]],
         }
         layout = catalogue().layouts[run.shape.name]
         declared = {field.name: field for field in list_present_fields(layout, run.shape.present)}
@@ -111,13 +130,14 @@ class EventReader(Struct, dict=True):
         }
         for name in fields:
             if name == "domain":
-                columns[name] = self.domains[run.source][records["domain"]]
+                columns[name] = self.domains[run.source].astype(dtype)[records["domain"]]
             elif name not in declared:
-                columns[name] = np.full(len(records), nothing.get(name, ABSENT))
+                columns[name] = np.full(len(records), nothing.get(name, ABSENT), dtype)
             elif isinstance(declared[name].values, NameSet):
-                columns[name] = self.names[declared[name].values.name][run.source][records[name]]
+                values = self.names[declared[name].values.name][run.source]
+                columns[name] = values.astype(dtype)[records[name]]
             else:
-                columns[name] = records[name].astype(np.int64)
+                columns[name] = records[name].astype(dtype)
         return columns
 
     def lines(self, kind: str, unit: int | None = None) -> pl.DataFrame:
@@ -251,11 +271,13 @@ def _frame(
 ) -> pl.DataFrame:
     """The pieces as one frame by their first column, of one unit's threads alone."""
     found = list(pieces)
+    # A column at a time, and the pieces of it go: with all of them the memory would be twice as much.
     columns = {
-        name: np.concatenate([np.zeros(0, np.int64), *(piece[name] for piece in found)])
+        name: np.concatenate([piece.pop(name) for piece in found])
+        if found
+        else np.zeros(0, np.int64)
         for name in names
     }
-    found.clear()
     if unit is not None:
         mine = rows.units[columns["thread"]] == unit
         if not mine.all():

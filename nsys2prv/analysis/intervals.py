@@ -76,6 +76,9 @@ def union(begin: np.ndarray, end: np.ndarray) -> Spans:
 
 def united(sets: Sequence[Spans]) -> Spans:
     """The times in any of the sets."""
+    sets = [one for one in sets if len(one)]
+    if len(sets) == 1:
+        return sets[0]
     return (
         union(
             np.concatenate([one.begin for one in sets]), np.concatenate([one.end for one in sets])
@@ -117,7 +120,13 @@ def gaps(spans: Spans, begin: int, end: int) -> Spans:
 
 def clipped(spans: Spans, begin: int, end: int) -> Spans:
     """The part of the set within [begin, end)."""
-    return union(np.maximum(spans.begin, begin), np.minimum(spans.end, end))
+    first = int(np.searchsorted(spans.end, begin, "right"))
+    last = max(int(np.searchsorted(spans.begin, end, "left")), first)
+    since, until = spans.begin[first:last], spans.end[first:last]
+    if len(since) and (since[0] < begin or until[-1] > end):
+        since, until = since.copy(), until.copy()
+        since[0], until[-1] = max(since[0], begin), min(until[-1], end)
+    return Spans(since, until)
 
 
 def total_within(

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv.analysis.book import EventReader
 from nsys2prv.analysis.regions import LAYOUTS, NUMBER, TAIL
 
@@ -82,7 +82,7 @@ def find_steady_state(book: EventReader, labels: pl.DataFrame) -> Steady | None:
             for unit, frame in kernels.items()
             if (
                 steady := _by_ranges(
-                    _ranges(book, unit, [layout]), patterns, frame["begin"].to_numpy()
+                    _ranges(book, unit, patterns, [layout]), patterns, frame["begin"].to_numpy()
                 )
             )
         ]
@@ -110,7 +110,7 @@ def phases(book: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFr
     unit = int(book.rows.units[0]) if len(book.rows.units) else 0
     patterns = _patterns(labels)
     names = patterns.select("code", "pattern").unique("code")
-    ranges = _ranges(book, unit).join(patterns.select("range", "code"), on="range", how="inner")
+    ranges = _ranges(book, unit, patterns, not_within=(steady.begin, steady.end))
     rows = []
     for name, begin, end in (
         ("start-up", 0, steady.begin),
@@ -170,54 +170,49 @@ def _kernels(book: EventReader, unit: int) -> pl.DataFrame:
 
 def _patterns(labels: pl.DataFrame) -> pl.DataFrame:
     """`range` (value) -> `pattern`: the name with its numbers folded, and `code`, its place in
-    alphabetical order.
+    alphabetical order (int32, from 1).
     """
     return labels.select(
         range=pl.col("value").cast(pl.Int64),
         pattern=pl.col("label").str.replace(TAIL, "").str.replace_all(NUMBER, "#"),
-    ).with_columns(code=pl.col("pattern").rank("dense"))
+    ).with_columns(code=pl.col("pattern").rank("dense").cast(pl.Int32))
 
 
-def _ranges(book: EventReader, unit: int, layouts: Sequence[str] = LAYOUTS) -> pl.DataFrame:
-    found = [
-        book.begins(layout, ("range", "number"), unit).select(
+def _ranges(
+    book: EventReader,
+    unit: int,
+    patterns: pl.DataFrame,
+    layouts: Sequence[str] = LAYOUTS,
+    not_within: tuple[int, int] | None = None,
+) -> pl.DataFrame:
+    """The ranges of a unit whose names are known: begin, end, thread, code (int32), and whether
+    they are numbered. not_within: as in EventReader.begins.
+    """
+    values = patterns["range"].to_numpy()
+    codes = np.zeros(int(values.max(initial=-1)) + 2, np.int32)
+    codes[values] = patterns["code"].to_numpy()
+    found = []
+    for layout in layouts:
+        frame = book.begins(layout, ("range", "number"), unit, not_within)
+        # A range without a name has the value -1, and so the last code, which is 0.
+        code = pl.Series(codes[frame["range"].to_numpy()], dtype=pl.Int32)
+        frame = frame.select(
             "begin",
             "end",
-            "thread",
-            pl.col("range").cast(pl.Int64),
+            pl.col("thread").cast(pl.Int32),
+            code=code,
             numbered=pl.col("number") != ABSENT,
         )
-        for layout in layouts
-        if layout in book.layouts
-    ]
-    return (
-        pl.concat(found)
-        if found
-        else pl.DataFrame(
-            schema={
-                **dict.fromkeys(("begin", "end", "thread", "range"), pl.Int64),
-                "numbered": pl.Boolean,
-            }
-        )
-    )
+        found.append(frame if (code > 0).all() else frame.filter(code > 0))
+    return pl.concat(found)
 
 
 def _by_ranges(ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray) -> Steady | None:
     """By the ranges of one task, which are by begin. kernels: begins of those of its device."""
-    ranges = ranges.join(
-        patterns.select("range", "code", folded=pl.col("pattern").str.contains("#", literal=True)),
-        on="range",
-        how="inner",
-        maintain_order="left",
-    )
-    groups = ranges.group_by("thread", "code").agg(
-        count=pl.len().cast(pl.Int64),
-        covered=(pl.col("end") - pl.col("begin")).sum(),
-        first=pl.col("begin").min(),
-        last=pl.col("end").max(),
-        overlaps=(pl.col("begin").shift(-1) < pl.col("end")).any(),
-        numbered=(pl.col("numbered") | pl.col("folded")).any(),
-    )
+    groups = _groups(ranges)
+    with_numbers = patterns.filter(pl.col("pattern").str.contains("#", literal=True))["code"]
+    numbered = pl.col("numbered") | pl.col("code").is_in(with_numbers.unique().to_list())
+    groups = groups.with_columns(numbered=numbered)
     # Two are enough where they are numbered and one follows the other.
     two = (
         (pl.col("count") == LEAST_NUMBERED)
@@ -246,6 +241,35 @@ def _by_ranges(ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray
             name = patterns.filter(pl.col("code") == row["code"])["pattern"][0]
             return _without_warm_up(begins, int(ends[-1]), f"NVTX ranges {name}")
     return None
+
+
+def _groups(ranges: pl.DataFrame) -> pl.DataFrame:
+    """A row for each thread and code: count, covered (their lengths together), first begin and last
+    end (ns), whether any overlaps the next one, whether any is numbered. ranges: by begin.
+    """
+    names = ("thread", "code", "begin", "end", "numbered")
+    thread, code, begin, end, numbered = (ranges[name].to_numpy() for name in names)
+    (threads, codes), group = factorize_together(thread, code)
+    # Numbers of 16 bits are sorted without comparing them.
+    group = group.astype(np.uint16) if len(codes) < 1 << 16 else group
+    order = np.argsort(group, kind="stable")
+    counts = np.bincount(group, minlength=len(codes))
+    at = np.cumsum(counts) - counts
+    begin, end = begin[order], end[order]
+    overlaps = np.append(begin[1:] < end[:-1], False)
+    overlaps[at[1:] - 1] = False
+    return pl.DataFrame(
+        {
+            "thread": threads,
+            "code": codes,
+            "count": counts,
+            "covered": np.add.reduceat(end - begin, at) if len(at) else begin,
+            "first": begin[at],
+            "last": np.maximum.reduceat(end, at) if len(at) else end,
+            "overlaps": np.logical_or.reduceat(overlaps, at) if len(at) else overlaps[:0],
+            "numbered": np.bincount(group, numbered, len(codes)) > 0,
+        }
+    )
 
 
 def _launch_alike(edges: np.ndarray, kernels: np.ndarray) -> bool:

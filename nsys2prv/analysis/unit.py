@@ -74,9 +74,14 @@ class Unit:
     def has(self, *layouts: str) -> bool:
         return any(layout in self.book.layouts for layout in layouts)
 
-    def begins(self, layout: str, fields: Sequence[str] = ()) -> pl.DataFrame:
-        """Events of a layout, as in Book.begins."""
-        return self.book.begins(layout, fields, self.number)
+    def begins(
+        self,
+        layout: str,
+        fields: Sequence[str] = (),
+        dtype: type[np.signedinteger] = np.int64,
+    ) -> pl.DataFrame:
+        """Events of a layout, as in EventReader.begins."""
+        return self.book.begins(layout, fields, self.number, dtype=dtype)
 
     @cached_property
     def tasks(self) -> list[int]:
@@ -91,7 +96,7 @@ class Unit:
     @cached_property
     def work(self) -> pl.DataFrame:
         """Everything that devices executed, by begin: begin, end, thread, device, what, name
-        (value), class, tensor, bytes, operation (memory operation, or that of an NCCL kernel).
+        (value), class, tensor, operation (memory operation, or that of an NCCL kernel).
         """
         frames = []
         for layout, (what, name) in WORK.items():
@@ -101,17 +106,16 @@ class Unit:
                     {
                         "cuda_kernel": ("class", "tensor_cores"),
                         "nccl_kernel": ("class", "tensor_cores", "operation"),
-                        "memory_operation": ("bytes",),
                     }.get(layout, ())
                 ),
             ]
-            found = self.begins(layout, fields)
+            found = self.begins(layout, fields, np.int32)
             known = set(found.columns)
             frames.append(
                 found.select(
                     "begin",
                     "end",
-                    "thread",
+                    pl.col("thread").cast(pl.Int32),
                     pl.lit(what, pl.Int8).alias("what"),
                     pl.col(name).cast(pl.Int32).alias("name"),
                     *(
@@ -129,11 +133,8 @@ class Unit:
             )
         work = pl.concat(frames)
         threads = work["thread"].to_numpy()
-        work = work.with_columns(
-            thread=pl.col("thread").cast(pl.Int32),
-            device=pl.Series(self.device_of[threads], dtype=pl.Int32),
-        )
-        return work.sort("begin", maintain_order=True)
+        device = self.device_of.astype(np.int32)[threads]
+        return work.with_columns(device=pl.Series(device)).sort("begin", maintain_order=True)
 
     def device_spans(self, device: int, *what: int) -> Spans:
         """When a device executes any of these."""
@@ -159,9 +160,7 @@ class Unit:
     @cached_property
     def api(self) -> pl.DataFrame:
         """CUDA API calls, by begin: begin, end, thread, call (value)."""
-        return self.begins("cuda_api", ("call",)).with_columns(
-            pl.col("thread", "call").cast(pl.Int32)
-        )
+        return self.begins("cuda_api", ("call",), np.int32)
 
     def main_thread(self, task: int) -> int:
         """The first host thread of a task."""
@@ -175,10 +174,14 @@ class Unit:
         if key not in self._sets:
             if layout not in self.book.layouts:
                 return EMPTY
-            frame = self.api if layout == "cuda_api" else self._calls(layout)
-            mine = frame.filter(pl.col("thread").is_in(list(threads)))
-            self._sets[key] = union(mine["begin"].to_numpy(), mine["end"].to_numpy())
+            self._sets[key] = union(*columns_of(self.calls_of(layout, threads), "begin", "end"))
         return self._sets[key]
+
+    def calls_of(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
+        """The events of a layout that these threads have, by begin."""
+        frame = self.api if layout == "cuda_api" else self._calls(layout)
+        mine = frame["thread"].is_in(list(threads))
+        return frame if mine.all() else frame.filter(mine)
 
     def _calls(self, layout: str) -> pl.DataFrame:
         known = self.cache.setdefault("calls", {})
@@ -287,14 +290,13 @@ def host_states(unit: Unit, device: int) -> dict[str, Spans]:
 
 
 def _host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
-    api = unit.api.filter(pl.col("thread").is_in(threads)) if unit.has("cuda_api") else None
     synchronising, launching = EMPTY, EMPTY
-    if api is not None:
-        waits = pl.col("call").is_in(list(unit.question.synchronising))
-        parts = api.filter(waits), api.filter(~waits)
-        synchronising, launching = (
-            union(part["begin"].to_numpy(), part["end"].to_numpy()) for part in parts
-        )
+    if unit.has("cuda_api"):
+        api = unit.calls_of("cuda_api", threads)
+        begin, end, call = columns_of(api, "begin", "end", "call")
+        waits = np.isin(call, unit.question.synchronising)
+        synchronising = union(begin[waits], end[waits])
+        launching = union(begin[~waits], end[~waits])
     found = {
         "mpi": unit.mpi_spans(threads),
         "nccl": unit.thread_spans("nccl_call", threads),
@@ -305,7 +307,8 @@ def _host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
     states, before = {}, EMPTY
     for name in STATES:
         states[name] = difference(found[name], before)
-        before = united([before, found[name]])
+        if name != STATES[-1]:
+            before = united([before, found[name]])
     return states
 
 

@@ -32,8 +32,9 @@ def ranges(rows: list[tuple[int, int, int]]) -> tuple[pl.DataFrame, pl.DataFrame
     frame = pl.DataFrame(
         rows, schema={"begin": pl.Int64, "end": pl.Int64, "range": pl.Int64}, orient="row"
     )
-    frame = frame.with_columns(thread=pl.lit(0), numbered=pl.lit(False))
-    return frame, steady._patterns(labels)
+    patterns = steady._patterns(labels)
+    frame = frame.join(patterns.select("range", "code"), on="range", maintain_order="left")
+    return frame.with_columns(thread=pl.lit(0), numbered=pl.lit(False)), patterns
 
 
 def test_the_period_of_kernels() -> None:

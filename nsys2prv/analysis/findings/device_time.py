@@ -206,9 +206,9 @@ def _idle_in_calls(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
     """The idle time of a device by the call that the threads driving it are in: device, call
     (value), synchronises, count, time.
     """
-    calls = unit.api.filter(pl.col("thread").is_in(driving_threads(unit, device)))
+    calls = unit.calls_of("cuda_api", driving_threads(unit, device))
     time = idle.within(calls["begin"].to_numpy(), calls["end"].to_numpy())
-    calls = calls.with_columns(time=pl.Series(time, dtype=pl.Int64)).filter(pl.col("time") > 0)
+    calls = calls.select("call", time=pl.Series(time, dtype=pl.Int64)).filter(pl.col("time") > 0)
     return (
         calls.group_by("call")
         .agg(count=pl.len().cast(pl.Int64), time=pl.col("time").sum())
