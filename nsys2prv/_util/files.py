@@ -217,7 +217,12 @@ def _identity(path: str | Path) -> tuple[int, int] | None:
 def check_folder(folder: Path) -> None:
     """Check that the folder can be written to. Raises one clear line otherwise."""
     if not folder.is_dir():
-        raise Nsys2prvError(f"{folder}: no such folder; create it or give another one")
+        what = (
+            "is not a folder; give one"
+            if folder.exists()
+            else "no such folder; create it or give another one"
+        )
+        raise Nsys2prvError(f"{folder}: {what}")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise Nsys2prvError(f"{folder}: no permission to write there; give another folder")
 

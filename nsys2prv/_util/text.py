@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from decimal import Decimal
+from difflib import get_close_matches
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
@@ -32,6 +33,20 @@ def list_some(names: Sequence[str], most: int = 3) -> str:
     """Return the first names, and how many more there are."""
     return ", ".join(names[:most]) + (
         f" and {len(names) - most:,} more" if len(names) > most else ""
+    )
+
+
+#: Names that are compared with one that is none of them.
+MOST_COMPARED = 10_000
+
+
+def suggest_range(wanted: str, names: Sequence[str]) -> str:
+    """Return what to do where no NVTX range has this name: the nearest one, or how to list them."""
+    near = get_close_matches(wanted.strip("*"), names[:MOST_COMPARED], 1)
+    return (
+        f"did you mean {near[0]}?"
+        if near
+        else "`nsys2prv report REPORT... --only operations` lists the names there are"
     )
 
 

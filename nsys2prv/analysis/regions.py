@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.errors import UsageError
+from nsys2prv._util.text import suggest_range
 from nsys2prv.analysis.book import EventReader
 
 #: What frameworks append to an operation's name (PyTorch's emit_nvtx): from the first of these on
@@ -78,7 +79,10 @@ def windows(book: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFra
     ]
     ranges = pl.concat(found) if found else pl.DataFrame()
     if not ranges.height:
-        raise UsageError(f"--iterations {pattern}: no NVTX range has such a name")
+        raise UsageError(
+            f"--iterations {pattern}: no NVTX range has such a name; "
+            + suggest_range(pattern, labels["label"].to_list())
+        )
     task = book.rows.column("task")[ranges["thread"].to_numpy()]
     ranges = ranges.with_columns(task=task).sort(
         "task", "begin", pl.col("end"), descending=[False, False, True], maintain_order=True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from nsys2prv._util import signals
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import parse_duration
-from nsys2prv.cli.cut_arguments import add_cut, make_cut_options
+from nsys2prv.cli.cut_arguments import add_cut, make_cut_options, parse_kinds
 from nsys2prv.cli.parsing import ALONE, BOTH, READING, WRITING, Group, Parser
 
 
@@ -424,7 +424,7 @@ def as_options(arguments: argparse.Namespace) -> Options:
         {kind: least for kind, least, _ in durations}, {kind: typed for kind, _, typed in durations}
     )
     given |= {
-        "kinds": tuple(filter(None, ",".join(arguments.trace).split(","))),
+        "kinds": parse_kinds(arguments.trace),
         "full_kernel_names": arguments.kernel_names == "full",
         "min_duration": {kind: least for kind, least, _ in durations},
         "demanded": tuple(arguments.demanded),

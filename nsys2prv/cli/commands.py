@@ -23,6 +23,7 @@ from nsys2prv.cli.parsing import (
     check_conversion,
     check_folder_of_views,
     check_kinds,
+    check_output,
     check_reports,
     check_traces,
     is_trace,
@@ -54,6 +55,7 @@ def run_conversion(options: argparse.Namespace) -> int:
             f"{output}: the last argument is the trace to write, but this is a report or a store of some; "
             "add a name, as in out.prv"
         )
+    check_output(output)
     reports = find_reports(given)
     start_workers(reports, options.engine, options.jobs)
     write_report: Callable[..., str] | None = None
@@ -85,7 +87,7 @@ def print_message(severity: str, text: str) -> None:
 
 def _list(paths: list[str]) -> int:
     if not paths:
-        raise UsageError("--list takes reports")
+        raise UsageError("no report given; write `nsys2prv --list REPORT...`")
     from nsys2prv.cli.listing import describe_reports
 
     signals.raise_ended()
@@ -189,8 +191,12 @@ def show_clocks(arguments: list[str]) -> int:
     )
     options = clock.parse_args(arguments)
     if is_trace(str(options.file)):
+        name = options.file.name.removesuffix(".gz").removesuffix(".prv") + ".clock.yaml"
+        beside = options.file.with_name(name)
         raise UsageError(
-            f"{options.file}: is a trace; its clock file, if it has several hosts, ends in .clock.yaml"
+            f"{options.file}: is a trace; give its clock file, {beside}"
+            if beside.exists()
+            else f"{options.file}: is a trace; its clock file would be {beside}, which only traces of several hosts have"
         )
     if named_as_report(options.file):
         raise UsageError(
@@ -213,7 +219,7 @@ def show_clocks(arguments: list[str]) -> int:
 
 
 def check_traces_given(arguments: list[str]) -> int:
-    from nsys2prv.paraver.check.result import check, format_result
+    from nsys2prv.paraver.check.result import NO_TRACE, check, format_result
 
     asked = Parser(
         "nsys2prv check",
@@ -237,7 +243,14 @@ def check_traces_given(arguments: list[str]) -> int:
     results = []
     for trace in options.traces:
         results.append(check(trace))
-        if not options.json:
+        if options.json:
+            continue
+        if any(finding.rule == NO_TRACE for finding in results[-1].findings):
+            print_message(
+                "error",
+                f'{trace}: not a Paraver trace: it does not begin with "#Paraver ("; give a .prv or .prv.gz',
+            )
+        else:
             print(printable("\n".join(format_result(results[-1]))))
     if options.json:
         print(json.dumps([result.data() for result in results], indent=1))
@@ -300,6 +313,11 @@ def extract_reports(arguments: Sequence[str]) -> int:
             "give at least one report: nsys2prv extract REPORT... -o STORE (more with --help)"
         )
     check_reports("extract", given.paths)
+    if is_trace(str(given.output)):
+        raise UsageError(
+            f"-o {given.output}: extract writes a store, not a trace; give a name such as {given.output.stem}.store, "
+            "and the trace to nsys2prv merge"
+        )
     reports = find_reports(given.paths)
     start_workers(reports, given.engine, given.jobs)
     with importing():

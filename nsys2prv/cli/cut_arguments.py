@@ -120,6 +120,18 @@ def join_kind_options(arguments: list[str]) -> list[str]:
     return joined
 
 
+def parse_kinds(lists: Sequence[str]) -> tuple[str, ...]:
+    """Return the values of -t, one by one. Raises UsageError where -t is given and names none, as
+    with a variable that is not set.
+    """
+    found = tuple(word.strip() for text in lists for word in text.split(",") if word.strip())
+    if lists and not found:
+        raise UsageError(
+            "-t names no kind of events; write them, as in -t kernels,nvtx, or leave -t out to have all"
+        )
+    return found
+
+
 def split_list(option: str, lists: Sequence[str]) -> tuple[str, ...]:
     """Return the entries of lists separated by commas. Raises UsageError for an empty one."""
     found = tuple(word.strip() for text in lists for word in text.split(","))

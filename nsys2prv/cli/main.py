@@ -23,7 +23,7 @@ from nsys2prv.cli.commands import (
     show_clocks,
 )
 from nsys2prv.cli.cut_arguments import join_kind_options
-from nsys2prv.cli.parsing import check_command
+from nsys2prv.cli.parsing import WORDS, check_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,14 +87,13 @@ def _help(arguments: list[str]) -> int:
         return 0
     if arguments[0] not in COMMANDS:
         near = get_close_matches(arguments[0].lower(), COMMANDS, 1)
-        raise UsageError(
-            f"{arguments[0]}: there is no such command; "
-            + (
-                f"did you mean `nsys2prv help {near[0]}`?"
-                if near
-                else f"there are {', '.join(COMMANDS)}"
-            )
-        )
+        if near:
+            instead = f"did you mean `nsys2prv help {near[0]}`?"
+        elif arguments[0] in WORDS:
+            instead = f"write `{WORDS[arguments[0]]}`; `nsys2prv help` explains it"
+        else:
+            instead = f"the commands are {', '.join(COMMANDS)}"
+        raise UsageError(f"{arguments[0]}: there is no such command; {instead}")
     return COMMANDS[arguments[0]](["--help"])
 
 

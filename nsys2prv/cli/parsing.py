@@ -22,10 +22,14 @@ NO_VALUE = re.compile(r"argument (\S+): expected one argument$")
 #: What it says of a value that is no number, and of what is missing.
 NO_NUMBER = re.compile(r"argument (\S+): invalid int value: '(.*)'$", re.S)
 MISSING = re.compile(r"the following arguments are required: (.*)")
+#: What it says of a value that is none of an option's, and of arguments that nothing takes.
+NO_CHOICE = re.compile(r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)$", re.S)
+TOO_MANY = re.compile(r"unrecognized arguments: (\S+)")
 #: How commands are written that lack an argument.
 EXAMPLES = {
     "nsys2prv report": "`nsys2prv report REPORT...`",
-    "nsys2prv diff": "`nsys2prv diff A B`, where A and B are reports, folders or JSON files of earlier reports",
+    "nsys2prv diff": "`nsys2prv diff A B`, where A and B are jobs: folders, quoted patterns, or JSON files of earlier reports",
+    "nsys2prv cfgs": "`nsys2prv cfgs [DIR]`",
     "nsys2prv check": "`nsys2prv check TRACE...`",
     "nsys2prv clock": "`nsys2prv clock FILE.clock.yaml`",
     "nsys2prv extract": "`nsys2prv extract REPORT... -o STORE`",
@@ -64,6 +68,16 @@ class Parser(argparse.ArgumentParser):
             message = f"{wanted[1]} takes a value; write {wanted[1].rpartition('/')[2]} {value}"
         elif wanted := NO_NUMBER.match(message):
             message = f"{wanted[1].rpartition('/')[2]} {wanted[2]}: give a whole number"
+        elif wanted := NO_CHOICE.match(message):
+            choices = wanted[3].replace("'", "").split(", ")
+            message = f"{wanted[1].rpartition('/')[2]} {wanted[2]}: give {' or '.join(choices)}"
+        elif wanted := TOO_MANY.match(message):
+            example = f"; write {EXAMPLES[self.prog]}" if self.prog in EXAMPLES else ""
+            message = (
+                f"{wanted[1]} is not an option of {self.prog}"
+                if wanted[1].startswith("-")
+                else f"{wanted[1]}: there is one argument too many{example}"
+            )
         elif wanted := MISSING.match(message):
             message = f"{wanted[1]} is missing; write {EXAMPLES.get(self.prog, self.prog)}"
         raise UsageError(f"{message}; {self.help_hint}")
@@ -158,6 +172,19 @@ def version_text(package: Path = Path(__file__).parents[1]) -> str:
 
 
 TRACES = (".prv", ".prv.gz")
+#: Endings of the files that belong to a trace.
+PARTS = (".pcf", ".row")
+#: Endings that no trace has, and what writes such files.
+NO_TRACES = {
+    **dict.fromkeys(PARTS, ""),
+    ".cfg": "",
+    ".csv": "",
+    ".txt": "",
+    ".yaml": "",
+    ".json": "; `nsys2prv report REPORT... --json FILE` writes JSON",
+    ".html": "; `nsys2prv report REPORT... --html FILE` writes a page",
+    ".png": "; `nsys2prv clock FILE.clock.yaml --plot FILE.png` draws",
+}
 #: Words that people take for commands, and what does it.
 WORDS = {
     "list": "nsys2prv --list REPORT...",
@@ -171,6 +198,8 @@ WORDS = {
     "stats": "nsys2prv report",
     "export": "nsys2prv REPORT... OUTPUT",
 }
+#: Words for what Paraver does.
+LOOKING = ("open", "view", "show")
 #: Reports named in one message.
 MOST = 3
 
@@ -184,6 +213,10 @@ def check_command(word: str, commands: Collection[str]) -> None:
     if word in WORDS:
         raise UsageError(
             f"{word}: there is no such command and no such file; write `{WORDS[word]}`"
+        )
+    if word in LOOKING:
+        raise UsageError(
+            f"{word}: there is no such command and no such file; open a trace with Paraver: `wxparaver out.prv`"
         )
     if near := get_close_matches(word.lower(), commands, 1):
         raise UsageError(
@@ -239,8 +272,26 @@ def _kinds_among(paths: Sequence[str]) -> list[str]:
     return [name for name in names if name.lstrip("-") in known]
 
 
+def check_output(output: str) -> None:
+    """Raise UsageError for a trace to write that is a folder, or named as a file of another kind."""
+    path = Path(output)
+    if not output:
+        raise UsageError(
+            "the last argument is empty, as with a variable that is not set; give the name of the trace to write"
+        )
+    if path.is_dir() and not is_trace(output):
+        raise UsageError(
+            f"{output}: is a folder; give the name of the trace to write, as in {path / 'out.prv'}"
+        )
+    if path.suffix.lower() in NO_TRACES:
+        raise UsageError(
+            f"{output}: a conversion writes a Paraver trace; give a name such as {path.with_suffix('.prv')}"
+            f"{NO_TRACES[path.suffix.lower()]}"
+        )
+
+
 def check_folder_of_views(folder: Path) -> None:
-    """Raise UsageError where the name is that of a file."""
+    """Raise UsageError where the name is that of a file or of a view."""
     if is_trace(str(folder)):
         raise UsageError(
             f"{folder}: is a trace; `nsys2prv cfgs --for {folder}` lists the views that show something of it"
@@ -249,14 +300,32 @@ def check_folder_of_views(folder: Path) -> None:
         raise UsageError(
             f"{folder}: is the name of a file; give the folder to copy the views to, as in `nsys2prv cfgs views`"
         )
+    # "states" is a view and a good name for a folder.
+    if not folder.exists() and set(folder.name) & set("_-"):
+        from nsys2prv.paraver.views import views
+
+        names = {Path(view).stem: view for view in views()}
+        if near := get_close_matches(folder.name, names, 1, 0.85):
+            raise UsageError(
+                f"{folder}: nsys2prv cfgs takes a folder, and this is like the name of the view {names[near[0]]}; "
+                "`nsys2prv cfgs views` copies all views to the folder views"
+            )
 
 
 def check_traces(command: str, paths: Sequence[str]) -> None:
-    """Raise UsageError where a report is given to a command that takes traces."""
+    """Raise UsageError where a report, a folder or another file of a trace is given to a command
+    that takes traces.
+    """
     for path in paths:
         if named_as_report(Path(path)):
             raise UsageError(
                 f"{path}: is a report; nsys2prv {command} takes the trace that is made of it, as in out.prv"
+            )
+        if Path(path).is_dir():
+            raise UsageError(f"{path}: is a folder; give a trace, as in {Path(path) / 'out.prv'}")
+        if Path(path).suffix.lower() in PARTS:
+            raise UsageError(
+                f"{path}: belongs to a trace; give the trace itself, {Path(path).with_suffix('.prv')}"
             )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from nsys2prv._util import signals
 from nsys2prv._util.errors import Detail, MissingPackage, Nsys2prvError, UsageError
-from nsys2prv._util.files import check_not_read, named_as_report, write_whole
+from nsys2prv._util.files import check_folder, check_not_read, named_as_report, write_whole
 from nsys2prv._util.text import plural
 from nsys2prv.analysis.comparison import Run, difference, scaling, slowdown
 from nsys2prv.analysis.head import machine_line
@@ -27,7 +27,7 @@ from nsys2prv.analysis.text import (
     from_json,
     lines_left,
 )
-from nsys2prv.cli.cut_arguments import join_kind_options, split_list
+from nsys2prv.cli.cut_arguments import join_kind_options, parse_kinds, split_list
 from nsys2prv.conversion.cut.asked import CutOptions
 from nsys2prv.conversion.job import Job
 from nsys2prv.nsight.opening import is_report
@@ -208,7 +208,7 @@ def _cut(options: argparse.Namespace) -> dict[str, object]:
     if "cut_region" not in options:
         return {}
     return {
-        "kinds": tuple(filter(None, ",".join(options.trace).split(","))),
+        "kinds": parse_kinds(options.trace),
         "cut": CutOptions(
             time=options.time,
             region=options.cut_region,
@@ -294,14 +294,16 @@ def run_diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple
         metavar="FILE",
         help="also write all tables to this file as a web page",
     )
-    parser.add_argument(
-        "runs",
-        nargs=2,
-        metavar="RUN",
-        help="a job: a report, a folder, a quoted pattern, or the JSON file of an earlier report",
-    )
+    for name, which in (("A", "the first job"), ("B", "the second job")):
+        parser.add_argument(
+            name,
+            metavar=name,
+            help=f"{which}: a report, a folder, a quoted pattern, or the JSON file of an earlier report",
+        )
     add_analysis_options(parser)
-    options = _checked(parser.parse_args(arguments), ("json", "html"))
+    options = parser.parse_args(arguments)
+    options.runs = [options.A, options.B]
+    _checked(options, ("json", "html"))
     first, second = (load_run(one, options) for one in options.runs)
     results = difference(first, second)
     more, headline = slowdown(first, second)
@@ -362,6 +364,11 @@ def _checked(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Na
     for name, path in written.items():
         if named_as_report(path) or is_report(path):
             raise UsageError(f"--{name} {path}: is a report; give the name of the file to write")
+        if path.is_dir():
+            raise UsageError(
+                f"--{name} {path}: is a folder; give the name of the file to write, as in {path / f'job.{name}'}"
+            )
+        check_folder(path.parent)
     check_not_read(written.values(), [*given, *filter(None, (options.kernel_rules, options.align))])
     if len(written) > len({path.absolute() for path in written.values()}):
         raise UsageError(f"{' and '.join(f'--{name}' for name in written)}: give different files")

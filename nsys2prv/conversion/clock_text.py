@@ -53,14 +53,14 @@ def _describe_host(clock: HostClock) -> str:
         return f"{moved}, by {clock.method or 'a clock file'}"
     spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
     near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
-    far = (
-        f" where observed, {_time_text(clock.bound_ns)} anywhere in the trace"
+    error = (
+        f"error below {_time_text(near)} where observed, {_time_text(clock.bound_ns)} anywhere in the trace"
         if clock.bound_ns > NOTICED * near
-        else ""
+        else f"error below {_time_text(clock.bound_ns)}"
     )
     return (
         f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
-        f"error below {_time_text(near)}{far}"
+        f"{error}"
     )
 
 
@@ -73,7 +73,7 @@ def _describe_causality(record: ClockRecord) -> Iterable[str]:
         before, after = times.get("before", {}), times.get("after", {})
         if before.get("checked"):
             yield (
-                f"causality, observations {used}: of {before['checked']:,} {_describe_violations(before)} before, {_describe_violations(after)} after"
+                f"causality, observations {used}: {_describe_violations(before)} before the alignment, {_describe_violations(after)} after it"
             )
 
 
@@ -81,10 +81,7 @@ def describe_causal_moves(causal: CausalRecord | None) -> list[str]:
     """Describe in lines of text what --causal moved."""
     if causal is None:
         return []
-    order = (
-        f"causal order of ranks: of {causal.before.get('checked', 0):,} ends {_describe_violations(causal.before)} before, "
-        f"{_describe_violations(causal.after)} after"
-    )
+    order = f"causal order of ranks, ends of events: {_describe_violations(causal.before)} before, {_describe_violations(causal.after)} after"
     if not causal.moved:
         return [f"{order}; no rank moved"]
     farthest, most = max(causal.moved.items(), key=lambda item: item[1].largest_ns)
@@ -102,7 +99,7 @@ def _describe_violations(counts: dict[str, int]) -> str:
         if counts.get("violated")
         else ""
     )
-    return f"{counts.get('violated', 0):,} violated{far}"
+    return f"{counts.get('violated', 0):,} of {counts.get('checked', 0):,} violated{far}"
 
 
 def make_comment_lines(record: ClockRecord | None) -> str:

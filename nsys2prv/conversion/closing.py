@@ -170,7 +170,7 @@ def make_closing_parts(summary: Summary, verbose: bool = False) -> dict[str, lis
 
 
 def _describe_job(summary: Summary) -> list[str]:
-    order = f", {ORDERS.get(summary.order, summary.order)}" if summary.ranks > 1 else ""
+    order = f"; tasks {ORDERS.get(summary.order, summary.order)}" if summary.ranks > 1 else ""
     return [
         f"{plural(summary.ranks, 'task')} on {plural(summary.hosts, 'host')}, {plural(summary.devices, 'GPU')}; "
         f"{summary.duration / 1e9:.3f} s{order}"
@@ -266,7 +266,7 @@ def _describe_next_steps(summary: Summary) -> list[str]:
     if views:
         views.insert(
             0,
-            f"in Paraver: `nsys2prv cfgs views` copies the views, wxparaver {trace} views/VIEW shows one, such as",
+            f"in Paraver: copy the views with `nsys2prv cfgs views`, then open one with `wxparaver {trace} views/VIEW`; first",
         )
     return [
         *views,

@@ -39,7 +39,7 @@ def parse_method(method: str) -> str | ClockRecord:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not text"
         raise Nsys2prvError(
-            f"--align {method}: none of {', '.join(METHODS)}, and no clock file ({why})"
+            f"--align {method}: give {', '.join(METHODS)} or a clock file; this is not a clock file ({why})"
         ) from None
 
 

@@ -23,6 +23,11 @@ def find_reports(given: Iterable[str | Path]) -> list[Path]:
 
     Raises Nsys2prvError for a folder without any report and for a pattern that nothing matches.
     """
+    given = list(given)
+    if "" in given:
+        raise Nsys2prvError(
+            "an argument is empty, as with a variable that is not set; give the name of a report or folder"
+        )
     return [report for one in given for report in _reports_at(Path(one))]
 
 

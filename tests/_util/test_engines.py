@@ -171,8 +171,12 @@ def test_ranks_of_an_mpi_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("engine", "scheduler", "problem"),
     [
-        ("spark", None, "none of local, processes, threads, dask, mpi"),
-        ("threads", "tcp://here:1", "--scheduler is where --engine dask"),
+        (
+            "spark",
+            None,
+            "there is no such engine; give one of local, processes, threads, dask, mpi",
+        ),
+        ("threads", "tcp://here:1", "--scheduler is for Dask only"),
     ],
 )
 def test_engines_that_there_are_not(

@@ -42,7 +42,7 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["--list", "out.prv"], ["is a trace"]),
         (["reprot", REPORT], ["did you mean `nsys2prv report`?"]),
         (["help", "dif"], ["did you mean `nsys2prv help diff`?"]),
-        (["help", "zzzz"], ["there are report, cfgs, diff"]),
+        (["help", "zzzz"], ["the commands are report, cfgs, diff"]),
         (["diff", "a"], ["nsys2prv help diff"]),
         (["diff", "--html"], ["--html takes a value; write --html FILE; `nsys2prv help diff`"]),
         (["diff", REPORT, REPORT, "--html"], ["--html takes a value; write --html FILE"]),
@@ -67,7 +67,29 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["extract", REPORT], ["-o/--output is missing; write `nsys2prv extract"]),
         (["check", REPORT], ["is a report; nsys2prv check takes the trace"]),
         (["cfgs", "--for", REPORT], ["is a report"]),
-        (["clock", "out.prv"], ["ends in .clock.yaml"]),
+        (["clock", "out.prv"], ["its clock file would be out.clock.yaml"]),
+        (["check", "out.pcf"], ["give the trace itself, out.prv"]),
+        (["check", str(GRAPHS)], ["is a folder; give a trace"]),
+        ([REPORT, str(GRAPHS)], ["is a folder; give the name of the trace to write"]),
+        ([REPORT, "out.pcf"], ["give a name such as out.prv"]),
+        ([REPORT, "out.html"], ["such as out.prv", "nsys2prv report REPORT... --html FILE"]),
+        ([REPORT, ""], ["the last argument is empty", "variable"]),
+        (["-t", "", REPORT, "o"], ["-t names no kind", "leave -t out"]),
+        (["report", "-t", ",", REPORT], ["-t names no kind"]),
+        (["-x", REPORT, "o"], ["-x is not an option of nsys2prv"]),
+        (["--kernel-names", "long", REPORT, "o"], ["--kernel-names long: give short or full"]),
+        (["--engine", "fast", REPORT, "o"], ["no such engine; give one of local"]),
+        (["diff", REPORT, REPORT, REPORT], ["one argument too many", "nsys2prv diff A B"]),
+        (["diff", REPORT, REPORT, "--html", str(GRAPHS)], ["--html", "is a folder", "job.html"]),
+        (["help", "convert"], ["write `nsys2prv REPORT... OUTPUT`"]),
+        (["open", "job.prv"], ["open a trace with Paraver: `wxparaver"]),
+        (["cfgs", "nccl_wiat"], ["the view views/nccl_wait.cfg", "`nsys2prv cfgs views`"]),
+        (["extract", REPORT, "-o", "out.prv"], ["writes a store", "such as out.store"]),
+        (["--list"], ["write `nsys2prv --list REPORT...`"]),
+        (
+            ["report", REPORT, "--iterations", "stpe"],
+            ["--iterations stpe: no NVTX range has such a name; "],
+        ),
     ],
 )
 def test_mistakes_are_answered(
@@ -81,6 +103,35 @@ def test_mistakes_are_answered(
     assert main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert all(answer in line for answer in answers), line
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answers"),
+    [
+        (["check", __file__], ["not a Paraver trace", "give a .prv"]),
+        (["--region", "iteratoin", REPORT, "o"], ["did you mean iteration?"]),
+        (["--region", "zzzz", REPORT, "o"], ["--only operations` lists the names"]),
+        (["--region", "iteration:99", REPORT, "o"], ["give a number from 1 to 2"]),
+        (["--align", "sun", REPORT, "o"], ["give auto, utc, mpi, nccl, none or a clock file"]),
+        (["--tmp", __file__, REPORT, "o"], ["is not a folder"]),
+        (["", "o"], ["an argument is empty"]),
+        (["report", REPORT, "--html", "nowhere/x.html"], ["nowhere: no such folder"]),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(
+    arguments: list[str],
+    answers: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 1
+    printed = capsys.readouterr()
+    (line,) = printed.err.splitlines()
+    assert all(answer in line for answer in answers), line
+    assert not printed.out
     assert not list(tmp_path.iterdir())
 
 

@@ -444,7 +444,7 @@ def test_ranges_of_1_ns_stay_where_a_clock_is_slowed_down(drift: float, tmp_path
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "and no clock file"),
+        (None, "this is not a clock file"),
         ("hosts: [1, 2]", "not a clock file"),
         ("a: [", "not YAML"),
         ("just text", "not a clock file"),

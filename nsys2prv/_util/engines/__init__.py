@@ -32,9 +32,13 @@ def check_engine(engine: str, scheduler: str | None) -> None:
     otherwise.
     """
     if engine not in ENGINES:
-        raise UsageError(f"--engine {engine}: none of {', '.join(ENGINES)}")
+        raise UsageError(
+            f"--engine {engine}: there is no such engine; give one of {', '.join(ENGINES)}"
+        )
     if scheduler and engine != "dask":
-        raise UsageError("--scheduler is where --engine dask finds its cluster")
+        raise UsageError(
+            "--scheduler is for Dask only; give --engine dask too, or leave --scheduler out"
+        )
 
 
 def workers(engine: str, jobs: int, scheduler: str | None = None) -> AbstractContextManager[Pool]:

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.text import suggest_range
 from nsys2prv.conversion.cut.asked import CutOptions, Region, parse_numbers
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, catalogue
@@ -242,7 +243,8 @@ def find_region_span(region: Region, job: Job) -> tuple[int, int]:
             found = list(_read_ranges(job, values, int(folded.numbers[0])))
     if not found:
         raise Nsys2prvError(
-            f"--region {region.pattern}: no NVTX range of the reports has such a name"
+            f"--region {region.pattern}: no NVTX range of the reports has such a name; "
+            + suggest_range(region.pattern, labels["label"].to_list())
         )
     thread, begin, end = (np.concatenate(column) for column in zip(*found, strict=True))
     order = np.lexsort((-end, begin, thread))
@@ -252,7 +254,7 @@ def find_region_span(region: Region, job: Job) -> tuple[int, int]:
     chosen = (place >= region.first) & (place <= (region.last or len(place)))
     if not chosen.any():
         raise Nsys2prvError(
-            f"--region {region.pattern}: there are {int(place.max())} iterations at most, none is number {region.first}"
+            f"--region {region.pattern}:{region.first}: a thread has at most {int(place.max())} of these ranges; give a number from 1 to {int(place.max())}"
         )
     return int(begin[chosen].min()), int(end[chosen].max())
 

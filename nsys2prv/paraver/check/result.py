@@ -58,6 +58,8 @@ def check_size(path: Path, records: Records, findings: Findings) -> None:
 
 
 ENDINGS = (".prv.gz", ".prv")
+#: The rule for a file that is no trace at all.
+NO_TRACE = "not-a-trace"
 #: Views that show types with more names than this together show more than anyone tells apart by
 #: label.
 MOST_TOGETHER = 64
