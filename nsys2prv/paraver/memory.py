@@ -8,11 +8,12 @@ times that, between 1.5 and 2.2 by how evenly the rows share them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from nsys2prv.events.catalogue import catalogue
-from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, list_present_fields
+if TYPE_CHECKING:
+    from nsys2prv.store.runs import Run
 
 PAIR_BYTES, STATE_BYTES, LINE_BYTES = 32, 64, 312
 #: Its greatest memory while it loads, as a multiple of what the records take in the end.
@@ -40,6 +41,9 @@ class MemoryEstimate(Struct, frozen=True):
         """Count the contents of the lines that these runs become. further: pairs that stand in no
         run, less those that are written once for several.
         """
+        from nsys2prv.events.catalogue import catalogue
+        from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, list_present_fields
+
         pairs = bare = further
         rows = {STATE: 0, LINE: 0}
         for run in runs:
@@ -57,9 +61,14 @@ class MemoryEstimate(Struct, frozen=True):
         return cls(pairs, bare, rows[STATE], rows[LINE])
 
     @property
+    def held(self) -> int:
+        """Bytes that the records take once the trace is loaded."""
+        return self._held(self.pairs)
+
+    @property
     def memory(self) -> float:
         """Bytes that Paraver needs while it loads the trace."""
-        return self._memory(self.pairs)
+        return WHILE_READING * self.held
 
     @property
     def seconds(self) -> float:
@@ -70,7 +79,7 @@ class MemoryEstimate(Struct, frozen=True):
         """Return one line for users; "" for a trace that opens at once."""
         if self.memory < WORTH_TELLING:
             return ""
-        bare = self._memory(self.bare)
+        bare = WHILE_READING * self._held(self.bare)
         less = (
             f"; {_gigabytes(bare)} with --no-args"
             if bare < (1 - WORTH_SPARING) * self.memory
@@ -78,10 +87,8 @@ class MemoryEstimate(Struct, frozen=True):
         )
         return f"to open it Paraver needs about {_gigabytes(self.memory)} of memory and {max(1, round(self.seconds)):,} s{less}"
 
-    def _memory(self, pairs: int) -> float:
-        return WHILE_READING * (
-            PAIR_BYTES * pairs + STATE_BYTES * self.states + LINE_BYTES * self.lines
-        )
+    def _held(self, pairs: int) -> int:
+        return PAIR_BYTES * pairs + STATE_BYTES * self.states + LINE_BYTES * self.lines
 
 
 def _gigabytes(size: float) -> str:

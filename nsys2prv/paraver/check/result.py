@@ -18,38 +18,27 @@ from nsys2prv.paraver.check.header import Header, read_header
 from nsys2prv.paraver.check.labels import check_row, judge_groups, read_pcf
 from nsys2prv.paraver.check.lines import blocks
 from nsys2prv.paraver.check.records import Records
+from nsys2prv.paraver.memory import MemoryEstimate
 
-PAIR_BYTES, STATE_BYTES, COMM_BYTES, CPU_BYTES = 32, 64, 312, 8
-#: While it loads, vectors grow by doubling and are sorted.
-WHILE_LOADING = 1.5
-PAIR_SECONDS, COMM_SECONDS = 1e-6, 5e-6
 #: wxparaver's limit, and what it takes for the size of compressed text. Smaller traces need no
 #: remark.
 ASKS_FROM, GZIP_FACTOR, WORTH_SAYING = 500 << 20, 6.3, 64 << 20
 
 
-def paraver_memory(records: Records) -> int:
-    """Return bytes that Paraver's records of the trace take."""
-    return (
-        PAIR_BYTES * records.pairs.pairs
-        + STATE_BYTES * records.states
-        + COMM_BYTES * records.comms
-        + CPU_BYTES * records.objects.with_cpu
-    )
+def paraver_memory(records: Records) -> MemoryEstimate:
+    """Return what Paraver needs for the trace."""
+    return MemoryEstimate(records.pairs.pairs, states=records.states, lines=records.comms)
 
 
 def check_size(path: Path, records: Records, findings: Findings) -> None:
     needed = paraver_memory(records)
-    if needed > WORTH_SAYING:
-        seconds = (
-            PAIR_SECONDS * (records.pairs.pairs + 2 * records.states) + COMM_SECONDS * records.comms
-        )
+    if needed.held > WORTH_SAYING:
         findings.add(
             "memory",
             path.name,
             examples=[
-                f"{needed / 1e9:.1f} GB, about {needed * WHILE_LOADING / 1e9:.1f} GB while it loads, "
-                f"for {seconds:.0f} s or more"
+                f"{needed.held / 1e9:.1f} GB, about {needed.memory / 1e9:.1f} GB while it loads, "
+                f"for {needed.seconds:.0f} s or more"
             ],
         )
     size = path.stat().st_size * (GZIP_FACTOR if path.suffix == ".gz" else 1)
@@ -201,7 +190,7 @@ def _contents(records: Records, header: Header) -> CheckedContents:
         times.end,
         header.unit.removeprefix("_") or "us",
         header.sizes(),
-        paraver_memory(records),
+        paraver_memory(records).held,
     )
 
 
