@@ -29,9 +29,9 @@ def plural(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
-def list_some(names: Sequence[str], most: int = 3) -> str:
+def list_some(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
     """Return the first names, and how many more there are."""
-    return ", ".join(names[:most]) + (
+    return separator.join(names[:most]) + (
         f" and {len(names) - most:,} more" if len(names) > most else ""
     )
 

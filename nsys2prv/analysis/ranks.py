@@ -12,7 +12,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.text import plural
+from nsys2prv._util.text import list_some, plural
 from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.unit import STATES
 
@@ -152,8 +152,7 @@ def number_list(numbers: list[int]) -> str:
             return f"{numbers[0]}-{numbers[-1]}"
         if len(steps) == 1 and len(numbers) > 4:
             return f"{numbers[0]}, {numbers[1]}, ... {numbers[-1]}"
-    shown = ",".join(map(str, numbers[:MOST_NAMED]))
-    return shown + (f" and {len(numbers) - MOST_NAMED} more" if len(numbers) > MOST_NAMED else "")
+    return list_some([*map(str, numbers)], MOST_NAMED, ",")
 
 
 def communicator_names(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.files import named_as_report
+from nsys2prv._util.text import list_some
 from nsys2prv._util.version import __version__
 
 #: What argparse says of an option that has no value behind it.
@@ -200,8 +201,6 @@ WORDS = {
 }
 #: Words for what Paraver does.
 LOOKING = ("open", "view", "show")
-#: Reports named in one message.
-MOST = 3
 
 
 def check_command(word: str, commands: Collection[str]) -> None:
@@ -345,8 +344,7 @@ def _made_of(trace: Path) -> str:
         names = [str(found["name"]) for found in json.loads(beside.read_bytes())["inputs"]]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-    more = f" and {len(names) - MOST} more" if len(names) > MOST else ""
-    return f": {' '.join(names[:MOST])}{more}"
+    return f": {list_some(names, separator=' ')}"
 
 
 def is_trace(path: str) -> bool:

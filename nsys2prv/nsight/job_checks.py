@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
+from nsys2prv._util.text import list_some
 from nsys2prv.nsight.capture import NO_PROCESSES, Capture
 from nsys2prv.nsight.info import (
     PROCESS_MASK,
@@ -22,7 +23,6 @@ from nsys2prv.nsight.source import Source
 #: Reports of one job overlap in time, but for clocks of hosts that differ; those further apart (ns)
 #: were recorded one after the other.
 GAP = 60 * 1_000_000_000
-FEW = 3
 #: Jobs of more ranks than anybody runs are not counted through.
 MOST_RANKS = 10_000_000
 
@@ -66,7 +66,7 @@ def missing_ranks(infos: Sequence[ReportInfo]) -> list[str]:
 
 
 def _numbered(ranks: Sequence[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {_some(list(map(str, ranks)))}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {list_some(list(map(str, ranks)))}"
 
 
 def _copies(infos: Sequence[ReportInfo]) -> list[str]:
@@ -118,7 +118,7 @@ def _jobs(infos: Sequence[ReportInfo]) -> list[str]:
     if len(by_job) < 2:
         return []
     return [
-        f"the reports are of {len(by_job)} jobs by the launcher's job id ({_some([info.name for info in by_job.values()])}): "
+        f"the reports are of {len(by_job)} jobs by the launcher's job id ({list_some([info.name for info in by_job.values()])}): "
         "do they belong together?"
     ]
 
@@ -191,10 +191,6 @@ def _sessions(infos: Sequence[ReportInfo]) -> dict[Hashable, list[ReportInfo]]:
         if (begun := session_key(info)) is not None:
             found.setdefault(begun, []).append(info)
     return found
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:FEW]) + (f" and {len(names) - FEW} more" if len(names) > FEW else "")
 
 
 #: Small tables with rows of the processes that Nsight Systems was loaded into, and their columns of

@@ -13,6 +13,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.text import list_some
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.names.calls import GROUP, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS
@@ -362,9 +363,7 @@ def _missing_ranks_warning(communicators: pl.DataFrame) -> list[str]:
         if len(row["present"]) == row["told"]
         else []
     )
-    named = ", ".join(map(str, missing[:MOST_NAMED])) + (
-        f" and {len(missing) - MOST_NAMED} more" if len(missing) > MOST_NAMED else ""
-    )
+    named = list_some([*map(str, missing)], MOST_NAMED)
     which = (
         f"; there is none of its rank{'s' if len(missing) > 1 else ''} {named}" if missing else ""
     )

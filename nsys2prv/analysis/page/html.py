@@ -14,6 +14,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from nsys2prv._util.data import data_text
+from nsys2prv._util.text import list_some
 from nsys2prv._util.version import __version__
 from nsys2prv.analysis.findings.finding import NOTHING
 from nsys2prv.analysis.head import machine_line
@@ -83,13 +84,10 @@ def page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
     Needs matplotlib.
     """
     nodes = [str(node) for node in job["nodes"]]
-    shown = ", ".join(nodes[:MOST_HOSTS]) + (
-        f" and {len(nodes) - MOST_HOSTS:,} more" if len(nodes) > MOST_HOSTS else ""
-    )
     events = sum(job["records"].values())
     return _filled(
         str(job.get("title") or job["name"]),
-        [machine_line(dict(job)), f"Hosts: {shown}"],
+        [machine_line(dict(job)), f"Hosts: {list_some(nodes, MOST_HOSTS)}"],
         make_sections(Material(job, results)),
         [
             Tile("elapsed", duration(float(str(job["duration_ns"]))), job["duration_ns"]),

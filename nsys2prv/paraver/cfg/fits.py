@@ -11,38 +11,18 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from nsys2prv.paraver.cfg.grammar import COMMUNICATION_STATISTICS, COMPOSES, OF_STATES, SELECTED
+from nsys2prv.paraver.cfg.grammar import (
+    COMMUNICATION_STATISTICS,
+    COMPOSES,
+    OF_COMMUNICATIONS,
+    OF_STATES,
+    SELECTED,
+)
 from nsys2prv.paraver.cfg.model import Cfg, Composed, Filter, Function, Histogram, Single, Window
 from nsys2prv.paraver.contents import LARGE, Contents
 
 #: More types than this are told by the first and the last.
 NAMED = 3
-#: Functions that tell of communications, not of events.
-OF_COMMUNICATIONS = frozenset(
-    (
-        "Last Tag",
-        "Comm Size",
-        "Comm Recv. Partner",
-        "Comm Partner",
-        "Last Send Dur.",
-        "Next Recv Dur.",
-        "Last Send Size",
-        "Send Bytes in Transit",
-        "Send Messages in Transit",
-        "Recv Bytes in Transit",
-        "Recv Messages in Transit",
-        "Send BandWidth",
-        "Recv BandWidth",
-        "Recv Negative Messages",
-        "Recv Negative Bytes",
-        "Number Of Sends",
-        "Number Of Send Bytes",
-        "Number Of Receives",
-        "Number Of Receive Bytes",
-        "Event Bytes",
-        "Event Sent Bytes",
-    )
-)
 #: Functions that tell of the row, whatever its records; and those to which an event of value 0 is
 #: as good as another.
 OF_ROWS = frozenset(("Application ID", "TaskID", "Thread ID"))

@@ -14,19 +14,23 @@ def _functions(*plain: str, **with_parameters: int) -> MappingProxyType[str, int
     return MappingProxyType({**dict.fromkeys(plain, 0), **with_parameters})
 
 
-#: Function -> how many parameters it takes (each a number or a list of numbers), by group.
-THREAD = _functions(
+#: Function -> how many parameters it takes (each a number or a list of numbers), by group: those that
+#: tell of state records, of communications, and of threads, with all others.
+OF_STATES = _functions(
     "State As Is",
     "Useful",
     "State Sign",
-    "Last Evt Type",
-    "Last Evt Val",
-    "Last Evt Val w/o Bursts",
-    "Next Evt Type",
-    "Next Evt Val",
-    "Int. Between Evt",
-    "Event Bytes",
-    "Event Sent Bytes",
+    **dict.fromkeys(
+        (
+            "Given State",
+            "In State",
+            "Not In State",
+            "State Record Dur.",
+        ),
+        1,
+    ),
+)
+OF_COMMUNICATIONS = _functions(
     "Last Tag",
     "Comm Size",
     "Comm Recv. Partner",
@@ -44,6 +48,23 @@ THREAD = _functions(
     "Number Of Send Bytes",
     "Number Of Receives",
     "Number Of Receive Bytes",
+    "Event Bytes",
+    "Event Sent Bytes",
+    **dict.fromkeys(
+        (
+            "Send BandWidth",
+            "Recv BandWidth",
+        ),
+        1,
+    ),
+)
+THREAD = _functions(
+    "Last Evt Type",
+    "Last Evt Val",
+    "Last Evt Val w/o Bursts",
+    "Next Evt Type",
+    "Next Evt Val",
+    "Int. Between Evt",
     "Application ID",
     "TaskID",
     "Thread ID",
@@ -51,17 +72,11 @@ THREAD = _functions(
     "Cpu ID",
     **dict.fromkeys(
         (
-            "Given State",
-            "In State",
-            "Not In State",
-            "State Record Dur.",
             "Avg Next Evt Val",
             "Avg Last Evt Val",
             "Given Evt Val",
             "In Evt Val",
             "Not In Evt Val",
-            "Send BandWidth",
-            "Recv BandWidth",
             "In Appl ID",
             "In Task ID",
             "In Thread ID",
@@ -71,18 +86,8 @@ THREAD = _functions(
         1,
     ),
     **{"In Evt Range": 2},
-)
-#: Those of them that tell of state records.
-OF_STATES = frozenset(
-    (
-        "State As Is",
-        "Useful",
-        "State Sign",
-        "Given State",
-        "In State",
-        "Not In State",
-        "State Record Dur.",
-    )
+    **OF_STATES,
+    **OF_COMMUNICATIONS,
 )
 HIGH = _functions(
     "Adding",
