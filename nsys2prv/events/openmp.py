@@ -39,41 +39,27 @@ class Construct(Struct, frozen=True):
     """Rows of a table that become records of a layout.
 
     value: the column that says of what kind each is, with the bits of `mask`; or the value of all.
-    fields: the layout's other fields and their columns. where: which kinds are meant, if not all.
+    fields: the layout's other fields and their columns. only, but: the kinds that are meant, or those
+    that are not; of neither, all.
     """
 
     table: str
     layout: str
     value: str | int
     fields: Mapping[str, str] = field(default_factory=dict)
-    where: Callable[[np.ndarray], np.ndarray] | None = None
+    only: tuple[int, ...] = ()
+    but: tuple[int, ...] = ()
     mask: int = -1
-
-
-def _is_barrier(kind: np.ndarray) -> np.ndarray:
-    return np.isin(kind, BARRIERS)
-
-
-def _is_no_barrier(kind: np.ndarray) -> np.ndarray:
-    return ~_is_barrier(kind)
-
-
-def _is_implicit(kind: np.ndarray) -> np.ndarray:
-    return kind == IMPLICIT
-
-
-def _is_not_implicit(kind: np.ndarray) -> np.ndarray:
-    return kind != IMPLICIT
 
 
 PARALLEL, TASK, MUTEX = {"parallel": "parallelId"}, {"task": "taskId"}, {"mutex": "waitId"}
 IN_REGION = PARALLEL | TASK
 RANGES = (
     Construct("PARALLEL", "openmp_parallel", 28, PARALLEL),
-    Construct("TASK", "openmp_implicit_task", "kind", IN_REGION, _is_implicit, TASK_TYPE),
-    Construct("TASK", "openmp_task", "kind", IN_REGION, _is_not_implicit, TASK_TYPE),
-    Construct("SYNC_REGION", "openmp_barrier", "kind", IN_REGION, _is_barrier),
-    Construct("SYNC_REGION", "openmp_sync_region", "kind", IN_REGION, _is_no_barrier),
+    Construct("TASK", "openmp_implicit_task", "kind", IN_REGION, (IMPLICIT,), mask=TASK_TYPE),
+    Construct("TASK", "openmp_task", "kind", IN_REGION, but=(IMPLICIT,), mask=TASK_TYPE),
+    Construct("SYNC_REGION", "openmp_barrier", "kind", IN_REGION, BARRIERS),
+    Construct("SYNC_REGION", "openmp_sync_region", "kind", IN_REGION, but=BARRIERS),
     Construct("SYNC_REGION_WAIT", "openmp_sync_wait", "kind", IN_REGION),
     Construct("MASTER", "openmp_master", 32, IN_REGION),
     Construct("REDUCTION", "openmp_reduction", 33, IN_REGION),
@@ -132,13 +118,13 @@ def reader(
 
 
 def _records(extraction: Extraction, construct: Construct, columns: Columns) -> Iterator[Rows]:
-    kind = (
-        np.full(columns.rows, construct.value)
-        if isinstance(construct.value, int)
-        else _masked(columns[construct.value], construct.mask)
-    )
-    if construct.where is not None:
-        chosen = construct.where(kind)
+    if isinstance(construct.value, int):
+        kind = np.full(columns.rows, construct.value)
+    else:
+        value = columns[construct.value]
+        kind = np.where(value == NULL, UNKNOWN, value & construct.mask)
+    if construct.only or construct.but:
+        chosen = np.isin(kind, construct.only or construct.but, invert=not construct.only)
         columns, kind = columns.where(chosen), kind[chosen]
     if not columns.rows:
         return
@@ -153,10 +139,6 @@ def _records(extraction: Extraction, construct: Construct, columns: Columns) -> 
         extraction.threads(columns["globalTid"]),
         fields,
     )
-
-
-def _masked(kind: np.ndarray, mask: int) -> np.ndarray:
-    return np.where(kind == NULL, UNKNOWN, kind & mask)
 
 
 def _ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
