@@ -25,6 +25,7 @@ from nsys2prv.analysis.findings.waiting import (
     chance_of_mean,
     find_culprits,
 )
+from nsys2prv.analysis.intervals import union
 from nsys2prv.analysis.page.html import SECTION_OF
 from nsys2prv.analysis.page.sections import SECTIONS
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
@@ -248,6 +249,37 @@ def test_costs_are_what_would_be_gained(tmp_path: Path) -> None:
         for one, step in zip((found, usual), steps, strict=True)
     ]
     assert idle[0] == pytest.approx(idle[1], rel=0.25)
+
+
+@pytest.mark.slow
+def test_exposed_communication_is_the_same_with_a_slow_rank(tmp_path: Path) -> None:
+    """Waiting makes no communication exposed that would be hidden without it: in time, not in share."""
+    case = culprits.CASES["slow code"](np.random.default_rng([1, 4]), 4)
+    case.options = dataclasses.replace(case.options, steps=10)
+    times = []
+    for fault in (case.fault, culprits.Fault("none")):
+        folder = tmp_path / fault.kind
+        found = culprits.judged(dataclasses.replace(case, fault=fault), folder).found
+        with nsys2prv.open(sorted(folder.glob("*.sqlite")), jobs=1, quiet=True) as job:
+            length = job.steady.end - job.steady.begin
+        shares = {finding.kind: finding.share for finding in found}
+        times.append(shares["exposed_communication"] * length)
+    assert times[0] == pytest.approx(times[1], rel=0.02)
+
+
+def test_transfers_that_a_wait_exposes() -> None:
+    """Computation lasts until 80. A transfer of 50 that is complete at 150 would have been hidden at
+    once, one of 100 for the most part; without a wait nothing changes.
+    """
+    records = pl.DataFrame(
+        {
+            "begin": [0, 0, 70, 200],
+            "transfer": [50, 100, 50, 50],
+            "exposed_transfer": [50, 100, 40, 50],
+        }
+    )
+    compute = union(np.array([0]), np.array([80]))
+    assert device_time._exposed_by_wait(records, compute).to_list() == [50, 80, 0, 0]
 
 
 def test_the_parts_of_the_time_of_devices_are_all_of_it() -> None:

@@ -194,7 +194,9 @@ def _exposed(job: JobRanks) -> Iterator[Finding]:
     share = job.share("transfer")
     if share < LEAST["exposed_communication"]:
         return
-    evidence = [f"{_of_each(job, 'transfer')}; waiting for late ranks is not counted"]
+    evidence = [
+        f"{_of_each(job, 'transfer')}; not counted: waiting for late ranks, and transfers that are exposed only because of it"
+    ]
     if job.records.height:
         labels = labels_of("nccl_operation")
         groups = (

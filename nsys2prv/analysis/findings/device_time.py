@@ -1,8 +1,9 @@
 """The time of each device in the steady state as a partition: each moment counts once.
 
 In this order: computing (kernels other than NCCL's, graphs), transfer (NCCL after the last rank has
-begun), wait (NCCL before that), other NCCL (kernels of which that is not known), memory operations,
-idle; idle time by what the host does, and by the call that it is in.
+begun), wait (NCCL before that, and the part of the transfer that is exposed because computation that
+would have hidden it has run during the wait), other NCCL (kernels of which that is not known), memory
+operations, idle; idle time by what the host does, and by the call that it is in.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
             clipped(unit.device_spans(device, *what), begin, end)
             for what in ((COMPUTE, GRAPH), (NCCL,))
         )
-        parts = {"compute": compute}
+        parts, delayed = {"compute": compute}, 0
         transfer = wait = other = Spans(*[np.zeros(0, np.int64)] * 2)
         if kernels is not None:
             mine = _of_device(unit, kernels, device, begin, end)
@@ -76,12 +77,15 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                 wait = difference(
                     _union(known, "begin", "ready", begin, end), united([compute, transfer])
                 )
-                found["records"].append(
-                    known.with_columns(
-                        exposed_wait=_own_part(known, "begin", "ready", wait),
-                        exposed_transfer=_own_part(known, "ready", "until", transfer),
-                    )
+                known = known.with_columns(
+                    exposed_wait=_own_part(known, "begin", "ready", wait),
+                    exposed_transfer=_own_part(known, "ready", "until", transfer),
                 )
+                late = _exposed_by_wait(known, compute)
+                found["records"].append(
+                    known.with_columns(exposed_transfer=pl.col("exposed_transfer") - late)
+                )
+                delayed = int(late.sum())
             other = difference(nccl, united([compute, transfer, wait]))
             found["others"].append(
                 _other_rows(unit, mine, other, device, pl.format("NCCL {}", "kernel"))
@@ -89,6 +93,9 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         parts |= {"transfer": transfer, "wait": wait, "other_nccl": other}
         memory = clipped(unit.device_spans(device, MEMORY), begin, end)
         parts["memory"] = difference(memory, united([compute, nccl]))
+        lengths = {name: spans.length for name, spans in parts.items()}
+        lengths["transfer"] -= delayed
+        lengths["wait"] += delayed
         idle = gaps(unit.active(device), begin, end)
         found["others"] += [
             _other_rows(unit, calls, idle, device, pl.format(f"{layout} {{}}", "call"))
@@ -108,7 +115,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                 {
                     "device": [device],
                     "task": [task],
-                    **{name: [spans.length] for name, spans in parts.items()},
+                    **{name: [length] for name, length in lengths.items()},
                     "idle": [idle.length],
                     **{
                         f"idle_{name}": [int(states[name].within(idle.begin, idle.end).sum())]
@@ -200,6 +207,17 @@ def _own_part(frame: pl.DataFrame, since: str, until: str, exposed: Spans) -> pl
         np.minimum(np.maximum(begin[order], reached), end[order]), end[order]
     )
     return pl.Series(own, dtype=pl.Int64)
+
+
+def _exposed_by_wait(records: pl.DataFrame, compute: Spans) -> pl.Series:
+    """Return how much of each kernel's exposed transfer computation would have hidden if the last
+    rank had come at once (ns): that computation has run while the others waited.
+    """
+    begin, transfer, exposed = (
+        records[name].to_numpy() for name in ("begin", "transfer", "exposed_transfer")
+    )
+    at_once = transfer - compute.within(begin, begin + transfer)
+    return pl.Series(np.clip(exposed - at_once, 0, None), dtype=pl.Int64)
 
 
 def _idle_in_calls(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
