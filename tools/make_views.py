@@ -1,5 +1,5 @@
-"""Write the views of ``cfgs/catalogue``, a list of those to open first, and a table of all for people:
-``python tools/make_views.py [FOLDER]``.
+"""Write the views of ``cfgs/catalogue``, a list of those to open first, and a table of all for
+people: ``python tools/make_views.py [FOLDER]``.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""What ranks, hosts, GPUs and communicators are called (`ranks 4-7 (node02)`, `world (0-15)`, `every 4th
-(0,4,8,12)`), and the parts of the time of the ranks' devices, of which findings are made.
+"""What ranks, hosts, GPUs and communicators are called (`ranks 4-7 (node02)`, `world (0-15)`,
+`every 4th (0,4,8,12)`), and the parts of the time of the ranks' devices, of which findings are
+made.
 """
 
 from __future__ import annotations

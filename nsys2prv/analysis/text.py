@@ -1,6 +1,6 @@
-"""Results as text for a terminal, findings first, no wider than it is and no longer than one reads, and
-as JSON. Of tables with a row for each of many ranks, devices or hosts: the minimum, the mean and the
-maximum of all, then the worst.
+"""Results as text for a terminal, findings first, no wider than it is and no longer than one reads,
+and as JSON. Of tables with a row for each of many ranks, devices or hosts: the minimum, the mean
+and the maximum of all, then the worst.
 """
 
 from __future__ import annotations

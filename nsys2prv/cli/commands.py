@@ -1,6 +1,6 @@
-"""The commands: the conversion and what lists events; views, clocks, checks, reports and differences; and
-the conversion's two halves, ``nsys2prv extract`` and ``nsys2prv merge``, for jobs whose reports do not
-leave their nodes.
+"""The commands: the conversion and what lists events; views, clocks, checks, reports and
+differences; and the conversion's two halves, ``nsys2prv extract`` and ``nsys2prv merge``, for jobs
+whose reports do not leave their nodes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Parse arguments: errors in one line, suggestions for what was meant, command lines that cannot mean
-what they say, the version with its commit.
+"""Parse arguments: errors in one line, suggestions for what was meant, command lines that cannot
+mean what they say, the version with its commit.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ def _timelines(root: Path, named: bool) -> Iterator[tuple[str, Cfg]]:
 
 
 def format_views(trace: Path, found: Collection[ViewFit], everything: bool = False) -> list[str]:
-    """Format the result of :func:`fitting`: the views to begin with by menu, or all of them."""
+    """Format the result of :func:`views_for_trace`: views to begin with by menu, or all of them."""
     shown, empty = [fit for fit in found if not fit.lacking], [fit for fit in found if fit.lacking]
     groups = _by_menu(shown) if everything else to_begin_with(found)
     named = [fit for group in groups.values() for fit in group] + (empty if everything else [])

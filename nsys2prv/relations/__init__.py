@@ -5,7 +5,8 @@ A relation reads *facts*, small frames that event kinds set aside while reading
 and lines in trace time. :func:`all_relations` gives the ``RELATIONS`` of the modules listed here,
 :func:`run_relations` runs them. What else is in this package is imported where it is needed.
 
-Below: the declaration of a relation, and its results, observations of clocks and runs in trace time.
+Below: the declaration of a relation, and its results, observations of clocks and runs in trace
+time.
 """
 
 from __future__ import annotations

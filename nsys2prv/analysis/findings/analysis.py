@@ -1,5 +1,5 @@
-"""The findings of a job, put together: each cause once, the most costly first, and those of the job as
-a whole: exposed communication and copies, idle devices, matrix products.
+"""The findings of a job, put together: each cause once, the most costly first, and those of the job
+as a whole: exposed communication and copies, idle devices, matrix products.
 """
 
 from __future__ import annotations

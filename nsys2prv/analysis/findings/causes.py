@@ -1,11 +1,11 @@
 """What costs time beside waiting for ranks: links, exposed communication and copies, idle devices,
 matrix products.
 
-Where no payload tells which devices run the NCCL kernels of one communicator together, their ends do.
-All members of a communicator leave a collective at nearly the same moment. So do those that do not
-belong together now and then, but not each time: from one kernel to the next the difference of the
-ends stays the same within a group and varies between groups. The difference itself does not count,
-as clocks of hosts may be wrong.
+Where no payload tells which devices run the NCCL kernels of one communicator together, their ends
+do. All members of a communicator leave a collective at nearly the same moment. So do those that do
+not belong together now and then, but not each time: from one kernel to the next the difference of
+the ends stays the same within a group and varies between groups. The difference itself does not
+count, as clocks of hosts may be wrong.
 """
 
 from __future__ import annotations

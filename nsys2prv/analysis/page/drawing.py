@@ -1,6 +1,6 @@
-"""Figures as SVG that takes the page's colours: lines and distributions by matplotlib. Those with a row
-for each thing (heat maps, an image of one pixel a value, and stacked bars), of which a page may have
-dozens, are written directly, in a millisecond each.
+"""Figures as SVG that takes the page's colours: lines and distributions by matplotlib. Those with a
+row for each thing (heat maps, an image of one pixel a value, and stacked bars), of which a page may
+have dozens, are written directly, in a millisecond each.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Tile(NamedTuple):
 
 
 def page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
-    """Return the results of a job as one HTML page. job: as in JSON (analysis.command.describe).
+    """Return the results of a job as one HTML page. job: as in JSON (`describe` of cli/report.py).
     Needs matplotlib.
     """
     nodes = [str(node) for node in job["nodes"]]

@@ -1,7 +1,7 @@
 """Checking a Paraver trace, whoever wrote it: what would crash, hang or mislead Paraver. No Nsight.
 
-Here are the rules that are checked (rules.yaml), and what was found: one finding for each broken rule,
-with its first place.
+Here are the rules that are checked (rules.yaml), and what was found: one finding for each broken
+rule, with its first place.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Sections on the job as a whole: efficiencies and findings, communication, clocks, scalability, and
-the critical path where it was asked for.
+"""Sections on the job as a whole: efficiencies and findings, communication, clocks, scalability,
+and the critical path where it was asked for.
 """
 
 from __future__ import annotations
