@@ -145,15 +145,15 @@ class JobRanks(Struct, frozen=True):
         return float(mine.mean() or 0), float(rest.median() or 0)
 
 
-def number_list(numbers: list[int]) -> str:
-    """Ascending numbers for people: `0-3`, `1,5,9`, `2, 6, ... 62`."""
+def number_list(numbers: list[int], separator: str = ", ") -> str:
+    """Ascending numbers for people: `0-3`, `1, 5, 9`, `2, 6, ... 62`."""
     if len(numbers) > 2:
         steps = {second - first for first, second in pairwise(numbers)}
         if steps == {1}:
             return f"{numbers[0]}-{numbers[-1]}"
         if len(steps) == 1 and len(numbers) > 4:
             return f"{numbers[0]}, {numbers[1]}, ... {numbers[-1]}"
-    return list_some([*map(str, numbers)], MOST_NAMED, ",")
+    return list_some([*map(str, numbers)], MOST_NAMED, separator)
 
 
 def communicator_names(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
@@ -185,7 +185,7 @@ def communicator_names(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFra
 
 def _name(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> str:
     """Return the name of a set of ascending ranks."""
-    shown = number_list(list(ranks))
+    shown = number_list(list(ranks), ",")
     steps = {second - first for first, second in pairwise(ranks)}
     if len(ranks) == 1:
         return f"rank {ranks[0]} alone"

@@ -46,19 +46,12 @@ def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
     Nsys2prvError for what is no report.
     """
     held = [_looked_at(path) for path in paths]
-    differ = f"; {MARK} marks what differs between them" if len(held) > 1 else ""
-    text = "\n".join(
-        [
-            *(
-                [f"{plural(len(held), 'report')}{differ}:", *_reports(held)]
-                if len(held) <= MOST_LINES
-                else [f"{plural(len(held), 'report')}:", *_differing_reports(held)]
-            ),
-            "",
-            *_kinds(held),
-            *_untranslated(held),
-        ]
-    )
+    few = len(held) <= MOST_LINES
+    reports = _reports(held) if few else _differing_reports(held)
+    kinds = _kinds(held)
+    marked = few and any(MARK in line for line in (*reports, *kinds))
+    first = f"{plural(len(held), 'report')}{f'; {MARK} marks what differs between them' if marked else ''}:"
+    text = "\n".join([first, *reports, "", *kinds, *_untranslated(held)])
     infos = [one.info for one in held]
     return text, [*job_checks.missing_ranks(infos), *job_checks.job_warnings(infos)] if len(
         infos

@@ -232,6 +232,19 @@ def test_the_list_marks_differences(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines["rank1.sqlite"].count(" *") == 2
 
 
+def test_the_list_of_equal_reports_explains_no_mark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--list", REPORT]) == 0
+    assert capsys.readouterr().out.startswith("1 report:\n")
+    shutil.copy(REPORT, tmp_path / "a.sqlite")
+    shutil.copy(REPORT, tmp_path / "b.sqlite")
+    assert main(["--list", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("2 reports:\n")
+    assert " *" not in text
+
+
 @pytest.mark.slow
 def test_the_list_of_many_reports_has_nothing_but_differences(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.findings.causes import Link
@@ -183,6 +184,11 @@ def _meanwhile(job: JobRanks, event: Event) -> Iterator[str]:
         )
 
 
+#: Share of the intervals between collectives from which on a rank is named though it is not always
+#: the last one.
+OFTEN = 1 / 3
+
+
 def imbalance_findings(job: JobRanks, segments: Segments, told: int) -> list[Finding]:
     """Waits that no other finding reports. told: ns."""
     rest = float(segments.waits.sum(axis=0).mean()) - told if len(segments.tasks) else 0.0
@@ -190,11 +196,13 @@ def imbalance_findings(job: JobRanks, segments: Segments, told: int) -> list[Fin
     if share < LEAST_IMBALANCE:
         return []
     waits = segments.waits.sum(axis=0)
-    evidence = (
-        f"a rank waits {duration(float(waits.mean()))} on average, the least {duration(float(waits.min()))}, "
-        f"the most {duration(float(waits.max()))}"
-        + (f"; {duration(told)} of it are not counted here but in other findings" if told else ""),
-    )
+    evidence = [
+        f"a rank waits {duration(float(waits.mean()))} on average, between {duration(float(waits.min()))} and "
+        f"{duration(float(waits.max()))}"
+        + "".join(f"; {text}" for text in _least_waiting(job, segments))
+    ]
+    if told:
+        evidence.append(f"{duration(told)} of this are counted in other findings")
     return [
         Finding(
             "imbalance",
@@ -202,8 +210,17 @@ def imbalance_findings(job: JobRanks, segments: Segments, told: int) -> list[Fin
             share,
             (),
             (),
-            evidence,
+            tuple(evidence),
             "even out what ranks do between collectives: sizes of batches, data loading, operating-system noise",
             VIEWS,
         )
     ]
+
+
+def _least_waiting(job: JobRanks, segments: Segments) -> Iterator[str]:
+    """Name the rank that the others wait for most often, if that is far more often than by chance."""
+    of_each = np.bincount(segments.waits.argmin(axis=1), minlength=len(segments.tasks))
+    often, intervals = int(of_each.max()), len(segments.waits)
+    if len(segments.tasks) > 2 and often >= max(3, OFTEN * intervals):
+        who = job.name([int(segments.tasks[of_each.argmax()])])
+        yield f"the others wait most often for {who}: in {often} of {intervals} intervals between collectives"

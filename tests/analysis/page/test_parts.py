@@ -119,7 +119,7 @@ def test_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         ([data, "--iterations", "x"], 2, "give it alone"),
         ([data, "--ranks", "0"], 2, "give it alone"),
         ([data, "--only", "idle"], 2, "there are kernels"),
-        ([data, "--html", str(tmp_path / "no" / "x.html")], 1, "No such file or directory"),
+        ([data, "--html", str(tmp_path / "no" / "x.html")], 1, "no such folder"),
     ):
         assert main(["report", *arguments]) == status
         error = capsys.readouterr().err
