@@ -66,9 +66,9 @@ def copy_to(target: Path, trace: Path | None = None) -> tuple[list[str], list[st
     need.
     """
     from nsys2prv.paraver.cfg.catalogue import FILE, load
+    from nsys2prv.paraver.cfg.contents import scan_contents
     from nsys2prv.paraver.cfg.model import narrow_types
     from nsys2prv.paraver.cfg.writer import cfg_text
-    from nsys2prv.paraver.contents import scan_contents
 
     held = scan_contents(trace).types if trace else None
     rows = _rows_by_level(trace) if trace else {}
@@ -119,8 +119,8 @@ def workspaces() -> dict[str, str]:
 def views_for_trace(trace: Path) -> list[ViewFit]:
     """Return every view, with what the trace lacks for it, in the catalogue's order."""
     from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, load, menus
+    from nsys2prv.paraver.cfg.contents import scan_contents
     from nsys2prv.paraver.cfg.fits import why_empty
-    from nsys2prv.paraver.contents import scan_contents
 
     catalogue, held = folder() / FILE, scan_contents(trace)
     by_breadth = sorted(codes_of(catalogue).items(), key=lambda entry: -len(entry[1]))
@@ -162,8 +162,8 @@ def first_views(types: Collection[int]) -> list[str]:
     """
     from nsys2prv.events.catalogue import catalogue
     from nsys2prv.paraver.cfg import FIRST
+    from nsys2prv.paraver.cfg.contents import Contents
     from nsys2prv.paraver.cfg.fits import why_empty
-    from nsys2prv.paraver.contents import Contents
 
     root = folder()
     held = Contents(

@@ -16,9 +16,10 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli.main import main
 from nsys2prv.events.catalogue import catalogue
-from nsys2prv.paraver import contents as scan
+from nsys2prv.paraver.cfg import contents as scan
 from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.catalogue import FILE, load, menus
+from nsys2prv.paraver.cfg.contents import Contents, scan_contents
 from nsys2prv.paraver.cfg.fits import why_empty
 from nsys2prv.paraver.cfg.model import (
     Cfg,
@@ -34,7 +35,6 @@ from nsys2prv.paraver.cfg.model import (
 from nsys2prv.paraver.cfg.reader import read_cfg
 from nsys2prv.paraver.cfg.workspace import Workspace, workspace_text
 from nsys2prv.paraver.cfg.writer import cfg_text
-from nsys2prv.paraver.contents import Contents, scan_contents
 from nsys2prv.paraver.views import OTHERS, copy_to, folder, views_for_trace
 
 ROOT = Path(__file__).parents[2]

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
+from nsys2prv.paraver.cfg.contents import LARGE, Contents
 from nsys2prv.paraver.cfg.grammar import (
     COMMUNICATION_STATISTICS,
     COMPOSES,
@@ -19,7 +20,6 @@ from nsys2prv.paraver.cfg.grammar import (
     SELECTED,
 )
 from nsys2prv.paraver.cfg.model import Cfg, Composed, Filter, Function, Histogram, Single, Window
-from nsys2prv.paraver.contents import LARGE, Contents
 
 #: More types than this are told by the first and the last.
 NAMED = 3

@@ -18,9 +18,9 @@ from msgspec import Struct
 
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.paraver.cfg.catalogue import View
+from nsys2prv.paraver.cfg.contents import Contents
 from nsys2prv.paraver.cfg.fits import why_empty
 from nsys2prv.paraver.cfg.model import CfgError, Single
-from nsys2prv.paraver.contents import Contents
 
 SUFFIX = ".ws"
 SEPARATOR = "============="

@@ -11,7 +11,7 @@ import pytest
 from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis.page.html import _environment, table_of
-from nsys2prv.analysis.page.sections.iterations import drift, nested, outliers
+from nsys2prv.analysis.page.iteration_sections import drift, nested, outliers
 from nsys2prv.cli.main import main
 
 

@@ -6,15 +6,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from nsys2prv.analysis.page.parts import Material, Section, condense_rows
-from nsys2prv.analysis.page.sections.devices import (
+from nsys2prv.analysis.page.device_sections import (
     devices_section,
     idle_section,
     kernels_section,
     maps_section,
 )
-from nsys2prv.analysis.page.sections.iterations import iterations_section, operations_section
-from nsys2prv.analysis.page.sections.job import (
+from nsys2prv.analysis.page.iteration_sections import iterations_section, operations_section
+from nsys2prv.analysis.page.job_sections import (
     clocks_section,
     collectives_section,
     communication_section,
@@ -22,6 +21,7 @@ from nsys2prv.analysis.page.sections.job import (
     scalability_section,
     summary_section,
 )
+from nsys2prv.analysis.page.parts import Material, Section, condense_rows
 
 #: Functions that make a section each, in the order of the page.
 SECTIONS = (

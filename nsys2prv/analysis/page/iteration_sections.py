@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
+from nsys2prv.analysis.page.device_sections import grid_of
 from nsys2prv.analysis.page.parts import (
     MOST_ROWS,
     Block,
@@ -15,7 +16,6 @@ from nsys2prv.analysis.page.parts import (
     Section,
     Tree,
 )
-from nsys2prv.analysis.page.sections.devices import grid_of
 
 #: An outlier's distance from the median in scaled median absolute deviations, and as a fraction of
 #: the median.
