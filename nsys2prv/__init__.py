@@ -19,12 +19,13 @@ from nsys2prv._util.version import __version__
 #: For type checkers; to import `typing` for it would make a fourth of the time until the command
 #: can be interrupted.
 TYPE_CHECKING = False
-__all__ = ["Finding", "OpenJob", "Options", "Summary", "__version__", "convert"]
+__all__ = ["Finding", "Nsys2prvError", "OpenJob", "Options", "Summary", "__version__", "convert"]
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from nsys2prv._util.errors import Nsys2prvError
     from nsys2prv.analysis.findings.finding import Finding
     from nsys2prv.analysis.job import OpenJob, open_job
     from nsys2prv.conversion.options import Options
@@ -45,8 +46,8 @@ def convert(
 
     print(summary.text()) prints what the command prints; summary.warnings lists the warnings.
 
-    Raises Nsys2prvError with one line for people when a report cannot be read or the trace cannot
-    be written, NothingToWrite when there is no event of the kinds asked for.
+    Raises Nsys2prvError, in one line, when a report cannot be read or the trace cannot be written,
+    and its subclass NothingToWrite when there is no event of the kinds asked for.
     """
     from nsys2prv.conversion.convert import convert
     from nsys2prv.conversion.options import DEFAULTS
@@ -76,6 +77,10 @@ def __getattr__(name: str) -> object:
         from nsys2prv.analysis import job
 
         return job.OpenJob if name == "OpenJob" else job.open_job
+    if name == "Nsys2prvError":
+        from nsys2prv._util.errors import Nsys2prvError
+
+        return Nsys2prvError
     if name == "Finding":
         from nsys2prv.analysis.findings.finding import Finding
 

@@ -134,7 +134,7 @@ GPUs went, then each analysis with its pictures. Tables can be sorted, filtered 
 exact value of a cell is in its attribute `data-v`. Tables are cut at 300 rows (1,024 for ranks and devices) and say so. With more
 than 40 ranks or GPUs, pictures show the mean (maps also minimum and maximum), then the rows that differ most from it.
 
-![The page of an imagined job of 8 GPUs](report.png)
+![The page of the sample job](report.png)
 
 ## In Python
 

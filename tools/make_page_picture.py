@@ -1,24 +1,25 @@
 """Draw ``docs/report.png``, the head of the page of `nsys2prv report --html`: ``python
 tools/make_page_picture.py``.
 
-Needs Chromium, matplotlib and Pillow. The job is an imagined one.
+Needs Chromium, matplotlib and Pillow. The job is the sample that the tutorial looks at.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 from PIL import Image
-from samples import Options, generate
 
 from nsys2prv.cli.main import main
 
-PICTURE = Path(__file__).parent.parent / "docs" / "report.png"
-JOB = Options(ranks=8, hosts=2, steps=48, layers=6, gpu_metrics=2000)
-WIDTH, HEIGHT, COLORS = 1180, 2250, 200
+ROOT = Path(__file__).resolve().parent.parent
+PICTURE = ROOT / "docs" / "report.png"
+JOB = "sample_reports/training"
+WIDTH, HEIGHT, COLORS = 1180, 1765, 200
 CHROMIUM = (
     "chromium",
     "--headless",
@@ -37,17 +38,11 @@ CHROMIUM = (
 def draw() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        generate(folder / "job", JOB)
-        reports = sorted(map(str, (folder / "job").glob("*.sqlite")))
         page, shot = folder / "page.html", folder / "shot.png"
-        if status := main(
-            ["report", *reports, "-q", "--region", "iteration*", "--html", str(page)]
-        ):
+        # The page shows the job's path as it is given.
+        os.chdir(ROOT)
+        if status := main(["report", JOB, "-q", "--html", str(page)]):
             sys.exit(status)
-        # Where the job lies is nobody's business.
-        page.write_text(
-            page.read_text(encoding="utf-8").replace(f"{folder / 'job'}/", ""), encoding="utf-8"
-        )
         subprocess.run(
             [
                 *CHROMIUM,

@@ -434,13 +434,13 @@ def _collect(
 
 
 def open_job(
-    reports: Sequence[str | Path] | str | Path, options: Options = DEFAULTS, **asked: object
+    reports: Sequence[str | Path] | str | Path, options: Options | None = None, **asked: object
 ) -> OpenJob:
     """Open the job of these reports, with the clocks of its hosts aligned.
 
-    reports: files, folders of reports, or patterns such as "run/rank*.sqlite". options, asked: as
-    for a conversion, and single fields of Options by name, as in jobs=0 or align="utc". Temporary
-    files are in the system's folder by default.
+    reports: files, folders of reports, or patterns such as "run/rank*.sqlite". options: those of a
+    conversion; None for the defaults. asked: single fields of Options by name, as in jobs=0 or
+    align="utc". Temporary files are in the system's folder by default.
 
     Raises Nsys2prvError with one line for people when a report cannot be read, NothingToWrite when
     the reports hold no events.
@@ -449,7 +449,7 @@ def open_job(
         raise UsageError(
             f"{', '.join(sorted(unknown))}: no such option; there are {', '.join(Options.__struct_fields__)}"
         )
-    options = replace(options, **asked)
+    options = replace(options or DEFAULTS, **asked)
     given = find_reports([reports] if isinstance(reports, str | Path) else reports)
     plan = Plan.of(options)
     if options.tmp:

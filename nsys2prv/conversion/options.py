@@ -23,54 +23,54 @@ from nsys2prv.paraver.values import read_base_names
 
 
 class Options(Struct, frozen=True):
-    """Options of a conversion, by default as on the command line."""
+    """Options of a conversion; the defaults are those of the command line.
 
-    #: Kinds of events by the names that -t takes; all if empty.
+    kinds: kinds of events by the names that -t takes; all if empty.
+    compress: write a .prv.gz instead of a .prv.
+    full_kernel_names: label kernels by their full demangled names.
+    jobs: number of workers, 0 for one per CPU. A script that asks for more than one needs the usual
+    `if __name__ == "__main__":`.
+    tmp: folder for temporary files; None for the folder of the output.
+    quiet: show no progress.
+    min_duration: kind of event -> nanoseconds; shorter ranges of it are left out.
+    kernel_rules: file of rules for kernel classes, tried before the built-in ones.
+    align: how to align the clocks of hosts: "auto", "nccl", "mpi", "utc", "none", or a clock file.
+    causal: move ranks where their events still contradict causality.
+    demanded: kinds that are not converted by default, in addition to the others.
+    callstack: number of functions of each CPU sample, 1 to 32.
+    nvtx_rules: file of rules for NVTX names, tried before the built-in ones; "none" for no rules.
+    base_pcf: .pcf files of earlier traces; names keep the values that they have there.
+    states: write states of threads and streams.
+    cut: the part of the job to convert, and what to leave out of it.
+    metadata: write OUTPUT.nsys2prv.json, which says what the trace was made of.
+    engine: what runs the workers: "local", "processes", "threads", "dask" or "mpi".
+    scheduler: address of Dask's scheduler, for the engine "dask".
+    report: also analyse the job: tables in the summary's `report`, and OUTPUT.report.json and .html.
+    keep_going: convert what can be read; the summary's `unread` lists the other reports.
+    without_paths: write file names without folders, of the reports and of files the program accessed.
+    """
+
     kinds: tuple[str, ...] = ()
-    #: Write a .prv.gz instead of a .prv.
     compress: bool = False
-    #: Name kernels by their full demangled names.
     full_kernel_names: bool = False
-    #: Number of workers, 0 for one per CPU. A script that asks for more than one needs the usual
-    #: `if __name__ == "__main__":`.
     jobs: int = 1
-    #: Folder for temporary files; by default the output's.
     tmp: Path | None = None
-    #: Show no progress.
     quiet: bool = True
-    #: Kind of event -> ns; shorter ranges of it are dropped.
     min_duration: Mapping[str, int] = field(default_factory=dict)
-    #: File of rules for kernel classes, tried before nsys2prv's own.
     kernel_rules: Path | None = None
-    #: How to align the clocks of hosts: one of methods.METHODS, or a clock file.
     align: str = timeline.AUTO
-    #: Move ranks where their events still contradict causality.
     causal: bool = False
-    #: Kinds translated on demand only, in addition to the others.
     demanded: tuple[str, ...] = ()
-    #: Number of stack frames of each CPU sample.
     callstack: int = 1
-    #: File of rules for NVTX names, tried before nsys2prv's own; "none" for no rules at all.
     nvtx_rules: str | Path | None = None
-    #: .pcf files of earlier traces, whose names keep their values.
     base_pcf: tuple[Path, ...] = ()
-    #: Write state records of every row.
     states: bool = False
-    #: Parts of the trace to leave out.
     cut: CutOptions = field(default_factory=CutOptions)
-    #: Write a file beside the trace that says what it was made from.
     metadata: bool = True
-    #: Executor of the work, one of engines.ENGINES.
     engine: str = engines.DEFAULT
-    #: Address of Dask's scheduler.
     scheduler: str | None = None
-    #: Analyse the job too: tables in the summary's `report`, everything in <trace>.report.json and
-    #: .html.
     report: bool = False
-    #: Convert what can be read; the summary's `unread` lists the rest.
     keep_going: bool = False
-    #: Write names of files without their folders: of the inputs and of the files that the program
-    #: accessed.
     without_paths: bool = False
 
 

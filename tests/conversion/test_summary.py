@@ -120,6 +120,8 @@ def test_it_can_be_looked_at_in_notebooks(summary: Summary) -> None:
 
 def test_the_package_shows_what_it_offers() -> None:
     assert {"convert", "open", "Options", "Summary", "OpenJob"} <= set(dir(nsys2prv))
+    with pytest.raises(nsys2prv.Nsys2prvError, match="nowhere: no such file"):
+        nsys2prv.convert("nowhere", "out.prv")
     with nsys2prv.open(SAMPLES / "graphs") as job:
         assert repr(job).startswith("<job of 2 reports: 2 tasks on 1 host, 2 GPUs")
         assert "<td>cuda_kernel</td>" in job._repr_html_()
@@ -131,6 +133,12 @@ def test_the_package_shows_what_it_offers() -> None:
         (first, *_) = job.findings()
         assert repr(first).startswith(f"<Finding {first.kind}, costs up to {first.share:.1%}: ")
         assert escape(first.advice) in first._repr_html_()
+
+
+def test_help_explains_every_option() -> None:
+    text = nsys2prv.Options.__doc__ or ""
+    for name in nsys2prv.Options.__struct_fields__:
+        assert f"\n    {name}: " in text
 
 
 def test_completion_offers_nothing_private() -> None:

@@ -61,8 +61,8 @@ def _which(material: Material) -> str:
     if material.frame("efficiencies", "steady") is None:
         return ""
     return (
-        " Of devices in the steady state, without start-up and shutdown; the table below has those of the whole job too. "
-        "Of hosts in the whole job."
+        " Those of devices are of the steady state, without start-up and shutdown; the table below has those of the whole "
+        "job, too. Those of hosts are of the whole job."
     )
 
 
