@@ -57,7 +57,7 @@ def read_given(path: Path, largest: int = LARGEST_TEXT) -> bytes:
         content = file.read(largest + 1)
     if len(content) > largest:
         raise Nsys2prvError(
-            f"{path}: is larger than {size_text(largest)}, the most that is read of such a file"
+            f"{path}: is larger than {size_text(largest)}, the limit for a file of this kind"
         )
     return content
 

@@ -186,7 +186,7 @@ def _host(clock: Mapping[str, Any], where: str) -> HostClock:
             or abs(value) > limit
         ):
             raise Nsys2prvError(
-                f"{where}: {name} is no number that a clock can be off by: {str(value)[:40]}"
+                f"{where}: {name} is not a possible correction of a clock: {str(value)[:40]}"
             )
         numbers[name] = float(value) if name == "drift_ppm" else round(value)
     if numbers["drift_ppm"] and not numbers["at_utc_ns"]:

@@ -230,7 +230,9 @@ def check_no_duplicate_reports(held: Sequence[tuple[ReportInfo, Path]]) -> None:
         alike = seen.setdefault(begun, [])
         for other, place in alike:
             if place != path and are_copies(other, info):
-                raise Nsys2prvError(f"{path}: holds {info.name}, which {place} holds too")
+                raise Nsys2prvError(
+                    f"{path}: contains {info.name}, which is in {place}, too; give it once"
+                )
         alike.append((info, path))
 
 

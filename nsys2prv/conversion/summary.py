@@ -192,7 +192,7 @@ def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult])
     names = [infos[report].name for report in sorted(reports)]
     where = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     return [
-        f"{where}: {Reason.FAR.text} are left out, for their times are damaged: "
+        f"{where}: {Reason.FAR.text} are left out because their times are damaged: "
         + ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
     ]
 

@@ -119,7 +119,7 @@ def least_durations(
             raise UsageError(f"--min-duration {text}: {unknown_kind_text(name)}")
         if not any(kind.rows.has_duration for kind in members):
             raise UsageError(
-                f"--min-duration {text}: its events are points in time, or follow from others"
+                f"--min-duration {text}: events of this kind have no duration; give another kind"
             )
         if not 0 <= duration < 1 << 63:
             raise UsageError(f"--min-duration {name}={duration}: no duration in ns")

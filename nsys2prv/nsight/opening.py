@@ -133,4 +133,4 @@ def _copied(path: Path, folder: Path) -> Path:
             shutil.copyfile(file, folder / file.name)
         if before == [file_signature(file) for file in files]:
             return folder / path.name
-    raise Nsys2prvError(f"{path}: is being written all the time; convert it once that is done")
+    raise Nsys2prvError(f"{path}: is still being written; convert it when that is done")

@@ -421,7 +421,7 @@ def _notes(
         notes += [f"MPI messages: {counts[why]:,} {name} {why}" for why in sorted(counts) if why]
     if either:
         notes.append(
-            f"MPI messages: {either:,} messages of MPI_Sendrecv of which the report does not tell the direction"
+            f"MPI messages: {either:,} messages of MPI_Sendrecv whose direction the report does not tell"
         )
     if unfinished:
         notes.append(f"MPI messages: {unfinished:,} receives not complete when the report ends")

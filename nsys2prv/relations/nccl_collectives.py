@@ -249,7 +249,7 @@ def _by_order(
         why = "the ranks' kernels of equal order do not overlap in time"
     if why:
         return [], [
-            f"NCCL collectives not matched across ranks: no payload tells the kernels' communicators and {why}"
+            f"NCCL collectives not matched across ranks: no payload names the kernels' communicators and {why}"
         ]
     sure = (
         "the one communicator"
@@ -300,10 +300,10 @@ def _unused(surveys: Sequence[OrderedKernels], known: bool) -> list[str]:
     graphs, lone = sum(part.graphs for part in surveys), sum(part.lone for part in surveys)
     if graphs:
         notes += _alone(
-            graphs, "were launched by CUDA graphs, without a call that tells their communicator"
+            graphs, "were launched by CUDA graphs, without a call that names their communicator"
         )
     if known and lone:
-        notes += _alone(lone, "have no call that tells their communicator")
+        notes += _alone(lone, "have no call that names their communicator")
     return notes
 
 

@@ -232,7 +232,7 @@ def test_a_trace_of_one_moment(tmp_path: Path) -> None:
     for asked in ({}, {"arguments": False}, {"max_size": 10**6}, {"rates": {"all": 5}}):
         convert([report], tmp_path / "cut.prv", Options(cut=CutOptions(**asked)))
         assert (tmp_path / "cut.prv").read_bytes() == (tmp_path / "whole.prv").read_bytes()
-    with pytest.raises(NothingToWrite, match="no time of the trace"):
+    with pytest.raises(NothingToWrite, match="the trace lasts only"):
         convert([report], tmp_path / "cut.prv", Options(cut=CutOptions(time="0:50%")))
 
 
@@ -357,7 +357,7 @@ def test_devices_are_rows_of_the_trace(sample: Sample, tmp_path: Path) -> None:
 
     names = read_trace(sample.prv).names["THREAD"]
     if not any("CUDA-D1." in name for name in names):
-        with pytest.raises(Nsys2prvError, match="--devices 1: no row of the trace"):
+        with pytest.raises(Nsys2prvError, match="--devices 1: there is no such GPU in the trace"):
             sample.cut(tmp_path / "cut.prv", devices=("1",))
         return
     sample.cut(tmp_path / "cut.prv", devices=("1",))
@@ -579,7 +579,7 @@ def test_what_cannot_be_asked(asked: dict, message: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "error", "message"),
     [
-        ({"time": "100s:200s"}, NothingToWrite, "no time of the trace, which lasts"),
+        ({"time": "100s:200s"}, NothingToWrite, "nothing to write: the trace lasts only"),
         ({"time": "2ns:2ns"}, NothingToWrite, "no time"),
         ({"region": "no such range"}, Nsys2prvError, "no NVTX range"),
         ({"ranks": ("77",)}, Nsys2prvError, "there are: 0, 1"),

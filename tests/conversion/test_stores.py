@@ -180,7 +180,7 @@ def test_the_same_report_twice_is_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run("-q", store, GRAPHS[1], tmp_path / "out.prv") == 1
-    assert f"{GRAPHS[1]}: holds rank1.sqlite, which {store} holds too" in error_of(capsys)
+    assert f"{GRAPHS[1]}: contains rank1.sqlite, which is in {store}, too" in error_of(capsys)
 
 
 @pytest.mark.slow

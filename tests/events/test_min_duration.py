@@ -201,7 +201,7 @@ def test_a_kinds_own_name_goes_before_groups_and_these_before_all() -> None:
     ("given", "message"),
     [
         ({"nonsense": 5}, "no such kind"),
-        ({"nvtx_marks": 5}, "points in time"),
+        ({"nvtx_marks": 5}, "have no duration"),
         ({"osrt": -1}, "no duration"),
         ({"osrt": 1 << 63}, "no duration"),
     ],

@@ -505,7 +505,7 @@ def test_sendrecv_in_rows_out_of_order_is_not_matched(tmp_path: Path) -> None:
         start for _, name, start, _ in intervals(trace, POINT_TO_POINT) if name == "MPI_Sendrecv"
     ] == [40]
     assert (
-        "MPI messages: 2 messages of MPI_Sendrecv of which the report does not tell the direction"
+        "MPI messages: 2 messages of MPI_Sendrecv whose direction the report does not tell"
         in summary.notes
     )
 

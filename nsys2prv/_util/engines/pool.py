@@ -131,6 +131,6 @@ class Pool:
             except self.lost:
                 continue
         raise Nsys2prvError(
-            f"{what(task)}: a worker process ended at it, again and again: killed, most likely for lack of memory; "
+            f"{what(task)}: worker processes were killed again and again while they worked on it, most likely for lack of memory; "
             "try -j 1"
         ) from None

@@ -53,7 +53,7 @@ def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
         for word, pair in zip(cut.ranks, wanted, strict=True):
             if not any(is_among(rank, [pair]) for rank in known):
                 raise Nsys2prvError(
-                    f"--ranks {word}: no report is of such a rank; there are: {_list_names(map(str, sorted(known)))}"
+                    f"--ranks {word}: no report has this rank; the reports have {_list_names(map(str, sorted(known)))}"
                 )
         chosen = [
             index for index, own in enumerate(ranks) if any(is_among(rank, wanted) for rank in own)
@@ -65,7 +65,7 @@ def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
         for pattern in cut.hosts:
             if not any(fnmatchcase(host, pattern) for host in hosts):
                 raise Nsys2prvError(
-                    f"--hosts {pattern}: no report is of such a host; there are: {_list_names(hosts)}"
+                    f"--hosts {pattern}: no report is from this host; the reports are from {_list_names(hosts)}"
                 )
         chosen = [
             index
@@ -76,7 +76,7 @@ def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
         ]
     if not chosen:
         raise Nsys2prvError(
-            f"none of the {len(infos)} reports is of both a rank and a host asked for"
+            "no report has one of these ranks and is from one of these hosts (--ranks, --hosts)"
         )
     return chosen
 
@@ -116,7 +116,7 @@ def choose_rows(
         return None
     if not keys:
         raise Nsys2prvError(
-            "nothing to write: no row of the trace is of the ranks and devices asked for"
+            "nothing to write: these ranks have no rows on these devices (--ranks, --devices)"
         )
     smaller = build_object_model(infos, machines, keys)
     place = np.full(model.tree.threads, -1)
@@ -198,7 +198,7 @@ def _keep_devices(
     for word in asked:
         if word not in met:
             raise Nsys2prvError(
-                f"--devices {word}: no row of the trace is of such a GPU; give its number as in the names of rows, or "
+                f"--devices {word}: there is no such GPU in the trace; give its number as in the names of rows, or "
                 f"{LEAST_UUID} characters or more of the beginning of its UUID"
             )
     return kept

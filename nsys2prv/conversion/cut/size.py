@@ -337,7 +337,7 @@ class Fitting(Struct, frozen=True):
                 return replace(self, orders=orders, done=done, left=left, bytes=size)
         share = max(0.01, 100 * self.limit / (size * MARGIN))
         raise Nsys2prvError(
-            f"--max-size: the trace would still be about {size_text(size)} after leaving out all that may be for it; "
+            f"--max-size: the trace would still be about {size_text(size)} without everything that may be left out; "
             f"cut its time as well, as in --time 0:{share:.2g}%"
         )
 
