@@ -24,6 +24,8 @@ except ImportError:  # run by itself
 PACKAGE = Path("nsys2prv")
 #: What the YAML files say, as Python, which starts twenty times as fast.
 PARSED = Path("nsys2prv/_util/shipped_data.py")
+#: The commit that a wheel was built from.
+COMMIT = Path("nsys2prv/_util/commit.txt")
 SOURCES = Path("nsys2prv/_util/native")
 MODULE = "_core"
 
@@ -61,6 +63,19 @@ def parsed(root: Path, made: Path) -> Path:
     return made
 
 
+def named_commit(root: Path, made: Path) -> Path | None:
+    """Write the commit of the checkout, for `nsys2prv --version`; None where it is not known."""
+    sys.path.insert(0, str(root))
+    try:
+        from nsys2prv._util.version import describe_commit
+    finally:
+        sys.path.remove(str(root))
+    if not (commit := describe_commit(root)):
+        return None
+    made.write_text(f"{commit}\n", encoding="utf-8")
+    return made
+
+
 class Compile(BuildHookInterface):
     """Puts both modules into a wheel, or for an editable installation beside its sources."""
 
@@ -68,6 +83,8 @@ class Compile(BuildHookInterface):
         root = Path(self.root)
         self._folder = tempfile.TemporaryDirectory()
         folder = Path(self._folder.name)
+        if version != "editable" and (commit := named_commit(root, folder / COMMIT.name)):
+            build_data["force_include"][str(commit)] = str(COMMIT)
         try:
             made = parsed(root, root / PARSED if version == "editable" else folder / PARSED.name)
             build_data["force_include"][str(made)] = str(PARSED)

@@ -77,19 +77,19 @@ communication, and a host that waits while its GPU works costs nothing.
 
 KINDS_OF_FINDINGS
 
-Findings are about the *steady state*, if there is one: all iterations without a long first one. Iterations are NVTX ranges with the same
-name but for numbers, that repeat on a thread, do not overlap, and hold most of the kernels, about as many each. There must be
-three (two if they are numbered in sequence). Without such ranges, the period in the sequence of kernels is taken. The table *Phases* shows
-start-up, steady state and shutdown.
+Findings are about the *steady state*, if there is one: all iterations except a long first one. An iteration is an NVTX range that
+repeats on a thread under the same name (numbers in it may differ). Iterations do not overlap, launch about the same number of kernels each,
+and most kernels of the job together. There must be at least three (two if they are numbered in sequence). Without such ranges, nsys2prv
+looks for a period in the sequence of kernels. The table *Phases* shows start-up, steady state and shutdown.
 
 What it takes to be reported:
 
-* **Straggler.** The rank that waits least is the late one; a rank that is only last may have been delayed by another. It must wait
-  least so often that this has a probability of less than 1 in 200 by chance, cost 2 % of the time (5 % with 4 ranks, as few
-  ranks differ anyway), and be further from the others than these are from each other. Its cost is how much longer the median of
-  the others waits. Idle time and communication that only the straggler has are in no other finding.
-* **Hiccup.** It must cost 0.5 % of the time, and be so long that noise (exponential, as great as the median and the 80th percentile of the
-  delays between collectives say) explains it in 1 of 300 jobs at most.
+* **Straggler.** The rank that waits least is the late one: a rank that is merely last may have been delayed by another. Three things
+  are required. It waits least so often that the probability of this by chance is below 1 in 200. It costs at least 2 % of the time (5 %
+  with 4 ranks, as few ranks differ anyway). And it differs more from the others than they differ from each other. Its cost is how much
+  longer the others wait than it does, in the median. Idle time and communication that only the straggler has are in no other finding.
+* **Hiccup.** It costs at least 0.5 % of the time, and is so long that noise would explain it in at most 1 of 300 jobs. Noise is taken as
+  exponential, with the median and the 80th percentile of the delays between collectives.
 
 Without NCCL payloads in the export, communicators are not known. Then GPUs whose kernels of one name always end together are taken for one
 communicator, and a wait is what a kernel lasts longer than the shortest of them.

@@ -17,7 +17,8 @@ Made from the declarations in `nsys2prv/paraver/check/rules.yaml` by `python too
 
 finds what would crash, hang or mislead Paraver in any trace, whichever program wrote it. It also reads the .pcf and .row beside the trace.
 An *error* makes Paraver or one of its tools crash, hang, refuse, lose something or show it wrongly; a *warning* misleads; a *remark* is
-good to know. For each rule it prints the first line that breaks it, and how many do. What Paraver does was found by running paramedir
+good to know. For each rule it prints the first line that breaks it, and how many do. A file that is no trace at all gets one line on
+standard error. What Paraver does was found by running paramedir
 (Paraver 4.11) or by reading its source.
 
 Records of different kinds at the same time may come in any order: Paraver sorts states, events and communications of a thread itself.

@@ -221,7 +221,7 @@ def _add_information(main: Parser, command: str) -> None:
         "--version",
         action=_Version,
         nargs=0,
-        help="print the version and, in a checkout, its commit",
+        help="print the version and the commit it was made from",
     )
 
 

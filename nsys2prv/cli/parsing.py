@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import subprocess
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, NoReturn
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.files import named_as_report
 from nsys2prv._util.text import list_some
-from nsys2prv._util.version import __version__
+from nsys2prv._util.version import COMMIT, __version__, describe_commit
 
 #: What argparse says of an option that has no value behind it.
 NO_VALUE = re.compile(r"argument (\S+): expected one argument$")
@@ -147,29 +146,13 @@ def version_text(package: Path = Path(__file__).parents[1]) -> str:
     has its pyproject.toml and .git.
     """
     checkout = package.parent
-    if not ((checkout / ".git").exists() and (checkout / "pyproject.toml").is_file()):
-        return f"nsys2prv {__version__}"
-    try:
-        told = subprocess.run(
-            [
-                "git",
-                "-C",
-                str(checkout),
-                "describe",
-                "--always",
-                "--dirty",
-                "--abbrev=12",
-                "--exclude=*",
-            ],
-            capture_output=True,
-            text=True,
-            timeout=5,
-            stdin=subprocess.DEVNULL,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return f"nsys2prv {__version__} (checkout {checkout})"
-    return f"nsys2prv {__version__} (commit {told.stdout.strip()} in {checkout})"
+    if (checkout / ".git").exists() and (checkout / "pyproject.toml").is_file():
+        commit = describe_commit(checkout)
+        where = f"commit {commit} in {checkout}" if commit else f"checkout {checkout}"
+        return f"nsys2prv {__version__} ({where})"
+    built_from = package / "_util" / COMMIT
+    commit = built_from.read_text(encoding="utf-8").strip() if built_from.is_file() else ""
+    return f"nsys2prv {__version__}" + (f" (commit {commit})" if commit else "")
 
 
 TRACES = (".prv", ".prv.gz")

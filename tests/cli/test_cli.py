@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -307,6 +308,13 @@ def test_the_version_has_the_commit_of_a_checkout(
         version_text(checkout / "nsys2prv")
         == f"nsys2prv {__version__} (commit {commit} in {checkout})"
     )
+    # A wheel has it in a file.
+    installed = tmp_path / "site-packages" / "nsys2prv"
+    (installed / "_util").mkdir(parents=True)
+    build = runpy.run_path(str(Path(__file__).parents[2] / "hatch_build.py"))
+    assert build["named_commit"](checkout, installed / "_util" / build["COMMIT"].name)
+    assert version_text(installed) == f"nsys2prv {__version__} (commit {commit})"
+    assert build["named_commit"](tmp_path, installed / "none") is None
     with pytest.raises(SystemExit):
         run("--version")
     assert capsys.readouterr().out.startswith(f"nsys2prv {__version__}")
