@@ -83,7 +83,6 @@ SCENES = (
         (
             "views/nccl_regions",
             "views/launch_latency",
-            "basics/cuda_synchronization",
             "analysis/kernels-inflight",
         ),
     ),
@@ -96,8 +95,6 @@ SCENES = (
         (
             "views/kernel_duration",
             "views/useful_time",
-            "basics/cuda_kernels",
-            "basics/nccl_kernels",
             "basics/memory_operations",
             "basics/kernel_class",
         ),
@@ -133,7 +130,6 @@ SCENES = (
         (
             "analysis/kernel_time_2dh",
             "analysis/gemm_without_tensor_cores_2dh",
-            "analysis/nccl_time_2dh",
             "analysis/memory_bytes_2dh",
         ),
     ),
@@ -168,7 +164,7 @@ SCENES = (
         ("cuda", "nccl", "osrt"),
         0.42,
         0.465,
-        ("views/states", "analysis/state_time_2dh"),
+        ("analysis/state_time_2dh",),
         {"states": True},
     ),
     Scene(
@@ -187,7 +183,7 @@ SCENES = (
         1,
         ("basics/thread_states", "analysis/cpu_samples_2dh"),
     ),
-    Scene("machine", 2, ("openmp",), 0.885, 0.92, ("basics/openmp", "analysis/openmp_time_2dh")),
+    Scene("machine", 2, ("openmp",), 0.885, 0.92, ("basics/openmp",)),
     Scene("machine", 2, ("openacc",), 0.893, 0.905, ("basics/openacc_constructs",)),
     Scene("machine", 2, ("memory_usage",), 0.4, 1, ("views/gpu_memory_usage",)),
 )

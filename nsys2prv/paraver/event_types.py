@@ -20,6 +20,8 @@ MOST_ZEROS = 6
 #: of BSC declares them beside every kernel.
 ON_GPU = frozenset(("cuda_kernel", "cuda_graph"))
 BESIDE_IT = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
+#: The event type whose labels name what views compute, whatever kernels a trace has.
+NAMES_OF_VIEWS = ("cuda_kernel", "tensor_cores")
 
 
 def event_types(
@@ -33,13 +35,13 @@ def event_types(
     """
     types = {event_type.code: event_type for event_type in counters}
     fields = [field for layout in layouts for field in catalogue().layouts[layout].fields]
-    if not ON_GPU.isdisjoint(layouts):
-        fields += [
-            field
-            for layout, name in BESIDE_IT
-            for field in catalogue().layouts[layout].fields
-            if field.name == name
-        ]
+    beside = [*BESIDE_IT] if not ON_GPU.isdisjoint(layouts) else []
+    fields += [
+        field
+        for layout, name in (*beside, NAMES_OF_VIEWS)
+        for field in catalogue().layouts[layout].fields
+        if field.name == name
+    ]
     for field in fields:
         for event_type in _types_of(field, values, domains):
             types.setdefault(event_type.code, event_type)

@@ -151,7 +151,8 @@ def test_overlap(answers: Answers, tasks: list[list[Work]]) -> None:
         assert shown == list(zip(alone, both, strict=True))
         if view.startswith("nccl"):
             shares = [
-                row.get("Overlapped", 0) for row in answers.by_row("analysis/nccl-overlap-2dh.cfg")
+                row.get("Overlapped", 0)
+                for row in answers.by_row("extra/analysis/nccl-overlap-2dh.cfg")
             ]
             assert shares == pytest.approx(
                 [
@@ -175,22 +176,35 @@ def test_overlap_as_a_share_of_communication(answers: Answers, tasks: list[list[
     ] == pytest.approx(expected, rel=CLOSE)
 
 
-def test_gaps_by_digits(answers: Answers, tasks: list[list[Work]]) -> None:
+#: Digits of a gap's length in ns -> how a view calls it, and what is added to them for it.
+LENGTHS = {
+    1: "Below 10 ns",
+    2: "10 to 100 ns",
+    3: "100 ns to 1 us",
+    4: "1 to 10 us",
+    5: "10 to 100 us",
+    6: "100 us to 1 ms",
+    7: "1 to 10 ms",
+    8: "10 to 100 ms",
+    9: "100 ms to 1 s",
+}
+OF_LENGTHS = 1_000_100
+
+
+def test_gaps_by_length(answers: Answers, tasks: list[list[Work]]) -> None:
     bursts = [lasting for lasting, value in answers.bursts("analysis/gpu-gaps.cfg") if value]
     within = [later[0] - before[1] for task in tasks for before, later in pairwise(union(task))]
     assert not Counter(within) - Counter(map(int, bursts))
     times: dict[str, float] = defaultdict(float)
     for gap in bursts:
-        times[str(len(str(int(gap))))] += gap
+        times[LENGTHS[len(str(int(gap)))]] += gap
     drawn: dict[float, float] = defaultdict(float)
-    for lasting, digits in answers.bursts("views/idle_gaps.cfg"):
-        drawn[digits] += lasting
-    assert {str(int(digits)): time for digits, time in drawn.items() if digits} == times
-    found = answers.columns("analysis/gpu-gaps-time_2dh.cfg")
-    assert {digits: time for digits, time in found.items() if time} == times
-    counts = answers.columns("extra/analysis/gpu-gaps-count_2dh.cfg")
-    assert {digits: count for digits, count in counts.items() if count} == Counter(
-        str(len(str(int(gap)))) for gap in bursts
+    for lasting, code in answers.bursts("views/idle_gaps.cfg"):
+        drawn[code] += lasting
+    assert {LENGTHS[int(code) - OF_LENGTHS]: time for code, time in drawn.items() if code} == times
+    assert _nonzero(answers.columns("analysis/gpu-gaps-time_2dh.cfg")) == times
+    assert _nonzero(answers.columns("extra/analysis/gpu-gaps-count_2dh.cfg")) == Counter(
+        LENGTHS[len(str(int(gap)))] for gap in bursts
     )
 
 
@@ -211,10 +225,10 @@ def _nonzero(columns: dict[str, float]) -> dict[str, float]:
 @pytest.mark.parametrize(
     ("code", "time", "calls"),
     [
-        (CLASS, "kernel-class-time_2dh", None),
-        (TENSOR, "tensor_cores_time_2dh", None),
-        (GEMM, "gemm_time_2dh", "gemm_calls_2dh"),
-        (NCCL, "nccl_time_2dh", "nccl_calls_2dh"),
+        (CLASS, "analysis/kernel-class-time_2dh", None),
+        (TENSOR, "extra/analysis/tensor_cores_time_2dh", None),
+        (GEMM, "extra/analysis/gemm_time_2dh", "extra/analysis/gemm_calls_2dh"),
+        (NCCL, "extra/analysis/nccl_time_2dh", "analysis/nccl_calls_2dh"),
     ],
 )
 def test_kernels_by_what_is_told_of_them(
@@ -223,11 +237,11 @@ def test_kernels_by_what_is_told_of_them(
     found = _by_value(answers, code)
     ((count,),) = {(len(answers.sql("SELECT 1 FROM CUPTI_ACTIVITY_KIND_KERNEL")),)}
     assert code not in (CLASS, TENSOR) or sum(map(len, found.values())) == count
-    assert _nonzero(answers.columns(f"analysis/{time}.cfg")) == {
+    assert _nonzero(answers.columns(f"{time}.cfg")) == {
         name: sum(one.end - one.begin for one in each) for name, each in found.items()
     }
     if calls:
-        assert _nonzero(answers.columns(f"analysis/{calls}.cfg")) == {
+        assert _nonzero(answers.columns(f"{calls}.cfg")) == {
             name: len(each) for name, each in found.items()
         }
 
@@ -415,7 +429,7 @@ def test_calls_of_the_system(answers: Answers) -> None:
     assert _nonzero(answers.columns("extra/analysis/osrt_calls_2dh.cfg")) == Counter(
         name for *_, name in calls[False]
     )
-    assert _nonzero(answers.columns("analysis/osrt_time_2dh.cfg")) == innermost(calls[False])
+    assert _nonzero(answers.columns("extra/analysis/osrt_time_2dh.cfg")) == innermost(calls[False])
     assert _nonzero(answers.columns("extra/analysis/pthread_time_2dh.cfg")) == innermost(
         calls[True]
     )

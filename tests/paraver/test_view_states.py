@@ -64,7 +64,7 @@ def test_other_views_are_the_same_without_states(tmp_path: Path) -> None:
     _, without = said(tmp_path, tmp_path / "trace.prv", with_states.present)
     assert set(without) == set(with_states.tables)
     assert {view for view, text in without.items() if text != with_states.tables[view]} == {
-        "views/states.cfg",
+        "extra/views/states.cfg",
         "analysis/state_time_2dh.cfg",
         "extra/analysis/state_share_2dh.cfg",
     }

@@ -335,7 +335,7 @@ def test_lines_of_messages_are_told_by_the_tags_they_do_not_have() -> None:
 
 def test_nvtx_views_show_all_domains() -> None:
     for layout, paths in {
-        "nvtx_mark": ("views/nvtx_marks.cfg",),
+        "nvtx_mark": ("extra/views/nvtx_marks.cfg",),
         "nvtx_pushpop": (
             "views/nvtx_ranges.cfg",
             "analysis/nvtx_time_2dh.cfg",
@@ -520,7 +520,7 @@ def test_views_ask_only_when_nothing_of_theirs_is_there() -> None:
         == "an event of the view is missing"
     )
     assert reason_to_ask(BY_PATH["model/relevant_streams.cfg"].cfg, {NCCL}) == ""
-    for view in ("analysis/nccl-exposed-2dh.cfg", "analysis/nccl-overlap-2dh.cfg"):
+    for view in ("analysis/nccl-exposed-2dh.cfg", "extra/analysis/nccl-overlap-2dh.cfg"):
         assert (
             reason_to_ask(BY_PATH[view].cfg, {NCCL})
             == reason_to_ask(BY_PATH[view].cfg, {NCCL, KERNEL, 63000061})

@@ -216,10 +216,10 @@ def _why(
 
 
 def test_views_need_their_events() -> None:
-    assert _why("basics/cuda_kernels.cfg", {KERNEL}) == ""
-    assert _why("basics/cuda_kernels.cfg", {NCCL}) == f"no kernel ({KERNEL})"
+    assert _why("extra/basics/cuda_kernels.cfg", {KERNEL}) == ""
+    assert _why("extra/basics/cuda_kernels.cfg", {NCCL}) == f"no kernel ({KERNEL})"
     assert (
-        _why("basics/cuda_kernels.cfg", {KERNEL}, filled=set())
+        _why("extra/basics/cuda_kernels.cfg", {KERNEL}, filled=set())
         == f"nothing but 0 in kernel ({KERNEL})"
     )
     assert _why("views/cuda_activities.cfg", {GRAPH}) == ""
@@ -306,7 +306,7 @@ def test_views_of_lines_need_lines_of_their_tag() -> None:
 
 @pytest.mark.parametrize(
     "view",
-    ["views/states.cfg", "analysis/state_time_2dh.cfg", "extra/analysis/state_share_2dh.cfg"],
+    ["extra/views/states.cfg", "analysis/state_time_2dh.cfg", "extra/analysis/state_share_2dh.cfg"],
 )
 def test_views_of_states_need_states(view: str) -> None:
     assert _why(view, {KERNEL}) == "no states"
@@ -470,7 +470,7 @@ def test_views_written_for_a_trace_name_its_event_types_alone(tmp_path: Path) ->
     assert replace(narrow, windows=narrow.windows[1:]) == replace(
         VIEWS["views/nvtx_ranges.cfg"].cfg, windows=narrow.windows[1:]
     )
-    for unchanged in ("views/nvtx_marks.cfg", "views/cuda_activities.cfg"):
+    for unchanged in ("extra/views/nvtx_marks.cfg", "views/cuda_activities.cfg"):
         assert (tmp_path / "views" / unchanged).read_text() == VIEWS[unchanged].text
 
 
@@ -636,7 +636,7 @@ def test_workspaces_of_what_few_traces_have_are_not_offered_on_others(
 
 
 def test_names_are_written_as_xml_and_not_twice() -> None:
-    kernels = VIEWS["basics/cuda_kernels.cfg"]
+    kernels = VIEWS["extra/basics/cuda_kernels.cfg"]
     odd = workspace_text(Workspace("a & b", (1,), (replace(kernels, title="1 < 2"),)))
     space = ElementTree.fromstring(odd.split("=============")[0]).find("workspace")
     assert (space.findtext("name"), space.findtext("hintCFGs/item/second")) == ("a & b", "1 < 2")

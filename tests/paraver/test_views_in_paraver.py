@@ -167,7 +167,7 @@ def test_memory_operations_by_kind(answers: Answers) -> None:
     assert _cells(answers.columns("analysis/memory_bytes_2dh.cfg")) == _sorted_sums(
         (row[1], row[2]) for row in rows
     )
-    assert _cells(answers.columns("analysis/memory_time_2dh.cfg")) == _sorted_sums(
+    assert _cells(answers.columns("extra/analysis/memory_time_2dh.cfg")) == _sorted_sums(
         (row[1], row[3]) for row in rows
     )
     assert _cells(answers.columns("extra/analysis/memory_calls_2dh.cfg")) == _sorted_sums(

@@ -225,7 +225,7 @@ def _exposed(job: JobRanks) -> Iterator[Finding]:
         (),
         tuple(evidence),
         "start collectives earlier so that computation hides them, make fewer and larger ones, or move less",
-        ("nccl-exposed-2dh", "nccl-overlap-2dh"),
+        ("nccl-exposed-2dh",),
     )
 
 
@@ -240,7 +240,7 @@ def _copies(job: JobRanks) -> Iterator[Finding]:
             (),
             (_of_each(job, "memory"),),
             "copy asynchronously from pinned memory on a separate stream, at the same time as kernels",
-            ("memory_time_2dh",),
+            ("memory_bytes_2dh",),
         )
 
 
