@@ -20,8 +20,20 @@ MOST_ZEROS = 6
 #: of BSC declares them beside every kernel.
 ON_GPU = frozenset(("cuda_kernel", "cuda_graph"))
 BESIDE_IT = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
-#: The event type whose labels name what views compute, whatever kernels a trace has.
+#: The event type whose labels name what views compute, and the layouts from which they do: it is
+#: declared with these even where a trace has no kernels.
 NAMES_OF_VIEWS = ("cuda_kernel", "tensor_cores")
+COMPUTED_FROM = ON_GPU | {
+    "cuda_api",
+    "memory_operation",
+    "nccl_kernel",
+    "mpi_point_to_point",
+    "mpi_collective",
+    "mpi_other",
+    "mpi_one_sided",
+    "mpi_io",
+    "device_state",
+}
 
 
 def event_types(
@@ -35,10 +47,11 @@ def event_types(
     """
     types = {event_type.code: event_type for event_type in counters}
     fields = [field for layout in layouts for field in catalogue().layouts[layout].fields]
-    beside = [*BESIDE_IT] if not ON_GPU.isdisjoint(layouts) else []
+    beside = [] if ON_GPU.isdisjoint(layouts) else [*BESIDE_IT]
+    beside += [] if COMPUTED_FROM.isdisjoint(layouts) else [NAMES_OF_VIEWS]
     fields += [
         field
-        for layout, name in (*beside, NAMES_OF_VIEWS)
+        for layout, name in beside
         for field in catalogue().layouts[layout].fields
         if field.name == name
     ]

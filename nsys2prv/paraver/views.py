@@ -62,20 +62,23 @@ def copy_to(target: Path, trace: Path | None = None) -> tuple[list[str], list[st
     returns what was written.
 
     trace: the one that they are for. Long lists of event types then name those alone that it has,
-    for Paraver compares every event with each type of a list, and windows open as high as its rows
-    need.
+    for Paraver compares every event with each type of a list, tables have those rows alone that
+    show something, and windows open as high as their rows need.
     """
     from nsys2prv.paraver.cfg.catalogue import FILE, load
     from nsys2prv.paraver.cfg.contents import scan_contents
+    from nsys2prv.paraver.cfg.fits import remove_empty_rows
     from nsys2prv.paraver.cfg.model import narrow_types
+    from nsys2prv.paraver.cfg.row_contents import scan_rows
     from nsys2prv.paraver.cfg.writer import cfg_text
 
-    held = scan_contents(trace).types if trace else None
-    rows = _rows_by_level(trace) if trace else {}
-    texts = {
-        view.path: view.text if held is None else cfg_text(narrow_types(view.cfg, held), rows)
-        for view in load(folder() / FILE)
-    }
+    texts = {view.path: view.text for view in load(folder() / FILE)}
+    if trace:
+        held, by_row, rows = scan_contents(trace), scan_rows(trace), _rows_by_level(trace)
+        texts = {
+            view.path: cfg_text(remove_empty_rows(narrow_types(view.cfg, held.types), by_row), rows)
+            for view in load(folder() / FILE)
+        }
     spaces = {f"{WORKSPACES}/{name}": text for name, text in workspaces().items()}
     try:
         for name, text in (texts | spaces).items():

@@ -334,7 +334,7 @@ def test_tables_of_physical_gpus(answers: Answers, job: SharedGpus) -> None:
     alone = [int(np.isin(bits, (1, 2, 3)).sum()) for bits in job.doing.values()]
     both = [int(np.isin(bits, (5, 6, 7)).sum()) for bits in job.doing.values()]
     assert [row for row in answers.by_row("model/physical_gpu_overlap_2dh.cfg") if row] == [
-        {"1": first, "2": second} for first, second in zip(alone, both, strict=True)
+        {"Exposed": first, "Overlapped": second} for first, second in zip(alone, both, strict=True)
     ]
 
 

@@ -54,13 +54,13 @@ def scan_contents(path: Path) -> Contents:
     if path.exists() and not path.is_file():
         raise Nsys2prvError(f"{path}: is not a regular file; give the name of a trace")
     try:
-        with _opened(path) as file:
+        with opened(path) as file:
             if file.read(len(MAGIC)) != MAGIC:
                 raise Nsys2prvError(
                     f"{path}: not a Paraver trace: it does not begin with {MAGIC.decode()}"
                 )
             file.readline(LONGEST_LINE)
-            for block in _blocks(file, path):
+            for block in whole_lines(file, path):
                 for found, more in zip((pairs, tags, states), _of_block(block), strict=True):
                     found.update(more.tolist())
     except (EOFError, gzip.BadGzipFile, igzip_lib.IsalError) as error:
@@ -77,11 +77,11 @@ def scan_contents(path: Path) -> Contents:
     )
 
 
-def _opened(path: Path) -> BinaryIO:
+def opened(path: Path) -> BinaryIO:
     return igzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
-def _blocks(file: BinaryIO, path: Path) -> Iterator[np.ndarray]:
+def whole_lines(file: BinaryIO, path: Path) -> Iterator[np.ndarray]:
     """Yield whole lines, as bytes, of about BLOCK each."""
     rest = b""
     while more := file.read(BLOCK):
@@ -117,11 +117,11 @@ def _of_block(block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     pairs = (fields[events] - FIRST_TYPE) // 2
     before = np.cumsum(pairs) - pairs
     places = np.repeat(first[events] + FIRST_TYPE - 2 * before, pairs) + 2 * np.arange(pairs.sum())
-    values = _small(block, ends[places] + 1, ends[places + 1])
+    values = small_values(block, ends[places] + 1, ends[places + 1])
     return _distinct(block, ends[places - 1] + 1, ends[places], DIGITS, values), tags, states
 
 
-def _small(block: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
+def small_values(block: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """Return the number in each block[begin:end]; LARGE for one that is not below it."""
     first, second = (
         block.take(begins + place, mode="clip") - np.uint8(ZERO) for place in range(VALUE_DIGITS)

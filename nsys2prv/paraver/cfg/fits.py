@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv.paraver.cfg.contents import LARGE, Contents
 from nsys2prv.paraver.cfg.grammar import (
@@ -17,10 +18,13 @@ from nsys2prv.paraver.cfg.grammar import (
     COMPOSES,
     OF_COMMUNICATIONS,
     OF_STATES,
+    PROCESS_LEVELS,
     SELECTED,
 )
 from nsys2prv.paraver.cfg.model import Cfg, Composed, Filter, Function, Histogram, Single, Window
 
+#: Values from here on are names that views give to what they compute.
+NAMED_BY_VIEWS = 1_000_001
 #: More types than this are told by the first and the last.
 NAMED = 3
 #: Functions that tell of the row, whatever its records; and those to which an event of value 0 is
@@ -75,6 +79,37 @@ def why_empty(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> str:
         windows.of_timelines() if cfg.histogram is None else windows.of_table(cfg.histogram)
     )
     return "; ".join(dict.fromkeys(reasons))
+
+
+def remove_empty_rows(cfg: Cfg, rows: Mapping[str, Sequence[Contents]]) -> Cfg:
+    """Return the view with those rows of its table alone that show something; rows: level ->
+    contents of each of its rows.
+
+    A table stays as it is if its columns are given and tell more than names of the view's own, or
+    if one of its windows tells of more than a row.
+    """
+    table = cfg.histogram
+    if (
+        table is None
+        or table.zero
+        or table.statistic in COMMUNICATION_STATISTICS
+        or 0 <= (table.columns.first or NAMED_BY_VIEWS) < NAMED_BY_VIEWS
+    ):
+        return cfg
+    level = cfg.windows[table.control - 1].level
+    if any(
+        window.level not in PROCESS_LEVELS
+        or PROCESS_LEVELS.index(window.level) < PROCESS_LEVELS.index(level)
+        for window in cfg.windows
+        if level in rows
+    ):
+        return cfg
+    held = rows.get(level, ())
+    shown = {contents: not why_empty(cfg, contents, {}) for contents in set(held)}
+    chosen = tuple(number for number, contents in enumerate(held) if shown[contents])
+    if len(chosen) in (0, len(held)):
+        return cfg
+    return replace(cfg, histogram=replace(table, rows=chosen))
 
 
 class _Windows(Struct, frozen=True):

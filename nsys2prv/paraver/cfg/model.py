@@ -104,7 +104,7 @@ class Columns(Struct, frozen=True):
 class Histogram(Struct, frozen=True):
     """A table of the windows `control` (its values are the columns), `data` and, in 3D, `planes`.
     zero: a column for 0. sort: the columns come by their totals, the greatest first, instead of by
-    their values.
+    their values. rows: those shown (from 0), where the columns follow from their values; None: all.
     """
 
     title: str
@@ -115,6 +115,7 @@ class Histogram(Struct, frozen=True):
     zero: bool = False
     planes: int | None = None
     sort: bool = False
+    rows: tuple[int, ...] | None = None
 
 
 class Cfg(Struct, frozen=True):

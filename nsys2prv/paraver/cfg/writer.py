@@ -209,6 +209,7 @@ def _functions(window: Window, places: Iterable[str], conditions: dict[str, Filt
 
 def _histogram(histogram: Histogram, rows: int) -> list[str]:
     """Return lines of a table; `rows` is 0 where their number is not known."""
+    rows = rows if histogram.rows is None else len(histogram.rows)
     columns = histogram.columns
     first, last = (
         (0.0, 1.0)
@@ -241,7 +242,7 @@ def _histogram(histogram: Histogram, rows: int) -> list[str]:
         ("SortCriteria", "Total"),
         ("SortReverse", "False"),
         ("AnalysisLimits", "Alltrace"),
-        ("ComputeYScale", _capital(columns.first is None)),
+        ("ComputeYScale", _capital(columns.first is None or histogram.rows is not None)),
         ("ComputeYScaleZero", _capital(histogram.zero)),
         ("Minimum", number_text(first)),
         ("Maximum", number_text(last)),
@@ -251,7 +252,7 @@ def _histogram(histogram: Histogram, rows: int) -> list[str]:
         ("ComputeGradient", "True"),
         ("MinimumGradient", "0"),
         ("MaximumGradient", "1"),
-        ("Objects", "All"),
+        ("Objects", "All" if histogram.rows is None else ",".join(map(str, histogram.rows))),
         ("DrawModeObjects", "draw_maximum"),
         ("DrawModeColumns", "draw_maximum"),
         ("PixelSize", "1"),

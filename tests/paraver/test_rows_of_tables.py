@@ -1,0 +1,151 @@
+"""Tables that are written for a trace have the rows that show something, and no others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections import defaultdict
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from tools.paramedir import PARAMEDIR
+from tools.view_answers import MADE, SAMPLES, VIEWS, ask, needs_paraver
+
+from nsys2prv.cli.main import main
+from nsys2prv.paraver.cfg.contents import LARGE
+from nsys2prv.paraver.cfg.row_contents import scan_rows
+from nsys2prv.paraver.views import copy_to
+
+ROOT = Path(__file__).parents[2]
+#: Tables of when a device does nothing; those of hosts' network devices never do.
+OF_GAPS = ("analysis/gpu-gaps-time_2dh.cfg", "extra/analysis/gpu-gaps-count_2dh.cfg")
+KERNEL, CLASS, API, METRIC = 63000006, 63000060, 63000000, 9403
+#: Two tasks of three threads and one of two: a thread, a stream with kernels and one without; in the
+#: third a thread and the samples of a GPU.
+TRACE = f"""#Paraver (01/01/2026 at 00:00):100_ns:1(8):1:3(3:1,3:1,2:1)
+2:1:1:1:1:0:{API}:1
+2:2:1:1:2:10:{KERNEL}:4000:{CLASS}:3
+2:2:1:1:2:20:{KERNEL}:0:{CLASS}:0
+2:5:1:2:2:30:{KERNEL}:4000:{CLASS}:1
+3:1:1:1:1:10:10:2:1:1:2:20:20:0:55001
+1:4:1:2:1:0:100:2
+2:5:1:2:2:40:{KERNEL}:0:{CLASS}:0
+2:8:1:3:2:40:{METRIC}:7
+2:8:1:4:2:40:{METRIC}:7
+2:8:1:3:3:40:{METRIC}:7
+2:8:2:1:1:40:{METRIC}:7
+"""
+
+
+def test_contents_are_told_by_row(tmp_path: Path) -> None:
+    path = tmp_path / "t.prv"
+    path.write_text(TRACE)
+    rows = scan_rows(path)
+    assert [sorted(row.types) for row in rows["thread"]] == [
+        [API],
+        [KERNEL, CLASS],
+        [],
+        [],
+        [KERNEL, CLASS],
+        [],
+        [],
+        [METRIC],
+    ]
+    assert [sorted(row.types) for row in rows["task"]] == [
+        [API, KERNEL, CLASS],
+        [KERNEL, CLASS],
+        [METRIC],
+    ]
+    assert [sorted(row.states) for row in rows["task"]] == [[], [2], []]
+    assert rows["thread"][1].values == {(KERNEL, LARGE), (KERNEL, 0), (CLASS, 3), (CLASS, 0)}
+    assert rows["thread"][1].filled == {KERNEL, CLASS}
+    assert {row.tags for row in chain(*rows.values())} == {frozenset({55001})}
+
+
+def test_a_trace_with_a_damaged_header_keeps_all_rows(tmp_path: Path) -> None:
+    path = tmp_path / "t.prv"
+    path.write_text(TRACE.replace("3(3:1,3:1,2:1)", "3(3:1"))
+    assert scan_rows(path) == {}
+    assert main(["cfgs", "--for", str(path), str(tmp_path / "views")]) == 0
+    text = (tmp_path / "views" / "analysis" / "kernel_time_2dh.cfg").read_text()
+    assert "Analyzer2D.Objects: All" in text
+
+
+@pytest.mark.parametrize(
+    ("view", "rows"),
+    [
+        ("analysis/kernel_time_2dh", "1,4"),
+        ("analysis/api_time_2dh", "0"),
+        ("model/GPU_LB", "0,1"),
+        ("analysis/gpu_active", "0,1"),
+        ("model/Device_State", "0,1"),
+        # Values of kernels' classes are told by row, too.
+        ("analysis/kernel-class-time_2dh", "1,4"),
+        # Of all of the trace, of lines, of states with a column for 0, and of what the trace lacks.
+        ("model/device_load_balance", "All"),
+        ("extra/analysis/nccl_traffic_2dh", "All"),
+        ("analysis/state_time_2dh", "All"),
+        ("analysis/nccl_time_2dh", "All"),
+    ],
+)
+def test_tables_written_for_a_trace_have_rows_with_data(
+    view: str, rows: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "t.prv"
+    path.write_text(TRACE)
+    copy_to(tmp_path / "views", path)
+    found = [*(tmp_path / "views").rglob(f"{view.rpartition('/')[2]}.cfg")]
+    text = found[0].read_text()
+    assert f"\nAnalyzer2D.Objects: {rows}\n" in text
+    # Without a range of its own: paramedir names rows wrongly where there are both.
+    assert rows == "All" or "\nAnalyzer2D.ComputeYScale: True\n" in text
+
+
+@needs_paraver
+@pytest.mark.slow
+@pytest.mark.parametrize("sample", [*SAMPLES, *MADE])
+def test_rows_that_are_left_out_are_empty_and_the_others_have_their_figures(
+    sample: str, tmp_path: Path
+) -> None:
+    """Of every table on every sample, by Paraver itself."""
+    answers = ask(sample)
+    copy_to(tmp_path / "views", answers.path)
+    chosen = {
+        view.path: tmp_path / f"table{number:03d}"
+        for number, view in enumerate(VIEWS)
+        if view.path in answers.tables
+        and "Analyzer2D.Objects: All" not in (tmp_path / "views" / view.path).read_text()
+        and view.cfg.histogram
+    }
+    words = [word for view, table in chosen.items() for word in (tmp_path / "views" / view, table)]
+    subprocess.run(
+        [str(PARAMEDIR), "-npr", str(answers.path), *map(str, words)],
+        env={**os.environ, "HOME": str(tmp_path)},
+        stdout=subprocess.DEVNULL,
+        check=True,
+        timeout=600,
+    )
+    assert chosen
+    for view, table in chosen.items():
+        (tmp_path / "whole").write_text(answers.tables[view])
+        whole = _cells(tmp_path / "whole")
+        if view in OF_GAPS:
+            whole = {place: cells for place, cells in whole.items() if "devices of" not in place[0]}
+        assert _cells(table) == whole, view
+
+
+def _cells(path: Path) -> dict[tuple[str, str], list[str]]:
+    """Row and column -> the cells that are not 0, of all planes; rows may share a name."""
+    found = defaultdict(list)
+    columns: list[str] = []
+    for line in path.read_text(errors="replace").splitlines():
+        name, *cells = line.split("\t")
+        if name in ("Total", "Average", "Maximum", "Minimum", "StDev", "Avg/Max"):
+            continue
+        if not name and cells:
+            columns = cells
+        for column, cell in zip(columns, cells, strict=False):
+            if name and cell and float(cell):
+                found[name, column].append(cell)
+    return dict(found)
