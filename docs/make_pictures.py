@@ -26,6 +26,7 @@ import numpy as np
 from PIL import Image
 
 from nsys2prv import Options, convert
+from nsys2prv.paraver.views import copy_to
 
 ROOT = Path(__file__).parent.parent
 PICTURES = ROOT / "docs" / "views"
@@ -205,6 +206,7 @@ def main(wanted: list[str]) -> int:
                 : scene.ranks
             ]
             convert(reports, trace, Options(kinds=scene.kinds, jobs=1, quiet=True, **scene.more))
+            copy_to(folder / trace.stem, trace)
             home = _home(folder, trace, ROOT / "cfgs" / f"{views[0]}.cfg")
             for view in views:
                 picture = PICTURES / f"{view}.png"
@@ -237,10 +239,11 @@ def _home(folder: Path, trace: Path, view: Path) -> dict[str, str]:
 def _draw(
     folder: Path, environment: dict[str, str], trace: Path, view: str, scene: Scene
 ) -> Image.Image:
-    text = (ROOT / "cfgs" / f"{view}.cfg").read_text()
+    text = (folder / trace.stem / f"{view}.cfg").read_text()
     table = "Analyzer2D.Name" in text
     level = re.findall(r"^window_level (\w+)", text, re.M)[-1]
-    rows = _rows(trace, level)
+    chosen = re.search(r"^Analyzer2D.Objects: (\d.*)$", text, re.M)
+    rows = len(chosen[1].split(",")) if chosen else _rows(trace, level)
     width, height = (
         (TABLE_WIDTH, TOOLBAR + HEADER + CELL * rows + BELOW)
         if table

@@ -17,6 +17,7 @@ import yaml
 from make_views import files_of, stray, table_path
 from msgspec.structs import replace
 
+from nsys2prv import Options, convert
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import (
     FIRST_HASHED_DOMAIN,
@@ -528,3 +529,26 @@ def test_views_ask_only_when_nothing_of_theirs_is_there() -> None:
         )
         assert reason_to_ask(BY_PATH[view].cfg, {KERNEL, MEMORY, 63000061})
     assert reason_to_ask(BY_PATH["extra/analysis/memory-overlap-2dh.cfg"].cfg, {KERNEL, 63000061})
+
+
+def test_columns_that_views_compute_have_names_whatever_a_trace_holds(tmp_path: Path) -> None:
+    """Labels are those of an event type; Paraver takes them from the .pcf though no kernel was
+    traced.
+    """
+    (labels,) = (
+        field.values.labels
+        for field in catalogue().layouts["cuda_kernel"].fields
+        if field.name == "tensor_cores"
+    )
+    named = dict(labels)
+    for view in VIEWS:
+        if view.cfg.histogram and (first := view.cfg.histogram.columns.first or 0) > 1_000_000:
+            last = view.cfg.histogram.columns.last
+            assert {int(first), int(last)} <= named.keys(), view.path
+        # A column of 0 and 1 would be headed 1.
+        assert not view.cfg.histogram or view.cfg.histogram.columns != Columns(1, 1, 1), view.path
+    reports = sorted((ROOT / "sample_reports" / "cluster").glob("*.sqlite"))
+    convert(reports, tmp_path / "mpi.prv", Options(kinds=("mpi",), jobs=1, quiet=True))
+    text = (tmp_path / "mpi.pcf").read_text()
+    assert "\n1000033 Outside MPI\n" in text
+    assert str(KERNEL) not in text

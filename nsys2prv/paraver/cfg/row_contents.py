@@ -23,7 +23,7 @@ from nsys2prv.paraver.cfg.contents import (
     small_values,
     whole_lines,
 )
-from nsys2prv.paraver.check.findings import Findings
+from nsys2prv.paraver.check import Findings
 from nsys2prv.paraver.check.header import Header, read_header
 
 #: Fields of a record: the application, the task and the thread.
