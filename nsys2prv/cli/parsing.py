@@ -136,8 +136,8 @@ class Group:
         """
         if self._command not in commands:
             settings["help"] = argparse.SUPPRESS
-            other = f"nsys2prv {commands[-1]}" if commands[-1] else "nsys2prv itself"
-            self._parser.elsewhere |= dict.fromkeys(names, f"give it to {other}")
+            told = f"give it to nsys2prv {commands[-1] or 'itself'}"
+            self._parser.elsewhere |= dict.fromkeys(names, told)
         self._group.add_argument(*names, **settings)
 
 
