@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
+from nsys2prv._util.columns import is_sorted
 from nsys2prv._util.native import core
 
 
@@ -168,12 +169,23 @@ def _distinct(ordered: np.ndarray) -> np.ndarray:
 
 def time_by_count(begin: np.ndarray, end: np.ndarray, inside: Spans) -> dict[int, int]:
     """For how long, within a set, how many of the intervals are open: count -> ns, counts from 1."""
+    if not len(inside):
+        return {}
     times, counts = concurrency(begin, end)
     if len(times) < 2:
         return {}
     lengths = inside.within(times[:-1], times[1:])
     total = np.bincount(counts[:-1], lengths)
     return {count: int(total[count]) for count in range(1, len(total)) if total[count]}
+
+
+def by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
+    """Return the order of rows by thread, then by time: of rows that are by time already, and of
+    few threads, without comparing any.
+    """
+    if not is_sorted(time) or thread.max(initial=0) >= 1 << 16 or thread.min(initial=0) < 0:
+        return np.lexsort((time, thread))
+    return np.argsort(thread.astype(np.uint16), kind="stable")
 
 
 def parents(
@@ -191,11 +203,10 @@ def parents(
     starts = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))
     group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, count)))
     # Ends of a thread that lie at or before a begin: counted by merging both, thread by thread.
-    order = np.lexsort((end, group))
     ends_before = np.empty(count, np.int64)
     for first, last in zip(starts.tolist(), np.append(starts[1:], count).tolist(), strict=True):
         ends_before[first:last] = np.searchsorted(
-            end[order[first:last]], begin[first:last], "right"
+            np.sort(end[first:last]), begin[first:last], "right"
         )
     depth = np.arange(count) - starts[group] - ends_before
     parent = np.full(count, -1, np.int64)

@@ -94,7 +94,7 @@ def _measured(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
     for name, label in METRICS.items():
         if label in samples.metrics:
             held = steps(samples, samples.metrics.index(label))
-            values, known = held.integral(begin, end), held.known(begin, end)
+            values, known = held.within(begin, end)
         else:
             values, known = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
         columns |= {f"{name}_sum": pl.Series(values), f"{name}_known": pl.Series(known)}

@@ -29,21 +29,24 @@ class Steps(Struct, frozen=True):
     values: np.ndarray
     told: np.ndarray
 
-    def integral(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Value times ns over what is known of each [begin, end)."""
-        return self._sums(end, self.values) - self._sums(begin, self.values)
+    def within(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return of each [begin, end) the value times ns over what is known of it, and how many ns
+        that are.
+        """
+        last, first = self._sums(end), self._sums(begin)
+        return last[0] - first[0], np.rint(last[1] - first[1]).astype(np.int64)
 
-    def known(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """Return how many ns of each [begin, end) are known."""
-        return np.rint(self._sums(end, self.told) - self._sums(begin, self.told)).astype(np.int64)
-
-    def _sums(self, times: np.ndarray, values: np.ndarray) -> np.ndarray:
+    def _sums(self, times: np.ndarray) -> list[np.ndarray]:
+        """Return the integrals of the values, and of what is known, up to each time."""
         if len(self.edges) < 2:
-            return np.zeros(np.shape(times))
-        before = np.concatenate([[0.0], np.cumsum(values * np.diff(self.edges))])
+            return [np.zeros(np.shape(times))] * 2
         times = np.clip(times, self.edges[0], self.edges[-1])
-        index = np.minimum(np.searchsorted(self.edges, times, "right") - 1, len(values) - 1)
-        return before[index] + values[index] * (times - self.edges[index])
+        index = np.minimum(np.searchsorted(self.edges, times, "right") - 1, len(self.values) - 1)
+        since, lengths = times - self.edges[index], np.diff(self.edges)
+        return [
+            np.concatenate([[0.0], np.cumsum(values * lengths)])[index] + values[index] * since
+            for values in (self.values, self.told)
+        ]
 
 
 def steps(samples: Samples, metric: int) -> Steps:
@@ -73,7 +76,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                 held = steps(samples, number)
                 if not held.told.any():
                     continue
-                span = np.array([held.edges[0]]), np.array([held.edges[-1]])
+                whole, known_of_whole = held.within(held.edges[:1], held.edges[-1:])
                 told, count = (
                     held.values[held.told],
                     int(np.count_nonzero(samples.values[:, number] >= 0)),
@@ -84,15 +87,15 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                         layout,
                         metric,
                         count,
-                        float(held.integral(*span)[0]),
-                        int(held.known(*span)[0]),
+                        float(whole[0]),
+                        int(known_of_whole[0]),
                         float(told.min()),
                         float(told.max()),
                     )
                 )
-                known = held.known(edges[:-1], edges[1:])
+                integral, known = held.within(edges[:-1], edges[1:])
                 some = np.flatnonzero(known > 0)
-                mean = held.integral(edges[:-1], edges[1:])[some] / known[some]
+                mean = integral[some] / known[some]
                 maps.append(
                     pl.DataFrame(
                         {"thread": np.full(len(some), samples.thread), "bin": some, "mean": mean}

@@ -16,7 +16,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.analysis.intervals import parents, points_within
+from nsys2prv.analysis.intervals import by_thread, parents, points_within
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
 from nsys2prv.analysis.unit import (
     CONVOLUTION,
@@ -60,6 +60,12 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
 
     def add(name: str, outer: str, inclusive: np.ndarray) -> None:
         # A column at a time: of very many ranges all columns together would be most of the memory.
+        if not inclusive.any():
+            for column in (name, outer):
+                names[column], tree[column] = (
+                    np.zeros(size, np.int64) for size in (len(tasks), count)
+                )
+            return
         exclusive = inclusive - _sums(above, inclusive[inner], len(parent))
         for column, values in ((name, inclusive), (outer, exclusive)):
             names[column] = _sums(by_name, values, len(tasks))
@@ -89,7 +95,10 @@ def _ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     ranges = unit.begins("nvtx_pushpop", ("range",))
     group = np.load(str(unit.question.groups), mmap_mode="r")[ranges["range"].to_numpy()]
     thread, begin, end = columns_of(ranges, "thread", "begin", "end")
-    order = np.lexsort((-end, begin, thread))
+    order = by_thread(thread, begin)
+    same = (np.diff(thread[order]) == 0) & (np.diff(begin[order]) == 0)
+    if (same & (np.diff(end[order]) > 0)).any():
+        order = np.lexsort((-end, begin, thread))
     return thread[order], begin[order], end[order], group[order]
 
 

@@ -15,7 +15,7 @@ import polars as pl
 from msgspec import Struct, field
 
 from nsys2prv.analysis.book import EventReader, Samples
-from nsys2prv.analysis.intervals import EMPTY, Spans, difference, union, united
+from nsys2prv.analysis.intervals import EMPTY, Spans, by_thread, difference, union, united
 from nsys2prv.analysis.rows import HOST
 from nsys2prv.analysis.steady import Steady
 from nsys2prv.events.catalogue import catalogue
@@ -248,7 +248,7 @@ def located(
     thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
     """For each (at_thread, at) the first row that has this thread and time, -1 for none."""
-    order, wanted = np.lexsort((time, thread)), np.lexsort((at, at_thread))
+    order, wanted = by_thread(thread, time), by_thread(at_thread, at)
     found = np.full(len(at), -1, np.int64)
     thread, at_thread = thread[order], at_thread[wanted]
     for number in np.unique(at_thread):
