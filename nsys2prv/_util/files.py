@@ -19,6 +19,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from difflib import get_close_matches
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,6 +39,20 @@ FOLDER_ENDINGS = {".parquetdir", ".arrowdir"}
 def named_as_report(path: Path) -> bool:
     """True if a file of this name is almost certainly a report."""
     return path.suffix.lower() in FILE_ENDINGS | FOLDER_ENDINGS
+
+
+def describe_missing_file(path: Path) -> str:
+    """Return the message for a file that is not there, with a name like it that is, if any."""
+    missing = next(
+        (part for part in (path, *path.parents) if part.parent.is_dir() and not part.exists()), path
+    )
+    try:
+        there = os.listdir(missing.parent)
+    except OSError:
+        there = []
+    near = get_close_matches(missing.name, there, 1)
+    likely = missing.with_name(near[0]) / path.relative_to(missing) if near else path
+    return f"{path}: no such file" + (f"; did you mean {likely}?" if likely.exists() else "")
 
 
 #: Bytes of the largest file that is read as rules or clocks, and of the largest .pcf.

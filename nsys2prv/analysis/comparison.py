@@ -84,19 +84,19 @@ def slowdown(first: Run, second: Run) -> tuple[float, str]:
         if ratio_of < 0.995
         else "as fast as"
     )
-    head = f"B is {how}{'' if how.endswith('as') else ' than'} A: {what} takes {duration(after)}, {duration(before)} in A"
+    head = f"B is {how}{'' if how.endswith('as') else ' than'} A: {what} takes {duration(after)} (A: {duration(before)})"
     steps = _iterations(first), _iterations(second)
     if what == "an iteration" and steps[0] != steps[1] and all(steps):
-        head += f" ({steps[1]:,} in B, {steps[0]:,} in A)"
-    found, whose = _changes_of_iterations(first, second), "each GPU"
+        head += f"; B has {steps[1]:,} iterations, A has {steps[0]:,}"
+    found, where = _changes_of_iterations(first, second), "per GPU"
     if not found or what != "an iteration":
-        found, whose = _changes(first, second), "all GPUs"
+        found, where = _changes(first, second), "over all GPUs"
     changes = [
         f"{name} {'+' if change > 0 else '-'}{duration(abs(change))}"
         for name, change in sorted(found, key=lambda item: -abs(item[1]))[:3]
         if change
     ]
-    return ratio_of - 1, head + (f"; of {whose}: {', '.join(changes)}" if changes else "")
+    return ratio_of - 1, head + (f"; {where}: {', '.join(changes)}" if changes else "")
 
 
 def _changes_of_iterations(first: Run, second: Run) -> list[tuple[str, float]]:

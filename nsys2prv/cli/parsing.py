@@ -182,6 +182,8 @@ WORDS = {
     "stats": "nsys2prv report",
     "export": "nsys2prv REPORT... OUTPUT",
 }
+#: Commands that people write behind options.
+AFTER_OPTIONS = ("report", "diff", "cfgs", "check", "clock", "extract", "merge")
 #: Words for what Paraver does.
 LOOKING = ("open", "view", "show")
 
@@ -224,6 +226,11 @@ def check_conversion(paths: Sequence[str], kinds: Sequence[str]) -> None:
     values of -t.
     """
     reports, output = paths[:-1], paths[-1]
+    for word in reports:
+        if word in AFTER_OPTIONS and not Path(word).exists():
+            raise UsageError(
+                f"{word}: there is no such file; give a command before its options, as in `nsys2prv {word} ... -q`"
+            )
     if is_trace(paths[0]) and named_as_report(Path(output)):
         raise UsageError(
             f"{paths[0]}: is a trace, not a report; the trace to write comes last: nsys2prv REPORT... {paths[0]}"
@@ -318,6 +325,13 @@ def check_reports(command: str, paths: Sequence[str]) -> None:
             raise UsageError(
                 f"{path}: is a trace; nsys2prv {command} takes the reports that it was made of{_made_of(Path(path))}"
             )
+
+
+def check_pages(reports: Sequence[str]) -> None:
+    """Raise UsageError for a page or a JSON file to write that is given as a further report."""
+    for path in map(Path, reports[1:]):
+        if path.suffix in (".html", ".json") and not path.exists():
+            raise UsageError(f"{path}: no such file; to write it, give --{path.suffix[1:]} {path}")
 
 
 def _made_of(trace: Path) -> str:

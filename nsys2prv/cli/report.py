@@ -28,6 +28,7 @@ from nsys2prv.analysis.text import (
     lines_left,
 )
 from nsys2prv.cli.cut_arguments import join_kind_options, parse_kinds, split_list
+from nsys2prv.cli.parsing import check_pages
 from nsys2prv.conversion.cut.asked import CutOptions
 from nsys2prv.conversion.job import Job
 from nsys2prv.nsight.opening import is_report
@@ -359,6 +360,8 @@ def _checked(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Na
     for name, least in (("bins", 1), ("rows", 1), ("jobs", 0)):
         if (given := getattr(options, name)) is not None and given < least:
             raise UsageError(f"--{name} takes a number from {least} on")
+    if "reports" in options:
+        check_pages(options.reports)
     given = [*options.reports, *options.compare] if "reports" in options else options.runs
     written = {name: path for name in targets if (path := getattr(options, name))}
     for name, path in written.items():

@@ -266,7 +266,7 @@ def _describe_next_steps(summary: Summary) -> list[str]:
     if views:
         views.insert(
             0,
-            f"in Paraver: copy the views with `nsys2prv cfgs views`, then open one with `wxparaver {trace} views/VIEW`; first",
+            f"in Paraver: copy the views with `nsys2prv cfgs views`; open one with `wxparaver {trace} views/VIEW`; to begin with:",
         )
     return [
         *views,

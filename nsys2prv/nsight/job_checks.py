@@ -58,8 +58,8 @@ def missing_ranks(infos: Sequence[ReportInfo]) -> list[str]:
         missing = sorted(set(range(size)) - present)
         if missing:
             return [
-                f"the job has {size} ranks ({size_name}), and there is no report of {_numbered(missing)}: their collectives and "
-                "messages are incomplete"
+                f"the job has {size} ranks ({size_name}), and there is no report of {_numbered(missing)}: collectives and "
+                "messages with other ranks are incomplete"
             ]
         return []
     return []

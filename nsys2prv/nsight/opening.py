@@ -12,7 +12,7 @@ from pathlib import Path
 
 from nsys2prv._util.archive import is_archive
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED
+from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, describe_missing_file
 from nsys2prv.nsight.parquet import Folder, is_export_folder
 from nsys2prv.nsight.report_files import file_signature
 from nsys2prv.nsight.source import Source
@@ -110,7 +110,7 @@ def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
     """
     if path.suffix.lower() in NOT_EXPORTED:
         if not path.is_file():
-            raise Nsys2prvError(f"{path}: no such file")
+            raise Nsys2prvError(describe_missing_file(path))
         return export(path, folder), path
     if is_export_folder(path):
         return path, path

@@ -21,6 +21,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import describe_missing_file
 from nsys2prv.nsight.pages import Pages, condition_columns, conditions_met, open_pages
 from nsys2prv.nsight.source import (
     Columns,
@@ -454,7 +455,7 @@ def check_file(path: Path) -> int:
                 f"{path}: is a folder without tables; give .sqlite exports, or folders of nsys export --type parquetdir"
             )
         if not path.exists():
-            raise Nsys2prvError(f"{path}: no such file")
+            raise Nsys2prvError(describe_missing_file(path))
         if not path.is_file():
             raise Nsys2prvError(f"{path}: is not a regular file")
         with path.open("rb") as file:

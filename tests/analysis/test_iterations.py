@@ -84,8 +84,8 @@ def test_jobs_of_different_numbers_of_iterations_compare() -> None:
     first, second = run(4, 1_000, 100), run(10, 1_200, 300)
     more, headline = slowdown(first, second)
     assert more == pytest.approx(0.2)
-    assert "an iteration takes 1.20 us, 1.00 us in A (10 in B, 4 in A)" in headline
-    assert "of each GPU: NCCL alone (exposed) +200 ns" in headline
+    assert "an iteration takes 1.20 us (A: 1.00 us); B has 10 iterations, A has 4" in headline
+    assert "per GPU: NCCL alone (exposed) +200 ns" in headline
     (found,) = difference(first, second)
     each = found.tables["by_iteration"].frame
     assert each["iteration"].to_list() == [1, 2, 3, 4]

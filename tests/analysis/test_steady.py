@@ -196,7 +196,7 @@ def test_a_slower_job_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert main(["diff", a, b, "--fail-above", "5%"]) == 4
     headline = " ".join(capsys.readouterr().out.split())
     assert re.match(
-        r"B is [12]\.[0-9]+ x slower than A: an iteration takes [\d.]+ ms, [\d.]+ ms in A; of each GPU: computing \+",
+        r"B is [12]\.[0-9]+ x slower than A: an iteration takes [\d.]+ ms \(A: [\d.]+ ms\); per GPU: computing \+",
         headline,
     )
     assert main(["diff", a, b, "--fail-above", "500%"]) == 0

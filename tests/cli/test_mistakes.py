@@ -85,6 +85,10 @@ REPORT = str(GRAPHS / "rank1.sqlite")
         (["open", "job.prv"], ["open a trace with Paraver: `wxparaver"]),
         (["cfgs", "nccl_wiat"], ["the view views/nccl_wait.cfg", "`nsys2prv cfgs views`"]),
         (["extract", REPORT, "-o", "out.prv"], ["writes a store", "such as out.store"]),
+        (["-q", "report", REPORT], ["give a command before its options", "nsys2prv report"]),
+        (["report", REPORT, "page.html"], ["to write it, give --html page.html"]),
+        (["--args", "kernles=class", REPORT, "o"], ["no such kind of event; is it kernels?"]),
+        (["--args", "gpu_metrics=x", REPORT, "o"], ["have no attributes"]),
         (["--list"], ["write `nsys2prv --list REPORT...`"]),
         (
             ["report", REPORT, "--iterations", "stpe"],
@@ -116,6 +120,9 @@ def test_mistakes_are_answered(
         (["--align", "sun", REPORT, "o"], ["give auto, utc, mpi, nccl, none or a clock file"]),
         (["--tmp", __file__, REPORT, "o"], ["is not a folder"]),
         (["", "o"], ["an argument is empty"]),
+        ([str(GRAPHS.parent / "grpahs"), "o"], [f"no such file; did you mean {GRAPHS}?"]),
+        ([str(GRAPHS / "rank11.sqlite"), "o"], ["no such file; did you mean ", "rank1.sqlite?"]),
+        ([str(GRAPHS.parent / "x" / "rank1.sqlite"), "o"], ["rank1.sqlite: no such file"]),
         (["report", REPORT, "--html", "nowhere/x.html"], ["nowhere: no such folder"]),
     ],
 )

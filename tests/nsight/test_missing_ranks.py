@@ -39,7 +39,7 @@ def test_a_rank_without_a_report(
     assert _warned(capsys) == []
     assert main([*reports[:2], reports[3], str(tmp_path / "x.prv"), "-q"]) == 0
     expected = [
-        "the job has 4 ranks (WORLD_SIZE), and there is no report of rank 2: their collectives and messages are incomplete"
+        "the job has 4 ranks (WORLD_SIZE), and there is no report of rank 2: collectives and messages with other ranks are incomplete"
     ]
     assert _warned(capsys) == expected
     assert main(["--list", *reports[:2], reports[3]]) == 0
@@ -94,7 +94,7 @@ def test_what_does_not_prove_that_ranks_are_missing() -> None:
     ):
         assert job_checks.missing_ranks(infos) == []
     assert job_checks.missing_ranks([_info("a", {"RANK": 5}, {"WORLD_SIZE": 8})]) == [
-        "the job has 8 ranks (WORLD_SIZE), and there is no report of ranks 0, 1, 2 and 4 more: their collectives and messages are incomplete"
+        "the job has 8 ranks (WORLD_SIZE), and there is no report of ranks 0, 1, 2 and 4 more: collectives and messages with other ranks are incomplete"
     ]
 
 

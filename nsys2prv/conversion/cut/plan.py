@@ -26,7 +26,8 @@ from nsys2prv.conversion.cut.asked import (
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.reasons import Reason
-from nsys2prv.events.selection import Selection
+from nsys2prv.events.selection import Selection, no_such_kind
+from nsys2prv.events.selection import names as known_kinds
 from nsys2prv.relations import all_relations
 from nsys2prv.store.runs import Run
 
@@ -200,9 +201,12 @@ def _find_present_fields(cut: CutOptions) -> dict[str, int]:
     for kind, names in cut.fields.items():
         found = [layouts[name] for name in find_layouts(kind) if layouts[name].fields]
         if not found:
-            raise UsageError(
-                f"--args {kind}={','.join(names)}: no such kind of event with attributes; see --kinds"
+            why = (
+                "events of this kind have no attributes; give another kind"
+                if kind in known_kinds()
+                else no_such_kind(kind)
             )
+            raise UsageError(f"--args {kind}={','.join(names)}: {why}")
         known = dict.fromkeys(field.name for layout in found for field in layout.fields[1:])
         for name in names:
             if name not in known:

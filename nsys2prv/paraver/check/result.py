@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import describe_missing_file
 from nsys2prv.paraver.check import Finding, Findings, Severity
 from nsys2prv.paraver.check.header import Header, read_header
 from nsys2prv.paraver.check.labels import check_row, judge_groups, read_pcf
@@ -130,7 +131,7 @@ def check(path: str | Path) -> Result:
     """
     path = Path(path)
     if not path.is_file():
-        raise Nsys2prvError(f"{path}: no such file")
+        raise Nsys2prvError(describe_missing_file(path))
     findings = Findings()
     stem = path.name
     for ending in ENDINGS:
