@@ -141,8 +141,8 @@ def _differing_reports(held: Sequence[_ReportContents]) -> list[str]:
     hosts = {info.host or "unknown" for info in infos}
     begins = sorted(_begin(info) for info in infos)
     lines = [
-        f"  {plural(len(hosts), 'host')}; begin (UTC) {begins[0]} to {begins[-1]}"
-        + (f"; last {lasts[0] / 1e9:.3f} to {lasts[-1] / 1e9:.3f} s" if lasts else ""),
+        f"  {plural(len(hosts), 'host')}; recorded from {' to '.join(dict.fromkeys((begins[0], begins[-1])))} UTC on"
+        + (f", for {lasts[0] / 1e9:.3f} to {lasts[-1] / 1e9:.3f} s" if lasts else ""),
         "  " + "; ".join(f"{title} {cell}" for title, cell in usual.items()),
     ]
     if not odd:
