@@ -26,7 +26,7 @@ from nsys2prv.conversion.cut.asked import (
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.reasons import Reason
-from nsys2prv.events.selection import Selection, no_such_kind
+from nsys2prv.events.selection import Selection, unknown_kind_text
 from nsys2prv.events.selection import names as known_kinds
 from nsys2prv.relations import all_relations
 from nsys2prv.store.runs import Run
@@ -204,7 +204,7 @@ def _find_present_fields(cut: CutOptions) -> dict[str, int]:
             why = (
                 "events of this kind have no attributes; give another kind"
                 if kind in known_kinds()
-                else no_such_kind(kind)
+                else unknown_kind_text(kind)
             )
             raise UsageError(f"--args {kind}={','.join(names)}: {why}")
         known = dict.fromkeys(field.name for layout in found for field in layout.fields[1:])
