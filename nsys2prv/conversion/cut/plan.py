@@ -26,8 +26,7 @@ from nsys2prv.conversion.cut.asked import (
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.reasons import Reason
-from nsys2prv.events.selection import Selection, unknown_kind_text
-from nsys2prv.events.selection import names as known_kinds
+from nsys2prv.events.selection import Selection, kind_names, unknown_kind_text
 from nsys2prv.relations import all_relations
 from nsys2prv.store.runs import Run
 
@@ -203,7 +202,7 @@ def _find_present_fields(cut: CutOptions) -> dict[str, int]:
         if not found:
             why = (
                 "events of this kind have no attributes; give another kind"
-                if kind in known_kinds()
+                if kind in kind_names()
                 else unknown_kind_text(kind)
             )
             raise UsageError(f"--args {kind}={','.join(names)}: {why}")
