@@ -73,7 +73,7 @@ change per iteration.
 A report begins with its findings, the most expensive first, at most ten. A finding is one cause: which rank, host or GPU; the share of the
 time that would be gained at most if the cause were removed; what was measured; what to do; which Paraver views show it. They are also the
 list `findings` of `--json`, and `job.findings()` in Python. No time counts twice: waiting for a straggler is not exposed
-communication, and a host that waits while its GPU works costs nothing.
+communication, nor is a transfer that would be hidden without this wait; a host that waits while its GPU works costs nothing.
 
 KINDS_OF_FINDINGS
 
