@@ -19,7 +19,7 @@ from nsys2prv.cli.main import main
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "report.png"
 JOB = "sample_reports/training"
-WIDTH, HEIGHT, COLORS = 1180, 1765, 200
+WIDTH, HEIGHT, COLORS = 1180, 1680, 200
 CHROMIUM = (
     "chromium",
     "--headless",
