@@ -47,11 +47,12 @@ def describe_missing_file(path: Path) -> str:
         (part for part in (path, *path.parents) if part.parent.is_dir() and not part.exists()), path
     )
     try:
-        there = os.listdir(missing.parent)
+        # Without endings: these alone are alike in most names of a folder.
+        there = {Path(name).stem: name for name in sorted(os.listdir(missing.parent))}
     except OSError:
-        there = []
-    near = get_close_matches(missing.name, there, 1)
-    likely = missing.with_name(near[0]) / path.relative_to(missing) if near else path
+        there = {}
+    near = get_close_matches(missing.stem, there, 1)
+    likely = missing.with_name(there[near[0]]) / path.relative_to(missing) if near else path
     return f"{path}: no such file" + (f"; did you mean {likely}?" if likely.exists() else "")
 
 

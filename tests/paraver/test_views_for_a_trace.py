@@ -544,6 +544,25 @@ def test_no_table_opens_silently_with_figures_of_something_else(
     assert silent - states - OPENED == set()
 
 
+#: Of OpenMP's barriers alone, which no runtime tells without its tasks.
+ASKED = {"extra/views/openmp_working_threads.cfg", "extra/analysis/openmp_working_threads_2dh.cfg"}
+
+
+def test_paraver_opens_views_without_a_question_that_show_something_of_one_kind_alone() -> None:
+    """Three timelines of which a trace has one, too."""
+    asked = set()
+    for layout in catalogue().layouts.values():
+        if all(isinstance(field.code, int) for field in layout.fields) and layout.fields:
+            codes = frozenset(field.code for field in layout.fields)
+            held = Contents(codes, codes, frozenset())
+            asked |= {
+                path
+                for path, view in VIEWS.items()
+                if not why_empty(view.cfg, held, {}) and asks(view.cfg, codes)
+            }
+    assert asked - ASKED == set()
+
+
 # ------------------------------------------------------------------------------------------------------ workspaces
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
