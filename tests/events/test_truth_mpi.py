@@ -178,7 +178,7 @@ def test_messages_that_nobody_received_are_counted(job: Job) -> None:
         f"MPI messages: {sent:,} lines for {sent + lost:,} sends and {sent:,} receives",
         f"MPI messages: {lost:,} sends without a partner",
     ]
-    assert any("does not tell which message" in note for note in job.summary.notes) == (
+    assert any("direction the report does not tell" in note for note in job.summary.notes) == (
         len(job.told) < len(job.truth["messages"])
     )
 

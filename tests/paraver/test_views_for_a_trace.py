@@ -517,7 +517,7 @@ OPENED = {
 def test_no_table_opens_silently_with_figures_of_something_else(
     trace: tuple[Path, list[str]],
 ) -> None:
-    """Whatever kind of event a trace lacks: Paraver asks, or the table's columns leave out 0, as
+    """Whatever kind of event a trace lacks: Paraver reason_to_ask, or the table's columns leave out 0, as
     which all of the time would count. Tables of lines are empty without them.
     """
     held = scan.scan_contents(trace[0])
@@ -558,7 +558,7 @@ def test_paraver_opens_views_without_a_question_that_show_something_of_one_kind_
             asked |= {
                 path
                 for path, view in VIEWS.items()
-                if not why_empty(view.cfg, held, {}) and asks(view.cfg, codes)
+                if not why_empty(view.cfg, held, {}) and reason_to_ask(view.cfg, codes)
             }
     assert asked - ASKED == set()
 
