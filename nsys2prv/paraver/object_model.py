@@ -126,7 +126,7 @@ def build_object_model(
     placed = _place_devices(devices, processes, by_process, machines, gpus)
 
     tasks, rows, threads = [], {}, 0
-    ambiguous = _streams_on_several_hosts(by_process, infos, gpus)
+    ambiguous = _names_on_several_hosts(by_process, placed, infos, gpus)
     for process in processes:
         info = infos[process.report]
         found = by_process[process.report, process.pid]
@@ -139,11 +139,11 @@ def build_object_model(
             _thread_name(key, info, task, position + 1, gpus.number(process.report, key))
             for position, key in enumerate(keys)
         ]
-        if info.host:
-            names = [f"{name}-{info.host}" if name in ambiguous else name for name in names]
         for device in placed.get((process.report, process.pid), ()):
             rows.update({found: threads + len(names) for found in device.found})
             names.append(device.name)
+        if info.host:
+            names = [f"{name}-{info.host}" if name in ambiguous else name for name in names]
         threads += len(names)
         tasks.append(
             Task(
@@ -391,34 +391,41 @@ def _thread_order(
     return (1, gpus.number(process.report, key), key.device, key.stream, key.lane)
 
 
-def _streams_on_several_hosts(
+def _names_on_several_hosts(
     by_process: Mapping[tuple[int, int], Iterable[ObjectKey]],
+    placed: Mapping[tuple[int, int], Iterable[_Device]],
     infos: Sequence[ReportInfo],
     gpus: GpuNumbers,
 ) -> set[str]:
-    """Return names of streams that rows of several hosts would have. Only one's host may stand
-    behind it: POP's BasicAnalysis takes what does for the node of the GPU.
+    """Return names that rows of streams, queues and devices of several hosts would have, but for
+    those that POP's BasicAnalysis parses whole. The host alone may follow such a name:
+    BasicAnalysis takes what follows a stream's for the node of the GPU.
     """
     hosts: dict[str, set[str]] = defaultdict(set)
     for (report, _), keys in by_process.items():
         for key in keys:
-            if isinstance(key, StreamKey):
-                hosts[_stream_name(key, gpus.number(report, key))].add(infos[report].host or "")
+            if isinstance(key, StreamKey | QueueKey):
+                hosts[_work_name(key, gpus.number(report, key))].add(infos[report].host or "")
+    for (report, _), devices in placed.items():
+        for device in devices:
+            if not device.name.startswith(OF_GPU[GPU].format("")):
+                hosts[device.name].add(infos[report].host or "")
     return {name for name, found in hosts.items() if len(found) > 1}
 
 
-def _stream_name(key: StreamKey, device: int) -> str:
-    return f"CUDA-D{device}.S{key.stream}"
+def _work_name(key: StreamKey | QueueKey, device: int) -> str:
+    """Return the name of a row for work on a GPU; POP's BasicAnalysis parses those of streams."""
+    if isinstance(key, StreamKey):
+        return f"CUDA-D{device}.S{key.stream}"
+    return f"{key.queue} GPU{device}" if device >= 0 else f"{key.queue} GPU"
 
 
 def _thread_name(key: ObjectKey, info: ReportInfo, task: int, thread: int, device: int) -> str:
-    """Return the name of a row; those of streams are what POP's BasicAnalysis parses. Further rows
-    of a thread, for ranges that overlap, are numbered: `+1`, `+2`.
+    """Return the name of a row. Further rows of a thread, for ranges that overlap, are numbered:
+    `+1`, `+2`.
     """
-    if isinstance(key, StreamKey):
-        return _stream_name(key, device)
-    if isinstance(key, QueueKey):
-        return f"{key.queue} GPU{device}" if device >= 0 else f"{key.queue} GPU"
+    if isinstance(key, StreamKey | QueueKey):
+        return _work_name(key, device)
     name = info.threads.get(key.tid) or info.processes.get(key.tid & PROCESS_MASK) or ""
     label = f"THREAD 1.{task}.{thread}"
     further = [f"+{key.lane}"] if key.lane else []

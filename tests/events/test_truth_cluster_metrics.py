@@ -56,13 +56,12 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def series(cluster: SampleSet) -> dict[tuple[int, str, str], list[tuple[int, int]]]:
-    """Node from 0, row and metric -> times and values of its records."""
+    """Node from 0, row without its host and metric -> times and values of its records."""
     found: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
+    hosts = [host["name"] for host in cluster.truth["hosts"]]
     for record in cluster.trace.samples:
-        row, node = (
-            cluster.trace.row_name(record.row),
-            cluster.trace.tasks[record.row[0] - 1][1] - 1,
-        )
+        node = cluster.trace.tasks[record.row[0] - 1][1] - 1
+        row = cluster.trace.row_name(record.row).removesuffix(f"-{hosts[node]}")
         for code, value in record.numbers.items():
             found.setdefault((node, row, cluster.trace.labels.types[code]), []).append(
                 (record.time, value)
@@ -77,6 +76,13 @@ def first_of_host(cluster: SampleSet) -> dict[int, int]:
         number: next(rank["rank"] for rank in cluster.truth["ranks"] if rank["host"] == name)
         for number, name in enumerate(hosts)
     }
+
+
+def test_rows_of_several_hosts_have_names_of_their_own(cluster: SampleSet) -> None:
+    """But for those of GPUs, which POP's BasicAnalysis looks for by name."""
+    names = [name for name in cluster.trace.names["THREAD"] if not name.startswith("Metrics GPU")]
+    assert len(names) == len(set(names))
+    assert f"NIC mlx5_0 port 0-{cluster.truth['hosts'][0]['name']}" in names
 
 
 def gpu_rows(cluster: SampleSet) -> dict[str, tuple[int, str]]:
