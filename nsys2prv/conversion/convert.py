@@ -44,8 +44,7 @@ from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store import joining
 from nsys2prv.store.release import Release, remove_others
 from nsys2prv.store.runs import COUNTER, STATE, Run
-from nsys2prv.store.window_records import GlobalIds, IdTable
-from nsys2prv.store.windows import choose_window_bounds
+from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds
 
 #: Beside the trace, what --report finds.
 REPORT, PAGE = ".report.json", ".report.html"

@@ -18,7 +18,7 @@ from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text
 from nsys2prv.paraver.output import Output
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, list_present_fields
 from nsys2prv.store.samples import SampleTable, count_samples, join_samples, split_at_holes
-from nsys2prv.store.window_records import GlobalIds, WindowReader, WindowRecords
+from nsys2prv.store.windows import GlobalIds, WindowReader, WindowRecords
 
 
 class Manifest(Struct):

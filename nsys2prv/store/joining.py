@@ -17,15 +17,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv.events.catalogue import catalogue
-from nsys2prv.store import window_records
+from nsys2prv.store import windows
 from nsys2prv.store.normal import MOST_NARROW
 from nsys2prv.store.runs import BEGIN, RESOLVED, TRACE, Run, Shape, SpillWriter, read_run
-from nsys2prv.store.window_records import GlobalIds, WindowRecords
+from nsys2prv.store.windows import GlobalIds, WindowRecords
 
 #: Records of a run that is small, for which joining costs less than a hundred windows that look
 #: into it; and of a run made of such.
 SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
-#: File with what the runs' times and indices mean, see :mod:`nsys2prv.store.window_records`.
+#: File with what the runs' times and indices mean, see :mod:`nsys2prv.store.windows`.
 MEANINGS = "meanings"
 
 
@@ -92,7 +92,7 @@ def join_task(task: JoinTask) -> list[Run]:
 
 @lru_cache(1)
 def _load_meanings(path: Path) -> GlobalIds:
-    return window_records.load_global_ids(path)
+    return windows.load_global_ids(path)
 
 
 def _join(group: Sequence[Run], meant: GlobalIds, writer: SpillWriter) -> Run:

@@ -1,16 +1,27 @@
-"""Time windows: how a trace is cut so that each part fits into memory, and what part of a run lies
-in one.
-"""
+"""/tmp/doc.txt"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import pickle
+from collections.abc import Mapping, Sequence
+from functools import cache, cached_property
+from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN
-from nsys2prv.clock.maps import Clock, ClockMap
-from nsys2prv.store.runs import BEGIN, Run, Shape, SpillReader, take_records
+from nsys2prv.clock.maps import Clock, ClockMap, RowClocks
+from nsys2prv.events.catalogue import NameSet, catalogue
+from nsys2prv.store.runs import (
+    BEGIN,
+    RESOLVED,
+    Run,
+    Shape,
+    SpillReader,
+    concat_records,
+    take_records,
+)
 
 
 def to_begin_times(records: np.ndarray, clock: Clock) -> np.ndarray:
@@ -112,3 +123,205 @@ def find_trace_times(shape: Shape, records: np.ndarray, clock: Clock, duration: 
     if shape.stream == BEGIN:
         return to_begin_times(records, clock)
     return to_trace_times(records["time"], clock, duration)
+
+
+#: What a column may hold besides times, plain numbers and values of name sets. No name set is
+#: called so.
+OBJECT, DOMAIN = "objects", "domains"
+
+
+class IdTable(Struct):
+    """Local indices of every source -> global numbers: `table[start[source] + local]`."""
+
+    start: np.ndarray
+    table: np.ndarray
+
+    @classmethod
+    def of(cls, columns: Sequence[np.ndarray]) -> IdTable:
+        lengths = np.array([len(column) for column in columns], np.int64)
+        return cls(np.cumsum(lengths) - lengths, np.concatenate([*columns, np.zeros(0, np.int64)]))
+
+    def __call__(
+        self, local: np.ndarray, sources: np.ndarray, which: np.ndarray | None
+    ) -> np.ndarray:
+        """Return global numbers (int64) of local indices; row k is of source sources[which[k]], all
+        of the only one where `which` is None. Those of RESOLVED runs are global already.
+        """
+        resolved = sources == RESOLVED
+        if resolved.all():
+            return local.astype(np.int64)
+        if which is None:
+            return self.table[self.start[sources[0]] :][local]
+        start = self.start[sources]
+        if not resolved.any():
+            return self.table[start[which] + local]
+        found, mine = local.astype(np.int64), np.flatnonzero(~resolved[which])
+        found[mine] = self.table[start[which[mine]] + found[mine]]
+        return found
+
+
+class GlobalIds(Struct):
+    """Maps from local to global numbers, for all runs of a job."""
+
+    #: Map of each report to trace time; the last is the identity, for runs in trace time.
+    clocks: Sequence[ClockMap]
+    #: Length of the trace, ns.
+    duration: int
+    #: Per source: thread index in the tree of each local object.
+    objects: IdTable
+    #: Per source: index of each local NVTX domain.
+    domains: IdTable
+    #: Name set -> per source: event value of each local name.
+    names: Mapping[str, IdTable]
+
+    def lookup(self, shape: Shape, column: str) -> IdTable | None:
+        """Return the table from local to global numbers of a column, None if it holds plain numbers
+        or times.
+        """
+        role = _find_role(shape.stream, shape.name, column)
+        return {OBJECT: self.objects, DOMAIN: self.domains}.get(role) or self.names.get(role)
+
+    def save(self, path: Path) -> None:
+        """Save it for :func:`nsys2prv.store.windows.load_global_ids`."""
+        with path.open("wb") as file:
+            pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def is_moment(column: str) -> bool:
+    """True if a column of records holds times besides the one that sorts them; OPEN stays as it is
+    in it.
+    """
+    return column in ("end", "receive", "until")
+
+
+@cache
+def _find_role(stream: str, kind: str, name: str) -> str:
+    """Return what a column of a layout or kind of lines holds: objects, domains, the name of a name
+    set, or "" for anything else.
+    """
+    if name in ("object", "sender", "receiver"):
+        return OBJECT
+    if name == "domain":
+        return DOMAIN
+    layout = catalogue().layouts.get(kind) if stream == BEGIN else None
+    field = next((field for field in layout.fields if field.name == name), None) if layout else None
+    return field.values.name if field and isinstance(field.values, NameSet) else ""
+
+
+def load_global_ids(path: Path) -> GlobalIds:
+    """Return the global numbers saved to a file of this conversion."""
+    with path.open("rb") as file:
+        return pickle.load(file)
+
+
+class WindowReader:
+    """Reads the records of a trace window by window, in trace time and in the trace's own numbers.
+    Writers of any format go through it.
+    """
+
+    def __init__(self, runs: Sequence[Run], meanings: GlobalIds) -> None:
+        self._runs, self._meanings, self._reader = runs, meanings, SpillReader()
+        self._first = np.array([self._trace_time(run, run.first) for run in runs], np.int64)
+        self._until = np.array([self._trace_time(run, run.until) for run in runs], np.int64)
+
+    def read(self, first: int, last: int | None) -> dict[Shape, WindowRecords]:
+        """Return the records with first <= time < last (ns; None: to the end of the trace), by
+        their shape.
+        """
+        touched = self._until >= first
+        if last is not None:
+            touched &= self._first < last
+        runs: dict[Shape, list[tuple[Run, np.ndarray]]] = {}
+        for index in np.flatnonzero(touched):
+            run = self._runs[index]
+            records = read_around_window(
+                self._reader, run, self._meanings.clocks[run.report], first, last
+            )
+            if len(records):
+                runs.setdefault(run.shape, []).append((run, records))
+        return {
+            shape: pieces
+            for shape in list(runs)
+            if len(pieces := WindowRecords(shape, self._meanings, runs.pop(shape), (first, last)))
+        }
+
+    def close(self) -> None:
+        """Close the files of the runs."""
+        self._reader.close()
+
+    def _trace_time(self, run: Run, time: int) -> int:
+        meant = self._meanings
+        return (
+            meant.duration
+            if time == OPEN
+            else int(meant.clocks[run.report].to_global(np.int64(time)))
+        )
+
+
+class WindowRecords:
+    """Records of a shape, those of one run after those of the other, with their trace times.
+    window: from its begin to before its end (None: the trace's), to which they are cut, for clocks
+    have slack; None for no window.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        meanings: GlobalIds,
+        pieces: Sequence[tuple[Run, np.ndarray]],
+        window: tuple[int, int | None] | None = None,
+    ) -> None:
+        self._shape, self._meanings = shape, meanings
+        self._reports = np.array([run.report for run, _ in pieces])
+        self._sources = np.array([run.source for run, _ in pieces])
+        self._records = concat_records([records for _, records in pieces])
+        #: Of each row, the number of its piece; None where these do not differ in what their
+        #: records mean.
+        self._which: np.ndarray | None = None
+        if (self._reports != self._reports[0]).any() or (self._sources != self._sources[0]).any():
+            self._which = np.repeat(
+                np.arange(len(pieces), dtype=np.int32), [len(records) for _, records in pieces]
+            )
+        #: Trace times (ns).
+        self.times = find_trace_times(shape, self._records, self._clock, meanings.duration)
+        if window is not None and self._clock.slack:
+            self._keep(are_in_window(self.times, *window))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def column(self, name: str) -> np.ndarray:
+        """Return a column of all of them, in trace time (OPEN stays) or in global numbers."""
+        column = self._records[name]
+        if is_moment(name):
+            return to_trace_times(column, self._clock, OPEN)
+        lookup = self._meanings.lookup(self._shape, name)
+        return column if lookup is None else lookup(column, self._sources, self._which)
+
+    def translate_columns(self) -> dict[str, np.ndarray]:
+        """Return the columns that are not in trace time or in global numbers as they are stored,
+        but for the time.
+        """
+        return {
+            name: self.column(name)
+            for name in self._shape.dtype.names[1:]
+            if is_moment(name) or self._meanings.lookup(self._shape, name) is not None
+        }
+
+    def take_stored(self, order: np.ndarray) -> np.ndarray:
+        """Return the records in this order, as they are stored."""
+        return take_records(self._records, order)
+
+    @cached_property
+    def _clock(self) -> Clock:
+        clocks = self._meanings.clocks
+        if self._which is None or (self._reports == self._reports[0]).all():
+            return clocks[self._reports[0]]
+        distinct, code = np.unique(self._reports, return_inverse=True)
+        return RowClocks([clocks[report] for report in distinct], code[self._which])
+
+    def _keep(self, inside: np.ndarray) -> None:
+        if not inside.all():
+            self.times, self._records = self.times[inside], take_records(self._records, inside)
+            self._which = None if self._which is None else self._which[inside]
+            del self._clock

@@ -15,7 +15,7 @@ from nsys2prv.conversion.options import Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.store.runs import BEGIN
-from nsys2prv.store.window_records import WindowReader
+from nsys2prv.store.windows import WindowReader
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
 

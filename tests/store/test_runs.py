@@ -27,7 +27,7 @@ from nsys2prv.store.runs import (
     SpillWriter,
     pair_runs,
 )
-from nsys2prv.store.window_records import GlobalIds, IdTable, WindowRecords
+from nsys2prv.store.windows import GlobalIds, IdTable, WindowRecords
 
 SHAPE = Shape(END, "cuda_api")
 RANGES = Shape(BEGIN, "nvtx_pushpop", present=1)
