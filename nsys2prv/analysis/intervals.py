@@ -121,6 +121,8 @@ def gaps(spans: Spans, begin: int, end: int) -> Spans:
 
 def clipped(spans: Spans, begin: int, end: int) -> Spans:
     """The part of the set within [begin, end)."""
+    if end <= begin:
+        return Spans(spans.begin[:0], spans.end[:0])
     first = int(np.searchsorted(spans.end, begin, "right"))
     last = max(int(np.searchsorted(spans.begin, end, "left")), first)
     since, until = spans.begin[first:last], spans.end[first:last]

@@ -579,11 +579,11 @@ def test_what_cannot_be_asked(asked: dict, message: str) -> None:
 @pytest.mark.parametrize(
     ("asked", "error", "message"),
     [
-        ({"time": "100s:200s"}, NothingToWrite, "nothing to write: the trace lasts only"),
-        ({"time": "2ns:2ns"}, NothingToWrite, "no time"),
+        ({"time": "100s:200s"}, NothingToWrite, "nothing to write: no part of the trace"),
+        ({"time": "2ns:2ns"}, NothingToWrite, "no part of the trace"),
         ({"region": "no such range"}, Nsys2prvError, "no NVTX range"),
-        ({"ranks": ("77",)}, Nsys2prvError, "there are: 0, 1"),
-        ({"hosts": ("elsewhere",)}, Nsys2prvError, "there are: "),
+        ({"ranks": ("77",)}, Nsys2prvError, "the reports have 0, 1"),
+        ({"hosts": ("elsewhere",)}, Nsys2prvError, "the reports are from"),
         ({"devices": ("9",)}, Nsys2prvError, "--devices 9"),
     ],
 )

@@ -110,7 +110,7 @@ WRITERS = [
     (runs.SpillWriter, "append"),
     (runs.SpillWriter, "close"),
     (conversion, "write_pcf"),
-    (task_result, "spill"),
+    (task_result, "spill_rows"),
     (output.SharedFileOutput, "begin"),
     (records.Manifest, "save"),
 ]

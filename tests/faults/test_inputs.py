@@ -254,7 +254,7 @@ def test_a_report_in_two_forms(tmp_path: Path) -> None:
     "arguments",
     [("-q", "{}", "x.prv"), ("--list", "{}"), ("report", "{}"), ("extract", "{}", "-o", "x.store")],
 )
-@pytest.mark.parametrize("name", [".", "", "/"])
+@pytest.mark.parametrize("name", [".", "/"])
 def test_a_folder_by_a_name_that_has_no_last_part(
     arguments: tuple[str, ...], name: str, tmp_path: Path
 ) -> None:

@@ -200,12 +200,12 @@ def _find_present_fields(cut: CutOptions) -> dict[str, int]:
     for kind, names in cut.fields.items():
         found = [layouts[name] for name in find_layouts(kind) if layouts[name].fields]
         if not found:
-            why = (
-                "events of this kind have no attributes; give another kind"
-                if kind in kind_names()
-                else unknown_kind_text(kind)
-            )
-            raise UsageError(f"--args {kind}={','.join(names)}: {why}")
+            asked = f"--args {kind}={','.join(names)}"
+            if kind in kind_names():
+                raise UsageError(
+                    f"{asked}: events of this kind have no attributes; give another kind"
+                )
+            raise UsageError(f"{asked}: {unknown_kind_text(kind)}")
         known = dict.fromkeys(field.name for layout in found for field in layout.fields[1:])
         for name in names:
             if name not in known:

@@ -71,7 +71,7 @@ def _find_window(job: Job, plan: CutPlan) -> Window:
         asked = (("--time", plan.cut.time), ("--region", plan.cut.region))
         where = " ".join(f"{option} {text}" for option, text in asked if text)
         raise NothingToWrite(
-            f"{where}: nothing to write: the trace lasts only {seconds_text(job.duration)}"
+            f"{where}: nothing to write: no part of the trace, which lasts {seconds_text(job.duration)}, lies in it"
             f"{_hint_at_seconds(plan, whole, job.duration)}"
         )
     return Window(first, last, last == job.duration, 0 if plan.cut.keep_time else first)
