@@ -65,7 +65,8 @@ def conditions() -> str:
         f"{name} {metadata.version(name)}"
         for name in ("numpy", "polars", "adbc-driver-sqlite", "isal")
     )
-    writer = "compiled" if any((ROOT / "nsys2prv" / "paraver").glob("_lines.*.so")) else "numpy"
+    compiled = any((ROOT / "nsys2prv" / "_util" / "native").glob("_core.*.so"))
+    writer = "compiled" if compiled else "polars"
     return (
         f"{datetime.now(timezone.utc):%Y-%m-%d %H:%M} UTC; {len(os.sched_getaffinity(0))} CPUs ({model}), {memory:.0f} GiB; "
         f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, {packages}; lines by the {writer} writer; "
