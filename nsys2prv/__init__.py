@@ -36,13 +36,17 @@ if TYPE_CHECKING:
 
 
 def convert(
-    reports: Sequence[str | Path] | str | Path, output: str | Path, options: Options | None = None
+    reports: Sequence[str | Path] | str | Path,
+    output: str | Path,
+    options: Options | None = None,
+    **asked: object,
 ) -> Summary:
     """Write one Paraver trace of these reports, and return its summary.
 
     reports: files, folders of reports, or patterns such as "run/rank*.sqlite"; one or many.
     output: the trace, .prv or .prv.gz; .pcf and .row are written beside it, and files that are
-    there are replaced only by complete ones. options: as on the command line; see Options.
+    there are replaced only by complete ones. options: as on the command line; see Options. asked:
+    single fields of Options by name, as in compress=True or kinds=("kernels", "nccl").
 
     print(summary.text()) prints what the command prints; summary.warnings lists the warnings.
 
@@ -50,9 +54,9 @@ def convert(
     and its subclass NothingToWrite when there is no event of the kinds asked for.
     """
     from nsys2prv.conversion.convert import convert
-    from nsys2prv.conversion.options import DEFAULTS
+    from nsys2prv.conversion.options import choose_options
 
-    options = options or DEFAULTS
+    options = choose_options(options, asked)
     if not options.report:
         return convert(reports, output, options)
     from nsys2prv.cli.report import write_report_files

@@ -41,7 +41,7 @@ from nsys2prv.analysis.unit import AnalysisOptions, Unit
 from nsys2prv.conversion.archive import blame_stores
 from nsys2prv.conversion.cut.plan import CutPlan
 from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.options import DEFAULTS, Options, Plan
+from nsys2prv.conversion.options import Options, Plan, choose_options
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, ValueSet, catalogue
@@ -445,11 +445,7 @@ def open_job(
     Raises Nsys2prvError with one line for people when a report cannot be read, NothingToWrite when
     the reports hold no events.
     """
-    if unknown := set(asked).difference(Options.__struct_fields__):
-        raise UsageError(
-            f"{', '.join(sorted(unknown))}: no such option; there are {', '.join(Options.__struct_fields__)}"
-        )
-    options = replace(options or DEFAULTS, **asked)
+    options = choose_options(options, asked)
     given = find_reports([reports] if isinstance(reports, str | Path) else reports)
     plan = Plan.of(options)
     if options.tmp:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import polars as pl
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv._util import engines
 from nsys2prv._util.errors import UsageError
@@ -76,6 +77,17 @@ class Options(Struct, frozen=True):
 
 #: What is done unless something else is asked for.
 DEFAULTS = Options()
+
+
+def choose_options(options: Options | None, asked: Mapping[str, object]) -> Options:
+    """Return the options (None: the defaults) with single fields, by name, as asked. Raises
+    UsageError for a name that is none.
+    """
+    if unknown := set(asked).difference(Options.__struct_fields__):
+        raise UsageError(
+            f"{', '.join(sorted(unknown))}: no such option; there are {', '.join(Options.__struct_fields__)}"
+        )
+    return replace(options or DEFAULTS, **asked)
 
 
 class Plan(Struct, frozen=True):

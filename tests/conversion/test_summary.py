@@ -141,6 +141,17 @@ def test_help_explains_every_option() -> None:
         assert f"\n    {name}: " in text
 
 
+def test_options_may_be_given_by_name(tmp_path: Path) -> None:
+    reports = sorted((SAMPLES / "graphs").glob("rank*.sqlite"))
+    found = nsys2prv.convert(
+        reports, tmp_path / "out.prv", kinds=("cuda_api_trace",), compress=True
+    )
+    assert list(found.events) == ["cuda_api"]
+    assert (tmp_path / "out.prv.gz").stat().st_size
+    with pytest.raises(nsys2prv.Nsys2prvError, match=r"^colour: no such option; there are kinds, "):
+        nsys2prv.convert(reports, tmp_path / "out.prv", colour="red")
+
+
 def test_completion_offers_nothing_private() -> None:
     assert [name for name in dir(nsys2prv) if name[:2] != "__"] == sorted(
         {*nsys2prv.__all__, "open"} - {"__version__"}
