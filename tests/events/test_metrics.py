@@ -647,12 +647,12 @@ def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> N
         "CUDA-D0.S7-a",
         "CUDA-D0.S7-a",
         "CUDA-D0.S7-b",
-        "NIC 0x9 port 1",
-        "NIC mlx5_0 port 1",
+        "NIC 0x9 port 1-a",
+        "NIC mlx5_0 port 1-a",
         "Switch leaf1",
         "Switch leaf1 port 3",
-        "NIC 0x9 port 1",
-        "NIC mlx5_0 port 1",
+        "NIC 0x9 port 1-b",
+        "NIC mlx5_0 port 1-b",
     ]
     counts = Counter(record.row for record in trace.samples)
     assert counts == {(4, 1): 3, (4, 2): 3, (4, 4): 3, (5, 1): 3, (5, 2): 3}
