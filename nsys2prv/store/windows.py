@@ -1,4 +1,8 @@
-"""/tmp/doc.txt"""
+"""Time windows of the trace: where they lie, and the records of each in trace time and in the trace's
+own numbers.
+
+Writers of any format read the trace through :class:`WindowReader`.
+"""
 
 from __future__ import annotations
 
