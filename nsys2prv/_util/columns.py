@@ -10,48 +10,47 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
+from nsys2prv._util.native import core
+
 #: Stands for "this row lacks the attribute" in columns of the normal form; Paraver values are never
 #: negative.
 ABSENT = -1
 #: The end of a range that its report does not close; the writer closes it at the end of the trace.
 OPEN = np.iinfo(np.int64).max
-#: Ranges of keys up to this size, or this many times the keys, are counted in a table rather than
-#: sorted.
-_TABLE_LIMIT, _TABLE_PER_KEY = 1 << 20, 16
 
 
 def factorize(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct keys in ascending order, and for every row the index of its key among
     them.
     """
-    if not len(keys):
-        return keys, np.zeros(0, np.int64)
-    low, high = int(keys.min()), int(keys.max())
-    if low == high:
-        return keys[:1], np.zeros(len(keys), np.int64)
-    if high - low < min(_TABLE_LIMIT, _TABLE_PER_KEY * len(keys)):
-        shifted = keys - low
-        seen = np.zeros(high - low + 1, bool)
-        seen[shifted] = True
-        return np.flatnonzero(seen) + low, (np.cumsum(seen) - 1)[shifted]
-    distinct, codes = np.unique(keys, return_inverse=True)
-    return distinct, codes.reshape(-1)
+    (distinct,), codes = factorize_together(keys)
+    return distinct, codes
 
 
 def factorize_together(*columns: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return distinct combinations of several columns: their values, column by column, and each
-    row's index among them.
+    """Return distinct combinations of several columns of integers in ascending order: their values,
+    column by column, and each row's index among them.
     """
-    distinct, codes = factorize(columns[0])
-    values = [distinct]
-    for column in columns[1:]:
-        more, further = factorize(column)
-        if len(more) < 2:
-            values.append(np.repeat(more, len(values[0])))
-            continue
-        combined, codes = factorize(further if len(values[0]) == 1 else codes * len(more) + further)
-        values = [*(value[combined // len(more)] for value in values), more[combined % len(more)]]
-    return values, codes
+    codes = np.zeros(len(columns[0]), np.int64)
+    wide = tuple(np.asarray(column, np.int64) for column in columns)
+    if core is None:
+        first, codes = _number_by_numpy(wide)
+    else:
+        first = np.frombuffer(core.number_distinct(wide, codes), np.int64)
+    return [column[first] for column in columns], codes
+
+
+def _number_by_numpy(columns: Sequence[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first row of each distinct combination, and each row's index among them, for
+    installations without a compiler.
+    """
+    codes = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        distinct, further = np.unique(column, return_inverse=True)
+        codes = codes * len(distinct) + further.reshape(-1)
+        _, codes = np.unique(codes, return_inverse=True)
+    _, first = np.unique(codes, return_index=True)
+    return first, codes.reshape(-1)
 
 
 def narrow_integers(values: np.ndarray) -> np.ndarray:

@@ -15,6 +15,8 @@ from nsys2prv._util.native import core
 
 #: Stands behind texts, of which the compiled writer copies as many bytes at once.
 _BEHIND = bytes(16)
+#: A line of several batches is a number: that of its batch, and in so many bits its row.
+ROW_BITS = 40
 
 
 class Text(Struct, frozen=True):
@@ -92,28 +94,27 @@ def merge_lines(batches: Sequence[Batch]) -> Iterator[np.ndarray]:
     batches = [batch for batch in batches if len(batch.times)]
     if not batches:
         return
+    if core is None:
+        yield from _polars_texts(batches, _order_by_numpy(batches))
+        return
+    order = np.empty(sum(len(batch.times) for batch in batches), np.uint64)
+    core.order([(_integers(batch.times), _integers(batch.ties)) for batch in batches], order)
+    yield from _compiled_texts(batches, order)
+
+
+def _integers(values: np.ndarray | None) -> np.ndarray | None:
+    return None if values is None else np.ascontiguousarray(values, np.int64)
+
+
+def _order_by_numpy(batches: Sequence[Batch]) -> np.ndarray:
+    """Return what the compiled `order` does, for installations without a compiler."""
+    counts = [len(batch.times) for batch in batches]
     times = np.concatenate([batch.times for batch in batches])
-    order = _order(times)
-    owner = np.repeat(
-        np.arange(len(batches), dtype=np.uint16), [len(batch.times) for batch in batches]
-    )
+    owner = np.repeat(np.arange(len(batches), dtype=np.uint64), counts)
+    row = np.concatenate([np.arange(count, dtype=np.uint64) for count in counts])
+    order = np.argsort(times, kind="stable")
     _break_ties(order, times, owner, batches)
-    yield from (_polars_texts if core is None else _compiled_texts)(batches, owner, order)
-
-
-def _order(times: np.ndarray) -> np.ndarray:
-    """Return the stable order of the times: a plain sort of time and row packed into one number,
-    where that fits.
-    """
-    bits = len(times).bit_length()
-    low = int(times.min())
-    if (int(times.max()) - low).bit_length() + bits > 62:
-        return np.argsort(times, kind="stable")
-    packed = (times - low) << bits
-    packed |= np.arange(len(times))
-    packed.sort()
-    packed &= (1 << bits) - 1
-    return packed
+    return (owner << np.uint64(ROW_BITS) | row)[order]
 
 
 def _break_ties(
@@ -123,23 +124,15 @@ def _break_ties(
     places.
     """
     tied = np.array([batch.ties is not None for batch in batches])
-    if not tied.any():
-        return
-    places = np.flatnonzero(tied[owner[order]])
-    time = times[order[places]]
-    equal = time[1:] == time[:-1]
-    if not equal.any():
-        return
-    together = np.flatnonzero(np.append(equal, False) | np.append(False, equal))
-    places, time = places[together], time[together]
     ties = np.concatenate(
         [
-            batch.ties if batch.ties is not None else np.zeros(len(batch.times), np.int64)
+            np.zeros(len(batch.times), np.int64) if batch.ties is None else batch.ties
             for batch in batches
         ]
     )
+    places = np.flatnonzero(tied[owner[order]])
     lines = order[places]
-    order[places] = lines[np.lexsort((ties[lines], time))]
+    order[places] = lines[np.lexsort((ties[lines], times[lines]))]
 
 
 #: Bytes of text that the compiled writer makes at a time; many times what a line may need.
@@ -148,35 +141,30 @@ TEXT_BYTES = 1 << 24
 LINES_AT_ONCE = 131_072
 
 
-def _compiled_texts(
-    batches: Sequence[Batch], owner: np.ndarray, order: np.ndarray
-) -> Iterator[np.ndarray]:
+def _compiled_texts(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the text of the lines of all batches in this order, in pieces (uint8), by the compiled
-    writer. owner: the batch of each line, in the batches' order.
+    writer. order: of each line, its batch and row, see :data:`ROW_BITS`.
     """
     given = [(batch.shape.program, tuple(batch.columns), len(batch.times)) for batch in batches]
     done = 0
     while done < len(order):
         text = np.empty(TEXT_BYTES, np.uint8)
-        lines, size = core.write(given, owner, order[done:], text)
+        lines, size = core.write(given, order[done:], text)
         if not lines:
             raise ValueError(f"a line of more than {TEXT_BYTES:,} bytes")
         done += lines
         yield text[:size]
 
 
-def _polars_texts(
-    batches: Sequence[Batch], owner: np.ndarray, order: np.ndarray
-) -> Iterator[np.ndarray]:
+def _polars_texts(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the same bytes by polars, much slower, for installations without a compiler."""
-    starts = np.cumsum([0] + [len(batch.times) for batch in batches])
     for first in range(0, len(order), LINES_AT_ONCE):
-        lines = order[first : first + LINES_AT_ONCE]
-        owners = owner[lines]
+        lines = order[first : first + LINES_AT_ONCE].view(np.int64)
+        owners, rows = lines >> ROW_BITS, lines & ((1 << ROW_BITS) - 1)
         places = [np.flatnonzero(owners == number) for number in range(len(batches))]
         made = [
-            _format(batch, lines[mine] - start)
-            for batch, mine, start in zip(batches, places, starts, strict=False)
+            _format(batch, rows[mine])
+            for batch, mine in zip(batches, places, strict=True)
             if len(mine)
         ]
         text = pl.concat(made).gather(np.argsort(np.concatenate(places)))

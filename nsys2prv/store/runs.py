@@ -17,6 +17,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from msgspec import Struct
 
+from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import Layout, LineKind, catalogue
 from nsys2prv.events.catalogue.counters import Metric
 
@@ -224,20 +225,16 @@ class SpillWriter:
         They are put together a block at a time, which stays in the processor's cache.
         """
         offset, dtype, times = self._file.tell(), shape.dtype, columns["time"]
-        count = len(times) if isinstance(rows, slice) else len(rows)
+        every = isinstance(rows, slice)
+        count = len(times) if every else len(rows)
+        used = {name: np.ascontiguousarray(columns[name], np.int64) for name in dtype.names}
         block = np.empty(min(count, BLOCK), dtype)
         for first in range(0, count, BLOCK):
             records = block[: count - first]
-            some = (
-                slice(first, first + len(records))
-                if isinstance(rows, slice)
-                else rows[first : first + len(records)]
-            )
-            for name in dtype.names:
-                records[name] = columns[name][some]
+            fill_records(records, used, None if every else rows, first)
             self._file.write(memoryview(records).cast("B"))
-        ends = (0, -1) if isinstance(rows, slice) else (rows[0], rows[-1])
-        samples = times[::SAMPLE].copy() if isinstance(rows, slice) else times[rows[::SAMPLE]]
+        ends = (0, -1) if every else (rows[0], rows[-1])
+        samples = times[::SAMPLE].copy() if every else times[rows[::SAMPLE]]
         return Run(
             shape,
             self.path,
@@ -254,6 +251,24 @@ class SpillWriter:
 
     def close(self) -> None:
         self._file.close()
+
+
+def fill_records(
+    records: np.ndarray, columns: Mapping[str, np.ndarray], rows: np.ndarray | None, first: int
+) -> None:
+    """Fill records with the values (int64) of the rows at `rows[first:]`, or from row `first` on
+    where `rows` is None.
+    """
+    dtype = records.dtype
+    if core is None:
+        some = slice(first, first + len(records))
+        for name in dtype.names:
+            records[name] = columns[name][some if rows is None else rows[some]]
+        return
+    fields = tuple(
+        (offset, field.itemsize, columns[name]) for name, (field, offset) in dtype.fields.items()
+    )
+    core.fill_records(records.view(np.uint8), dtype.itemsize, fields, rows, first)
 
 
 def take_records(records: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from nsys2prv import Options, convert
 from nsys2prv.paraver import lines as line_writer
 from nsys2prv.paraver.lines import (
     LINES_AT_ONCE,
+    ROW_BITS,
     Batch,
     Choice,
     LineShape,
@@ -235,26 +236,64 @@ def test_what_does_not_fit_is_refused(
         _text([Batch(LineShape(pieces), np.arange(2), columns)])
 
 
-def test_orders_and_owners_out_of_bounds_are_refused() -> None:
+def test_orders_out_of_bounds_are_refused() -> None:
     if line_writer.core is None:
         pytest.skip("installed without a compiler")
     batch = (LineShape([Number(), Text(b"\n")]).program, (np.arange(3),), 3)
     out = np.empty(1000, np.uint8)
-    owners, order = np.zeros(3, np.uint16), np.arange(3)
-    assert line_writer.core.write([batch], owners, order, out) == (3, 6)
+    order = np.arange(3, dtype=np.uint64)
+    second = order + np.uint64(1 << ROW_BITS)
+    assert line_writer.core.write([batch], order, out) == (3, 6)
+    assert line_writer.core.write([batch, batch], second, out) == (3, 6)
     for wrong in (
-        ([batch], owners, order + 1),
-        ([batch], owners, order - 1),
-        ([batch], owners + np.uint16(1), order),
-        ([], owners, order),
-        ([batch, batch], owners + np.uint16(1), order),
+        ([batch], order + np.uint64(1)),
+        ([batch], order - np.uint64(1)),
+        ([batch], second),
+        ([], order),
+        ([batch, batch], second + np.uint64(1 << ROW_BITS)),
     ):
         with pytest.raises(ValueError, match="out of its bounds"):
             line_writer.core.write(*wrong, out)
     with pytest.raises(TypeError):
-        line_writer.core.write(None, owners, order, out)
+        line_writer.core.write(None, order, out)
     with pytest.raises((TypeError, BufferError)):
-        line_writer.core.write([batch], owners, order, b"not to be written to")
+        line_writer.core.write([batch], order, b"not to be written to")
+
+
+@pytest.mark.parametrize("span", [1, 3, 1 << 11, 1 << 22, 1 << 40, (1 << 63) - 1])
+@pytest.mark.parametrize("tied", [False, True])
+def test_both_order_lines_alike(span: int, tied: bool) -> None:
+    if line_writer.core is None:
+        pytest.skip("installed without a compiler")
+    random = np.random.default_rng(span)
+    shape = LineShape([Text(b"\n")])
+    batches = [
+        Batch(
+            shape,
+            random.integers(0, span, count),
+            [],
+            random.integers(-3, 3, count) if tied and count % 2 else None,
+        )
+        for count in (1, 500, 2001, 33)
+    ]
+    order = np.empty(sum(len(batch.times) for batch in batches), np.uint64)
+    line_writer.core.order([(batch.times, batch.ties) for batch in batches], order)
+    assert order.tolist() == line_writer._order_by_numpy(batches).tolist()
+
+
+def test_an_order_without_room_is_refused() -> None:
+    if line_writer.core is None:
+        pytest.skip("installed without a compiler")
+    times, order = np.arange(3), np.empty(3, np.uint64)
+    for batches, out in (
+        ([(times, None)], order[:2]),
+        ([(times, times[:2])], order),
+        ([(times, None), (times, None)], order),
+    ):
+        with pytest.raises(ValueError, match="room for each line"):
+            line_writer.core.order(batches, out)
+    with pytest.raises(TypeError):
+        line_writer.core.order([times], order)
 
 
 @pytest.mark.parametrize("sample", ["training", "graphs"])

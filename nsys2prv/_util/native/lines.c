@@ -1,6 +1,6 @@
-/* The inner loop of nsys2prv.paraver.compiled: lines of several shapes, in a given order, one after the other.
+/* The inner loop of nsys2prv.paraver.lines: lines of several shapes, in a given order, one after the other.
  *
- * An installation without a C compiler does without: plain.py has the same by polars, and the tests compare the two.
+ * An installation without a C compiler does without: lines.py has the same by polars, and the tests compare the two.
  */
 #include "module.h"
 
@@ -17,6 +17,8 @@
 #define TOGETHER 64
 /* The longest number, 2**64 - 1. */
 #define LONGEST 20
+/* Numbers below it have their texts ready. */
+#define SMALL 10000
 /* So many lines before its turn a line's numbers are asked for. */
 #define AHEAD 8
 
@@ -35,12 +37,12 @@ typedef struct {
     uint64_t count;
 } Piece;
 
-/* Lines of one shape. most: bytes of one; first: number of the first among the lines of all batches; asked: how many of the pieces'
- * columns, in `ahead`, are so far apart that each has to be asked for. */
+/* Lines of one shape. most: bytes of one; asked: how many of the pieces' columns, in `ahead`, are so far apart that each has to be asked
+ * for. */
 typedef struct {
     Piece *pieces;
     const Piece **ahead;
-    Py_ssize_t count, rows, most, first, asked;
+    Py_ssize_t count, rows, most, asked;
 } Batch;
 
 typedef struct {
@@ -229,16 +231,35 @@ static inline char *put_significant(char *out, uint64_t digits) {
     return out + 8 - zeros;
 }
 
+/* The text of each small number, and in the highest byte its length. */
+static uint64_t small_texts[SMALL];
+
+void make_small_texts(void) {
+    for (uint32_t value = 0; value < SMALL; value++) {
+        char text[8] = {0};
+        uint64_t length = (uint64_t)(put_significant(text, eight_digits(value)) - text);
+        memset(text + length, 0, sizeof text - length);
+        memcpy(&small_texts[value], text, 8);
+        small_texts[value] |= length << 56;
+    }
+}
+
+static inline char *put_small(char *out, uint64_t value) {
+    uint64_t text = small_texts[value];
+    memcpy(out, &text, 8);
+    return out + (text >> 56);
+}
+
 static inline char *put_number(char *out, uint64_t value) {
     const uint64_t half = 100000000;
-    if (value < 10) {
-        *out = (char)('0' + value);
-        return out + 1;
-    }
+    if (value < SMALL)
+        return put_small(out, value);
     if (value < half)
         return put_significant(out, eight_digits((uint32_t)value));
     uint64_t upper = value / half;
-    if (upper >= half) {
+    if (upper < SMALL)
+        out = put_small(out, upper);
+    else if (upper >= half) {
         out = put_number(out, upper / half);
         out = put_eight(out, eight_digits((uint32_t)(upper % half)));
     } else
@@ -267,13 +288,13 @@ static inline char *put_line(char *out, const Batch *batch, Py_ssize_t row) {
     return out;
 }
 
-/* Which line comes k-th: its batch and its row there; NULL where there is none. */
-static inline const Batch *located(const Batches *all, const uint16_t *owners, Py_ssize_t total, int64_t line, Py_ssize_t *row) {
-    if (line < 0 || line >= total || owners[line] >= all->count)
+/* The batch of a line, and its row there; NULL where there is none. */
+static inline const Batch *find_line(const Batches *all, uint64_t line, Py_ssize_t *row) {
+    if (line >> ROW_BITS >= (uint64_t)all->count)
         return NULL;
-    const Batch *batch = &all->batches[owners[line]];
-    *row = line - batch->first;
-    return *row >= 0 && *row < batch->rows ? batch : NULL;
+    const Batch *batch = &all->batches[line >> ROW_BITS];
+    *row = (Py_ssize_t)(line & ROW_MASK);
+    return *row < batch->rows ? batch : NULL;
 }
 
 /* Ask for the numbers of a line: they come from more places than the processor can foresee. */
@@ -283,16 +304,13 @@ static inline void ask(const Batch *batch, Py_ssize_t row) {
 }
 
 /* Puts lines until there is room for no more; returns how many, -1 where one cannot be. */
-static Py_ssize_t put_lines(char **out, const char *limit, const Batches *all, const uint16_t *owners, Py_ssize_t total,
-                            const int64_t *order, Py_ssize_t count) {
+static Py_ssize_t put_lines(char **out, const char *limit, const Batches *all, const uint64_t *order, Py_ssize_t count) {
     Py_ssize_t row;
     for (Py_ssize_t k = 0; k < count; k++) {
-        if (k + 2 * AHEAD < count && order[k + 2 * AHEAD] >= 0 && order[k + 2 * AHEAD] < total)
-            __builtin_prefetch(&owners[order[k + 2 * AHEAD]]);
-        const Batch *batch = k + AHEAD < count ? located(all, owners, total, order[k + AHEAD], &row) : NULL;
+        const Batch *batch = k + AHEAD < count ? find_line(all, order[k + AHEAD], &row) : NULL;
         if (batch)
             ask(batch, row);
-        if (!(batch = located(all, owners, total, order[k], &row)))
+        if (!(batch = find_line(all, order[k], &row)))
             return -1;
         if (limit - *out < batch->most + COPIED)
             return k;
@@ -304,27 +322,24 @@ static Py_ssize_t put_lines(char **out, const char *limit, const Batches *all, c
 
 PyObject *write_lines(PyObject *self, PyObject *arguments) {
     PyObject *given, *result = NULL;
-    Py_buffer owners = {0}, order = {0}, out = {0};
+    Py_buffer order = {0}, out = {0};
     Batches all = {0};
     (void)self;
-    if (!PyArg_ParseTuple(arguments, "O!y*y*w*", &PyList_Type, &given, &owners, &order, &out))
+    if (!PyArg_ParseTuple(arguments, "O!y*w*", &PyList_Type, &given, &order, &out))
         return NULL;
-    Py_ssize_t count = PyList_GET_SIZE(given), first = 0;
+    Py_ssize_t count = PyList_GET_SIZE(given);
     if (!(all.batches = PyMem_Calloc(count ? count : 1, sizeof(Batch)))) {
         PyErr_NoMemory();
         goto done;
     }
     all.count = count;
-    for (Py_ssize_t b = 0; b < count; b++) {
+    for (Py_ssize_t b = 0; b < count; b++)
         if (take_batch(&all, PyList_GET_ITEM(given, b), &all.batches[b]) < 0)
             goto done;
-        all.batches[b].first = first;
-        first += all.batches[b].rows;
-    }
     Py_ssize_t lines;
     char *end = out.buf;
     Py_BEGIN_ALLOW_THREADS
-    lines = put_lines(&end, end + out.len, &all, owners.buf, owners.len / 2, order.buf, order.len / 8);
+    lines = put_lines(&end, end + out.len, &all, order.buf, order.len / 8);
     Py_END_ALLOW_THREADS
     if (lines < 0)
         refused("a number is negative, or an index or a line out of its bounds");
@@ -332,7 +347,6 @@ PyObject *write_lines(PyObject *self, PyObject *arguments) {
         result = Py_BuildValue("nn", lines, end - (char *)out.buf);
 done:
     release(&all);
-    PyBuffer_Release(&owners);
     PyBuffer_Release(&order);
     PyBuffer_Release(&out);
     return result;

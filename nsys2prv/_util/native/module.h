@@ -5,8 +5,20 @@
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 
+/* A line of several batches: the number of its batch, and its row there in the lowest bits. */
+#define ROW_BITS 40
+#define ROW_MASK (((uint64_t)1 << ROW_BITS) - 1)
+
+/* order.c */
+PyObject *order_lines(PyObject *self, PyObject *arguments);
+
 /* lines.c */
 PyObject *write_lines(PyObject *self, PyObject *arguments);
+void make_small_texts(void);
+
+/* columns.c */
+PyObject *number_distinct(PyObject *self, PyObject *arguments);
+PyObject *fill_records(PyObject *self, PyObject *arguments);
 
 /* spans.c */
 PyObject *time_before(PyObject *self, PyObject *arguments);

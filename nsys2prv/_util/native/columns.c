@@ -1,0 +1,297 @@
+/* Inner loops over columns of integers: nsys2prv._util.columns.factorize, and records put together of columns (nsys2prv.store.runs).
+ *
+ * An installation without a C compiler does without: both modules have the same by numpy, and the tests compare the two.
+ */
+#include "module.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Columns that are told apart together at most. */
+#define MOST_COLUMNS 64
+#define FIRST_SLOTS 256
+#define EMPTY UINT32_MAX
+
+/* A column of int64, at any distance. */
+typedef struct {
+    const char *values;
+    Py_ssize_t stride;
+} Strided;
+
+/* The distinct rows met: `width` values of each, one after the other, the row that each was met at first, and a hash table of their numbers. */
+typedef struct {
+    int64_t *keys, *first;
+    uint32_t *slots;
+    size_t width, count, room, slot_count;
+    int shift;  /* 64 less the bits of a slot's number */
+} Distinct;
+
+static inline int64_t value_at(const Strided *column, size_t row) {
+    int64_t value;
+    memcpy(&value, column->values + (Py_ssize_t)row * column->stride, 8);
+    return value;
+}
+
+static inline uint64_t hash_of(const int64_t *key, size_t width) {
+    uint64_t hash = 0;
+    for (size_t c = 0; c < width; c++) {
+        hash = (hash ^ (uint64_t)key[c]) * 0x9e3779b97f4a7c15u;
+        hash ^= hash >> 32;
+    }
+    return hash * 0x9e3779b97f4a7c15u;
+}
+
+static inline bool same_key(const int64_t *one, const int64_t *other, size_t width) {
+    for (size_t c = 0; c < width; c++)
+        if (one[c] != other[c])
+            return false;
+    return true;
+}
+
+/* Makes room for one more, in the table for twice as many. -1: no memory, or too many. */
+static int grow(Distinct *known) {
+    if (known->count == known->room) {
+        size_t room = 2 * known->room;
+        int64_t *keys = realloc(known->keys, room * known->width * sizeof *keys);
+        if (keys)
+            known->keys = keys;
+        int64_t *first = realloc(known->first, room * sizeof *first);
+        if (first)
+            known->first = first;
+        if (!keys || !first || room >= EMPTY / 2)
+            return -1;
+        known->room = room;
+    }
+    if (2 * (known->count + 1) <= known->slot_count)
+        return 0;
+    size_t slot_count = 4 * known->slot_count;
+    uint32_t *slots = malloc(slot_count * sizeof *slots);
+    if (!slots)
+        return -1;
+    memset(slots, 0xff, slot_count * sizeof *slots);
+    free(known->slots);
+    known->slots = slots;
+    known->slot_count = slot_count;
+    known->shift -= 2;
+    for (size_t k = 0; k < known->count; k++) {
+        size_t slot = hash_of(known->keys + k * known->width, known->width) >> known->shift;
+        while (slots[slot] != EMPTY)
+            slot = (slot + 1) & (slot_count - 1);
+        slots[slot] = (uint32_t)k;
+    }
+    return 0;
+}
+
+/* Puts into `codes` the number of each row among the distinct ones, as they are met. -1: no memory. */
+static inline int number_rows(Distinct *known, const Strided *columns, size_t width, size_t rows, int64_t *codes) {
+    int64_t key[MOST_COLUMNS];
+    size_t code = 0;
+    for (size_t row = 0; row < rows; row++) {
+        for (size_t c = 0; c < width; c++)
+            key[c] = value_at(&columns[c], row);
+        if (!row || !same_key(key, known->keys + code * width, width)) {
+            size_t slot = hash_of(key, width) >> known->shift;
+            for (;; slot = (slot + 1) & (known->slot_count - 1)) {
+                code = known->slots[slot];
+                if (code == EMPTY || same_key(key, known->keys + code * width, width))
+                    break;
+            }
+            if (code == EMPTY) {
+                code = known->count;
+                known->slots[slot] = (uint32_t)code;
+                memcpy(known->keys + code * width, key, width * sizeof *key);
+                known->first[code] = (int64_t)row;
+                known->count++;
+                if (grow(known) < 0)
+                    return -1;
+            }
+        }
+        codes[row] = (int64_t)code;
+    }
+    return 0;
+}
+
+static inline int compare_keys(const int64_t *one, const int64_t *other, size_t width) {
+    for (size_t c = 0; c < width; c++)
+        if (one[c] != other[c])
+            return one[c] < other[c] ? -1 : 1;
+    return 0;
+}
+
+/* Sorts numbers of distinct rows by these; returns where they are then: `order` or `spare`. */
+static uint32_t *sort_distinct(const Distinct *known, uint32_t *order, uint32_t *spare) {
+    size_t count = known->count, width = known->width;
+    for (size_t length = 1; length < count; length *= 2) {
+        for (size_t first = 0; first < count; first += 2 * length) {
+            size_t middle = count - first > length ? first + length : count, end = count - first > 2 * length ? first + 2 * length : count;
+            size_t left = first, right = middle, to = first;
+            while (left < middle && right < end)
+                spare[to++] = compare_keys(known->keys + order[left] * width, known->keys + order[right] * width, width) <= 0 ? order[left++] : order[right++];
+            memcpy(spare + to, order + left, (middle - left) * sizeof *order);
+            memcpy(spare + to + middle - left, order + right, (end - right) * sizeof *order);
+        }
+        uint32_t *sorted = spare;
+        spare = order;
+        order = sorted;
+    }
+    return order;
+}
+
+/* Renumbers the distinct rows in ascending order. -1: no memory. */
+static int sort_codes(Distinct *known, size_t rows, int64_t *codes) {
+    size_t count = known->count, k = 1;
+    while (k < count && compare_keys(known->keys + (k - 1) * known->width, known->keys + k * known->width, known->width) < 0)
+        k++;
+    if (k >= count)
+        return 0;
+    uint32_t *order = malloc(2 * count * sizeof *order);
+    int64_t *ranks = malloc(2 * count * sizeof *ranks);
+    if (!order || !ranks) {
+        free(order);
+        free(ranks);
+        return -1;
+    }
+    for (k = 0; k < count; k++)
+        order[k] = (uint32_t)k;
+    const uint32_t *sorted = sort_distinct(known, order, order + count);
+    int64_t *first = ranks + count;
+    for (k = 0; k < count; k++) {
+        ranks[sorted[k]] = (int64_t)k;
+        first[k] = known->first[sorted[k]];
+    }
+    memcpy(known->first, first, count * sizeof *first);
+    for (size_t row = 0; row < rows; row++)
+        codes[row] = ranks[codes[row]];
+    free(order);
+    free(ranks);
+    return 0;
+}
+
+static int find_distinct(Distinct *known, const Strided *columns, size_t rows, int64_t *codes) {
+    known->room = known->slot_count = FIRST_SLOTS;
+    known->shift = 56;
+    known->keys = malloc(known->room * known->width * sizeof *known->keys);
+    known->first = malloc(known->room * sizeof *known->first);
+    known->slots = malloc(known->slot_count * sizeof *known->slots);
+    if (!known->keys || !known->first || !known->slots)
+        return -1;
+    memset(known->slots, 0xff, known->slot_count * sizeof *known->slots);
+    /* A loop of its own for each usual number of columns. */
+    int status = known->width == 1   ? number_rows(known, columns, 1, rows, codes)
+                 : known->width == 2 ? number_rows(known, columns, 2, rows, codes)
+                 : known->width == 3 ? number_rows(known, columns, 3, rows, codes)
+                                     : number_rows(known, columns, known->width, rows, codes);
+    return status ? status : sort_codes(known, rows, codes);
+}
+
+PyObject *number_distinct(PyObject *self, PyObject *arguments) {
+    PyObject *given, *result = NULL;
+    Py_buffer out = {0}, held[MOST_COLUMNS] = {{0}};
+    Strided columns[MOST_COLUMNS];
+    Distinct known = {0};
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "O!w*", &PyTuple_Type, &given, &out))
+        return NULL;
+    Py_ssize_t width = PyTuple_GET_SIZE(given), rows = out.len / 8;
+    bool fits = width > 0 && width <= MOST_COLUMNS;
+    for (Py_ssize_t c = 0; fits && c < width; c++) {
+        if (PyObject_GetBuffer(PyTuple_GET_ITEM(given, c), &held[c], PyBUF_STRIDES) < 0)
+            goto done;
+        fits = held[c].ndim == 1 && held[c].itemsize == 8 && held[c].shape[0] == rows;
+        columns[c] = (Strided){held[c].buf, held[c].ndim == 1 ? held[c].strides[0] : 0};
+    }
+    if (!fits) {
+        PyErr_Format(PyExc_ValueError, "give up to %d columns of int64, and room for as many codes", MOST_COLUMNS);
+        goto done;
+    }
+    known.width = (size_t)width;
+    int status;
+    Py_BEGIN_ALLOW_THREADS
+    status = find_distinct(&known, columns, (size_t)rows, out.buf);
+    Py_END_ALLOW_THREADS
+    result = status < 0 ? PyErr_NoMemory() : PyBytes_FromStringAndSize((const char *)known.first, (Py_ssize_t)(known.count * sizeof *known.first));
+done:
+    for (Py_ssize_t c = 0; c < width && c < MOST_COLUMNS; c++)
+        PyBuffer_Release(&held[c]);
+    PyBuffer_Release(&out);
+    free(known.keys);
+    free(known.first);
+    free(known.slots);
+    return result;
+}
+
+/* A field of records, and the column of int64 that it is taken from. */
+typedef struct {
+    Py_ssize_t offset, size;
+    Py_buffer values;
+} Field;
+
+static inline void fill_field(char *records, size_t itemsize, const int64_t *values, const int64_t *rows, size_t count, size_t size) {
+    for (size_t k = 0; k < count; k++)
+        memcpy(records + k * itemsize, values + (rows ? (size_t)rows[k] : k), size);
+}
+
+/* 0, or -1 where something does not fit. */
+static int take_field(PyObject *given, Py_ssize_t itemsize, Py_ssize_t count, bool chosen, Py_ssize_t first, uint64_t greatest, Field *field) {
+    PyObject *values;
+    if (!PyTuple_Check(given)) {
+        PyErr_SetString(PyExc_TypeError, "offset, size and values of each field");
+        return -1;
+    }
+    if (!PyArg_ParseTuple(given, "nnO", &field->offset, &field->size, &values) || PyObject_GetBuffer(values, &field->values, PyBUF_SIMPLE) < 0)
+        return -1;
+    Py_ssize_t known = field->values.len / 8;
+    bool sized = field->offset >= 0 && (field->size == 4 || field->size == 8) && field->offset <= itemsize - field->size;
+    if (sized && (chosen ? !count || greatest < (uint64_t)known : first >= 0 && first <= known && known - first >= count))
+        return 0;
+    PyErr_SetString(PyExc_ValueError, "a field of the records, and a value for each");
+    return -1;
+}
+
+PyObject *fill_records(PyObject *self, PyObject *arguments) {
+    PyObject *given, *chosen, *result = NULL;
+    Py_buffer records, rows = {0};
+    Py_ssize_t itemsize, first, taken = 0;
+    Field *fields = NULL;
+    (void)self;
+    if (!PyArg_ParseTuple(arguments, "w*nO!On", &records, &itemsize, &PyTuple_Type, &given, &chosen, &first))
+        return NULL;
+    Py_ssize_t width = PyTuple_GET_SIZE(given), count = itemsize > 0 ? records.len / itemsize : 0;
+    if (chosen != Py_None && PyObject_GetBuffer(chosen, &rows, PyBUF_SIMPLE) < 0)
+        goto done;
+    if (rows.buf && (first < 0 || first > rows.len / 8 || rows.len / 8 - first < count)) {
+        PyErr_SetString(PyExc_ValueError, "a row for each record");
+        goto done;
+    }
+    const int64_t *places = rows.buf ? (const int64_t *)rows.buf + first : NULL;
+    uint64_t greatest = 0;
+    for (Py_ssize_t k = 0; places && k < count; k++)
+        greatest = (uint64_t)places[k] > greatest ? (uint64_t)places[k] : greatest;
+    if (!(fields = PyMem_Calloc((size_t)width + 1, sizeof *fields))) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (; taken < width; taken++)
+        if (take_field(PyTuple_GET_ITEM(given, taken), itemsize, count, places != NULL, first, greatest, &fields[taken]) < 0)
+            goto done;
+    Py_BEGIN_ALLOW_THREADS
+    for (Py_ssize_t f = 0; f < width; f++) {
+        const int64_t *values = (const int64_t *)fields[f].values.buf + (places ? 0 : first);
+        char *to = (char *)records.buf + fields[f].offset;
+        if (fields[f].size == 8)
+            fill_field(to, (size_t)itemsize, values, places, (size_t)count, 8);
+        else
+            fill_field(to, (size_t)itemsize, values, places, (size_t)count, 4);
+    }
+    Py_END_ALLOW_THREADS
+    result = Py_NewRef(Py_None);
+done:
+    for (Py_ssize_t f = 0; fields && f < width; f++)
+        PyBuffer_Release(&fields[f].values);
+    PyMem_Free(fields);
+    PyBuffer_Release(&records);
+    PyBuffer_Release(&rows);
+    return result;
+}

@@ -1,0 +1,105 @@
+"""Distinct rows of columns, and records filled from columns, by compiled code and by numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nsys2prv._util import columns as column_tools
+from nsys2prv._util.columns import factorize, factorize_together
+from nsys2prv.store import runs
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The way that columns are worked on."""
+    if request.param == "numpy":
+        monkeypatch.setattr(column_tools, "core", None)
+        monkeypatch.setattr(runs, "core", None)
+    elif column_tools.core is None:
+        pytest.skip("installed without a compiler")
+    return request.param
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize(
+    "keys",
+    [
+        np.array([], np.int64),
+        np.array([7]),
+        np.array([3, 3, 3, 1, 3]),
+        np.array([np.iinfo(np.int64).max, np.iinfo(np.int64).min, 0, -1, 0]),
+        np.arange(5000)[::-1],
+        np.arange(5000) << 40,
+        np.random.default_rng(1).integers(0, 700, 20_000),
+        np.random.default_rng(2).integers(-(1 << 62), 1 << 62, 3000),
+        np.array([1, 0, 1], np.uint8),
+        np.array([True, False]),
+    ],
+    ids=lambda keys: f"{len(keys)} {keys.dtype}",
+)
+def test_distinct_keys_ascend_and_every_row_has_the_index_of_its_own(keys: np.ndarray) -> None:
+    distinct, codes = factorize(keys)
+    assert distinct.tolist() == sorted(set(keys.tolist()))
+    assert distinct[codes].tolist() == keys.tolist()
+    assert (distinct.dtype, codes.dtype) == (keys.dtype, np.int64)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 7])
+def test_distinct_combinations_of_columns(width: int) -> None:
+    random = np.random.default_rng(width)
+    given = [random.integers(-2, 3, 4000) for _ in range(width)]
+    records = np.zeros(4000, [("a", "<u2"), *((f"c{number}", "<i8") for number in range(width))])
+    for number, column in enumerate(given):
+        records[f"c{number}"] = column
+    for columns in (given, [records[f"c{number}"] for number in range(width)]):
+        values, codes = factorize_together(*columns)
+        rows = list(zip(*(column.tolist() for column in columns), strict=True))
+        distinct = list(zip(*(value.tolist() for value in values), strict=True))
+        assert distinct == sorted(set(rows))
+        assert [distinct[code] for code in codes.tolist()] == rows
+
+
+def test_columns_that_do_not_fit_are_refused() -> None:
+    if column_tools.core is None:
+        pytest.skip("installed without a compiler")
+    number, codes = column_tools.core.number_distinct, np.zeros(3, np.int64)
+    for columns in ((), (np.arange(4),), (np.arange(3, dtype=np.int32),), (np.zeros((3, 1)),)):
+        with pytest.raises(ValueError, match="columns of int64"):
+            number(columns, codes)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("rows", [None, np.array([5, 0, 5, 9, 3, 3])])
+def test_records_are_filled_from_columns(rows: np.ndarray | None) -> None:
+    dtype = np.dtype([("time", "<i8"), ("object", "<u4"), ("value", "<i8"), ("last", "<u4")])
+    columns = {
+        name: np.arange(10) * factor for name, factor in (("time", 7), ("value", -(1 << 50)))
+    }
+    columns |= {"object": np.arange(10) + (1 << 31), "last": np.arange(10)[::-1].copy()}
+    records = np.empty(4, dtype)
+    runs.fill_records(records, columns, rows, 2)
+    chosen = np.arange(2, 6) if rows is None else rows[2:]
+    for name in dtype.names:
+        assert records[name].tolist() == columns[name][chosen].tolist()
+
+
+def test_fields_rows_and_values_that_do_not_fit_are_refused() -> None:
+    if runs.core is None:
+        pytest.skip("installed without a compiler")
+    fill, values = runs.core.fill_records, np.arange(10)
+    records = np.zeros(4, np.dtype([("time", "<i8"), ("object", "<u4")])).view(np.uint8)
+    fill(records, 12, ((0, 8, values),), None, 6)
+    for fields, rows, first in (
+        (((0, 8, values),), None, 7),
+        (((0, 8, values),), None, -1),
+        (((8, 8, values),), None, 0),
+        (((-4, 4, values),), None, 0),
+        (((0, 2, values),), None, 0),
+        (((0, 8, values),), np.array([0, 1, 2, 10]), 0),
+        (((0, 8, values),), np.array([0, 1, 2, -1]), 0),
+        (((0, 8, values),), np.arange(4), 1),
+    ):
+        with pytest.raises(ValueError, match="for each"):
+            fill(records, 12, fields, rows, first)
