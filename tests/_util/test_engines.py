@@ -28,7 +28,7 @@ from nsys2prv._util.engines.pool import MOST_THREADS, Pool
 from nsys2prv._util.engines.processes import ProcessExecutor, Worker, WorkerLost
 from nsys2prv._util.engines.worker import receive, send
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv.conversion import prepare
+from nsys2prv.conversion import opened_reports
 from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
@@ -36,7 +36,7 @@ SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glo
 
 @pytest.fixture
 def every_job_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "SMALL_JOB_ROWS", 0)
+    monkeypatch.setattr(opened_reports, "SMALL_JOB_ROWS", 0)
 
 
 def trace(folder: Path, **options: object) -> list[bytes]:
@@ -83,8 +83,8 @@ begun, open_files, rmtree = [], [], shutil.rmtree
 def start(jobs, count, first, start=processes.start):
     begun.append((count > 1, "nsys2prv.conversion.convert" in sys.modules))
     start(jobs, count, first)
-    from nsys2prv.conversion import prepare as preparation
-    preparation.SMALL_JOB_ROWS = 0
+    from nsys2prv.conversion import opened_reports
+    opened_reports.SMALL_JOB_ROWS = 0
 
 def removed(folder, **options):
     me = os.getpid()
@@ -138,7 +138,7 @@ def test_ranks_of_an_mpi_job(tmp_path: Path) -> None:
     )
     alone = trace(tmp_path / "alone")
     program = (
-        "import nsys2prv.conversion.prepare as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli.main import main; "
+        "import nsys2prv.conversion.opened_reports as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli.main import main; "
         "sys.exit(main(['-q', '--engine', 'mpi', '-m', *sys.argv[1:]]))"
     )
     environment = {

@@ -80,7 +80,7 @@ def test_quiet_says_nothing_but_warnings(
 def test_order_of_arguments_jobs_and_compression_do_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsys2prv.conversion.prepare.SMALL_JOB_ROWS", 1)
+    monkeypatch.setattr("nsys2prv.conversion.opened_reports.SMALL_JOB_ROWS", 1)
     assert run("-q", "-j", 1, *RANKS, tmp_path / "a.prv") == 0
     assert run("-q", "-j", 2, *RANKS[::-1], tmp_path / "b.prv.gz") == 0
     assert (

@@ -123,7 +123,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     """As in README, on a job large enough for worker processes."""
     make_export(tmp_path / "r.sqlite", {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)]})
     (tmp_path / "script.py").write_text(
-        "import nsys2prv.conversion.prepare as preparation\npreparation.SMALL_JOB_ROWS = 0\n"
+        "import nsys2prv.conversion.opened_reports as opened_reports\nopened_reports.SMALL_JOB_ROWS = 0\n"
         "from nsys2prv import Options, convert\nconvert(['r.sqlite'], 'out.prv', Options())\n"
     )
     environment = {

@@ -217,7 +217,7 @@ def test_a_clock_file_does_not_move_ranks_again(job: Moved) -> None:
 def test_neither_processes_nor_the_order_of_reports_matter(
     job: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsys2prv.conversion.prepare.SMALL_JOB_ROWS", 0)
+    monkeypatch.setattr("nsys2prv.conversion.opened_reports.SMALL_JOB_ROWS", 0)
     convert(job.reports[::-1], job.folder / "two.prv", Options(align="utc", causal=True, jobs=2))
     for ending in ("prv", "clock.yaml"):
         assert (job.folder / f"two.{ending}").read_bytes() == (

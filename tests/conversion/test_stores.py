@@ -27,7 +27,7 @@ from nsys2prv import Options, convert
 from nsys2prv._util.archive import from_json, to_json
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv.cli.main import main
-from nsys2prv.conversion import extract, prepare
+from nsys2prv.conversion import extract, opened_reports
 from nsys2prv.conversion.archive import find_digest
 from nsys2prv.conversion.extract import extract_to
 from nsys2prv.store import packing
@@ -95,7 +95,7 @@ def test_same_bytes_as_of_real_exports(report: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_several_workers_and_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "SMALL_JOB_ROWS", 0)
+    monkeypatch.setattr(opened_reports, "SMALL_JOB_ROWS", 0)
     expected = written(TRAINING, tmp_path / "expected")
     for name, options in {
         "processes": {"jobs": 2, "engine": "processes"},

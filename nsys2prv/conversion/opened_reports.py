@@ -1,0 +1,189 @@
+"""The reports of a job, open and in rank order, and the reading of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nsys2prv._util.engines import alone
+from nsys2prv._util.engines.pool import Pool, worth_parallelizing
+from nsys2prv._util.errors import Nsys2prvError, Unreadable
+from nsys2prv._util.progress import Progress
+from nsys2prv.conversion import archive, reading
+from nsys2prv.conversion.cut.selection import choose_reports
+from nsys2prv.conversion.job import Workers
+from nsys2prv.conversion.options import DEFAULTS, Plan
+from nsys2prv.conversion.spans import Span, combine_spans, find_span, plan_span_tasks
+from nsys2prv.conversion.startup import should_parallelize
+from nsys2prv.events.kind import EventKind
+from nsys2prv.nsight import job_checks
+from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.source import Part
+from nsys2prv.paraver import object_model
+from nsys2prv.store.task_result import TaskResult
+
+#: So many rows one process reads and writes while others start.
+SMALL_JOB_ROWS = 250_000
+
+
+class OpenedReports(Struct):
+    """Reports that are open but not read yet."""
+
+    #: Metadata of the reports, in rank order.
+    infos: list[ReportInfo]
+    plan: Plan
+    workers: Workers
+    warnings: list[str]
+    #: Report number -> store that it is in and its entry there.
+    stored: dict[int, tuple[Path, archive.ArchivedReport]]
+    #: One line for each report that cannot be opened.
+    unread: list[str]
+    #: Ranks of the job without a report, as text.
+    missing: list[str] = field(default_factory=list)
+
+
+def open_reports(
+    reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool
+) -> OpenedReports:
+    """Return the reports, or stores of them, looked at; the plan as the stores have it."""
+    progress = Progress(quiet)
+    paths, warnings = _drop_repetitions(reports)
+    stores = archive.open_stores(paths)
+    if stores:
+        usual = Plan.of(DEFAULTS)
+        selection, settings = archive.check_settings_match(
+            plan.selection, plan.settings, list(stores.values()), (usual.selection, usual.settings)
+        )
+        plan = replace(plan, selection=selection, settings=settings)
+    exports = [path for path in paths if path not in stores]
+    infos, unread = [], []
+    lookers = Workers(
+        pool if len(exports) > 1 and should_parallelize(exports, pool.jobs) else alone(), progress
+    )
+    looked = reading.inspect_reports(
+        exports, folder, plan.keep_going, partial(lookers.run, what=reading.first_report_name)
+    )
+    for found in progress.over(looked, "opening reports", len(exports)):
+        if isinstance(found, ReportInfo):
+            infos.append(found)
+        elif plan.keep_going:
+            unread.append(str(found))
+        else:
+            raise found
+    if unread and not infos and not stores:
+        raise Nsys2prvError(f"none of the reports can be read; of the first: {unread[0]}")
+    held = [(store.path, report) for store in stores.values() for report in store.contents.reports]
+    if stores:
+        archive.check_no_duplicate_reports(
+            [
+                *((report.info, path) for path, report in held),
+                *((info, info.given) for info in infos),
+            ]
+        )
+    places = {id(report.info): (path, report) for path, report in held}
+    with archive.blame_stores(list(stores)):
+        infos = object_model.order_reports([*infos, *(report.info for _, report in held)])
+        missing = job_checks.missing_ranks(infos)
+        # What is not wanted is read all the same: clocks are aligned and ranks related before
+        # anything is cut.
+        choose_reports(infos, plan.cut.cut)
+        rows = sum(
+            part.last - part.first + 1
+            for info in infos
+            for part in list_wanted_parts(info, plan.selection.kinds)
+        )
+        warnings += job_checks.job_warnings(infos)
+    return OpenedReports(
+        infos,
+        plan,
+        Workers(
+            pool if worth_parallelizing(pool.jobs, rows, SMALL_JOB_ROWS) else alone(),
+            progress,
+            lookers.spent,
+        ),
+        warnings,
+        {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places},
+        unread,
+        missing,
+    )
+
+
+def read_all(
+    found: OpenedReports, folder: Path, read: Callable[[Any], TaskResult]
+) -> Iterator[tuple[int, TaskResult]]:
+    """Yield the results of reading all reports, a task at a time, with the number of the stage.
+    read: does the work of a task.
+    """
+    stages = reading.plan_tasks(
+        found.infos, found.plan.selection.kinds, folder, found.plan.settings
+    )
+    results: list[TaskResult] = []
+    with found.workers.progress.bar(
+        "reading", sum(task.rows for tasks in stages for task in tasks), "rows"
+    ) as bar:
+        for number, tasks in enumerate(stages):
+            planned = archive.replace_with_archived_tasks(
+                reading.add_launches(tasks, results) if number else tasks, number, found.stored
+            )
+            waiting = iter(planned)
+            try:
+                for result in found.workers.run(
+                    read, planned, what=lambda task: str(task.info.path)
+                ):
+                    next(waiting)
+                    results.append(result)
+                    bar.update(result.rows)
+                    yield number, result
+            except Nsys2prvError as error:
+                # Results come in the order of their tasks.
+                raise Unreadable(str(error), next(waiting).info.given) from None
+
+
+def find_spans(
+    found: OpenedReports, results: Sequence[TaskResult], folder: Path
+) -> dict[int, Span]:
+    """Return the first and the last time (local ns) of the events of each report that has any,
+    whether they were read or not. results: of reading.
+    """
+    tasks = [
+        task
+        for task in plan_span_tasks(
+            found.infos, results, found.plan.selection, found.plan.settings, folder
+        )
+        if task.report not in found.stored
+    ]
+    told = {
+        report: stored.span
+        for report, (_, stored) in found.stored.items()
+        if stored.span is not None
+    }
+    spans = found.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
+    measured = dict(zip((task.report for task in tasks), spans, strict=True))
+    return combine_spans(results, {**told, **measured})
+
+
+def list_wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator[Part]:
+    tables = {table for kind in kinds for table in kind.tables}
+    return (part for table, part in info.parts.items() if table in tables)
+
+
+def _drop_repetitions(reports: Sequence[str | Path]) -> tuple[list[Path], list[str]]:
+    """Return the reports without repetitions, and a warning for each of those."""
+    paths: dict[Path, Path] = {}
+    warnings = []
+    for report in map(Path, reports):
+        try:
+            real = report.resolve()
+        except (OSError, RuntimeError):
+            raise Nsys2prvError(f"{report}: is a link that leads nowhere") from None
+        if real in paths:
+            warnings.append(f"{report}: given twice, read once")
+        paths.setdefault(real, report)
+    if not paths:
+        raise Nsys2prvError("no report given")
+    return list(paths.values()), warnings
