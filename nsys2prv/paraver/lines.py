@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
@@ -73,6 +74,14 @@ class LineShape:
         yield (text + _BEHIND,)
 
 
+class Indices(NamedTuple):
+    """A column of indices into a table of what they stand for."""
+
+    indices: np.ndarray
+    #: int64, from 0 up.
+    table: np.ndarray
+
+
 class Batch(Struct):
     """Lines of one shape."""
 
@@ -80,7 +89,7 @@ class Batch(Struct):
     #: Time of each line, ns.
     times: np.ndarray
     #: Columns of the shape, integers of any size, from 0 up.
-    columns: Sequence[np.ndarray]
+    columns: Sequence[np.ndarray | Indices]
     #: Order among lines of equal time.
     ties: np.ndarray | None = None
 
@@ -181,7 +190,10 @@ def _format(batch: Batch, rows: np.ndarray) -> pl.Series:
         if isinstance(piece, Text):
             pieces.append(pl.lit(piece.text.decode("latin-1")))
             continue
-        values = next(columns)[rows].astype(np.uint64)
+        column = next(columns)
+        values = (
+            column.table[column.indices[rows]] if isinstance(column, Indices) else column[rows]
+        ).astype(np.uint64)
         if isinstance(piece, Choice):
             pieces.append(
                 pl.Series([text.decode("latin-1") for text in piece.texts]).gather(values)

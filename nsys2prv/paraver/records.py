@@ -14,7 +14,16 @@ import numpy as np
 from msgspec import Struct, field
 
 from nsys2prv.events.catalogue import DomainCode, Field, catalogue
-from nsys2prv.paraver.lines import Batch, Choice, LineShape, Number, Piece, Text, merge_lines
+from nsys2prv.paraver.lines import (
+    Batch,
+    Choice,
+    Indices,
+    LineShape,
+    Number,
+    Piece,
+    Text,
+    merge_lines,
+)
 from nsys2prv.paraver.output import Output
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, list_present_fields
 from nsys2prv.store.samples import SampleTable, count_samples, join_samples, split_at_holes
@@ -115,7 +124,7 @@ class Formatter:
         times = pieces.times
         if shape.stream == LINE:
             return self._line_batch(shape, times, pieces)
-        objects = pieces.column("object")
+        objects = _column(pieces, "object")
         if shape.stream == STATE:
             return Batch(
                 self._shape(shape, self._state_line),
@@ -124,11 +133,11 @@ class Formatter:
             )
         layout = catalogue().layouts[shape.name]
         fields = list_present_fields(layout, shape.present)
-        domain = [pieces.column("domain")] if layout.has_domain else []
+        domain = [_column(pieces, "domain")] if layout.has_domain else []
         if shape.stream == END:
             if layout.is_state:
                 # Every part of a table closes what it saw; once is enough.
-                objects, first = np.unique(objects, return_index=True)
+                objects, first = np.unique(pieces.column("object"), return_index=True)
                 times = times[first]
             coded = [column for f in fields if isinstance(f.code, DomainCode) for column in domain]
             return Batch(
@@ -136,9 +145,9 @@ class Formatter:
             )
         columns = [objects, times]
         for f in fields:
-            column = pieces.column(f.name)
+            column = _column(pieces, f.name)
             if f.offset:
-                column = np.add(column, f.offset, dtype=np.int64)
+                column = np.add(pieces.column(f.name), f.offset, dtype=np.int64)
             columns += [*(domain if isinstance(f.code, DomainCode) else ()), column]
         # Of ranges that begin together the longer is the outer one, whichever attributes they
         # carry.
@@ -164,9 +173,10 @@ class Formatter:
 
     def _line_batch(self, shape: Shape, send: np.ndarray, pieces: WindowRecords) -> Batch:
         own = ["tag"] if "tag" in shape.dtype.names else []
-        sender, receive, receiver, size, *tags = (
-            pieces.column(name) for name in ("sender", "receive", "receiver", "size", *own)
+        sender, receiver, size, *tags = (
+            _column(pieces, name) for name in ("sender", "receiver", "size", *own)
         )
+        receive = pieces.column("receive")
         tag = catalogue().lines[shape.name].tag
 
         def line() -> Iterator[Piece]:
@@ -255,3 +265,9 @@ class Formatter:
         if key not in self._shapes:
             self._shapes[key] = LineShape([*pieces(), Text(b"\n")])
         return self._shapes[key]
+
+
+def _column(pieces: WindowRecords, name: str) -> np.ndarray | Indices:
+    """Return a column that holds no times, to be written."""
+    values, table = pieces.stored_column(name)
+    return values if table is None else Indices(values, table)

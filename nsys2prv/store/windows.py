@@ -145,6 +145,10 @@ class IdTable(Struct):
         lengths = np.array([len(column) for column in columns], np.int64)
         return cls(np.cumsum(lengths) - lengths, np.concatenate([*columns, np.zeros(0, np.int64)]))
 
+    def table_of(self, source: int) -> np.ndarray:
+        """Return a table from local indices of a source to global numbers; it may have more rows."""
+        return self.table[self.start[source] :]
+
     def __call__(
         self, local: np.ndarray, sources: np.ndarray, which: np.ndarray | None
     ) -> np.ndarray:
@@ -155,7 +159,7 @@ class IdTable(Struct):
         if resolved.all():
             return local.astype(np.int64)
         if which is None:
-            return self.table[self.start[sources[0]] :][local]
+            return self.table_of(sources[0])[local]
         start = self.start[sources]
         if not resolved.any():
             return self.table[start[which] + local]
@@ -301,6 +305,16 @@ class WindowRecords:
             return to_trace_times(column, self._clock, OPEN)
         lookup = self._meanings.lookup(self._shape, name)
         return column if lookup is None else lookup(column, self._sources, self._which)
+
+    def stored_column(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+        """Return a column that holds no times, and the table that its values are indices of: together
+        they say what :meth:`column` does, without a copy where all rows are of one source. None:
+        the values stand for themselves.
+        """
+        lookup = self._meanings.lookup(self._shape, name)
+        if lookup is None or self._which is not None or self._sources[0] == RESOLVED:
+            return self.column(name), None
+        return self._records[name], lookup.table_of(self._sources[0])
 
     def translate_columns(self) -> dict[str, np.ndarray]:
         """Return the columns that are not in trace time or in global numbers as they are stored,

@@ -17,6 +17,7 @@ from nsys2prv.paraver.lines import (
     ROW_BITS,
     Batch,
     Choice,
+    Indices,
     LineShape,
     Number,
     Text,
@@ -120,6 +121,15 @@ def test_integers_of_any_size_and_at_any_distance(text_of: Write, dtype: type) -
     assert backwards.splitlines() == expected.splitlines()[::-1]
 
 
+@pytest.mark.parametrize("dtype", TYPES)
+def test_indices_stand_for_what_their_table_says(text_of: Write, dtype: type) -> None:
+    names, table = (b"a", b"bc"), np.array([1, 0, 2**40])
+    shape = LineShape([Choice(names), Text(b" "), Number(), Text(b"\n")])
+    which, what = np.array([0, 1, 1], dtype), np.array([2, 1, 0], dtype)
+    batch = Batch(shape, np.arange(3), [Indices(which, table[:2]), Indices(what, table)])
+    assert text_of([batch]) == f"bc {2**40}\na 0\na 1\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_random_lines_in_time_order(text_of: Write, seed: int) -> None:
@@ -208,6 +218,10 @@ def test_text_that_does_not_fit_at_once_comes_in_pieces(
         ([Number()], [np.array([1, -1])]),
         ([Choice((b"a", b"b"))], [np.array([0, 2])]),
         ([Choice((b"a", b"b"))], [np.array([0, -1])]),
+        ([Number()], [Indices(np.array([0, 2]), np.arange(2))]),
+        ([Number()], [Indices(np.array([0, -1]), np.arange(2))]),
+        ([Number()], [Indices(np.array([0, 1]), np.array([3, -1]))]),
+        ([Choice((b"a", b"b"))], [Indices(np.array([0, 1]), np.array([0, 2]))]),
         ([Number()], [np.array([1])]),
         ([Number()], []),
         ([Number()], [np.array([1.5, 2.5])]),
@@ -218,6 +232,10 @@ def test_text_that_does_not_fit_at_once_comes_in_pieces(
         "negative",
         "no such text",
         "negative index",
+        "no such entry",
+        "negative entry",
+        "negative in the table",
+        "no such text in the table",
         "too short",
         "none",
         "fractions",

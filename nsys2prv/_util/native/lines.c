@@ -4,6 +4,7 @@
  */
 #include "module.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -22,7 +23,8 @@
 /* So many lines before its turn a line's numbers are asked for. */
 #define AHEAD 8
 
-enum { NOTHING, CHOICE, NUMBER };
+/* What follows a text. NUMBER_32 and NUMBER_64 are the usual columns: uint32 and int64 that stand for themselves. */
+enum { NOTHING, CHOICE, NUMBER, NUMBER_32, NUMBER_64 };
 
 /* A text that is the same in every line, and behind it nothing, one of several texts, or a number. */
 typedef struct {
@@ -32,6 +34,8 @@ typedef struct {
     Py_ssize_t most;            /* bytes behind the text */
     const char *column;
     Py_ssize_t stride;
+    const int64_t *table;       /* what the column's values stand for; NULL: for themselves */
+    uint64_t entries;
     const char *texts;
     const int32_t *offsets;     /* where each text begins, and the last ends */
     uint64_t count;
@@ -83,8 +87,16 @@ static const Py_buffer *hold(Batches *all, PyObject *object, int flags) {
     return &all->held[all->holding++];
 }
 
-/* The column of a piece: integers of any size, at any distance. */
+/* The column of a piece: integers of any size, at any distance; or a tuple of these and of the table that they are indices of. */
 static int take_column(Batches *all, PyObject *column, Piece *piece, Py_ssize_t rows) {
+    if (PyTuple_Check(column) && PyTuple_GET_SIZE(column) == 2) {
+        const Py_buffer *table = hold(all, PyTuple_GET_ITEM(column, 1), PyBUF_SIMPLE);
+        if (!table)
+            return -1;
+        piece->table = table->buf;
+        piece->entries = (uint64_t)table->len / 8;
+        column = PyTuple_GET_ITEM(column, 0);
+    }
     const Py_buffer *buffer = hold(all, column, PyBUF_STRIDES | PyBUF_FORMAT);
     if (!buffer)
         return -1;
@@ -130,6 +142,7 @@ static int take_piece(Batches *all, PyObject *given, PyObject *column, Piece *pi
         return -1;
     if ((piece->length -= COPIED) < 0)
         return refused("behind a text there must be bytes to copy");
+    piece->column = piece->text;  /* so that there is one, whatever follows */
     piece->what = offsets ? CHOICE : second ? NUMBER : NOTHING;
     if (piece->what == NOTHING)
         return 0;
@@ -140,7 +153,13 @@ static int take_piece(Batches *all, PyObject *given, PyObject *column, Piece *pi
             return -1;
     } else
         piece->most = LONGEST;
-    return take_column(all, column, piece, rows);
+    if (take_column(all, column, piece, rows) < 0)
+        return -1;
+    if (piece->what == NUMBER && !piece->table && piece->size == 4 && !piece->is_signed)
+        piece->what = NUMBER_32;
+    if (piece->what == NUMBER && !piece->table && piece->size == 8 && piece->is_signed)
+        piece->what = NUMBER_64;
+    return 0;
 }
 
 static void ask_for(Batch *batch, const Piece *piece) {
@@ -180,8 +199,7 @@ static int take_batch(Batches *all, PyObject *given, Batch *batch) {
     return 0;
 }
 
-static inline uint64_t value_at(const Piece *piece, Py_ssize_t row) {
-    const char *at = piece->column + row * piece->stride;
+static inline uint64_t stored_value(const Piece *piece, const char *at) {
     if (piece->size == 8) {
         uint64_t value;
         memcpy(&value, at, 8);
@@ -198,6 +216,17 @@ static inline uint64_t value_at(const Piece *piece, Py_ssize_t row) {
         return piece->is_signed ? (uint64_t)(int64_t)(int16_t)value : value;
     }
     return piece->is_signed ? (uint64_t)(int64_t)*(const int8_t *)at : *(const uint8_t *)at;
+}
+
+/* The value of a piece, or what it stands for; false where it is negative, or no index of the table. */
+static inline bool find_value(const Piece *piece, const char *at, uint64_t *value) {
+    *value = stored_value(piece, at);
+    if (!piece->table)
+        return !(piece->is_signed && *value >> 63);
+    if (*value >= piece->entries)
+        return false;
+    *value = (uint64_t)piece->table[*value];
+    return !(*value >> 63);
 }
 
 static inline char *put_text(char *out, const char *text, Py_ssize_t length) {
@@ -271,18 +300,31 @@ static inline char *put_number(char *out, uint64_t value) {
 static inline char *put_line(char *out, const Batch *batch, Py_ssize_t row) {
     for (const Piece *piece = batch->pieces, *last = piece + batch->count; piece < last; piece++) {
         out = put_text(out, piece->text, piece->length);
-        if (piece->what == NOTHING)
-            continue;
-        uint64_t value = value_at(piece, row);
-        if (piece->what == NUMBER) {
-            if (piece->is_signed && value >> 63)
+        const char *at = piece->column + row * piece->stride;
+        uint64_t value = 0;
+        switch (piece->what) {
+        case NOTHING:
+            break;
+        case NUMBER_32:
+            memcpy(&value, at, 4);
+            out = put_number(out, value);
+            break;
+        case NUMBER_64:
+            memcpy(&value, at, 8);
+            if (value >> 63)
                 return NULL;
             out = put_number(out, value);
-        } else {
-            if (value >= piece->count)
+            break;
+        case NUMBER:
+            if (!find_value(piece, at, &value))
                 return NULL;
-            const int32_t *at = piece->offsets + value;
-            out = put_text(out, piece->texts + at[0], at[1] - at[0]);
+            out = put_number(out, value);
+            break;
+        default:
+            if (!find_value(piece, at, &value) || value >= piece->count)
+                return NULL;
+            const int32_t *offsets = piece->offsets + value;
+            out = put_text(out, piece->texts + offsets[0], offsets[1] - offsets[0]);
         }
     }
     return out;

@@ -11,8 +11,8 @@ static PyMethodDef FUNCTIONS[] = {
      "write(batches, order, out): put lines of this order, as `order` makes it, into `out` as long as there is room; returns how many, and\n"
      "how many bytes.\n\n"
      "batches: (pieces, columns, lines) of each. A piece is (text,), (text, None) for a number behind it, or (text, texts, offsets) for one\n"
-     "of several; the latter two take a column each. Behind text and texts stand COPIED bytes more. Raises ValueError where something does\n"
-     "not fit."},
+     "of several; the latter two take a column each: integers, or (integers, table) where they are indices of a table of int64. Behind text\n"
+     "and texts stand COPIED bytes more. Raises ValueError where something does not fit."},
     {"number_distinct", number_distinct, METH_VARARGS,
      "number_distinct(columns, codes): put into `codes` (int64) the number of each row among the distinct rows of a tuple of columns (int64),\n"
      "in ascending order; returns the first row of each as bytes (int64). Raises ValueError where something does not fit."},
