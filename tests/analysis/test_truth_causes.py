@@ -15,7 +15,7 @@ import nsys2prv
 from nsys2prv import OpenJob, Options
 from nsys2prv.analysis.findings.finding import Finding
 
-SAMPLE = Path(__file__).parent.parent / "sample_reports" / "training"
+SAMPLE = Path(__file__).parents[2] / "sample_reports" / "training"
 TRUTH = json.loads((SAMPLE / "truth.json").read_text())
 CAUSES = TRUTH["causes"]
 

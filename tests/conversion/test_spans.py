@@ -14,7 +14,7 @@ from nsys2prv.conversion.extract import extract_to
 
 KERNELS = 63000006
 OVERHEAD = 69000000
-SAMPLES = Path(__file__).parent.parent / "sample_reports"
+SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
 
 def head_and_events(prv: Path, valued: bool = True) -> tuple[bytes, set[bytes]]:
