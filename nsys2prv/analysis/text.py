@@ -184,7 +184,7 @@ def from_json(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
         return found["job"], results
     except OSError as error:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise Nsys2prvError(f"{path}: not written by nsys2prv report --json") from None
 
 

@@ -339,7 +339,7 @@ def _made_of(trace: Path) -> str:
     beside = trace.with_name(trace.name.removesuffix(".gz").removesuffix(".prv") + ".nsys2prv.json")
     try:
         names = [str(found["name"]) for found in json.loads(beside.read_bytes())["inputs"]]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
     return f": {list_some(names, separator=' ')}"
 

@@ -234,7 +234,7 @@ def _name(database: Source, name: object, data: object) -> str:
         return database.strings([name]).get(name, "")
     try:
         found = json.loads(data) if isinstance(data, str) else {}
-    except ValueError:
+    except (ValueError, RecursionError):
         return ""
     lowered = (
         {str(key).casefold(): value for key, value in found.items()}

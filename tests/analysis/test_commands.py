@@ -260,7 +260,16 @@ def test_the_difference_of_two_jobs_is_no_job(
 
 @pytest.mark.parametrize(
     "text",
-    ["", "[]", "{}", '{"format": "nsys2prv report 0"}', '{"format": "nsys2prv report 1"}', "\x00"],
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format": "nsys2prv report 0"}',
+        '{"format": "nsys2prv report 1"}',
+        "\x00",
+        "[" * 100_000 + "]" * 100_000,
+    ],
+    ids=["empty", "list", "nothing", "older", "no job", "zero", "nested"],
 )
 def test_files_that_no_report_wrote(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -23,6 +23,7 @@ from tools.installed_views import file_of
 from tools.trace_reader import Trace
 
 from nsys2prv.conversion.summary import Summary
+from nsys2prv.events import generic_events
 from nsys2prv.events.catalogue import catalogue, hashed_numbers
 from nsys2prv.events.catalogue.counters import (
     counter_codes,
@@ -666,6 +667,11 @@ def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> N
 
 
 # ------------------------------------------------------------------------------------------------------------- generic events
+@pytest.mark.parametrize("data", [None, "", "[", "[" * 100_000 + "]" * 100_000, '{"Name": 1}', "7"])
+def test_a_source_whose_json_names_nothing_has_no_name(data: str | None) -> None:
+    assert generic_events._name(None, None, data) == ""
+
+
 def test_fields_of_generic_events_are_counters_of_their_source(tmp_path: Path) -> None:
     tables = {
         **host("n"),

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,6 +67,13 @@ def run(
     return tally
 
 
+def _pass_on(stream: Iterable[str], lines: queue.Queue[str]) -> None:
+    """Put each line into the queue when it comes, and "" at the end."""
+    for line in stream:
+        lines.put(line)
+    lines.put("")
+
+
 def _batch(
     first: int, last: int, folder: Path, keep: Path | None, until: float, tally: Tally
 ) -> int:
@@ -93,9 +101,7 @@ def _batch(
         lines: queue.Queue[str] = queue.Queue()
         complaints: list[str] = []
         readers = [
-            threading.Thread(
-                target=lambda: [lines.put(line) for line in (*child.stdout, "")], daemon=True
-            ),
+            threading.Thread(target=_pass_on, args=(child.stdout, lines), daemon=True),
             threading.Thread(target=lambda: complaints.extend(child.stderr), daemon=True),
         ]
         for reader in readers:
