@@ -14,6 +14,8 @@ from threading import Lock
 
 import polars as pl
 
+from nsys2prv._util.native import core
+
 #: What data that is not as it should be comes to, somewhere.
 WRONG = (
     LookupError,
@@ -49,21 +51,37 @@ class _Panics:
     """
 
     def __init__(self) -> None:
-        self._lock, self._within, self._standard, self._taken = Lock(), 0, -1, -1
+        self._lock, self._standard, self._taken = Lock(), -1, -1
+        #: What each thread that is within reads.
+        self._files: list[str] = []
 
     @contextmanager
-    def unseen(self) -> Iterator[None]:
+    def unseen(self, file: str = "") -> Iterator[None]:
+        """file: what is read; where that aborts the program, it is said to be damaged."""
         with self._lock:
-            if not self._within:
+            if not self._files:
                 self._take()
-            self._within += 1
+            self._files.append(file)
+            self._prepare_for_abort()
         try:
             yield
         finally:
             with self._lock:
-                self._within -= 1
-                if not self._within:
+                self._files.remove(file)
+                self._prepare_for_abort()
+                if not self._files:
                     self._give_back()
+
+    def _prepare_for_abort(self) -> None:
+        if core is None or self._standard < 0:
+            return
+        named = " or ".join(dict.fromkeys(filter(None, self._files)))
+        text = (
+            f"nsys2prv: error: {named}: is so damaged that reading it ended the program; export the report again\n"
+            if named
+            else ""
+        )
+        core.say_on_abort(self._standard, text.encode(errors="surrogateescape"))
 
     def _take(self) -> None:
         try:

@@ -133,7 +133,7 @@ class Folder(Source):
     def _tried(self, table: str, reading: Callable[[], T]) -> T:
         """Read a table; raises one clear line if that fails."""
         try:
-            with panics_unseen():
+            with panics_unseen(str(self.files[table])):
                 return reading()
         except DAMAGE as error:
             raise self._unreadable(table, error) from None
