@@ -9,6 +9,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from msgspec import json
+
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.paraver.cfg import FIRST
 from nsys2prv.paraver.cfg.catalogue import FILE, SUFFIX, View, in_order, is_core, load, menus
@@ -55,7 +57,8 @@ def files_of(views: Sequence[View], folder: Path) -> dict[Path, str]:
     """Return path -> text of everything made from the catalogue of a folder."""
     core = [view for view in views if is_core(view)]
     made = {folder / view.path: view.text for view in core}
-    made[folder / FIRST] = "".join(f"{view.path}\n" for view in in_order(core))
+    first = [(view.path, view.shows, view.cfg) for view in in_order(core)]
+    made[folder / FIRST] = json.Encoder().encode_lines(first).decode()
     table = table_path(folder)
     if table is not None:
         made[table] = table_text(views, menus(folder / FILE), table.parent)

@@ -271,9 +271,9 @@ class Summary(Struct, dict=True):
     @cached_property
     def views(self) -> dict[str, str]:
         """Views to be opened first, and what each shows in a sentence."""
-        from nsys2prv.paraver.views import first_views, shown_by
+        from nsys2prv.paraver.views import first_views
 
-        return {view: shown_by(view) for view in first_views(self.types)}
+        return first_views(self.types)
 
     @property
     def load_lines(self) -> list[str]:

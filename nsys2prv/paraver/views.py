@@ -159,42 +159,40 @@ def to_begin_with(found: Collection[ViewFit]) -> dict[str, list[ViewFit]]:
     }
 
 
-def first_views(types: Collection[int]) -> list[str]:
+def first_views(types: Collection[int]) -> dict[str, str]:
     """Return up to five views worth opening first on a trace with these event types, and with lines
-    of any kind; where the catalogue names none for them, timelines of the types themselves.
+    of any kind, and what each shows in a sentence; where the catalogue names none for them,
+    timelines of the types themselves.
     """
+    from msgspec import json
+
     from nsys2prv.events.catalogue import catalogue
     from nsys2prv.paraver.cfg import FIRST
     from nsys2prv.paraver.cfg.contents import Contents
     from nsys2prv.paraver.cfg.fits import why_empty
+    from nsys2prv.paraver.cfg.model import Cfg
 
-    root = folder()
     held = Contents(
         frozenset(types),
         frozenset(types),
         frozenset(line.tag or 0 for line in catalogue().lines.values()),
     )
-    chosen = (root / FIRST).read_text(encoding="utf-8").splitlines()
-    for found in (_read(root, chosen), _timelines(root, named=True), _timelines(root, named=False)):
-        shown = list(
-            islice((path for path, cfg in found if not why_empty(cfg, held, {})), MOST_FIRST)
+    # The catalogue of all takes ten times as long.
+    chosen = json.Decoder(tuple[str, str, Cfg]).decode_lines((folder() / FIRST).read_bytes())
+    for found in (chosen, _timelines(named=True), _timelines(named=False)):
+        fitting = (
+            (path, _first_sentence(shows))
+            for path, shows, cfg in found
+            if not why_empty(cfg, held, {})
         )
-        if shown:
-            return shown
-    return []
+        if first := dict(islice(fitting, MOST_FIRST)):
+            return first
+    return {}
 
 
-def shown_by(view: str) -> str:
-    """Return what a view shows: the first sentence of its description."""
-    root = folder()
-    if (root / view).is_file():
-        _, cfg = next(_read(root, [view]))
-    else:
-        from nsys2prv.paraver.cfg.catalogue import FILE, load
-
-        cfg = next(found.cfg for found in load(root / FILE) if found.path == view)
-    sentence, _, _ = cfg.description.replace("\n", " ").partition(". ")
-    sentence = sentence.partition(" Unit: ")[0].rstrip(".")
+def _first_sentence(shows: str) -> str:
+    """Return the first sentence on what a view shows, or its begin."""
+    sentence = shows.partition(". ")[0].rstrip(".")
     if len(sentence) <= MOST_SENTENCE:
         return sentence
     begun = sentence[:MOST_SENTENCE]
@@ -205,22 +203,15 @@ def shown_by(view: str) -> str:
     )
 
 
-def _read(root: Path, paths: Iterable[str]) -> Iterator[tuple[str, Cfg]]:
-    """Return views as they lie there: the catalogue of all takes ten times as long."""
-    from nsys2prv.paraver.cfg.reader import read_cfg
-
-    return ((path, read_cfg((root / path).read_text(encoding="utf-8"))) for path in paths)
-
-
-def _timelines(root: Path, named: bool) -> Iterator[tuple[str, Cfg]]:
-    """Yield the views that are none of tables, the plainest first: those of values with names, or
-    those of numbers, which may all be 0.
+def _timelines(named: bool) -> Iterator[tuple[str, str, Cfg]]:
+    """Yield path, description and view of those that are none of tables, the plainest first: those
+    of values with names, or those of numbers, which may all be 0.
     """
     from nsys2prv.paraver.cfg.catalogue import FILE, load
 
     found = [
-        (view.path, view.cfg)
-        for view in load(root / FILE)
+        (view.path, view.shows, view.cfg)
+        for view in load(folder() / FILE)
         if view.cfg.histogram is None and (view.cfg.windows[-1].look.style == "code") == named
     ]
     yield from sorted(found, key=lambda view: "basics/" not in view[0])

@@ -16,6 +16,7 @@ import pytest
 import yaml
 from make_views import files_of, stray, table_path
 from msgspec.structs import replace
+from tools.view_reader import read_cfg
 
 from nsys2prv import Options, convert
 from nsys2prv.events import all_kinds
@@ -41,7 +42,6 @@ from nsys2prv.paraver.cfg.model import (
     Single,
     reason_to_ask,
 )
-from nsys2prv.paraver.cfg.reader import read_cfg
 from nsys2prv.paraver.cfg.writer import cfg_text
 from nsys2prv.paraver.event_types import codes_of
 from nsys2prv.paraver.views import first_views
@@ -372,9 +372,9 @@ def test_views_to_open_first_come_in_their_order() -> None:
         "views/cuda_activities.cfg",
         "views/nvtx_ranges.cfg",
     ]
-    assert first_views(_codes()) == [view.path for view in order[:5]]
-    assert first_views({9403}) == ["hwcounters/sm_active.cfg"]
-    assert first_views({1}) == []
+    assert list(first_views(_codes())) == [view.path for view in order[:5]]
+    assert list(first_views({9403})) == ["hwcounters/sm_active.cfg"]
+    assert first_views({1}) == {}
 
 
 def _codes() -> set[int]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from tools import paramedir, view_answers
+from tools.view_reader import read_cfg
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -32,7 +33,6 @@ from nsys2prv.paraver.cfg.model import (
     Window,
     reason_to_ask,
 )
-from nsys2prv.paraver.cfg.reader import read_cfg
 from nsys2prv.paraver.cfg.workspace import Workspace, workspace_text
 from nsys2prv.paraver.cfg.writer import cfg_text
 from nsys2prv.paraver.views import OTHERS, copy_to, folder, views_for_trace

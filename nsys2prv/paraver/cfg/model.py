@@ -34,7 +34,7 @@ class Filter(Struct, frozen=True):
     values: tuple[float, ...] = ()
 
 
-class Look(Struct, frozen=True):
+class Look(Struct, frozen=True, omit_defaults=True):
     """Appearance of a timeline. colors: value -> red, green, blue. group: timelines of one group
     (from 1) are zoomed together.
 
@@ -52,7 +52,7 @@ class Look(Struct, frozen=True):
     scale: tuple[float, float] | None = None
 
 
-class Window(Struct, frozen=True):
+class Window(Struct, frozen=True, omit_defaults=True):
     """A timeline. functions: place (`thread`, `task`, `compose_thread`, `topcompose1`...) ->
     function.
     """
@@ -63,7 +63,7 @@ class Window(Struct, frozen=True):
     look: Look = Look()
 
 
-class Single(Window, frozen=True):
+class Single(Window, frozen=True, tag=True):
     """A timeline of records. filters: name (`evt_type`, `tag_msg`...) -> what passes. physical:
     communications count by their physical times instead of the logical ones.
     """
@@ -83,7 +83,7 @@ class Single(Window, frozen=True):
         return self.filters.get("evt_value") == Filter("=", (float(NO_VALUE),))
 
 
-class Composed(Window, frozen=True):
+class Composed(Window, frozen=True, tag=True):
     """A timeline made of two others, given by their numbers in the view (from 1)."""
 
     operation: str = ""
@@ -122,7 +122,7 @@ class Cfg(Struct, frozen=True):
     """A view: its windows in order, and its table, if it is one."""
 
     description: str
-    windows: tuple[Window, ...]
+    windows: tuple[Single | Composed, ...]
     histogram: Histogram | None = None
 
 

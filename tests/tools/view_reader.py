@@ -1,4 +1,6 @@
-"""Views read back: what :mod:`writer` writes, and refused where Paraver's loader would stop."""
+"""Read views back: what :mod:`nsys2prv.paraver.cfg.writer` writes, refused where Paraver's loader
+would stop.
+"""
 
 from __future__ import annotations
 
