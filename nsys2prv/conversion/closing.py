@@ -229,7 +229,7 @@ def _list_notes(summary: Summary, verbose: bool) -> list[str]:
         shown.append(
             f"{plural(count, 'note')} that {'needs' if count == 1 else 'need'} no action: -v lists all"
         )
-    return [*shown, *summary.load_lines]
+    return [*shown, *filter(None, [summary.smaller])]
 
 
 def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:

@@ -36,7 +36,7 @@ from nsys2prv.events.catalogue.counters import Metric, counter_codes
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.report_files import find_reports
-from nsys2prv.paraver import memory, records
+from nsys2prv.paraver import records
 from nsys2prv.paraver.event_types import codes_of, counter_types, event_types
 from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput, trace_paths
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
@@ -46,6 +46,8 @@ from nsys2prv.store.release import Release, remove_others
 from nsys2prv.store.runs import COUNTER, STATE, Run
 from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds
 
+#: Of traces of at least so many records options are named that would make them smaller.
+LARGE_TRACE = 1_000_000
 #: Beside the trace, what --report finds.
 REPORT, PAGE = ".report.json", ".report.html"
 
@@ -173,9 +175,6 @@ def write_job(
                 codes_of(catalogue().layouts.keys() & events.keys(), dict(job.domain_codes))
                 | sampled
             ),
-            memory.MemoryEstimate.of(
-                job.runs, sum(len(codes) for _, codes in manifest.closings) - sum(repeated.values())
-            ),
             sizes,
             smaller,
         ),
@@ -193,7 +192,7 @@ def write_job(
 
 def _describe_smaller_traces(job: Job) -> str:
     """Return what options would make of a trace that takes Paraver long to open, for people."""
-    if memory.MemoryEstimate.of(job.runs).memory < memory.WORTH_TELLING:
+    if sum(run.rows for run in job.runs) < LARGE_TRACE:
         return ""
     from nsys2prv.conversion.cut.size import describe_smaller_traces
 

@@ -26,7 +26,6 @@ from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.capture import ERROR, INFO, Message
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.opening import open_source
-from nsys2prv.paraver.memory import MemoryEstimate
 from nsys2prv.store.task_result import TaskResult
 
 if TYPE_CHECKING:
@@ -214,8 +213,6 @@ class TraceContents(Struct, frozen=True):
     left_out: Counter[tuple[str, str]]
     #: Event types in the trace.
     types: frozenset[int]
-    #: Contents that Paraver has to hold in memory.
-    load: MemoryEstimate
     #: Size of every file, bytes.
     sizes: dict[Path, int]
     #: What options would make of a large trace, for people.
@@ -257,8 +254,6 @@ class Summary(Struct, dict=True):
     types: frozenset[int] = frozenset()
     #: Text of the analyses, "" if they were not asked for.
     report: str = ""
-    #: Contents that Paraver has to hold in memory.
-    load: MemoryEstimate = field(default_factory=MemoryEstimate)
     #: What options would make of a large trace, for people.
     smaller: str = ""
     #: CPU seconds by stage, in one line.
@@ -274,11 +269,6 @@ class Summary(Struct, dict=True):
         from nsys2prv.paraver.views import first_views
 
         return first_views(self.types)
-
-    @property
-    def load_lines(self) -> list[str]:
-        """Lines on what Paraver needs to open a large trace, and on what would make it smaller."""
-        return list(filter(None, [self.load.text(), self.smaller]))
 
     @classmethod
     def of(cls, job: Job, written: TraceContents) -> Summary:
@@ -316,7 +306,6 @@ class Summary(Struct, dict=True):
             ledger=balance,
             sizes=written.sizes,
             types=written.types,
-            load=written.load,
             smaller=written.smaller,
             cpu=job.workers.spent.text(),
             unread=job.unread,

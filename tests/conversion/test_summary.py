@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
+import re
 import sys
 from html import escape
 from pathlib import Path
@@ -181,3 +183,23 @@ def test_bars_of_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
     Progress(quiet=False).bar("reading", 5, "rows")
     Progress(quiet=True).bar("reading", 5, "rows")
     assert [given["total"] for given in made] == [5]
+
+
+@pytest.mark.slow
+def test_what_would_make_a_large_trace_smaller(
+    summary: Summary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "smaller:" not in summary.text()
+    monkeypatch.setattr(importlib.import_module("nsys2prv.conversion.convert"), "LARGE_TRACE", 0)
+    reports = sorted((SAMPLES / "training").glob("*.sqlite"))
+    told = convert(reports, tmp_path / "all.prv", Options(quiet=True)).text()
+    for option, cut in {
+        "--no-args": CutOptions(arguments=False),
+        "--no-lines": CutOptions(lines=False),
+    }.items():
+        convert(reports, tmp_path / "less.prv", Options(quiet=True, cut=cut))
+        found = re.search(rf"([0-9.]+) MB with {option}", told)
+        assert found, told
+        size = (tmp_path / "less.prv").stat().st_size / 1e6
+        assert float(found[1]) == pytest.approx(size, rel=0.05)
+    assert re.search(r"smaller: .* with -z$", told, re.MULTILINE)

@@ -1,6 +1,4 @@
-"""Check a trace: the way through its files, the memory Paraver needs for it, and the result as
-text.
-"""
+"""Check a trace: the way through its files, and the result as text."""
 
 from __future__ import annotations
 
@@ -19,34 +17,9 @@ from nsys2prv.paraver.check.header import Header, read_header
 from nsys2prv.paraver.check.labels import check_row, judge_groups, read_pcf
 from nsys2prv.paraver.check.lines import blocks
 from nsys2prv.paraver.check.records import Records
-from nsys2prv.paraver.memory import MemoryEstimate
 
-#: wxparaver's limit, and what it takes for the size of compressed text. Smaller traces need no
-#: remark.
-ASKS_FROM, GZIP_FACTOR, WORTH_SAYING = 500 << 20, 6.3, 64 << 20
-
-
-def paraver_memory(records: Records) -> MemoryEstimate:
-    """Return what Paraver needs for the trace."""
-    return MemoryEstimate(records.pairs.pairs, states=records.states, lines=records.comms)
-
-
-def check_size(path: Path, records: Records, findings: Findings) -> None:
-    needed = paraver_memory(records)
-    if needed.held > WORTH_SAYING:
-        findings.add(
-            "memory",
-            path.name,
-            examples=[
-                f"{needed.held / 1e9:.1f} GB, about {needed.memory / 1e9:.1f} GB while it loads, "
-                f"for {needed.seconds:.0f} s or more"
-            ],
-        )
-    size = path.stat().st_size * (GZIP_FACTOR if path.suffix == ".gz" else 1)
-    if size > ASKS_FROM:
-        findings.add("asks-to-cut", path.name, examples=[f"{size / (1 << 20):.0f} MB"])
-
-
+#: wxparaver's limit, and what it takes for the size of compressed text.
+ASKS_FROM, GZIP_FACTOR = 500 << 20, 6.3
 ENDINGS = (".prv.gz", ".prv")
 #: The rule for a file that is no trace at all.
 NO_TRACE = "not-a-trace"
@@ -80,8 +53,6 @@ class CheckedContents(Struct, frozen=True):
     unit: str
     #: Number of objects by level.
     objects: dict[str, int]
-    #: Memory that the records take in Paraver, bytes.
-    memory: int
 
 
 class Result(Struct, frozen=True):
@@ -174,7 +145,9 @@ def _close(records: Records, path: Path, header: Header, findings: Findings) -> 
     records.pairs.close(path.name, records.times.end, findings)
     if header.nodes and not records.objects.with_cpu:
         findings.add("no-cpus", path.name)
-    check_size(path, records, findings)
+    size = path.stat().st_size * (GZIP_FACTOR if path.suffix == ".gz" else 1)
+    if size > ASKS_FROM:
+        findings.add("asks-to-cut", path.name, examples=[f"{size / (1 << 20):.0f} MB"])
 
 
 def _contents(records: Records, header: Header) -> CheckedContents:
@@ -191,7 +164,6 @@ def _contents(records: Records, header: Header) -> CheckedContents:
         times.end,
         header.unit.removeprefix("_") or "us",
         header.sizes(),
-        paraver_memory(records).held,
     )
 
 

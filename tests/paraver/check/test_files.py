@@ -101,12 +101,11 @@ def test_compressed_traces(tmp_path: Path) -> None:
         assert "damaged-gzip" in {finding.rule for finding in check(packed).findings}
 
 
-def test_what_paraver_needs_is_said_of_large_traces(
+def test_paraver_asks_before_it_opens_large_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsys2prv.paraver.check.result.WORTH_SAYING", 100)
     monkeypatch.setattr("nsys2prv.paraver.check.result.ASKS_FROM", 100)
-    assert {rule for rule, *_ in found(check(write_trace(tmp_path)))} == {"memory", "asks-to-cut"}
+    assert {rule for rule, *_ in found(check(write_trace(tmp_path)))} == {"asks-to-cut"}
 
 
 CUTTER = """<?xml version="1.0" encoding="UTF-8"?>
