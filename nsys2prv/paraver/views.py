@@ -66,17 +66,17 @@ def copy_to(target: Path, trace: Path | None = None) -> tuple[list[str], list[st
     show something, and windows open as high as their rows need.
     """
     from nsys2prv.paraver.cfg.catalogue import FILE, load
-    from nsys2prv.paraver.cfg.contents import scan_contents
+    from nsys2prv.paraver.cfg.contents import TraceContents
     from nsys2prv.paraver.cfg.fits import remove_empty_rows
     from nsys2prv.paraver.cfg.model import narrow_types
-    from nsys2prv.paraver.cfg.row_contents import scan_rows
     from nsys2prv.paraver.cfg.writer import cfg_text
 
     texts = {view.path: view.text for view in load(folder() / FILE)}
     if trace:
-        held, by_row, rows = scan_contents(trace), scan_rows(trace), _rows_by_level(trace)
+        held, rows = TraceContents(trace), _rows_by_level(trace)
+        types, by_row = held.whole.types, held.rows
         texts = {
-            view.path: cfg_text(remove_empty_rows(narrow_types(view.cfg, held.types), by_row), rows)
+            view.path: cfg_text(remove_empty_rows(narrow_types(view.cfg, types), by_row), rows)
             for view in load(folder() / FILE)
         }
     spaces = {f"{WORKSPACES}/{name}": text for name, text in workspaces().items()}
@@ -122,10 +122,10 @@ def workspaces() -> dict[str, str]:
 def views_for_trace(trace: Path) -> list[ViewFit]:
     """Return every view, with what the trace lacks for it, in the catalogue's order."""
     from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, load, menus
-    from nsys2prv.paraver.cfg.contents import scan_contents
+    from nsys2prv.paraver.cfg.contents import TraceContents
     from nsys2prv.paraver.cfg.fits import why_empty
 
-    catalogue, held = folder() / FILE, scan_contents(trace)
+    catalogue, held = folder() / FILE, TraceContents(trace).whole
     by_breadth = sorted(codes_of(catalogue).items(), key=lambda entry: -len(entry[1]))
     names = {code: name for name, codes in by_breadth for code in codes}
     places = {title: {view.path for view in group} for title, group in menus(catalogue).items()}

@@ -13,8 +13,7 @@ from tools.paramedir import PARAMEDIR
 from tools.view_answers import MADE, SAMPLES, VIEWS, ask, needs_paraver
 
 from nsys2prv.cli.main import main
-from nsys2prv.paraver.cfg.contents import LARGE
-from nsys2prv.paraver.cfg.row_contents import scan_rows
+from nsys2prv.paraver.cfg.contents import LARGE, TraceContents
 from nsys2prv.paraver.views import copy_to
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +40,7 @@ TRACE = f"""#Paraver (01/01/2026 at 00:00):100_ns:1(8):1:3(3:1,3:1,2:1)
 def test_contents_are_told_by_row(tmp_path: Path) -> None:
     path = tmp_path / "t.prv"
     path.write_text(TRACE)
-    rows = scan_rows(path)
+    rows = TraceContents(path).rows
     assert [sorted(row.types) for row in rows["thread"]] == [
         [API],
         [KERNEL, CLASS],
@@ -66,7 +65,7 @@ def test_contents_are_told_by_row(tmp_path: Path) -> None:
 def test_a_trace_with_a_damaged_header_keeps_all_rows(tmp_path: Path) -> None:
     path = tmp_path / "t.prv"
     path.write_text(TRACE.replace("3(3:1,3:1,2:1)", "3(3:1"))
-    assert scan_rows(path) == {}
+    assert TraceContents(path).rows == {}
     assert main(["cfgs", "--for", str(path), str(tmp_path / "views")]) == 0
     text = (tmp_path / "views" / "analysis" / "kernel_time_2dh.cfg").read_text()
     assert "Analyzer2D.Objects: All" in text

@@ -17,10 +17,9 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli.main import main
 from nsys2prv.events.catalogue import catalogue
-from nsys2prv.paraver.cfg import contents as scan
 from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.catalogue import FILE, load, menus
-from nsys2prv.paraver.cfg.contents import Contents, scan_contents
+from nsys2prv.paraver.cfg.contents import LARGE, Contents, TraceContents
 from nsys2prv.paraver.cfg.fits import why_empty
 from nsys2prv.paraver.cfg.model import (
     Cfg,
@@ -35,6 +34,7 @@ from nsys2prv.paraver.cfg.model import (
 )
 from nsys2prv.paraver.cfg.workspace import Workspace, workspace_text
 from nsys2prv.paraver.cfg.writer import cfg_text
+from nsys2prv.paraver.check import lines
 from nsys2prv.paraver.views import OTHERS, copy_to, folder, views_for_trace
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ def _read(path: Path) -> Contents:
         frozenset(code for code, _ in pairs),
         frozenset(code for code, value in pairs if value),
         frozenset(tags),
-        values=frozenset((code, min(value, scan.LARGE)) for code, value in pairs),
+        values=frozenset((code, min(value, LARGE)) for code, value in pairs),
     )
 
 
@@ -88,13 +88,13 @@ def test_contents_of_a_trace(
     path, _ = trace
     if block < 1000:
         path = _written(tmp_path, "".join(path.read_text().splitlines(keepends=True)[:60]))
-    monkeypatch.setattr(scan, "BLOCK", block)
+    monkeypatch.setattr(lines, "BLOCK", block)
     expected = _read(path)
     assert expected.types
-    assert scan_contents(path) == expected
+    assert TraceContents(path).whole == expected
     packed = tmp_path / "packed.prv.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert scan_contents(packed) == expected
+    assert TraceContents(packed).whole == expected
 
 
 def _written(folder: Path, text: str) -> Path:
@@ -103,7 +103,7 @@ def _written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_lines_of_any_shape_are_read(tmp_path: Path) -> None:
+def test_lines_that_paraver_reads_are_read(tmp_path: Path) -> None:
     path = _written(
         tmp_path,
         HEADER
@@ -126,10 +126,10 @@ def test_lines_of_any_shape_are_read(tmp_path: Path) -> None:
             ]
         ),
     )
-    values = {(7, 0), (7, 3), (7, 100), (8, 12), (8, 99), (8, 100), (9, 100), (2**32 - 1, 100)}
-    assert scan_contents(path) == Contents(
-        frozenset({7, 8, 9, 2**32 - 1}),
-        frozenset({7, 8, 9, 2**32 - 1}),
+    values = {(7, 0), (7, 3), (8, 12), (8, 99), (8, 100), (2**32 - 1, 100)}
+    assert TraceContents(path).whole == Contents(
+        frozenset({7, 8, 2**32 - 1}),
+        frozenset({7, 8, 2**32 - 1}),
         frozenset({55001}),
         frozenset({1}),
         frozenset(values),
@@ -149,13 +149,13 @@ def test_random_records_are_read_as_by_eye(tmp_path: Path) -> None:
         if random.random() < 0.2:
             lines.append(f"3:1:1:1:1:0:0:1:1:1:2:3:3:64:{random.integers(0, 10**12)}")
     path = _written(tmp_path, HEADER + "\n".join(lines) + "\n")
-    assert scan_contents(path) == _read(path)
+    assert TraceContents(path).whole == _read(path)
 
 
 def test_a_trace_without_records_is_empty(tmp_path: Path) -> None:
     assert (
-        scan_contents(_written(tmp_path, HEADER))
-        == scan_contents(_written(tmp_path, "#Paraver ():1:0:1:1(1:1)"))
+        TraceContents(_written(tmp_path, HEADER)).whole
+        == TraceContents(_written(tmp_path, "#Paraver ():1:0:1:1(1:1)")).whole
         == Contents(frozenset(), frozenset(), frozenset(), values=frozenset())
     )
 
@@ -191,10 +191,10 @@ def test_what_is_no_trace_is_told_in_one_line(
 def test_a_line_without_end_is_not_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scan, "LONGEST_LINE", 1 << 10)
-    monkeypatch.setattr(scan, "BLOCK", 1 << 8)
+    monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 10)
+    monkeypatch.setattr(lines, "BLOCK", 1 << 8)
     with pytest.raises(Nsys2prvError, match="a line of more than"):
-        scan_contents(_written(tmp_path, HEADER + "2:1" * 2000))
+        TraceContents(_written(tmp_path, HEADER + "2:1" * 2000))
 
 
 # ------------------------------------------------------------------------------------------------ views that show something
@@ -410,7 +410,7 @@ def test_what_is_made_of_zero_is_what_paraver_makes_of_it(tmp_path: Path) -> Non
             line.split("\t") for line in (tmp_path / f"out{number}.csv").read_text().splitlines()
         ]
         found[name] = any(float(length) and float(value) for _, _, length, value in lines)
-    held = scan_contents(trace)
+    held = TraceContents(trace).whole
     assert {name: not why_empty(view, held, {}) for name, view in views.items()} == found
 
 
@@ -520,7 +520,7 @@ def test_no_table_opens_silently_with_figures_of_something_else(
     """Whatever kind of event a trace lacks: Paraver reason_to_ask, or the table's columns leave out 0, as
     which all of the time would count. Tables of lines are empty without them.
     """
-    held = scan.scan_contents(trace[0])
+    held = TraceContents(trace[0]).whole
     tables = {
         path: (view.cfg, view.cfg.histogram)
         for path, view in VIEWS.items()
@@ -632,7 +632,7 @@ def test_a_workspace_is_offered_wherever_one_of_its_views_shows_something(
 ) -> None:
     target, written = installed
     held, shown = (
-        scan_contents(trace[0]).types,
+        TraceContents(trace[0]).whole.types,
         {fit.title for fit in views_for_trace(trace[0]) if not fit.lacking},
     )
     for name in written:

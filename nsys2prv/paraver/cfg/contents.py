@@ -1,32 +1,28 @@
-"""Collect the event types, small values of them, communication tags and states of a trace, in one
-pass over its bytes.
+"""Collect the event types, small values of them, communication tags and states of a trace, and of
+each of its rows, in one pass over its lines.
 """
 
 from __future__ import annotations
 
-import gzip
-from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
-from isal import igzip, igzip_lib
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.paraver.check import Findings
+from nsys2prv.paraver.check.header import MAGIC, Objects, read_header
+from nsys2prv.paraver.check.lines import Place, lines_of, sound_lines, split_opening
+from nsys2prv.paraver.check.records import STATE_VALUE
 
-#: Bytes read at a time, and the longest line that is taken for one.
-BLOCK, LONGEST_LINE = 1 << 22, 1 << 26
-MAGIC = b"#Paraver"
-COLON, NEWLINE, ZERO, STATE, EVENT, LINE = b":\n0123"
-#: Place of the first event type, of the tag and of the state among the fields of their records, and
-#: the digits of the largest type.
-FIRST_TYPE, TAG, STATE_VALUE, DIGITS = 6, 14, 7, 10
-#: Digits of a 64-bit number.
-LONGEST_NUMBER = 19
-#: Values from here on are not told apart; the bits that hold one of them, and the most digits of
-#: those below it.
-LARGE, VALUE_BITS, VALUE_DIGITS = 100, 7, 2
+#: Values from here on are not told apart; the bits that hold one of them, and the place of a row's
+#: number above them and an event type or state.
+LARGE, VALUE_BITS, ROW = 100, 7, 39
+LAST_TYPE = 2**32 - 1
+#: Place of the tag among the fields of a communication.
+TAG = 14
+#: Numbers that are collected before they are brought together.
+MANY = 1_000_000
 
 
 class Contents(Struct, frozen=True):
@@ -44,121 +40,117 @@ class Contents(Struct, frozen=True):
     values: frozenset[tuple[int, int]] | None = None
 
 
-def scan_contents(path: Path) -> Contents:
-    """Return the contents of a .prv or .prv.gz. Raises Nsys2prvError, in one line, for anything
-    else.
+class TraceContents:
+    """Contents of a .prv or .prv.gz, of all of it and of each of its rows. Raises Nsys2prvError, in
+    one line, for anything else.
     """
-    pairs: set[int] = set()
-    tags: set[int] = set()
-    states: set[int] = set()
-    if path.exists() and not path.is_file():
-        raise Nsys2prvError(f"{path}: is not a regular file; give the name of a trace")
-    try:
-        with opened(path) as file:
-            if file.read(len(MAGIC)) != MAGIC:
-                raise Nsys2prvError(
-                    f"{path}: not a Paraver trace: it does not begin with {MAGIC.decode()}"
-                )
-            file.readline(LONGEST_LINE)
-            for block in whole_lines(file, path):
-                for found, more in zip((pairs, tags, states), _of_block(block), strict=True):
-                    found.update(more.tolist())
-    except (EOFError, gzip.BadGzipFile, igzip_lib.IsalError) as error:
-        raise Nsys2prvError(f"{path}: the compressed file is damaged: {error}") from None
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
-    values = frozenset((pair >> VALUE_BITS, pair & ((1 << VALUE_BITS) - 1)) for pair in pairs)
-    return Contents(
-        frozenset(code for code, _ in values),
-        frozenset(code for code, value in values if value),
-        frozenset(tags),
-        frozenset(states),
-        values,
-    )
 
+    def __init__(self, path: Path) -> None:
+        if path.exists() and not path.is_file():
+            raise Nsys2prvError(f"{path}: is not a regular file; give the name of a trace")
+        findings = Findings()
+        self._pairs, self._states, self._tags = _Distinct(), _Distinct(), _Distinct()
+        opening, blocks = split_opening(path, findings)
+        header = read_header(opening.decode("latin-1"), path.name, Findings())
+        objects = Objects(header) if header else None
+        #: Task of each thread; empty where the header is damaged.
+        self._tasks = (
+            np.repeat(np.arange(len(header.tasks)), [threads for threads, _ in header.tasks])
+            if header
+            else np.empty(0, np.int64)
+        )
+        for block in blocks:
+            self._add(Place(lines_of(block), 2, path.name, Findings()), objects)
+        if damage := [found for found in findings.sorted() if found.rule == "damaged-gzip"]:
+            raise Nsys2prvError(f"{path}: the compressed file is damaged: {damage[0].examples[0]}")
+        if not opening.startswith(MAGIC.encode()):
+            raise Nsys2prvError(f"{path}: not a Paraver trace: it does not begin with {MAGIC}")
 
-def opened(path: Path) -> BinaryIO:
-    return igzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+    def _add(self, place: Place, objects: Objects | None) -> None:
+        """Add the lines of a block; the first row is 1, and 0 stands for an unknown one."""
+        sound, first, numbers = sound_lines(place, 0), place.lines.first, place.lines.numbers
+        rows_of_states, rows_of_events = (
+            objects.rows(place, lines, 1) + 1 if objects else np.zeros(len(lines), np.int64)
+            for lines in (sound.states, sound.events)
+        )
+        self._tags.add(numbers[first[sound.comms] + TAG])
+        states = numbers[first[sound.states] + STATE_VALUE]
+        self._states.add((rows_of_states << ROW | states << VALUE_BITS)[_fit(states)])
+        record, at = place.lines.pairs(sound.events)
+        types, values = numbers[at], numbers[at + 1]
+        values = np.where((values < 0) | (values > LARGE), LARGE, values)
+        keys = rows_of_events[record] << ROW | types << VALUE_BITS | values
+        self._pairs.add(keys[_fit(types)])
 
+    @property
+    def whole(self) -> Contents:
+        """All contents."""
+        return self._by_group(np.zeros(len(self._tasks) + 1, np.int64), 1)[0]
 
-def whole_lines(file: BinaryIO, path: Path) -> Iterator[np.ndarray]:
-    """Yield whole lines, as bytes, of about BLOCK each."""
-    rest = b""
-    while more := file.read(BLOCK):
-        cut = more.rfind(b"\n") + 1
-        if cut:
-            yield np.frombuffer(rest + more[:cut], np.uint8)
-            rest = more[cut:]
-        elif len(rest) > LONGEST_LINE:
-            raise Nsys2prvError(
-                f"{path}: not a Paraver trace: a line of more than {LONGEST_LINE >> 20} MiB"
+    @property
+    def rows(self) -> dict[str, list[Contents]]:
+        """Level (`thread`, `task`) -> contents of each of its rows, in Paraver's order; empty for a
+        trace whose header is damaged. Lines count for every row.
+        """
+        threads = len(self._tasks)
+        if not threads:
+            return {}
+        return {
+            "thread": self._by_group(np.arange(-1, threads), threads),
+            "task": self._by_group(np.append(-1, self._tasks), int(self._tasks[-1]) + 1),
+        }
+
+    def _by_group(self, groups: np.ndarray, count: int) -> list[Contents]:
+        """Return the contents of each group of rows. groups: that of unknown rows, then that of each
+        row; -1 for none.
+        """
+        pairs, states = (
+            [set[tuple[int, int]]() for _ in range(count)],
+            [set[tuple[int, int]]() for _ in range(count)],
+        )
+        for found, distinct in ((pairs, self._pairs), (states, self._states)):
+            keys = distinct.values()
+            keys = np.unique(groups[keys >> ROW] << ROW | keys & (1 << ROW) - 1)
+            keys = keys[keys >= 0]
+            for group, code, value in zip(
+                (keys >> ROW).tolist(),
+                (keys >> VALUE_BITS & LAST_TYPE).tolist(),
+                (keys & (1 << VALUE_BITS) - 1).tolist(),
+                strict=True,
+            ):
+                found[group].add((code, value))
+        tags = frozenset(self._tags.values().tolist())
+        return [
+            Contents(
+                frozenset(code for code, _ in held),
+                frozenset(code for code, value in held if value),
+                tags,
+                frozenset(state for state, _ in of_states),
+                frozenset(held),
             )
-        else:
-            rest += more
-    if rest:
-        yield np.frombuffer(rest + b"\n", np.uint8)
+            for held, of_states in zip(pairs, states, strict=True)
+        ]
 
 
-def _of_block(block: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return distinct event types above the VALUE_BITS of their values, tags and states of whole
-    lines.
-    """
-    ends = np.flatnonzero((block == COLON) | (block == NEWLINE))
-    last = np.flatnonzero(block[ends] == NEWLINE)
-    first = np.concatenate(([0], last[:-1] + 1))
-    kinds = block[np.concatenate(([0], ends[last[:-1]] + 1))]
-    fields = last - first + 1
-    comms = (kinds == LINE) & (fields > TAG)
-    places = first[comms] + TAG
-    tags = _distinct(block, ends[places - 1] + 1, ends[places], LONGEST_NUMBER)
-    places = first[(kinds == STATE) & (fields > STATE_VALUE)] + STATE_VALUE
-    states = _distinct(block, ends[places - 1] + 1, ends[places], DIGITS)
-    events = (kinds == EVENT) & (fields > FIRST_TYPE + 1)
-    pairs = (fields[events] - FIRST_TYPE) // 2
-    before = np.cumsum(pairs) - pairs
-    places = np.repeat(first[events] + FIRST_TYPE - 2 * before, pairs) + 2 * np.arange(pairs.sum())
-    values = small_values(block, ends[places] + 1, ends[places + 1])
-    return _distinct(block, ends[places - 1] + 1, ends[places], DIGITS, values), tags, states
+def _fit(numbers: np.ndarray) -> np.ndarray:
+    """Return which numbers of event types or states Paraver can keep."""
+    return (numbers >= 0) & (numbers <= LAST_TYPE)
 
 
-def small_values(block: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """Return the number in each block[begin:end]; LARGE for one that is not below it."""
-    first, second = (
-        block.take(begins + place, mode="clip") - np.uint8(ZERO) for place in range(VALUE_DIGITS)
-    )
-    widths = ends - begins
-    found = np.full(len(begins), LARGE, np.uint8)
-    found[first == 0] = 0
-    np.copyto(found, first, where=(widths == 1) & (first < 10))
-    np.copyto(
-        found,
-        first * np.uint8(10) + second,
-        where=(widths == VALUE_DIGITS) & (first < 10) & (second < 10),
-    )
-    return found
+class _Distinct:
+    """Collects distinct numbers."""
 
+    def __init__(self) -> None:
+        self._known, self._new, self._count = np.empty(0, np.int64), list[np.ndarray](), 0
 
-def _distinct(
-    block: np.ndarray,
-    begins: np.ndarray,
-    ends: np.ndarray,
-    digits: int,
-    values: np.ndarray | None = None,
-) -> np.ndarray:
-    """Return distinct numbers in block[begin:end] (of up to `digits` digits), above VALUE_BITS of
-    `values` where these are given.
-    """
-    widths = ends - begins
-    found = [np.empty(0, np.int64)]
-    for width in np.flatnonzero(np.bincount(widths[(widths > 0) & (widths <= digits)])):
-        here = widths == width
-        at = begins[here]
-        numbers, sound = np.zeros(len(at), np.int64), np.ones(len(at), bool)
-        for place in range(width):
-            digit = block[at + place] - np.uint8(ZERO)
-            numbers = numbers * 10 + digit
-            sound &= digit < 10
-        if values is not None:
-            numbers = numbers << VALUE_BITS | values[here]
-        found.append(np.unique(numbers[sound]))
-    return np.unique(np.concatenate(found))
+    def add(self, numbers: np.ndarray) -> None:
+        self._new.append(np.unique(numbers))
+        self._count += len(self._new[-1])
+        if self._count > max(MANY, len(self._known)):
+            self.values()
+
+    def values(self) -> np.ndarray:
+        """Return them, ascending (i64)."""
+        self._known = np.unique(np.concatenate((self._known, *self._new)))
+        self._new, self._count = [], 0
+        return self._known

@@ -8,7 +8,7 @@ from msgspec import Struct
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.paraver.check import Findings
 from nsys2prv.paraver.check.labels import LAST_LABELLED, Labels
-from nsys2prv.paraver.check.lines import EVENT_FIELDS, Place
+from nsys2prv.paraver.check.lines import Place
 
 _SIZES = [1 << bits for bits in range(10, 21)]
 
@@ -107,15 +107,9 @@ class Events:
     def add(self, place: Place, lines: np.ndarray, rows: np.ndarray, times: np.ndarray) -> None:
         """Check the events of a block (line, row and time of each), in the order of the file."""
         numbers = place.lines.numbers
-        counts = (place.lines.fields[lines] - EVENT_FIELDS) // 2
-        before = np.cumsum(counts) - counts
-        total = int(counts.sum())
-        if not total:
+        record, at = place.lines.pairs(lines)
+        if not len(at):
             return
-        record = np.repeat(np.arange(len(lines)), counts)
-        at = np.repeat(
-            place.lines.first[lines] + EVENT_FIELDS - 2 * before, counts
-        ) + 2 * np.arange(total)
         types, values = numbers[at], numbers[at + 1]
         sound = self._types_fit(place, lines, record, types)
         self._values_fit(place, lines, record, values)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -51,6 +52,13 @@ def blocks(path: Path, findings: Findings) -> Iterator[bytes]:
     if cut and length:
         findings.add("line-cut", path.name, number)
         yield b"".join(rest).removesuffix(b"\r") + b"\n"
+
+
+def split_opening(path: Path, findings: Findings) -> tuple[bytes, Iterator[bytes]]:
+    """Return the first line of a trace, and the blocks of lines behind it."""
+    text = blocks(path, findings)
+    opening, _, rest = next(text, b"").partition(b"\n")
+    return opening, chain([rest] if rest else [], text)
 
 
 def _pieces(path: Path, findings: Findings) -> Iterator[bytes]:
@@ -128,6 +136,15 @@ class Lines(Struct, frozen=True):
     def line_of(self, fields: np.ndarray) -> np.ndarray:
         """Return the lines in which these fields stand."""
         return np.searchsorted(self.first, fields, "right") - 1
+
+    def pairs(self, events: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return, for each type:value pair of these lines of events, the index of its line among
+        them and the field of its type.
+        """
+        counts = (self.fields[events] - EVENT_FIELDS) // 2
+        before = np.cumsum(counts) - counts
+        first = np.repeat(self.first[events] + EVENT_FIELDS - 2 * before, counts)
+        return np.repeat(np.arange(len(events)), counts), first + 2 * np.arange(len(first))
 
     def quoted(self, line: int) -> str:
         """Return the text of a line."""

@@ -15,7 +15,7 @@ from nsys2prv._util.files import describe_missing_file
 from nsys2prv.paraver.check import Finding, Findings, Severity
 from nsys2prv.paraver.check.header import Header, read_header
 from nsys2prv.paraver.check.labels import check_row, judge_groups, read_pcf
-from nsys2prv.paraver.check.lines import blocks
+from nsys2prv.paraver.check.lines import split_opening
 from nsys2prv.paraver.check.records import Records
 
 #: wxparaver's limit, and what it takes for the size of compressed text.
@@ -114,24 +114,16 @@ def check(path: str | Path) -> Result:
         stem = path.stem
     labels = read_pcf(path.with_name(f"{stem}.pcf"), findings)
     judge_groups(labels, _groups(), f"{stem}.pcf", findings)
-    text = blocks(path, findings)
-    opening = next(text, b"\n")
-    end = opening.index(b"\n") + 1
-    header = read_header(opening[: end - 1].decode("utf-8", "replace"), path.name, findings)
+    opening, text = split_opening(path, findings)
+    header = read_header(opening.decode("utf-8", "replace"), path.name, findings)
     if header is None:
         return Result(path, tuple(findings.sorted()), None)
     check_row(path.with_name(f"{stem}.row"), header, findings)
     records = Records(header, labels, path.name, findings)
-    for block in _after(opening[end:], text):
+    for block in text:
         records.add(block)
     _close(records, path, header, findings)
     return Result(path, tuple(findings.sorted()), _contents(records, header))
-
-
-def _after(rest: bytes, text: Iterator[bytes]) -> Iterator[bytes]:
-    if rest:
-        yield rest
-    yield from text
 
 
 def _close(records: Records, path: Path, header: Header, findings: Findings) -> None:
