@@ -24,7 +24,6 @@ from .program import (
     H2D_PINNED,
     P2P,
     Builder,
-    Domain,
     Payload,
     Program,
     Style,
@@ -33,10 +32,8 @@ from .program import (
 SUM, AVG = 0, 4  # ncclRedOp_t
 CATEGORIES = {1: "phase", 2: "data", 3: "communication"}  # NVTX categories of the job's own domain
 PHASE, LOADING = (1, 0xFF76B900), (2, 0xFF2196F3)  # category and color
-BUFFERS_ROOT, METRIC_ROOT = (
-    1,
-    2,
-)  # whose buffers the others of its communicator get, and who gets the metric
+#: Whose buffers the others of its communicator get, and who gets the metric.
+BUFFERS_ROOT, METRIC_ROOT = 1, 2
 LAYER_BYTES = 25_165_824  # parameters of one layer (bf16)
 ENGINE = "autograd::engine::evaluate_function: "
 
@@ -54,11 +51,8 @@ class Job:
         self.groups = [group for group in Group if sizes[group] > 1]
         self.peers = options.visible == "all" and options.gpus_per_host > 1
         self.mpi = MpiJob(build_grid(options.ranks, options.lonely_ranks)) if options.mpi else None
-        self.advanced, self.grouped, self.rooted = (
-            options.advanced,
-            options.nccl_groups,
-            options.nccl_rooted,
-        )
+        self.advanced, self.grouped = options.advanced, options.nccl_groups
+        self.rooted = options.nccl_rooted
 
     def initial(self) -> Program:
         """Start of the process: CUDA, NCCL, the model, capture of graphs."""
@@ -100,11 +94,7 @@ class Job:
 
     def _nccl(self, b: Builder, function: str, payload: Payload) -> AbstractContextManager[None]:
         """NCCL's range around what makes and ends communicators; the advanced trace has none."""
-        return (
-            nullcontext()
-            if self.advanced
-            else b.range(function, Style.REGISTERED, Domain.NCCL, payload=payload)
-        )
+        return nullcontext() if self.advanced else b.nccl(function, payload=payload)
 
     def step(self) -> Program:
         """One training step."""

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 from .cluster import STREAM_OF, Group, Stream, Thread
 from .data import KERNELS, LAUNCHES
@@ -119,9 +120,8 @@ class Range:
     category: int | None = None
     color: int | None = None
     payload: Payload | None = None
-    trace: tuple[int, tuple[int, ...]] | None = (
-        None  # of the advanced NCCL trace: number of its group, numbers of the calls
-    )
+    #: Of the advanced NCCL trace: number of its group, numbers of the calls.
+    trace: tuple[int, tuple[int, ...]] | None = None
     last: int = -1
     lead: int = 0
     trail: int = 0
@@ -134,15 +134,13 @@ class Program:
     ops: list[Op] = field(default_factory=list)
     ranges: list[Range] = field(default_factory=list)
     events: int = 0
-    graphs: dict[int, list[int]] = field(
-        default_factory=dict
-    )  # the kernel nodes of each graph launched here, as indices into ``ops``
+    #: The kernel nodes of each graph launched here, as indices into ``ops``.
+    graphs: dict[int, list[int]] = field(default_factory=dict)
     nccl_calls: list[Payload] = field(default_factory=list)
     nccl_groups: int = 0
     messages: list[Message] = field(default_factory=list)
-    marks: dict[str, int] = field(
-        default_factory=dict
-    )  # operations before which the host of a rank may be held up, by what holds it up
+    #: Operations before which the host of a rank may be held up, by what holds it up.
+    marks: dict[str, int] = field(default_factory=dict)
 
     def all_of(self, *kinds: Kind) -> list[int]:
         """The operations of these kinds, in program order."""
@@ -170,7 +168,11 @@ class Builder:
         self._closed = 0  # ranges closed since the last operation
         self._graph = -1
 
-    def _add(self, op: Op) -> int:
+    def _add(self, kind: Kind, api: str = "", api_ns: float = 0.0, **more: Any) -> int:
+        """Add an operation of this thread; return its index."""
+        return self._append(Op(kind, self.thread, api, api_ns, **more))
+
+    def _append(self, op: Op) -> int:
         if self._graph < 0:
             op.edges = self._closed + len(self._opening) + 1
             for above, opened in enumerate(self._opening):
@@ -192,15 +194,12 @@ class Builder:
         text: str,
         style: Style = Style.INLINE,
         domain: Domain = Domain.DEFAULT,
-        category: int | None = None,
-        color: int | None = None,
-        payload: Payload | None = None,
-        trace: tuple[int, tuple[int, ...]] | None = None,
+        **columns: Any,
     ) -> Iterator[None]:
-        """A push/pop range around the operations written inside (at least one)."""
-        opened = Range(
-            self.thread, text, style, domain, len(self.program.ops), category, color, payload, trace
-        )
+        """A push/pop range around the operations written inside (at least one). columns: further
+        fields of :class:`Range`.
+        """
+        opened = Range(self.thread, text, style, domain, len(self.program.ops), **columns)
         self._opening.append(opened)
         self.program.ranges.append(opened)
         yield
@@ -212,12 +211,12 @@ class Builder:
 
     def phase(self, text: str, category: int, color: int) -> AbstractContextManager[None]:
         """A range of the job's own domain."""
-        return self.range(text, Style.REGISTERED, Domain.JOB, category, color)
+        return self.range(text, Style.REGISTERED, Domain.JOB, category=category, color=color)
 
     @contextmanager
     def graph(self, number: int) -> Iterator[None]:
         """Launch of CUDA graph ``number``; the kernels written inside are its nodes."""
-        self._add(Op(Kind.HOST, self.thread, GRAPH_LAUNCH, 9_500, launches=number))
+        self.call(GRAPH_LAUNCH, 9_500, number)
         first, self._graph = len(self.program.ops), number
         yield
         self._graph = -1
@@ -229,41 +228,33 @@ class Builder:
 
     def host(self, ns: float) -> None:
         """Host work without an API row."""
-        self._add(Op(Kind.HOST, self.thread, "", ns, 0))
+        self._add(Kind.HOST, "", ns, gap_ns=0)
 
     def meet(self, group: Group, ns: float) -> None:
         """Host work that ends on all ranks of a communicator together, ``ns`` after the last has
         begun it.
         """
-        self._add(Op(Kind.MEET, self.thread, "", ns, payload=Payload("Init", group)))
+        self._add(Kind.MEET, "", ns, payload=Payload("Init", group))
 
     def call(self, api: str, ns: float, launches: int = -1) -> None:
         """A call of CUDA's API that starts no work."""
-        self._add(Op(Kind.HOST, self.thread, api, ns, launches=launches))
+        self._add(Kind.HOST, api, ns, launches=launches)
 
     def mpi(self, call: MpiCall, ns: float, cost_ns: float = 0.0) -> int:
         """An MPI call that takes ``ns``, and ``cost_ns`` from the moment those it waits for are
         there.
         """
-        return self._add(
-            Op(Kind.MPI, self.thread, "", ns, work_ns=cost_ns, bytes=call.sent or 0, mpi=call)
-        )
+        return self._add(Kind.MPI, "", ns, work_ns=cost_ns, bytes=call.sent or 0, mpi=call)
 
     def kernel(self, key: str, times: float = 1.0) -> None:
         """A kernel that lasts ``times`` its mean."""
         shape = KERNELS[key]
-        node = Op(Kind.KERNEL, self.thread, "", 0, 0, 0, kernel=key, graph=self._graph)
-        if self._graph < 0:
-            node = Op(
-                Kind.KERNEL,
-                self.thread,
-                shape.api,
-                5_600 if shape.api == LAUNCHES["runtime"] else 4_400,
-                2_600,
-                kernel=key,
-            )
-        node.work_ns = shape.mean_ns * times
-        self._add(node)
+        work: dict[str, Any] = {"kernel": key, "work_ns": shape.mean_ns * times}
+        if self._graph >= 0:
+            self._add(Kind.KERNEL, gap_ns=0, edges=0, graph=self._graph, **work)
+        else:
+            ns = 5_600 if shape.api == LAUNCHES["runtime"] else 4_400
+            self._add(Kind.KERNEL, shape.api, ns, gap_ns=2_600, **work)
 
     def aten(self, *stack: str, kernel: str, times: float = 1.0) -> None:
         """PyTorch operators, one inside the other, and the kernel the innermost launches; a
@@ -278,71 +269,31 @@ class Builder:
     def copy(self, kind: tuple[int, int, int], size: int, stream: Stream = Stream.COMPUTE) -> None:
         api = "cudaMemcpyPeerAsync_v4000" if kind is P2P else "cudaMemcpyAsync_v3020"
         work_ns = 1_300 + size / BYTES_PER_NS[kind[0]]
-        self._add(
-            Op(
-                Kind.COPY,
-                self.thread,
-                api,
-                7_200,
-                stream=stream,
-                work_ns=work_ns,
-                bytes=size,
-                copy=kind,
-            )
-        )
+        self._add(Kind.COPY, api, 7_200, stream=stream, work_ns=work_ns, bytes=size, copy=kind)
 
     def memset(self, size: int) -> None:
-        self._add(
-            Op(
-                Kind.SET,
-                self.thread,
-                "cudaMemsetAsync_v3020",
-                6_100,
-                work_ns=1_100 + size / 2_500,
-                bytes=size,
-            )
-        )
+        work_ns = 1_100 + size / 2_500
+        self._add(Kind.SET, "cudaMemsetAsync_v3020", 6_100, work_ns=work_ns, bytes=size)
 
     def record(self, stream: Stream) -> int:
         """Record an event; returns its number."""
         self.program.events += 1
         event = self.program.events - 1
-        self._add(
-            Op(
-                Kind.RECORD,
-                self.thread,
-                "cudaEventRecordWithFlags_v11010",
-                2_400,
-                stream=stream,
-                event=event,
-            )
-        )
+        api = "cudaEventRecordWithFlags_v11010"
+        self._add(Kind.RECORD, api, 2_400, stream=stream, event=event)
         return event
 
     def wait(self, stream: Stream, event: int) -> None:
-        self._add(
-            Op(
-                Kind.WAIT,
-                self.thread,
-                "cudaStreamWaitEvent_v3020",
-                1_900,
-                stream=stream,
-                event=event,
-            )
-        )
+        self._add(Kind.WAIT, "cudaStreamWaitEvent_v3020", 1_900, stream=stream, event=event)
 
     def sync(self, stream: Stream) -> None:
-        self._add(
-            Op(Kind.SYNC_STREAM, self.thread, "cudaStreamSynchronize_v3020", 4_900, stream=stream)
-        )
+        self._add(Kind.SYNC_STREAM, "cudaStreamSynchronize_v3020", 4_900, stream=stream)
 
     def sync_event(self, event: int) -> None:
-        self._add(
-            Op(Kind.SYNC_EVENT, self.thread, "cudaEventSynchronize_v3020", 3_900, event=event)
-        )
+        self._add(Kind.SYNC_EVENT, "cudaEventSynchronize_v3020", 3_900, event=event)
 
     def sync_device(self) -> None:
-        self._add(Op(Kind.SYNC_DEVICE, self.thread, "cudaDeviceSynchronize_v3020", 5_200))
+        self._add(Kind.SYNC_DEVICE, "cudaDeviceSynchronize_v3020", 5_200)
 
     def collective(self, payload: Payload, kernel: str) -> int:
         """An NCCL call on its communicator's stream, after what the compute stream has to do so
@@ -399,40 +350,36 @@ class Builder:
                 self._add_plain(calls, launch)
         return self.record(where)
 
-    def _nccl(
-        self,
-        text: str,
-        payload: Payload | None = None,
-        trace: tuple[int, tuple[int, ...]] | None = None,
-    ) -> AbstractContextManager[None]:
-        return self.range(text, Style.REGISTERED, Domain.NCCL, payload=payload, trace=trace)
+    def nccl(self, text: str, **columns: Any) -> AbstractContextManager[None]:
+        """A range of NCCL's domain."""
+        return self.range(text, Style.REGISTERED, Domain.NCCL, **columns)
 
     def _add_plain(self, calls: list[Payload], launch: Op) -> None:
         """The ranges NCCL itself makes."""
         if len(calls) == 1:
-            with self._nccl(f"nccl{calls[0].function}", calls[0]):
-                self._add(launch)
+            with self.nccl(f"nccl{calls[0].function}", payload=calls[0]):
+                self._append(launch)
             return
-        with self._nccl("ncclGroupStart"):
+        with self.nccl("ncclGroupStart"):
             self.host(400)
         for call in calls:
-            with self._nccl(f"nccl{call.function}", call):
+            with self.nccl(f"nccl{call.function}", payload=call):
                 self.host(900)
-        with self._nccl("ncclGroupEnd"):
-            self._add(launch)
+        with self.nccl("ncclGroupEnd"):
+            self._append(launch)
 
     def _add_advanced(self, calls: list[Payload], launch: Op) -> None:
         """The ranges of nsys's advanced NCCL trace; a single call is a group too, an implicit one."""
         group = self.program.nccl_groups - 1
-        with self._nccl("API Group", trace=(group, launch.calls)):
+        with self.nccl("API Group", trace=(group, launch.calls)):
             for number, call in zip(launch.calls, calls, strict=True):
-                with self._nccl(call.function, trace=(group, (number,))):
+                with self.nccl(call.function, trace=(group, (number,))):
                     self.host(600)
-            with self._nccl("GroupLaunch", trace=(group, launch.calls)):
-                with self._nccl("GroupRuntime", trace=(group, launch.calls)):
+            with self.nccl("GroupLaunch", trace=(group, launch.calls)):
+                with self.nccl("GroupRuntime", trace=(group, launch.calls)):
                     self.host(1_100)
-                with self._nccl("KernelLaunch", trace=(group, launch.calls)):
-                    self._add(launch)
+                with self.nccl("KernelLaunch", trace=(group, launch.calls)):
+                    self._append(launch)
 
 
 TORCH_NAMES = {
