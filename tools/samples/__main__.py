@@ -36,10 +36,8 @@ def build_parser() -> argparse.ArgumentParser:
         elif choices:
             more["choices"] = choices
         else:
-            several, single = (
-                _additions if name == "additions" else _numbers,
-                float if "float" in str(one.type) else int,
-            )
+            several = _additions if name == "additions" else _numbers
+            single = float if "float" in str(one.type) else int
             more["type"] = several if "tuple" in str(one.type) else single
             more |= {"nargs": "?", "const": flag} if flag else {}
         parser.add_argument(f"--{name}", **more)

@@ -26,10 +26,8 @@ STEP_GAP_NS = 400_000  # between the last rank's end of a step and the next step
 AHEAD = 2  # batches are fetched so many steps ahead
 POLLS = (0.31, 0.67)  # when in a step NCCL's watchdog asks whether the collectives have ended
 NOT_READY = 600  # cudaErrorNotReady, the answer while the work goes on
-WINDOWS = (
-    ("pin batch", 0.05, 0.55),
-    ("copy batch", 0.35, 0.85),
-)  # ranges on one thread that overlap without nesting
+#: Ranges on one thread that overlap without nesting.
+WINDOWS = (("pin batch", 0.05, 0.55), ("copy batch", 0.35, 0.85))
 ROWS_PER_STEP = len(DATA["os_calls"]) + 1 + len(POLLS) + len(WINDOWS) + 3
 
 
@@ -103,10 +101,8 @@ class Background:
 
     def _step_rows(self, step: int, start: int, length: int) -> list[dict[str, Any]]:
         """A batch that arrives, marks, and ranges that overlap."""
-        main, pin = (
-            self.report.rank.global_tid(Thread.MAIN),
-            self.report.rank.global_tid(Thread.PIN_MEMORY),
-        )
+        main = self.report.rank.global_tid(Thread.MAIN)
+        pin = self.report.rank.global_tid(Thread.PIN_MEMORY)
         self._fetch(step + AHEAD, start + length // 3)
         return [
             {**self._fetched.pop(step), "end": start - 10, "endGlobalTid": main},

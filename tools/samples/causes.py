@@ -110,11 +110,9 @@ def _shares(compute: Ints, nccl: Ints) -> dict[str, int]:
     """For how long a GPU did something, computed and communicated, and how much of the latter
     nothing hid; ns.
     """
-    both, computed, communicated = (
-        _covered(np.concatenate([compute, nccl])),
-        _covered(compute),
-        _covered(nccl),
-    )
+    both = _covered(np.concatenate([compute, nccl]))
+    computed = _covered(compute)
+    communicated = _covered(nccl)
     first = min(compute[:, 0].min(), nccl[:, 0].min())
     return {
         "steps_ns": int(max(compute[:, 1].max(), nccl[:, 1].max()) - first),

@@ -24,9 +24,8 @@ from .options import Options
 Ints = NDArray[np.int64]
 FIRST_EPOCH_NS = 600_000_000  # true time at which processes begin; every capture runs by then
 EPOCH_NS = 1_780_000_000_000_000_000  # true UTC at true time 0, ns since 1970
-VM_ID = (
-    1 << 48
-)  # HW id 0, VM id 1: the upper bytes of globalPid and globalTid (HW 8 bits, VM 8, pid 24, tid 24)
+#: HW id 0, VM id 1: the upper bytes of globalPid and globalTid (HW 8 bits, VM 8, pid 24, tid 24).
+VM_ID = 1 << 48
 DEVICE = "Local (CLI)"  # what reports call the machine
 
 
@@ -270,11 +269,9 @@ def _build_lonely_communicators(
     """Communicators where the last host's ranks are alone: of every kind that the others have,
     theirs is their host.
     """
-    per_host, others, alone = (
-        options.gpus_per_host,
-        range(options.ranks - options.gpus_per_host),
-        hosts[-1][1],
-    )
+    per_host = options.gpus_per_host
+    others = range(options.ranks - options.gpus_per_host)
+    alone = hosts[-1][1]
     if len(others) == 1:
         return []
     wanted = [(Group.WORLD, tuple(others)), (Group.WORLD, alone), *(hosts if per_host > 1 else [])]

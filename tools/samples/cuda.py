@@ -243,10 +243,8 @@ class CudaRows:
                 None,
             )
         if len(which := np.array(self.program.all_of(*SYNC_TYPES), dtype=np.int64)):
-            events, types = (
-                self._each(which, lambda op: op.event),
-                self._each(which, lambda op: SYNC_TYPES[op.kind]),
-            )
+            events = self._each(which, lambda op: op.event)
+            types = self._each(which, lambda op: SYNC_TYPES[op.kind])
             begin, end = local(block.host_begin, which), local(block.host_end, which)
             inset = (end - begin) // 8
             report.insert(
@@ -310,13 +308,11 @@ def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Re
     nodes: list[tuple[int, int, int, int, int | None]] = []
     for index in (index for index, op in enumerate(ops) if op.api == GRAPH_INSTANTIATE):
         begin = max(one for one in range(index) if ops[one].api == GRAPH_BEGIN)
-        graph, count, captured, made, done = (
-            ops[index].launches,
-            index - begin - 2,
-            ends[index - 1],
-            begins[index],
-            ends[index],
-        )
+        graph = ops[index].launches
+        count = index - begin - 2
+        captured = ends[index - 1]
+        made = begins[index]
+        done = ends[index]
         created = begins[begin] + 200
         graphs.append(
             (created, created + 90, GRAPH, main, string("Graph Creation"), graph_id(graph), None)

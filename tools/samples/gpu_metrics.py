@@ -23,6 +23,7 @@ from .report import Report
 from .sampling import SIGNED, Intervals, Series, define_events, source_id
 from .timeline import Block, Floats
 
+#: What is integrated: shares of the time, or of the peak rate.
 CHANNELS = (
     "gr",
     "compute",
@@ -38,7 +39,8 @@ CHANNELS = (
     "pcie_tx",
     "copy_in",
     "copy_out",
-)  # what is integrated: shares of the time, or of the peak rate
+)
+#: A set as one chooses it to keep reports small.
 MAIN = (
     "GR Active [Throughput %]",
     "SMs Active [Throughput %]",
@@ -46,7 +48,7 @@ MAIN = (
     "Tensor Active [Throughput %]",
     "DRAM Read Bandwidth [Throughput %]",
     "DRAM Write Bandwidth [Throughput %]",
-)  # a set as one chooses it to keep reports small
+)
 SOURCE, SOURCE_NAME = 1, "GPU Metrics"
 BEFORE_SAMPLES = 2.5  # so many periods before a capture's start its samples begin
 NEGATIVE = 0.004  # share of the samples of an idle GPU below 0
@@ -133,9 +135,8 @@ class GpuMetrics:
             )
             self.random.append(np.random.default_rng([options.seed, 19, rank.host_index, rank.gpu]))
         self.totals: dict[int, list[Any]] = {}  # samples and sums of a GPU in any report, by rank
-        self.seen: dict[
-            tuple[int, int], dict[str, Any]
-        ] = {}  # by rank of the report and of the GPU
+        # By rank of the report and of the GPU.
+        self.seen: dict[tuple[int, int], dict[str, Any]] = {}
 
     def _sampled_by(self, rank: int) -> list[int]:
         """The ranks whose GPUs are sampled in the report of ``rank``."""
@@ -214,10 +215,8 @@ class GpuMetrics:
         processors: int,
     ) -> Ints:
         """Values (sample, metric) that follow from shares (sample, channel)."""
-        noise, odd = (
-            random.standard_normal((len(shares), len(metrics))),
-            random.random((len(shares), len(metrics))),
-        )
+        noise = random.standard_normal((len(shares), len(metrics)))
+        odd = random.random((len(shares), len(metrics)))
         known = dict(zip(CHANNELS, shares.T, strict=True)) | {
             "sync": np.zeros(len(shares)),
             "one": np.ones(len(shares)),
@@ -268,10 +267,8 @@ class GpuMetrics:
         for name, total in zip(names, values.sum(axis=0).tolist(), strict=True):
             entry["sums"][name] += total
         if len(times):
-            local, ids = (
-                np.repeat(report.rank.local(times), len(metrics)),
-                np.array([metric.number for metric in metrics]),
-            )
+            local = np.repeat(report.rank.local(times), len(metrics))
+            ids = np.array([metric.number for metric in metrics])
             report.export.insert(
                 "GPU_METRICS",
                 {

@@ -13,13 +13,14 @@ from .cluster import VM_ID, Ints, Thread
 from .data import DATA
 from .report import Scene, Truth, totals
 
+#: On a CPU, per thread.
 TURNS = {
     Thread.MAIN: 40,
     Thread.AUTOGRAD: 30,
     Thread.WATCHDOG: 12,
     Thread.LOADER_0: 25,
     Thread.LOADER_1: 25,
-}  # on a CPU, per thread
+}
 ENDING = (Thread.LOADER_0, Thread.LOADER_1)  # threads whose end is recorded
 CPUS, SAMPLES = 8, 30  # SAMPLES: of each thread
 OTHER_PID, OTHER_NAME, OTHER_TURNS = 1_777, "irqbalance", 7
@@ -27,11 +28,12 @@ RUNNING, INTERRUPTIBLE, UNINTERRUPTIBLE, TERMINATED = 1, 2, 3, 5  # states of th
 BLOCKS = np.array([0, 6, 7])  # not blocked, mutex, condition variable
 LIBRARY = "/usr/lib/x86_64-linux-gnu/"
 CORES, INTERVALS = 4, 25
+#: Name, unit, name for people.
 METRICS = {
     11: ("CPU_CYCLES", "cycles", "CPU Cycles"),
     12: ("INST_RETIRED", "instructions", "Instructions Retired"),
     31: ("IPC", "instructions per cycle", "Instructions per Cycle"),
-}  # name, unit, name for people
+}
 
 
 def add_cpu(scene: Scene) -> Truth:
@@ -312,6 +314,7 @@ def add_profiler(scene: Scene) -> Truth:
     }
 
 
+#: ENUM_CUDA_MEM_KIND.
 KINDS = (
     "Pageable",
     "Pinned",
@@ -321,7 +324,7 @@ KINDS = (
     "Device static",
     "Managed static",
     "Unknown",
-)  # ENUM_CUDA_MEM_KIND
+)
 PINNED, DEVICE, MANAGED, STATIC = 1, 2, 4, 5
 ONCE = (0, 3, 6, 7)  # kinds of memory that are allocated once
 ALLOCATED, FREED = 0, 1
@@ -388,10 +391,8 @@ def add_memory(scene: Scene) -> Truth:
             {},
         ),  # and its address is taken again after all
     ]
-    bytes_of: tuple[dict[str, int], dict[str, int]] = (
-        {},
-        {},
-    )  # allocated and freed, by kind of memory
+    # Allocated and freed, by kind of memory.
+    bytes_of: tuple[dict[str, int], dict[str, int]] = ({}, {})
     for start, address, size_, kind, operation, more in events:
         total = _add_usage(
             scene,
@@ -502,10 +503,8 @@ def _add_cpu_faults(scene: Scene) -> Truth:
     times = np.sort(
         scene.random.integers(int(scene.steps[0, 0]), int(scene.steps[-1, 1]), 12)
     ).tolist()
-    source, names = (
-        string("/home/user/app/field.cpp"),
-        [string(name) for name in ("fill_field", "check_result")],
-    )
+    source = string("/home/user/app/field.cpp")
+    names = [string(name) for name in ("fill_field", "check_result")]
     module = string("/home/user/app/solver")
     rows = []
     for number, at in enumerate(times):

@@ -95,11 +95,8 @@ def add_openacc(scene: Scene) -> Truth:
 
 
 OPENMP = 78  # event class
-WORKERS = (
-    40,
-    41,
-    42,
-)  # distances of thread ids from the pid; the main thread is the fourth of a team
+#: Distances of thread ids from the pid; the main thread is the fourth of a team.
+WORKERS = (40, 41, 42)
 REGION = (0.10, 0.80)  # where in the step the parallel region is
 
 
@@ -155,11 +152,9 @@ def add_openmp(scene: Scene) -> Truth:
     write("openmp_parallel", 28, "PARALLEL", *REGION, 0, **region, parentTaskId=1)
     other_clock = scene.report.rank.start_clock + int(scene.steps[-1, 1])
     for number, thread in enumerate((0, *WORKERS)):
-        own, late, lost = (
-            {**region, "taskId": 4 * team.number + number},
-            number / 200,
-            {3: other_clock, 2: 0}.get(number),
-        )
+        own = {**region, "taskId": 4 * team.number + number}
+        late = number / 200
+        lost = {3: other_clock, 2: 0}.get(number)
         write("openmp_implicit_task", 2, "TASK", 0.11 + late, 0.79, thread, lost, **own, kind=2)
         write("openmp_workshare", 1, "WORKSHARE", 0.14, 0.40, thread, **own, kind=1, count=1 << 12)
         write("openmp_dispatch", 1, "DISPATCH", 0.15 + late, None, thread, **own, kind=1)
@@ -251,14 +246,8 @@ def add_openmp(scene: Scene) -> Truth:
     }
 
 
-GL, GL_WORKLOAD, GL_DEBUG, VULKAN, VULKAN_WORKLOAD, VULKAN_DEBUG = (
-    2,
-    5,
-    4,
-    53,
-    54,
-    66,
-)  # event classes
+#: Event classes.
+GL, GL_WORKLOAD, GL_DEBUG, VULKAN, VULKAN_WORKLOAD, VULKAN_DEBUG = (2, 5, 4, 53, 54, 66)
 FRAMES = 3  # of a step
 CALL_NS, FRAME_NS = 40_000, 1_000_000
 OPENGL = ("glClear", "glDrawElements", "glDrawElements", "eglSwapBuffers")
@@ -307,9 +296,8 @@ class _Drawing:
     def __init__(self, scene: Scene) -> None:
         self.report = scene.report
         self.rows: dict[str, list[dict[str, Any]]] = {}
-        self.found: dict[
-            str, list[tuple[str, str, int, int]]
-        ] = {}  # by table: place, name, begin, end
+        # By table: place, name, begin, end.
+        self.found: dict[str, list[tuple[str, str, int, int]]] = {}
         self.calls = 0
 
     def add(

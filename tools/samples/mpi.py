@@ -13,9 +13,8 @@ import math
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
-LEAKED = (
-    64  # the number of a request that is never waited for: every instance has a handle of its own
-)
+#: The number of a request that is never waited for: every instance has a handle of its own.
+LEAKED = 64
 WORLD_HANDLE, SELF_HANDLE, FIRST_HANDLE = 0x4400_0000, 0x4400_0001, 0x8400_0000
 
 
@@ -63,13 +62,11 @@ class MpiCall:
     received: int | None = None  # bytes a rank takes, likewise
     root: int = -1  # the root's rank in the communicator
     request: int = -1  # number of the request it starts; -1 for a blocking call
-    waits: tuple[
-        int, ...
-    ] = ()  # the operations whose requests it ends (or asks about, if it does not wait)
+    #: The operations whose requests it ends (or asks about, if it does not wait).
+    waits: tuple[int, ...] = ()
     blocks: bool = True  # whether it waits for those
-    by_rank: tuple[str, ...] | None = (
-        None  # the function every world rank calls instead, "" for none; None if all call the same
-    )
+    #: The function every world rank calls instead, "" for none; None if all call the same.
+    by_rank: tuple[str, ...] | None = None
     creates: Team | None = None  # the communicator that exists from its end on
 
     def function_of(self, rank: int) -> str:
@@ -105,9 +102,8 @@ class Grid:
     rows: int
     columns: int
     lonely: int
-    teams: dict[
-        Team, list[tuple[int, ...]]
-    ]  # every communicator of each kind: world ranks by their rank in it
+    #: Every communicator of each kind: world ranks by their rank in it.
+    teams: dict[Team, list[tuple[int, ...]]]
 
     @property
     def size(self) -> int:

@@ -119,9 +119,10 @@ class MpiJob:
 
     def _halo(self, b: Builder) -> None:
         """Receives are posted first; one is asked for in vain, all are waited for together."""
+        # Along, places, bytes, tag.
         ways = (
             [(Team.ROW, 1, FACE, 101), (Team.ROW, -1, FACE, 102)] if self.grid.columns > 1 else []
-        )  # along, places, bytes, tag
+        )
         ways += (
             [(Team.COLUMN, 1, EDGE, 103), (Team.COLUMN, -1, EDGE, 104)]
             if self.grid.rows > 1

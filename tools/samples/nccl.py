@@ -36,10 +36,8 @@ from .program import Domain, Kind, Op, Payload, Program
 from .report import Bools, Report
 from .timeline import Block, Floats
 
-PROGRESS_THREAD, INIT_THREAD = (
-    30,
-    29,
-)  # distances from the pid; a communicator's progress thread has its kind's number added
+#: Distances from the pid; a communicator's progress thread has its kind's number added.
+PROGRESS_THREAD, INIT_THREAD = (30, 29)
 PROXY_CHANNELS = 2
 CHANNEL_SPREAD_NS = 700.0
 
@@ -150,10 +148,8 @@ class TraceRows:
         for number, (low, high, where) in zip(op.calls, parts, strict=True):
             late = rng.random((len(begin), len(where), 2)) * CHANNEL_SPREAD_NS
             late[:, 0] = 0.0  # one channel is there from first to last
-            starts, stops = (
-                (begin + low * (end - begin))[:, None] + late[..., 0],
-                (begin + high * (end - begin))[:, None] - late[..., 1],
-            )
+            starts = (begin + low * (end - begin))[:, None] + late[..., 0]
+            stops = (begin + high * (end - begin))[:, None] - late[..., 1]
             self._insert(
                 "GPU",
                 self.program.nccl_calls[number].function,
@@ -257,9 +253,8 @@ class CollectiveTruth:
 
     def __init__(self, program: Program, cluster: Cluster, options: Options) -> None:
         self.program, self.cluster, self.options = program, cluster, options
-        self.calls: list[
-            tuple[int, Communicator, dict[str, Any]]
-        ] = []  # operation; what is the same in every step
+        # Operation; what is the same in every step.
+        self.calls: list[tuple[int, Communicator, dict[str, Any]]] = []
         self.per_step: dict[int, int] = {}  # calls on each communicator
         self.numbers: dict[int, CallNumbers] = {}  # by rank
         for index in program.all_of(Kind.COLLECTIVE):

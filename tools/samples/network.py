@@ -135,9 +135,8 @@ class Network:
         self.ports = [nic for nics in self.nics for nic in nics if nic.link == INFINIBAND]
         self.moved = {nic: [0.0, 0.0] for nic in self.ports}  # bytes received and sent
         self.congestion: dict[str, int] = {}
-        self.watched: dict[
-            int, list[tuple[Nic, Series, bool]]
-        ] = {}  # by rank: interface, samples, whether at the switch
+        # By rank: interface, samples, whether at the switch.
+        self.watched: dict[int, list[tuple[Nic, Series, bool]]] = {}
         self.seen: dict[int, dict[str, Any]] = {report.rank.rank: {} for report in reports}
         for report in reports:
             rank, found = report.rank, []

@@ -152,20 +152,16 @@ class Report:
     range_id: int = 1
     generic_event: int = 1
     leaked: int = 0  # MPI requests that were started and never waited for
-    first_launch: tuple[int, int, int] | None = (
-        None  # correlation id, begin and end (local ns) of the first kernel launch
-    )
-    tally: dict[str, dict[str, list[int]]] = field(
-        default_factory=dict
-    )  # table -> name or kind -> rows, ns, bytes
-    facts: dict[str, Any] = field(
-        default_factory=dict
-    )  # what the truth says of this report beside the tally
+    #: Correlation id, begin and end (local ns) of the first kernel launch.
+    first_launch: tuple[int, int, int] | None = None
+    #: Table -> name or kind -> rows, ns, bytes.
+    tally: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    #: What the truth says of this report beside the tally.
+    facts: dict[str, Any] = field(default_factory=dict)
     first: int = LONG_AGO  # what begins before (local ns) the report lacks,
     last: int = NEVER  # and what ends after
-    lost: dict[str, Bools] = field(
-        default_factory=dict
-    )  # and of the runs being written these rows, by part; axes (run, operation)
+    #: And of the runs being written these rows, by part; axes (run, operation).
+    lost: dict[str, Bools] = field(default_factory=dict)
 
     @property
     def payload(self) -> str:
@@ -375,9 +371,8 @@ class Scene:
     report: Report
     steps: Ints  # begin and end of each step (step, edge), ns on the report's clock
     duration: int  # of the capture, ns
-    random: (
-        np.random.Generator
-    )  # of this addition alone: the job's own random numbers stay as they are
+    #: Of this addition alone: the job's own random numbers stay as they are.
+    random: np.random.Generator
 
     def at(self, share: float) -> Ints:
         """The moment of every step at which so much of it has passed (0 to 1)."""

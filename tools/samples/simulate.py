@@ -336,10 +336,8 @@ def _as_text(value: Any, indent: str = "") -> str:
         return flat
     inner = indent + " "
     if isinstance(value, dict):
-        parts, (begin, end) = (
-            [f"{json.dumps(name)}: {_as_text(part, inner)}" for name, part in value.items()],
-            "{}",
-        )
+        parts = [f"{json.dumps(name)}: {_as_text(part, inner)}" for name, part in value.items()]
+        (begin, end) = "{}"
     else:
         parts, (begin, end) = [_as_text(part, inner) for part in value], "[]"
     return f"{begin}\n{inner}" + f",\n{inner}".join(parts) + f"\n{indent}{end}"

@@ -21,10 +21,8 @@ SECRET = "planted-secret-do-not-leak"
 
 SESSION_PID = -144_115_188_075_855_872  # the process of messages that belong to none
 
-USUAL, DYNAMIC = (
-    ("3.25.0", "2026.2.1.210", "2026.2"),
-    ("3.28.1", "2026.4.1.0", "2026.4"),
-)  # schema, product, its date; with dynamic tables
+#: Schema, product, its date; with dynamic tables.
+USUAL, DYNAMIC = (("3.25.0", "2026.2.1.210", "2026.2"), ("3.28.1", "2026.4.1.0", "2026.4"))
 
 
 def _rows_of(table: str, facts: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -161,11 +159,9 @@ def listed_gpus(report: Report) -> list[tuple[int, int | None]]:
 
 def _write_gpus(report: Report) -> None:
     rank, listed = report.rank, listed_gpus(report)
-    model, gpus, columns = (
-        model_of(report.options, rank.host_index),
-        rank.host.gpus,
-        " ".join(MODELS[0].numbers),
-    )
+    model = model_of(report.options, rank.host_index)
+    gpus = rank.host.gpus
+    columns = " ".join(MODELS[0].numbers)
     report.add(
         "TARGET_INFO_GPU",
         f"vmId id name busLocation pwGpuId uuid luid chipName cuDevice ctxswDevPath ctrlDevPath {columns}",
@@ -269,11 +265,9 @@ def _write_overhead(report: Report) -> None:
     """What the profiler cost before the process began its work, and what loading the first kernel
     did.
     """
-    string, main, worker = (
-        report.export.string,
-        report.rank.global_tid(0),
-        report.rank.global_tid(6),
-    )
+    string = report.export.string
+    main = report.rank.global_tid(0)
+    worker = report.rank.global_tid(6)
     correlation, first, last = report.first_launch
     middle = (first + last) // 2
     profiler = [

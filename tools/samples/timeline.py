@@ -35,9 +35,8 @@ Random = np.random.Generator
 
 LAUNCH_NS = 5_100  # least time from the beginning of a launch call to the beginning of the work (measured on H100)
 WAKE_NS = 2_600  # from the end of the work to the return of the call that waited for it
-WAITED_FROM_NS = (
-    20_000.0  # a rank has waited if it has begun so much before the last that matters to it
-)
+#: A rank has waited if it has begun so much before the last that matters to it.
+WAITED_FROM_NS = 20_000.0
 EAGER = 8_192  # bytes; larger messages wait for their receiver
 BANDWIDTH = (24.0, 11.5)  # of MPI, bytes per ns within a host and between hosts
 LATENCY = (700.0, 1_900.0)  # likewise, ns
@@ -51,12 +50,10 @@ class Noise:
 
     spread_ns: dict[Kind, float]  # ends are late by up to so much, evenly; by kind of operation
     waited_ns: dict[Kind, tuple[float, ...]]  # of those who waited, by one of these more
-    message_ns: (
-        float  # a message's receiver and sender are told of its end later by up to so much, evenly
-    )
-    gpu_lag_ns: list[
-        int
-    ]  # by how much the work of each rank's GPU begins, and its collectives end, later
+    #: A message's receiver and sender are told of its end later by up to so much, evenly.
+    message_ns: float
+    #: By how much the work of each rank's GPU begins, and its collectives end, later.
+    gpu_lag_ns: list[int]
 
     def lateness(self, kind: Kind, waited: NDArray[np.bool_], rng: Random) -> Floats:
         """How much later those end who have waited, ns; 0 for the others."""
@@ -186,18 +183,14 @@ class _Run:
 
     def __init__(self, timeline: Timeline, rng: Random, begin: Floats) -> None:
         self.timeline = timeline
-        self.program, self.cluster, self.noise, self.rng = (
-            timeline.program,
-            timeline.cluster,
-            timeline.noise,
-            rng,
-        )
+        self.program = timeline.program
+        self.cluster = timeline.cluster
+        self.noise = timeline.noise
+        self.rng = rng
         shape = (*begin.shape, len(self.program.ops))
         luck, noise = rng.random(shape), rng.random(shape)
-        latency, self.lag = (
-            LAUNCH_NS + 1_400.0 * noise,
-            np.array(timeline.noise.gpu_lag_ns, dtype=np.float64),
-        )
+        latency = LAUNCH_NS + 1_400.0 * noise
+        self.lag = np.array(timeline.noise.gpu_lag_ns, dtype=np.float64)
         self.gap = (
             timeline.pads
             + timeline.gap * (0.85 + 0.4 * luck + 6.0 * luck**40) * timeline.host_speed
@@ -206,9 +199,8 @@ class _Run:
         self.work = timeline.work * (0.97 + 0.06 * noise) * timeline.gpu_speed
         self.launch, self.pause = latency + self.lag[None, :, None], 0.18 * latency
         self.host = begin.copy()  # end of its last operation
-        self.tail = {
-            stream: np.zeros(begin.shape) for stream in Stream
-        }  # end of each stream's last work
+        # End of each stream's last work.
+        self.tail = {stream: np.zeros(begin.shape) for stream in Stream}
         self.block = Block(
             *(np.full(shape, np.nan) for _ in range(4)),
             event_time=np.zeros((*begin.shape, max(self.program.events, 1))),
@@ -236,10 +228,8 @@ class _Run:
             )
             ready = np.maximum.accumulate(arrival - before, axis=-1)
             begin = before + np.maximum(ready, self.tail[stream][..., None])
-            self.block.gpu_begin[..., which], self.block.gpu_end[..., which] = (
-                begin,
-                begin + self.work[..., which],
-            )
+            self.block.gpu_begin[..., which] = begin
+            self.block.gpu_end[..., which] = begin + self.work[..., which]
             self.tail[stream] = self.block.gpu_end[..., which[-1]].copy()
 
     def time_order(self, index: int) -> None:
@@ -274,10 +264,8 @@ class _Run:
             self.tail[op.stream] + 700.0,
             self.block.host_begin[..., index] + self.launch[..., index],
         )
-        last, end = (
-            begin.copy(),
-            begin + transfer,
-        )  # last: when the last rank that matters has begun
+        # Last: when the last rank that matters has begun.
+        last, end = (begin.copy(), begin + transfer)
         for comm in self.cluster.all_of(op.payload.group):
             ranks = list(comm.ranks)
             own = begin[:, ranks]
@@ -320,12 +308,10 @@ class _MpiTiming:
         self.grid = build_grid(len(cluster.ranks), cluster.lonely)
         hosts = np.array([rank.host_index for rank in cluster.ranks])
         self.far = (hosts[:, None] != hosts[None, :]).astype(np.int64)
-        self.left: dict[
-            int, Floats
-        ] = {}  # when the data of a large message have left its sender, by message
-        self.met: dict[
-            int, Floats
-        ] = {}  # when a collective that was only started is complete, by operation
+        # When the data of a large message have left its sender, by message.
+        self.left: dict[int, Floats] = {}
+        # When a collective that was only started is complete, by operation.
+        self.met: dict[int, Floats] = {}
 
     def end_of(self, index: int, api: Floats, cost: Floats) -> Floats:
         """When every rank leaves the call that is operation ``index``; ``api`` and ``cost`` are as
@@ -378,10 +364,8 @@ class _MpiTiming:
                 )
                 until[:, others] = begin[:, [root]]
             else:
-                met[:, root], until[:, root] = (
-                    np.maximum(end[:, root], (last + price).max(axis=1)),
-                    last[:, 0],
-                )
+                met[:, root] = np.maximum(end[:, root], (last + price).max(axis=1))
+                until[:, root] = last[:, 0]
         return met + self.noise.lateness(Kind.MPI, until - begin > WAITED_FROM_NS, self.rng)
 
     def _deliver(self, number: int, message: Message) -> None:
