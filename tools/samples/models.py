@@ -114,7 +114,7 @@ class _Team:
         table: str,
         low: float,
         high: float | None,
-        thread: int,
+        thread: int = 0,
         lost: int | None = None,
         **columns: Any,
     ) -> None:
@@ -127,17 +127,14 @@ class _Team:
         length = np.ones(len(begin), np.int64) if high is None else end - begin
         if lost is not None:
             end[-1], length[-1] = lost, self.scene.at(REGION[1])[-1] - begin[-1]
-        name = f"OpenMP {table.replace('_', ' ').lower()}"
-        self.scene.insert(
-            f"OPENMP_EVENT_KIND_{table}",
-            begin,
-            end,
-            thread,
-            eventClass=OPENMP,
-            nameId=name,
-            **columns,
-        )
-        count(self.truth.setdefault(layout, {}), str(value), len(begin), int(length.sum()))
+        self.insert(table, begin, end, thread, **columns)
+        found = self.truth.setdefault(f"openmp_{layout}", {})
+        count(found, str(value), len(begin), int(length.sum()))
+
+    def insert(self, table: str, begin: Ints, end: Ints, thread: int = 0, **columns: Any) -> None:
+        """Add rows to one of the tables."""
+        columns |= {"eventClass": OPENMP, "nameId": f"OpenMP {table.replace('_', ' ').lower()}"}
+        self.scene.insert(f"OPENMP_EVENT_KIND_{table}", begin, end, thread, **columns)
 
 
 def add_openmp(scene: Scene) -> Truth:
@@ -148,96 +145,54 @@ def add_openmp(scene: Scene) -> Truth:
     Truth: closed: record layout -> value -> rows and ns; open: begins of what never ends.
     """
     team = _Team(scene)
-    write, region = team.write, {"parallelId": team.number}
-    write("openmp_parallel", 28, "PARALLEL", *REGION, 0, **region, parentTaskId=1)
+    write, first, region = team.write, 4 * team.number, {"parallelId": team.number}
+    write("parallel", 28, "PARALLEL", *REGION, **region, parentTaskId=1)
     other_clock = scene.report.rank.start_clock + int(scene.steps[-1, 1])
     for number, thread in enumerate((0, *WORKERS)):
-        own = {**region, "taskId": 4 * team.number + number}
-        late = number / 200
-        lost = {3: other_clock, 2: 0}.get(number)
-        write("openmp_implicit_task", 2, "TASK", 0.11 + late, 0.79, thread, lost, **own, kind=2)
-        write("openmp_workshare", 1, "WORKSHARE", 0.14, 0.40, thread, **own, kind=1, count=1 << 12)
-        write("openmp_dispatch", 1, "DISPATCH", 0.15 + late, None, thread, **own, kind=1)
-        write("openmp_barrier", 3, "SYNC_REGION", 0.41 + late, 0.45, thread, **own, kind=3)
-        write("openmp_sync_wait", 3, "SYNC_REGION_WAIT", 0.42 + late, 0.45, thread, **own, kind=3)
-        write("openmp_barrier", 2, "SYNC_REGION", 0.75, 0.785, thread, lost, **own, kind=2)
-    own, task = {**region, "taskId": 4 * team.number}, 1000 + team.number
-    write("openmp_master", 32, "MASTER", 0.46, 0.48, 0, **own)
-    write("openmp_reduction", 33, "REDUCTION", 0.49, 0.50, 0, **own)
-    write("openmp_workshare", 3, "WORKSHARE", 0.51, 0.60, 0, **own, kind=3, count=1)
-    write(
-        "openmp_task_create",
-        15,
-        "TASK_CREATE",
-        0.52,
-        None,
-        0,
-        parentTaskId=4 * team.number,
-        newTaskId=task,
-    )
-    write("openmp_sync_region", 5, "SYNC_REGION", 0.53, 0.59, 0, **own, kind=5)
-    write(
-        "openmp_task_schedule",
-        7,
-        "TASK_SCHEDULE",
-        0.53,
-        None,
-        WORKERS[0],
-        **region,
-        priorTaskStatus=7,
-        priorTaskId=4 * team.number + 1,
-        nextTaskId=task,
-    )
-    write("openmp_task", 4, "TASK", 0.531, 0.58, WORKERS[0], **region, taskId=task, kind=4)
-    write(
-        "openmp_task",
-        4,
-        "TASK",
-        0.54,
-        0.55,
-        WORKERS[1],
-        **region,
-        taskId=1000 + task,
-        kind=4 | 1 << 27,
-    )
-    write("openmp_cancel", 17, "CANCEL", 0.56, None, WORKERS[1], taskId=1000 + task)
-    write("openmp_flush", 26, "FLUSH", 0.57, None, WORKERS[2], threadId=4)
+        own = {**region, "taskId": first + number}
+        late, lost = number / 200, {3: other_clock, 2: 0}.get(number)
+        write("implicit_task", 2, "TASK", 0.11 + late, 0.79, thread, lost, **own, kind=2)
+        write("workshare", 1, "WORKSHARE", 0.14, 0.40, thread, **own, kind=1, count=1 << 12)
+        write("dispatch", 1, "DISPATCH", 0.15 + late, None, thread, **own, kind=1)
+        write("barrier", 3, "SYNC_REGION", 0.41 + late, 0.45, thread, **own, kind=3)
+        write("sync_wait", 3, "SYNC_REGION_WAIT", 0.42 + late, 0.45, thread, **own, kind=3)
+        write("barrier", 2, "SYNC_REGION", 0.75, 0.785, thread, lost, **own, kind=2)
+    own, task, (one, two, three) = {**region, "taskId": first}, 1000 + team.number, WORKERS
+    schedule = {"priorTaskStatus": 7, "priorTaskId": first + 1, "nextTaskId": task}
+    write("master", 32, "MASTER", 0.46, 0.48, **own)
+    write("reduction", 33, "REDUCTION", 0.49, 0.50, **own)
+    write("workshare", 3, "WORKSHARE", 0.51, 0.60, **own, kind=3, count=1)
+    write("task_create", 15, "TASK_CREATE", 0.52, None, parentTaskId=first, newTaskId=task)
+    write("sync_region", 5, "SYNC_REGION", 0.53, 0.59, **own, kind=5)
+    write("task_schedule", 7, "TASK_SCHEDULE", 0.53, None, one, **region, **schedule)
+    write("task", 4, "TASK", 0.531, 0.58, one, **region, taskId=task, kind=4)
+    write("task", 4, "TASK", 0.54, 0.55, two, **region, taskId=1000 + task, kind=4 | 1 << 27)
+    write("cancel", 17, "CANCEL", 0.56, None, two, taskId=1000 + task)
+    write("flush", 26, "FLUSH", 0.57, None, three, threadId=4)
     lock = {"kind": 1, "waitId": 0x7F00_0000_1000}
-    write("openmp_lock_init", 1, "LOCK_INIT", 0.02, None, 0, **lock)
-    write("openmp_mutex_wait", 1, "MUTEX_WAIT", 0.61, 0.62, 0, **lock, taskId=4)
-    write("openmp_mutex_released", 1, "MUTEX_RELEASED", 0.64, None, 0, **lock, taskId=4)
-    write("openmp_lock_destroy", 1, "LOCK_DESTROY", 0.90, None, 0, **lock)
+    write("lock_init", 1, "LOCK_INIT", 0.02, None, **lock)
+    write("mutex_wait", 1, "MUTEX_WAIT", 0.61, 0.62, **lock, taskId=4)
+    write("mutex_released", 1, "MUTEX_RELEASED", 0.64, None, **lock, taskId=4)
+    write("lock_destroy", 1, "LOCK_DESTROY", 0.90, None, **lock)
+    critical = {"kind": 5, "waitId": lock["waitId"] + 64}
     for number, thread in enumerate((0, *WORKERS)):
-        share, critical = 0.65 + number / 50, {"kind": 5, "waitId": lock["waitId"] + 64}
-        write("openmp_mutex_wait", 5, "MUTEX_WAIT", 0.645, share, thread, **critical, taskId=4)
-        write(
-            "openmp_critical_section",
-            5,
-            "CRITICAL_SECTION",
-            share,
-            share + 0.019,
-            thread,
-            **critical,
-        )
+        at = 0.65 + number / 50
+        write("mutex_wait", 5, "MUTEX_WAIT", 0.645, at, thread, **critical, taskId=4)
+        write("critical_section", 5, "CRITICAL_SECTION", at, at + 0.019, thread, **critical)
     begin, last = scene.steps[-1:, 1], int(team.number[-1]) + 1
-    for table, at, end, thread, columns in (
-        ("PARALLEL", begin, 0 * begin, 0, {"nameId": "OpenMP parallel", "parallelId": last}),
-        (
-            "TASK",
-            begin + 1000,
-            0 * begin,
-            WORKERS[0],
-            {"nameId": "OpenMP parallel", "parallelId": last, "taskId": 10_000, "kind": 2},
-        ),
-        (
-            "THREAD",
-            begin // 2,
-            begin,
-            WORKERS[0],
-            {"nameId": "OpenMP thread", "threadId": 2, "threadType": 2},
-        ),
-    ):
-        scene.insert(f"OPENMP_EVENT_KIND_{table}", at, end, thread, eventClass=OPENMP, **columns)
+    team.insert("PARALLEL", begin, 0 * begin, parallelId=last)
+    scene.insert(
+        "OPENMP_EVENT_KIND_TASK",
+        begin + 1000,
+        0 * begin,
+        one,
+        eventClass=OPENMP,
+        nameId="OpenMP parallel",
+        parallelId=last,
+        taskId=10_000,
+        kind=2,
+    )
+    team.insert("THREAD", begin // 2, begin, one, threadId=2, threadType=2)
     closed = int(begin[0])
     team.truth["openmp_thread"] = {"2": {"rows": 1, "ns": closed - closed // 2}}
     return {
@@ -247,11 +202,16 @@ def add_openmp(scene: Scene) -> Truth:
 
 
 #: Event classes.
-GL, GL_WORKLOAD, GL_DEBUG, VULKAN, VULKAN_WORKLOAD, VULKAN_DEBUG = (2, 5, 4, 53, 54, 66)
+GL, GL_DEBUG, GL_WORKLOAD, VULKAN, VULKAN_WORKLOAD, VULKAN_DEBUG = 2, 4, 5, 53, 54, 66
 FRAMES = 3  # of a step
 CALL_NS, FRAME_NS = 40_000, 1_000_000
 OPENGL = ("glClear", "glDrawElements", "glDrawElements", "eglSwapBuffers")
 VULKAN_CALLS = ("vkBeginCommandBuffer", "vkQueueSubmit", "vkQueuePresentKHR")
+VIDEO = (
+    ("NVVIDEO_DECODER_API", 86, Thread.LOADER_0, 0, "cuvidDecodePicture"),
+    ("NVVIDEO_DECODER_API", 86, Thread.LOADER_0, 1, "cuvidMapVideoFrame64"),
+    ("NVVIDEO_ENCODER_API", 83, Thread.LOADER_1, 0, "nvEncEncodePicture"),
+)
 
 
 def add_graphics(scene: Scene) -> Truth:
@@ -267,21 +227,10 @@ def add_graphics(scene: Scene) -> Truth:
         drawing.draw_opengl(frame, at + int(scene.random.integers(10_000)))
         drawing.draw_vulkan(at + 500_000 + int(scene.random.integers(10_000)))
     for at in begins[::FRAMES]:
-        for table, kind, thread, place, name in (
-            ("DECODER", 86, Thread.LOADER_0, 0, "cuvidDecodePicture"),
-            ("DECODER", 86, Thread.LOADER_0, 1, "cuvidMapVideoFrame64"),
-            ("ENCODER", 83, Thread.LOADER_1, 0, "nvEncEncodePicture"),
-        ):
+        for table, kind, thread, place, name in VIDEO:
             begin = at + place * 3 * CALL_NS
-            drawing.add(
-                f"NVVIDEO_{table}_API",
-                thread,
-                name,
-                begin,
-                begin + 2 * CALL_NS + place,
-                eventClass=kind,
-                nameId=name,
-            )
+            end = begin + 2 * CALL_NS + place
+            drawing.add(table, name, begin, end, thread=thread, eventClass=kind, nameId=name)
     for table, rows in drawing.rows.items():
         scene.insert_rows(table, rows)
     return {
@@ -303,135 +252,63 @@ class _Drawing:
     def add(
         self,
         table: str,
-        thread: int,
         name: str,
         begin: int,
         end: int | None,
         queue: str = "",
+        thread: int = Thread.LOADER_1,
         **columns: Any,
     ) -> None:
         """One row, told of under its queue, or its thread. Text in columns is put into StringIds."""
+        string, tid = self.report.export.string, self.report.rank.global_tid(thread)
         texts = {
-            key: self.report.export.string(value) if isinstance(value, str) else value
+            key: string(value) if isinstance(value, str) else value
             for key, value in columns.items()
         }
-        self.rows.setdefault(table, []).append(
-            {"start": begin, "end": end, "globalTid": self.report.rank.global_tid(thread), **texts}
-        )
-        self.found.setdefault(table, []).append(
-            (queue or str(int(thread)), name, begin, begin + 1 if end is None else end)
-        )
+        row = {"start": begin, "end": end, "globalTid": tid, **texts}
+        self.rows.setdefault(table, []).append(row)
+        told = (queue or str(int(thread)), name, begin, begin + 1 if end is None else end)
+        self.found.setdefault(table, []).append(told)
 
     def draw_opengl(self, frame: int, at: int) -> None:
         """A frame from `at` on: calls, their work on the GPU, and groups of debug output."""
-        thread = Thread.LOADER_1
-        common = {
-            "endGlobalTid": None,
-            "endNameId": None,
-            "returnValue": 0,
-            "contextId": 1,
-            "gpu": self.report.rank.gpu,
-            "display": None,
-        }
+        common: dict[str, Any] = {"endGlobalTid": None, "endNameId": None, "returnValue": 0}
+        common |= {"contextId": 1, "gpu": self.report.rank.gpu, "display": None}
         for place, name in enumerate(OPENGL):
             self.calls += 1
             begin = at + place * 2 * CALL_NS
-            self.add(
-                "OPENGL_API",
-                thread,
-                name,
-                begin,
-                begin + CALL_NS + place,
-                eventClass=GL,
-                correlationId=self.calls,
-                endCorrelationId=None,
-                nameId=name,
-                frameId=frame,
-                **common,
-            )
-        self.add(
-            "OPENGL_WORKLOAD",
-            thread,
-            "glClear",
-            at + CALL_NS,
-            at + 9 * CALL_NS,
-            "OpenGL",
-            eventClass=GL_WORKLOAD,
-            correlationId=self.calls - 3,
-            endCorrelationId=self.calls,
-            nameId="glClear",
-            frameId=None,
-            **{**common, "endNameId": "eglSwapBuffers"},
-        )
+            call = {"correlationId": self.calls, "endCorrelationId": None, "nameId": name}
+            call |= {"eventClass": GL, "frameId": frame}
+            self.add("OPENGL_API", name, begin, begin + CALL_NS + place, **call, **common)
+        work = {"correlationId": self.calls - 3, "endCorrelationId": self.calls, "frameId": None}
+        work |= {"eventClass": GL_WORKLOAD, "nameId": "glClear"}
+        work |= common | {"endNameId": "eglSwapBuffers"}
+        self.add("OPENGL_WORKLOAD", "glClear", at + CALL_NS, at + 9 * CALL_NS, "OpenGL", **work)
+        debug = {"eventClass": GL_DEBUG, "source": 33354, "khrdType": 33385, "id": 0}
+        debug |= {"severity": 33387, "correlationId": None, "context": 1}
         for name, begin, end in (("frame", at - 100, at + 8 * CALL_NS), ("swap", at + 50, None)):
-            self.add(
-                "KHR_DEBUG_EVENTS",
-                thread,
-                name,
-                begin,
-                end,
-                textId=name,
-                eventClass=GL_DEBUG,
-                source=33354,
-                khrdType=33385,
-                id=0,
-                severity=33387,
-                correlationId=None,
-                context=1,
-            )
+            self.add("KHR_DEBUG_EVENTS", name, begin, end, textId=name, **debug)
 
     def draw_vulkan(self, at: int) -> None:
         """Calls, a label, and two command buffers at work at the same time, of which the report
         names one.
         """
-        thread = Thread.LOADER_1
+        common: dict[str, Any] = {"endCorrelationId": None, "contextId": 7}
         for place, name in enumerate(VULKAN_CALLS):
             self.calls += 1
             begin = at + place * 2 * CALL_NS
-            self.add(
-                "VULKAN_API",
-                thread,
-                name,
-                begin,
-                begin + CALL_NS,
-                id=self.calls,
-                eventClass=VULKAN,
-                correlationId=self.calls,
-                endCorrelationId=None,
-                nameId=name,
-                contextId=7,
-            )
-        common: dict[str, Any] = {
-            "correlationId": self.calls,
-            "endCorrelationId": None,
-            "contextId": 7,
-            "color": None,
-        }
+            common |= {"correlationId": self.calls}
+            call = {"id": self.calls, "eventClass": VULKAN, "nameId": name}
+            self.add("VULKAN_API", name, begin, begin + CALL_NS, **call, **common)
+        common["color"] = None
         for name, shift, label in (("vkQueueSubmit", 0, None), ("shadows", CALL_NS, "shadows")):
-            self.add(
-                "VULKAN_WORKLOAD",
-                thread,
-                name,
-                at + 3 * CALL_NS + shift,
-                at + 6 * CALL_NS + shift,
-                "Vulkan",
-                eventClass=VULKAN_WORKLOAD,
-                nameId="vkQueueSubmit",
-                gpu=self.report.rank.gpu,
-                textId=label,
-                **common,
-            )
-        self.add(
-            "VULKAN_DEBUG_API",
-            thread,
-            "shadows",
-            at - 50,
-            at + 7 * CALL_NS,
-            eventClass=VULKAN_DEBUG,
-            nameId="vkCmdBeginDebugUtilsLabelEXT",
-            textId="shadows",
-            **common,
-        )
+            begin, end = at + 3 * CALL_NS + shift, at + 6 * CALL_NS + shift
+            work = {"eventClass": VULKAN_WORKLOAD, "nameId": "vkQueueSubmit", "textId": label}
+            work["gpu"] = self.report.rank.gpu
+            self.add("VULKAN_WORKLOAD", name, begin, end, "Vulkan", **work, **common)
+        debug = {"nameId": "vkCmdBeginDebugUtilsLabelEXT", "textId": "shadows"}
+        debug["eventClass"] = VULKAN_DEBUG
+        self.add("VULKAN_DEBUG_API", "shadows", at - 50, at + 7 * CALL_NS, **debug, **common)
 
 
 DEPTH, OPERATORS, STREAM = 24, 4, 31
