@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,6 +133,12 @@ class Rank:
         d + 1.
         """
         return self.device + 1
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns that say where work on the GPU is done."""
+        place = {"deviceId": self.device, "contextId": self.context, "globalPid": self.global_pid}
+        return {**place, "greenContextId": 0}
 
     def stream(self, stream: Stream) -> int:
         return stream + (8 if stream is Stream.COMPUTE else 32) * self.device

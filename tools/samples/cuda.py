@@ -24,6 +24,7 @@ from .timeline import Block, Floats
 
 NO_ID = 4_294_967_295  # how exports write "no stream" and "no event"
 SYNC_TYPES = {Kind.SYNC_EVENT: 1, Kind.WAIT: 2, Kind.SYNC_STREAM: 3, Kind.SYNC_DEVICE: 4}
+ON_STREAM = (Kind.WAIT, Kind.SYNC_STREAM)
 FIRST_EVENT = 101
 NODE, EXECUTABLE, GRAPH = 77, 94, 95  # event classes
 
@@ -75,13 +76,7 @@ class CudaRows:
 
     def _placed(self, which: Ints) -> dict[str, Column]:
         rank = self.report.rank
-        return {
-            "deviceId": rank.device,
-            "contextId": rank.context,
-            "greenContextId": 0,
-            "globalPid": rank.global_pid,
-            "streamId": self._each(which, lambda op: rank.stream(op.stream)),
-        }
+        return {**rank.columns, "streamId": self._each(which, lambda op: rank.stream(op.stream))}
 
     def _kernel_columns(self) -> dict[str, Column]:
         string = self.report.export.string
@@ -198,24 +193,15 @@ class CudaRows:
         else:
             kinds = self._each(which, lambda op: op.copy).T
             labels = [enum_label("ENUM_CUDA_MEMCPY_OPER", one) for one in kinds[0].tolist()]
-            columns |= {
-                "copyKind": kinds[0],
-                "srcKind": kinds[1],
-                "dstKind": kinds[2],
-                "copyCount": 1,
-            }
-            if (
-                kinds[0] == 10
-            ).any():  # a peer copy: from this process's device to the next on the host
-                rank = self.report.rank
-                other = (rank.device + 1) % self.report.options.gpus_per_host
-                for name, value in (
-                    ("srcDeviceId", rank.device),
-                    ("srcContextId", rank.context),
-                    ("dstDeviceId", other),
-                    ("dstContextId", other + 1),
-                ):
-                    columns[name] = np.where(kinds[0] == 10, value, None)
+            columns |= dict(zip(("copyKind", "srcKind", "dstKind"), kinds, strict=True))
+            columns["copyCount"] = 1
+            # A peer copy: from this process's device to the next on the host.
+            if (of_peers := kinds[0] == 10).any():
+                own = self.report.rank.device
+                other = (own + 1) % self.report.options.gpus_per_host
+                for side, device in (("src", own), ("dst", other)):
+                    columns[f"{side}DeviceId"] = np.where(of_peers, device, None)
+                    columns[f"{side}ContextId"] = np.where(of_peers, device + 1, None)
         table = "CUPTI_ACTIVITY_KIND_MEMSET" if kind is Kind.SET else "CUPTI_ACTIVITY_KIND_MEMCPY"
         self.report.insert(table, labels, columns, begin, end, sizes)
 
@@ -257,11 +243,7 @@ class CudaRows:
                     "correlationId": first + self.correlations[which],
                     "streamId": self._each(
                         which,
-                        lambda op: (
-                            rank.stream(op.stream)
-                            if op.kind in (Kind.WAIT, Kind.SYNC_STREAM)
-                            else NO_ID
-                        ),
+                        lambda op: rank.stream(op.stream) if op.kind in ON_STREAM else NO_ID,
                     ),
                     "syncType": types,
                     "eventId": np.where(events < 0, NO_ID, events + FIRST_EVENT),

@@ -28,26 +28,14 @@ def add_libraries(scene: Scene) -> Truth:
         count(truth.setdefault(table, {}), function, *added)
     first = scene.steps[:1, 0] // 2
     for name, event_class in (("cuDNN", 33), ("cuBLAS", 35)):
-        scene.insert(
-            f"{name.upper()}_EVENTS",
-            first,
-            first,
-            eventClass=event_class,
-            globalTid=scene.report.rank.global_pid,
-            nameId=f"{name} profiling started",
-        )
+        started = {"eventClass": event_class, "nameId": f"{name} profiling started"}
+        process = scene.report.rank.global_pid
+        scene.insert(f"{name.upper()}_EVENTS", first, first, globalTid=process, **started)
     for number, (domain, ranges) in enumerate(DATA["library_ranges"].items(), FIRST_DOMAIN):
         scene.insert("NVTX_EVENTS", first, None, 0, eventType=75, textId=domain, domainId=number)
         for text, low, high in ranges:
-            added = scene.insert(
-                "NVTX_EVENTS",
-                scene.at(low),
-                scene.at(high),
-                0,
-                eventType=59,
-                textId=text,
-                domainId=number,
-            )
+            given = {"eventType": PUSH_POP, "textId": text, "domainId": number}
+            added = scene.insert("NVTX_EVENTS", scene.at(low), scene.at(high), 0, **given)
             count(truth.setdefault(domain, {}), text, *added)
     return truth
 
@@ -63,26 +51,12 @@ def add_openacc(scene: Scene) -> Truth:
     rank = scene.report.rank
     for table, kind, name, line, low, high, columns in DATA["openacc"]:
         steps, known = slice(None if line else 1), line > 0
-        texts = {
-            key: scene.report.export.string(value) if isinstance(value, str) else value
-            for key, value in columns.items()
-        }
-        added = scene.insert(
-            f"CUPTI_ACTIVITY_KIND_OPENACC_{table}",
-            scene.at(low)[steps],
-            scene.at(high)[steps],
-            0,
-            nameId=name,
-            eventKind=kind,
-            DeviceType=4 if known else 2,
-            lineNo=line,
-            cuDeviceId=rank.device,
-            cuContextId=rank.context,
-            cuStreamId=7,
-            srcFile=SOURCE if known else None,
-            funcName=FUNCTION if known else None,
-            **texts,
-        )
+        begin, end = scene.at(low)[steps], scene.at(high)[steps]
+        given = {**columns, "nameId": name, "eventKind": kind, "lineNo": line, "cuStreamId": 7}
+        given |= {"cuDeviceId": rank.device, "cuContextId": rank.context}
+        given |= {"srcFile": SOURCE, "funcName": FUNCTION} if known else {}
+        given["DeviceType"] = 4 if known else 2
+        added = scene.insert(f"CUPTI_ACTIVITY_KIND_OPENACC_{table}", begin, end, 0, **given)
         found = truth.setdefault(table, {"by_source": {}, "by_construct": {}})
         source = f"{name}@{SOURCE}:{line}" if known else name
         for way, label in (
@@ -337,24 +311,15 @@ def _ranges() -> list[_Range]:
         for level in range(DEPTH)
     ]
     found.append(_Range("backward", "", BACKWARD, 0, SPAN_NS))
+    both, engine = ", seq = {seq}, op_id = {op}", "autograd::engine::evaluate_function: "
+    sizes = ", op_id = {op}, sizes = [[8, 16], [16, 32]], input_op_ids = [(1,0)]"
     for at in _turns():
+        outer, inner = (at, at + 3_000), (at + 500, at + 2_500)
         found += [
-            _Range("aten::addmm", ", seq = {seq}, op_id = {op}", FORWARD, at, at + 3_000),
-            _Range(
-                "aten::mm",
-                ", op_id = {op}, sizes = [[8, 16], [16, 32]], input_op_ids = [(1,0)]",
-                FORWARD,
-                at + 500,
-                at + 2_500,
-            ),
-            _Range(
-                "autograd::engine::evaluate_function: AddmmBackward0",
-                ", op_id = {op}",
-                BACKWARD,
-                at,
-                at + 3_000,
-            ),
-            _Range("AddmmBackward0", ", seq = {seq}, op_id = {op}", BACKWARD, at + 500, at + 2_500),
+            _Range("aten::addmm", both, FORWARD, *outer),
+            _Range("aten::mm", sizes, FORWARD, *inner),
+            _Range(f"{engine}AddmmBackward0", ", op_id = {op}", BACKWARD, *outer),
+            _Range("AddmmBackward0", both, BACKWARD, *inner),
         ]
     return found
 
@@ -371,36 +336,18 @@ def add_pytorch_ranges(scene: Scene) -> Truth:
     report, epochs, made = scene.report, scene.steps[:, 1] + LEAD_NS, _ranges()
     steps, whole = len(epochs), KERNEL_NS + (2 * OPERATORS - 2) * PACE_NS
     texts, numbers = _texts(steps, made)
-    payload = np.array([one.payload for one in made], object)
-    report.insert(
-        "NVTX_EVENTS",
-        [f"pytorch/{one.name}" for one in made],
-        {
-            "eventType": PUSH_POP,
-            "globalTid": report.tids([one.thread for one in made]),
-            "domainId": 0,
-            "text": texts,
-            "int64Value": payload,
-        },
-        *(
-            epochs[:, None] + np.array([getattr(one, edge) for one in made])
-            for edge in ("begin", "end")
-        ),
+    ranges = {"eventType": PUSH_POP, "globalTid": report.tids([one.thread for one in made])}
+    ranges |= {"domainId": 0, "text": texts}
+    ranges["int64Value"] = np.array([one.payload for one in made], object)
+    begin, end = (
+        epochs[:, None] + np.array([getattr(one, edge) for one in made])
+        for edge in ("begin", "end")
     )
+    report.insert("NVTX_EVENTS", [f"pytorch/{one.name}" for one in made], ranges, begin, end)
     _add_kernels(report, epochs)
-    report.insert(
-        "NVTX_EVENTS",
-        ["pytorch/loss"],
-        {
-            "eventType": MARK,
-            "globalTid": report.rank.global_tid(FORWARD),
-            "domainId": 0,
-            "text": "loss",
-            "floatValue": np.full(1, 0.5),
-        },
-        epochs[:, None] + SPAN_NS + 500,
-        None,
-    )
+    mark = {"eventType": MARK, "globalTid": report.rank.global_tid(FORWARD), "domainId": 0}
+    mark |= {"text": "loss", "floatValue": np.full(1, 0.5)}
+    report.insert("NVTX_EVENTS", ["pytorch/loss"], mark, epochs[:, None] + SPAN_NS + 500, None)
     host: dict[str, list[int]] = {}
     for one in made:
         count, total = host.get(one.name, (0, 0))
@@ -445,30 +392,10 @@ def _add_kernels(report: Report, epochs: Ints) -> None:
     report.insert_calls([LAUNCH] * len(threads), threads, correlation, called, called + 400)
     names = ["addmm_forward" if thread == FORWARD else "addmm_backward" for thread in threads]
     named = report.strings(names)
-    zeros = dict.fromkeys(
-        ("staticSharedMemory", "dynamicSharedMemory", "localMemoryPerThread", "localMemoryTotal"), 0
-    )
-    ones = dict.fromkeys(("gridX", "gridY", "gridZ", "blockY", "blockZ"), 1)
-    report.insert(
-        "CUPTI_ACTIVITY_KIND_KERNEL",
-        names,
-        {
-            "deviceId": rank.device,
-            "contextId": rank.context,
-            "greenContextId": 0,
-            "globalPid": rank.global_pid,
-            "streamId": STREAM,
-            "correlationId": correlation,
-            "demangledName": named,
-            "shortName": named,
-            "mangledName": named,
-            "registersPerThread": 32,
-            "blockX": 128,
-            **zeros,
-            **ones,
-            "gridId": correlation,
-            "tensorSizeMinusOneElements": "[]",
-        },
-        begun,
-        begun + KERNEL_NS,
-    )
+    columns = rank.columns | {"streamId": STREAM, "correlationId": correlation, "blockX": 128}
+    columns |= dict.fromkeys(("demangledName", "shortName", "mangledName"), named)
+    columns |= {"registersPerThread": 32, "tensorSizeMinusOneElements": "[]", "gridId": correlation}
+    columns |= dict.fromkeys(("gridX", "gridY", "gridZ", "blockY", "blockZ"), 1)
+    columns |= dict.fromkeys(("staticSharedMemory", "dynamicSharedMemory"), 0)
+    columns |= dict.fromkeys(("localMemoryPerThread", "localMemoryTotal"), 0)
+    report.insert("CUPTI_ACTIVITY_KIND_KERNEL", names, columns, begun, begun + KERNEL_NS)
