@@ -4,6 +4,7 @@ GPU contexts, memory, the profiler.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -121,42 +122,22 @@ def _add_samples(scene: Scene, turns: dict[Thread, Ints], truth: Truth) -> None:
         stacks = random.integers(0, len(DATA["cpu_stacks"]), SAMPLES).tolist()
         seen: dict[str, list[str]] = {"functions": [], "callers": [], "modules": []}
         for at, number in zip(np.unique(times).tolist(), stacks, strict=False):
-            samples.append(
-                (
-                    len(samples) + 1,
-                    at,
-                    int(random.integers(0, CPUS)),
-                    rank.global_tid(thread),
-                    RUNNING,
-                    1,
-                )
-            )
+            cpu, tid = int(random.integers(0, CPUS)), rank.global_tid(thread)
+            samples.append((len(samples) + 1, at, cpu, tid, RUNNING, 1))
             for depth, (function, module) in enumerate(DATA["cpu_stacks"][number]):
-                address = (
-                    0x7F00_0000_0000
-                    + 0x10_0000 * number
-                    + 0x1234 * depth
-                    + 16 * int(random.integers(0, 50))
-                )
+                address = 0x7F00_0000_0000 + 0x10_0000 * number + 0x1234 * depth
+                address += 16 * int(random.integers(0, 50))
                 path = module if module.startswith("[") or module == "python3" else LIBRARY + module
-                frames.append(
-                    (
-                        len(samples),
-                        string(function or hex(address)),
-                        string(path),
-                        int(module == "[kernel.kallsyms]"),
-                        int(function is None),
-                        int(bool(function) and function[0] == "["),
-                        address,
-                        depth,
-                        0,
-                        1,
-                    )
+                ids = string(function or hex(address)), string(path)
+                flags = (
+                    module == "[kernel.kallsyms]",
+                    function is None,
+                    (function or "")[:1] == "[",
                 )
+                frames.append((len(samples), *ids, *map(int, flags), address, depth, 0, 1))
                 if depth < 2:
-                    seen["callers" if depth else "functions"].append(
-                        function or f"unresolved in {module}"
-                    )
+                    name = function or f"unresolved in {module}"
+                    seen["callers" if depth else "functions"].append(name)
             seen["modules"].append(DATA["cpu_stacks"][number][0][1])
         truth[str(rank.pid + thread)]["samples"] = {
             name: _counted(values) for name, values in seen.items()
@@ -183,20 +164,14 @@ def _add_counters(scene: Scene) -> Truth:
     for core in range(CORES):
         cycles = random.integers(10_000_000, 30_000_000, len(kept))
         instructions = (cycles * random.uniform(0.5, 3.0, len(kept))).astype(np.int64)
-        for number, values in zip(
-            METRICS, (cycles, instructions, instructions / cycles), strict=True
-        ):
+        found = cycles, instructions, instructions / cycles
+        for number, values in zip(METRICS, found, strict=True):
             table, named = "RAW_EVENT", {"eventId": number, "count": values}
             if values.dtype != np.int64:
                 table, named = "METRIC_EVENT", {"metricId": number, "value": values}
-            scene.insert(
-                f"PERF_EVENT_SOC_OR_CPU_{table}",
-                edges[kept],
-                edges[kept + 1],
-                vmId=VM_ID,
-                componentId=100 + core,
-                **named,
-            )
+            named |= {"vmId": VM_ID, "componentId": 100 + core}
+            name = f"PERF_EVENT_SOC_OR_CPU_{table}"
+            scene.insert(name, edges[kept], edges[kept + 1], **named)
             _, unit, shown = METRICS[number]
             truth.setdefault(f"CPU Socket 0 Core {core}", {})[f"{shown} [{unit}]"] = {
                 "samples": len(kept),
@@ -229,16 +204,11 @@ def _add_files(scene: Scene) -> Truth:
     for step, begin in enumerate(scene.steps[:, 0].tolist()):
         for path, thread, opens, moves, action, size in FILES:
             name, at = path.format(step=step), begin + 1_000 * int(thread)
-            for call, kind, bytes_ in (
-                (opens, OPEN, 0),
-                (moves, action, size),
-                (moves, action, size // 2),
-                ("close", CLOSE, 0),
-            ):
+            moved_twice = (moves, action, size), (moves, action, size // 2)
+            for call, kind, bytes_ in ((opens, OPEN, 0), *moved_twice, ("close", CLOSE, 0)):
                 end = at + 20_000 + int(scene.random.integers(5_000))
-                events.append(
-                    (len(files), rank.pid + thread, at, end, kind, text(call), bytes_, "")
-                )
+                who = len(files), rank.pid + thread
+                events.append((*who, at, end, kind, text(call), bytes_, ""))
                 found.append((str(int(thread)), call, at, end))
                 moved[name] = moved.get(name, 0) + bytes_
                 at = end + 5_000
@@ -279,15 +249,10 @@ def _add_contexts(scene: Scene) -> Truth:
             held.append(("GPU", str(rank.pid), since, out))
         held.append(("GPU", str(rank.pid - 2), out + 10, back if step else back + 10))
         since = back + 10
-    scene.report.add(
-        "GPU_CONTEXT_SWITCH_EVENTS", "tag vmId seqNo contextId timestamp globalPid gpuId", rows
-    )
-    return {
-        "by_process": totals(held)["GPU"],
-        "before": 1,
-        "lost": 1,
-        "open": {str(rank.pid): since},
-    }
+    names = "tag vmId seqNo contextId timestamp globalPid gpuId"
+    scene.report.add("GPU_CONTEXT_SWITCH_EVENTS", names, rows)
+    open_ = {str(rank.pid): since}
+    return {"by_process": totals(held)["GPU"], "before": 1, "lost": 1, "open": open_}
 
 
 def add_profiler(scene: Scene) -> Truth:
@@ -299,23 +264,17 @@ def add_profiler(scene: Scene) -> Truth:
         (end + 1_000 * place, clock, source, severity, text, VM_ID if source == 2 else process)
         for place, (severity, source, clock, _, text) in enumerate(DATA["profiler_messages"])
     ]
-    scene.report.add(
-        "DIAGNOSTIC_EVENT", "timestamp timestampType source severity text globalPid", rows
-    )
-    return {
-        "messages": [
-            {
-                "severity": severity,
-                "begins": text.split("\t")[0].split("\n")[0].split("/")[0],
-                "tells": tells,
-            }
-            for severity, _, _, tells, text in DATA["profiler_messages"]
-        ]
-    }
+    names = "timestamp timestampType source severity text globalPid"
+    scene.report.add("DIAGNOSTIC_EVENT", names, rows)
+    messages = [
+        {"severity": severity, "begins": re.split("[\t\n/]", text)[0], "tells": tells}
+        for severity, _, _, tells, text in DATA["profiler_messages"]
+    ]
+    return {"messages": messages}
 
 
 #: ENUM_CUDA_MEM_KIND.
-KINDS = (
+KINDS = [
     "Pageable",
     "Pinned",
     "Device",
@@ -324,7 +283,7 @@ KINDS = (
     "Device static",
     "Managed static",
     "Unknown",
-)
+]
 PINNED, DEVICE, MANAGED, STATIC = 1, 2, 4, 5
 ONCE = (0, 3, 6, 7)  # kinds of memory that are allocated once
 ALLOCATED, FREED = 0, 1
@@ -346,18 +305,9 @@ def add_memory(scene: Scene) -> Truth:
     """
     early, size = scene.steps[:1, 0] // 2, (1 + np.arange(len(scene.steps)) % 5) * 16 * MIB
     length = scene.steps[:, 1] - scene.steps[:, 0]
-    first, eighth, tenth, quarter, third, half, late = (
-        scene.steps[:, 0] + part
-        for part in (
-            0,
-            length // 8,
-            length // 10,
-            length // 4,
-            length // 3,
-            length // 2,
-            length * 3 // 4,
-        )
-    )
+    first = scene.steps[:, 0]
+    eighth, tenth, quarter, third, half = (first + length // part for part in (8, 10, 4, 3, 2))
+    late = first + length * 3 // 4
     events: list[
         tuple[Ints, int, Any, int, int, dict[str, Any]]
     ] = [  # times, address, bytes, kind, operation, more
@@ -374,43 +324,19 @@ def add_memory(scene: Scene) -> Truth:
         (quarter, 0x3000, 2 * MIB, DEVICE, ALLOCATED, {"pool": True}),
         (third, 0x3000, 2 * MIB, DEVICE, FREED, {"pool": True}),
         (half, 0x2000, MIB, PINNED, FREED, {"call": True}),
-        (
-            late[:-1],
-            0x1000,
-            size[:-1],
-            DEVICE,
-            FREED,
-            {"call": True},
-        ),  # the last step's release is lost,
-        (
-            late[-1:],
-            0x1000,
-            4 * MIB,
-            DEVICE,
-            ALLOCATED,
-            {},
-        ),  # and its address is taken again after all
+        # The last step's release is lost, and its address is taken again after all.
+        (late[:-1], 0x1000, size[:-1], DEVICE, FREED, {"call": True}),
+        (late[-1:], 0x1000, 4 * MIB, DEVICE, ALLOCATED, {}),
     ]
     # Allocated and freed, by kind of memory.
     bytes_of: tuple[dict[str, int], dict[str, int]] = ({}, {})
     for start, address, size_, kind, operation, more in events:
-        total = _add_usage(
-            scene,
-            start,
-            address,
-            np.broadcast_to(np.asarray(size_), len(start)),
-            kind,
-            operation,
-            **more,
-        )
+        sizes = np.broadcast_to(np.asarray(size_), len(start))
+        total = _add_usage(scene, start, address, sizes, kind, operation, **more)
         bytes_of[operation][KINDS[kind]] = bytes_of[operation].get(KINDS[kind], 0) + total
     most = {KINDS[kind]: number * 4096 for number, kind in enumerate(ONCE, 1)}
-    most |= {
-        "Pinned": MIB,
-        "Device": 8 * MIB + int(size.max()) + 2 * MIB,
-        "Managed": 512 * MIB,
-        "Device static": 64 * MIB,
-    }
+    most |= {"Pinned": MIB, "Device": 8 * MIB + int(size.max()) + 2 * MIB}
+    most |= {"Managed": 512 * MIB, "Device static": 64 * MIB}
     return {
         "allocated": bytes_of[ALLOCATED],
         "freed": bytes_of[FREED],
@@ -443,50 +369,27 @@ def _add_usage(
         correlation = scene.report.correlation + 1 + np.arange(len(start))
         scene.report.correlation += len(start) + 1
         around = [start[:, None] + shift for shift in (-2_000, 3_000)]
-        scene.report.insert_calls(
-            [CALLS[kind, operation]], [Thread.LOADER_0], correlation[:, None], *around
-        )
-    more = (
-        {
-            "localMemoryPoolAddress": BASE,
-            "localMemoryPoolReleaseThreshold": 0,
-            "localMemoryPoolSize": 32 * MIB,
-            "localMemoryPoolUtilizedSize": np.where(operation == ALLOCATED, size, 0),
-        }
-        if pool
-        else {}
-    )
-    scene.report.export.insert(
-        "CUDA_GPU_MEMORY_USAGE_EVENTS",
-        {
-            "start": start,
-            "globalPid": rank.global_pid,
-            "deviceId": rank.device,
-            "contextId": rank.context,
-            "address": BASE + address,
-            "pc": 0,
-            "bytes": size,
-            "memKind": kind,
-            "memoryOperationType": operation,
-            "name": name,
-            "correlationId": correlation,
-            "streamId": 7,
-            **more,
-        },
-    )
+        called = [CALLS[kind, operation]], [Thread.LOADER_0], correlation[:, None]
+        scene.report.insert_calls(*called, *around)
+    columns = {"globalPid": rank.global_pid, "deviceId": rank.device, "contextId": rank.context}
+    columns |= {"start": start, "address": BASE + address, "pc": 0, "bytes": size, "name": name}
+    columns |= {"memKind": kind, "memoryOperationType": operation, "streamId": 7}
+    columns["correlationId"] = correlation
+    if pool:
+        columns |= {"localMemoryPoolAddress": BASE, "localMemoryPoolSize": 32 * MIB}
+        columns["localMemoryPoolReleaseThreshold"] = 0
+        columns["localMemoryPoolUtilizedSize"] = np.where(operation == ALLOCATED, size, 0)
+    scene.report.export.insert("CUDA_GPU_MEMORY_USAGE_EVENTS", columns)
     return int(size.sum())
 
 
 def _add_pool(scene: Scene) -> Truth:
     """A pool that is created, trimmed and destroyed."""
     begin, end, rank = int(scene.steps[0, 0]) // 3, int(scene.steps[-1, 1]), scene.report.rank
+    created, trimmed, destroyed = (begin, 1, 0, 0), (end, 3, MIB, 32 * MIB), (end + 500, 2, 0, 0)
     rows = [
         (start, rank.global_pid, rank.device, BASE, operation, 1, 0, keep, 0, size, 0)
-        for start, operation, keep, size in (
-            (begin, 1, 0, 0),
-            (end, 3, MIB, 32 * MIB),
-            (end + 500, 2, 0, 0),
-        )
+        for start, operation, keep, size in (created, trimmed, destroyed)
     ]
     scene.report.add(
         "CUDA_GPU_MEMORY_POOL_EVENTS",
@@ -500,9 +403,8 @@ def _add_pool(scene: Scene) -> Truth:
 def _add_cpu_faults(scene: Scene) -> Truth:
     """Truth: number by function; the second one has no source."""
     string, process = scene.report.export.string, scene.report.rank.global_pid
-    times = np.sort(
-        scene.random.integers(int(scene.steps[0, 0]), int(scene.steps[-1, 1]), 12)
-    ).tolist()
+    edges = map(int, (scene.steps[0, 0], scene.steps[-1, 1]))
+    times = np.sort(scene.random.integers(*edges, 12)).tolist()
     source = string("/home/user/app/field.cpp")
     names = [string(name) for name in ("fill_field", "check_result")]
     module = string("/home/user/app/solver")
@@ -527,15 +429,8 @@ def _add_gpu_faults(scene: Scene, first: Ints) -> Truth:
         (3, "Atomic", 35_000, 5_000, 1),
     ):
         begin = first + 1_000 + offset
-        rows, ns = scene.insert(
-            "CUDA_UM_GPU_PAGE_FAULT_EVENTS",
-            begin,
-            begin + length,
-            globalPid=rank.global_pid,
-            deviceId=rank.device,
-            address=BASE + 0x200,
-            numberOfPageFaults=faults,
-            faultAccessType=access,
-        )
+        columns = {"globalPid": rank.global_pid, "deviceId": rank.device, "address": BASE + 0x200}
+        columns |= {"numberOfPageFaults": faults, "faultAccessType": access}
+        rows, ns = scene.insert("CUDA_UM_GPU_PAGE_FAULT_EVENTS", begin, begin + length, **columns)
         truth[label] = {"rows": rows, "ns": ns, "faults": faults * rows}
     return truth

@@ -115,39 +115,14 @@ def define_events(
     def data(value: Any) -> str | None:
         return as_json(value) if report.includes_json else None
 
-    report.add(
-        "GENERIC_EVENT_SOURCES",
-        "sourceId nameId timeSourceId sourceGroupId data",
-        [
-            (
-                known,
-                string(source),
-                1,
-                0,
-                data({"Name": source, "TimeSource": "ClockMonotonicRaw", "SourceGroup": "Unknown"}),
-            )
-        ],
-    )
-    report.add(
-        "GENERIC_EVENT_TYPES",
-        "typeId sourceId nameId data",
-        [
-            (
-                known | device,
-                known,
-                string(name),
-                data(
-                    {
-                        "Name": name,
-                        "Fields": [
-                            {"Name": field, "Prefix": "", "Suffix": ""} for field, _ in fields
-                        ],
-                    }
-                ),
-            )
-            for device, name, fields in types
-        ],
-    )
+    told = {"Name": source, "TimeSource": "ClockMonotonicRaw", "SourceGroup": "Unknown"}
+    names = "sourceId nameId timeSourceId sourceGroupId data"
+    report.add("GENERIC_EVENT_SOURCES", names, [(known, string(source), 1, 0, data(told))])
+    rows = []
+    for device, name, fields in types:
+        listed = [{"Name": field, "Prefix": "", "Suffix": ""} for field, _ in fields]
+        rows.append((known | device, known, string(name), data({"Name": name, "Fields": listed})))
+    report.add("GENERIC_EVENT_TYPES", "typeId sourceId nameId data", rows)
     report.add(
         "GENERIC_EVENT_TYPE_FIELDS",
         "typeId fieldIdx fieldNameId offset size type",
@@ -191,14 +166,9 @@ def write_events(
         places = [place for place, (_, one) in enumerate(fields) if one == kind]
         if places:
             found = values[:, places].astype(np.int64 if kind in (SIGNED, UNSIGNED) else np.float64)
-            report.export.insert(
-                "GENERIC_EVENT_DATA",
-                {
-                    "genericEventId": np.repeat(ids, len(places)),
-                    "fieldIdx": np.tile(np.array(places), len(ids)),
-                    column: found.ravel(),
-                },
-            )
+            where = {"genericEventId": np.repeat(ids, len(places))}
+            where["fieldIdx"] = np.tile(np.array(places), len(ids))
+            report.export.insert("GENERIC_EVENT_DATA", {**where, column: found.ravel()})
 
 
 STORAGE, EFA = 2, 3  # numbers of the sources
@@ -292,15 +262,12 @@ class Plugins:
             self._sample(report, [], stop)
             for source, name in ((STORAGE, "storage_metrics"), (EFA, "efa_metrics")):
                 devices = [
-                    device for device, _ in self.series[report.rank.rank] if device.source == source
+                    (device.number, device.name, device.fields)
+                    for device, _ in self.series[report.rank.rank]
+                    if device.source == source
                 ]
                 if devices:
-                    define_events(
-                        report,
-                        source,
-                        name,
-                        [(device.number, device.name, device.fields) for device in devices],
-                    )
+                    define_events(report, source, name, devices)
             report.facts["generic_events"] = self.seen[report.rank.rank]
 
     def _sample(self, report: Report, new: list[Intervals], until: int) -> None:
@@ -340,14 +307,6 @@ def _field_values(source: int, sums: Floats, length: Ints) -> Floats:
     if source == EFA:
         return np.stack([rate, np.zeros(len(rate)), 0.1 * rate, np.zeros(len(rate))], axis=1)
     depth = np.rint(sums[:, 2] / 131_072.0)
-    return np.stack(
-        [
-            sums[:, 0],
-            sums[:, 1],
-            np.round(rate, 1),
-            sums[:, 1] / length * 1e9,
-            0.25 + 0.5 * (depth > 0),
-            np.diff(depth, prepend=0.0),
-        ],
-        axis=1,
-    )
+    by_driver = np.round(rate, 1), sums[:, 1] / length * 1e9
+    latency, change = 0.25 + 0.5 * (depth > 0), np.diff(depth, prepend=0.0)
+    return np.stack([sums[:, 0], sums[:, 1], *by_driver, latency, change], axis=1)
