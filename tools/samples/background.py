@@ -11,13 +11,14 @@ few functions, and ``[Unknown]`` rows without a nesting level mark where tracing
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .cluster import Ints, Thread
 from .data import DATA
-from .nvtx import MARK, PUSH_POP, START_END, write_points
+from .nvtx import MARK, PUSH_POP, START_END, make_row, write_points
 from .program import Domain, Kind, Op, Program
 from .report import Report
 from .timeline import Block
@@ -44,22 +45,16 @@ class Background:
         for batch in range(AHEAD):
             self._fetch(batch, at + 40_000 * batch)
 
-    def _range(self, start: int, text: str, thread: int, **columns: Any) -> dict[str, Any]:
+    def _range(
+        self, start: int, text: str, thread: int, domain: Domain = Domain.DEFAULT, **columns: Any
+    ) -> dict[str, Any]:
         self.report.range_id += 1
-        return {
-            "start": start,
-            "eventType": START_END,
-            "rangeId": self.report.range_id - 1,
-            "text": text,
-            "globalTid": self.report.rank.global_tid(thread),
-            **columns,
-        }
+        row = make_row(self.report, START_END, thread, domain, text=text, start=start, **columns)
+        return {**row, "rangeId": self.report.range_id - 1}
 
     def _fetch(self, batch: int, at: int) -> None:
         thread = (Thread.LOADER_0, Thread.LOADER_1)[batch % 2]
-        self._fetched[batch] = self._range(
-            at, "batch in flight", thread, category=2, domainId=int(Domain.JOB)
-        )
+        self._fetched[batch] = self._range(at, "batch in flight", thread, Domain.JOB, category=2)
 
     def write(self, begin: Ints, end: Ints, epochs: Ints, first_step: int) -> None:
         """Rows of steps from ``begin`` to ``end`` (local ns); ``epochs`` (local ns) are when the
@@ -81,21 +76,14 @@ class Background:
         )
         starts = np.stack([at(share) for share in POLLS], axis=1)
         correlations = report.correlation + np.arange(starts.size).reshape(starts.shape)
-        report.insert_calls(
-            ["cudaEventQuery_v3020"] * len(POLLS),
-            [Thread.WATCHDOG] * len(POLLS),
-            correlations,
-            starts,
-            starts + 1_450,
-            NOT_READY,
-        )
+        polled = ["cudaEventQuery_v3020"] * len(POLLS), [Thread.WATCHDOG] * len(POLLS)
+        report.insert_calls(*polled, correlations, starts, starts + 1_450, NOT_READY)
         report.correlation += starts.size
+        steps = zip(begin.tolist(), length.tolist(), strict=True)
         rows = [
             row
-            for step, (start, stop) in enumerate(
-                zip(begin.tolist(), end.tolist(), strict=True), first_step
-            )
-            for row in self._step_rows(step, start, stop - start)
+            for step, times in enumerate(steps, first_step)
+            for row in self._step_rows(step, *times)
         ]
         write_points(report, rows, "marks and start/end ranges")
 
@@ -104,50 +92,23 @@ class Background:
         main = self.report.rank.global_tid(Thread.MAIN)
         pin = self.report.rank.global_tid(Thread.PIN_MEMORY)
         self._fetch(step + AHEAD, start + length // 3)
-        return [
+        mark = partial(make_row, self.report, MARK, Thread.MAIN)
+        loss = mark(Domain.JOB, category=1, doubleValue=round(11.0 / (1.0 + 0.05 * step), 4))
+        rows = [
             {**self._fetched.pop(step), "end": start - 10, "endGlobalTid": main},
-            {
-                "start": start + length - 40,
-                "eventType": MARK,
-                "text": "loss",
-                "globalTid": main,
-                "category": 1,
-                "domainId": int(Domain.JOB),
-                "doubleValue": round(11.0 / (1.0 + 0.05 * step), 4),
-            },
-            {
-                "start": start + length - 20,
-                "eventType": MARK,
-                "text": "step done",
-                "globalTid": main,
-                "domainId": 0,
-                "uint64Value": step,
-            },
-            *(
-                self._range(
-                    start + int(length * low),
-                    text,
-                    Thread.PIN_MEMORY,
-                    end=start + int(length * high),
-                    endGlobalTid=pin,
-                    domainId=0,
-                )
-                for text, low, high in WINDOWS
-            ),
+            {**loss, "start": start + length - 40, "text": "loss"},
+            mark(start=start + length - 20, text="step done", uint64Value=step),
         ]
+        for text, low, high in WINDOWS:
+            begin, ends = start + int(length * low), {"end": start + int(length * high)}
+            rows.append(self._range(begin, text, Thread.PIN_MEMORY, endGlobalTid=pin, **ends))
+        return rows
 
     def finish(self, at: int) -> None:
         """What the capture's end cuts off: batches nobody took, and a range pushed at local time
         ``at`` (ns) and never popped.
         """
-        pin = self.report.rank.global_tid(Thread.PIN_MEMORY)
-        last = {
-            "start": at,
-            "eventType": PUSH_POP,
-            "text": "pin_memory_loop",
-            "globalTid": pin,
-            "domainId": 0,
-        }
+        last = make_row(self.report, PUSH_POP, Thread.PIN_MEMORY, start=at, text="pin_memory_loop")
         write_points(self.report, [*self._fetched.values(), last], "unfinished ranges")
 
 
@@ -256,12 +217,8 @@ class OsCalls:
                     [function] * count, [thread] * count, starts, np.minimum(starts + length, last)
                 )
         most = first + 1_100_000 + (last - first) * 9 // 10
-        self._insert(
-            ["accept"] * 2,
-            [STORE] * 2,
-            np.array([[first + 1_000_000, most + 100_000]]),
-            np.array([[most, last]]),
-        )
+        starts = np.array([[first + 1_000_000, most + 100_000]])
+        self._insert(["accept"] * 2, [STORE] * 2, starts, np.array([[most, last]]))
         for at in (duration - 3_000_000, duration - 2_995_000):
             self._mark(32, at)
         if self.chains:
@@ -269,20 +226,10 @@ class OsCalls:
 
     def _mark(self, kind: int, at: int) -> None:
         """A row of no length that says that tracing begins or ends in the process."""
-        name = self.report.export.string("[Unknown]")
-        self.report.insert(
-            "OSRT_API",
-            ["[Unknown]"],
-            {
-                "eventClass": kind,
-                "globalTid": self.report.rank.global_pid,
-                "nameId": name,
-                "returnValue": 0,
-                "callchainId": 0,
-                "argumentsId": 0,
-            },
-            *[np.array([[at]])] * 2,
-        )
+        columns = {"eventClass": kind, "globalTid": self.report.rank.global_pid}
+        columns |= {"nameId": self.report.export.string("[Unknown]"), "returnValue": 0}
+        columns |= {"callchainId": 0, "argumentsId": 0}
+        self.report.insert("OSRT_API", ["[Unknown]"], columns, *[np.array([[at]])] * 2)
 
     def _insert(
         self,
@@ -304,13 +251,12 @@ class OsCalls:
         for function in sorted(INNER.keys() & set(functions)):
             outer = [index for index, name in enumerate(functions) if name == function]
             inner, start, length = INNER[function], begin[:, outer], (end - begin)[:, outer]
+            callers = [threads[index] for index in outer]
             for place, name in enumerate(inner):
                 low, high = (
                     start + length * (8 * place + eighth) // (8 * len(inner)) for eighth in (1, 6)
                 )
-                self._insert(
-                    [name] * len(outer), [threads[index] for index in outer], low, high, level + 1
-                )
+                self._insert([name] * len(outer), callers, low, high, level + 1)
 
     def _write_chains(self) -> None:
         string, rows = self.report.export.string, []
@@ -322,20 +268,7 @@ class OsCalls:
             for depth, (module, symbol) in enumerate(frames):
                 address = 0x7F00_0000_0000 + 0x10_0000 * chain + 0x1234 * depth
                 path = module if module == "python3" else f"/usr/lib/x86_64-linux-gnu/{module}"
-                rows.append(
-                    (
-                        chain,
-                        string(symbol or hex(address)),
-                        string(path),
-                        int(symbol is None),
-                        address,
-                        depth,
-                        0,
-                        0,
-                    )
-                )
-        self.report.add(
-            "OSRT_CALLCHAINS",
-            "id symbol module unresolved originalIP stackDepth kernelMode thumbCode",
-            rows,
-        )
+                ids = string(symbol or hex(address)), string(path)
+                rows.append((chain, *ids, int(symbol is None), address, depth, 0, 0))
+        names = "id symbol module unresolved originalIP stackDepth kernelMode thumbCode"
+        self.report.add("OSRT_CALLCHAINS", names, rows)

@@ -12,6 +12,8 @@ Inferred are the event types, the thread of GPU operations, the fields "nRanks",
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -29,6 +31,7 @@ from .nvtx import (
     CallNumbers,
     category_of,
     label,
+    make_row,
     write_points,
 )
 from .options import Options
@@ -50,24 +53,12 @@ def communicators(report: Report) -> list[tuple[Communicator, int]]:
 
 def definitions(report: Report) -> list[dict[str, Any]]:
     """NVTX rows: the communicators as categories, and the names of NCCL's threads."""
-    rank, rows = report.rank, []
+    rank, rows = report.rank.rank, []
     for comm, thread in communicators(report):
-        name = f"NCCL Progress [{comm.ranks.index(rank.rank)}/{len(comm.ranks)}]: {comm.hash:#x}"
-        rows += [
-            {
-                "eventType": CATEGORY,
-                "category": category_of(comm),
-                "text": f"Communicator {comm.hash:#x}",
-                "globalTid": rank.global_tid(0),
-                "domainId": int(Domain.NCCL),
-            },
-            {
-                "eventType": THREAD,
-                "text": name,
-                "globalTid": rank.global_tid(thread),
-                "domainId": 0,
-            },
-        ]
+        text, number = f"Communicator {comm.hash:#x}", category_of(comm)
+        name = f"NCCL Progress [{comm.ranks.index(rank)}/{len(comm.ranks)}]: {comm.hash:#x}"
+        rows.append(make_row(report, CATEGORY, 0, Domain.NCCL, category=number, text=text))
+        rows.append(make_row(report, THREAD, thread, text=name))
     return rows
 
 
@@ -97,9 +88,10 @@ class TraceRows:
                 times[:, self.report.rank.rank, index] for times in (block.gpu_begin, block.gpu_end)
             )
             lost = self.report.lost_rows("range", np.array([index]))
-            self._write_operation(self.program.ops[index], begin, end, epochs, first_run, lost)
+            insert = partial(self._insert, epochs, first_run, lost)
+            self._write_operation(self.program.ops[index], begin, end, first_run, insert)
             if self.report.options.nccl_proxy:
-                self._write_proxy(self.program.ops[index], begin, end, epochs, first_run, lost)
+                self._write_proxy(self.program.ops[index], begin, end, insert)
 
     def _write_marks(self, block: Block, epochs: Ints) -> None:
         """A mark for each communicator made."""
@@ -107,26 +99,16 @@ class TraceRows:
         for index in self.program.all_of(Kind.MEET):
             comm = report.cluster.communicator(self.program.ops[index].payload.group, rank.rank)
             at = report.local(epochs[:1], block.host_end[:1, rank.rank, index])
-            fields = {
-                "commHash": comm.hash,
-                "commRank": comm.ranks.index(rank.rank),
-                "nRanks": len(comm.ranks),
-            }
-            rows.append(
-                {
-                    "start": int(at[0]),
-                    "eventType": MARK,
-                    "text": "CommInit",
-                    "globalTid": rank.global_tid(INIT_THREAD),
-                    "domainId": int(Domain.NCCL),
-                    "category": category_of(comm),
-                    **({"jsonText": as_json(fields)} if report.includes_json else {}),
-                }
-            )
+            mark = make_row(report, MARK, INIT_THREAD, Domain.NCCL, text="CommInit")
+            mark |= {"start": int(at[0]), "category": category_of(comm)}
+            if report.includes_json:
+                fields = {"commHash": comm.hash, "commRank": comm.ranks.index(rank.rank)}
+                mark["jsonText"] = as_json({**fields, "nRanks": len(comm.ranks)})
+            rows.append(mark)
         write_points(report, rows, "NCCL/CommInit")
 
     def _write_operation(
-        self, op: Op, begin: Floats, end: Floats, epochs: Ints, first_run: int, lost: Bools | None
+        self, op: Op, begin: Floats, end: Floats, first_run: int, insert: Callable[..., None]
     ) -> None:
         """A range per call and channel. Several collectives share the channels one after the other;
         a send and a receive take half of the channels each.
@@ -140,31 +122,18 @@ class TraceRows:
             half = len(channels) // 2
             parts = [(0.0, 1.0, channels[:half] or channels), (0.0, 1.0, channels[half:])]
         else:
-            edges = (
-                np.cumsum([0.0, *(call.bytes for call in calls)])
-                / sum(call.bytes for call in calls)
-            ).tolist()
+            sizes = np.cumsum([0.0, *(call.bytes for call in calls)])
+            edges = (sizes / sizes[-1]).tolist()
             parts = [(low, high, channels) for low, high in pairwise(edges)]
         for number, (low, high, where) in zip(op.calls, parts, strict=True):
             late = rng.random((len(begin), len(where), 2)) * CHANNEL_SPREAD_NS
             late[:, 0] = 0.0  # one channel is there from first to last
             starts = (begin + low * (end - begin))[:, None] + late[..., 0]
             stops = (begin + high * (end - begin))[:, None] - late[..., 1]
-            self._insert(
-                "GPU",
-                self.program.nccl_calls[number].function,
-                number,
-                where,
-                starts,
-                stops,
-                epochs,
-                first_run,
-                lost,
-            )
+            function = self.program.nccl_calls[number].function
+            insert("GPU", function, number, where, starts, stops)
 
-    def _write_proxy(
-        self, op: Op, begin: Floats, end: Floats, epochs: Ints, first_run: int, lost: Bools | None
-    ) -> None:
+    def _write_proxy(self, op: Op, begin: Floats, end: Floats, insert: Callable[..., None]) -> None:
         """What the proxy sends to and receives from ranks on other hosts, along the communicator's
         ring.
         """
@@ -182,31 +151,20 @@ class TraceRows:
                     continue
                 starts = begin[:, None] + 1_500.0 + 400.0 * np.arange(PROXY_CHANNELS)
                 stops = np.maximum(starts + 100.0, end[:, None] - 900.0 + 0.0 * starts)
-                channels = range(PROXY_CHANNELS)
-                self._insert(
-                    "proxy",
-                    f"ProxyOp{function}",
-                    number,
-                    channels,
-                    starts,
-                    stops,
-                    epochs,
-                    first_run,
-                    lost,
-                    peer=peer,
-                )
+                where = number, range(PROXY_CHANNELS)
+                insert("proxy", f"ProxyOp{function}", *where, starts, stops, peer=peer)
 
     def _insert(
         self,
+        epochs: Ints,
+        first_run: int,
+        lost: Bools | None,
         kind: str,
         text: str,
         number: int,
         channels: range,
         starts: Floats,
         stops: Floats,
-        epochs: Ints,
-        first_run: int,
-        lost: Bools | None,
         **more: int,
     ) -> None:
         """Ranges of a call on channels, with the axes (run, channel)."""
@@ -230,14 +188,8 @@ class TraceRows:
                 columns["jsonText"][run] = [
                     as_json(fields | {"channelId": channel}) for channel in channels
                 ]
-        report.insert(
-            "NVTX_EVENTS",
-            [label(Domain.NCCL, f"{kind} {text}")] * begin.shape[1],
-            columns,
-            begin,
-            end,
-            lost=lost,
-        )
+        labels = [label(Domain.NCCL, f"{kind} {text}")] * begin.shape[1]
+        report.insert("NVTX_EVENTS", labels, columns, begin, end, lost=lost)
 
 
 def bus_bytes(payload: Payload, size: int) -> float:
@@ -261,25 +213,13 @@ class CollectiveTruth:
             op = program.ops[index]
             for comm in cluster.all_of(op.payload.group):
                 ordinal = self.per_step.get(comm.hash, 0)
-                self.per_step[comm.hash] = ordinal + (
-                    len(op.calls) if op.payload.function == "Group" else 1
-                )
-                self.calls.append(
-                    (
-                        index,
-                        comm,
-                        {
-                            "function": op.payload.function,
-                            "communicator": comm.hash,
-                            "ordinal": ordinal,
-                            "bytes": op.bytes,
-                            "ranks": list(comm.ranks),
-                            "streams": [
-                                cluster.ranks[rank].stream(op.stream) for rank in comm.ranks
-                            ],
-                        },
-                    )
-                )
+                calls = len(op.calls) if op.payload.function == "Group" else 1
+                self.per_step[comm.hash] = ordinal + calls
+                call = {"function": op.payload.function, "communicator": comm.hash}
+                call |= {"ordinal": ordinal, "bytes": op.bytes, "ranks": list(comm.ranks)}
+                ranks = (cluster.ranks[rank] for rank in comm.ranks)
+                call["streams"] = [rank.stream(op.stream) for rank in ranks]
+                self.calls.append((index, comm, call))
         self.total = len(self.calls) * options.steps
         self.every = max(1, -(-self.total // max(1, options.truth_collectives)))
         self.found: list[dict[str, Any]] = []
@@ -293,16 +233,9 @@ class CollectiveTruth:
                     for times in (block.gpu_begin, block.gpu_end)
                 )
                 ordinal = (first + run) * self.per_step[comm.hash] + call["ordinal"]
-                self.found.append(
-                    {
-                        "step": first + run,
-                        **call,
-                        "ordinal": ordinal,
-                        "begin": begin,
-                        "end": end,
-                        **self._more(self.program.ops[index], comm, first + run, begin, end),
-                    }
-                )
+                told = {"step": first + run, **call, "ordinal": ordinal, "begin": begin, "end": end}
+                more = self._more(self.program.ops[index], comm, first + run, begin, end)
+                self.found.append(told | more)
 
     def _more(
         self, op: Op, comm: Communicator, step: int, begin: list[int], end: list[int]
@@ -350,14 +283,7 @@ def _costs(
         for sender in range(size):
             receiver = (sender + whole.peer) % size
             ready = max(begin[sender], begin[receiver])
-            costs["pairs"].append(
-                {
-                    "from": sender,
-                    "to": receiver,
-                    "bytes": whole.bytes,
-                    "ready": ready,
-                    "end": end[receiver],
-                    "gb_per_s": round(whole.bytes / (end[receiver] - ready), 6),
-                }
-            )
+            pair = {"from": sender, "to": receiver, "bytes": whole.bytes, "ready": ready}
+            rate = round(whole.bytes / (end[receiver] - ready), 6)
+            costs["pairs"].append({**pair, "end": end[receiver], "gb_per_s": rate})
     return costs

@@ -58,30 +58,15 @@ def nics_of(options: Options, host: int) -> list[Nic]:
     """The network interfaces of a host, InfiniBand first."""
     base = int(np.random.default_rng([options.seed, 23, host]).integers(1 << 40)) << 20
     count = min(options.gpus_per_host, MOST_NICS)
-    found = [
-        Nic(
-            host,
-            number,
-            f"mlx5_{number}",
-            _signed(0xA088 << 48 | base >> 12 | number * 8),
-            CONNECTX_7,
-            INFINIBAND,
-            1 + host * count + number,
-        )
-        for number in range(count)
-    ]
-    return [
-        *found,
-        Nic(
-            host,
-            count,
-            f"mlx5_{count}",
-            _signed(0x5C25 << 48 | base >> 12 | 0x800),
-            CONNECTX_6_DX,
-            ETHERNET,
-            0,
-        ),
-    ]
+    found = []
+    for number in range(count + 1):
+        of_model = CONNECTX_7, INFINIBAND, 1 + host * count + number
+        guid = 0xA088 << 48 | base >> 12 | number * 8
+        if number == count:
+            of_model = CONNECTX_6_DX, ETHERNET, 0
+            guid = 0x5C25 << 48 | base >> 12 | 0x800
+        found.append(Nic(host, number, f"mlx5_{number}", _signed(guid), *of_model))
+    return found
 
 
 SWITCH_NAME, SWITCH_LID = "MF0;ib-leaf01:MQM9700/U1", 1
@@ -95,14 +80,8 @@ def switch_guid(options: Options) -> int:
 def nics_as_json(report: Report) -> str:
     """What the report says of the interfaces among the facts about its system."""
     nics = [
-        {
-            "Id": nic.number,
-            "Name": nic.name,
-            "DeviceId": nic.device,
-            "VendorId": VENDOR,
-            "LinkLayer": nic.link,
-            "GUID": str(nic.guid),
-        }
+        {"Id": nic.number, "Name": nic.name, "DeviceId": nic.device, "VendorId": VENDOR}
+        | {"LinkLayer": nic.link, "GUID": str(nic.guid)}
         for nic in nics_of(report.options, report.rank.host_index)
     ]
     return as_json({"Nics": nics} if report.options.nic_metrics else {})
@@ -160,46 +139,33 @@ class Network:
         """What crosses the network in runs of a program: every rank of a collective that passes
         anything on sends its bus bytes to the next, once all have begun; messages of MPI.
         """
-        found: list[tuple[int, int, Ints, Ints, float]] = []  # ranks, begin, end, bytes
+        found: list[Flow] = []
+
+        def add(sender: int, receiver: int, begin: Ints, end: Ints, size: float) -> None:
+            source, target = self._nic_of(sender), self._nic_of(receiver)
+            if source.host != target.host:
+                found.append(Flow(source, target, begin, end, size))
+
         for index in program.all_of(Kind.COLLECTIVE):
             op = program.ops[index]
             calls = op.calls[:1] if op.payload.function == "SendRecv" else op.calls
             for comm in self.cluster.all_of(op.payload.group):
                 ranks, size = list(comm.ranks), len(comm.ranks)
                 volume = sum(bus_bytes(program.nccl_calls[number], size) for number in calls)
-                begin = epochs + np.rint(block.gpu_begin[:, ranks, index].max(axis=1)).astype(
-                    np.int64
-                )
+                begin = epochs + _rounded(block.gpu_begin[:, ranks, index].max(axis=1))
                 for own, rank in enumerate(ranks):
                     if op.payload.passes_on(own, size):
-                        end = epochs + np.rint(block.gpu_end[:, rank, index]).astype(np.int64)
-                        found.append(
-                            (
-                                rank,
-                                ranks[(own + 1) % size],
-                                begin,
-                                np.maximum(end, begin + 1),
-                                volume,
-                            )
+                        end = np.maximum(
+                            epochs + _rounded(block.gpu_end[:, rank, index]), begin + 1
                         )
+                        add(rank, ranks[(own + 1) % size], begin, end, volume)
         for number, message in enumerate(program.messages):
             for sender, receiver in enumerate(message.to):
                 if receiver >= 0 and message.receive >= 0:
-                    end = epochs + np.rint(block.arrival[:, receiver, number]).astype(np.int64)
-                    found.append(
-                        (
-                            sender,
-                            receiver,
-                            end - max(1, round(message.size / BANDWIDTH[1])),
-                            end,
-                            float(message.size),
-                        )
-                    )
-        flows = [
-            Flow(self._nic_of(sender), self._nic_of(receiver), *rest)
-            for sender, receiver, *rest in found
-        ]
-        return [flow for flow in flows if flow.source.host != flow.target.host]
+                    end = epochs + _rounded(block.arrival[:, receiver, number])
+                    begin = end - max(1, round(message.size / BANDWIDTH[1]))
+                    add(sender, receiver, begin, end, float(message.size))
+        return found
 
     def watch(self, program: Program, block: Block, epochs: Ints, until: int) -> None:
         """Sample runs of a program."""
@@ -208,11 +174,9 @@ class Network:
             if self.options.switch_congestion:
                 self._report_congestion(flow)
             for nic, channel in ((flow.target, 0), (flow.source, 1)):
-                arrived.setdefault(nic, []).append(
-                    Intervals.of(
-                        flow.begin, flow.end, channel, 2, flow.size / (flow.end - flow.begin)
-                    )
-                )
+                rate = flow.size / (flow.end - flow.begin)
+                part = Intervals.of(flow.begin, flow.end, channel, 2, rate)
+                arrived.setdefault(nic, []).append(part)
                 self.moved[nic][channel] += flow.size * len(epochs)
         for report in self.reports:
             self._sample(report, arrived, until)
@@ -223,17 +187,14 @@ class Network:
             self._sample(report, {}, stop)
             nics = self.nics[report.rank.host_index]
             if self.options.nic_metrics:
-                report.add(
-                    "TARGET_INFO_NIC_INFO",
-                    "GUID stateName nicId name deviceId vendorId linkLayer",
-                    [
-                        (nic.guid, DEVICE, nic.number, nic.name, nic.device, VENDOR, nic.link)
-                        for nic in nics
-                    ],
-                )
-                report.add(
-                    "NIC_ID_MAP", "nicId globalId", [(nic.number, nic.global_id) for nic in nics]
-                )
+                names = "GUID stateName nicId name deviceId vendorId linkLayer"
+                rows = [
+                    (nic.guid, DEVICE, nic.number, nic.name, nic.device, VENDOR, nic.link)
+                    for nic in nics
+                ]
+                report.add("TARGET_INFO_NIC_INFO", names, rows)
+                ids = [(nic.number, nic.global_id) for nic in nics]
+                report.add("NIC_ID_MAP", "nicId globalId", ids)
             if self.options.switch_metrics or self.options.switch_congestion:
                 self._write_switch(report)
             if self.options.nic_metrics or self.options.switch_metrics:
@@ -243,11 +204,8 @@ class Network:
                     for number, name, text, unit in COUNTERS
                     if self.options.switch_metrics and name.startswith("IB")
                 ]
-                report.add(
-                    "TARGET_INFO_NETWORK_METRICS",
-                    "metricsListId metricsIdx name description unit",
-                    rows,
-                )
+                names = "metricsListId metricsIdx name description unit"
+                report.add("TARGET_INFO_NETWORK_METRICS", names, rows)
             report.facts["network"] = self.seen[report.rank.rank]
 
     def _sample(self, report: Report, arrived: dict[Nic, list[Intervals]], until: int) -> None:
@@ -267,24 +225,16 @@ class Network:
                     column[0] = 0
             numbers, shape = sorted(values), (len(begin), len(values))
             begin, end = (np.broadcast_to(edge[:, None], shape) for edge in (begin, end))
-            table, name = (
-                ("NET_IB_SWITCH_METRIC", f"switch port {nic.port}")
-                if at_switch
-                else ("NET_NIC_METRIC", nic.name)
-            )
-            report.export.insert(
-                table,
-                {
-                    "start": begin.ravel(),
-                    "end": end.ravel(),
-                    "globalId": switch_guid(self.options) if at_switch else nic.global_id,
-                    "portId": nic.port if at_switch else 0,
-                    "metricsListId": int(at_switch),
-                    "metricsIdx": np.tile(np.array(numbers), shape[0]),
-                    "value": np.stack([values[number] for number in numbers], axis=1).ravel(),
-                },
-                report.order(begin.ravel()),
-            )
+            table, name, device, port = "NET_NIC_METRIC", nic.name, nic.global_id, 0
+            if at_switch:
+                table, name = "NET_IB_SWITCH_METRIC", f"switch port {nic.port}"
+                device, port = switch_guid(self.options), nic.port
+            columns = {"start": begin.ravel(), "end": end.ravel(), "globalId": device}
+            columns |= {"portId": port, "metricsListId": int(at_switch)}
+            columns["metricsIdx"] = np.tile(np.array(numbers), shape[0])
+            stacked = np.stack([values[number] for number in numbers], axis=1)
+            columns["value"] = stacked.ravel()
+            report.export.insert(table, columns, report.order(begin.ravel()))
             report.count(table, [f"{name} {number}" for number in numbers], end - begin)
             entry = self.seen[report.rank.rank].setdefault(name, {})
             for key, total in [
@@ -296,39 +246,19 @@ class Network:
     def _write_switch(self, report: Report) -> None:
         """The InfiniBand network as ibdiagnet tells it: the switch, its ports, the NICs on them."""
         switch, lid = switch_guid(self.options), SWITCH_LID
-        report.add(
-            "NET_IB_DEVICE_INFO",
-            "networkId guid name des lid",
-            [
-                (1, switch, SWITCH_NAME, "Quantum-2 Mellanox Technologies", lid),
-                *(
-                    (
-                        1,
-                        nic.guid,
-                        self._name(nic),
-                        "MT4129 ConnectX7 Mellanox Technologies",
-                        lid + nic.port,
-                    )
-                    for nic in self.ports
-                ),
-            ],
-        )
-        report.add(
-            "NET_IB_DEVICE_PORT_INFO",
-            "guid portNumber portLabel portLid",
-            [
-                *(
-                    (switch, nic.port, f"{1 + nic.port // 2}/{1 + nic.port % 2}", lid)
-                    for nic in self.ports
-                ),
-                *((nic.guid, 1, "1", lid + nic.port) for nic in self.ports),
-            ],
-        )
-        report.add(
-            "NET_IB_DEVICE_TYPE_MAP",
-            "guid deviceType",
-            [(switch, 2), *((nic.guid, 1) for nic in self.ports)],
-        )
+        devices = [(1, switch, SWITCH_NAME, "Quantum-2 Mellanox Technologies", lid)]
+        ports = [
+            (switch, nic.port, f"{1 + nic.port // 2}/{1 + nic.port % 2}", lid) for nic in self.ports
+        ]
+        types = [(switch, 2)]
+        for nic in self.ports:
+            described = self._name(nic), "MT4129 ConnectX7 Mellanox Technologies"
+            devices.append((1, nic.guid, *described, lid + nic.port))
+            ports.append((nic.guid, 1, "1", lid + nic.port))
+            types.append((nic.guid, 1))
+        report.add("NET_IB_DEVICE_INFO", "networkId guid name des lid", devices)
+        report.add("NET_IB_DEVICE_PORT_INFO", "guid portNumber portLabel portLid", ports)
+        report.add("NET_IB_DEVICE_TYPE_MAP", "guid deviceType", types)
 
     def _report_congestion(self, flow: Flow) -> None:
         """A flow that comes faster than its egress port can send fills that port's queue; once it
@@ -358,13 +288,8 @@ class Network:
         for report in self.reports:
             seen = times[times >= report.rank.capture_start_ns][:, None]
             if len(seen):
-                report.insert(
-                    "NET_IB_SWITCH_CONGESTION_EVENT",
-                    [f"switch port {target}"],
-                    columns,
-                    report.rank.local(seen),
-                    None,
-                )
+                table, labels = "NET_IB_SWITCH_CONGESTION_EVENT", [f"switch port {target}"]
+                report.insert(table, labels, columns, report.rank.local(seen), None)
             counts = report.facts.setdefault("congestion", {})
             counts[name] = counts.get(name, 0) + len(seen)
 
@@ -378,22 +303,22 @@ class Network:
             }
             for nic, (received, sent) in self.moved.items()
         }
-        switch = {
-            SWITCH_NAME: {
-                "guid": switch_guid(self.options),
-                "congestion": dict(sorted(self.congestion.items())),
-            }
-        }
-        return {"nics": nics} | ({"switches": switch} if self.options.switch_congestion else {})
+        if not self.options.switch_congestion:
+            return {"nics": nics}
+        congestion = dict(sorted(self.congestion.items()))
+        switch = {"guid": switch_guid(self.options), "congestion": congestion}
+        return {"nics": nics, "switches": {SWITCH_NAME: switch}}
+
+
+def _rounded(times: Floats) -> Ints:
+    return np.rint(times).astype(np.int64)
 
 
 def _counter_values(nic: Nic, sums: Floats, length: Floats) -> dict[int, Ints]:
     """Counters from bytes received and sent per sample, as rates per ms."""
     received, sent = np.rint(sums[:, 0] / length), np.rint(sums[:, 1] / length)
     columns = (received, sent, np.ceil(received / PACKET_BYTES), np.ceil(sent / PACKET_BYTES))
-    values = dict(
-        zip((5, 6, 7, 8) if nic.link == INFINIBAND else (0, 1, 2, 3), columns, strict=True)
-    )
+    values = dict(enumerate(columns, 5 if nic.link == INFINIBAND else 0))
     if nic.link == INFINIBAND:
         values[10] = np.rint(np.maximum(sent / 1e6 / LINE_RATE - FREE_SHARE, 0.0) * 400_000.0)
     return {number: column.astype(np.int64) for number, column in values.items()}

@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,12 +80,8 @@ def payload_values(payload: Payload, rank: Rank, cluster: Cluster) -> dict[str, 
 
 def payload_json(values: dict[str, int]) -> str:
     """A flat object; the reduction by its name."""
-    named = (
-        {"Reduction operation": REDUCTIONS[values["Reduction operation"]]}
-        if "Reduction operation" in values
-        else {}
-    )
-    return as_json(values | named)
+    names = {"Reduction operation": REDUCTIONS}
+    return as_json({key: names[key][one] if key in names else one for key, one in values.items()})
 
 
 def payload_bytes(function: str, values: dict[str, int]) -> bytes:
@@ -165,14 +162,8 @@ def range_json(
         return as_json({"apiGroupId": number})
     if text in ("GroupLaunch", "GroupRuntime", "KernelLaunch"):
         comm = numbers.comms[calls[0]]
-        return as_json(
-            {
-                "commHash": comm.hash,
-                "commRank": comm.ranks.index(numbers.rank),
-                "apiGroupId": number,
-                "group": number,
-            }
-        )
+        fields = {"commHash": comm.hash, "commRank": comm.ranks.index(numbers.rank)}
+        return as_json({**fields, "apiGroupId": number, "group": number})
     fields = numbers.call_fields(calls[0], run)
     return as_json(fields | {"apiGroupId": number, "rank": fields["commRank"]})
 
@@ -231,18 +222,15 @@ class RangeRows:
             ),
             "domainId": np.array([int(one.domain) for one in self.ranges]),
         }
-        if any(self.payloads):
-            if report.includes_json:
-                self.columns["jsonText"] = _objects(
-                    [fields and payload_json(fields) for fields in self.payloads]
-                )
-            if report.payload in ("both", "binary"):
-                self.columns["binaryData"] = _objects(
-                    [
-                        fields and payload_bytes(one.payload.function, fields)
-                        for one, fields in zip(self.ranges, self.payloads, strict=True)
-                    ]
-                )
+        if any(self.payloads) and report.includes_json:
+            texts = [fields and payload_json(fields) for fields in self.payloads]
+            self.columns["jsonText"] = _objects(texts)
+        if any(self.payloads) and report.payload in ("both", "binary"):
+            blobs = [
+                fields and payload_bytes(one.payload.function, fields)
+                for one, fields in zip(self.ranges, self.payloads, strict=True)
+            ]
+            self.columns["binaryData"] = _objects(blobs)
 
     def _category(self, one: Range) -> int | None:
         """That of the range, or the communicator's for those of the advanced NCCL trace."""
@@ -282,14 +270,9 @@ class RangeRows:
         if report.payload == "dynamic":
             columns["eventId"] = ids = self._next_ids(begin)
             self._write_payload_tables(ids)
-        report.insert(
-            "NVTX_EVENTS",
-            [label(one.domain, one.text) for one in self.ranges],
-            columns,
-            begin,
-            end,
-            lost=report.lost_rows("range", self.collectives),
-        )
+        labels = [label(one.domain, one.text) for one in self.ranges]
+        lost = report.lost_rows("range", self.collectives)
+        report.insert("NVTX_EVENTS", labels, columns, begin, end, lost=lost)
 
     def _next_ids(self, begin: Ints) -> Ints:
         """The ``eventId`` of rows about to be added: in the order in which they will lie."""
@@ -304,43 +287,28 @@ class RangeRows:
         export, process = self.report.export, self.report.rank.global_pid
         for function in sorted({one.payload.function for one in self.ranges if one.payload}):
             number, _, entries = SCHEMAS[function]
-            which = [
-                index
-                for index, one in enumerate(self.ranges)
-                if one.payload and one.payload.function == function
-            ]
+            functions = [one.payload and one.payload.function for one in self.ranges]
+            which = [index for index, one in enumerate(functions) if one == function]
             table = f"DYNAMIC_NVTXPAYLOAD_DATATYPE_{process}_{int(Domain.NCCL)}_{number}"
             columns = "".join(f",\n    {_sanitized(name):<27} INTEGER" for name, _, _ in entries)
-            export.create(
-                table,
-                f"CREATE TABLE {table} (\n    eventId                     INTEGER   NOT NULL{columns}\n)",
-            )
-            signed = {
-                name: np.array([self.payloads[index][name] for index in which], np.uint64).astype(
-                    np.int64
-                )
-                for name, _, _ in entries
-            }
-            events = ids[:, which].ravel()
-            export.insert(
-                table,
-                {
-                    "eventId": events,
-                    **{
-                        _sanitized(name): np.tile(values, len(ids))
-                        for name, values in signed.items()
-                    },
-                },
-            )
-            export.insert(
-                "NVTX_EVENTS_PAYLOAD_SCHEMAS",
-                {
-                    "eventId": events,
-                    "globalPid": process,
-                    "domainId": int(Domain.NCCL),
-                    "payloadSchemaID": number,
-                },
-            )
+            key = "eventId                     INTEGER   NOT NULL"
+            export.create(table, f"CREATE TABLE {table} (\n    {key}{columns}\n)")
+            rows: dict[str, Any] = {"eventId": ids[:, which].ravel()}
+            schema = {"globalPid": process, "domainId": int(Domain.NCCL), "payloadSchemaID": number}
+            schema |= rows
+            for name, _, _ in entries:
+                values = np.array([self.payloads[index][name] for index in which], np.uint64)
+                rows[_sanitized(name)] = np.tile(values.astype(np.int64), len(ids))
+            export.insert(table, rows)
+            export.insert("NVTX_EVENTS_PAYLOAD_SCHEMAS", schema)
+
+
+def make_row(
+    report: Report, kind: int, thread: int, domain: Domain = Domain.DEFAULT, **columns: Any
+) -> dict[str, Any]:
+    """A row of a thread (distance from the pid) for :func:`write_points`."""
+    tid = report.rank.global_tid(thread)
+    return {"eventType": kind, "globalTid": tid, "domainId": int(domain), **columns}
 
 
 def write_points(report: Report, rows: list[dict[str, Any]], name: str) -> None:
@@ -373,7 +341,6 @@ def write_definitions(report: Report, at: int, more: Sequence[dict[str, Any]]) -
     The job's domain is named through a registered string and is created on two threads; NCCL's by
     inline text.
     """
-    tid, job, nccl = report.rank.global_tid, int(Domain.JOB), int(Domain.NCCL)
     if report.payload == "dynamic":
         last = "binaryData                  TEXT"
         columns = tables()["NVTX_EVENTS"].replace(f"{last} ", f"{last},").removesuffix(")")
@@ -383,40 +350,17 @@ def write_definitions(report: Report, at: int, more: Sequence[dict[str, Any]]) -
             "-- Unique NVTX event row identifier.\n)",
         )
     name = report.export.string(DOMAIN_NAMES[Domain.JOB])
-    rows: list[dict[str, Any]] = [
-        {
-            "eventType": DOMAIN,
-            "text": DOMAIN_NAMES[Domain.NCCL],
-            "globalTid": tid(Thread.MAIN),
-            "domainId": nccl,
-        },
-        *(
-            {"eventType": DOMAIN, "textId": name, "globalTid": tid(thread), "domainId": job}
-            for thread in (Thread.MAIN, Thread.AUTOGRAD)
-        ),
-        *(
-            {
-                "eventType": CATEGORY,
-                "category": number,
-                "text": text,
-                "globalTid": tid(Thread.MAIN),
-                "domainId": job,
-            }
-            for number, text in CATEGORIES.items()
-        ),
-        *(
-            {"eventType": THREAD, "text": text, "globalTid": tid(thread), "domainId": 0}
-            for thread, text in (
-                (Thread.MAIN, "trainer"),
-                (Thread.LOADER_0, "data loader 0"),
-                (Thread.LOADER_1, "data loader 1"),
-            )
-        ),
+    job, main = partial(make_row, report, domain=Domain.JOB), Thread.MAIN
+    threads = {main: "trainer", Thread.LOADER_0: "data loader 0", Thread.LOADER_1: "data loader 1"}
+    rows = [
+        make_row(report, DOMAIN, main, Domain.NCCL, text=DOMAIN_NAMES[Domain.NCCL]),
+        *(job(DOMAIN, thread, textId=name) for thread in (main, Thread.AUTOGRAD)),
+        *(job(CATEGORY, main, category=number, text=text) for number, text in CATEGORIES.items()),
+        *(make_row(report, THREAD, thread, text=text) for thread, text in threads.items()),
         *more,
     ]
-    write_points(
-        report, [row | {"start": at + 2_000 * index} for index, row in enumerate(rows)], DEFINITIONS
-    )
+    rows = [row | {"start": at + 2_000 * index} for index, row in enumerate(rows)]
+    write_points(report, rows, DEFINITIONS)
     if report.payload != "none" and report.cluster.communicators and not report.options.advanced:
         _write_schemas(report)
 
@@ -432,35 +376,18 @@ def _write_schemas(report: Report) -> None:
         if report.options.nccl_rooted or function not in ("Broadcast", "Reduce")
     ]
     if report.payload == "dynamic":
-        names = sorted(
-            {name for _, _, entries in shapes for name, _, _ in entries if _sanitized(name) != name}
-        )
-        report.add(
-            "NVTX_EXPORT_TRANSLATION",
-            "originalName sanitizedName",
-            [(name, _sanitized(name)) for name in names],
-        )
-    report.add(
-        "NVTX_PAYLOAD_SCHEMAS",
-        "domainId schemaId type numEntries payloadSize",
-        [(domain, number, 1, len(entries), size) for number, size, entries in shapes],
-    )
-    report.add(
-        "NVTX_PAYLOAD_SCHEMA_ENTRIES",
-        "domainId schemaId idx type name offset",
-        [
-            (domain, number, index, kind, name, offset or None)
-            for number, _, entries in shapes
-            for index, (name, kind, offset) in enumerate(entries)
-        ],
-    )
-    report.add(
-        "NVTX_PAYLOAD_ENUMS",
-        "domainId schemaId numEntries size",
-        [(domain, REDUCTION, len(REDUCTIONS), 4)],
-    )
-    report.add(
-        "NVTX_PAYLOAD_ENUM_ENTRIES",
-        "domainId schemaId idx name value",
-        [(domain, REDUCTION, index, name, index) for index, name in enumerate(REDUCTIONS)],
-    )
+        names = sorted({name for _, _, entries in shapes for name, _, _ in entries})
+        pairs = [(name, _sanitized(name)) for name in names if _sanitized(name) != name]
+        report.add("NVTX_EXPORT_TRANSLATION", "originalName sanitizedName", pairs)
+    schemas = [(domain, number, 1, len(entries), size) for number, size, entries in shapes]
+    report.add("NVTX_PAYLOAD_SCHEMAS", "domainId schemaId type numEntries payloadSize", schemas)
+    rows = [
+        (domain, number, index, kind, name, offset or None)
+        for number, _, entries in shapes
+        for index, (name, kind, offset) in enumerate(entries)
+    ]
+    report.add("NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId schemaId idx type name offset", rows)
+    enums = [(domain, REDUCTION, len(REDUCTIONS), 4)]
+    report.add("NVTX_PAYLOAD_ENUMS", "domainId schemaId numEntries size", enums)
+    values = [(domain, REDUCTION, index, name, index) for index, name in enumerate(REDUCTIONS)]
+    report.add("NVTX_PAYLOAD_ENUM_ENTRIES", "domainId schemaId idx name value", values)

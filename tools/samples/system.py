@@ -50,12 +50,9 @@ def write_system(report: Report, duration: int) -> None:
     if report.first == LONG_AGO:
         _write_overhead(report)
     for table in ("META_DATA_CAPTURE", "META_DATA_EXPORT"):
-        filled = [
-            (name, value) for _, name, value in _rows_of(table, facts | {"each variable": "*"})
-        ]
         each = [
             (name, one)
-            for name, value in filled
+            for _, name, value in _rows_of(table, facts | {"each variable": "*"})
             for one in (facts["variables"] if value == "*" else [value])
         ]
         report.add(table, "name value", each)
@@ -65,19 +62,14 @@ def _facts(report: Report, duration: int) -> dict[str, Any]:
     """What is filled into the rows of ``system.tsv``."""
     rank, options = report.rank, report.options
     model, gpus = model_of(options, rank.host_index), rank.host.gpus
+    same = {"ChipName": model.chip, "SmCount": model.numbers["smCount"]}
+    same["TotalMemory"] = str(model.numbers["totalMemory"])
     listed = [
-        {
-            "Id": gpu,
-            "Name": model.name,
-            "BusLocation": gpus[gpu].bus,
-            "IsDiscrete": True,
-            "Uuid": gpus[gpu].uuid,
-            "ChipName": model.chip,
-            "SmCount": model.numbers["smCount"],
-            "TotalMemory": str(model.numbers["totalMemory"]),
-        }
+        {"Id": gpu, "Name": model.name, "BusLocation": gpus[gpu].bus, "IsDiscrete": True}
+        | {"Uuid": gpus[gpu].uuid, **same}
         for gpu, _ in listed_gpus(report)
     ]
+    visible = [str(gpu) for gpu, ordinal in listed_gpus(report) if ordinal is not None]
     version, product, date = DYNAMIC if report.payload == "dynamic" else USUAL
     facts = (
         vars(options)
@@ -91,9 +83,7 @@ def _facts(report: Report, duration: int) -> dict[str, Any]:
             "device": DEVICE,
             "first_host": report.cluster.hosts[0].name,
             "gpus_per_host": options.gpus_per_host,
-            "visible": ",".join(
-                str(gpu) for gpu, ordinal in listed_gpus(report) if ordinal is not None
-            ),
+            "visible": ",".join(visible),
             "gpu_info": as_json({"Gpus": listed}),
             "nic_info": nics_as_json(report),
             "graph_mode": "Node" if options.graph_level(rank.rank) == "node" else "Graph",
@@ -127,23 +117,14 @@ def _write_session(report: Report, duration: int, facts: dict[str, Any]) -> None
         for index, kind in enumerate(("stdout.log", "stderr.log"))
     ]
     report.add("ANALYSIS_FILE", "id filename contentId globalPid", files)
-    report.add(
-        "ProcessStreams",
-        "globalPid filenameId contentId",
-        [(pid, string(name), content) for _, name, content, pid in files],
-    )
+    streams = [(pid, string(name), content) for _, name, content, pid in files]
+    report.add("ProcessStreams", "globalPid filenameId contentId", streams)
     string(facts["environment"].replace("\n", "\0"))  # real exports keep a copy here
     when, start = _utc(rank.start_utc), rank.start_clock
-    report.add(
-        "TARGET_INFO_SESSION_START_TIME",
-        "utcEpochNs utcTime localTime systemClockNs",
-        [(rank.start_utc, when, when, start)],
-    )
-    report.add(
-        "ANALYSIS_DETAILS",
-        "globalVid duration startTime stopTime",
-        [(VM_ID, duration, start, start + duration)],
-    )
+    names = "utcEpochNs utcTime localTime systemClockNs"
+    report.add("TARGET_INFO_SESSION_START_TIME", names, [(rank.start_utc, when, when, start)])
+    details = VM_ID, duration, start, start + duration
+    report.add("ANALYSIS_DETAILS", "globalVid duration startTime stopTime", [details])
 
 
 def listed_gpus(report: Report) -> list[tuple[int, int | None]]:
@@ -161,37 +142,20 @@ def _write_gpus(report: Report) -> None:
     rank, listed = report.rank, listed_gpus(report)
     model = model_of(report.options, rank.host_index)
     gpus = rank.host.gpus
-    columns = " ".join(MODELS[0].numbers)
-    report.add(
-        "TARGET_INFO_GPU",
-        f"vmId id name busLocation pwGpuId uuid luid chipName cuDevice ctxswDevPath ctrlDevPath {columns}",
-        [
-            (
-                VM_ID,
-                gpu,
-                model.name,
-                gpus[gpu].bus,
-                gpu,
-                gpus[gpu].uuid,
-                0,
-                model.chip,
-                ordinal,
-                "",
-                "",
-                *(model.numbers[name] for name in columns.split()),
-            )
-            for gpu, ordinal in listed
-        ],
-    )
-    report.add(
-        "TARGET_INFO_CUDA_DEVICE",
-        "gpuId cudaId pid uuid numMultiprocessors",
-        [
-            (gpu, ordinal, rank.pid, gpus[gpu].uuid, model.numbers["smCount"])
-            for gpu, ordinal in listed
-            if ordinal is not None
-        ],
-    )
+    numbers = [model.numbers[name] for name in MODELS[0].numbers]
+    rows = []
+    for gpu, ordinal in listed:
+        known = gpu, model.name, gpus[gpu].bus, gpu, gpus[gpu].uuid
+        rows.append((VM_ID, *known, 0, model.chip, ordinal, "", "", *numbers))
+    names = "vmId id name busLocation pwGpuId uuid luid chipName cuDevice ctxswDevPath ctrlDevPath"
+    report.add("TARGET_INFO_GPU", " ".join((names, *MODELS[0].numbers)), rows)
+    visible = [
+        (gpu, ordinal, rank.pid, gpus[gpu].uuid, model.numbers["smCount"])
+        for gpu, ordinal in listed
+        if ordinal is not None
+    ]
+    names = "gpuId cudaId pid uuid numMultiprocessors"
+    report.add("TARGET_INFO_CUDA_DEVICE", names, visible)
     report.add(
         "TARGET_INFO_CUDA_CONTEXT_INFO",
         "nullStreamId hwId vmId processId deviceId contextId parentContextId isGreenContext numMultiprocessors",
@@ -199,46 +163,26 @@ def _write_gpus(report: Report) -> None:
     )
     used = [STREAM_OF[group] for group, size in report.cluster.sizes().items() if size > 1]
     high_priority = 4_294_967_291  # -5, stored unsigned
-    report.add(
-        "TARGET_INFO_CUDA_STREAM",
-        "streamId hwId vmId processId contextId priority flag",
-        [
-            (
-                rank.stream(stream),
-                0,
-                1,
-                rank.pid,
-                rank.context,
-                priority,
-                3 if stream is Stream.COMPUTE else 2,
-            )
-            for stream, priority in (
-                (Stream.COMPUTE, 0),
-                (Stream.COPY, 0),
-                *((stream, high_priority) for stream in used),
-            )
-        ],
-    )
+    streams = [(Stream.COMPUTE, 0, 3), (Stream.COPY, 0, 2)]
+    streams += [(stream, high_priority, 2) for stream in used]
+    rows = [
+        (rank.stream(stream), 0, 1, rank.pid, rank.context, priority, flag)
+        for stream, priority, flag in streams
+    ]
+    names = "streamId hwId vmId processId contextId priority flag"
+    report.add("TARGET_INFO_CUDA_STREAM", names, rows)
 
 
 def _write_processes(report: Report) -> None:
     rank, string = report.rank, report.export.string
-    others = [
-        (1, "systemd"),
-        (rank.pid - 3, "slurmstepd"),
-        (rank.pid - 2, "bash"),
-        (rank.pid - 1, "nsys"),
-        (rank.pid, "python3"),
-    ]
-    report.add(
-        "PROCESSES", "globalPid pid name", [(VM_ID | pid << 24, pid, name) for pid, name in others]
-    )
+    others = enumerate(("slurmstepd", "bash", "nsys", "python3"), rank.pid - 3)
+    rows = [(VM_ID | pid << 24, pid, name) for pid, name in ((1, "systemd"), *others)]
+    report.add("PROCESSES", "globalPid pid name", rows)
     threads = THREAD_NAMES | (thread_names(report) if report.options.advanced else {})
-    report.add(
-        "ThreadNames",
-        "nameId priority globalTid",
-        [(string(name), 20, rank.global_tid(offset)) for offset, name in sorted(threads.items())],
-    )
+    named = [
+        (string(name), 20, rank.global_tid(offset)) for offset, name in sorted(threads.items())
+    ]
+    report.add("ThreadNames", "nameId priority globalTid", named)
 
 
 def _write_messages(report: Report, duration: int) -> None:
@@ -289,14 +233,8 @@ def _write_overhead(report: Report) -> None:
     report.add(
         "CUPTI_ACTIVITY_KIND_OVERHEAD",
         "start end eventClass globalTid correlationId nameId overheadType",
-        [
-            (begin, end, 103, main, correlation, string(name), kind)
-            for begin, end, name, kind in cuda
-        ],
+        [(*edges, 103, main, correlation, string(name), kind) for *edges, name, kind in cuda],
     )
     for table, rows in (("PROFILER_OVERHEAD", profiler), ("CUPTI_ACTIVITY_KIND_OVERHEAD", cuda)):
-        report.count(
-            table,
-            ["all"] * len(rows),
-            np.array([[row[1] - row[0] for row in rows]], dtype=np.int64),
-        )
+        lengths = np.array([[row[1] - row[0] for row in rows]], dtype=np.int64)
+        report.count(table, ["all"] * len(rows), lengths)
