@@ -6,6 +6,8 @@ Small messages are sent at once ("eager"), large ones when the receiver has come
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from .cluster import Stream
 from .mpi import LEAKED, Grid, Meeting, Message, MpiCall, Table, Team
 from .program import D2H, H2D_PINNED, Builder
@@ -31,16 +33,8 @@ class MpiJob:
             if self.grid.lonely:
                 self._other(b, "MPI_Comm_split", 170_000, 60_000, creates=Team.PART)
             if odd:
-                b.mpi(
-                    MpiCall(
-                        "MPI_Comm_dup",
-                        Table.OTHER,
-                        Team.SELF,
-                        by_rank=self._only("MPI_Comm_dup", odd),
-                        creates=Team.OWN,
-                    ),
-                    45_000,
-                )
+                call = MpiCall("MPI_Comm_dup", Table.OTHER, Team.SELF, creates=Team.OWN)
+                b.mpi(replace(call, by_rank=self._only("MPI_Comm_dup", odd)), 45_000)
             self._other(b, "MPI_Comm_dup", 90_000, 40_000, creates=Team.TEMPORARY)
             self._collective(b, "MPI_Barrier", Team.TEMPORARY)
             self._collective(b, "MPI_Bcast", Team.TEMPORARY, 128, meeting=Meeting.FROM_ROOT, root=0)
@@ -59,20 +53,11 @@ class MpiJob:
             b.sync_event(b.record(Stream.COMPUTE))
             self._halo(b)
             b.copy(H2D_PINNED, 2 * (FACE + EDGE))
-        if (
-            self.grid.columns > 1
-        ):  # everybody sends to the next of its row and takes from the one before, into a buffer larger than needed
+        if self.grid.columns > 1:
+            # Everybody sends to the next of its row and takes from the one before, into a buffer
+            # larger than needed.
             call = b.mpi(MpiCall("MPI_Sendrecv", Table.P2P, Team.ROW), 1_900)
-            self._message(
-                b,
-                call,
-                call,
-                Team.ROW,
-                21,
-                4_096,
-                [self.grid.neighbor_of(rank, Team.ROW, 1) for rank in self.everyone],
-                8_192,
-            )
+            self._message(b, call, call, Team.ROW, 21, 4_096, self._neighbors(Team.ROW, 1), 8_192)
         if self.grid.rows > 1:  # pairs of a column swap equally large pieces: one row says both
             to = [self.grid.partner(Team.COLUMN, rank) for rank in self.everyone]
             calls = self._only("MPI_Sendrecv", [rank for rank in self.everyone if to[rank] >= 0])
@@ -88,15 +73,8 @@ class MpiJob:
             started = self._collective(b, "MPI_Iallreduce", self.all, 16, 16, request=0)
             self._collective(b, "MPI_Allreduce", self.all, 8, 8)
             self._collective(b, "MPI_Bcast", Team.ROW, 1_024, meeting=Meeting.FROM_ROOT, root=0)
-            self._collective(
-                b,
-                "MPI_Reduce",
-                Team.COLUMN,
-                4_096,
-                4_096,
-                meeting=Meeting.TO_ROOT,
-                root=self.grid.rows - 1,
-            )
+            rooted = {"meeting": Meeting.TO_ROOT, "root": self.grid.rows - 1}
+            self._collective(b, "MPI_Reduce", Team.COLUMN, 4_096, 4_096, **rooted)
             b.mpi(MpiCall("MPI_Wait", Table.START_WAIT, waits=(started,)), 800)
             self._collective(b, "MPI_Allgather", Team.ROW, 512, 512 * self.grid.columns)
             whole = 2_048 * self.grid.rows
@@ -120,14 +98,8 @@ class MpiJob:
     def _halo(self, b: Builder) -> None:
         """Receives are posted first; one is asked for in vain, all are waited for together."""
         # Along, places, bytes, tag.
-        ways = (
-            [(Team.ROW, 1, FACE, 101), (Team.ROW, -1, FACE, 102)] if self.grid.columns > 1 else []
-        )
-        ways += (
-            [(Team.COLUMN, 1, EDGE, 103), (Team.COLUMN, -1, EDGE, 104)]
-            if self.grid.rows > 1
-            else []
-        )
+        ways = [(Team.ROW, 1, FACE, 101), (Team.ROW, -1, FACE, 102)] * (self.grid.columns > 1)
+        ways += [(Team.COLUMN, 1, EDGE, 103), (Team.COLUMN, -1, EDGE, 104)] * (self.grid.rows > 1)
         receives = [
             b.mpi(MpiCall("MPI_Irecv", Table.P2P, self.all, request=number), 900)
             for number in range(len(ways))
@@ -137,15 +109,7 @@ class MpiJob:
             for number in range(len(ways))
         ]
         for (team, places, size, tag), send, receive in zip(ways, sends, receives, strict=True):
-            self._message(
-                b,
-                send,
-                receive,
-                self.all,
-                tag,
-                size,
-                [self.grid.neighbor_of(rank, team, places) for rank in self.everyone],
-            )
+            self._message(b, send, receive, self.all, tag, size, self._neighbors(team, places))
         if ways:
             b.mpi(MpiCall("MPI_Test", Table.START_WAIT, waits=(receives[0],), blocks=False), 500)
             b.mpi(MpiCall("MPI_Waitall", Table.START_WAIT, waits=(*receives, *sends)), 1_500)
@@ -164,26 +128,14 @@ class MpiJob:
 
     def _send_unreceived(self, b: Builder) -> None:
         """The first rank sends to the last (that is not lonely), which never receives it."""
-        send = b.mpi(
-            MpiCall(
-                "MPI_Isend",
-                Table.P2P,
-                self.all,
-                request=LEAKED,
-                by_rank=self._only("MPI_Isend", [0]),
-            ),
-            1_400,
-        )
+        only = self._only("MPI_Isend", [0])
+        send = b.mpi(MpiCall("MPI_Isend", Table.P2P, self.all, request=LEAKED, by_rank=only), 1_400)
         last = self.grid.size - self.grid.lonely - 1
-        self._message(
-            b,
-            send,
-            -1,
-            self.all,
-            UNRECEIVED_TAG,
-            256,
-            [-1 if rank else last for rank in self.everyone],
-        )
+        to = [-1 if rank else last for rank in self.everyone]
+        self._message(b, send, -1, self.all, UNRECEIVED_TAG, 256, to)
+
+    def _neighbors(self, team: Team, places: int) -> list[int]:
+        return [self.grid.neighbor_of(rank, team, places) for rank in self.everyone]
 
     def _only(self, function: str, ranks: list[int]) -> tuple[str, ...]:
         return tuple(function if rank in ranks else "" for rank in self.everyone)
@@ -199,9 +151,8 @@ class MpiJob:
         to: list[int],
         capacity: int = 0,
     ) -> None:
-        b.program.messages.append(
-            Message(send, receive, team, tag, size, capacity or size, tuple(to))
-        )
+        message = Message(send, receive, team, tag, size, capacity or size, tuple(to))
+        b.program.messages.append(message)
 
     def _collective(
         self,

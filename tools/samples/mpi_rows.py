@@ -31,11 +31,10 @@ class MpiRows:
     def __init__(self, program: Program, report: Report) -> None:
         self.program, self.report, self.rank = program, report, report.rank.rank
         self.grid = build_grid(report.options.ranks, report.options.lonely_ranks)
-        own = [(index, program.ops[index].mpi) for index in program.all_of(Kind.MPI)]
         self.calls = [
-            (index, call, call.function_of(self.rank))
-            for index, call in own
-            if call.function_of(self.rank)
+            (index, call, function)
+            for index in program.all_of(Kind.MPI)
+            if (function := (call := program.ops[index].mpi).function_of(self.rank))
         ]
         self.rows = {
             table: [
@@ -61,11 +60,8 @@ class MpiRows:
         where = {"commHandle": handle(call.team, self.rank), "commUid": self._uid(call.team)}
         if call.table is Table.COLLECTIVES:
             root = call.root % len(members) if call.root >= 0 else None
-            taken = (
-                0
-                if call.meeting is Meeting.TO_ROOT and members[root or 0] != self.rank
-                else call.received
-            )
+            takes = call.meeting is not Meeting.TO_ROOT or members[root or 0] == self.rank
+            taken = call.received if takes else 0
             return [{**where, "rootRank": root, "size": call.sent, "recvSize": taken, **request}]
         ends = []  # tag, the other's world rank, size, of what the call sends and receives
         for message in self.program.messages:
@@ -79,11 +75,8 @@ class MpiRows:
         ]
 
     def _uid(self, team: Team) -> int | None:
-        return (
-            uid(self.grid.members(team, self.rank), team)
-            if self.report.options.mpi_comm_uids
-            else None
-        )
+        known = self.report.options.mpi_comm_uids
+        return uid(self.grid.members(team, self.rank), team) if known else None
 
     def _local(self, block: Block, epochs: Ints, which: Any) -> tuple[Ints, Ints]:
         begin, end = (
@@ -97,14 +90,10 @@ class MpiRows:
         report = self.report
         for table, rows in self.rows.items():
             if rows:
-                which, functions, columns = zip(*rows, strict=True)
-                self._write(
-                    table,
-                    np.array(which),
-                    functions,
-                    columns,
-                    *self._local(block, epochs, np.array(which)),
-                )
+                indices, functions, columns = zip(*rows, strict=True)
+                which = np.array(indices)
+                times = self._local(block, epochs, which)
+                self._write(table, which, functions, columns, *times)
         totals = report.facts.setdefault("mpi_calls", {})
         for index, _, function in self.calls:
             begin, end = self._local(block, epochs, [index])
@@ -113,15 +102,12 @@ class MpiRows:
             entry["calls"] += begin.size if kept is None else int(kept.sum())
             entry["ns"] += int((end - begin).sum() if kept is None else (end - begin)[kept].sum())
         created = [
-            (index, call.creates) for index, call, _ in self.calls if call.creates is not None
+            (int(self._local(block, epochs, [index])[1][0, 0]), call.creates)
+            for index, call, _ in self.calls
+            if call.creates is not None
         ]
         if created:
-            self._write_communicators(
-                [
-                    (int(self._local(block, epochs, [index])[1][0, 0]), team)
-                    for index, team in created
-                ]
-            )
+            self._write_communicators(created)
 
     def _write(
         self,
@@ -133,10 +119,8 @@ class MpiRows:
         end: Ints,
     ) -> None:
         report = self.report
-        filled: dict[str, Any] = {
-            "globalTid": report.rank.global_tid(0),
-            "textId": report.strings(functions),
-        }
+        filled: dict[str, Any] = {"globalTid": report.rank.global_tid(0)}
+        filled["textId"] = report.strings(functions)
         for name in columns[0]:
             filled[name] = np.empty(begin.shape, dtype=object)
             filled[name][:] = [one[name] for one in columns]
@@ -145,9 +129,8 @@ class MpiRows:
             filled["requestHandle"][:, leaked] += report.leaked + np.arange(len(begin))[:, None]
             report.leaked += len(begin)
         sizes = np.array([one.get("size") or 0 for one in columns], dtype=np.int64)
-        report.insert(
-            table.value, functions, filled, begin, end, sizes, report.lost_rows("mpi", which)
-        )
+        lost = report.lost_rows("mpi", which)
+        report.insert(table.value, functions, filled, begin, end, sizes, lost)
 
     def _write_communicators(self, created: list[tuple[int, Team]]) -> None:
         """The communicators, as they came to be (local ns); MPI_COMM_SELF with the world."""
@@ -155,25 +138,15 @@ class MpiRows:
         for at, team in created:
             for one in (Team.WORLD, Team.SELF) if team is Team.WORLD else (team,):
                 members, parent = self.grid.members(one, self.rank), self.grid.parent(one)
-                rows.append(
-                    (
-                        self.rank,
-                        at,
-                        handle(one, self.rank),
-                        None if parent is None else handle(parent, self.rank),
-                        members.index(self.rank),
-                        len(members),
-                        members[0],
-                        int(one),
-                        ",".join(map(str, members)),
-                        self._uid(one),
-                    )
-                )
+                above = None if parent is None else handle(parent, self.rank)
+                named = self.rank, at, handle(one, self.rank), above
+                place = members.index(self.rank), len(members), members[0]
+                listed = ",".join(map(str, members))
+                rows.append((*named, *place, int(one), listed, self._uid(one)))
         names = "rank timestamp commHandle parentHandle localRank size groupRoot groupRootUid members commUid"
         self.report.add("MPI_COMMUNICATORS", names, rows)
-        self.report.add(
-            "MPI_RANKS", "globalTid rank", [(self.report.rank.global_tid(0), self.rank)]
-        )
+        own = self.report.rank.global_tid(0), self.rank
+        self.report.add("MPI_RANKS", "globalTid rank", [own])
 
 
 class MpiTruth:
@@ -183,20 +156,12 @@ class MpiTruth:
         self.options, self.grid = options, build_grid(options.ranks, cluster.lonely)
         self.ordinals: dict[tuple[Any, ...], int] = {}
         self.totals = {"messages": 0, "unmatched": 0, "collectives": 0}
-        self.found: dict[str, list[dict[str, Any]]] = {
-            "messages": [],
-            "unmatched": [],
-            "collectives": [],
-        }
+        self.found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in self.totals}
 
     def record(self, program: Program, block: Block, epochs: Ints, first_step: int | None) -> None:
         """Runs of a program; ``first_step`` is None for one that is no step."""
         messages = self.options.ranks * max(1, len(program.messages)) * self.options.steps
-        every = (
-            1
-            if first_step is None
-            else max(1, -(-messages // max(1, self.options.truth_collectives)))
-        )
+        every = max(1, -(-messages // max(1, self.options.truth_collectives)))
         completing = {}  # of every operation that starts a request the one that completes it
         for index in program.all_of(Kind.MPI):
             if program.ops[index].mpi.blocks:
@@ -237,27 +202,19 @@ class MpiTruth:
                 ordinal = self._next(kind, communicator, sender, receiver, message.tag)
                 if not kept:
                     continue
-                fields = {
-                    "step": step,
-                    "sender": sender,
-                    "receiver": receiver,
-                    "tag": message.tag,
-                    "communicator": communicator,
-                    "bytes": message.size,
-                    "ordinal": ordinal,
-                    "send": [int(edge[sender, message.send]) for edge in (begin, end)],
-                }
+                fields = {"step": step, "sender": sender, "receiver": receiver, "tag": message.tag}
+                fields |= {"communicator": communicator, "bytes": message.size, "ordinal": ordinal}
+                fields["send"] = [int(edge[sender, message.send]) for edge in (begin, end)]
                 if message.receive >= 0:
                     ends = ((message.send, sender), (message.receive, receiver))
                     functions = [program.ops[op].mpi.function_of(rank) for op, rank in ends]
+                    last = completing.get(message.receive, message.receive)
                     fields |= {
                         "capacity": message.capacity,
                         "functions": functions,
                         "receive": [int(edge[receiver, message.receive]) for edge in (begin, end)],
                         "arrived": int(arrived[receiver, number]),
-                        "completed": int(
-                            end[receiver, completing.get(message.receive, message.receive)]
-                        ),
+                        "completed": int(end[receiver, last]),
                     }
                 self.found[kind].append(fields)
 
@@ -293,20 +250,13 @@ class MpiTruth:
 
     def summary(self) -> dict[str, Any]:
         """The section of the truth."""
-        teams = [
-            team
-            for team in Team
-            if team is not Team.OWN and (team is not Team.PART or self.grid.lonely)
-        ]
-        known = [(team, members) for team in teams for members in self.grid.teams[team]]
+        teams = [team for team in Team if team not in (Team.OWN, Team.PART)]
+        teams += [Team.PART] * bool(self.grid.lonely)
+        known = [(team, members) for team in sorted(teams) for members in self.grid.teams[team]]
         known += [(Team.OWN, (rank,)) for rank in range(self.options.ranks) if rank % 2]
         communicators = [
-            {
-                "uid": uid(members, team),
-                "kind": team.name.lower(),
-                "ranks": list(members),
-                "handles": [handle(team, rank) for rank in members],
-            }
+            {"uid": uid(members, team), "kind": team.name.lower(), "ranks": list(members)}
+            | {"handles": [handle(team, rank) for rank in members]}
             for team, members in known
         ]
         return {
