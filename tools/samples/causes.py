@@ -45,9 +45,8 @@ class Causes:
             held["late"][:, options.late_rank] = late
         if options.hiccup_rank is not None and first <= options.hiccup_step < first + runs:
             held["hiccup"] = np.zeros((runs, options.ranks))
-            held["hiccup"][options.hiccup_step - first, options.hiccup_rank] = (
-                options.hiccup_us * 1e3
-            )
+            step = options.hiccup_step - first
+            held["hiccup"][step, options.hiccup_rank] = options.hiccup_us * 1e3
         return held
 
     def record(self, program: Program, block: Block, epochs: Ints, first: int) -> None:
@@ -69,12 +68,9 @@ class Causes:
         if options.hiccup_rank is not None and first <= options.hiccup_step < first + len(epochs):
             run, place = options.hiccup_step - first, program.marks["hiccup"]
             end = epochs[run] + block.host_begin[run, options.hiccup_rank, place]
-            self.hiccup = {
-                "rank": options.hiccup_rank,
-                "step": options.hiccup_step,
-                "begin": round(end - options.hiccup_us * 1e3),
-                "end": round(end),
-            }
+            begin = end - options.hiccup_us * 1e3
+            self.hiccup = {"rank": options.hiccup_rank, "step": options.hiccup_step}
+            self.hiccup |= {"begin": round(begin), "end": round(end)}
 
     def truth(self) -> dict[str, Any]:
         """What holds the job back; nothing where nothing was put in."""
@@ -84,26 +80,13 @@ class Causes:
             _shares(np.concatenate(compute), np.concatenate(nccl))
             for compute, nccl in zip(self.compute, self.nccl, strict=True)
         ]
-        late = self.options.late_rank
-        return {
-            "about_causes": DATA["about"]["causes"],
-            "causes": {
-                "late": {
-                    "rank": late,
-                    "range": "load_batch",
-                    "mean_ns": round(float(np.mean(self.late))),
-                    "steps": len(self.late),
-                }
-                if late is not None
-                else None,
-                "hiccup": self.hiccup or None,
-                "gemm_without_tensor_cores": {
-                    "kernel": KERNELS[FP32].short,
-                    "ns": [round(ns) for ns in self.fp32],
-                },
-                "ranks": ranks,
-            },
-        }
+        late = None
+        if self.late:
+            late = {"rank": self.options.late_rank, "range": "load_batch"}
+            late |= {"mean_ns": round(float(np.mean(self.late))), "steps": len(self.late)}
+        gemm = {"kernel": KERNELS[FP32].short, "ns": [round(ns) for ns in self.fp32]}
+        causes = {"late": late, "hiccup": self.hiccup or None, "gemm_without_tensor_cores": gemm}
+        return {"about_causes": DATA["about"]["causes"], "causes": {**causes, "ranks": ranks}}
 
 
 def _shares(compute: Ints, nccl: Ints) -> dict[str, int]:

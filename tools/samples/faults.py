@@ -27,11 +27,8 @@ def cut_report(options: Options, report: Report, epochs: Ints, lengths: Ints, fi
     """
     place = options.cut_at * options.steps
     run = int(place) - first
-    if (
-        options.cut_report == "none"
-        or options.cut_rank != report.rank.rank
-        or not 0 <= run < len(epochs)
-    ):
+    asked = options.cut_report != "none" and options.cut_rank == report.rank.rank
+    if not asked or not 0 <= run < len(epochs):
         return
     at = int(epochs[run]) + int(lengths[run] * (place - int(place)))
     local = int(report.rank.local(np.asarray(at)))
@@ -116,41 +113,31 @@ class Losses:
                     int(epochs[run] + round(float(edge[run, rank, one.operation])))
                     for edge in block.edges(self.program.ops[one.operation].kind)
                 )
-                self.found.append(
-                    {
-                        "library": one.library,
-                        "step": first + run,
-                        "rank": rank,
-                        "function": one.function,
-                        "communicator": one.communicator,
-                        "ordinal": one.ordinal + one.per_step * (first + run),
-                        "rows": list(parts),
-                        "begin": begin,
-                        "end": end,
-                    }
-                )
+                told = _describe(one.library, first + run, rank, one.function, one.communicator)
+                told["ordinal"] = one.ordinal + one.per_step * (first + run)
+                self.found.append({**told, "rows": list(parts), "begin": begin, "end": end})
                 for part in parts:
-                    shape = (len(epochs), len(self.program.ops))
-                    reports[rank].lost.setdefault(part, np.zeros(shape, np.bool_))[
-                        run, one.operation
-                    ] = True
+                    none = np.zeros((len(epochs), len(self.program.ops)), np.bool_)
+                    reports[rank].lost.setdefault(part, none)[run, one.operation] = True
 
     def _draw_step(self, step: int) -> Iterator[tuple[Collective, int, tuple[str, ...]]]:
         """The losses of one step: half of NCCL's are of all rows, the others of one kind of row."""
-        coins, members, kinds = np.random.default_rng([self.options.seed, 17, step]).random(
-            (3, len(self.known))
-        )
+        random = np.random.default_rng([self.options.seed, 17, step])
+        coins, members, kinds = random.random((3, len(self.known)))
         for place in np.flatnonzero(coins < self.options.lost_collectives).tolist():
             one = self.known[place]
             parts = NCCL_PARTS if kinds[place] < 0.5 else (NCCL_PARTS[int(kinds[place] * 6) % 3],)
-            yield (
-                one,
-                one.ranks[int(members[place] * len(one.ranks))],
-                ("mpi",) if one.library == "MPI" else parts,
-            )
+            rank = one.ranks[int(members[place] * len(one.ranks))]
+            yield one, rank, ("mpi",) if one.library == "MPI" else parts
 
 
-def extra_programs(step: Program, advanced: bool) -> list[Program]:
+def _describe(library: str, step: int, rank: int, function: str, number: int) -> dict[str, Any]:
+    """What the truth says of a collective first; ``number``: of its communicator."""
+    told = {"library": library, "step": step, "rank": rank, "function": function}
+    return {**told, "communicator": number}
+
+
+def extra_programs(step: Program, options: Options) -> list[Program]:
     """A program of one collective for each kind of collective in a step, to be run by one rank
     alone.
     """
@@ -162,7 +149,7 @@ def extra_programs(step: Program, advanced: bool) -> list[Program]:
             kinds.setdefault(op.mpi, op)
     found = []
     for op in kinds.values():
-        b = Builder(advanced)
+        b = Builder(options.advanced)
         if op.mpi:
             with b.phase("once more", None, None):
                 b.mpi(op.mpi, op.api_ns, op.work_ns)
@@ -195,19 +182,18 @@ class Extras:
 
     def write(
         self,
-        write: Callable[[int, int, Block, Ints, int], None],
+        writers: Sequence[Callable[[int, Block, Ints, int], None]],
         epochs: Ints,
         ends: Floats,
         first: int,
     ) -> None:
         """Write them behind steps that begin at ``epochs`` and end ``ends`` later (run, rank), with
-        a function that takes program, rank, a run of it, its epoch and the step.
+        functions, one for each, that take rank, a run of it, its epoch and the step.
         """
         drawn = []
         for step in range(first, first + len(epochs)):
-            coins, ranks = np.random.default_rng([self.options.seed, 29, step]).random(
-                (2, len(self.timelines))
-            )
+            random = np.random.default_rng([self.options.seed, 29, step])
+            coins, ranks = random.random((2, len(self.timelines)))
             drawn += [
                 (number, step, int(ranks[number] * self.options.ranks))
                 for number in np.flatnonzero(coins < self.options.extra_collectives).tolist()
@@ -216,10 +202,10 @@ class Extras:
         for number, step, rank in sorted(drawn, key=lambda one: one[0]):
             run = step - first
             begin = int(epochs[run]) + int(np.ceil(ends[run, rank])) + int(after[number])
-            self.found.append(self._describe(number, run, step, rank, begin))
-            write(number, rank, self.blocks[number].one_run(run), np.array([begin]), step)
+            self.found.append(self._truth(number, run, step, rank, begin))
+            writers[number](rank, self.blocks[number].one_run(run), np.array([begin]), step)
 
-    def _describe(self, number: int, run: int, step: int, rank: int, at: int) -> dict[str, Any]:
+    def _truth(self, number: int, run: int, step: int, rank: int, at: int) -> dict[str, Any]:
         """What the truth says of one that begins its program at true time ``at``."""
         program = self.timelines[number].program
         index = program.all_of(Kind.COLLECTIVE, Kind.MPI)[0]
@@ -227,21 +213,10 @@ class Extras:
         begin, end = (
             at + round(float(edge[run, rank, index])) for edge in self.blocks[number].edges(op.kind)
         )
-        library, function, comm = (
-            ("MPI", op.mpi.function, uid(self.grid.members(op.mpi.team, rank), op.mpi.team))
-            if op.mpi
-            else (
-                "NCCL",
-                op.payload.function,
-                self.cluster.communicator(op.payload.group, rank).hash,
-            )
-        )
-        return {
-            "library": library,
-            "step": step,
-            "rank": rank,
-            "function": function,
-            "communicator": comm,
-            "begin": begin,
-            "end": end,
-        }
+        if op.mpi:
+            comm = uid(self.grid.members(op.mpi.team, rank), op.mpi.team)
+            told = _describe("MPI", step, rank, op.mpi.function, comm)
+        else:
+            comm = self.cluster.communicator(op.payload.group, rank).hash
+            told = _describe("NCCL", step, rank, op.payload.function, comm)
+        return {**told, "begin": begin, "end": end}

@@ -25,20 +25,8 @@ from .timeline import Block, Floats
 
 #: What is integrated: shares of the time, or of the peak rate.
 CHANNELS = (
-    "gr",
-    "compute",
-    "sm",
-    "issue",
-    "tensor",
-    "warps",
-    "dram_read",
-    "dram_write",
-    "nvlink_rx",
-    "nvlink_tx",
-    "pcie_rx",
-    "pcie_tx",
-    "copy_in",
-    "copy_out",
+    *("gr", "compute", "sm", "issue", "tensor", "warps", "dram_read", "dram_write", "nvlink_rx"),
+    *("nvlink_tx", "pcie_rx", "pcie_tx", "copy_in", "copy_out"),
 )
 #: A set as one chooses it to keep reports small.
 MAIN = (
@@ -108,9 +96,8 @@ def _load(op: Op, cluster: Cluster, rank: int) -> dict[str, float]:
             cluster.ranks[member].host_index
             for member in cluster.communicator(op.payload.group, rank).ranks
         }
-        load = load | dict.fromkeys(
-            ("nvlink_rx", "nvlink_tx") if len(hosts) == 1 else ("pcie_rx", "pcie_tx"), 0.55
-        )
+        links = ("nvlink_rx", "nvlink_tx") if len(hosts) == 1 else ("pcie_rx", "pcie_tx")
+        load = load | dict.fromkeys(links, 0.55)
     return load
 
 
@@ -123,17 +110,13 @@ class GpuMetrics:
         self.series: list[Series] = []  # by rank, whose GPU is meant
         self.random: list[np.random.Generator] = []
         for rank in cluster.ranks:
-            phase = np.random.default_rng([options.seed, 17, rank.host_index, rank.gpu]).uniform(
-                0, self.period
+            phases, values = (
+                np.random.default_rng([options.seed, number, rank.host_index, rank.gpu])
+                for number in (17, 19)
             )
-            self.series.append(
-                Series(
-                    int(phase - np.ceil(BEFORE_SAMPLES + 1) * self.period),
-                    self.period,
-                    len(CHANNELS),
-                )
-            )
-            self.random.append(np.random.default_rng([options.seed, 19, rank.host_index, rank.gpu]))
+            first = phases.uniform(0, self.period) - np.ceil(BEFORE_SAMPLES + 1) * self.period
+            self.series.append(Series(int(first), self.period, len(CHANNELS)))
+            self.random.append(values)
         self.totals: dict[int, list[Any]] = {}  # samples and sums of a GPU in any report, by rank
         # By rank of the report and of the GPU.
         self.seen: dict[tuple[int, int], dict[str, Any]] = {}
@@ -175,18 +158,15 @@ class GpuMetrics:
             metrics = self._metrics(model_of(self.options, report.rank.host_index))
             devices = [self.cluster.ranks[rank].gpu for rank in sampled]
             fields = [(metric.name, SIGNED) for metric in metrics]
-            define_events(
-                report, SOURCE, SOURCE_NAME, [(gpu, SOURCE_NAME, fields) for gpu in devices]
-            )
-            report.add(
-                "TARGET_INFO_GPU_METRICS",
-                "typeId sourceId typeName metricId metricName",
-                [
-                    (source_id(SOURCE) | gpu, source_id(SOURCE), SOURCE_NAME, place, metric.name)
-                    for gpu in devices
-                    for place, metric in enumerate(metrics)
-                ],
-            )
+            types = [(gpu, SOURCE_NAME, fields) for gpu in devices]
+            define_events(report, SOURCE, SOURCE_NAME, types)
+            rows = [
+                (source_id(SOURCE) | gpu, source_id(SOURCE), SOURCE_NAME, place, metric.name)
+                for gpu in devices
+                for place, metric in enumerate(metrics)
+            ]
+            names = "typeId sourceId typeName metricId metricName"
+            report.add("TARGET_INFO_GPU_METRICS", names, rows)
             report.facts["gpu_metrics"] = [self.seen[report.rank.rank, rank] for rank in sampled]
 
     def _sample(self, rank: int, new: list[Intervals], until: int) -> None:
@@ -217,36 +197,29 @@ class GpuMetrics:
         """Values (sample, metric) that follow from shares (sample, channel)."""
         noise = random.standard_normal((len(shares), len(metrics)))
         odd = random.random((len(shares), len(metrics)))
-        known = dict(zip(CHANNELS, shares.T, strict=True)) | {
-            "sync": np.zeros(len(shares)),
-            "one": np.ones(len(shares)),
-        }
+        known = dict(zip(CHANNELS, shares.T, strict=True))
+        known |= {"sync": np.zeros(len(shares)), "one": np.ones(len(shares))}
         values = np.zeros(noise.shape)
         for place, metric in enumerate(metrics):
             first, _, less = metric.channel.partition("-")
             if metric.kind == "clock":
                 busy = known["gr"] - 0.08 * known["tensor"]
-                values[:, place] = np.rint(
-                    metric.factor * (0.86 + 0.14 * busy) * (1.0 + 0.004 * noise[:, place]) * 1e6
-                )
+                megahertz = metric.factor * (0.86 + 0.14 * busy) * (1.0 + 0.004 * noise[:, place])
+                values[:, place] = np.rint(megahertz * 1e6)
                 continue
-            amount = np.clip(
-                (known[first] - (known[less] if less else 0.0)) * metric.factor, 0.0, 1e9
-            )
+            share = known[first] - (known[less] if less else 0.0)
+            amount = np.clip(share * metric.factor, 0.0, 1e9)
             if metric.kind == "percent":
-                value = np.clip(
-                    np.rint(100.0 * amount + 0.8 * noise[:, place] * (amount > 0.02)), 0.0, 100.0
-                )
+                percent = 100.0 * amount + 0.8 * noise[:, place] * (amount > 0.02)
+                value = np.clip(np.rint(percent), 0.0, 100.0)
                 low = (value == 0.0) & (odd[:, place] < NEGATIVE) & (metric.channel in CHANNELS)
-                values[:, place] = np.where(
-                    low, np.where(odd[:, place] < NEGATIVE / 4, -2.0, -1.0), value
-                )
+                below = np.where(odd[:, place] < NEGATIVE / 4, -2.0, -1.0)
+                values[:, place] = np.where(low, below, value)
             elif metric.kind == "count":
                 values[:, place] = np.rint(amount * self.period / 1e6 + (odd[:, place] < 0.05))
             else:
-                values[:, place] = np.rint(
-                    64.0 * amount * (processors if metric.kind == "all" else 1)
-                )
+                count = processors if metric.kind == "all" else 1
+                values[:, place] = np.rint(64.0 * amount * count)
         return values.astype(np.int64)
 
     def _write(
@@ -254,32 +227,19 @@ class GpuMetrics:
     ) -> None:
         gpu = self.cluster.ranks[rank].gpu
         number, names = source_id(SOURCE) | gpu, [metric.name for metric in metrics]
-        entry = self.seen.setdefault(
-            (report.rank.rank, rank),
-            {
-                "uuid": report.rank.host.gpus[gpu].uuid,
-                "type_id": number,
-                "samples": 0,
-                "sums": dict.fromkeys(names, 0),
-            },
-        )
+        new = {"uuid": report.rank.host.gpus[gpu].uuid, "type_id": number, "samples": 0}
+        new["sums"] = dict.fromkeys(names, 0)
+        entry = self.seen.setdefault((report.rank.rank, rank), new)
         entry["samples"] += len(times)
         for name, total in zip(names, values.sum(axis=0).tolist(), strict=True):
             entry["sums"][name] += total
         if len(times):
             local = np.repeat(report.rank.local(times), len(metrics))
             ids = np.array([metric.number for metric in metrics])
-            report.export.insert(
-                "GPU_METRICS",
-                {
-                    "rawTimestamp": local + report.rank.start_clock,
-                    "timestamp": local,
-                    "typeId": number,
-                    "metricId": np.tile(ids, len(times)),
-                    "value": values.ravel(),
-                },
-                report.order(local),
-            )
+            columns = {"rawTimestamp": local + report.rank.start_clock, "timestamp": local}
+            columns |= {"typeId": number, "metricId": np.tile(ids, len(times))}
+            columns["value"] = values.ravel()
+            report.export.insert("GPU_METRICS", columns, report.order(local))
             report.count("GPU_METRICS", names, np.zeros(values.shape, np.int64))
 
     def truth(self) -> dict[str, Any]:
@@ -288,9 +248,8 @@ class GpuMetrics:
         for rank, (samples, sums) in self.totals.items():
             one = self.cluster.ranks[rank]
             model = model_of(self.options, one.host_index)
-            total = dict(
-                zip((metric.name for metric in self._metrics(model)), sums.tolist(), strict=True)
-            )
+            names = [metric.name for metric in self._metrics(model)]
+            total = dict(zip(names, sums.tolist(), strict=True))
             found[one.host.gpus[one.gpu].uuid] = {
                 "host": one.host.name,
                 "gpu_index_on_host": one.gpu,

@@ -74,10 +74,8 @@ def _planned(options: Options) -> Options:
     while options.events_per_rank is not None:
         job, whole = Job(options, build_cluster(options)), options.graph_level(0) == "graph"
         fixed = sum(program.rows(whole) for program in (job.initial(), job.final()))
-        steps = round(
-            (options.events_per_rank - fixed)
-            / (job.step().rows(whole) + ROWS_PER_STEP + options.osrt)
-        )
+        per_step = job.step().rows(whole) + ROWS_PER_STEP + options.osrt
+        steps = round((options.events_per_rank - fixed) / per_step)
         if steps >= 1 or options.layers == 1:
             return replace(options, steps=max(1, steps))
         options = replace(options, layers=max(1, options.layers // 2))
@@ -89,14 +87,10 @@ class _Simulation:
 
     def __init__(self, options: Options, folder: Path) -> None:
         self.options, self.cluster = options, build_cluster(options)
+        files = [folder / f"rank{rank.rank}.sqlite" for rank in self.cluster.ranks]
         self.reports = [
-            Report(
-                rank,
-                self.cluster,
-                options,
-                Export(folder / f"rank{rank.rank}.sqlite", options.page_size),
-            )
-            for rank in self.cluster.ranks
+            Report(rank, self.cluster, options, Export(file, options.page_size))
+            for rank, file in zip(self.cluster.ranks, files, strict=True)
         ]
         self.noise = build_noise(options)
         self.background = [Background(report) for report in self.reports]
@@ -118,16 +112,12 @@ class _Simulation:
         epoch = np.array([FIRST_EPOCH_NS])
         for report in self.reports:
             faults.hide_beginning(options, report)
-            nvtx.write_definitions(
-                report,
-                self._local(report, FIRST_EPOCH_NS) - 200_000,
-                nccl.definitions(report) if options.advanced else (),
-            )
+            more = nccl.definitions(report) if options.advanced else ()
+            nvtx.write_definitions(report, self._local(report, FIRST_EPOCH_NS) - 200_000, more)
         for calls in self.os_calls:
             calls.begin(self._local(calls.report, FIRST_EPOCH_NS))
-        block = initial.timeline.run(
-            rng, rng.uniform(0, INIT_SPREAD_NS * options.startup, (1, options.ranks))
-        )
+        spread = rng.uniform(0, INIT_SPREAD_NS * options.startup, (1, options.ranks))
+        block = initial.timeline.run(rng, spread)
         now = int(FIRST_EPOCH_NS + block.ends().max()) + round(AFTER_INIT_NS * options.startup)
         initial.write(block, epoch, now)
         for report, background in zip(self.reports, self.background, strict=True):
@@ -136,11 +126,7 @@ class _Simulation:
 
         step = _Phase(job.step(), self)
         losses = faults.Losses(step.program, initial.program, self.cluster, options)
-        programs = (
-            faults.extra_programs(step.program, options.advanced)
-            if options.extra_collectives
-            else []
-        )
+        programs = faults.extra_programs(step.program, options) if options.extra_collectives else []
         extra_phases = [_Phase(program, self) for program in programs]
         extras = faults.Extras(options, self.cluster, [phase.timeline for phase in extra_phases])
         collectives = nccl.CollectiveTruth(step.program, self.cluster, options)
@@ -148,17 +134,12 @@ class _Simulation:
         size = max(1, OPERATIONS_PER_BLOCK // len(step.program.ops))
         for first in range(0, options.steps, size):
             runs = min(size, options.steps - first)
-            begin = np.minimum(
-                rng.exponential(options.skew_us * 1e3, (runs, options.ranks)), options.skew_us * 8e3
-            )
+            late = rng.exponential(options.skew_us * 1e3, (runs, options.ranks))
+            begin = np.minimum(late, options.skew_us * 8e3)
             block = step.timeline.run(rng, begin, causes.delays(first, runs))
             ends = block.ends()
-            lengths = (
-                np.ceil(ends.max(axis=1)).astype(np.int64)
-                + STEP_GAP_NS
-                + round(options.pace_ms * 1e6)
-                + extras.run(first, runs)
-            )
+            idle = STEP_GAP_NS + round(options.pace_ms * 1e6) + extras.run(first, runs)
+            lengths = np.ceil(ends.max(axis=1)).astype(np.int64) + idle
             epochs = now + np.concatenate([[0], np.cumsum(lengths)[:-1]])
             now += int(lengths.sum())
             for report in self.reports:
@@ -168,9 +149,7 @@ class _Simulation:
             causes.record(step.program, block, epochs, first)
             for report in self.reports:
                 report.lost = {}
-            extras.write(
-                lambda program, *one: extra_phases[program].write_report(*one), epochs, ends, first
-            )
+            extras.write([phase.write_report for phase in extra_phases], epochs, ends, first)
             for rank, report in enumerate(self.reports):
                 edges = [report.local(epochs, edge[:, rank]) for edge in (begin, ends)]
                 self.background[rank].write(*edges, report.rank.local(epochs), first)
@@ -201,12 +180,9 @@ class _Simulation:
         ):
             background.finish(self._local(report, FIRST_EPOCH_NS) + 1_000_000)
             for name in self.options.additions:
-                random = np.random.default_rng(
-                    [self.options.seed, report.rank.rank, *name.encode()]
-                )
-                truth = ADDITIONS[name](
-                    Scene(report, np.concatenate(background.steps), duration, random)
-                )
+                seed = [self.options.seed, report.rank.rank, *name.encode()]
+                steps, random = np.concatenate(background.steps), np.random.default_rng(seed)
+                truth = ADDITIONS[name](Scene(report, steps, duration, random))
                 report.facts.setdefault("additions", {})[name] = truth
             system.write_system(report, duration)
             report.export.close()
@@ -234,6 +210,7 @@ class _Simulation:
             for sampler in self.samplers
             for section, content in sampler.truth().items()
         }
+        wrong = {"about": DATA["about"]["faults"], "lost": losses.found, "extra": extras.found}
         faulty = options.lost_collectives or options.extra_collectives
         return {
             "about": DATA["about"]["job"],
@@ -252,17 +229,7 @@ class _Simulation:
             **({"about_metrics": DATA["about"]["metrics"]} if sampled else {}),
             **({"mpi": self.mpi.summary()} if self.mpi else {}),
             **sampled,
-            **(
-                {
-                    "faults": {
-                        "about": DATA["about"]["faults"],
-                        "lost": losses.found,
-                        "extra": extras.found,
-                    }
-                }
-                if faulty
-                else {}
-            ),
+            **({"faults": wrong} if faulty else {}),
         }
 
     def _rank_truth(self, report: Report, stop: int) -> dict[str, Any]:
