@@ -227,18 +227,10 @@ def build_cluster(options: Options) -> Cluster:
     for rank in range(options.ranks):
         host, gpu = divmod(rank, per_host)
         pid = 4242 + 64 * gpu  # the same on every host, as in containers
-        ranks.append(
-            Rank(
-                rank,
-                hosts[host],
-                host,
-                gpu,
-                gpu if options.visible == "all" else 0,
-                pid,
-                FIRST_EPOCH_NS
-                - round((FIRST_EPOCH_NS - int(rng.integers(0, 400_000_000))) * options.startup),
-            )
-        )
+        device = gpu if options.visible == "all" else 0
+        before = FIRST_EPOCH_NS - int(rng.integers(0, 400_000_000))
+        start = FIRST_EPOCH_NS - round(before * options.startup)
+        ranks.append(Rank(rank, hosts[host], host, gpu, device, pid, start))
     communicators = _build_communicators(options, rng) if options.nccl else []
     return Cluster(tuple(hosts), tuple(ranks), tuple(communicators), options.lonely_ranks)
 

@@ -35,7 +35,6 @@ PHASE, LOADING = (1, 0xFF76B900), (2, 0xFF2196F3)  # category and color
 #: Whose buffers the others of its communicator get, and who gets the metric.
 BUFFERS_ROOT, METRIC_ROOT = 1, 2
 LAYER_BYTES = 25_165_824  # parameters of one layer (bf16)
-ENGINE = "autograd::engine::evaluate_function: "
 
 
 class Job:
@@ -169,9 +168,8 @@ class Job:
         """
         if self.world == 1:
             return -1
-        return b.collective(
-            Payload("AllGather", self.shard, LAYER_BYTES // self.shard_size), "nccl_all_gather"
-        )
+        gathered = Payload("AllGather", self.shard, LAYER_BYTES // self.shard_size)
+        return b.collective(gathered, "nccl_all_gather")
 
     def _next_parameters(self, b: Builder, ready: int, more: bool) -> int:
         """Wait for the parameters of this layer, having asked for the next one's: those travel
@@ -184,21 +182,9 @@ class Job:
 
     def _backward(self, b: Builder) -> None:
         with b.on(Thread.AUTOGRAD):
-            b.aten(
-                f"{ENGINE}NllLossBackward0",
-                "NllLossBackward0",
-                "aten::nll_loss_backward",
-                kernel="mul",
-            )
-            b.aten(
-                f"{ENGINE}LogSoftmaxBackward0",
-                "LogSoftmaxBackward0",
-                "aten::_log_softmax_backward_data",
-                kernel="softmax_bwd",
-            )
-            b.aten(
-                f"{ENGINE}MmBackward0", "MmBackward0", "aten::mm", kernel="gemm_wgrad", times=1.7
-            )
+            b.aten(*_stack("NllLoss", "nll_loss_backward"), kernel="mul")
+            b.aten(*_stack("LogSoftmax", "_log_softmax_backward_data"), kernel="softmax_bwd")
+            b.aten(*_stack("Mm", "mm"), kernel="gemm_wgrad", times=1.7)
             b.mark("hiccup")
             pending = []
             ready = self._gather(b)
@@ -207,12 +193,7 @@ class Job:
                 with b.range(f"layer_{layer:02d}.backward"):
                     self._layer(b, self.layers + layer, DATA["backward"])
                 pending += self._reduce(b)
-            b.aten(
-                f"{ENGINE}EmbeddingBackward0",
-                "EmbeddingBackward0",
-                "aten::embedding_dense_backward",
-                kernel="embedding_bwd",
-            )
+            b.aten(*_stack("Embedding", "embedding_dense_backward"), kernel="embedding_bwd")
             b.copy(D2D, LAYER_BYTES // 4)
         for event in pending:
             b.wait(Stream.COMPUTE, event)
@@ -221,15 +202,12 @@ class Job:
         """Sum of a layer's gradients, overlapping with the next layer; the events to wait for."""
         if self.world == 1:
             return []
-        done = b.collective(
-            Payload("ReduceScatter", self.shard, LAYER_BYTES // self.shard_size, reduction=AVG),
-            "nccl_reduce_scatter",
-        )
+        size = LAYER_BYTES // self.shard_size
+        within = Payload("ReduceScatter", self.shard, size, reduction=AVG)
+        done = b.collective(within, "nccl_reduce_scatter")
         if self.replicas > 1:
             b.wait(Stream.NCCL_REPLICA, done)
-            across = Payload(
-                "AllReduce", Group.REPLICA, LAYER_BYTES // self.shard_size, reduction=AVG
-            )
+            across = Payload("AllReduce", Group.REPLICA, size, reduction=AVG)
             done = b.collective(across, "nccl_all_reduce")
         return [done]
 
@@ -239,9 +217,8 @@ class Job:
 
         if self.world > 1:
             b.aten("pack_gradients", kernel="pack")
-            after(
-                b.collective(Payload("SendRecv", Group.WORLD, 4_194_304, peer=1), "nccl_send_recv")
-            )
+            ring = Payload("SendRecv", Group.WORLD, 4_194_304, peer=1)
+            after(b.collective(ring, "nccl_send_recv"))
             if self.grouped:
                 parts = [
                     Payload("AllReduce", Group.WORLD, size, reduction=SUM)
@@ -252,17 +229,11 @@ class Job:
             b.aten("aten::_foreach_norm", kernel="norm")
             b.aten("aten::mean", kernel="mean")
             if self.world > 1:
-                after(
-                    b.collective(
-                        Payload("AllReduce", Group.WORLD, 4, reduction=SUM, four_byte=True),
-                        "nccl_all_reduce_f32",
-                    )
-                )
+                norm = Payload("AllReduce", Group.WORLD, 4, reduction=SUM, four_byte=True)
+                after(b.collective(norm, "nccl_all_reduce_f32"))
             b.aten("aten::_foreach_mul_", kernel="mul")
         if self.rooted and self.world > 1:
-            metric = Payload(
-                "Reduce", Group.WORLD, 8_192, reduction=SUM, four_byte=True, root=METRIC_ROOT
-            )
+            metric = Payload("Reduce", Group.WORLD, 8_192, 0, SUM, True, METRIC_ROOT)
             after(b.collective(metric, "nccl_reduce"))
         with b.range("Optimizer.step#AdamW.step"):
             for part in range(1 + self.layers // 4):
@@ -274,3 +245,9 @@ class Job:
             b.sync(Stream.COMPUTE)
         b.sync_event(b.record(Stream.COMPUTE))
         b.call("cudaEventDestroy_v3020", 900)
+
+
+def _stack(name: str, operator: str) -> tuple[str, str, str]:
+    """The ranges of an operator of autograd, one inside the other."""
+    function = f"{name}Backward0"
+    return f"autograd::engine::evaluate_function: {function}", function, f"aten::{operator}"

@@ -57,31 +57,23 @@ class Noise:
 
     def lateness(self, kind: Kind, waited: NDArray[np.bool_], rng: Random) -> Floats:
         """How much later those end who have waited, ns; 0 for the others."""
-        times = self.waited_ns[kind]
-        late = (
-            times[0]
-            if len(times) == 1
-            else np.array(times)[rng.integers(0, len(times), waited.shape)]
-        )
-        return late * waited
+        times = np.array(self.waited_ns[kind])
+        if len(times) == 1:
+            return times[0] * waited
+        return times[rng.integers(0, len(times), waited.shape)] * waited
 
 
 def build_noise(options: Options) -> Noise:
     """The noise that the options ask for."""
     waited = None if options.waited_us is None else tuple(us * 1e3 for us in options.waited_us)
     jitter = None if options.end_jitter_us is None else options.end_jitter_us * 1e3
-    lags = np.random.default_rng([options.seed, 19]).uniform(
-        0.0, options.gpu_lag_us * 1e3, options.ranks
-    )
-    return Noise(
-        {
-            Kind.COLLECTIVE: 2_500.0 if jitter is None else jitter,
-            Kind.MPI: 900.0 if jitter is None else jitter,
-        },
-        {Kind.COLLECTIVE: waited or (4_000.0,), Kind.MPI: waited or (0.0,)},
-        jitter or 0.0,
-        np.rint(lags).astype(np.int64).tolist(),
-    )
+    random, most = np.random.default_rng([options.seed, 19]), options.gpu_lag_us * 1e3
+    lags = np.rint(random.uniform(0.0, most, options.ranks)).astype(np.int64).tolist()
+    spread = {Kind.COLLECTIVE: 2_500.0, Kind.MPI: 900.0}
+    if jitter is not None:
+        spread = dict.fromkeys(spread, jitter)
+    late = {Kind.COLLECTIVE: waited or (4_000.0,), Kind.MPI: waited or (0.0,)}
+    return Noise(spread, late, jitter or 0.0, lags)
 
 
 @dataclass
@@ -99,9 +91,8 @@ class Block:
 
     def ends(self) -> Floats:
         """End of each run on each rank: of the host's last operation and of all work."""
-        return np.maximum(
-            self.host_end[..., -1], np.fmax.reduce(self.gpu_end, axis=-1, initial=0.0)
-        )
+        worked = np.fmax.reduce(self.gpu_end, axis=-1, initial=0.0)
+        return np.maximum(self.host_end[..., -1], worked)
 
     def one_run(self, run: int) -> Block:
         """One run of the block."""
@@ -111,9 +102,9 @@ class Block:
         """Begins and ends of what an operation of this kind is about: a call of MPI, else work on
         the GPU.
         """
-        return (
-            (self.host_begin, self.host_end) if kind is Kind.MPI else (self.gpu_begin, self.gpu_end)
-        )
+        if kind is Kind.MPI:
+            return self.host_begin, self.host_end
+        return self.gpu_begin, self.gpu_end
 
 
 class Timeline:
@@ -137,13 +128,11 @@ class Timeline:
         self.gap = np.array([op.gap_ns for op in program.ops])
         self.pads = np.array([PAD_NS * op.edges if op.graph < 0 else 0.0 for op in program.ops])
         self.api = np.array([op.api_ns for op in program.ops])
-        self.work = np.array(
-            [
-                op.work_ns
-                * (scales.get(op.kernel, scales.get("", 1.0)) if op.kind is Kind.KERNEL else 1.0)
-                for op in program.ops
-            ]
-        )
+        every = scales.get("", 1.0)
+        factors = [
+            scales.get(op.kernel, every) if op.kind is Kind.KERNEL else 1.0 for op in program.ops
+        ]
+        self.work = np.array([op.work_ns for op in program.ops]) * factors
         self.sections = list(_sections(program.ops))
 
     def run(self, rng: Random, begin: Floats, delays: Mapping[str, Floats] | None = None) -> Block:
@@ -162,9 +151,8 @@ class Timeline:
             elif kind is Kind.COLLECTIVE:
                 run.time_collective(first)
             elif kind is Kind.MPI:
-                run.host = run.block.host_end[..., first] = mpi.end_of(
-                    first, run.api[..., first], run.work[..., first]
-                )
+                run.host = mpi.end_of(first, run.api[..., first], run.work[..., first])
+                run.block.host_end[..., first] = run.host
             else:
                 run.time_order(first)
         return run.block
@@ -191,10 +179,8 @@ class _Run:
         luck, noise = rng.random(shape), rng.random(shape)
         latency = LAUNCH_NS + 1_400.0 * noise
         self.lag = np.array(timeline.noise.gpu_lag_ns, dtype=np.float64)
-        self.gap = (
-            timeline.pads
-            + timeline.gap * (0.85 + 0.4 * luck + 6.0 * luck**40) * timeline.host_speed
-        )
+        factor = 0.85 + 0.4 * luck + 6.0 * luck**40
+        self.gap = timeline.pads + timeline.gap * factor * timeline.host_speed
         self.api = timeline.api * (0.8 + 0.5 * rng.random(shape)) * timeline.host_speed
         self.work = timeline.work * (0.97 + 0.06 * noise) * timeline.gpu_speed
         self.launch, self.pause = latency + self.lag[None, :, None], 0.18 * latency
@@ -218,18 +204,17 @@ class _Run:
         """The i-th work of a stream begins at max(arrival_i, end_{i-1} + pause_i), as a running
         maximum of sums.
         """
-        work = [index for index in span if self.program.ops[index].kind in GPU_WORK]
-        for stream in sorted({self.program.ops[index].stream for index in work}):
-            which = np.array([index for index in work if self.program.ops[index].stream is stream])
+        ops = self.program.ops
+        works = [index for index in span if ops[index].kind in GPU_WORK]
+        for stream in sorted({ops[index].stream for index in works}):
+            which = np.array([index for index in works if ops[index].stream is stream])
             arrival = self.block.host_begin[..., which] + self.launch[..., which]
-            before = (
-                np.cumsum(self.pause[..., which] + self.work[..., which], axis=-1)
-                - self.work[..., which]
-            )
+            work = self.work[..., which]
+            before = np.cumsum(self.pause[..., which] + work, axis=-1) - work
             ready = np.maximum.accumulate(arrival - before, axis=-1)
             begin = before + np.maximum(ready, self.tail[stream][..., None])
             self.block.gpu_begin[..., which] = begin
-            self.block.gpu_end[..., which] = begin + self.work[..., which]
+            self.block.gpu_end[..., which] = begin + work
             self.tail[stream] = self.block.gpu_end[..., which[-1]].copy()
 
     def time_order(self, index: int) -> None:
@@ -243,10 +228,8 @@ class _Run:
         elif op.kind is Kind.MEET:
             for comm in self.cluster.all_of(op.payload.group):
                 ranks = list(comm.ranks)
-                self.host[:, ranks] = (
-                    self.block.host_begin[:, ranks, index].max(axis=1, keepdims=True)
-                    + self.api[:, ranks, index]
-                )
+                last = self.block.host_begin[:, ranks, index].max(axis=1, keepdims=True)
+                self.host[:, ranks] = last + self.api[:, ranks, index]
         else:
             done = {
                 Kind.SYNC_STREAM: lambda: tail[op.stream],
@@ -260,19 +243,16 @@ class _Run:
         """A collective of NCCL on all its communicators."""
         op = self.program.ops[index]
         transfer = self.timeline.transfer_times(op, self.work[..., index])
-        begin = np.maximum(
-            self.tail[op.stream] + 700.0,
-            self.block.host_begin[..., index] + self.launch[..., index],
-        )
+        arrival = self.block.host_begin[..., index] + self.launch[..., index]
+        begin = np.maximum(self.tail[op.stream] + 700.0, arrival)
         # Last: when the last rank that matters has begun.
         last, end = (begin.copy(), begin + transfer)
         for comm in self.cluster.all_of(op.payload.group):
             ranks = list(comm.ranks)
             own = begin[:, ranks]
             if op.payload.function == "SendRecv":  # a ring: only the neighbours matter
-                last[:, ranks] = np.maximum(
-                    np.maximum(own, np.roll(own, 1, axis=1)), np.roll(own, -1, axis=1)
-                )
+                neighbours = np.maximum(np.roll(own, 1, axis=1), np.roll(own, -1, axis=1))
+                last[:, ranks] = np.maximum(own, neighbours)
             else:
                 last[:, ranks] = own.max(axis=1, keepdims=True)
             end[:, ranks] = last[:, ranks] + transfer[:, ranks[:1]]
@@ -338,11 +318,9 @@ class _MpiTiming:
 
     def _wake(self, end: Floats) -> Floats | float:
         """From the completion of what a call waits for to its end."""
-        return (
-            MPI_WAKE_NS + self.rng.random(end.shape) * self.noise.message_ns
-            if self.noise.message_ns
-            else MPI_WAKE_NS
-        )
+        if not self.noise.message_ns:
+            return MPI_WAKE_NS
+        return MPI_WAKE_NS + self.rng.random(end.shape) * self.noise.message_ns
 
     def _meet(self, op: Op, begin: Floats, end: Floats, cost: Floats) -> Floats:
         """Ends of a collective whose calls begin at ``begin`` and, if nobody had to wait, end at
@@ -359,9 +337,8 @@ class _MpiTiming:
                 met[:, ranks], until[:, ranks] = np.maximum(end[:, ranks], last + price), last
             elif op.mpi.meeting is Meeting.FROM_ROOT:
                 others = [rank for rank in ranks if rank != root]
-                met[:, others] = np.maximum(
-                    end[:, others], begin[:, [root]] + price[:, : len(others)]
-                )
+                told = begin[:, [root]] + price[:, : len(others)]
+                met[:, others] = np.maximum(end[:, others], told)
                 until[:, others] = begin[:, [root]]
             else:
                 met[:, root] = np.maximum(end[:, root], (last + price).max(axis=1))
@@ -379,11 +356,8 @@ class _MpiTiming:
         way = latency + message.size / bandwidth * (1.0 + 0.08 * self.rng.random(ready.shape))
         arrived = ready + way
         if message.size > EAGER:
-            arrived = (
-                np.maximum(ready, self.block.host_begin[:, receivers, message.receive])
-                + latency
-                + way
-            )
+            posted = self.block.host_begin[:, receivers, message.receive]
+            arrived = np.maximum(ready, posted) + latency + way
             self.left[number] = np.full(self.block.host_begin.shape[:2], np.nan)
             self.left[number][:, senders] = arrived - latency
         self.block.arrival[:, receivers, number] = arrived
@@ -396,10 +370,8 @@ class _MpiTiming:
         for number, message in enumerate(self.program.messages):
             if message.receive == index:
                 arrival = self.block.arrival[..., number]
-                taken = (
-                    np.maximum(arrival, self.block.host_begin[..., index])
-                    + (message.size <= EAGER) * message.size / COPY_BYTES_PER_NS
-                )
+                copied = (message.size <= EAGER) * message.size / COPY_BYTES_PER_NS
+                taken = np.maximum(arrival, self.block.host_begin[..., index]) + copied
                 done = np.fmax(done, np.where(np.isnan(arrival), np.nan, taken))
             if message.send == index and number in self.left:
                 done = np.fmax(done, self.left[number])
