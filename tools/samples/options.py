@@ -4,13 +4,22 @@ help stands beside it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 
-def option(default: Any, text: str, *choices: str, flag: float | None = None) -> Any:
-    """A field with help. flag: the value of an option that is given without one."""
-    return field(default=default, metadata={"help": text, "choices": choices, "flag": flag})
+def option(default: Any, text: str, *, choices: str = "", flag: float | None = None) -> Any:
+    """A field with help. choices: words with spaces between. flag: the value of an option that is
+    given without one.
+    """
+    metadata = {"help": text, "choices": choices.split(), "flag": flag}
+    return field(default=default, metadata=metadata)
+
+
+def choice(words: str, text: str) -> Any:
+    """A field of one of these words; the first is the default."""
+    return option(words.split()[0], text, choices=words)
 
 
 @dataclass(frozen=True)
@@ -22,32 +31,19 @@ class Options:
     steps: int = option(4, "training steps")
     layers: int = option(4, "transformer layers of the model")
     seed: int = option(1, "everything random follows from it")
-    graphs: str = option(
-        "none",
+    graphs: str = choice(
+        "none graph node mixed",
         "CUDA graphs: traced as graphs, as nodes, or mixed (even ranks graph, odd ranks node)",
-        "none",
-        "graph",
-        "node",
-        "mixed",
     )
-    visible: str = option(
-        "isolated",
-        "what a process sees: its GPU as device 0, or all GPUs of the host",
-        "isolated",
-        "all",
+    visible: str = choice(
+        "isolated all", "what a process sees: its GPU as device 0, or all GPUs of the host"
     )
-    payload: str = option(
-        "both",
-        "how NCCL's NVTX payloads are exported: JSON, bytes, both, a table for each schema (dynamic), or not; "
-        "mixed: even ranks both, odd ranks dynamic",
-        "both",
-        "json",
-        "binary",
-        "dynamic",
-        "none",
-        "mixed",
+    payload: str = choice(
+        "both json binary dynamic none mixed",
+        "how NCCL's NVTX payloads are exported: JSON, bytes, both, a table for each schema "
+        "(dynamic), or not; mixed: even ranks both, odd ranks dynamic",
     )
-    row_order: str = option("time", "order of the rows in the tables", "time", "shuffled")
+    row_order: str = choice("time shuffled", "order of the rows in the tables")
     events_per_rank: int | None = option(
         None,
         "as many steps (or, if one is too much, fewer layers) as give about so many rows per report",
@@ -84,9 +80,7 @@ class Options:
     extra_collectives: float = option(
         0.0, "share of steps, for each kind of collective, after which one report has one more"
     )
-    cut_report: str = option(
-        "none", "one report lacks all rows before or after a moment", "none", "begin", "end"
-    )
+    cut_report: str = choice("none begin end", "one report lacks all rows before or after a moment")
     cut_rank: int = option(0, "whose report that is")
     cut_at: float = option(0.5, "the moment, as a share of the steps")
     lonely_host: bool = option(False, "ranks of the last host communicate only among themselves")
@@ -106,11 +100,11 @@ class Options:
     )
     osrt_callchains: bool = option(False, "OS runtime calls of more than 80 us have call chains")
     gpu_metrics: float = option(0.0, "samples of GPU metrics per second", flag=1000.0)
-    gpu_metric_devices: str = option(
-        "own", "whose GPUs a report samples: its process's, or all of its host's", "own", "host"
+    gpu_metric_devices: str = choice(
+        "own host", "whose GPUs a report samples: its process's, or all of its host's"
     )
-    gpu_models: str = option(
-        "same", "mixed: hosts of odd number have another model, with other metrics", "same", "mixed"
+    gpu_models: str = choice(
+        "same mixed", "mixed: hosts of odd number have another model, with other metrics"
     )
     nic_metrics: float = option(
         0.0, "samples of network interfaces per second, in every report of a host", flag=1000.0
@@ -125,11 +119,8 @@ class Options:
     efa_metrics: float = option(
         0.0, "samples of EFA devices per second (generic events)", flag=1000.0
     )
-    nccl_trace: str = option(
-        "legacy",
-        "NCCL's own NVTX ranges, or those of nsys's advanced NCCL trace",
-        "legacy",
-        "advanced",
+    nccl_trace: str = choice(
+        "legacy advanced", "NCCL's own NVTX ranges, or those of nsys's advanced NCCL trace"
     )
     nccl_groups: bool = option(
         False, "steps also have two collectives in one NCCL group, hence one kernel"
@@ -147,8 +138,8 @@ class Options:
     startup: float = option(1.0, "how long the start takes, as a multiple")
     work: float = option(1.0, "how long kernels that compute last, as a multiple")
     fp32_work: float = option(1.0, "how long the GEMM in single precision lasts, as a multiple")
-    gpu_metric_set: str = option(
-        "full", "which GPU metrics are sampled: all of a model, or the main ones", "full", "main"
+    gpu_metric_set: str = choice(
+        "full main", "which GPU metrics are sampled: all of a model, or the main ones"
     )
     late_rank: int | None = option(None, "a rank that loads its batch more slowly in every step")
     late_us: float = option(500.0, "by how much more slowly, in the mean")
@@ -157,76 +148,56 @@ class Options:
     hiccup_us: float = option(5_000.0, "for how long")
 
     def __post_init__(self) -> None:
-        sampled = (
-            self.nic_metrics or self.switch_metrics or self.storage_metrics or self.efa_metrics
-        )
-        faulty = self.lost_collectives or self.extra_collectives or self.cut_report != "none"
-        refused = [
-            *(
-                (getattr(self, name) < 1, f"{name} must be at least 1")
-                for name in ("ranks", "hosts", "steps", "layers")
-            ),
-            *(
-                (_below_0(getattr(self, one.name)), f"{one.name} must not be negative")
-                for one in fields(self)
-                if one.name not in ("clock_offsets_ms", "clock_drifts_ppm")
-            ),
-            *(
-                (getattr(self, name) > 1, f"{name} must be from 0 to 1")
-                for name in ("lost_collectives", "extra_collectives", "cut_at")
-            ),
-            (self.ranks % max(1, self.hosts), "ranks must be a multiple of hosts"),
-            (self.events_per_rank == 0, "events_per_rank must be at least 1"),
-            (self.waited_us == (), "waited_us must be one or more numbers"),
-            *(
-                ((getattr(self, name) or 0) >= self.ranks, f"{name} must be one of the ranks")
-                for name in ("cut_rank", "late_rank", "hiccup_rank")
-            ),
-            (
-                self.hiccup_rank is not None
-                and self.events_per_rank is None
-                and self.hiccup_step >= self.steps,
-                "hiccup_step must be one of the steps",
-            ),
-            (
-                (self.clock_offset_range_ms is not None and self.clock_offsets_ms != (0.0, 3.7))
-                or (
-                    self.clock_drift_range_ppm is not None and self.clock_drifts_ppm != (0.0, 12.5)
-                ),
-                "clocks by number and clocks from a range exclude each other",
-            ),
-            (
-                self.cut_report != "none"
-                and (self.gpu_metrics or sampled or self.graphs != "none"),
-                "a report with sampled metrics or CUDA graphs cannot be cut",
-            ),
-            (
-                self.same_host_name and sampled,
-                "the truth about network and storage needs hosts with names of their own",
-            ),
-            (self.lonely_host and self.hosts < 2, "a host can be lonely only beside others"),
-            (
-                self.lonely_host and self.nccl_rooted,
-                "collectives with a root are over all hosts, which a lonely host has no part in",
-            ),
-            (
-                not self.nccl
-                and (self.nccl_trace != "legacy" or self.nccl_groups or self.nccl_rooted),
-                "a job without NCCL has no NCCL trace, no NCCL groups and no collectives of it",
-            ),
-            (
-                self.payload in ("dynamic", "mixed") and faulty,
-                "rows beside their payload's tables cannot be lost, cut or added",
-            ),
-            (
-                self.nccl_proxy and self.nccl_trace != "advanced",
-                "the proxy's operations are part of the advanced NCCL trace",
-            ),
-            (self.osrt_callchains and not self.osrt, "call chains need OS runtime calls (osrt)"),
-        ]
-        for wrong, message in refused:
+        for wrong, message in self._list_mistakes():
             if wrong:
                 raise ValueError(message)
+
+    def _list_mistakes(self) -> Iterator[tuple[object, str]]:
+        """Yield what options must not be, whether they are, and a message."""
+        for name in ("ranks", "hosts", "steps", "layers"):
+            yield getattr(self, name) < 1, f"{name} must be at least 1"
+        for name in (one.name for one in fields(self)):
+            signed = name in ("clock_offsets_ms", "clock_drifts_ppm")
+            yield not signed and _below_0(getattr(self, name)), f"{name} must not be negative"
+        for name in ("lost_collectives", "extra_collectives", "cut_at"):
+            yield getattr(self, name) > 1, f"{name} must be from 0 to 1"
+        yield self.ranks % max(1, self.hosts), "ranks must be a multiple of hosts"
+        yield self.events_per_rank == 0, "events_per_rank must be at least 1"
+        yield self.waited_us == (), "waited_us must be one or more numbers"
+        for name in ("cut_rank", "late_rank", "hiccup_rank"):
+            yield (getattr(self, name) or 0) >= self.ranks, f"{name} must be one of the ranks"
+        late = self.events_per_rank is None and self.hiccup_step >= self.steps
+        yield self.hiccup_rank is not None and late, "hiccup_step must be one of the steps"
+        ranges = self.clock_offset_range_ms, self.clock_drift_range_ppm
+        given = self.clock_offsets_ms != (0.0, 3.7), self.clock_drifts_ppm != (0.0, 12.5)
+        both = any(wide is not None and one for wide, one in zip(ranges, given, strict=True))
+        yield both, "clocks by number and clocks from a range exclude each other"
+        sampled = self.nic_metrics or self.switch_metrics or self.storage_metrics
+        sampled = sampled or self.efa_metrics
+        if self.cut_report != "none":
+            whole = self.gpu_metrics or sampled or self.graphs != "none"
+            yield whole, "a report with sampled metrics or CUDA graphs cannot be cut"
+        if self.same_host_name:
+            yield sampled, "the truth about network and storage needs hosts with names of their own"
+        if self.lonely_host:
+            yield self.hosts < 2, "a host can be lonely only beside others"
+            yield (
+                self.nccl_rooted,
+                "collectives with a root are over all hosts, which a lonely host has no part in",
+            )
+        if not self.nccl:
+            yield (
+                self.nccl_trace != "legacy" or self.nccl_groups or self.nccl_rooted,
+                "a job without NCCL has no NCCL trace, no NCCL groups and no collectives of it",
+            )
+        if self.payload in ("dynamic", "mixed"):
+            faulty = self.lost_collectives or self.extra_collectives or self.cut_report != "none"
+            yield faulty, "rows beside their payload's tables cannot be lost, cut or added"
+        if self.nccl_proxy:
+            legacy = self.nccl_trace != "advanced"
+            yield legacy, "the proxy's operations are part of the advanced NCCL trace"
+        alone = self.osrt_callchains and not self.osrt
+        yield alone, "call chains need OS runtime calls (osrt)"
 
     @property
     def gpus_per_host(self) -> int:
