@@ -149,10 +149,7 @@ PATHS = {
         "the reports or stores (files, folders, quoted patterns), then the trace to write: out, out.prv or out.prv.gz",
     ),
     "extract": ("REPORT", "the reports to read (files, folders, quoted patterns)"),
-    "merge": (
-        "STORE... OUTPUT",
-        "the stores, then the trace to write: out, out.prv or out.prv.gz",
-    ),
+    "merge": ("STORE... OUTPUT", "the stores, then the trace to write: out, out.prv or out.prv.gz"),
 }
 
 

@@ -98,10 +98,7 @@ def add_analysis_options(parser: argparse.ArgumentParser) -> None:
         help="number of workers; default: one per CPU",
     )
     parser.add_argument(
-        "--tmp",
-        type=Path,
-        metavar="DIR",
-        help="folder for temporary files; default: the system's",
+        "--tmp", type=Path, metavar="DIR", help="folder for temporary files; default: the system's"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
 
@@ -141,10 +138,7 @@ def run_report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tup
         help="also write everything to this file as a web page (needs matplotlib)",
     )
     parser.add_argument(
-        "--title",
-        default="",
-        metavar="TEXT",
-        help="title of the report; default: its files' names",
+        "--title", default="", metavar="TEXT", help="title of the report; default: its files' names"
     )
     add_analysis_options(parser)
     _add_cut(parser)
@@ -196,11 +190,7 @@ def _add_cut(parser: argparse.ArgumentParser) -> None:
     )
     for name, what in (("ranks", "ranks"), ("hosts", "hosts"), ("devices", "GPUs")):
         less.add_argument(
-            f"--{name}",
-            action="append",
-            default=[],
-            metavar="LIST",
-            help=f"use only these {what}",
+            f"--{name}", action="append", default=[], metavar="LIST", help=f"use only these {what}"
         )
 
 
@@ -290,10 +280,7 @@ def run_diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple
         "this, as in 5%%; default: never",
     )
     parser.add_argument(
-        "--html",
-        type=Path,
-        metavar="FILE",
-        help="also write all tables to this file as a web page",
+        "--html", type=Path, metavar="FILE", help="also write all tables to this file as a web page"
     )
     for name, which in (("A", "the first job"), ("B", "the second job")):
         parser.add_argument(

@@ -145,13 +145,7 @@ def build_object_model(
         if info.host:
             names = [f"{name}-{info.host}" if name in ambiguous else name for name in names]
         threads += len(names)
-        tasks.append(
-            Task(
-                _task_name(process, info),
-                node_of[process.report],
-                tuple(names),
-            )
-        )
+        tasks.append(Task(_task_name(process, info), node_of[process.report], tuple(names)))
     tree = ObjectTree(tuple(nodes), tuple(tasks))
     if tree.threads > ObjectTree.LIMIT:
         raise Nsys2prvError(

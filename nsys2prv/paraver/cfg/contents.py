@@ -104,10 +104,8 @@ class TraceContents:
         """Return the contents of each group of rows. groups: that of unknown rows, then that of each
         row; -1 for none.
         """
-        pairs, states = (
-            [set[tuple[int, int]]() for _ in range(count)],
-            [set[tuple[int, int]]() for _ in range(count)],
-        )
+        pairs = [set[tuple[int, int]]() for _ in range(count)]
+        states = [set[tuple[int, int]]() for _ in range(count)]
         for found, distinct in ((pairs, self._pairs), (states, self._states)):
             keys = distinct.values()
             keys = np.unique(groups[keys >> ROW] << ROW | keys & (1 << ROW) - 1)

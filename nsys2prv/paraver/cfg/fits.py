@@ -251,10 +251,8 @@ def _from_zero(function: Function) -> bool:
 
 def _wanted(window: Single) -> list[tuple[float, ...]]:
     """Lists of event values; a window shows those alone that stand in each."""
-    values, function = (
-        window.filters.get("evt_value", Filter("All")),
-        window.functions.get("compose_thread", Function("As Is")),
-    )
+    values = window.filters.get("evt_value", Filter("All"))
+    function = window.functions.get("compose_thread", Function("As Is"))
     return [
         *([values.values] if values.condition == "=" else []),
         *([function.parameters[0]] if function.name in EQUALS else []),

@@ -226,12 +226,10 @@ class Events:
         packed.sort()
         order = packed & ((1 << bits) - 1)
         key = packed >> bits
-        values, times, lines, ranges = (
-            values[order],
-            times[order],
-            lines[order],
-            self._ranges[code[order]],
-        )
+        values = values[order]
+        times = times[order]
+        lines = lines[order]
+        ranges = self._ranges[code[order]]
         begins = np.flatnonzero(np.diff(key, prepend=-1))
         groups, last = key[begins], np.append(begins[1:], len(key)) - 1
         time_before, value_before = np.empty_like(times), np.empty_like(values)
@@ -244,11 +242,9 @@ class Events:
         zero = values == 0
         count, zeros = last - begins + 1, np.add.reduceat(zero, begins, dtype=np.int64)
         self._nest(place, lines, ranges, zero, begins, count, groups)
-        state.time[groups], state.value[groups], state.line[groups] = (
-            times[last],
-            values[last],
-            place.base + lines[last],
-        )
+        state.time[groups] = times[last]
+        state.value[groups] = values[last]
+        state.line[groups] = place.base + lines[last]
         state.pairs[groups] += count
         state.zeros[groups] += zeros
 

@@ -83,16 +83,14 @@ class Times:
 
 LAST_STATE = LAST_SIZE = 2**32 - 1
 #: Fields of a record by place: those of the receiver of a communication, and the times.
-TIME, STATE_END, STATE_VALUE, PHYSICAL_SEND, RECEIVER, RECEIVE, PHYSICAL_RECEIVE, SIZE = (
-    5,
-    6,
-    7,
-    6,
-    7,
-    11,
-    12,
-    13,
-)
+TIME = 5
+STATE_END = 6
+STATE_VALUE = 7
+PHYSICAL_SEND = 6
+RECEIVER = 7
+RECEIVE = 11
+PHYSICAL_RECEIVE = 12
+SIZE = 13
 OPEN_ENDED = -1
 
 
