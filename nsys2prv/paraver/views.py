@@ -75,10 +75,9 @@ def copy_to(target: Path, trace: Path | None = None) -> tuple[list[str], list[st
     if trace:
         held, rows = TraceContents(trace), _rows_by_level(trace)
         types, by_row = held.whole.types, held.rows
-        texts = {
-            view.path: cfg_text(remove_empty_rows(narrow_types(view.cfg, types), by_row), rows)
-            for view in load(folder() / FILE)
-        }
+        for view in load(folder() / FILE):
+            fitting = remove_empty_rows(narrow_types(view.cfg, types), by_row)
+            texts[view.path] = cfg_text(fitting, rows)
     spaces = {f"{WORKSPACES}/{name}": text for name, text in workspaces().items()}
     try:
         for name, text in (texts | spaces).items():
@@ -166,17 +165,12 @@ def first_views(types: Collection[int]) -> dict[str, str]:
     """
     from msgspec import json
 
-    from nsys2prv.events.catalogue import catalogue
     from nsys2prv.paraver.cfg import FIRST
-    from nsys2prv.paraver.cfg.contents import Contents
+    from nsys2prv.paraver.cfg.contents import contents_of_types
     from nsys2prv.paraver.cfg.fits import why_empty
     from nsys2prv.paraver.cfg.model import Cfg
 
-    held = Contents(
-        frozenset(types),
-        frozenset(types),
-        frozenset(line.tag or 0 for line in catalogue().lines.values()),
-    )
+    held = contents_of_types(types)
     # The catalogue of all takes ten times as long.
     chosen = json.Decoder(tuple[str, str, Cfg]).decode_lines((folder() / FIRST).read_bytes())
     for found in (chosen, _timelines(named=True), _timelines(named=False)):
@@ -196,11 +190,8 @@ def _first_sentence(shows: str) -> str:
     if len(sentence) <= MOST_SENTENCE:
         return sentence
     begun = sentence[:MOST_SENTENCE]
-    return (
-        begun[: max(begun.rfind(","), begun.rfind(";"))]
-        if {",", ";"} & set(begun)
-        else f"{begun.rsplit(' ', 1)[0]} ..."
-    )
+    cut = max(begun.rfind(","), begun.rfind(";"))
+    return begun[:cut] if cut >= 0 else f"{begun.rsplit(' ', 1)[0]} ..."
 
 
 def _timelines(named: bool) -> Iterator[tuple[str, str, Cfg]]:
@@ -229,21 +220,12 @@ def format_views(trace: Path, found: Collection[ViewFit], everything: bool = Fal
     lines = [head]
     for title, group in groups.items():
         lines += [title, *(f"  {fit.path:<{width}}  {fit.title}" for fit in group)] if group else []
-    rest = len(shown) - len(named)
-    if not everything:
-        return [
-            *lines,
-            *(
-                [f"and {rest} more; --all lists them, and what the trace lacks for the others"]
-                if rest
-                else []
-            ),
-        ]
-    return [
-        *lines,
-        *([f"{len(empty)} do not:"] if empty else []),
-        *(f"  {fit.path:<{width}}  {fit.lacking}" for fit in empty),
-    ]
+    if everything and empty:
+        lines.append(f"{len(empty)} do not:")
+        lines += [f"  {fit.path:<{width}}  {fit.lacking}" for fit in empty]
+    elif not everything and (rest := len(shown) - len(named)):
+        lines.append(f"and {rest} more; --all lists them, and what the trace lacks for the others")
+    return lines
 
 
 def _by_menu(found: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:

@@ -4,12 +4,14 @@ each of its rows, in one pass over its lines.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv.events.catalogue import catalogue
 from nsys2prv.paraver.check import Findings
 from nsys2prv.paraver.check.header import MAGIC, Objects, read_header
 from nsys2prv.paraver.check.lines import Place, lines_of, sound_lines, split_opening
@@ -38,6 +40,12 @@ class Contents(Struct, frozen=True):
     states: frozenset[int] = frozenset()
     #: Type -> its values, LARGE for those from LARGE on; None if unknown.
     values: frozenset[tuple[int, int]] | None = None
+
+
+def contents_of_types(types: Iterable[int]) -> Contents:
+    """Return the contents of a trace with these event types and lines of any kind."""
+    known = frozenset(types)
+    return Contents(known, known, frozenset(line.tag or 0 for line in catalogue().lines.values()))
 
 
 class TraceContents:

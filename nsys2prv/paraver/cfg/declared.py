@@ -85,33 +85,21 @@ def _of_layouts() -> Iterator[tuple[str, int, str, Spec]]:
             name = layout.name if place == 0 else f"{layout.name}_{field.name}"
             window: Spec = {"compose_thread": "Stacked Val"} if layout.nests else {}
             yield "", field.code, f"extra/basics/{name}", _timeline(layout, field, window)
-            if field.values is not None and (
-                place == 0 or (layout.nests and isinstance(field.values, NameSet))
-            ):
-                yield (
-                    "Time",
-                    field.code,
-                    f"extra/analysis/{name}_time_2dh",
-                    {
-                        "title": f"{_title(field.label)}: time",
-                        "shows": f"Time that each row spends with each value of: {field.label}.",
-                        "unit": "ns",
-                        **window,
-                        "histogram": {"statistic": "Time"},
-                    },
-                )
-            if field.values is not None and place == 0:
-                yield (
-                    "# Bursts",
-                    field.code,
-                    f"extra/analysis/{name}_calls_2dh",
-                    {
-                        "title": f"{_title(field.label)}: number",
-                        "shows": f"How often each row has each value of: {field.label}.",
-                        "unit": "times",
-                        "histogram": {"statistic": "# Bursts"},
-                    },
-                )
+            if field.values is None:
+                continue
+            if place == 0 or (layout.nests and isinstance(field.values, NameSet)):
+                shows = f"Time that each row spends with each value of: {field.label}."
+                spec = _table(field, "Time", "time", shows, "ns") | window
+                yield "Time", field.code, f"extra/analysis/{name}_time_2dh", spec
+            if place == 0:
+                shows = f"How often each row has each value of: {field.label}."
+                spec = _table(field, "# Bursts", "number", shows, "times")
+                yield "# Bursts", field.code, f"extra/analysis/{name}_calls_2dh", spec
+
+
+def _table(field: Field, statistic: str, what: str, shows: str, unit: str) -> Spec:
+    title = f"{_title(field.label)}: {what}"
+    return {"title": title, "shows": shows, "unit": unit, "histogram": {"statistic": statistic}}
 
 
 def _timeline(layout: Layout, field: Field, window: Spec) -> Spec:
@@ -131,20 +119,16 @@ def _of_counters() -> Iterator[tuple[str, int, str, Spec]]:
     for layout, function in COUNTERS.items():
         for code, label in counter_tables()[layout].labels.items():
             unit = re.search(r"\[(.*)\]$", label)
-            scale = {"scale": [0, 100]} if unit and unit[1].endswith("%") else {}
-            yield (
-                "",
-                code,
-                f"extra/hwcounters/{_file_name(label)}",
-                {
-                    "title": _title(label),
-                    "shows": f"{label}, as sampled; of each device on its row.",
-                    "unit": unit[1] if unit else "number",
-                    "thread": function,
-                    "look": "gradient",
-                    **scale,
-                },
-            )
+            spec: Spec = {
+                "title": _title(label),
+                "shows": f"{label}, as sampled; of each device on its row.",
+                "unit": unit[1] if unit else "number",
+                "thread": function,
+                "look": "gradient",
+            }
+            if unit and unit[1].endswith("%"):
+                spec["scale"] = [0, 100]
+            yield "", code, f"extra/hwcounters/{_file_name(label)}", spec
 
 
 def _title(label: str) -> str:

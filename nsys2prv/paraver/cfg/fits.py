@@ -131,12 +131,8 @@ class _Windows(Struct, frozen=True):
         return [f"no {_types(window.types, self.names)}" for window in singles if not window.guards]
 
     def of_timelines(self) -> list[str]:
-        shown = [
-            self.of_window(number)
-            for number, window in enumerate(self.windows, 1)
-            if window.look.shown
-        ]
-        return [reason for reasons in shown for reason in reasons] if all(shown) else []
+        shown = [number for number, window in enumerate(self.windows, 1) if window.look.shown]
+        return _all_of([self.of_window(number) for number in shown])
 
     def of_table(self, histogram: Histogram) -> list[str]:
         if histogram.statistic in COMMUNICATION_STATISTICS:
@@ -180,12 +176,8 @@ class _Windows(Struct, frozen=True):
             return self.of_window(window.parents[0])
         if window.operation not in OF_EITHER:
             return [reason for parent in window.parents for reason in self.of_window(parent)]
-        counted = [
-            self.of_window(parent)
-            for parent, factor in zip(window.parents, window.factors, strict=True)
-            if factor
-        ]
-        return [reason for reasons in counted for reason in reasons] if all(counted) else []
+        counted = zip(window.parents, window.factors, strict=True)
+        return _all_of([self.of_window(parent) for parent, factor in counted if factor])
 
     def _of_single(self, window: Single) -> list[str]:
         function = _function(window)
@@ -213,28 +205,22 @@ class _Windows(Struct, frozen=True):
                 yield f"no value {_listed([str(int(value)) for value in lists[0] if value])} in {_types(types, self.names)}"
 
     def _of_tags(self, window: Window) -> list[str]:
-        wanted = (
-            window.filters.get("tag_msg", Filter("All"))
-            if isinstance(window, Single)
-            else Filter("All")
-        )
+        filters = window.filters if isinstance(window, Single) else {}
+        wanted = filters.get("tag_msg", Filter("All"))
         if _passing(wanted, self.trace.tags):
             return []
-        return [
-            "no communication"
-            + (
-                f" of tag {', '.join(f'{tag:.0f}' for tag in wanted.values)}"
-                if wanted.condition == "="
-                else ""
-            )
-        ]
+        tags = ", ".join(f"{tag:.0f}" for tag in wanted.values)
+        return ["no communication" + (f" of tag {tags}" if wanted.condition == "=" else "")]
+
+
+def _all_of(reasons: Sequence[list[str]]) -> list[str]:
+    """Return the reasons of all windows; none if one window has none."""
+    return [reason for found in reasons for reason in found] if all(reasons) else []
 
 
 def _function(window: Single) -> str:
-    """Apply a window's function to a thread's records."""
-    return (
-        window.functions["thread"].name if "thread" in window.functions else SELECTED["thread"][1]
-    )
+    """Return the name of a window's function of a thread's records."""
+    return window.functions.get("thread", Function(SELECTED["thread"][1])).name
 
 
 def _from_zero(function: Function) -> bool:
@@ -262,26 +248,22 @@ def _wanted(window: Single) -> list[tuple[float, ...]]:
 def _passing(condition: Filter, found: Collection[int]) -> set[int]:
     """Return the numbers that pass a filter, as in Paraver: `=` passes one of them, the others all."""
     values = condition.values
-    if condition.condition in ("All", "None"):
-        return set(found) if condition.condition == "All" else set()
-    if condition.condition in ("=", "!="):
-        return (
-            set(found).intersection(values)
-            if condition.condition == "="
-            else set(found).difference(values)
-        )
+    match condition.condition:
+        case "All":
+            return set(found)
+        case "None":
+            return set()
+        case "=":
+            return set(found).intersection(values)
+        case "!=":
+            return set(found).difference(values)
     least, greatest = min(values), max(values)
-    return {
-        one
-        for one in found
-        if (
-            least <= one <= greatest
-            if condition.condition == "[x,y]"
-            else one < least
-            if condition.condition == "<"
-            else one > greatest
-        )
-    }
+    passes = {
+        "[x,y]": lambda one: least <= one <= greatest,
+        "<": lambda one: one < least,
+        ">": lambda one: one > greatest,
+    }[condition.condition]
+    return set(filter(passes, found))
 
 
 def _types(types: Filter, names: Mapping[int, str]) -> str:
@@ -292,7 +274,8 @@ def _types(types: Filter, names: Mapping[int, str]) -> str:
     called = {names.get(number, "") for number in numbers}
     ends = types.condition == "[x,y]"
     if len(called) == 1 and called != {""}:
-        return f"{called.pop()} ({f'{numbers[0]} … {numbers[-1]}' if ends else _listed([str(number) for number in numbers])})"
+        told = f"{numbers[0]} … {numbers[-1]}" if ends else _listed(list(map(str, numbers)))
+        return f"{called.pop()} ({told})"
     words = [
         f"{names[number]} ({number})" if number in names else f"event type {number}"
         for number in numbers

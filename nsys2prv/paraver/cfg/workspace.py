@@ -10,15 +10,14 @@ numbers; later ones hold the bytes of a C++ structure.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence, Sized
 from pathlib import PurePosixPath
 from xml.sax.saxutils import escape
 
 from msgspec import Struct
 
-from nsys2prv.events.catalogue import catalogue
 from nsys2prv.paraver.cfg.catalogue import View
-from nsys2prv.paraver.cfg.contents import Contents
+from nsys2prv.paraver.cfg.contents import contents_of_types
 from nsys2prv.paraver.cfg.fits import why_empty
 from nsys2prv.paraver.cfg.model import CfgError, Single
 
@@ -52,23 +51,18 @@ def _telling_types(view: View, known: frozenset[int]) -> set[int]:
     """
     found = [_types_of(window, known) for window in view.cfg.windows if isinstance(window, Single)]
     needed = [
-        types for types in found if types and why_empty(view.cfg, _holding(known - types), {})
+        types
+        for types in found
+        if types and why_empty(view.cfg, contents_of_types(known - types), {})
     ]
     return set().union(*([types for types in needed if not types <= OF_CUDA] or found))
 
 
 def _types_of(window: Single, known: frozenset[int]) -> set[int]:
-    numbers = [int(code) for code in window.types.values]
-    return (
-        set(numbers)
-        if window.types.condition != "[x,y]"
-        else {code for code in known if numbers[0] <= code <= numbers[1]}
-    )
-
-
-def _holding(types: frozenset[int]) -> Contents:
-    """Return the contents of a trace with these event types and lines of any kind."""
-    return Contents(types, types, frozenset(line.tag or 0 for line in catalogue().lines.values()))
+    numbers = {int(code) for code in window.types.values}
+    if window.types.condition != "[x,y]":
+        return numbers
+    return {code for code in known if min(numbers) <= code <= max(numbers)}
 
 
 def workspace_text(space: Workspace) -> str:
@@ -76,12 +70,14 @@ def workspace_text(space: Workspace) -> str:
     files = [PurePosixPath(view.path).name for view in space.views]
     if len(set(files)) < len(files):
         raise CfgError(f"workspace {space.name}: two views have one file name")
-    hints = [
-        line
-        for file, view in zip(files, space.views, strict=True)
-        for line in _hint(file, view.title)
-    ]
-    hints[0] = '\t\t<item class_id="3" tracking_level="0" version="0">'
+    hints = []
+    for file, view in zip(files, space.views, strict=True):
+        hints += [
+            "\t\t<item>" if hints else '\t\t<item class_id="3" tracking_level="0" version="0">',
+            f"\t\t\t<first>{escape(file)}</first>",
+            f"\t\t\t<second>{escape(view.title)}</second>",
+            "\t\t</item>",
+        ]
     head = [
         '<?xml version="1.0" encoding="UTF-8" standalone="yes" ?>',
         "<!DOCTYPE boost_serialization>",
@@ -106,14 +102,5 @@ def workspace_text(space: Workspace) -> str:
     return "\n".join(head) + "\n" + "".join(parts)
 
 
-def _counted(items: Iterable[object]) -> list[str]:
-    return [f"\t\t<count>{sum(1 for _ in items)}</count>", "\t\t<item_version>0</item_version>"]
-
-
-def _hint(file: str, title: str) -> list[str]:
-    return [
-        "\t\t<item>",
-        f"\t\t\t<first>{escape(file)}</first>",
-        f"\t\t\t<second>{escape(title)}</second>",
-        "\t\t</item>",
-    ]
+def _counted(items: Sized) -> list[str]:
+    return [f"\t\t<count>{len(items)}</count>", "\t\t<item_version>0</item_version>"]
