@@ -124,6 +124,17 @@ class Findings:
         )
 
 
+class FileFindings(Struct, frozen=True):
+    """Collects findings of one file."""
+
+    name: str
+    findings: Findings
+
+    def add(self, rule: str, line: int = 0, *examples: object, count: int = 1) -> None:
+        """Count places of a broken rule, as :meth:`Findings.add` does."""
+        self.findings.add(rule, self.name, line, count=count, examples=examples)
+
+
 def printable(text: str) -> str:
     """Return a text on one line, cut where it is long."""
     line = "".join(

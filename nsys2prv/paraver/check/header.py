@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.paraver.check import Findings
+from nsys2prv.paraver.check import FileFindings, Findings
 from nsys2prv.paraver.check.lines import Place
 
 MAGIC = "#Paraver"
@@ -93,54 +93,43 @@ def read_header(line: str, name: str, findings: Findings) -> Header | None:
     """Return the header, or None where what follows cannot be understood without it; what is wrong
     goes to the findings.
     """
+    found = FileFindings(name, findings)
     if line.split(" ", 1)[0] != MAGIC:
-        findings.add("not-a-trace", name, 1, examples=[line])
+        found.add("not-a-trace", 1, line)
         return None
     match = _HEAD.fullmatch(line)
     if match is None:
-        findings.add("header-syntax", name, 1, examples=[line])
+        found.add("header-syntax", 1, line)
         return None
-    date, duration, unit, nodes, cpus, count, rest = match.groups()
-    header = None
+    date, duration, unit, count, cpus, applications, rest = match.groups()
     try:
-        tasks, communicators = _applications(rest, int(count), name, findings)
-        header = Header(
-            date,
-            float(duration),
-            unit,
-            _nodes(int(nodes), cpus, name, findings),
-            tasks,
-            communicators,
-        )
+        tasks, communicators = _applications(rest, int(applications), found)
+        nodes = _nodes(int(count), cpus, found)
+        header = Header(date, float(duration), unit, nodes, tasks, communicators)
     except ValueError as error:
-        findings.add("header-syntax", name, 1, examples=[error])
+        found.add("header-syntax", 1, error)
         return None
-    _judge(header, name, findings)
+    _judge(header, found)
     return None if max(header.threads, header.cpus, len(header.tasks)) > MOST_OBJECTS else header
 
 
-def _nodes(count: int, cpus: str | None, name: str, findings: Findings) -> tuple[int, ...]:
+def _nodes(count: int, cpus: str | None, findings: FileFindings) -> tuple[int, ...]:
     if cpus is None:
         if count > MOST_OBJECTS:
-            findings.add("too-many-objects", name, 1, examples=[f"{count} nodes"])
+            findings.add("too-many-objects", 1, f"{count} nodes")
             raise ValueError(f"{count} nodes")
         return (1,) * count
     numbers = [_number(text, "CPUs of a node") for text in cpus.split(",")] if count else []
     if len(numbers) < count:
         raise ValueError(f"{count} nodes, but the CPUs of {len(numbers)}")
     if len(numbers) > count:
-        findings.add(
-            "nodes-beyond",
-            name,
-            1,
-            count=len(numbers) - count,
-            examples=[f"{count} nodes, the CPUs of {len(numbers)}"],
-        )
+        example = f"{count} nodes, the CPUs of {len(numbers)}"
+        findings.add("nodes-beyond", 1, example, count=len(numbers) - count)
     return tuple(numbers[:count])
 
 
 def _applications(
-    rest: str, count: int, name: str, findings: Findings
+    rest: str, count: int, findings: FileFindings
 ) -> tuple[tuple[tuple[tuple[int, int], ...], ...], int]:
     """Return tasks of each application, and the number of communicators."""
     if not count:
@@ -162,12 +151,8 @@ def _applications(
                 f"application {number} announces {announced} tasks and has {len(tasks)}"
             )
         if announced < len(tasks):
-            findings.add(
-                "tasks-beyond",
-                name,
-                1,
-                examples=[f"application {number}: {announced} announced, {len(tasks)} listed"],
-            )
+            example = f"application {number}: {announced} announced, {len(tasks)} listed"
+            findings.add("tasks-beyond", 1, example)
         applications.append(tuple(tasks[:announced]))
     if not rest:
         return tuple(applications), 0
@@ -193,13 +178,13 @@ def _number(text: str, what: str) -> int:
     return int(text)
 
 
-def _judge(header: Header, name: str, findings: Findings) -> None:
+def _judge(header: Header, findings: FileFindings) -> None:
     if not _DATE.fullmatch(header.date):
-        findings.add("date", name, 1, examples=[header.date or "empty"])
+        findings.add("date", 1, header.date or "empty")
     if not header.unit:
-        findings.add("no-unit", name, 1)
+        findings.add("no-unit", 1)
     elif header.unit not in ("_ns", "_ms", "_us"):
-        findings.add("unit", name, 1, examples=[header.unit])
+        findings.add("unit", 1, header.unit)
     for what, count in (
         ("applications", len(header.applications)),
         ("tasks", len(header.tasks)),
@@ -208,29 +193,19 @@ def _judge(header: Header, name: str, findings: Findings) -> None:
         ("CPUs", header.cpus),
     ):
         if count > MOST_OBJECTS:
-            findings.add("too-many-objects", name, 1, examples=[f"{count} {what}"])
+            findings.add("too-many-objects", 1, f"{count} {what}")
     if not header.nodes:
-        findings.add("no-resources", name, 1)
+        findings.add("no-resources", 1)
         return
-    empty = [number for number, cpus in enumerate(header.nodes, 1) if not cpus]
-    if empty:
-        findings.add(
-            "node-without-cpus",
-            name,
-            1,
-            count=len(empty),
-            examples=[f"node {number}" for number in empty],
-        )
+    for number, cpus in enumerate(header.nodes, 1):
+        if not cpus:
+            findings.add("node-without-cpus", 1, f"node {number}")
     for number, (_, node) in enumerate(header.tasks, 1):
         if not node:
-            findings.add("task-on-node-0", name, 1, examples=[f"task {number}"])
+            findings.add("task-on-node-0", 1, f"task {number}")
         elif node > len(header.nodes):
-            findings.add(
-                "task-on-absent-node",
-                name,
-                1,
-                examples=[f"task {number} on node {node} of {len(header.nodes)}"],
-            )
+            example = f"task {number} on node {node} of {len(header.nodes)}"
+            findings.add("task-on-absent-node", 1, example)
 
 
 class Objects:
@@ -262,8 +237,9 @@ class Objects:
             place.report("object-wraps", lines[wraps])
             place.report("object-absent", lines[~sound & ~wraps])
         self.with_cpu += int(np.count_nonzero(cpu))
-        self._check_cpus(place, lines, cpu, rows, (cpu >= first_cpu[own]) & (cpu <= last_cpu[own]))
-        rows[(cpu != 0) & ~((cpu >= first_cpu[own]) & (cpu <= last_cpu[own]))] = -1
+        on_node = (cpu >= first_cpu[own]) & (cpu <= last_cpu[own])
+        self._check_cpus(place, lines, cpu, rows, on_node)
+        rows[(cpu != 0) & ~on_node] = -1
         return rows
 
     def _check_cpus(

@@ -11,17 +11,12 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.check import Findings
+from nsys2prv.paraver.check import FileFindings, Findings
 from nsys2prv.paraver.check.header import Header
 
 SECTIONS = {
-    "DEFAULT_OPTIONS",
-    "DEFAULT_SEMANTIC",
-    "STATES",
-    "STATES_COLOR",
-    "EVENT_TYPE",
-    "GRADIENT_COLOR",
-    "GRADIENT_NAMES",
+    *("DEFAULT_OPTIONS", "DEFAULT_SEMANTIC", "STATES", "STATES_COLOR", "EVENT_TYPE"),
+    *("GRADIENT_COLOR", "GRADIENT_NAMES"),
 }
 LAST_LABELLED, LAST_COLOR = 2**31 - 1, 10_000_000
 #: Labels of 0 that say that nothing is going on.
@@ -53,29 +48,36 @@ def read_pcf(path: Path, findings: Findings) -> Labels:
     if not path.exists():
         findings.add("pcf-missing", path.name)
         return Labels()
+    found = FileFindings(path.name, findings)
+    reader = _Reader(found)
+    for number, line in enumerate(_lines(path), 1):
+        reader.line(line, number)
+    reader.close()
+    labels = reader.labels
+    if not labels.types and not labels.states:
+        found.add("pcf-empty")
+    _judge_types(labels, found)
+    return labels
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Yield the lines of a file, without their ends."""
     if not path.is_file():
         raise Nsys2prvError(f"{path}: is not a regular file")
     try:
         with path.open("rb") as file:
-            reader = _Reader(path.name, findings)
-            for number, line in enumerate(file, 1):
-                reader.line(line.removesuffix(b"\n"), number)
+            for line in file:
+                yield line.removesuffix(b"\n")
     except OSError as error:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
-    reader.close()
-    labels = reader.labels
-    if not labels.types and not labels.states:
-        findings.add("pcf-empty", path.name)
-    _judge_types(labels, path.name, findings)
-    return labels
 
 
 class _Reader:
     """Reads lines as Paraver does: sections, and within EVENT_TYPE types, then VALUES."""
 
-    def __init__(self, name: str, findings: Findings) -> None:
+    def __init__(self, findings: FileFindings) -> None:
         self.labels = Labels()
-        self._name, self._findings = name, findings
+        self._add = findings.add
         self._section, self._begun, self._types, self._in_values = "", 0, list[int](), False
         self._refused = False
         self._texts: dict[str, int] = {}
@@ -199,23 +201,16 @@ class _Reader:
         elif not _NOTHING.fullmatch(zero):
             self._add("zero-label", self.labels.lines[code], f"type {code}: {zero}")
 
-    def _add(self, rule: str, number: int, *examples: object) -> None:
-        self._findings.add(rule, self._name, number, examples=examples)
 
-
-def _judge_types(labels: Labels, name: str, findings: Findings) -> None:
+def _judge_types(labels: Labels, findings: FileFindings) -> None:
     by_label = defaultdict(list)
     for code, label in labels.types.items():
         by_label[label].append(code)
     for label, codes in by_label.items():
         if len(codes) > 1:
-            findings.add(
-                "type-labels-equal",
-                name,
-                labels.lines[codes[1]],
-                count=len(codes) - 1,
-                examples=[f"{label}: {', '.join(map(str, codes))}"],
-            )
+            example = f"{label}: {', '.join(map(str, codes))}"
+            first = labels.lines[codes[1]]
+            findings.add("type-labels-equal", first, example, count=len(codes) - 1)
 
 
 def judge_groups(
@@ -230,12 +225,8 @@ def judge_groups(
                 other, before = known.setdefault(value, (code, label))
                 if value and before != label and (value, other, code) not in said:
                     said.add((value, other, code))
-                    findings.add(
-                        "values-overlap",
-                        name,
-                        labels.lines[code],
-                        examples=[f"{value}: {before} of {other}, {label} of {code}"],
-                    )
+                    example = f"{value}: {before} of {other}, {label} of {code}"
+                    findings.add("values-overlap", name, labels.lines[code], examples=[example])
 
 
 LEVELS = ("WORKLOAD", "APPL", "TASK", "THREAD", "SYSTEM", "NODE", "CPU")
@@ -251,26 +242,18 @@ def check_row(path: Path, header: Header, findings: Findings) -> None:
     if not path.exists():
         findings.add("row-missing", path.name)
         return
-    if not path.is_file():
-        raise Nsys2prvError(f"{path}: is not a regular file")
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
-    lines = content.split(b"\n")
-    if lines[-1] == b"":
-        lines.pop()
+    found = FileFindings(path.name, findings)
     texts = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(_lines(path), 1):
         if line.endswith(b"\r"):
-            findings.add("row-line-ends", path.name, number)
+            found.add("row-line-ends", number)
         texts.append(line.removesuffix(b"\r").decode("utf-8", "replace"))
         if "\ufffd" in texts[-1] and "\ufffd".encode() not in line:
-            findings.add("row-encoding", path.name, number, examples=texts[-1:])
-    _check_levels(texts, path.name, header, findings)
+            found.add("row-encoding", number, texts[-1])
+    _check_levels(texts, header, found)
 
 
-def _check_levels(lines: list[str], name: str, header: Header, findings: Findings) -> None:
+def _check_levels(lines: list[str], header: Header, findings: FileFindings) -> None:
     """Read levels as Paraver does: as many lines as SIZE says are names, whatever they are."""
     sizes, seen, at = header.sizes(), set(), 0
     while at < len(lines):
@@ -280,7 +263,7 @@ def _check_levels(lines: list[str], name: str, header: Header, findings: Finding
             continue
         match = _LEVEL.fullmatch(line)
         if match is None:
-            findings.add("row-header", name, number, examples=[line])
+            findings.add("row-header", number, line)
             continue
         level, size = match[1], int(match[2])
         names = lines[at : at + size]
@@ -291,44 +274,38 @@ def _check_levels(lines: list[str], name: str, header: Header, findings: Finding
         while end > at and not lines[end - 1].strip():
             end -= 1
         if end - at != size and any(text.strip() for text in names[:1]):
-            findings.add("row-size", name, number, examples=[f"{line}, but {end - at} names"])
+            findings.add("row-size", number, f"{line}, but {end - at} names")
         if any(_LIKE_LEVEL.fullmatch(text) for text in names):
             names = names[: max(end - at, 0)]
             at = end
         else:
             at += size
         if level in seen:
-            findings.add("level-twice", name, number, examples=[level])
+            findings.add("level-twice", number, level)
         elif size != sizes[level] and (header.nodes or level not in ("SYSTEM", "NODE", "CPU")):
-            findings.add(
-                "row-count", name, number, examples=[f"{line}, but {sizes[level]} in the header"]
-            )
+            findings.add("row-count", number, f"{line}, but {sizes[level]} in the header")
         seen.add(level)
-        _names(names, number + 1, level, name, header, findings)
+        _names(names, number + 1, level, header, findings)
     for level in WANTED:
         if level not in seen and (header.nodes or level != "NODE"):
-            findings.add("level-missing", name, examples=[level])
+            findings.add("level-missing", 0, level)
 
 
 def _names(
-    names: list[str], first: int, level: str, file: str, header: Header, findings: Findings
+    names: list[str], first: int, level: str, header: Header, findings: FileFindings
 ) -> None:
     for number, text in enumerate(names, first):
         if not text.strip():
-            findings.add("name-empty", file, number, examples=[level])
+            findings.add("name-empty", number, level)
         if _CONTROL.search(text):
-            findings.add("name-control", file, number, examples=[text])
+            findings.add("name-control", number, text)
         if len(text) > LONG_NAME:
-            findings.add("name-long", file, number, examples=[text])
+            findings.add("name-long", number, text)
     # Threads of different tasks may well have the same name.
-    bounds = (
-        [0, *accumulate(threads for threads, _ in header.tasks)]
-        if level == "THREAD"
-        else [0, len(names)]
-    )
-    for begin, end in pairwise(bounds):
+    parts = [threads for threads, _ in header.tasks] if level == "THREAD" else [len(names)]
+    for begin, end in pairwise([0, *accumulate(parts)]):
         seen: set[str] = set()
         for number, text in enumerate(names[begin:end], first + begin):
             if text.strip() and text in seen:
-                findings.add("name-twice", file, number, examples=[f"{level} {text}"])
+                findings.add("name-twice", number, f"{level} {text}")
             seen.add(text)
