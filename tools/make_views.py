@@ -13,7 +13,7 @@ from msgspec import json
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.paraver.cfg import FIRST
-from nsys2prv.paraver.cfg.catalogue import FILE, SUFFIX, View, in_order, is_core, load, menus
+from nsys2prv.paraver.cfg.catalogue import FILE, SUFFIX, View, is_core, load, menus
 
 TABLE, PICTURES = "views.md", "views"
 HEAD = """# The Paraver views
@@ -57,7 +57,8 @@ def files_of(views: Sequence[View], folder: Path) -> dict[Path, str]:
     """Return path -> text of everything made from the catalogue of a folder."""
     core = [view for view in views if is_core(view)]
     made = {folder / view.path: view.text for view in core}
-    first = [(view.path, view.shows, view.cfg) for view in in_order(core)]
+    chosen = sorted((view.first, view.path, view.shows, view.cfg) for view in core if view.first)
+    first = [entry[1:] for entry in chosen]
     made[folder / FIRST] = json.Encoder().encode_lines(first).decode()
     table = table_path(folder)
     if table is not None:

@@ -16,9 +16,9 @@ from tools.installed_views import VIEWS, place_of, views_folder
 from tools.trace import Trace
 from tools.trace_reader import read_trace
 from tools.view_answers import PARAMEDIR, needs_paraver
+from tools.view_reader import reason_to_ask
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.cfg.model import reason_to_ask
 
 pytestmark = needs_paraver
 STATE, REASON, CPU, FUNCTION, MODULE = 67000000, 67000001, 67000002, 67000100, 67000101

@@ -13,9 +13,9 @@ import pytest
 from tools.corpus import CORPUS, EXPORTS, NO_CORPUS
 from tools.installed_views import VIEWS, file_of
 from tools.view_answers import PARAMEDIR, Answers, Work, ask, length, needs_paraver, union
+from tools.view_reader import reason_to_ask
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.cfg.model import reason_to_ask
 
 SAMPLE = "machine"
 #: Calls of these do not lie within each other, so that the innermost one is the only one.

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from make_views import files_of, stray, table_path
 from msgspec.structs import replace
-from tools.view_reader import read_cfg
+from tools.view_reader import read_cfg, reason_to_ask
 
 from nsys2prv import Options, convert
 from nsys2prv.events import all_kinds
@@ -28,7 +28,7 @@ from nsys2prv.events.catalogue import (
     catalogue,
 )
 from nsys2prv.events.catalogue.counters import counter_tables, hashed_types
-from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, MENUS, View, in_order, is_core, load, menus
+from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, MENUS, View, is_core, load, menus
 from nsys2prv.paraver.cfg.catalogue import codes_of as codes_named
 from nsys2prv.paraver.cfg.model import (
     Cfg,
@@ -40,7 +40,6 @@ from nsys2prv.paraver.cfg.model import (
     Histogram,
     Look,
     Single,
-    reason_to_ask,
 )
 from nsys2prv.paraver.cfg.writer import cfg_text
 from nsys2prv.paraver.event_types import codes_of
@@ -367,7 +366,7 @@ def test_every_kind_of_event_has_a_view_to_open_first() -> None:
 
 
 def test_views_to_open_first_come_in_their_order() -> None:
-    order = in_order(VIEWS)
+    order = sorted((view for view in VIEWS if view.first), key=lambda view: (view.first, view.path))
     assert [view.path for view in order[:2]] == [
         "views/cuda_activities.cfg",
         "views/nvtx_ranges.cfg",

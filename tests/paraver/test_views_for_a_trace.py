@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from tools import paramedir, view_answers
-from tools.view_reader import read_cfg
+from tools.view_reader import read_cfg, reason_to_ask
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -30,7 +30,6 @@ from nsys2prv.paraver.cfg.model import (
     Look,
     Single,
     Window,
-    reason_to_ask,
 )
 from nsys2prv.paraver.cfg.workspace import Workspace, workspace_text
 from nsys2prv.paraver.cfg.writer import cfg_text
@@ -517,7 +516,7 @@ OPENED = {
 def test_no_table_opens_silently_with_figures_of_something_else(
     trace: tuple[Path, list[str]],
 ) -> None:
-    """Whatever kind of event a trace lacks: Paraver reason_to_ask, or the table's columns leave out 0, as
+    """Whatever kind of event a trace lacks: Paraver asks, or the table's columns leave out 0, as
     which all of the time would count. Tables of lines are empty without them.
     """
     held = TraceContents(trace[0]).whole

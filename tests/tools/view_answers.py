@@ -32,10 +32,10 @@ from tools.installed_views import VIEWS, place_of, views_folder
 from tools.shared_gpus import make_shared_gpus
 from tools.trace import Trace
 from tools.trace_reader import read_trace
+from tools.view_reader import reason_to_ask
 
 from nsys2prv import Options, convert
 from nsys2prv.paraver.cfg.catalogue import View
-from nsys2prv.paraver.cfg.model import reason_to_ask
 
 ROOT = Path(__file__).parent.parent.parent
 PARAMEDIR = shutil.which("paramedir")

@@ -5,6 +5,7 @@ would stop.
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from typing import Any
 
 from nsys2prv.paraver.cfg import grammar
@@ -276,4 +277,28 @@ def _histogram(text: str) -> Histogram:
         _capital("ComputeYScaleZero", tags["ComputeYScaleZero"]),
         int(tags["3D_ControlWindow"]) if "3D_ControlWindow" in tags else None,
         _capital("SortCols", tags["SortCols"]),
+    )
+
+
+def reason_to_ask(cfg: Cfg, present: Collection[int]) -> str:
+    """Return why Paraver would ask before it opens a view on a trace with these event types; empty
+    if it just opens it.
+
+    As its loader does: window after window, a type of a list that is not there counts against the
+    view, but a range of which any type is there makes up for all windows before it.
+    """
+    some, missing = False, False
+    for window in cfg.windows:
+        if not isinstance(window, Single):
+            continue
+        types = window.types
+        some = some or types.condition in ("All", "None")
+        there = [value in present for value in types.values]
+        some, missing = some or any(there), missing or not all(there)
+        if types.condition == "[x,y]" and any(
+            types.values[0] <= code <= types.values[1] for code in present
+        ):
+            some, missing = True, False
+    return (
+        "no event of the view" if not some else "an event of the view is missing" if missing else ""
     )

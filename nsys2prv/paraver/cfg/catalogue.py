@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -74,11 +74,6 @@ class View(Struct, frozen=True):
         return cfg_text(self.cfg)
 
 
-def in_order(views: Iterable[View]) -> list[View]:
-    """Return those of these views to open first, in their order."""
-    return sorted((view for view in views if view.first), key=lambda view: (view.first, view.path))
-
-
 class _Codes(Struct, frozen=True):
     """Names of event types: name -> numbers."""
 
@@ -92,11 +87,8 @@ class _Codes(Struct, frozen=True):
     def words(self, name: str) -> str:
         """Return a name with its numbers: all of a few, else the first and the last."""
         numbers = self[name]
-        return (
-            f"{name} ({', '.join(map(str, numbers))})"
-            if len(numbers) < 4
-            else f"{name} ({numbers[0]} … {max(numbers)})"
-        )
+        few = ", ".join(map(str, numbers))
+        return f"{name} ({few if len(numbers) < 4 else f'{numbers[0]} … {max(numbers)}'})"
 
 
 @cache
@@ -274,11 +266,8 @@ def _view(name: str, spec: dict[str, Any], codes: _Codes) -> View:
     for key in keys:
         last = key == keys[-1] and histogram is None
         own = {"title": title if last else key, "open": last, **specs[key]}
-        windows.append(
-            _window(
-                {"draw": _draw_mode(own, spec["unit"]), **own}, keys[: len(windows)], windows, codes
-            )
-        )
+        own = {"draw": _draw_mode(own, spec["unit"]), **own}
+        windows.append(_window(own, keys[: len(windows)], windows, codes))
     shown = [window.get("types") for window in specs.values() if window.get("values") != NO_VALUE]
     needs = _needs(shown, "any_of" in spec, codes) or "states (--states)"
     guards = [_types(guard, codes) or Filter("None") for guard in _guards(spec)]
@@ -292,15 +281,8 @@ def _view(name: str, spec: dict[str, Any], codes: _Codes) -> View:
             *textwrap.wrap(f"Needs: {needs}.", DESCRIPTION_WIDTH),
         ]
     )
-    return View(
-        name + SUFFIX,
-        title,
-        spec["shows"],
-        spec["unit"],
-        needs,
-        Cfg(text, tuple(windows), table),
-        int(spec.get("first", 0)),
-    )
+    cfg, first = Cfg(text, tuple(windows), table), int(spec.get("first", 0))
+    return View(name + SUFFIX, title, spec["shows"], spec["unit"], needs, cfg, first)
 
 
 def _draw_mode(window: Mapping[str, Any], unit: str) -> str:
@@ -310,13 +292,9 @@ def _draw_mode(window: Mapping[str, Any], unit: str) -> str:
     """
     if window.get("look", "code") == "code":
         return "draw_randnotzero"
-    return (
-        "draw_average"
-        if unit in SAMPLED_RATES
-        else "draw_averagenotzero"
-        if unit in RATES
-        else "draw_maximum"
-    )
+    if unit in SAMPLED_RATES:
+        return "draw_average"
+    return "draw_averagenotzero" if unit in RATES else "draw_maximum"
 
 
 def _window(spec: dict[str, Any], names: list[str], windows: list[Window], codes: _Codes) -> Window:
@@ -338,41 +316,21 @@ def _window(spec: dict[str, Any], names: list[str], windows: list[Window], codes
     if composed:
         parents = [names.index(parent) + 1 if parent in names else 0 for parent in spec["of"]]
         level = spec.get("level") or (windows[parents[0] - 1].level if parents[0] else "thread")
-        factors = spec.get("factors", (1, 1))
-        return Composed(
-            spec["title"],
-            level,
-            functions,
-            look,
-            spec["op"],
-            (parents[0], parents[1]),
-            (float(factors[0]), float(factors[1])),
-        )
+        first, second = map(float, spec.get("factors", (1, 1)))
+        pair = (parents[0], parents[1]), (first, second)
+        return Composed(spec["title"], level, functions, look, spec["op"], *pair)
     functions.setdefault("thread", Function("Last Evt Val"))
     # What stands in a file anyway is no choice of a window.
-    default = "thread", grammar.SELECTED["thread"][1]
-    functions = {
-        place: function
-        for place, function in functions.items()
-        if (place, function.name) != default
-    }
+    if functions["thread"].name == grammar.SELECTED["thread"][1]:
+        del functions["thread"]
     filters = {
-        name: condition
-        for name, condition in (
-            ("evt_type", _types(spec.get("types"), codes)),
-            ("evt_value", _condition(spec.get("values"))),
-            ("tag_msg", _condition(spec.get("tags"))),
-        )
-        if condition is not None
+        "evt_type": _types(spec.get("types"), codes),
+        "evt_value": _condition(spec.get("values")),
+        "tag_msg": _condition(spec.get("tags")),
     }
-    return Single(
-        spec["title"],
-        spec.get("level", "thread"),
-        functions,
-        look,
-        filters,
-        spec.get("physical", False),
-    )
+    filters = {name: condition for name, condition in filters.items() if condition is not None}
+    level, physical = spec.get("level", "thread"), spec.get("physical", False)
+    return Single(spec["title"], level, functions, look, filters, physical)
 
 
 def _function(spec: str | dict[str, Any]) -> Function:
@@ -382,13 +340,11 @@ def _function(spec: str | dict[str, Any]) -> Function:
     if isinstance(spec, str):
         return Function(spec)
     ((name, parameters),) = spec.items()
-    parameters = parameters if isinstance(parameters, list) else [parameters]
-    return Function(
-        name,
-        tuple(
-            tuple(map(float, value if isinstance(value, list) else [value])) for value in parameters
-        ),
-    )
+    return Function(name, tuple(tuple(map(float, _listed(value))) for value in _listed(parameters)))
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _types(spec: Any, codes: _Codes) -> Filter | None:
@@ -406,7 +362,7 @@ def _condition(spec: Any) -> Filter | None:
     if spec is None:
         return None
     condition, values = next(iter(spec.items())) if isinstance(spec, dict) else ("=", spec)
-    return Filter(condition, tuple(map(float, values if isinstance(values, list) else [values])))
+    return Filter(condition, tuple(map(float, _listed(values))))
 
 
 def _guards(spec: Mapping[str, Any]) -> list[Any]:
@@ -440,13 +396,11 @@ def _guarded(
         for types in guards
     ]
     numbers = [number + 1 + len(added) * (number >= at) for number in range(len(windows))]
-    moved = [
-        replace(window, parents=tuple(numbers[parent - 1] for parent in window.parents))
-        if isinstance(window, Composed)
-        else window
-        for window in windows
-    ]
-    moved[at:at] = added
+    moved = [*windows[:at], *added, *windows[at:]]
+    for place, window in enumerate(moved):
+        if isinstance(window, Composed):
+            parents = tuple(numbers[parent - 1] for parent in window.parents)
+            moved[place] = replace(window, parents=parents)
     if timeline and at == len(windows):
         main = moved[at - 1]
         moved[at - 1] = replace(
@@ -464,19 +418,17 @@ def _histogram(
     control = places[spec["columns_from"]] if "columns_from" in spec else last
     data = places[spec["data"]] if "data" in spec else control
     planes = places[spec["planes"]] if "planes" in spec else None
-    columns = spec.get("columns", "values")
-    if columns == "values":
-        shape = Columns(1.0)
-    elif columns == "spread":
-        shape = Columns(0.0)
-    else:
-        first, last_value, width = columns
-        shape = Columns(float(width), float(first), float(last_value))
-    of_events = planes is None and spec["statistic"] not in grammar.COMMUNICATION_STATISTICS
+    match columns := spec.get("columns", "values"):
+        case "values":
+            shape = Columns(1.0)
+        case "spread":
+            shape = Columns(0.0)
+        case first, last_value, width:
+            shape = Columns(float(width), float(first), float(last_value))
+    statistic, zero = spec["statistic"], spec.get("zero", False)
+    of_events = planes is None and statistic not in grammar.COMMUNICATION_STATISTICS
     sort = columns == "values" and of_events and _shows_names(windows[control - 1])
-    return Histogram(
-        title, control, data, spec["statistic"], shape, spec.get("zero", False), planes, sort
-    )
+    return Histogram(title, control, data, statistic, shape, zero, planes, sort)
 
 
 def _shows_names(window: Window) -> bool:
@@ -494,15 +446,10 @@ def _needs(types: list[Any], suffices: bool, codes: _Codes) -> str:
     """Return the events that windows of these `types` show, in words; one of them `suffices`, or
     each window needs its own.
     """
-    names = {
-        name: None
-        for spec in types
-        if not isinstance(spec, dict)
-        for name in ([spec] if isinstance(spec, str) else spec or [])
-    }
-    ranges = {(spec["from"], spec["to"]): None for spec in types if isinstance(spec, dict)}
-    parts = [codes.words(name) for name in names]
+    ranges = [spec for spec in types if isinstance(spec, dict)]
+    lists = [_listed(spec or []) for spec in types if not isinstance(spec, dict)]
+    parts = [codes.words(name) for names in lists for name in names]
     parts += [
-        f"any type from {codes.words(first)} to {codes.words(last)}" for first, last in ranges
+        f"any type from {codes.words(spec['from'])} to {codes.words(spec['to'])}" for spec in ranges
     ]
-    return ("any of " if suffices else "") + ", ".join(parts)
+    return ("any of " if suffices else "") + ", ".join(dict.fromkeys(parts))

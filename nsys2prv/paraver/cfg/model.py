@@ -157,12 +157,7 @@ def find_problems(cfg: Cfg) -> Iterator[str]:
 
 
 def _of_any(window: Window) -> Iterator[str]:
-    if (
-        not window.title
-        or window.title.strip() != window.title
-        or "\n" in window.title
-        or "/" in window.title
-    ):
+    if not window.title.strip() or window.title.strip() != window.title or _is_odd(window.title):
         yield f"title {window.title!r} is empty, has blanks around it or holds a slash or line end"
     if window.level not in (*grammar.PROCESS_LEVELS, *grammar.RESOURCE_LEVELS):
         yield f"no level {window.level!r}"
@@ -193,6 +188,10 @@ def _of_any(window: Window) -> Iterator[str]:
             yield f"{place}: no function {function.name!r} of this group"
         elif len(function.parameters) != group[function.name] or not all(function.parameters):
             yield f"{place}: {function.name} takes {group[function.name]} parameters, not {function.parameters}"
+
+
+def _is_odd(title: str) -> bool:
+    return "\n" in title or "/" in title
 
 
 def _of_single(window: Single) -> Iterator[str]:
@@ -233,7 +232,7 @@ def _of_composed(window: Window, number: int, windows: tuple[Window, ...]) -> It
 
 
 def _of_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Iterator[str]:
-    if not histogram.title or "\n" in histogram.title or "/" in histogram.title:
+    if not histogram.title or _is_odd(histogram.title):
         yield f"title {histogram.title!r} is empty or holds a slash or line end"
     if histogram.statistic not in (*grammar.STATISTICS, *grammar.COMMUNICATION_STATISTICS):
         yield f"no statistic {histogram.statistic!r}"
@@ -242,11 +241,9 @@ def _of_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Iterator
         yield "columns need a width of at least 0, and a first with a last"
     if columns.first is not None and (columns.width == 0 or columns.last < columns.first):
         yield "columns from a first to a last need a width and an order"
-    numbers = {"control": histogram.control, "data": histogram.data}
-    if histogram.planes is not None:
-        numbers["planes"] = histogram.planes
+    numbers = {"control": histogram.control, "data": histogram.data, "planes": histogram.planes}
     for name, number in numbers.items():
-        if not 1 <= number <= len(windows):
+        if number is not None and not 1 <= number <= len(windows):
             yield f"{name} window {number} is not there"
             return
     control, data = windows[histogram.control - 1], windows[histogram.data - 1]
@@ -279,39 +276,8 @@ def narrow_types(cfg: Cfg, present: Collection[int]) -> Cfg:
 
 
 def _narrowed(window: Window, present: Collection[int]) -> Window:
-    if (
-        not isinstance(window, Single)
-        or window.types.condition != "="
-        or len(window.types.values) <= LONG_LIST
-    ):
+    types = window.types if isinstance(window, Single) else Filter("All")
+    values = tuple(code for code in types.values if code in present)
+    if types.condition != "=" or len(types.values) <= LONG_LIST or not values:
         return window
-    values = tuple(code for code in window.types.values if code in present)
-    return (
-        replace(window, filters={**window.filters, "evt_type": Filter("=", values)})
-        if values
-        else window
-    )
-
-
-def reason_to_ask(cfg: Cfg, present: Collection[int]) -> str:
-    """Return why Paraver would ask before it opens a view on a trace with these event types; empty
-    if it just opens it.
-
-    As its loader does: window after window, a type of a list that is not there counts against the
-    view, but a range of which any type is there makes up for all windows before it.
-    """
-    some, missing = False, False
-    for window in cfg.windows:
-        if not isinstance(window, Single):
-            continue
-        types = window.types
-        some = some or types.condition in ("All", "None")
-        there = [value in present for value in types.values]
-        some, missing = some or any(there), missing or not all(there)
-        if types.condition == "[x,y]" and any(
-            types.values[0] <= code <= types.values[1] for code in present
-        ):
-            some, missing = True, False
-    return (
-        "no event of the view" if not some else "an event of the view is missing" if missing else ""
-    )
+    return replace(window, filters={**window.filters, "evt_type": Filter("=", values)})
