@@ -11,55 +11,55 @@ from nsys2prv._util import signals
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import parse_duration
 from nsys2prv.cli.cut_arguments import add_cut, make_cut_options, parse_kinds
-from nsys2prv.cli.parsing import ALONE, BOTH, READING, WRITING, Group, Parser
+from nsys2prv.cli.parsing import BOTH, READING, WRITING, Group, Parser
 
 
 class LegacyOption(NamedTuple):
-    """An option that is none here. value: whether it takes one. here: what to do instead, for
-    people.
+    """An option that is none here, by its names with blanks between. value: whether it takes one.
+    here: what to do instead, for people.
     """
 
-    options: tuple[str, ...]
+    options: str
     value: bool
     here: str
 
 
 LEGACY_OPTIONS = (
     LegacyOption(
-        ("-f", "--filter-nvtx"),
+        "-f --filter-nvtx",
         True,
         "use --region NVTX[:N]: of ranges of this name in all domains the N-th on each thread, from 1",
     ),
     LegacyOption(
-        ("--time-limit-start", "--time-limit-end"),
+        "--time-limit-start --time-limit-end",
         True,
         "use --time STARTns:ENDns, in the time of the trace, not each report's own",
     ),
-    LegacyOption(("-s", "--sort"), False, "nothing is needed, traces are always sorted by time"),
+    LegacyOption("-s --sort", False, "nothing is needed, traces are always sorted by time"),
     LegacyOption(
-        ("--force-sqlite",),
+        "--force-sqlite",
         False,
         "nothing is needed, reports that are exported already are read as they are",
     ),
     LegacyOption(
-        ("-N", "--thread-name"),
+        "-N --thread-name",
         False,
         "nothing is needed, threads have their names in the .row wherever a report tells them",
     ),
     LegacyOption(
-        ("-c", "--clean"), False, "nothing is needed, no exports or temporary files are left behind"
+        "-c --clean", False, "nothing is needed, no exports or temporary files are left behind"
     ),
-    LegacyOption(("--exclude-kernels",), False, "use -t -kernels"),
-    LegacyOption(("--filter-cuda-calls-duration",), True, "use --min-duration cuda_api_trace=NS"),
-    LegacyOption(("--timing",), False, "use -v, which tells where the time went"),
-    LegacyOption(("--dry-run",), False, "use --list REPORT..., which converts nothing"),
+    LegacyOption("--exclude-kernels", False, "use -t -kernels"),
+    LegacyOption("--filter-cuda-calls-duration", True, "use --min-duration cuda_api_trace=NS"),
+    LegacyOption("--timing", False, "use -v, which tells where the time went"),
+    LegacyOption("--dry-run", False, "use --list REPORT..., which converts nothing"),
     LegacyOption(
-        ("--config",),
+        "--config",
         True,
         "use options of the command line, and --nvtx-rules FILE for names of NVTX ranges",
     ),
     LegacyOption(
-        ("-L", "--label", "--description-text", "--description-file"),
+        "-L --label --description-text --description-file",
         True,
         "labels and descriptions are not taken",
     ),
@@ -94,7 +94,7 @@ class _RefuseLegacyOption(argparse.Action):
 def add_legacy_options(parser: argparse.ArgumentParser) -> None:
     """Let the parser answer to these options, which its help does not show."""
     for habit in LEGACY_OPTIONS:
-        parser.add_argument(*habit.options, action=_RefuseLegacyOption, habit=habit)
+        parser.add_argument(*habit.options.split(), action=_RefuseLegacyOption, habit=habit)
 
 
 if TYPE_CHECKING:
@@ -165,12 +165,7 @@ class _Version(argparse.Action):
 
 def conversion_parser(command: str = "") -> Parser:
     """Return the parser of a conversion, or of one of its halves, `extract` and `merge`."""
-    main = Parser(
-        f"nsys2prv {command}".strip(),
-        **DESCRIBED[command],
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    main = Parser(f"nsys2prv {command}".strip(), **DESCRIBED[command])
     metavar, told = PATHS[command]
     main.add_argument("paths", nargs="*", metavar=metavar, help=told)
     _add_information(main, command)
@@ -190,203 +185,171 @@ def conversion_parser(command: str = "") -> Parser:
 
 def _add_information(main: Parser, command: str) -> None:
     group = Group(main, "what to print", command)
-    group.add(
-        ALONE,
-        "--list",
-        action="store_true",
-        help="print what each report holds, and convert nothing",
-    )
-    group.add(
-        ALONE, "--kinds", action="store_true", help="print the kinds of events that -t accepts"
-    )
-    group.add(
-        WRITING,
+    group.flag("--list", "print what each report holds, and convert nothing")
+    group.flag("--kinds", "print the kinds of events that -t accepts")
+    group.flag(
         "--report",
-        action="store_true",
-        help="also analyse the job: print what `nsys2prv report` prints, and write OUTPUT.report.json and OUTPUT.report.html",
-    )
-    group.add(BOTH, "-q", "--quiet", action="store_true", help="print only warnings and errors")
-    group.add(
+        "also analyse the job: print what `nsys2prv report` prints, and write OUTPUT.report.json and OUTPUT.report.html",
         WRITING,
-        "-v",
-        "--verbose",
-        action="store_true",
-        help="also print notes that need no action, and the number of events of each kind",
+    )
+    group.flag("-q --quiet", "print only warnings and errors", BOTH)
+    group.flag(
+        "-v --verbose",
+        "also print notes that need no action, and the number of events of each kind",
+        WRITING,
     )
     group.add(
-        BOTH,
         "--version",
+        "print the version and the commit it was made from",
+        BOTH,
         action=_Version,
         nargs=0,
-        help="print the version and the commit it was made from",
     )
 
 
 def _add_events(main: Parser, command: str) -> None:
     group = Group(main, "which events to convert", command)
-    group.add(
-        READING,
-        "-t",
-        "--trace",
-        action="append",
-        default=[],
-        metavar="KINDS",
-        help="convert these kinds of events, separated by commas, as in kernels,nccl,nvtx; -KIND leaves one out; default: "
+    group.values(
+        "-t --trace",
+        "KINDS",
+        "convert these kinds of events, separated by commas, as in kernels,nccl,nvtx; -KIND leaves one out; default: "
         "all that --kinds lists, except those that have to be asked for",
-    )
-    group.add(
         READING,
+    )
+    group.values(
         "--min-duration",
-        action="append",
-        default=[],
-        metavar="[KIND=]NS",
-        type=_min_duration,
-        help="leave out ranges shorter than this, of one kind or of all, in nanoseconds or with a unit, as in osrt=10us; "
+        "[KIND=]NS",
+        "leave out ranges shorter than this, of one kind or of all, in nanoseconds or with a unit, as in osrt=10us; "
         "default: keep all; repeatable",
-    )
-    group.add(
         READING,
+        type=_min_duration,
+    )
+    group.value(
         "--callstack",
+        "N",
+        "write N functions of each CPU sample, innermost first (1 to 32; default: 1)",
+        READING,
         type=int,
         default=1,
-        metavar="N",
-        help="write N functions of each CPU sample, innermost first (1 to 32; default: 1)",
     )
     group.add(
-        READING,
         "--project-nvtx",
+        "also write NVTX push/pop ranges on the GPU streams, around the work launched in them (docs/nvtx.md)",
+        READING,
         action="append_const",
         dest="demanded",
         const="nvtx_on_gpu",
         default=[],
-        help="also write NVTX push/pop ranges on the GPU streams, around the work launched in them (docs/nvtx.md)",
     )
     group.add(
-        WRITING,
         "--states",
+        "write states of threads and streams (Running, Memory transfer, ...) as Extrae does; default: no states; POP's "
+        "BasicAnalysis reads a trace with states as one of Extrae",
+        WRITING,
         action=argparse.BooleanOptionalAction,
         default=False,
-        help="write states of threads and streams (Running, Memory transfer, ...) as Extrae does; default: no states; POP's "
-        "BasicAnalysis reads a trace with states as one of Extrae",
     )
 
 
 def _add_clocks(main: Parser, command: str) -> None:
     group = Group(main, "clocks of several hosts (docs/clocks.md)", command)
-    group.add(
-        WRITING,
+    group.value(
         "--align",
-        default="auto",
-        metavar="METHOD",
-        help="align the hosts' clocks by auto (default: NCCL and MPI), nccl, mpi, utc (recorded UTC), none (leave local "
+        "METHOD",
+        "align the hosts' clocks by auto (default: NCCL and MPI), nccl, mpi, utc (recorded UTC), none (leave local "
         "times), or by the clock file of an earlier trace",
-    )
-    group.add(
         WRITING,
+        default="auto",
+    )
+    group.flag(
         "--causal",
-        action="store_true",
-        help="after that, remove the remaining causality violations by shifting ranks; this changes durations",
+        "after that, remove the remaining causality violations by shifting ranks; this changes durations",
+        WRITING,
     )
 
 
 def _add_names(main: Parser, command: str) -> None:
     group = Group(main, "names of kernels and ranges", command)
     group.add(
-        WRITING,
         "--kernel-names",
+        "label kernels by their short names (default) or their full demangled names",
+        WRITING,
         choices=("short", "full"),
         default="short",
-        help="label kernels by their short names (default) or their full demangled names",
     )
-    group.add(
-        READING,
+    group.value(
         "--kernel-rules",
-        type=Path,
-        metavar="FILE",
-        help="classify kernels by the rules in this file first, then by the built-in ones (docs/kernel-classes.md)",
-    )
-    group.add(
+        "FILE",
+        "classify kernels by the rules in this file first, then by the built-in ones (docs/kernel-classes.md)",
         READING,
-        "--nvtx-rules",
-        metavar="FILE",
-        help="rename or drop NVTX ranges by the rules in this file first, then by the built-in ones; `none` leaves all names "
-        "as they are (docs/nvtx.md)",
-    )
-    group.add(
-        WRITING,
-        "--base-pcf",
-        action="append",
         type=Path,
-        default=[],
-        metavar="FILE",
-        help="give names the values that they have in the .pcf of an earlier trace; repeatable, earlier ones first",
+    )
+    group.value(
+        "--nvtx-rules",
+        "FILE",
+        "rename or drop NVTX ranges by the rules in this file first, then by the built-in ones; `none` leaves all names "
+        "as they are (docs/nvtx.md)",
+        READING,
+    )
+    group.values(
+        "--base-pcf",
+        "FILE",
+        "give names the values that they have in the .pcf of an earlier trace; repeatable, earlier ones first",
+        WRITING,
+        type=Path,
     )
 
 
 def _add_output(main: Parser, command: str) -> None:
     group = Group(main, "what to write", command)
+    group.flag("-z --compress", "write .prv.gz instead of .prv", WRITING)
     group.add(
-        WRITING, "-z", "--compress", action="store_true", help="write .prv.gz instead of .prv"
-    )
-    group.add(
-        WRITING,
         "--no-paths",
+        "write file names without folders: of the reports, and of files that the program accessed",
+        WRITING,
         action="store_true",
         dest="without_paths",
-        help="write file names without folders: of the reports, and of files that the program accessed",
     )
-    group.add(
-        WRITING,
+    group.flag(
         "--no-metadata",
-        action="store_true",
-        help="do not write OUTPUT.nsys2prv.json (inputs, options, account of all rows)",
+        "do not write OUTPUT.nsys2prv.json (inputs, options, account of all rows)",
+        WRITING,
     )
 
 
 def _add_running(main: Parser, command: str) -> None:
     group = Group(main, "how to run", command)
-    group.add(
-        BOTH,
-        "-j",
-        "--jobs",
-        type=int,
-        default=0,
-        metavar="N",
-        help="number of workers; default: one per CPU",
+    group.value(
+        "-j --jobs", "N", "number of workers; default: one per CPU", BOTH, type=int, default=0
     )
-    group.add(
-        BOTH,
+    group.value(
         "--tmp",
+        "DIR",
+        "folder for temporary files; default: the folder of the output",
+        BOTH,
         type=Path,
-        metavar="DIR",
-        help="folder for temporary files; default: the folder of the output",
     )
-    group.add(
-        ALONE,
-        "--keep-going",
-        action="store_true",
-        help="leave out reports that cannot be read, name them, and exit with status 1",
+    group.flag(
+        "--keep-going", "leave out reports that cannot be read, name them, and exit with status 1"
     )
-    group.add(
-        BOTH,
+    group.value(
         "--engine",
-        default="local",
-        metavar="NAME",
-        help="run the workers as local (default: threads up to 4 workers, else processes), threads, processes, dask (a "
+        "NAME",
+        "run the workers as local (default: threads up to 4 workers, else processes), threads, processes, dask (a "
         "cluster) or mpi (the ranks of this MPI job)",
-    )
-    group.add(
         BOTH,
+        default="local",
+    )
+    group.value(
         "--scheduler",
-        metavar="ADDRESS",
-        help="with --engine dask, use the cluster of this scheduler; default: start one",
-    )
-    group.add(
+        "ADDRESS",
+        "with --engine dask, use the cluster of this scheduler; default: start one",
         BOTH,
-        "-m",
-        "--multi-report",
-        action="store_true",
-        help="no effect, accepted for compatibility: several reports always make one trace",
+    )
+    group.flag(
+        "-m --multi-report",
+        "no effect, accepted for compatibility: several reports always make one trace",
+        BOTH,
     )
 
 

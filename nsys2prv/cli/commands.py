@@ -120,7 +120,6 @@ def copy_views(arguments: list[str]) -> int:
 
     cfgs = Parser(
         "nsys2prv cfgs",
-        allow_abbrev=False,
         description="List the Paraver views that come with nsys2prv, or write them to a folder.",
     )
     cfgs.add_argument(
@@ -177,7 +176,6 @@ def show_clocks(arguments: list[str]) -> int:
 
     clock = Parser(
         "nsys2prv clock",
-        allow_abbrev=False,
         description="Show how the hosts' clocks were aligned, from the clock file of a trace (docs/clocks.md).",
     )
     clock.add_argument(
@@ -223,7 +221,6 @@ def check_traces_given(arguments: list[str]) -> int:
 
     asked = Parser(
         "nsys2prv check",
-        allow_abbrev=False,
         description="Find what would crash, hang or mislead Paraver in any trace, whichever program wrote it (docs/checks.md).",
     )
     asked.add_argument(
@@ -262,8 +259,6 @@ def report_job(arguments: list[str]) -> int:
 
     options = Parser(
         "nsys2prv report",
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Show what holds a job back, then tables: efficiencies, overlap, late ranks, kernels, operations, idle time, "
         "metrics (docs/analysis.md).\n\n"
         "examples:\n  nsys2prv report rank*.sqlite\n  nsys2prv report run/ --html run.html\n"
@@ -281,8 +276,6 @@ def compare_jobs(arguments: list[str]) -> int:
 
     options = Parser(
         "nsys2prv diff",
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Compare two jobs: what got faster and what slower.\n\nexamples:\n  nsys2prv diff before/ after/\n"
         "  nsys2prv diff before.json after.json     (as `nsys2prv report --json` writes them)",
     )

@@ -14,79 +14,54 @@ from nsys2prv.conversion.cut.asked import CutOptions
 def add_cut(parser: Parser, command: str) -> None:
     """Add the group of arguments."""
     less = Group(parser, "a part of the job (docs/cutting.md)", command)
-    less.add(
-        WRITING,
+    less.value(
         "--time",
-        default="",
-        metavar="FROM:TO",
-        help="convert only this time of the trace, in seconds, with a unit (ns, us, ms, s) or in %%; one end may be left out, as in 10:",
-    )
-    less.add(
+        "FROM:TO",
+        "convert only this time of the trace, in seconds, with a unit (ns, us, ms, s) or in %%; one end may be left out, as in 10:",
         WRITING,
+        default="",
+    )
+    less.value(
         "--region",
-        default="",
-        metavar="NVTX[:N]",
-        help="convert only from the first begin to the last end of the NVTX ranges with this name (a glob pattern); NAME:N takes "
+        "NVTX[:N]",
+        "convert only from the first begin to the last end of the NVTX ranges with this name (a glob pattern); NAME:N takes "
         "the N-th on each thread, NAME:N-M the N-th to M-th, counted from 1",
-    )
-    less.add(
         WRITING,
-        "--keep-time",
-        action="store_true",
-        help="keep the times of the whole trace; default: the part begins at 0",
+        default="",
     )
-    less.add(
-        BOTH,
-        "--ranks",
-        action="append",
-        default=[],
-        metavar="LIST",
-        help="convert only these ranks, as in 0-7,64",
+    less.flag(
+        "--keep-time", "keep the times of the whole trace; default: the part begins at 0", WRITING
     )
-    less.add(
-        BOTH,
-        "--hosts",
-        action="append",
-        default=[],
-        metavar="LIST",
-        help="convert only reports of these hosts, as in node01,'gpu*'",
-    )
-    less.add(
-        WRITING,
+    less.values("--ranks", "LIST", "convert only these ranks, as in 0-7,64", BOTH)
+    less.values("--hosts", "LIST", "convert only reports of these hosts, as in node01,'gpu*'", BOTH)
+    less.values(
         "--devices",
-        action="append",
-        default=[],
-        metavar="LIST",
-        help="convert only these GPUs: their numbers, or the first 6 or more characters of their UUIDs",
-    )
-    less.add(
-        WRITING, "--no-args", action="store_true", help="write events without their attributes"
-    )
-    less.add(
+        "LIST",
+        "convert only these GPUs: their numbers, or the first 6 or more characters of their UUIDs",
         WRITING,
+    )
+    less.flag("--no-args", "write events without their attributes", WRITING)
+    less.values(
         "--args",
-        action="append",
-        default=[],
-        metavar="KIND=NAMES",
+        "KIND=NAMES",
+        "keep only these attributes of this kind, as in kernels=class,registers; default: all; repeatable",
+        WRITING,
         type=_fields,
-        help="keep only these attributes of this kind, as in kernels=class,registers; default: all; repeatable",
     )
-    less.add(WRITING, "--no-lines", action="store_true", help="write no communication lines")
-    less.add(
-        WRITING,
+    less.flag("--no-lines", "write no communication lines", WRITING)
+    less.values(
         "--sample",
-        action="append",
-        default=[],
-        metavar="KIND=N",
-        type=_rate,
-        help="keep at most N samples per second of each metric of this kind; default: all; repeatable",
-    )
-    less.add(
+        "KIND=N",
+        "keep at most N samples per second of each metric of this kind; default: all; repeatable",
         WRITING,
+        type=_rate,
+    )
+    less.value(
         "--max-size",
-        metavar="SIZE",
+        "SIZE",
+        "leave out less important events until the .prv (before compression) has at most this size, as in 500MB or 2GB",
+        WRITING,
         type=_size,
-        help="leave out less important events until the .prv (before compression) has at most this size, as in 500MB or 2GB",
     )
 
 

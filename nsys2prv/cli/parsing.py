@@ -57,7 +57,9 @@ class Parser(argparse.ArgumentParser):
     """A parser whose complaints are one line, say what may be meant, and are raised as UsageError."""
 
     def __init__(self, prog: str, **settings: Any) -> None:
-        super().__init__(prog, **settings)
+        if "\n" in settings["description"]:
+            settings["formatter_class"] = argparse.RawDescriptionHelpFormatter
+        super().__init__(prog, allow_abbrev=False, **settings)
         #: Options of other commands alone -> what to do instead.
         self.elsewhere = dict(ELSEWHERE.get(prog, {}))
 
@@ -124,21 +126,40 @@ READING, WRITING, BOTH, ALONE = ("", "extract"), ("", "merge"), ("", "extract", 
 
 
 class Group:
-    """A group of options in the help of a conversion or of one of its halves."""
+    """A group of options in the help of a command; without a title the options of no group. Of a
+    conversion and its halves an option is of the `commands` given; others know its default, and
+    refuse it where it is given.
+    """
 
-    def __init__(self, parser: Parser, title: str, command: str) -> None:
+    def __init__(self, parser: Parser, title: str = "", command: str = "") -> None:
         self._parser, self._command = parser, command
-        self._group = parser.add_argument_group(title)
+        self._group = parser.add_argument_group(title) if title else parser
 
-    def add(self, commands: tuple[str, ...], *names: str, **settings: Any) -> None:
-        """Add an option of these commands. Others know its default, and refuse it where it is
-        given.
-        """
+    def add(
+        self, names: str, text: str, commands: tuple[str, ...] = ALONE, **settings: Any
+    ) -> None:
+        """Add an option of these names, with blanks between. text: its help."""
         if self._command not in commands:
-            settings["help"] = argparse.SUPPRESS
             told = f"give it to nsys2prv {commands[-1] or 'itself'}"
-            self._parser.elsewhere |= dict.fromkeys(names, told)
-        self._group.add_argument(*names, **settings)
+            self._parser.elsewhere |= dict.fromkeys(names.split(), told)
+            text = argparse.SUPPRESS
+        self._group.add_argument(*names.split(), help=text, **settings)
+
+    def flag(self, names: str, text: str, commands: tuple[str, ...] = ALONE) -> None:
+        """Add an option without a value."""
+        self.add(names, text, commands, action="store_true")
+
+    def value(
+        self, names: str, value: str, text: str, commands: tuple[str, ...] = ALONE, **settings: Any
+    ) -> None:
+        """Add an option with a value, which the help calls `value`."""
+        self.add(names, text, commands, metavar=value, **settings)
+
+    def values(
+        self, names: str, value: str, text: str, commands: tuple[str, ...] = ALONE, **settings: Any
+    ) -> None:
+        """Add an option that may be given several times, each with a value."""
+        self.value(names, value, text, commands, action="append", default=[], **settings)
 
 
 def version_text(package: Path = Path(__file__).parents[1]) -> str:

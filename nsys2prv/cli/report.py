@@ -28,7 +28,7 @@ from nsys2prv.analysis.text import (
     lines_left,
 )
 from nsys2prv.cli.cut_arguments import join_kind_options, parse_kinds, split_list
-from nsys2prv.cli.parsing import check_pages
+from nsys2prv.cli.parsing import Group, Parser, check_pages
 from nsys2prv.conversion.cut.asked import CutOptions
 from nsys2prv.conversion.job import Job
 from nsys2prv.nsight.opening import is_report
@@ -40,108 +40,83 @@ FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
 SLOWER = 4
 
 
-def add_analysis_options(parser: argparse.ArgumentParser) -> None:
+def add_analysis_options(group: Group) -> None:
     """Add the options that both commands take."""
-    parser.add_argument(
+    group.add(
         "--useful",
+        "count as useful the kernels other than NCCL's (compute, default, as BSC's tools do) or all (all-kernels, as TALP does)",
         choices=("compute", "all-kernels"),
         default="compute",
-        help="count as useful the kernels other than NCCL's (compute, default, as BSC's tools do) or all (all-kernels, as TALP does)",
     )
-    parser.add_argument(
+    group.value(
         "--iterations",
+        "PATTERN",
+        'take each execution of these NVTX ranges as an iteration, as in "step*"; default: find iterations automatically',
         default="",
-        metavar="PATTERN",
-        help='take each execution of these NVTX ranges as an iteration, as in "step*"; default: find iterations automatically',
     )
     # As it was called before.
-    parser.add_argument("--region", dest="iterations", help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--bins",
-        type=int,
-        default=200,
-        metavar="N",
-        help="number of intervals in maps over time (default: 200)",
+    group.add("--region", argparse.SUPPRESS, dest="iterations")
+    group.value(
+        "--bins", "N", "number of intervals in maps over time (default: 200)", type=int, default=200
     )
-    parser.add_argument(
-        "--full",
-        action="store_true",
-        help="print all findings and tables; default: at most 60 lines",
-    )
-    parser.add_argument(
+    group.flag("--full", "print all findings and tables; default: at most 60 lines")
+    group.value(
         "--rows",
+        "N",
+        f"print at most N rows of each table (default: 5, or {MOST_ROWS} with --full)",
         type=int,
-        metavar="N",
-        help=f"print at most N rows of each table (default: 5, or {MOST_ROWS} with --full)",
     )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="also write everything to this file as JSON"
-    )
-    parser.add_argument(
+    group.value("--json", "FILE", "also write everything to this file as JSON", type=Path)
+    group.value(
         "--align",
+        "METHOD",
+        "align clocks as a conversion does: auto (default), nccl, mpi, utc, none or a clock file",
         default="auto",
-        metavar="METHOD",
-        help="align clocks as a conversion does: auto (default), nccl, mpi, utc, none or a clock file",
     )
-    parser.add_argument(
-        "--kernel-rules",
-        type=Path,
-        metavar="FILE",
-        help="classify kernels by the rules in this file first",
+    group.value(
+        "--kernel-rules", "FILE", "classify kernels by the rules in this file first", type=Path
     )
-    parser.add_argument(
-        "-j",
-        "--jobs",
-        type=int,
-        default=0,
-        metavar="N",
-        help="number of workers; default: one per CPU",
-    )
-    parser.add_argument(
-        "--tmp", type=Path, metavar="DIR", help="folder for temporary files; default: the system's"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="print no progress")
+    group.value("-j --jobs", "N", "number of workers; default: one per CPU", type=int, default=0)
+    group.value("--tmp", "DIR", "folder for temporary files; default: the system's", type=Path)
+    group.flag("-q --quiet", "print no progress")
 
 
-def run_report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, list[str]]:
+def run_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Run `report` and return its text and the warnings."""
+    group = Group(parser)
     parser.add_argument(
         "reports",
         nargs="+",
         metavar="REPORT",
         help="the reports of one job (files, folders, quoted patterns), or the JSON file of an earlier report",
     )
-    parser.add_argument(
+    group.values(
         "--only",
-        action="append",
-        default=[],
-        metavar="NAMES",
-        help="show only these analyses, separated by commas; default: all except critical_path",
+        "NAMES",
+        "show only these analyses, separated by commas; default: all except critical_path",
     )
-    parser.add_argument(
+    group.value(
         "--compare",
+        "RUN",
+        "also show how the job scales, with these further jobs: reports, folders, or JSON files of earlier reports",
         nargs="+",
         default=[],
-        metavar="RUN",
-        help="also show how the job scales, with these further jobs: reports, folders, or JSON files of earlier reports",
     )
-    parser.add_argument(
+    group.add(
         "--scaling",
+        "with --compare: strong (default, same problem size) or weak (size grows with the GPUs)",
         choices=("strong", "weak"),
         default="strong",
-        help="with --compare: strong (default, same problem size) or weak (size grows with the GPUs)",
     )
-    parser.add_argument(
+    group.value(
         "--html",
+        "FILE",
+        "also write everything to this file as a web page (needs matplotlib)",
         type=Path,
-        metavar="FILE",
-        help="also write everything to this file as a web page (needs matplotlib)",
     )
-    parser.add_argument(
-        "--title", default="", metavar="TEXT", help="title of the report; default: its files' names"
-    )
-    add_analysis_options(parser)
-    _add_cut(parser)
+    group.value("--title", "TEXT", "title of the report; default: its files' names", default="")
+    add_analysis_options(group)
+    _add_cut(Group(parser, "a part of the job (docs/cutting.md)"))
     options = _checked(parser.parse_args(join_kind_options(arguments)), ("json", "html"))
     if options.html:
         from nsys2prv.analysis.page.drawing import need_matplotlib
@@ -165,33 +140,27 @@ def run_report(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tup
     ]
 
 
-def _add_cut(parser: argparse.ArgumentParser) -> None:
+def _add_cut(less: Group) -> None:
     """Add the cut options of a conversion; --region is called --cut-region here."""
-    less = parser.add_argument_group("a part of the job (docs/cutting.md)")
-    less.add_argument(
-        "-t",
-        "--trace",
-        action="append",
-        default=[],
-        metavar="KINDS",
-        help="use only these kinds of events, as in kernels,nccl,nvtx; default: all",
+    less.values(
+        "-t --trace",
+        "KINDS",
+        "use only these kinds of events, as in kernels,nccl,nvtx; default: all",
     )
-    less.add_argument(
+    less.value(
         "--time",
+        "FROM:TO",
+        "use only this time of the job, in seconds, with a unit (ns, us, ms, s) or in %%",
         default="",
-        metavar="FROM:TO",
-        help="use only this time of the job, in seconds, with a unit (ns, us, ms, s) or in %%",
     )
-    less.add_argument(
+    less.value(
         "--cut-region",
+        "NVTX[:N]",
+        "use only the time of these NVTX ranges, as --region of a conversion does",
         default="",
-        metavar="NVTX[:N]",
-        help="use only the time of these NVTX ranges, as --region of a conversion does",
     )
     for name, what in (("ranks", "ranks"), ("hosts", "hosts"), ("devices", "GPUs")):
-        less.add_argument(
-            f"--{name}", action="append", default=[], metavar="LIST", help=f"use only these {what}"
-        )
+        less.values(f"--{name}", "LIST", f"use only these {what}")
 
 
 def _cut(options: argparse.Namespace) -> dict[str, object]:
@@ -270,25 +239,24 @@ def write_page(path: Path, described: Mapping[str, object], results: Mapping[str
     write_whole(path, page(described, results))
 
 
-def run_diff(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> tuple[str, int]:
+def run_diff(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
     """Run `diff` and return its text and the exit status."""
-    parser.add_argument(
+    group = Group(parser)
+    group.value(
         "--fail-above",
-        type=_percent,
-        metavar="SHARE",
-        help=f"exit with status {SLOWER} if an iteration of B (without iterations: job B) takes longer than that of A by more than "
+        "SHARE",
+        f"exit with status {SLOWER} if an iteration of B (without iterations: job B) takes longer than that of A by more than "
         "this, as in 5%%; default: never",
+        type=_percent,
     )
-    parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="also write all tables to this file as a web page"
-    )
+    group.value("--html", "FILE", "also write all tables to this file as a web page", type=Path)
     for name, which in (("A", "the first job"), ("B", "the second job")):
-        parser.add_argument(
+        group.value(
             name,
-            metavar=name,
-            help=f"{which}: a report, a folder, a quoted pattern, or the JSON file of an earlier report",
+            name,
+            f"{which}: a report, a folder, a quoted pattern, or the JSON file of an earlier report",
         )
-    add_analysis_options(parser)
+    add_analysis_options(group)
     options = parser.parse_args(arguments)
     options.runs = [options.A, options.B]
     _checked(options, ("json", "html"))

@@ -26,7 +26,7 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("option", "habit"), [(option, habit) for habit in LEGACY_OPTIONS for option in habit.options]
+    ("option", "habit"), [(option, habit) for habit in LEGACY_OPTIONS for option in habit.options.split()]
 )
 def test_options_of_bscs_tool_are_answered(
     option: str, habit: LegacyOption, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -70,7 +70,7 @@ def test_what_the_answers_name_is_there() -> None:
 
 def test_the_page_tells_all_of_them() -> None:
     page = (DOCS / "from-bsc.md").read_text()
-    assert all(f"`{option}" in page for habit in LEGACY_OPTIONS for option in habit.options)
+    assert all(f"`{option}" in page for habit in LEGACY_OPTIONS for option in habit.options.split())
     assert "docs/from-bsc.md" in (DOCS.parent / "README.md").read_text()
 
 
