@@ -26,7 +26,8 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("option", "habit"), [(option, habit) for habit in LEGACY_OPTIONS for option in habit.options.split()]
+    ("option", "habit"),
+    [(option, habit) for habit in LEGACY_OPTIONS for option in habit.options.split()],
 )
 def test_options_of_bscs_tool_are_answered(
     option: str, habit: LegacyOption, tmp_path: Path, capsys: pytest.CaptureFixture[str]
