@@ -17,8 +17,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Union, get_args, get_origin, get_type_hints
 
-from msgspec import Struct
-
 #: The first member, and its content.
 TYPE, CONTENT = "mimetype", b"application/x-nsys2prv-store"
 #: Bytes before the name of a ZIP archive's first member.
@@ -41,11 +39,7 @@ def is_archive(path: Path) -> bool:
             head = file.read(_HEAD + len(TYPE) + len(CONTENT))
     except OSError:
         return False
-    return (
-        head.startswith(b"PK\x03\x04")
-        and head[_HEAD:].startswith(TYPE.encode())
-        and CONTENT in head
-    )
+    return head.startswith(b"PK\x03\x04") and head[_HEAD:] == TYPE.encode() + CONTENT
 
 
 class ArchiveWriter:
@@ -61,12 +55,8 @@ class ArchiveWriter:
     def move_folder(self, folder: Path) -> None:
         """Add the files of a folder as members of its name, and remove it."""
         for path in sorted(folder.iterdir()):
-            with (
-                path.open("rb") as source,
-                self._zip.open(
-                    _member_of(f"{folder.name}/{path.name}"), "w", force_zip64=True
-                ) as target,
-            ):
+            member = _member_of(f"{folder.name}/{path.name}")
+            with path.open("rb") as source, self._zip.open(member, "w", force_zip64=True) as target:
                 shutil.copyfileobj(source, target, BLOCK)
         shutil.rmtree(folder)
 
@@ -143,10 +133,8 @@ def to_json(value: Any, kind: Any) -> Any:
         return [[to_json(name, key), to_json(found, item)] for name, found in value.items()]
     if origin in (list, tuple, frozenset):
         found = sorted(value) if origin is frozenset else value
-        return [
-            to_json(item, part)
-            for item, part in zip(found, _parts(origin, arguments, len(value)), strict=True)
-        ]
+        parts = _parts(origin, arguments, len(value))
+        return [to_json(item, part) for item, part in zip(found, parts, strict=True)]
     if hints := _hints(kind):
         return [to_json(getattr(value, name), part) for name, part in hints.items()]
     return value
@@ -163,9 +151,7 @@ def from_json(data: Any, kind: Any) -> Any:
         if len(_others(arguments)) == 1:
             return from_json(data, _other(arguments))
         name, found = data
-        return from_json(
-            found, {member.__name__: member for member in _others(arguments)}.get(name)
-        )
+        return from_json(found, {one.__name__: one for one in _others(arguments)}.get(name))
     if kind in _SCALARS:
         if type(data) is not kind:
             raise ValueError(f"{data!r} is no {kind.__name__}")
@@ -179,19 +165,13 @@ def from_json(data: Any, kind: Any) -> Any:
         made = Counter if origin is Counter else dict
         return made({from_json(name, key): from_json(found, item) for name, found in data})
     if origin in (list, tuple, frozenset):
-        return origin(
-            from_json(item, part)
-            for item, part in zip(data, _parts(origin, arguments, len(data)), strict=True)
-        )
+        parts = _parts(origin, arguments, len(data))
+        return origin(from_json(item, part) for item, part in zip(data, parts, strict=True))
     hints = _hints(kind)
     if not hints:
         raise TypeError(f"no way to read a {kind}")
-    return kind(
-        **{
-            name: from_json(item, part)
-            for item, (name, part) in zip(data, hints.items(), strict=True)
-        }
-    )
+    fields = zip(data, hints.items(), strict=True)
+    return kind(**{name: from_json(item, part) for item, (name, part) in fields})
 
 
 def _others(arguments: tuple) -> list:
@@ -208,21 +188,13 @@ def _pair(origin: Any, arguments: tuple) -> tuple:
 
 def _parts(origin: Any, arguments: tuple, count: int) -> list:
     """Return the types of the items."""
-    return (
-        list(arguments)
-        if origin is tuple and arguments[-1] is not Ellipsis
-        else [arguments[0]] * count
-    )
+    fixed = origin is tuple and arguments[-1] is not Ellipsis
+    return list(arguments) if fixed else [arguments[0]] * count
 
 
 @cache
 def _hints(kind: Any) -> dict[str, Any]:
     """Return the annotated types of what makes a Struct or a named tuple; empty for all others."""
-    if isinstance(kind, type) and issubclass(kind, Struct):
-        hints = get_type_hints(kind)
-        return {name: hints[name] for name in kind.__struct_fields__}
-    return (
-        get_type_hints(kind)
-        if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields")
-        else {}
-    )
+    names = getattr(kind, "__struct_fields__", getattr(kind, "_fields", ()))
+    hints = get_type_hints(kind) if names else {}
+    return {name: hints[name] for name in names}

@@ -233,12 +233,9 @@ def _identity(path: str | Path) -> tuple[int, int] | None:
 def check_folder(folder: Path) -> None:
     """Check that the folder can be written to. Raises one clear line otherwise."""
     if not folder.is_dir():
-        what = (
-            "is not a folder; give one"
-            if folder.exists()
-            else "no such folder; create it or give another one"
-        )
-        raise Nsys2prvError(f"{folder}: {what}")
+        if folder.exists():
+            raise Nsys2prvError(f"{folder}: is not a folder; give one")
+        raise Nsys2prvError(f"{folder}: no such folder; create it or give another one")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise Nsys2prvError(f"{folder}: no permission to write there; give another folder")
 
@@ -332,27 +329,20 @@ def user_error(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2pr
             return Nsys2prvError(
                 f"{folder}: is gone; it was removed, or its file system was, while {target.name} was made"
             )
-    mine = [
-        folder for folder in folders if any(name.startswith(str(folder / PREFIX)) for name in names)
-    ]
+    ours = {folder: str(folder / PREFIX) for folder in folders}
+    mine = [folder for folder in folders if any(name.startswith(ours[folder]) for name in names)]
     if _number(error) in FULL:
         full = mine or [folder for folder in folders if _free(folder) < 1 << 20] or folders
-        return Nsys2prvError(
-            f"{target}: not written: no space left in {full[0]}; free some, or give another folder with --tmp DIR"
-            if full[0] != target.parent
-            else f"{target}: not written: no space left in its folder; free some, or give another output"
-            + ("" if len(folders) > 1 else " or a folder for temporary files, --tmp DIR")
-        )
-    outside = [
-        name
-        for name in names
-        if not any(name.startswith(str(folder / PREFIX)) for folder in folders)
-    ]
+        if full[0] != target.parent:
+            what = f"{full[0]}; free some, or give another folder with --tmp DIR"
+        else:
+            what = "its folder; free some, or give another output"
+            what += "" if len(folders) > 1 else " or a folder for temporary files, --tmp DIR"
+        return Nsys2prvError(f"{target}: not written: no space left in {what}")
+    outside = [name for name in names if not name.startswith(tuple(ours.values()))]
     what = outside[-1] if outside else target
-    return Nsys2prvError(
-        f"{what}: {error.strerror or error}"
-        + (" (of a temporary file)" if mine and not outside else "")
-    )
+    of = " (of a temporary file)" if mine and not outside else ""
+    return Nsys2prvError(f"{what}: {error.strerror or error}{of}")
 
 
 def _number(error: OSError) -> int | None:

@@ -139,11 +139,8 @@ def run_timed(function: Callable[[T], R], task: T) -> TimedResult:
     thread where others work beside.
     """
     before = _until_first_task()
-    clock = (
-        time.process_time
-        if threading.current_thread() is threading.main_thread()
-        else time.thread_time
-    )
+    alone = threading.current_thread() is threading.main_thread()
+    clock = time.process_time if alone else time.thread_time
     begun = clock()
     value = function(task)
     return TimedResult(value, clock() - begun, _HERE, before)

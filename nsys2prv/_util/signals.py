@@ -104,8 +104,5 @@ def _repeat(number: int) -> None:
 
 
 def _told(number: int) -> str:
-    return (
-        "interrupted; nothing was written"
-        if number == signal.SIGINT
-        else f"ended by {signal.Signals(number).name}; nothing was written"
-    )
+    how = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+    return f"{how}; nothing was written"

@@ -31,9 +31,8 @@ def plural(count: int, what: str) -> str:
 
 def list_some(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:
     """Return the first names, and how many more there are."""
-    return separator.join(names[:most]) + (
-        f" and {len(names) - most:,} more" if len(names) > most else ""
-    )
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return separator.join(names[:most]) + more
 
 
 #: Names that are compared with one that is none of them.
@@ -42,12 +41,9 @@ MOST_COMPARED = 10_000
 
 def suggest_range(wanted: str, names: Sequence[str]) -> str:
     """Return what to do where no NVTX range has this name: the nearest one, or how to list them."""
-    near = get_close_matches(wanted.strip("*"), names[:MOST_COMPARED], 1)
-    return (
-        f"did you mean {near[0]}?"
-        if near
-        else "`nsys2prv report REPORT... --only operations` lists the names there are"
-    )
+    if near := get_close_matches(wanted.strip("*"), names[:MOST_COMPARED], 1):
+        return f"did you mean {near[0]}?"
+    return "`nsys2prv report REPORT... --only operations` lists the names there are"
 
 
 def size_text(size: float) -> str:

@@ -12,7 +12,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,9 +32,8 @@ def check_engine(engine: str, scheduler: str | None) -> None:
     otherwise.
     """
     if engine not in ENGINES:
-        raise UsageError(
-            f"--engine {engine}: there is no such engine; give one of {', '.join(ENGINES)}"
-        )
+        known = ", ".join(ENGINES)
+        raise UsageError(f"--engine {engine}: there is no such engine; give one of {known}")
     if scheduler and engine != "dask":
         raise UsageError(
             "--scheduler is for Dask only; give --engine dask too, or leave --scheduler out"
@@ -187,9 +186,6 @@ ENGINES: dict[str, tuple[Callable[..., AbstractContextManager[Pool]], tuple[str,
 }
 
 
-CGROUPS = Path("/sys/fs/cgroup")
-
-
 def available_cpus(memberships: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> int:
     """Return the number of CPUs in the process's affinity (as taskset and Slurm set it), or fewer
     if its control groups limit CPU time.
@@ -210,14 +206,12 @@ def _quotas(memberships: Path, root: Path) -> Iterator[int]:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        base = root if not controllers else root / "cpu"
         if controllers and "cpu" not in controllers.split(","):
             continue
+        base = root / "cpu" if controllers else root
         folder = base / path.lstrip("/")
         for group in (folder, *folder.parents):
-            if not group.is_relative_to(base):
-                break
-            quota, period = _limit(group)
+            quota, period = _limit(group) if group.is_relative_to(base) else (0, 0)
             if quota > 0 and period > 0:
                 yield quota // period
 
@@ -226,14 +220,10 @@ def _limit(group: Path) -> tuple[int, int]:
     """Return microseconds of processor time in each period, and the period; 0 where there is no
     limit.
     """
-    try:
+    with suppress(OSError, ValueError):
         quota, period = (group / "cpu.max").read_text().split()
         return (0 if quota == "max" else int(quota)), int(period)
-    except (OSError, ValueError):
-        pass
-    try:
-        return int((group / "cpu.cfs_quota_us").read_text()), int(
-            (group / "cpu.cfs_period_us").read_text()
-        )
-    except (OSError, ValueError):
-        return 0, 0
+    with suppress(OSError, ValueError):
+        quota, period = ((group / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return int(quota), int(period)
+    return 0, 0
