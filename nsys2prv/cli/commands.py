@@ -14,11 +14,13 @@ from pathlib import Path
 from nsys2prv._util import signals
 from nsys2prv._util.archive import is_archive
 from nsys2prv._util.errors import UsageError
-from nsys2prv._util.files import named_as_report
+from nsys2prv._util.files import check_not_read, named_as_report
 from nsys2prv._util.memory import importing
 from nsys2prv._util.text import one_line, printable
-from nsys2prv.cli.arguments import as_options
+from nsys2prv.cli.arguments import as_options, conversion_parser
+from nsys2prv.cli.cut_arguments import join_kind_options
 from nsys2prv.cli.parsing import (
+    Group,
     Parser,
     check_conversion,
     check_folder_of_views,
@@ -40,11 +42,9 @@ def run_conversion(options: argparse.Namespace) -> int:
         return _list(options.paths)
     if len(options.paths) < 2:
         version = "; --version tells the version" if options.verbose and not options.paths else ""
-        example = (
-            f", as in `nsys2prv {options.paths[0]} out.prv`"
-            if options.paths and not is_trace(options.paths[0])
-            else ""
-        )
+        example = ""
+        if options.paths and not is_trace(options.paths[0]):
+            example = f", as in `nsys2prv {options.paths[0]} out.prv`"
         raise UsageError(
             f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT{example}; `nsys2prv help` lists the options{version}"
         )
@@ -102,16 +102,12 @@ def _kinds() -> int:
     from nsys2prv.events import all_kinds
 
     for kind in all_kinds():
-        including = (*kind.groups, *kind.selection.implied_by)
-        print(
-            f"{kind.name:<22} {kind.title}"
-            + (f" (included in {', '.join(dict.fromkeys(including))})" if including else "")
-            + (
-                f" (not by default: name it, or use {kind.selection.opt_in})"
-                if kind.selection.opt_in
-                else ""
-            )
-        )
+        line = f"{kind.name:<22} {kind.title}"
+        if including := (*kind.groups, *kind.selection.implied_by):
+            line += f" (included in {', '.join(dict.fromkeys(including))})"
+        if kind.selection.opt_in:
+            line += f" (not by default: name it, or use {kind.selection.opt_in})"
+        print(line)
     return 0
 
 
@@ -129,17 +125,16 @@ def copy_views(arguments: list[str]) -> int:
         metavar="DIR",
         help="folder to write all views to, with workspaces for Paraver's menu Hints; default: list them",
     )
-    cfgs.add_argument(
+    group = Group(cfgs)
+    group.value(
         "--for",
+        "TRACE",
+        "list the views to begin with for this trace (.prv or .prv.gz); with DIR, write the views adapted to it: "
+        "tables without empty rows, windows as high as their rows need, views of all NVTX domains that open faster",
         dest="trace",
         type=Path,
-        metavar="TRACE",
-        help="list the views to begin with for this trace (.prv or .prv.gz); with DIR, write the views adapted to it: "
-        "tables without empty rows, windows as high as their rows need, views of all NVTX domains that open faster",
     )
-    cfgs.add_argument(
-        "--all", action="store_true", help="list every view; default: the most important ones"
-    )
+    group.flag("--all", "list every view; default: the most important ones")
     options = cfgs.parse_args(arguments)
     if options.all and options.folder:
         raise UsageError("use --all without DIR: it is for listing, and DIR always gets all views")
@@ -148,11 +143,8 @@ def copy_views(arguments: list[str]) -> int:
     if options.trace:
         check_traces("cfgs --for", [str(options.trace)])
     if options.trace and not options.folder:
-        print(
-            "\n".join(
-                views.format_views(options.trace, views.views_for_trace(options.trace), options.all)
-            )
-        )
+        found = views.views_for_trace(options.trace)
+        print("\n".join(views.format_views(options.trace, found, options.all)))
     elif options.folder:
         copied, workspaces = views.copy_to(options.folder, options.trace)
         print(f"{len(copied)} views written to {options.folder}")
@@ -166,7 +158,6 @@ def copy_views(arguments: list[str]) -> int:
 
 
 def show_clocks(arguments: list[str]) -> int:
-    from nsys2prv._util.files import check_not_read, named_as_report
     from nsys2prv.conversion.clock_text import (
         describe_causal_moves,
         describe_hosts,
@@ -181,11 +172,11 @@ def show_clocks(arguments: list[str]) -> int:
     clock.add_argument(
         "file", type=Path, metavar="FILE.clock.yaml", help="the clock file beside a trace"
     )
-    clock.add_argument(
+    Group(clock).value(
         "--plot",
+        "FILE.png",
+        "also draw the clocks before and after the alignment to this file (needs matplotlib)",
         type=Path,
-        metavar="FILE.png",
-        help="also draw the clocks before and after the alignment to this file (needs matplotlib)",
     )
     options = clock.parse_args(arguments)
     if is_trace(str(options.file)):
@@ -203,13 +194,8 @@ def show_clocks(arguments: list[str]) -> int:
     if options.plot:
         check_not_read([options.plot], [options.file])
     record = load_clock_file(options.file)
-    print(
-        printable(
-            "\n".join(
-                [*describe_hosts(record), *describe_causal_moves(record.causal), *record.warnings]
-            )
-        )
-    )
+    lines = *describe_hosts(record), *describe_causal_moves(record.causal), *record.warnings
+    print(printable("\n".join(lines)))
     if options.plot:
         plot_clocks(record, options.plot)
         print(options.plot)
@@ -229,12 +215,8 @@ def check_traces_given(arguments: list[str]) -> int:
         metavar="TRACE",
         help="a .prv or .prv.gz, with its .pcf and .row beside it",
     )
-    asked.add_argument("--strict", action="store_true", help="exit with status 1 on warnings, too")
-    asked.add_argument(
-        "--json",
-        action="store_true",
-        help="print a JSON list with an object for each trace; default: text",
-    )
+    Group(asked).flag("--strict", "exit with status 1 on warnings, too")
+    Group(asked).flag("--json", "print a JSON list with an object for each trace; default: text")
     options = asked.parse_args(arguments)
     check_traces("check", options.traces)
     results = []
@@ -286,21 +268,17 @@ def compare_jobs(arguments: list[str]) -> int:
 
 
 def _check_reports(options: Parser, arguments: list[str]) -> None:
-    check_reports(
-        options.prog.partition(" ")[2], [one for one in arguments if not one.startswith("-")]
-    )
+    given = [one for one in arguments if not one.startswith("-")]
+    check_reports(options.prog.partition(" ")[2], given)
 
 
-def _half_options(command: str, arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options of one half of a conversion."""
-    from nsys2prv.cli.arguments import conversion_parser
-    from nsys2prv.cli.cut_arguments import join_kind_options
-
+def parse_conversion(command: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a conversion, or of one of its halves."""
     return conversion_parser(command).parse_intermixed_args(join_kind_options(list(arguments)))
 
 
 def extract_reports(arguments: Sequence[str]) -> int:
-    given = _half_options("extract", arguments)
+    given = parse_conversion("extract", arguments)
     if not given.paths:
         raise UsageError(
             "give at least one report: nsys2prv extract REPORT... -o STORE (more with --help)"
@@ -323,7 +301,7 @@ def extract_reports(arguments: Sequence[str]) -> int:
 
 
 def merge_stores(arguments: Sequence[str]) -> int:
-    given = _half_options("merge", arguments)
+    given = parse_conversion("merge", arguments)
     if len(given.paths) < 2:
         raise UsageError(
             "give at least one store and the trace to write: nsys2prv merge STORE... OUTPUT (more with --help)"

@@ -53,9 +53,9 @@ def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
     first = f"{plural(len(held), 'report')}{f'; {MARK} marks what differs between them' if marked else ''}:"
     text = "\n".join([first, *reports, "", *kinds, *_untranslated(held)])
     infos = [one.info for one in held]
-    return text, [*job_checks.missing_ranks(infos), *job_checks.job_warnings(infos)] if len(
-        infos
-    ) > 1 else []
+    if len(infos) < 2:
+        return text, []
+    return text, [*job_checks.missing_ranks(infos), *job_checks.job_warnings(infos)]
 
 
 def _looked_at(path: Path) -> _ReportContents:
@@ -102,17 +102,11 @@ def _reports(held: Sequence[_ReportContents]) -> list[str]:
 
 def _table(columns: dict[str, list[str]]) -> list[str]:
     """Return the lines of a table with these cells by the titles of its columns."""
-    widths = {title: max(map(len, [title, *cells])) for title, cells in columns.items()}
-    rows = [list(columns), *(list(row) for row in zip(*columns.values(), strict=True))]
-    return [
-        (
-            "  "
-            + "  ".join(
-                f"{cell:<{width}}" for cell, width in zip(row, widths.values(), strict=True)
-            )
-        ).rstrip()
-        for row in rows
+    padded = [
+        [f"{cell:<{max(map(len, [title, *cells]))}}" for cell in (title, *cells)]
+        for title, cells in columns.items()
     ]
+    return ["  ".join(["", *row]).rstrip() for row in zip(*padded, strict=True)]
 
 
 def _differing_reports(held: Sequence[_ReportContents]) -> list[str]:
@@ -148,21 +142,15 @@ def _differing_reports(held: Sequence[_ReportContents]) -> list[str]:
     if not odd:
         return [*lines, "  no report differs from the others"]
     shown = odd[:MOST_LINES]
-    lines += [
-        f"{len(odd):,} differ from most, in what is listed:",
-        *_table(
-            {
-                "report": [infos[place].name for place in shown],
-                "rank": [_rank(infos[place]) for place in shown],
-                "host": [infos[place].host or "unknown" for place in shown],
-            }
-            | {
-                title: [cells[place] for place in shown]
-                for title, cells in differing.items()
-                if any(cells[place] for place in shown)
-            }
-        ),
-    ]
+    table = {
+        "report": [infos[place].name for place in shown],
+        "rank": [_rank(infos[place]) for place in shown],
+        "host": [infos[place].host or "unknown" for place in shown],
+    }
+    for title, cells in differing.items():
+        if any(chosen := [cells[place] for place in shown]):
+            table[title] = chosen
+    lines += [f"{len(odd):,} differ from most, in what is listed:", *_table(table)]
     return lines if len(shown) == len(odd) else [*lines, f"  and {len(odd) - len(shown):,} more"]
 
 
@@ -185,31 +173,23 @@ def _kinds(held: Sequence[_ReportContents]) -> list[str]:
     found = []
     for kind in all_kinds():
         read = [one.kinds.get(kind.name, (0, ())) for one in held]
-        tables = dict.fromkeys(table for _, names in read for table in names)
-        if tables:
-            found.append(
-                (kind.name, f"{kind.title} ({', '.join(tables)})", [rows for rows, _ in read])
-            )
+        if tables := dict.fromkeys(table for _, names in read for table in names):
+            title = f"{kind.title} ({', '.join(tables)})"
+            found.append((kind.name, title, [rows for rows, _ in read]))
     if not found:
         return ["translated: nothing"]
-    lines = (
-        [("kind (for -t)", "rows", "in each report", "what it is")]
-        if len(held) > 1
-        else [("kind (for -t)", "rows", "", "what it is")]
-    )
-    names = [one.info.name for one in held]
+    several, names = len(held) > 1, [one.info.name for one in held]
+    lines = [("kind (for -t)", "rows", "in each report" if several else "", "what it is")]
     lines += [
-        (name, f"{sum(rows):,}", _each(rows, names) if len(held) > 1 else "", title)
+        (name, f"{sum(rows):,}", _each(rows, names) if several else "", title)
         for name, title, rows in found
     ]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
-    return [
-        "translated:",
-        *(
-            f"  {name:<{widths[0]}}  {rows:>{widths[1]}}  {f'{each:<{widths[2]}}  ' if widths[2] else ''}{title}".rstrip()
-            for name, rows, each, title in lines
-        ),
-    ]
+    shown = ["translated:"]
+    for name, rows, each, title in lines:
+        of_each = f"{each:<{widths[2]}}  " if several else ""
+        shown.append(f"  {name:<{widths[0]}}  {rows:>{widths[1]}}  {of_each}{title}".rstrip())
+    return shown
 
 
 def _each(rows: Sequence[int], names: Sequence[str]) -> str:
@@ -246,16 +226,8 @@ def _untranslated(held: Sequence[_ReportContents]) -> list[str]:
         enums = [table for table in found[why] if table.startswith("ENUM_")]
         named = [f"{table} ({counts[table]:,})" for table in found[why] if table not in enums]
         named += [f"{len(enums)} tables ENUM_..."] if enums else []
-        lines += [
-            f"  {why}:",
-            *textwrap.wrap(
-                ", ".join(named),
-                WIDTH,
-                initial_indent=" " * 4,
-                subsequent_indent=" " * 4,
-                break_long_words=False,
-            ),
-        ]
+        wrapped = textwrap.wrap(", ".join(named), WIDTH - 4, break_long_words=False)
+        lines += [f"  {why}:", *(f"    {line}" for line in wrapped)]
     return ["", "not translated, with their rows:", *lines] if lines else []
 
 
@@ -282,10 +254,8 @@ def _processes(info: ReportInfo) -> str:
 
 def _gpus(info: ReportInfo) -> str:
     names = Counter(gpu.name or "GPU" for gpu in info.gpus.values())
-    return (
-        ", ".join(f"{count} x {name}" if count > 1 else name for name, count in names.items())
-        or "none named"
-    )
+    told = (f"{count} x {name}" if count > 1 else name for name, count in names.items())
+    return ", ".join(told) or "none named"
 
 
 def _of_how_many(info: ReportInfo) -> str:
@@ -295,8 +265,7 @@ def _of_how_many(info: ReportInfo) -> str:
 
 def _rank(info: ReportInfo) -> str:
     if info.ranks:
-        return (
-            f"{list_some(list(map(str, sorted(info.ranks.values()))), 4)} (MPI){_of_how_many(info)}"
-        )
+        ranks = list_some(list(map(str, sorted(info.ranks.values()))), 4)
+        return f"{ranks} (MPI){_of_how_many(info)}"
     name, rank = next(iter(info.launcher_ranks.items()), ("", "unknown"))
     return f"{rank} ({name}){_of_how_many(info)}" if name else rank

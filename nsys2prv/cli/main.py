@@ -17,12 +17,12 @@ from nsys2prv.cli.commands import (
     copy_views,
     extract_reports,
     merge_stores,
+    parse_conversion,
     print_message,
     report_job,
     run_conversion,
     show_clocks,
 )
-from nsys2prv.cli.cut_arguments import join_kind_options
 from nsys2prv.cli.parsing import WORDS, check_command
 
 
@@ -76,8 +76,7 @@ def _status(arguments: Sequence[str] | None) -> int:
 
 
 def _convert(given: list[str]) -> int:
-    options = conversion_parser()
-    return run_conversion(options.parse_intermixed_args(join_kind_options(given)))
+    return run_conversion(parse_conversion("", given))
 
 
 def _help(arguments: list[str]) -> int:
