@@ -24,15 +24,8 @@ BESIDE_IT = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
 #: declared with these even where a trace has no kernels.
 NAMES_OF_VIEWS = ("cuda_kernel", "tensor_cores")
 COMPUTED_FROM = ON_GPU | {
-    "cuda_api",
-    "memory_operation",
-    "nccl_kernel",
-    "mpi_point_to_point",
-    "mpi_collective",
-    "mpi_other",
-    "mpi_one_sided",
-    "mpi_io",
-    "device_state",
+    *("cuda_api", "memory_operation", "nccl_kernel", "device_state", "mpi_point_to_point"),
+    *("mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io"),
 }
 
 
@@ -65,21 +58,13 @@ def codes_of(layouts: Iterable[str], domains: Mapping[str, int]) -> set[int]:
     """Return the event types that all records of these layouts have; `domains`: the numbers of the
     NVTX domains of the trace.
     """
-    codes = [
-        field.code
-        for layout in layouts
-        for field in catalogue().layouts[layout].fields
-        if not field.optional
-    ]
-    return {
-        number
-        for code in codes
-        for number in (
-            [code.of(*domain) for domain in domains.items()]
-            if isinstance(code, DomainCode)
-            else [code]
-        )
-    }
+    codes: set[int] = set()
+    for field in (field for layout in layouts for field in catalogue().layouts[layout].fields):
+        if isinstance(field.code, DomainCode) and not field.optional:
+            codes.update(field.code.of(*domain) for domain in domains.items())
+        elif not field.optional:
+            codes.add(field.code)
+    return codes
 
 
 def _with_unique_labels(types: list[EventType]) -> list[EventType]:

@@ -79,12 +79,9 @@ def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
     paths.
     """
     by_name = sorted(infos, key=lambda info: natural_key(str(info.given)))
-    mpi = [min(info.ranks.values(), default=None) for info in by_name]
-    ranks = (
-        mpi
-        if None not in mpi and len(set(mpi)) == len(mpi)
-        else distinct_launcher_ranks([info.launcher_ranks for info in by_name])
-    )
+    ranks = [min(info.ranks.values(), default=None) for info in by_name]
+    if None in ranks or len(set(ranks)) < len(ranks):
+        ranks = distinct_launcher_ranks([info.launcher_ranks for info in by_name])
     if ranks is None:
         return by_name
     return [info for _, info in sorted(zip(ranks, by_name, strict=True), key=lambda pair: pair[0])]
@@ -105,14 +102,7 @@ def build_object_model(
             continue
         pid = key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
         by_process[report, pid].append(key)
-    devices.sort(
-        key=lambda found: (
-            found[0],
-            DEVICE_KINDS.index(found[1].kind),
-            natural_key(found[1].name),
-            found[1].number,
-        )
-    )
+    devices.sort(key=lambda found: (found[0], *_device_order(found[1], 0)))
     peopled = {machines[report] for report, _ in by_process}
     apart = {machines[report] for report, pid in by_process if pid == NO_PROCESS}
     for report, key in devices:
@@ -205,31 +195,31 @@ def _place_devices(
     for report, key in devices:
         machine = machines[report]
         gpu = gpus.identity(report, key._replace(kind=GPU)) if key.kind in OF_GPU else None
-        identity = (
-            (key.kind, *gpu) if gpu is not None else (None if key.kind == SWITCH else machine, *key)
-        )
+        if gpu is not None:
+            identity = (key.kind, *gpu)
+        else:
+            identity = (None if key.kind == SWITCH else machine, *key)
         if identity not in known:
-            number = (
-                0
-                if gpu is None
-                else users[gpu][1]
-                if gpu in users
-                else gpus.number_of(report, key.number)
-            )
+            user, number = users.get(gpu, (first_on[machine], None))
+            if number is None:
+                number = 0 if gpu is None else gpus.number_of(report, key.number)
             if key.kind == GPU:
-                owner = users[gpu][0] if gpu in users else first_on[machine]
+                owner = user
             else:
                 owner = next(iter(apart_on.values())) if key.kind == SWITCH else apart_on[machine]
-            known[identity] = _Device(
-                OF_GPU[key.kind].format(number) if gpu is not None else key.name, []
-            )
-            order = (DEVICE_KINDS.index(key.kind), number, natural_key(key.name), key.number)
-            placed[owner.report, owner.pid].append((order, known[identity]))
+            name = key.name if gpu is None else OF_GPU[key.kind].format(number)
+            known[identity] = _Device(name, [])
+            placed[owner.report, owner.pid].append((_device_order(key, number), known[identity]))
         known[identity].found.append((report, key))
     return {
         owner: [device for _, device in sorted(found, key=lambda item: item[0])]
         for owner, found in placed.items()
     }
+
+
+def _device_order(key: DeviceKey, number: int) -> tuple:
+    """Return the place of a device in its task; `number`: that of its GPU on the machine."""
+    return DEVICE_KINDS.index(key.kind), number, natural_key(key.name), key.number
 
 
 def _order_processes(
@@ -331,11 +321,8 @@ class GpuNumbers:
     def number_of(self, report: int, number: int) -> int:
         """Return the number on its machine of the GPU that the report gives this number."""
         gpu = self._infos[report].gpus.get(number)
-        return (
-            self._numbers[self._machines[report]][gpu.key]
-            if gpu is not None and gpu.key
-            else number
-        )
+        known = gpu is not None and gpu.key
+        return self._numbers[self._machines[report]][gpu.key] if known else number
 
     @property
     def used(self) -> int:

@@ -47,12 +47,12 @@ def to_ascii(text: str) -> str:
     :func:`from_ascii` gives the text back: a backslash that would read as such an escape is written
     as one.
     """
-    return _NOT_ASCII.sub(
-        lambda found: (
-            f"\\u{ord(found[0]):04x}" if ord(found[0]) < 0x10000 else f"\\U{ord(found[0]):08x}"
-        ),
-        text,
-    )
+    return _NOT_ASCII.sub(_escape, text)
+
+
+def _escape(found: re.Match[str]) -> str:
+    number = ord(found[0])
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def from_ascii(text: str) -> str:

@@ -66,14 +66,9 @@ class ObjectTree(Struct, frozen=True, dict=True):
 
     def row_file(self) -> str:
         """Return the text of the .row file."""
-        cpus: list[list[str]] = [[] for _ in self.nodes]
-        for task in self.tasks:
-            cpus[task.node] += [
-                f"{len(cpus[task.node]) + place}.{self.nodes[task.node]}"
-                for place in range(1, len(task.threads) + 1)
-            ]
+        nodes = zip(self.nodes, self.cpus_per_node, strict=True)
         levels = {
-            "CPU": [name for node in cpus for name in node],
+            "CPU": [f"{cpu}.{name}" for name, count in nodes for cpu in range(1, count + 1)],
             "NODE": list(self.nodes),
             "APPL": ["Application"],
             "TASK": [task.name for task in self.tasks],
