@@ -74,9 +74,11 @@ class CudaRows:
     def _each(self, which: Ints, value: Callable[[Op], Any], dtype: Any = np.int64) -> NDArray[Any]:
         return np.array([value(self.program.ops[index]) for index in which], dtype=dtype)
 
-    def _placed(self, which: Ints) -> dict[str, Column]:
+    def _placed(self, which: Ints, first: Ints | int = 0) -> dict[str, Column]:
+        """Where operations run, and the ids of their calls if the runs' first is given."""
         rank = self.report.rank
-        return {**rank.columns, "streamId": self._each(which, lambda op: rank.stream(op.stream))}
+        placed = {**rank.columns, "streamId": self._each(which, lambda op: rank.stream(op.stream))}
+        return {**placed, "correlationId": first + self.correlations[which]}
 
     def _kernel_columns(self) -> dict[str, Column]:
         string = self.report.export.string
@@ -182,11 +184,7 @@ class CudaRows:
 
     def _write_memory(self, kind: Kind, which: Ints, first: Ints, begin: Ints, end: Ints) -> None:
         sizes = self._each(which, lambda op: op.bytes)
-        columns = {
-            **self._placed(which),
-            "correlationId": first + self.correlations[which],
-            "bytes": sizes,
-        }
+        columns = self._placed(which, first) | {"bytes": sizes}
         if kind is Kind.SET:
             labels = ["Memset"] * len(which)
             columns |= {"value": 0, "memKind": 2}
@@ -211,47 +209,28 @@ class CudaRows:
         """CUDA events, and SYNCHRONIZATION rows: the middle of the API call (its deviceId is 0 in
         real exports, whatever the device).
         """
-        report, rank = self.report, self.report.rank
+        report = self.report
         recorded = report.event_sync + self.program.events * np.arange(len(first))[:, None]
         if len(which := np.array(self.program.all_of(Kind.RECORD), dtype=np.int64)):
             events = self._each(which, lambda op: op.event)
-            report.insert(
-                "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
-                ["CUDA event"] * len(events),
-                {
-                    "timestamp": 0,
-                    **self._placed(which),
-                    "correlationId": first + self.correlations[which],
-                    "eventId": events + FIRST_EVENT,
-                    "eventSyncId": recorded + events,
-                },
-                local(block.host_begin, which),
-                None,
-            )
+            columns = self._placed(which, first) | {"timestamp": 0}
+            columns |= {"eventId": events + FIRST_EVENT, "eventSyncId": recorded + events}
+            labels, begin = ["CUDA event"] * len(events), local(block.host_begin, which)
+            report.insert("CUPTI_ACTIVITY_KIND_CUDA_EVENT", labels, columns, begin, None)
         if len(which := np.array(self.program.all_of(*SYNC_TYPES), dtype=np.int64)):
             events = self._each(which, lambda op: op.event)
             types = self._each(which, lambda op: SYNC_TYPES[op.kind])
             begin, end = local(block.host_begin, which), local(block.host_end, which)
             inset = (end - begin) // 8
-            report.insert(
-                "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
-                [enum_label("ENUM_CUPTI_SYNC_TYPE", one) for one in types.tolist()],
-                {
-                    "deviceId": 0,
-                    "contextId": rank.context,
-                    "globalPid": rank.global_pid,
-                    "correlationId": first + self.correlations[which],
-                    "streamId": self._each(
-                        which,
-                        lambda op: rank.stream(op.stream) if op.kind in ON_STREAM else NO_ID,
-                    ),
-                    "syncType": types,
-                    "eventId": np.where(events < 0, NO_ID, events + FIRST_EVENT),
-                    "eventSyncId": np.where(events < 0, 0, recorded + events),
-                },
-                begin + inset,
-                end - inset,
-            )
+            columns = self._placed(which, first) | {"deviceId": 0, "syncType": types}
+            del columns["greenContextId"]
+            waits = self._each(which, lambda op: op.kind in ON_STREAM, np.bool_)
+            columns["streamId"] = np.where(waits, columns["streamId"], NO_ID)
+            columns["eventId"] = np.where(events < 0, NO_ID, events + FIRST_EVENT)
+            columns["eventSyncId"] = np.where(events < 0, 0, recorded + events)
+            labels = [enum_label("ENUM_CUPTI_SYNC_TYPE", one) for one in types.tolist()]
+            table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+            report.insert(table, labels, columns, begin + inset, end - inset)
 
     def _write_graphs(
         self, first: Ints, block: Block, local: Callable[[Floats, Ints], Ints]
@@ -265,12 +244,7 @@ class CudaRows:
         self.report.insert(
             "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
             [f"graph {one}" for one in ids.tolist()],
-            {
-                **self._placed(heads),
-                "correlationId": first + self.correlations[heads],
-                "graphId": ids,
-                "graphExecId": ids + 1,
-            },
+            {**self._placed(heads, first), "graphId": ids, "graphExecId": ids + 1},
             local(block.gpu_begin, heads),
             local(block.gpu_end, tails),
         )
@@ -290,26 +264,16 @@ def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Re
     nodes: list[tuple[int, int, int, int, int | None]] = []
     for index in (index for index, op in enumerate(ops) if op.api == GRAPH_INSTANTIATE):
         begin = max(one for one in range(index) if ops[one].api == GRAPH_BEGIN)
-        graph = ops[index].launches
-        count = index - begin - 2
-        captured = ends[index - 1]
-        made = begins[index]
-        done = ends[index]
-        created = begins[begin] + 200
-        graphs.append(
-            (created, created + 90, GRAPH, main, string("Graph Creation"), graph_id(graph), None)
+        graph, number, count = ops[index].launches, graph_id(ops[index].launches), index - begin - 2
+        created, captured, made, done = (
+            begins[begin] + 200,
+            ends[index - 1],
+            begins[index],
+            ends[index],
         )
-        graphs.append(
-            (
-                made + 300,
-                done - 300,
-                EXECUTABLE,
-                main,
-                string("Graph Exec Creation"),
-                graph_id(graph),
-                graph_id(graph) + 1,
-            )
-        )
+        names = string("Graph Creation"), string("Graph Exec Creation")
+        graphs.append((created, created + 90, GRAPH, main, names[0], number, None))
+        graphs.append((made + 300, done - 300, EXECUTABLE, main, names[1], number, number + 1))
         step = max(1, (done - made) // (2 * count + 2))
         for node in range(count):
             original = node_id(graph, node, original=True)
@@ -317,23 +281,14 @@ def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Re
             nodes.append((made + step * (node + 1), NODE, main, node_id(graph, node), original))
     if not graphs:
         return
-    report.add(
-        "CUDA_GRAPH_EVENTS", "start end eventClass globalTid nameId graphId graphExecId", graphs
-    )
-    report.count(
-        "CUDA_GRAPH_EVENTS", ["all"] * len(graphs), np.array([[row[1] - row[0] for row in graphs]])
-    )
+    names = "start end eventClass globalTid nameId graphId graphExecId"
+    report.add("CUDA_GRAPH_EVENTS", names, graphs)
+    lengths = np.array([[row[1] - row[0] for row in graphs]])
+    report.count("CUDA_GRAPH_EVENTS", ["all"] * len(graphs), lengths)
     if report.options.graph_level(rank.rank) == "node":
-        nodes.sort()
         name = string("Graph Node Creation")
-        report.add(
-            "CUDA_GRAPH_NODE_EVENTS",
-            "start end eventClass globalTid nameId graphNodeId originalGraphNodeId",
-            [
-                (start, start, kind, tid, name, node, original)
-                for start, kind, tid, node, original in nodes
-            ],
-        )
-        report.count(
-            "CUDA_GRAPH_NODE_EVENTS", ["all"] * len(nodes), np.zeros((1, len(nodes)), np.int64)
-        )
+        rows = [(start, start, kind, tid, name, *ids) for start, kind, tid, *ids in sorted(nodes)]
+        names = "start end eventClass globalTid nameId graphNodeId originalGraphNodeId"
+        report.add("CUDA_GRAPH_NODE_EVENTS", names, rows)
+        lengths = np.zeros((1, len(nodes)), np.int64)
+        report.count("CUDA_GRAPH_NODE_EVENTS", ["all"] * len(nodes), lengths)

@@ -197,9 +197,9 @@ class Report:
         at all.
         """
         lost = self.lost.get(part)
-        return (
-            None if lost is None or not len(operations) else lost[:, operations] & (operations >= 0)
-        )
+        if lost is None or not len(operations):
+            return None
+        return lost[:, operations] & (operations >= 0)
 
     def kept(self, begin: Ints, end: Ints, lost: Bools | None = None) -> Bools | None:
         """Which rows the report has; None for all."""
@@ -219,43 +219,29 @@ class Report:
         """Tally rows with the axes (run, label); only those ``kept``. ``sizes`` are bytes per
         label.
         """
-        counts = (
-            np.full(durations.shape[1], durations.shape[0]) if kept is None else kept.sum(axis=0)
-        )
-        totals = (durations if kept is None else durations * kept).sum(axis=0).tolist()
+        every = np.ones(durations.shape, np.int64)
+        counts = (every if kept is None else kept).sum(axis=0)
+        totals = (durations * (1 if kept is None else kept)).sum(axis=0).tolist()
         volumes = repeat(0) if sizes is None else (sizes * counts).tolist()
         found = self.tally.setdefault(table, {})
         for name, *added in zip(labels, counts.tolist(), totals, volumes, strict=False):
             if kept is None or added[0]:
-                found[name] = [
-                    old + new for old, new in zip(found.get(name, (0, 0, 0)), added, strict=True)
-                ]
+                before = found.get(name, (0, 0, 0))
+                found[name] = [old + new for old, new in zip(before, added, strict=True)]
 
     def summary(self) -> dict[str, Any]:
         """The tally as the truth has it."""
-        keys = ("rows", "ns", "bytes")
-        return {
-            table: {
-                **{
-                    key: sum(entry[place] for entry in names.values())
-                    for place, key in enumerate(keys)
-                },
-                "by_name": {
-                    name: dict(zip(keys, names[name], strict=True)) for name in sorted(names)
-                },
-            }
-            for table, names in sorted(self.tally.items())
-        }
+        keys, told = ("rows", "ns", "bytes"), {}
+        for table, names in sorted(self.tally.items()):
+            sums = map(sum, zip(*names.values(), strict=True))
+            by_name = {name: dict(zip(keys, names[name], strict=True)) for name in sorted(names)}
+            told[table] = {**dict(zip(keys, sums, strict=True)), "by_name": by_name}
+        return told
 
     def add(self, table: str, names: str, rows: Sequence[Sequence[Any]]) -> None:
         """Add rows given one by one; ``names`` of the columns, with spaces between."""
-        self.export.insert(
-            table,
-            {
-                name: list(values)
-                for name, values in zip(names.split(), zip(*rows, strict=True), strict=True)
-            },
-        )
+        columns = map(list, zip(*rows, strict=True))
+        self.export.insert(table, dict(zip(names.split(), columns, strict=True)))
 
     def insert(
         self,
@@ -277,11 +263,8 @@ class Report:
         if end is not None and "timestamp" not in columns:
             flat["end"] = end.ravel()
         for name, column in columns.items():
-            flat[name] = (
-                np.broadcast_to(column, begin.shape).ravel()
-                if isinstance(column, np.ndarray)
-                else column
-            )
+            repeated = isinstance(column, np.ndarray)
+            flat[name] = np.broadcast_to(column, begin.shape).ravel() if repeated else column
         until = begin if end is None else end
         kept = self.kept(begin, begin if table == "NVTX_EVENTS" else until, lost)
         if end is not None and table == "NVTX_EVENTS" and self.last != NEVER:
@@ -309,20 +292,10 @@ class Report:
         classes = np.array(
             [int(name.startswith(("cuLaunch", "cuModule", "cuGraph"))) for name in functions]
         )
-        self.insert(
-            "CUPTI_ACTIVITY_KIND_RUNTIME",
-            functions,
-            {
-                "eventClass": classes,
-                "globalTid": self.tids(threads),
-                "correlationId": correlations,
-                "nameId": self.strings(functions),
-                "returnValue": returned,
-            },
-            begin,
-            end,
-            lost=lost,
-        )
+        columns = {"eventClass": classes, "globalTid": self.tids(threads)}
+        columns |= {"correlationId": correlations, "nameId": self.strings(functions)}
+        columns["returnValue"] = returned
+        self.insert("CUPTI_ACTIVITY_KIND_RUNTIME", functions, columns, begin, end, lost=lost)
 
     def insert_os_calls(
         self,
@@ -337,21 +310,10 @@ class Report:
         """Add calls into the OS runtime, with the axes (run, function). chains: call chains; level:
         of nesting.
         """
-        self.insert(
-            "OSRT_API",
-            functions,
-            {
-                "eventClass": 27,
-                "globalTid": self.tids(threads),
-                "nameId": self.strings(functions),
-                "returnValue": np.array(returned),
-                "nestingLevel": level,
-                "callchainId": chains,
-                "argumentsId": 0,
-            },
-            begin,
-            end,
-        )
+        columns = {"eventClass": 27, "globalTid": self.tids(threads), "nestingLevel": level}
+        columns |= {"nameId": self.strings(functions), "returnValue": np.array(returned)}
+        columns |= {"callchainId": chains, "argumentsId": 0}
+        self.insert("OSRT_API", functions, columns, begin, end)
 
 
 def _only(column: Column, which: Bools) -> Column:
