@@ -12,10 +12,14 @@ from pathlib import Path
 from msgspec import json
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.cfg import FIRST
 from nsys2prv.paraver.cfg.catalogue import FILE, SUFFIX, View, is_core, load, menus
+from nsys2prv.paraver.cfg.model import Single
+from nsys2prv.paraver.views import FIRST, GROUPS
 
 TABLE, PICTURES = "views.md", "views"
+#: Views that show types with more names than this together show more than anyone tells apart by
+#: label.
+MOST_TOGETHER = 64
 HEAD = """# The Paraver views
 
 <!-- Made from cfgs/catalogue/ by `python tools/make_views.py`; change the files there instead. -->
@@ -60,10 +64,23 @@ def files_of(views: Sequence[View], folder: Path) -> dict[Path, str]:
     chosen = sorted((view.first, view.path, view.shows, view.cfg) for view in core if view.first)
     first = [entry[1:] for entry in chosen]
     made[folder / FIRST] = json.Encoder().encode_lines(first).decode()
+    groups = sorted(map(sorted, groups_of_types(views)))
+    made[folder / GROUPS] = "[\n" + ",\n".join(map(str, groups)) + "\n]\n"
     table = table_path(folder)
     if table is not None:
         made[table] = table_text(views, menus(folder / FILE), table.parent)
     return made
+
+
+def groups_of_types(views: Sequence[View]) -> set[frozenset[int]]:
+    """Return types that one window of the views shows together by their values."""
+    return {
+        frozenset(int(code) for code in window.types.values)
+        for view in views
+        for window in view.cfg.windows
+        if isinstance(window, Single) and not window.guards
+        if window.types.condition == "=" and 1 < len(window.types.values) <= MOST_TOGETHER
+    }
 
 
 def table_path(folder: Path) -> Path | None:

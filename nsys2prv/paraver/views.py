@@ -20,6 +20,9 @@ MOST_FIRST, MOST_LISTED = 5, 10
 #: Characters of a sentence on a view.
 MOST_SENTENCE = 90
 WORKSPACES = "workspaces"
+#: Beside the views: path, description and contents of those to open first, a line of JSON each; and
+#: event types that one window shows together by their values.
+FIRST, GROUPS = "first.jsonl", "groups.json"
 #: What the views are called in a listing that no menu has.
 OTHERS = "In no menu"
 
@@ -165,7 +168,6 @@ def first_views(types: Collection[int]) -> dict[str, str]:
     """
     from msgspec import json
 
-    from nsys2prv.paraver.cfg import FIRST
     from nsys2prv.paraver.cfg.contents import contents_of_types
     from nsys2prv.paraver.cfg.fits import why_empty
     from nsys2prv.paraver.cfg.model import Cfg

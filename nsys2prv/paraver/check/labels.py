@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, pairwise
 from pathlib import Path
 
@@ -214,7 +214,7 @@ def _judge_types(labels: Labels, findings: FileFindings) -> None:
 
 
 def judge_groups(
-    labels: Labels, groups: Iterator[frozenset[int]], name: str, findings: Findings
+    labels: Labels, groups: Iterable[frozenset[int]], name: str, findings: Findings
 ) -> None:
     """Report types of a group, which views show together, that label a value differently."""
     said: set[tuple[int, int, int]] = set()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,13 @@ from nsys2prv.paraver.check.header import Header, read_header
 from nsys2prv.paraver.check.labels import check_row, judge_groups, read_pcf
 from nsys2prv.paraver.check.lines import split_opening
 from nsys2prv.paraver.check.records import Records
+from nsys2prv.paraver.views import GROUPS, folder
 
 #: wxparaver's limit, and what it takes for the size of compressed text.
 ASKS_FROM, GZIP_FACTOR = 500 << 20, 6.3
 ENDINGS = (".prv.gz", ".prv")
 #: The rule for a file that is no trace at all.
 NO_TRACE = "not-a-trace"
-#: Views that show types with more names than this together show more than anyone tells apart by
-#: label.
-MOST_TOGETHER = 64
 
 
 class CheckedContents(Struct, frozen=True):
@@ -77,16 +75,10 @@ class Result(Struct, frozen=True):
 
     def data(self) -> dict[str, Any]:
         """Return all of it as plain data, for JSON."""
+        names = "rule", "file", "line", "count", "message"
         found = [
-            {
-                "severity": finding.severity.value,
-                "rule": finding.rule,
-                "file": finding.file,
-                "line": finding.line,
-                "count": finding.count,
-                "message": finding.message,
-            }
-            for finding in self.findings
+            {"severity": one.severity.value} | {name: getattr(one, name) for name in names}
+            for one in self.findings
         ]
         return {
             "trace": str(self.path),
@@ -159,31 +151,9 @@ def _contents(records: Records, header: Header) -> CheckedContents:
     )
 
 
-@cache
-def _groups() -> tuple[frozenset[int], ...]:
+def _groups() -> list[frozenset[int]]:
     """Return types that one window of our views shows together by their values."""
-    from nsys2prv.paraver.cfg.catalogue import FILE, load
-    from nsys2prv.paraver.views import folder
-
-    return tuple(
-        {
-            group
-            for view in load(folder() / FILE)
-            for window in view.cfg.windows
-            for group in _types_of(window)
-        }
-    )
-
-
-def _types_of(window: object) -> Iterator[frozenset[int]]:
-    types = getattr(window, "types", None)
-    if (
-        types is not None
-        and types.condition == "="
-        and not window.guards
-        and 1 < len(types.values) <= MOST_TOGETHER
-    ):
-        yield frozenset(int(code) for code in types.values)
+    return list(map(frozenset, json.loads((folder() / GROUPS).read_text(encoding="utf-8"))))
 
 
 #: Event types that are named one by one.
