@@ -58,7 +58,6 @@ def job(
             same,
             int(Role.ALL) * same,
             np.zeros(len(host), bool),
-            HOSTS * same,
             *shown,
             np.full(len(host), began),
         ),

@@ -140,6 +140,7 @@ def bindings_of(
     """Return the bindings between reports, which are the messages' clocks. parts: ascending by
     source and group.
     """
+    parts = parts or [bind_calls(Calls.none(), pivot)]
     firsts = np.cumsum([0, *(part.collectives for part in parts)]).tolist()
     first = firsts.pop()
     begins, ends = (

@@ -486,6 +486,7 @@ def merge_groups(parts: Sequence[GatheredCalls]) -> GatheredCalls:
     """Return all parts, as if they had been gathered at once; all findings under `recognising`."""
     rows, groups = [], {}
     collectives = 0
+    parts = parts or [gather_calls(Calls.none(), 0)]
     for part in parts:
         first = len(groups)
         rows.append(

@@ -68,8 +68,6 @@ class Calls(Struct, frozen=True):
     role: np.ndarray
     #: True for the root of a rooted collective.
     is_root: np.ndarray
-    #: Expected number of members; 0 if unknown.
-    members: np.ndarray
     #: Placed time of the begin, ns.
     begin: np.ndarray
     #: Placed time of the end, ns.
@@ -144,7 +142,7 @@ def call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[Finding]]:
         {name: np.asarray(getattr(calls, name)) for name in calls.__struct_fields__}
     )
     table = table.with_columns(
-        pl.col("source", "group", "member", "number", "signature", "members").cast(pl.Int64),
+        pl.col("source", "group", "member", "number", "signature").cast(pl.Int64),
         pl.col("clock").cast(pl.Int32),
         pl.col("role").cast(pl.Int8),
         pl.col("is_root", "began").cast(pl.Boolean),

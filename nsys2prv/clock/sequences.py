@@ -27,13 +27,10 @@ from nsys2prv.clock.matching import (
 )
 from nsys2prv.clock.observations import (
     NOISE,
-    Calls,
     Finding,
-    Messages,
     Noise,
     evenly,
     line_through,
-    pivot_of,
 )
 
 #: Ends compared to see whether a member's calls fit in order.
@@ -126,27 +123,22 @@ def number_calls(
 
 
 def recognise_collectives(
-    calls: Calls, error: float = UTC_ERROR
+    calls: pl.DataFrame, source: int, error: float = UTC_ERROR
 ) -> tuple[np.ndarray, list[Finding]]:
-    """Return each call's ordinal among the collectives of its (source, group), equal on all
-    members; -1 for calls of no known collective.
+    """Return each call's ordinal among the collectives of its group, equal on all members; -1 for
+    calls of no known collective.
 
-    Numbers of the report are not heeded, nor whose clocks the times are of. error: of these, ns.
+    calls: group, member, signature, begin and end (ns) of calls in which all wait for all. error:
+    of their clocks, ns.
     """
-    pivot = pivot_of(calls, Messages.none())
-    table = pl.DataFrame(
-        {
-            "source": calls.source,
-            "group": calls.group,
-            "member": calls.member,
-            "signature": calls.signature,
-            "role": calls.role,
-            "begin": calls.begin - pivot,
-            "end": calls.end - pivot,
-        }
-    ).with_row_index("call")
-    table = table.with_columns(
-        key=pl.struct("source", "group").rank("dense").cast(pl.Int32),
+    first = min(calls["begin"].min(), calls["end"].min())
+    last = max(calls["begin"].max(), calls["end"].max())
+    table = calls.with_columns(
+        pl.col("begin", "end") - (first + last) // 2,
+        key=pl.col("group").rank("dense").cast(pl.Int32),
+        call=pl.int_range(pl.len()),
+        source=pl.lit(source),
+        role=pl.lit(int(Role.ALL)),
         numbered=pl.lit(False),
         began=pl.lit(False),
         number=pl.lit(-1, pl.Int64),

@@ -5,13 +5,12 @@ that it happens in an order that can be.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from nsys2prv.clock.bindings import bind_calls
 from nsys2prv.clock.causal import CausalOrder, restore_causal_order
@@ -23,14 +22,13 @@ from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.object_model import NO_PROCESS, RankedProcess
 from nsys2prv.relations import (
     DEVICES,
-    ObservationChunk,
-    Observations,
+    Observed,
     RelationContext,
-    S,
-    Step,
+    Run,
     all_relations,
-    save_observations,
+    run_step,
 )
+from nsys2prv.relations.observed import CallPortion, MessageFile
 from nsys2prv.store.facts import FactBook
 
 #: Findings that are worth a warning: what was left out though it should fit, and hosts that could
@@ -52,9 +50,6 @@ LOUD = frozenset(
 )
 #: Hosts and ranks named in one line.
 WHO = 6
-#: Does tasks on workers: a pure function over files, and what it is to be done with; its results,
-#: in order.
-Run = Callable[[Callable, Sequence], Iterator]
 
 
 def align_hosts(
@@ -63,87 +58,59 @@ def align_hosts(
     """Align this number of clocks by what `method` means; the corrections are of times as the
     book's maps place them. span: of the trace.
     """
-    found = collect_observations(book, method, folder, run)
-    pivot = find_pivot(found)
+    observed, pivot = collect_observations(book, method, folder, run)
     steps = [
-        GatherStep(part, pivot, folder / f"gathered-{number}.pickle")
-        for number, part in enumerate(found)
+        partial(_gather_calls, portion, pivot, folder / f"gathered-{number}.pickle")
+        for number, portion in enumerate(observed.calls)
     ]
-    return next(iter(run(run_step, [SolveStep(hosts, tuple(run(run_step, steps)), pivot, span)])))
+    gathered = list(run(run_step, steps))
+    step = partial(_solve, hosts, gathered, observed.messages, pivot, span)
+    return next(iter(run(run_step, [step])))
 
 
 def collect_observations(
     book: FactBook, method: str, folder: Path, run: Run
-) -> list[ObservationChunk]:
-    """Return all that tells of clocks by what `method` means, in portions ascending by source and
-    group. folder: new, for files between steps.
+) -> tuple[Observed, int]:
+    """Return all that tells of clocks by what `method` means, calls in portions ascending by source
+    and group; and the instant amid all times (ns). folder: new, for files between steps.
     """
     folder.mkdir()
-    found: list[ObservationChunk] = []
+    found = []
     for relation in all_relations():
         wanted = relation.observe and method in (AUTO, relation.model)
         files = book.files(relation.facts) if wanted else {}
         if files and files[relation.facts[0]]:
-            found += relation.observe(
-                RelationContext(files, book.tasks, folder, 0, lambda steps: run(run_step, steps))
-            )
-    # Nothing, where there is nothing, is one portion.
-    found = found or [save_observations(Observations(), folder / "observed.pickle")]
-    return sorted(found, key=lambda part: part.source)
+            found.append(relation.observe(RelationContext(files, book.tasks, folder, 0, run)))
+    calls = [portion for observed in found for portion in observed.calls]
+    messages = [file for observed in found for file in observed.messages]
+    times = [time for part in (*calls, *messages) for time in (part.first, part.last)]
+    known = [time for time in times if time is not None]
+    pivot = (min(known) + max(known)) // 2 if known else 0
+    return Observed(sorted(calls, key=lambda portion: portion.source), messages), pivot
 
 
-def find_pivot(portions: Sequence[ObservationChunk]) -> int:
-    """Return the instant amid all times."""
-    times = [time for part in portions for time in (part.first, part.last) if time is not None]
-    return (min(times) + max(times)) // 2 if times else 0
+def _gather_calls(portion: CallPortion, pivot: int, path: Path) -> Path:
+    """Store a portion's calls, gathered per host."""
+    path.write_bytes(pickle.dumps(portion.gather(pivot)))
+    return path
 
 
-class GatherStep(Struct, frozen=True):
-    """Gathers a portion's calls per host; stores that and its messages."""
-
-    portion: ObservationChunk
-    pivot: int
-    path: Path
-
-    def run(self) -> Path:
-        self.path.write_bytes(pickle.dumps(self.portion.gathered(self.pivot)))
-        return self.path
-
-
-class SolveStep(Struct, frozen=True):
-    """Solves for the corrections by what was gathered."""
-
-    hosts: int
-    parts: tuple[Path, ...]
-    pivot: int
-    span: tuple[int, int]
-
-    def run(self) -> Alignment:
-        parts = [pickle.loads(part.read_bytes()) for part in self.parts]
-        return solve_clocks(
-            self.hosts,
-            [calls for calls, _ in parts],
-            concat_observations(Messages, [messages for _, messages in parts]),
-            self.pivot,
-            self.span,
-        )
+def _solve(
+    hosts: int,
+    parts: Sequence[Path],
+    messages: Sequence[MessageFile],
+    pivot: int,
+    span: tuple[int, int],
+) -> Alignment:
+    """Solve for the corrections by what was gathered."""
+    gathered = [pickle.loads(part.read_bytes()) for part in parts]
+    return solve_clocks(hosts, gathered, _read_messages(messages), pivot, span)
 
 
-def run_step(step: Step[S]) -> S:
-    """Do a step of aligning."""
-    return step.run()
-
-
-def concat_observations(kind: type, parts: Sequence[Any]) -> Any:
-    """Return calls, or messages, of several parts."""
-    if not parts:
-        return kind.none()
-    return kind(
-        *(
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in kind.__struct_fields__
-        )
-    )
+def _read_messages(files: Sequence[MessageFile]) -> Messages:
+    parts = [file.read() for file in files] or [Messages.none()]
+    columns = zip(*map(astuple, parts), strict=True)
+    return Messages(*map(np.concatenate, columns))
 
 
 def to_record(alignment: Alignment, names: Sequence[str], owners: Sequence[str]) -> ClockRecord:
@@ -225,26 +192,13 @@ def restore_order(book: FactBook, reports: int, folder: Path, run: Run) -> Causa
     """Return the order restored by all that the ranks did together; the book's hosts are the
     reports themselves. Shifts are of times as the book's maps place them.
     """
-    found = collect_observations(book, AUTO, folder, run)
-    return next(iter(run(run_step, [OrderStep(reports, tuple(found), find_pivot(found))])))
+    observed, pivot = collect_observations(book, AUTO, folder, run)
+    return next(iter(run(run_step, [partial(_restore_order, reports, observed, pivot)])))
 
 
-class OrderStep(Struct, frozen=True):
-    """Restores the order by what was observed."""
-
-    reports: int
-    portions: tuple[ObservationChunk, ...]
-    pivot: int
-
-    def run(self) -> CausalOrder:
-        parts, messages = [], []
-        for portion in self.portions:
-            seen = portion.observed()
-            parts.append(bind_calls(seen.calls, self.pivot))
-            messages.append(seen.messages)
-        return restore_causal_order(
-            self.reports, parts, concat_observations(Messages, messages), self.pivot
-        )
+def _restore_order(reports: int, observed: Observed, pivot: int) -> CausalOrder:
+    parts = [bind_calls(portion.calls(), pivot) for portion in observed.calls]
+    return restore_causal_order(reports, parts, _read_messages(observed.messages), pivot)
 
 
 def move_reports(

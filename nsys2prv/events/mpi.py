@@ -255,7 +255,6 @@ def _meeting_facts(
                 "time_begin": calls.columns["start"][rows],
                 "time_end": calls.columns["end"][rows],
                 "communicator": key[rows],
-                "members": communicators.sizes(communicator),
                 "waits": waits[rows],
                 "is_root": (root == calls.rank[rows]) & (root != UNKNOWN),
                 "signature": ((size & 0xFFFFFFFFFFFF) << 8) | function,

@@ -7,19 +7,26 @@ Nobody needs all rows of a job at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import factorize
 from nsys2prv.events.kind import Lines
-from nsys2prv.relations import RelationContext, RelationResult, write_result
+from nsys2prv.relations import RelationContext, write_result
 from nsys2prv.store.runs import TRACE
 from nsys2prv.store.task_result import TaskResult
 
 #: Samples of a part, to cut parts by.
 SAMPLES = 64
+
+
+def column_names(text: str) -> tuple[str, ...]:
+    """Return the names of columns that a text lists."""
+    return tuple(text.split())
 
 
 class Block(Struct, frozen=True):
@@ -65,15 +72,28 @@ def write_blocks(path: Path, groups: np.ndarray, rows: np.ndarray) -> tuple[Bloc
     if not len(rows):
         return ()
     np.ascontiguousarray(rows, np.int64).tofile(path)
-    names, codes = factorize(groups)
-    counts = np.bincount(codes)
-    begins = np.cumsum(counts) - counts
+    starts = np.append(np.flatnonzero(np.diff(groups, prepend=groups[:1] - 1)), len(rows)).tolist()
     return tuple(
-        Block(path, group, begin, count, rows.shape[1])
-        for group, begin, count in zip(
-            names.tolist(), begins.tolist(), counts.tolist(), strict=True
-        )
+        Block(path, int(groups[first]), first, last - first, rows.shape[1])
+        for first, last in pairwise(starts)
     )
+
+
+def write_block(path: Path, rows: np.ndarray) -> tuple[Block, ...]:
+    """Write rows of int64 as a block of no group."""
+    return write_blocks(path, np.zeros(len(rows), np.int64), rows)
+
+
+def write_buckets(path: Path, bucket: np.ndarray, rows: np.ndarray) -> tuple[Block, ...]:
+    """Write a block of rows of int64 for each bucket."""
+    order = np.argsort(bucket, kind="stable")
+    return write_blocks(path, bucket[order], rows[order])
+
+
+def read_frame(blocks: Sequence[Block], columns: Sequence[str]) -> pl.DataFrame:
+    """Return all rows of the blocks, one after the other, as these columns."""
+    rows = np.concatenate([block.read() for block in blocks])
+    return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.Int64), orient="row")
 
 
 def buckets_of(communicators: np.ndarray, ranks: np.ndarray, count: int) -> np.ndarray:
@@ -101,15 +121,8 @@ def ordinal_windows(blocks: Sequence[Block], most: int) -> list[tuple[int | None
     if count <= 1:
         return [(None, None)]
     # A sample stands for as many rows in each block.
-    found = np.sort(
-        np.concatenate(
-            [
-                block.ordinals(-(-block.rows * count * SAMPLES // rows))
-                for block in blocks
-                if block.rows
-            ]
-        )
-    )
+    samples = [block.ordinals(-(-block.rows * count * SAMPLES // rows)) for block in blocks]
+    found = np.sort(np.concatenate(samples))
     cuts = np.unique(found[np.arange(1, count) * len(found) // count]).tolist()
     return list(zip([None, *cuts], [*cuts, None], strict=True))
 
@@ -120,58 +133,34 @@ def ordinal_windows(blocks: Sequence[Block], most: int) -> list[tuple[int | None
 PAIR = ("send", "sender", "receive", "receiver", "size", "tag")
 
 
-class LinesStep(Struct, frozen=True):
-    """Stores the lines that begin within a span of time (ns; None: without a limit). name: of the
-    relation; kind: of lines.
-    """
-
-    name: str
-    kind: str
-    tagged: bool
-    number: int
-    pairs: tuple[Block, ...]
-    low: int | None
-    high: int | None
-    folder: Path
-
-    def run(self) -> TaskResult:
-        rows = np.concatenate([block.read(self.low, self.high) for block in self.pairs])
-        rows = rows[np.lexsort(rows.T[: len(PAIR) - 1 : -1])]
-        send, sender, receive, receiver, size, tag = rows[:, : len(PAIR)].T
-        lines = Lines(
-            self.kind,
-            send,
-            sender,
-            receive,
-            receiver,
-            receive,
-            np.maximum(size, 0),
-            tag if self.tagged else None,
-        )
-        return write_result(RelationResult(lines=[lines]), self.name, self.number, self.folder)
-
-
 def store_lines(
     context: RelationContext, name: str, kind: str, tagged: bool, pairs: Sequence[Block], most: int
 ) -> list[TaskResult]:
     """Return the lines of all pairs, about `most` a step; one result without any where there are
-    none.
+    none. name: of the relation; kind: of lines.
     """
-    steps = (
-        [
-            LinesStep(
-                name,
-                kind,
-                tagged,
-                context.number + place,
-                tuple(pairs),
-                low,
-                high,
-                context.folder,
-            )
-            for place, (low, high) in enumerate(ordinal_windows(pairs, most))
-        ]
+    steps = [
+        partial(_store_span, name, kind, tagged, number, tuple(pairs), *span, context.folder)
+        for number, span in enumerate(ordinal_windows(pairs, most), context.number)
         if pairs
-        else []
-    )
-    return list(context.run(steps)) or [TaskResult(context.number, TRACE, 0)]
+    ]
+    return context.run(steps) or [TaskResult(context.number, TRACE, 0)]
+
+
+def _store_span(
+    name: str,
+    kind: str,
+    tagged: bool,
+    number: int,
+    pairs: Sequence[Block],
+    low: int | None,
+    high: int | None,
+    folder: Path,
+) -> TaskResult:
+    """Store the lines that begin within a span of time (ns; None: without a limit)."""
+    rows = np.concatenate([block.read(low, high) for block in pairs])
+    rows = rows[np.lexsort(rows.T[: len(PAIR) - 1 : -1])]
+    send, sender, receive, receiver, size, tag = rows[:, : len(PAIR)].T
+    tags = tag if tagged else None
+    lines = Lines(kind, send, sender, receive, receiver, receive, np.maximum(size, 0), tags)
+    return write_result(name, number, folder, lines=[lines])

@@ -9,6 +9,7 @@ allocation took, whatever the release itself says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,14 +21,8 @@ from nsys2prv.events.catalogue.counters import Metric, counter_tables
 from nsys2prv.events.gpu_memory import ALLOCATION, FACTS, RELEASE
 from nsys2prv.events.kind import Counters
 from nsys2prv.nsight.source import NULL
-from nsys2prv.relations import (
-    NO_MODEL,
-    Relation,
-    RelationContext,
-    RelationResult,
-    write_result,
-)
-from nsys2prv.store.facts import FactFile, read_facts
+from nsys2prv.relations import NO_MODEL, Relation, RelationContext, write_result
+from nsys2prv.store.facts import FactFile, read_fact
 from nsys2prv.store.task_result import TaskResult
 
 NAME, LAYOUT = "gpu_memory", "memory_in_use"
@@ -43,34 +38,22 @@ PIECE_ROWS = 500_000
 
 def relate(context: RelationContext) -> list[TaskResult]:
     """Return memory in use, found by one step: it follows from all operations of a process."""
-    step = MemoryStep(context.files, context.tasks, context.number, context.folder)
-    return list(context.run([step]))
-
-
-class MemoryStep(Struct, frozen=True):
-    """Adds up the memory in use on all GPUs, and stores it."""
-
-    files: Mapping[str, tuple[FactFile, ...]]
-    tasks: Mapping[tuple[int, int], int]
-    number: int
-    folder: Path
-
-    def run(self) -> TaskResult:
-        found = memory_in_use(read_facts(self.files, self.tasks))
-        return write_result(found, NAME, self.number, self.folder)
-
-
-def memory_in_use(facts: Mapping[str, pl.DataFrame]) -> RelationResult:
-    changes, unknown, replaced = [], 0, 0
-    for rows in _pieces(facts[FACTS]):
-        found = _resolved(rows)
-        changes.append(found.changes)
-        unknown += found.unknown
-        replaced += found.replaced
-    return RelationResult(
-        notes=list(_notes(unknown, replaced)),
-        counters=list(_counters(pl.concat(changes))) if changes else [],
+    files = context.files[FACTS]
+    return context.run(
+        [partial(add_up_memory, files, context.tasks, context.number, context.folder)]
     )
+
+
+def add_up_memory(
+    files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], number: int, folder: Path
+) -> TaskResult:
+    """Add up the memory in use on all GPUs, and store it."""
+    found = [_resolved(rows) for rows in _pieces(read_fact(files, tasks))]
+    counters = _counters(pl.concat([part.changes for part in found])) if found else ()
+    result = write_result(NAME, number, folder, list(counters))
+    unknown, replaced = sum(part.unknown for part in found), sum(part.replaced for part in found)
+    result.notes = list(_notes(unknown, replaced))
+    return result
 
 
 def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:

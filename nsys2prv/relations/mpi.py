@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 from msgspec import Struct
 
@@ -17,74 +17,67 @@ from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv.clock import MPI as SOURCE
 from nsys2prv.events.mpi import EITHER, MEETINGS, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
 from nsys2prv.nsight.source import NULL
-from nsys2prv.relations import (
-    DEVICES,
-    MPI,
-    ObservationFile,
-    Observations,
-    Relation,
-    RelationContext,
-    save_observations,
+from nsys2prv.relations import DEVICES, MPI, Observed, Relation, RelationContext
+from nsys2prv.relations.blocks import Block, group_blocks, read_frame, store_lines, write_block
+from nsys2prv.relations.mpi_sides import ANY, KEPT, WHY, MessageSides, Process, sort_sides
+from nsys2prv.relations.observed import (
+    CallBlocks,
+    MessageFile,
+    divide_calls,
+    save_messages,
+    sort_calls,
 )
-from nsys2prv.relations.blocks import Block, group_blocks, store_lines, write_blocks
-from nsys2prv.relations.call_blocks import CallBlocks, CallPortion, divide_calls, sort_calls
-from nsys2prv.relations.mpi_sides import ANY, KEPT, WHY, MessageSides, Process, SidesStep
 from nsys2prv.store.facts import FactFile, batches, read_fact
 from nsys2prv.store.task_result import TaskResult
 
 
-def observe_collectives(context: RelationContext) -> list[CallPortion]:
+def observe_collectives(context: RelationContext) -> Observed:
     """Return the blocking calls of every process, by communicator; the n-th of each is the others'
     n-th unless rows are missing.
     """
     processes = read_fact(context.files[PROCESSES], context.tasks)
-    began = (
-        frozenset(processes.filter("began")["task"].to_list()) if processes.height else frozenset()
-    )
+    began = processes.filter("began")["task"].to_list() if processes.height else []
     steps = [
-        MeetingsStep(files, context.tasks, began, context.folder / f"mpi-calls-{number}.blocks")
+        partial(
+            sort_meetings,
+            files,
+            context.tasks,
+            sorted(set(began)),
+            context.folder / f"mpi-calls-{number}.blocks",
+        )
         for number, files in enumerate(batches(context.files[MEETINGS]))
     ]
-    return divide_calls(list(context.run(steps)), SOURCE)
+    return Observed(divide_calls(context.run(steps), SOURCE))
 
 
-class MeetingsStep(Struct, frozen=True):
-    """Sorts the calls of some reports by communicator, process and begin. began: tasks recorded
-    from MPI_Init on.
+def sort_meetings(
+    files: tuple[FactFile, ...],
+    tasks: Mapping[tuple[int, int], int],
+    began: Sequence[int],
+    path: Path,
+) -> CallBlocks:
+    """Sort the calls of some reports by communicator, process and begin. began: tasks recorded from
+    MPI_Init on.
     """
-
-    files: tuple[FactFile, ...]
-    tasks: Mapping[tuple[int, int], int]
-    began: frozenset[int]
-    path: Path
-
-    def run(self) -> CallBlocks:
-        nothing = pl.lit(0, pl.Int64)
-        return sort_calls(
-            _with_times(read_fact(self.files, self.tasks)).select(
-                "communicator",
-                "host",
-                "members",
-                member=pl.col("task") * DEVICES,
-                number=nothing - 1,
-                function=nothing,
-                role="waits",
-                is_root="is_root",
-                begin="time_begin",
-                end="time_end",
-                operation="signature",
-                count=nothing,
-                size=nothing,
-                began=pl.col("task").is_in(sorted(self.began)).cast(pl.Int64),
-            ),
-            self.path,
-        )
-
-
-def _with_times(calls: pl.DataFrame) -> pl.DataFrame:
-    """Return the calls with both times."""
     known = (pl.col("time_begin") != NULL) & ~pl.col("time_end").is_in((NULL, OPEN))
-    return calls.filter((pl.col("task") >= 0) & known)
+    calls = read_fact(files, tasks).filter((pl.col("task") >= 0) & known)
+    nothing = pl.lit(0, pl.Int64)
+    calls = calls.select(
+        "communicator",
+        "host",
+        "is_root",
+        member=pl.col("task") * DEVICES,
+        number=nothing - 1,
+        function=nothing,
+        role="waits",
+        begin="time_begin",
+        end="time_end",
+        operation="signature",
+        count=nothing,
+        size=nothing,
+        began=pl.col("task").is_in(began),
+    )
+    return sort_calls(calls.cast(pl.Int64), path)
 
 
 NAME, KIND = "mpi_messages", "mpi_message"
@@ -99,22 +92,16 @@ _STREAM = ["communicator", "source", "destination", "tag"]
 
 def relate_messages(context: RelationContext) -> list[TaskResult]:
     """Return lines for the messages that are matched, and notes on those that are not."""
-    sides, processes = _sides(context, "messages")
-    found = list(
-        context.run(
-            [
-                MatchStep(
-                    blocks,
-                    processes,
-                    context.folder / f"mpi-pairs-{context.number}-{place}.blocks",
-                )
-                for place, blocks in enumerate(_buckets(sides))
-            ]
-        )
+    sides, processes = _sort_into_buckets(context, "messages")
+    path = context.folder / f"mpi-pairs-{context.number}"
+    found = context.run(
+        [
+            partial(match_messages, blocks, processes, path.with_suffix(f".{place}"))
+            for place, blocks in enumerate(_group_sides(sides))
+        ]
     )
-    results = store_lines(
-        context, NAME, KIND, True, [block for part in found for block in part.pairs], STEP_ROWS
-    )
+    pairs = [block for part in found for block in part.pairs]
+    results = store_lines(context, NAME, KIND, True, pairs, STEP_ROWS)
     results[0].notes = _notes(
         sum((part.fates for part in found), Counter()),
         sum(part.either for part in sides),
@@ -124,55 +111,42 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
     return results
 
 
-def observe_messages(context: RelationContext) -> list[ObservationFile]:
+def observe_messages(context: RelationContext) -> Observed:
     """Return files of bounds from messages between hosts: none is received before it is sent."""
-    sides, processes = _sides(context, "clock-messages")
-    return list(
-        context.run(
-            [
-                HostsStep(
-                    blocks, processes, context.folder / f"observed-mpi-messages-{place}.pickle"
-                )
-                for place, blocks in enumerate(_buckets(sides))
-            ]
-        )
-    )
+    sides, processes = _sort_into_buckets(context, "clock-messages")
+    path = context.folder / "observed-mpi-messages"
+    steps = [
+        partial(observe_pairs, blocks, processes, path.with_suffix(f".{place}"))
+        for place, blocks in enumerate(_group_sides(sides))
+    ]
+    return Observed(messages=context.run(steps))
 
 
-def _sides(context: RelationContext, name: str) -> tuple[list[MessageSides], tuple[Process, ...]]:
+def _sort_into_buckets(
+    context: RelationContext, name: str
+) -> tuple[list[MessageSides], list[Process]]:
     """Return the sides of messages, by report, and the processes of the job."""
     processes = (
         read_fact(context.files[PROCESSES], context.tasks)
         .group_by("task")
         .agg(pl.col("rank").max(), pl.col("began", "ended").any())
-    )
-    known = tuple(
-        Process(*row)
-        for row in processes.select("rank", "began", "ended")
+        .select("rank", "began", "ended")
         .sort("rank", "began", "ended")
-        .iter_rows()
     )
+    known = [Process(*row) for row in processes.iter_rows()]
     files = context.files[MESSAGES]
     count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
     steps = []
     for number, part in enumerate(batches(files)):
         reports = {file.report for file in part}
         requests = tuple(file for file in context.files[REQUESTS] if file.report in reports)
-        steps.append(
-            SidesStep(
-                part,
-                requests,
-                context.tasks,
-                known,
-                count,
-                context.folder / f"mpi-{name}-{number}.blocks",
-            )
-        )
-    return list(context.run(steps)), known
+        path = context.folder / f"mpi-{name}-{number}.blocks"
+        steps.append(partial(sort_sides, part, requests, context.tasks, known, count, path))
+    return context.run(steps), known
 
 
-def _buckets(sides: Sequence[MessageSides]) -> list[tuple[Block, ...]]:
-    """Return the bucket of each row; a bucket is matched at once."""
+def _group_sides(sides: Sequence[MessageSides]) -> list[tuple[Block, ...]]:
+    """Return the blocks of each bucket, which is matched at once."""
     return group_blocks(block for part in sides for block in part.blocks)
 
 
@@ -189,71 +163,39 @@ class MatchedMessages(Struct, frozen=True):
     early: Counter[bool]
 
 
-class MatchStep(Struct, frozen=True):
-    """Matches the messages of some communicators and receivers."""
-
-    blocks: tuple[Block, ...]
-    processes: tuple[Process, ...]
-    path: Path
-
-    def run(self) -> MatchedMessages:
-        pairs, fates = _pairs(_read(self.blocks), self.processes, in_time=True)
-        taken = _complete(pairs)
-        first, last = OUR_TAGS
-        rows = taken.select(
-            "time_begin",
-            "object_thread",
-            "completed",
-            "receiver",
-            "size",
-            pl.when(pl.col("tag").is_between(first, last))
-            .then(pl.col("tag") + TAG_OFFSET)
-            .otherwise("tag"),
-            "report",
-            "place",
-        ).to_numpy()
-        return MatchedMessages(
-            write_blocks(self.path, np.zeros(len(rows), np.int64), rows),
-            fates,
-            pairs.height - taken.height,
-            Counter(
-                taken.filter(pl.col("completed") < pl.col("time_begin"))
-                .select(pl.col("host") == pl.col("receiving_host"))
-                .to_series()
-                .to_list()
-            ),
-        )
+def match_messages(
+    blocks: Sequence[Block], processes: Sequence[Process], path: Path
+) -> MatchedMessages:
+    """Match the messages of some communicators and receivers."""
+    pairs, fates = _pairs(_read(blocks), processes, in_time=True)
+    taken = _complete(pairs)
+    rows = taken.select(
+        "time_begin",
+        "object_thread",
+        "completed",
+        "receiver",
+        "size",
+        pl.col("tag") + TAG_OFFSET * pl.col("tag").is_between(*OUR_TAGS),
+        "report",
+        "place",
+    )
+    early = taken.filter(pl.col("completed") < pl.col("time_begin"))
+    return MatchedMessages(
+        write_block(path, rows.to_numpy()),
+        fates,
+        pairs.height - taken.height,
+        Counter((early["host"] == early["host_there"]).to_list()),
+    )
 
 
-class HostsStep(Struct, frozen=True):
-    """Matches the messages of some communicators and receivers, and stores those between hosts."""
-
-    blocks: tuple[Block, ...]
-    processes: tuple[Process, ...]
-    path: Path
-
-    def run(self) -> ObservationFile:
-        from nsys2prv.clock.observations import Messages
-
-        pairs = _complete(_pairs(_read(self.blocks), self.processes, in_time=False)[0]).filter(
-            pl.col("host") != pl.col("receiving_host")
-        )
-        sender, sent, receiver, received = (
-            pairs[name].to_numpy() for name in ("host", "time_begin", "receiving_host", "completed")
-        )
-        return save_observations(
-            Observations(
-                messages=Messages(np.full(len(sent), SOURCE), sender, sent, receiver, received)
-            ),
-            self.path,
-        )
+def observe_pairs(blocks: Sequence[Block], processes: Sequence[Process], path: Path) -> MessageFile:
+    """Match the messages of some communicators and receivers, and store those between hosts."""
+    pairs, _ = _pairs(_read(blocks), processes, in_time=False)
+    return save_messages(_complete(pairs), SOURCE, path)
 
 
 def _read(blocks: Sequence[Block]) -> pl.DataFrame:
-    rows = np.concatenate([block.read() for block in blocks])
-    return pl.DataFrame(rows, schema=dict.fromkeys(KEPT, pl.Int64), orient="row").sort(
-        "time_begin", "report", "place"
-    )
+    return read_frame(blocks, KEPT).sort("time_begin", "report", "place")
 
 
 def _complete(pairs: pl.DataFrame) -> pl.DataFrame:
@@ -290,7 +232,7 @@ def _pairs(
                 "completed",
                 receiver="object_thread",
                 posted="time_begin",
-                receiving_host="host",
+                host_there="host",
             ),
             on=key,
             how="inner",

@@ -30,7 +30,7 @@ from nsys2prv.events.mpi import (
     USED,
 )
 from nsys2prv.nsight.source import NULL
-from nsys2prv.relations.blocks import Block, buckets_of, write_blocks
+from nsys2prv.relations.blocks import Block, buckets_of, column_names, write_buckets
 from nsys2prv.store.facts import FactFile, read_fact
 
 #: A message whose partner or tag the report does not tell.
@@ -46,36 +46,14 @@ WHY = (
 )
 #: Columns of messages in blocks. completed: when a receive was, in trace time, NULL or OPEN where
 #: the completing call did not end; of others NULL. place: the order of the messages of a report.
-KEPT = (
-    "role",
-    "why",
-    "communicator",
-    "source",
-    "destination",
-    "tag",
-    "named",
-    "time_begin",
-    "completed",
-    "object_thread",
-    "host",
-    "size",
-    "report",
-    "place",
+KEPT = column_names(
+    "role why communicator source destination tag named time_begin completed object_thread host size"
+    " report place"
 )
 #: Columns of the facts that are read.
-READ = (
-    "process",
-    "object_thread",
-    "time_begin",
-    "time_end",
-    "role",
-    "communicator",
-    "source",
-    "destination",
-    "named",
-    "tag",
-    "size",
-    "request",
+READ = column_names(
+    "process object_thread time_begin time_end role communicator source destination named tag size"
+    " request"
 )
 _HANDLE = ["task", "request"]
 
@@ -98,34 +76,31 @@ class MessageSides(Struct, frozen=True):
     either: int
 
 
-class SidesStep(Struct, frozen=True):
-    """Sorts the messages of some reports into so many buckets by communicator and receiver; one
-    that may be sent or received comes to the bucket of either.
+def sort_sides(
+    messages: tuple[FactFile, ...],
+    requests: tuple[FactFile, ...],
+    tasks: Mapping[tuple[int, int], int],
+    processes: Sequence[Process],
+    buckets: int,
+    path: Path,
+) -> MessageSides:
+    """Sort the messages of some reports into so many buckets by communicator and receiver; one that
+    may be sent or received comes to the bucket of either.
     """
-
-    messages: tuple[FactFile, ...]
-    requests: tuple[FactFile, ...]
-    tasks: Mapping[tuple[int, int], int]
-    processes: Sequence[Process]
-    buckets: int
-    path: Path
-
-    def run(self) -> MessageSides:
-        requests = read_fact(self.requests, self.tasks) if self.requests else _no_requests()
-        messages = _sides(read_fact(self.messages, self.tasks, READ), requests, self.processes)
-        communicator = messages["communicator"].to_numpy()
-        bucket, back = (
-            buckets_of(communicator, messages[rank].to_numpy(), self.buckets)
-            for rank in ("destination", "source")
-        )
-        either = messages["role"].to_numpy() == EITHER
-        other = np.flatnonzero(either & (back != bucket))
-        bucket, place = np.append(bucket, back[other]), np.append(np.arange(messages.height), other)
-        order = np.argsort(bucket, kind="stable")
-        rows = np.empty((len(order), len(KEPT)), np.int64)
-        for number, name in enumerate(KEPT):
-            rows[:, number] = messages[name].to_numpy()[place[order]]
-        return MessageSides(write_blocks(self.path, bucket[order], rows), int(either.sum()))
+    told = read_fact(requests, tasks) if requests else _no_requests()
+    sides = _sides(read_fact(messages, tasks, READ), told, processes)
+    communicator = sides["communicator"].to_numpy()
+    bucket, back = (
+        buckets_of(communicator, sides[rank].to_numpy(), buckets)
+        for rank in ("destination", "source")
+    )
+    either = (sides["role"] == EITHER).to_numpy()
+    rows = sides.select(pl.col(KEPT).cast(pl.Int64)).to_numpy()
+    other = np.flatnonzero(either & (back != bucket))
+    return MessageSides(
+        write_buckets(path, np.append(bucket, back[other]), np.concatenate([rows, rows[other]])),
+        int(either.sum()),
+    )
 
 
 def _sides(

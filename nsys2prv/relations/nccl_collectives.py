@@ -22,24 +22,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import polars as pl
-from msgspec.structs import replace
 
 from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.text import plural
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.relations import NCCL, Relation, RelationContext, nccl_clocks
-from nsys2prv.relations.blocks import Block, ordinal_windows
-from nsys2prv.relations.nccl_clocks import EndsStep
+from nsys2prv.relations.blocks import Block, group_blocks, ordinal_windows
+from nsys2prv.relations.nccl_clocks import number_by_ends
 from nsys2prv.relations.nccl_kernels import (
     BY_LAUNCH,
     BY_NUMBER,
     WAYS,
-    LaunchStep,
     OrderedKernels,
     Piece,
+    describe_several,
     divide_kernels,
+    order_by_launch,
     order_kernels,
 )
 from nsys2prv.relations.nccl_matching import (
@@ -47,9 +48,9 @@ from nsys2prv.relations.nccl_matching import (
     NAME,
     TRANSFER,
     MatchedCollectives,
-    MatchStep,
-    NumberStep,
-    RecordStep,
+    match_kernels,
+    number_collectives,
+    store_records,
 )
 from nsys2prv.store.facts import read_fact
 from nsys2prv.store.runs import TRACE
@@ -82,28 +83,18 @@ def _store_records(
     if not found:
         return [TaskResult(context.number, TRACE, 0)]
     numbers = [part.firsts.with_suffix(".numbers") for part in found]
-    list(
-        context.run(
-            [
-                NumberStep(
-                    tuple((part.firsts, path) for part, path in zip(found, numbers, strict=True))
-                )
-            ]
-        )
-    )
-    parts = tuple(
+    firsts = [part.firsts for part in found]
+    context.run([partial(number_collectives, list(zip(firsts, numbers, strict=True)))])
+    parts = [
         (block, path) for part, path in zip(found, numbers, strict=True) for block in part.records
-    )
-    transfers = tuple(block for part in found for block in part.transfers)
-    return list(
-        context.run(
-            [
-                RecordStep(context.number + place, parts, transfers, low, high, context.folder)
-                for place, (low, high) in enumerate(
-                    ordinal_windows([block for block, _ in parts], STEP_ROWS)
-                )
-            ]
-        )
+    ]
+    transfers = [block for part in found for block in part.transfers]
+    windows = ordinal_windows([block for block, _ in parts], STEP_ROWS)
+    return context.run(
+        [
+            partial(store_records, number, parts, transfers, *window, context.folder)
+            for number, window in enumerate(windows, context.number)
+        ]
     )
 
 
@@ -116,9 +107,7 @@ def _by_communicator(
     communicators = _communicators(surveys)
     blocks = _blocks(context, surveys, frozenset(communicators.filter("numbered")["communicator"]))
     pieces = {
-        group: Piece(
-            group, tuple(blocks[group]), BY_NUMBER if numbered else BY_LAUNCH, size, numbered
-        )
+        group: Piece(group, blocks[group], BY_NUMBER if numbered else BY_LAUNCH, size, numbered)
         for group, numbered, size in communicators.select(
             "communicator", "numbered", "size"
         ).iter_rows()
@@ -172,20 +161,16 @@ def _communicators(surveys: Sequence[OrderedKernels]) -> pl.DataFrame:
 
 def _blocks(
     context: RelationContext, surveys: Sequence[OrderedKernels], numbered: frozenset[int]
-) -> dict[int, list[Block]]:
+) -> dict[int, tuple[Block, ...]]:
     """Return the blocks of each communicator, by order of launches unless it is `numbered`."""
-    found: dict[int, list[Block]] = {}
-    steps = []
+    kept, steps = [], []
     for place, block in enumerate(block for part in surveys for block in part.blocks):
         if block.by_number and block.group not in numbered:
-            steps.append(
-                LaunchStep(block, context.folder / f"launches-{context.number}-{place}.blocks")
-            )
+            path = context.folder / f"launches-{context.number}-{place}.blocks"
+            steps.append(partial(order_by_launch, block, path))
         else:
-            found.setdefault(block.group, []).append(block)
-    for block in context.run(steps):
-        found.setdefault(block.group, []).append(block)
-    return found
+            kept.append(block)
+    return {blocks[0].group: blocks for blocks in group_blocks([*kept, *context.run(steps)])}
 
 
 def _by_ends(
@@ -198,14 +183,18 @@ def _by_ends(
         return [], 0
     pivot = (communicators["first"].min() + communicators["last"].max()) // 2
     steps = [
-        EndsStep(
-            pieces[group], even, pivot, context.folder / f"ends-{context.number}-{place}.blocks"
+        partial(
+            number_by_ends,
+            pieces[group],
+            even,
+            pivot,
+            context.folder / f"ends-{context.number}-{place}.blocks",
         )
         for place, (group, even) in enumerate(
             communicators.select("communicator", "even").iter_rows()
         )
     ]
-    results = list(context.run(steps))
+    results = context.run(steps)
     return [piece for piece, _ in results if piece.blocks], sum(lone for _, lone in results)
 
 
@@ -213,13 +202,13 @@ def _matched(
     context: RelationContext, pieces: Sequence[Piece], known: bool, first: int = 0
 ) -> list[MatchedCollectives]:
     """Return the results of matching the pieces. first: number of the first step."""
-    return list(
-        context.run(
-            [
-                MatchStep(portion, known, context.folder / f"matched-{context.number}-{place}")
-                for place, portion in enumerate(divide_kernels(pieces, STEP_ROWS), first)
-            ]
-        )
+    return context.run(
+        [
+            partial(
+                match_kernels, portion, known, context.folder / f"matched-{context.number}-{place}"
+            )
+            for place, portion in enumerate(divide_kernels(pieces, STEP_ROWS), first)
+        ]
     )
 
 
@@ -229,16 +218,12 @@ def _by_order(
     """Group kernels by their order on each stream, if all ranks have the same sequence and the
     kernels of equal order overlap in time.
     """
-    rows: dict[int, list[Block]] = {}
-    for block in (block for part in surveys for block in part.rest):
-        rows.setdefault(block.group, []).append(block)
+    rows = group_blocks(block for part in surveys for block in part.rest)
     if not rows:
         return [], []
     members = len(frozenset().union(*(part.members for part in surveys)))
-    why = _several(read_fact(context.files[COMMUNICATORS], context.tasks), members)
-    pieces = [
-        Piece(row, tuple(rows[row]), BY_LAUNCH, members, settled=True) for row in sorted(rows)
-    ]
+    why = describe_several(read_fact(context.files[COMMUNICATORS], context.tasks), members)
+    pieces = [Piece(row[0].group, row, BY_LAUNCH, members, settled=True) for row in rows]
     found = [] if why else _matched(context, pieces, False)
     matched = sum(part.matched for part in found)
     if not why and any(part.met != part.whole for part in found):
@@ -261,23 +246,6 @@ def _by_order(
     ]
 
 
-def _several(communicators: pl.DataFrame, members: int) -> str:
-    """Describe why order cannot tell, by the communicators that are known of."""
-    communicators = (
-        communicators.filter(pl.col("communicator") != 0) if communicators.height else communicators
-    )
-    if not communicators.height:
-        return ""
-    made = communicators.group_by("task").agg(
-        pl.col("communicator").n_unique(), pl.col("ranks").max()
-    )
-    if ((made["communicator"] == 1) & (made["ranks"] == members)).all() and communicators[
-        "communicator"
-    ].n_unique() == 1:
-        return ""
-    return "there are several, or one with ranks that have no report"
-
-
 def _describe_methods(found: Sequence[MatchedCollectives]) -> list[str]:
     """Describe how many collectives were found by each method, and how many were not."""
     met: Counter[int] = sum((part.met for part in found), Counter())
@@ -296,15 +264,13 @@ def _describe_methods(found: Sequence[MatchedCollectives]) -> list[str]:
 
 def _unused(surveys: Sequence[OrderedKernels], known: bool) -> list[str]:
     """Describe the kernels that could not be matched at all."""
-    notes = []
     graphs, lone = sum(part.graphs for part in surveys), sum(part.lone for part in surveys)
-    if graphs:
-        notes += _alone(
+    return [
+        *_alone(
             graphs, "were launched by CUDA graphs, without a call that names their communicator"
-        )
-    if known and lone:
-        notes += _alone(lone, "have no call that names their communicator")
-    return notes
+        ),
+        *_alone(lone if known else 0, "have no call that names their communicator"),
+    ]
 
 
 def _alone(count: int, why: str) -> list[str]:
@@ -317,25 +283,23 @@ def _describe_unplaced(found: Sequence[MatchedCollectives]) -> list[str]:
     """Describe collectives on hosts that could not be placed; warn where a rank is done before
     another begins, which clocks that agree would not show.
     """
-    unplaced = sum(part.unplaced for part in found)
-    if unplaced:
-        return [
+    notes: list[str] = []
+    if unplaced := sum(part.unplaced for part in found):
+        notes.append(
             ClockNote(
                 f"NCCL: {plural(unplaced, 'collective')} on hosts whose clocks could not be aligned: the trace has no late "
                 "arrivals, waits, transfers and bandwidths for them"
-            ),
-            *_describe_unplaced([replace(part, unplaced=0) for part in found]),
-        ]
-    apart = sum(part.apart for part in found)
-    if not apart:
-        return []
-    far = f"{max(part.gap for part in found) / 1000:,.1f} us"
-    return [
-        ClockNote(
-            f"NCCL: in {plural(apart, 'collective')} a rank ends before the last one begins, by up to {far}: the clocks of the "
-            "reports do not agree, and late arrivals and waits are wrong by as much"
+            )
         )
-    ]
+    if apart := sum(part.apart for part in found):
+        far = f"{max(part.gap for part in found) / 1000:,.1f} us"
+        notes.append(
+            ClockNote(
+                f"NCCL: in {plural(apart, 'collective')} a rank ends before the last one begins, by up to {far}: the clocks of the "
+                "reports do not agree, and late arrivals and waits are wrong by as much"
+            )
+        )
+    return notes
 
 
 RELATIONS = (

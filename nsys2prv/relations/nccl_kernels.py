@@ -8,6 +8,7 @@ all kernels of a job at once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from nsys2prv.events.names.calls import ROOT_WAITS, WAIT_FOR_ROOT
 from nsys2prv.events.nccl import KERNELS
 from nsys2prv.nsight.source import NULL
 from nsys2prv.relations import RelationContext
-from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations.blocks import Block, column_names, write_blocks
 from nsys2prv.store.facts import FactFile, batches, read_fact
 
 #: How collectives of a communicator were told from each other.
@@ -30,47 +31,14 @@ MEMBER = ("task", "device")
 #: Columns of the facts that are read, and those that are kept in blocks. before: operations of the
 #: member on the communicator until then. ordinal: what numbers its collectives, as the block is
 #: sorted.
-READ = (
-    "process",
-    "device",
-    "stream",
-    "object_kernel",
-    "time_begin",
-    "time_end",
-    "time_call",
-    "in_graph",
-    "by_name",
-    "communicator",
-    "operation",
-    "first_operation",
-    "fused",
-    "messages",
-    "sequence",
-    "ranks",
-    "bytes",
-    "known",
-    "reduce_bytes",
-    "share_bytes",
-    "message_bytes",
+READ = column_names(
+    "process device stream object_kernel time_begin time_end time_call in_graph by_name communicator"
+    " operation first_operation fused messages sequence ranks bytes known reduce_bytes share_bytes"
+    " message_bytes"
 )
-KEPT = (
-    "ordinal",
-    "before",
-    "task",
-    "device",
-    "object_kernel",
-    "time_begin",
-    "time_end",
-    "by_name",
-    "operation",
-    "first_operation",
-    "fused",
-    "bytes",
-    "known",
-    "reduce_bytes",
-    "share_bytes",
-    "message_bytes",
-    "part",
+KEPT = column_names(
+    "ordinal before task device object_kernel time_begin time_end by_name operation first_operation"
+    " fused bytes known reduce_bytes share_bytes message_bytes part"
 )
 
 
@@ -92,113 +60,107 @@ class OrderedKernels(Struct, frozen=True):
     lone: int
 
 
-class OrderKernelsStep(Struct, frozen=True):
-    """Brings kernels of some reports into order, in one file of blocks."""
-
-    files: tuple[FactFile, ...]
-    tasks: Mapping[tuple[int, int], int]
-    path: Path
-
-    def run(self) -> OrderedKernels:
-        kernels = keep_sound_kernels(
-            read_fact(self.files, self.tasks, READ).filter(
-                (pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL)
-            )
-        )
-        blocks, told = self._by_communicator(kernels)
-        free = kernels["in_graph"].to_numpy() == 0
-        lone = np.flatnonzero(free & (kernels["communicator"].to_numpy() == 0))
-        return OrderedKernels(
-            blocks,
-            self._by_stream(kernels, lone),
-            frozenset(kernels.select(MEMBER).unique().iter_rows()),
-            told,
-            int((~free).sum()),
-            len(lone),
-        )
-
-    def _by_communicator(self, kernels: pl.DataFrame) -> tuple[tuple[Block, ...], pl.DataFrame]:
-        """Return blocks of the kernels of collectives whose communicator is known, and what is told
-        of these.
-        """
-        communicator, task, device, fused, messages = (
-            kernels[name].to_numpy()
-            for name in ("communicator", "task", "device", "fused", "messages")
-        )
-        rows = np.flatnonzero((communicator != 0) & (fused > messages))
-        if not len(rows):
-            return (), _TOLD
-        rows = _ordered(
-            kernels, rows, ("task", "device", "communicator", "time_call", "time_begin")
-        )
-        own = [column[rows] for column in (task, device, communicator)]
-        starts = np.flatnonzero(
-            np.append(True, np.logical_or.reduce([np.diff(column) != 0 for column in own]))
-        )
-        counts = np.diff(np.append(starts, len(rows)))
-        operations = fused[rows] - messages[rows]
-        before = np.cumsum(operations) - operations
-        before -= np.repeat(before[starts], counts)
-        sequence = kernels["sequence"].to_numpy()[rows]
-        begin, end, ranks = (
-            kernels[name].to_numpy()[rows] for name in ("time_begin", "time_end", "ranks")
-        )
-        told = pl.DataFrame(
-            {
-                "communicator": own[2][starts],
-                "operations": np.add.reduceat(operations, starts),
-                "numbered": np.minimum.reduceat(sequence, starts) >= 0,
-                "ranks": np.maximum.reduceat(ranks, starts),
-                "first": np.minimum.reduceat(begin, starts),
-                "last": np.maximum.reduceat(end, starts),
-            }
-        )
-        by_number = (
-            told.group_by("communicator")
-            .agg(pl.col("numbered").all())
-            .filter("numbered")["communicator"]
-            .to_numpy()
-        )
-        ordinal = np.where(np.isin(own[2], by_number), sequence, before)
-        blocks = _write_blocks(self.path, kernels, rows, own[2], ordinal, before)
-        numbered = frozenset(by_number.tolist())
-        return tuple(replace(block, by_number=block.group in numbered) for block in blocks), told
-
-    def _by_stream(self, kernels: pl.DataFrame, rows: np.ndarray) -> tuple[Block, ...]:
-        """Return blocks of kernels of no known communicator, by order on each stream, streams of a
-        GPU in the order of their ids.
-        """
-        if not len(rows):
-            return ()
-        rows = _ordered(kernels, rows, ("task", "device", "stream", "time_begin"))
-        task, device, stream = (
-            kernels[name].to_numpy()[rows] for name in ("task", "device", "stream")
-        )
-        other = np.append(True, (np.diff(task) != 0) | (np.diff(device) != 0))
-        new = other | np.append(True, np.diff(stream) != 0)
-        starts = np.flatnonzero(new)
-        place = np.arange(len(rows)) - np.repeat(starts, np.diff(np.append(starts, len(rows))))
-        count = np.cumsum(new)
-        owners = np.flatnonzero(other)
-        row = count - np.repeat(count[owners] - 1, np.diff(np.append(owners, len(rows))))
-        return _write_blocks(self.path.with_suffix(".rest"), kernels, rows, row, place, place)
-
-
 def order_kernels(context: RelationContext, name: str) -> list[OrderedKernels]:
     """Return all NCCL kernels in order."""
-    parts = batches(context.files[KERNELS])
-    return list(
-        context.run(
-            [
-                OrderKernelsStep(
-                    part,
-                    context.tasks,
-                    context.folder / f"{name}-{context.number}-{number}.blocks",
-                )
-                for number, part in enumerate(parts)
-            ]
+    return context.run(
+        [
+            partial(
+                _order_kernels_of_reports,
+                files,
+                context.tasks,
+                context.folder / f"{name}-{context.number}-{number}.blocks",
+            )
+            for number, files in enumerate(batches(context.files[KERNELS]))
+        ]
+    )
+
+
+def _order_kernels_of_reports(
+    files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path
+) -> OrderedKernels:
+    """Bring kernels of some reports into order, in files of blocks."""
+    kernels = keep_sound_kernels(
+        read_fact(files, tasks, READ).filter(
+            (pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL)
         )
     )
+    blocks, told = _order_by_communicator(kernels, path)
+    free = kernels["in_graph"].to_numpy() == 0
+    lone = np.flatnonzero(free & (kernels["communicator"].to_numpy() == 0))
+    return OrderedKernels(
+        blocks,
+        _order_by_stream(kernels, lone, path.with_suffix(".rest")),
+        frozenset(kernels.select(MEMBER).unique().iter_rows()),
+        told,
+        int((~free).sum()),
+        len(lone),
+    )
+
+
+def _order_by_communicator(
+    kernels: pl.DataFrame, path: Path
+) -> tuple[tuple[Block, ...], pl.DataFrame]:
+    """Return blocks of the kernels of collectives whose communicator is known, and what is told of
+    these.
+    """
+    owner = ("task", "device", "communicator")
+    operations = pl.col("fused") - pl.col("messages")
+    kernels = (
+        kernels.filter((pl.col("communicator") != 0) & (operations > 0))
+        .sort(*owner, "time_call", "time_begin", maintain_order=True)
+        .with_columns(before=operations.cum_sum().over(owner) - operations)
+    )
+    told = kernels.group_by(owner, maintain_order=True).agg(
+        operations=operations.sum(),
+        numbered=(pl.col("sequence") >= 0).all(),
+        ranks=pl.col("ranks").max(),
+        first=pl.col("time_begin").min(),
+        last=pl.col("time_end").max(),
+    )
+    lacking = told.filter(~pl.col("numbered"))["communicator"].unique()
+    by_number = ~pl.col("communicator").is_in(lacking.implode())
+    kernels = kernels.with_columns(ordinal=pl.when(by_number).then("sequence").otherwise("before"))
+    others = set(lacking)
+    blocks = tuple(
+        replace(block, by_number=block.group not in others)
+        for block in _write_blocks(path, kernels, "communicator")
+    )
+    return blocks, told.drop("task", "device")
+
+
+def _order_by_stream(kernels: pl.DataFrame, rows: np.ndarray, path: Path) -> tuple[Block, ...]:
+    """Return blocks of these kernels, of no known communicator, by order on each stream, streams of
+    a GPU in the order of their ids.
+    """
+    place = pl.int_range(pl.len()).over(*MEMBER, "stream")
+    kernels = (
+        kernels[rows]
+        .sort(*MEMBER, "stream", "time_begin", maintain_order=True)
+        .with_columns(row=number_streams(), ordinal=place, before=place)
+    )
+    return _write_blocks(path, kernels, "row")
+
+
+def number_streams() -> pl.Expr:
+    """Return the number of each kernel's stream, from 1, in the order of ids on its GPU."""
+    return pl.col("stream").rank("dense").over(MEMBER).cast(pl.Int64)
+
+
+def describe_several(communicators: pl.DataFrame, members: int) -> str:
+    """Describe why the order of kernels cannot tell their collectives, by the communicators that
+    are known of; "" where it can.
+    """
+    if communicators.height:
+        communicators = communicators.filter(pl.col("communicator") != 0)
+    if not communicators.height:
+        return ""
+    made = communicators.group_by("task").agg(
+        pl.col("communicator").n_unique(), pl.col("ranks").max()
+    )
+    whole = ((made["communicator"] == 1) & (made["ranks"] == members)).all()
+    if whole and communicators["communicator"].n_unique() == 1:
+        return ""
+    return "there are several, or one with ranks that have no report"
 
 
 def operation_roles(first: np.ndarray) -> np.ndarray:
@@ -220,52 +182,21 @@ def keep_sound_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     return kernels.with_columns(time_end=end)
 
 
-#: What a survey without communicators tells of them.
-_TOLD = pl.DataFrame(
-    schema={
-        "communicator": pl.Int64,
-        "operations": pl.Int64,
-        "numbered": pl.Boolean,
-        "ranks": pl.Int64,
-        "first": pl.Int64,
-        "last": pl.Int64,
-    }
-)
+def _write_blocks(path: Path, kernels: pl.DataFrame, group: str) -> tuple[Block, ...]:
+    """Write the kernels as blocks of a group, in which those of equal ordinals keep their order."""
+    kernels = kernels.sort(group, "ordinal", maintain_order=True)
+    rows = np.empty((kernels.height, len(KEPT)), np.int64)
+    for place, name in enumerate(KEPT):
+        rows[:, place] = kernels[name].to_numpy()
+    return write_blocks(path, kernels[group].to_numpy(), rows)
 
 
-def _ordered(kernels: pl.DataFrame, rows: np.ndarray, names: Sequence[str]) -> np.ndarray:
-    """Return the rows in the order of these columns."""
-    return rows[np.lexsort([kernels[name].to_numpy()[rows] for name in reversed(names)])]
-
-
-def _write_blocks(
-    path: Path,
-    kernels: pl.DataFrame,
-    rows: np.ndarray,
-    group: np.ndarray,
-    ordinal: np.ndarray,
-    before: np.ndarray,
-) -> tuple[Block, ...]:
-    """Write these rows of the kernels as blocks, in which those of equal ordinals keep their order."""
-    order = np.lexsort((ordinal, group))
-    stored = np.empty((len(rows), len(KEPT)), np.int64)
-    stored[:, 0], stored[:, 1] = ordinal[order], before[order]
-    for place, name in enumerate(KEPT[2:], 2):
-        stored[:, place] = kernels[name].to_numpy()[rows[order]]
-    return write_blocks(path, group[order], stored)
-
-
-class LaunchStep(Struct, frozen=True):
-    """Puts a block in the order of launches, where its sequence numbers are not to be heeded."""
-
-    block: Block
-    path: Path
-
-    def run(self) -> Block:
-        rows = self.block.read()
-        rows[:, 0] = rows[:, 1]
-        rows = rows[np.argsort(rows[:, 0], kind="stable")]
-        return write_blocks(self.path, np.full(len(rows), self.block.group), rows)[0]
+def order_by_launch(block: Block, path: Path) -> Block:
+    """Put a block in the order of launches, where its sequence numbers are not to be heeded."""
+    rows = block.read()
+    rows[:, 0] = rows[:, 1]
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    return write_blocks(path, np.full(len(rows), block.group), rows)[0]
 
 
 class Piece(Struct, frozen=True):

@@ -17,8 +17,8 @@ from nsys2prv._util.text import list_some
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.names.calls import GROUP, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS
-from nsys2prv.relations import RelationResult, write_result
-from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations import write_result
+from nsys2prv.relations.blocks import Block, write_block
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece
 from nsys2prv.store.facts import FactBook, read_fact
 from nsys2prv.store.task_result import TaskResult
@@ -61,48 +61,38 @@ class MatchedCollectives(Struct, frozen=True):
     unplaced: int = 0
 
 
-class MatchStep(Struct, frozen=True):
-    """Matches the kernels of the pieces. known: whether they are of known communicators. path: of
+def match_kernels(pieces: tuple[Piece, ...], known: bool, path: Path) -> MatchedCollectives:
+    """Match the kernels of the pieces. known: whether they are of known communicators. path: of
     files, but for their endings.
     """
-
-    pieces: tuple[Piece, ...]
-    known: bool
-    path: Path
-
-    def run(self) -> MatchedCollectives:
-        kernels = _Kernels.of(self.pieces)
-        firsts = self.path.with_suffix(".firsts")
-        if not len(kernels.piece):
-            np.empty(0, np.int64).tofile(firsts)
-            return MatchedCollectives(self.pieces, firsts)
-        met = kernels.collectives(SAME if self.known else SAME_UNKNOWN)
-        one = met.order[met.starts]
-        chosen = met.whole if self.known else met.whole & (kernels["by_name"][one] != SEND_RECEIVE)
-        records, transfers, keys = _records(kernels, met, chosen)
-        keys.tofile(firsts)
-        piece = kernels.piece[one]
-        ways = np.array([piece.way for piece in self.pieces])[piece]
-        gaps = met.gap[chosen & met.comparable]
-        unsure = np.array([piece.way == BY_LAUNCH and not piece.settled for piece in self.pieces])[
-            piece
-        ]
-        return MatchedCollectives(
-            self.pieces,
-            firsts,
-            _blocks(self.path.with_suffix(".records"), records),
-            _blocks(self.path.with_suffix(".transfers"), transfers),
-            Counter(dict(enumerate(np.bincount(ways).tolist()))),
-            Counter(dict(enumerate(np.bincount(ways[met.whole]).tolist()))),
-            int(chosen.sum()),
-            int((gaps > 0).sum()),
-            int(gaps.max(initial=0)),
-            frozenset(
-                self.pieces[at].group
-                for at in np.unique(piece[unsure & met.comparable & (met.gap > 0)]).tolist()
-            ),
-            int((chosen & ~met.comparable).sum()),
-        )
+    kernels = _Kernels.of(pieces)
+    firsts = path.with_suffix(".firsts")
+    if not len(kernels.piece):
+        np.empty(0, np.int64).tofile(firsts)
+        return MatchedCollectives(pieces, firsts)
+    met = kernels.collectives(SAME if known else SAME_UNKNOWN)
+    one = met.order[met.starts]
+    chosen = met.whole if known else met.whole & (kernels["by_name"][one] != SEND_RECEIVE)
+    records, transfers, keys = _records(kernels, met, chosen)
+    keys.tofile(firsts)
+    piece = kernels.piece[one]
+    ways = np.array([piece.way for piece in pieces])[piece]
+    gaps = met.gap[chosen & met.comparable]
+    unsure = np.array([piece.way == BY_LAUNCH and not piece.settled for piece in pieces])[piece]
+    wrong = piece[unsure & met.comparable & (met.gap > 0)]
+    return MatchedCollectives(
+        pieces,
+        firsts,
+        write_block(path.with_suffix(".records"), records),
+        write_block(path.with_suffix(".transfers"), transfers),
+        Counter(ways.tolist()),
+        Counter(ways[met.whole].tolist()),
+        int(chosen.sum()),
+        int((gaps > 0).sum()),
+        int(gaps.max(initial=0)),
+        frozenset(pieces[at].group for at in set(wrong.tolist())),
+        int((chosen & ~met.comparable).sum()),
+    )
 
 
 class _Kernels(Struct, frozen=True):
@@ -188,11 +178,6 @@ class _Collectives(Struct, frozen=True):
     comparable: np.ndarray
 
 
-def _blocks(path: Path, rows: np.ndarray) -> tuple[Block, ...]:
-    """Return the rows in a file, as a block of no group."""
-    return write_blocks(path, np.zeros(len(rows), np.int64), rows)
-
-
 def _records(
     kernels: _Kernels, met: _Collectives, chosen: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -261,55 +246,46 @@ def _records(
     )
 
 
-class NumberStep(Struct, frozen=True):
-    """Numbers the collectives of several steps through: from 1 by their first begin, then by group,
+def number_collectives(parts: Sequence[tuple[Path, Path]]) -> None:
+    """Number the collectives of several steps through: from 1 by their first begin, then by group,
     function and ordinal. parts: of each step the file of its collectives and the one that is to
     hold their numbers (int64).
     """
-
-    parts: tuple[tuple[Path, Path], ...]
-
-    def run(self) -> None:
-        firsts = [np.fromfile(path, np.int64).reshape(-1, 4) for path, _ in self.parts]
-        together = np.concatenate(firsts)
-        numbers = np.empty(len(together), np.int64)
-        numbers[np.lexsort(together.T[::-1])] = np.arange(1, len(together) + 1)
-        ends = np.cumsum([len(part) for part in firsts])
-        for (_, path), part in zip(self.parts, np.split(numbers, ends[:-1]), strict=True):
-            part.tofile(path)
+    firsts = [np.fromfile(path, np.int64).reshape(-1, 4) for path, _ in parts]
+    together = np.concatenate(firsts)
+    numbers = np.empty(len(together), np.int64)
+    numbers[np.lexsort(together.T[::-1])] = np.arange(1, len(together) + 1)
+    ends = np.cumsum([len(part) for part in firsts])
+    for (_, path), part in zip(parts, np.split(numbers, ends[:-1]), strict=True):
+        part.tofile(path)
 
 
-class RecordStep(Struct, frozen=True):
-    """Stores the records that begin within a span of time (ns; None: without a limit). parts: of
+def store_records(
+    number: int,
+    parts: Sequence[tuple[Block, Path]],
+    transfers: Sequence[Block],
+    low: int | None,
+    high: int | None,
+    folder: Path,
+) -> TaskResult:
+    """Store the records that begin within a span of time (ns; None: without a limit). parts: of
     each step that matched, its records and the file of their numbers. transfers: of all steps.
     """
-
-    number: int
-    parts: tuple[tuple[Block, Path], ...]
-    transfers: tuple[Block, ...]
-    low: int | None
-    high: int | None
-    folder: Path
-
-    def run(self) -> TaskResult:
-        found = []
-        for block, path in self.parts:
-            rows = block.read(self.low, self.high)
-            rows[:, RECORD.index("collective")] = np.fromfile(path, np.int64)[
-                rows[:, RECORD.index("collective")] - 1
-            ]
-            found.append(rows)
-        transfers = [block.read(self.low, self.high) for block in self.transfers]
-        made = [
-            _rows(LAYOUT, RECORD, FIELDS, found),
-            _rows(TRANSFER, TRANSFER_RECORD, TRANSFER_FIELDS, transfers),
-        ]
-        return write_result(
-            RelationResult([rows for rows in made if len(rows.begin)]),
-            NAME,
-            self.number,
-            self.folder,
-        )
+    found, numbered = [], RECORD.index("collective")
+    for block, path in parts:
+        rows = block.read(low, high)
+        rows[:, numbered] = np.fromfile(path, np.int64)[rows[:, numbered] - 1]
+        found.append(rows)
+    made = [
+        _rows(LAYOUT, RECORD, FIELDS, found),
+        _rows(
+            TRANSFER,
+            TRANSFER_RECORD,
+            TRANSFER_FIELDS,
+            [block.read(low, high) for block in transfers],
+        ),
+    ]
+    return write_result(NAME, number, folder, [rows for rows in made if len(rows.begin)])
 
 
 def _rows(

@@ -5,11 +5,18 @@ both have equally many and all their kernels overlap. Otherwise (captures that b
 different calls, missing rows) the kernels' ends tell which belong together, for a kernel that sends
 and the one that receives end nearly together. Where they do not (small messages wait in a buffer),
 the order stands if both have equally many and none is received before it is sent.
+
+Kernels of NCCL that only send and receive, all of whose messages are matched: how late they came,
+how long they waited for those of the other ranks that they exchange messages with, and how fast the
+transfer was. It begins when the last of these kernels has begun, its own among them; the bandwidth
+is that of the greater of what it sends and what it receives, as nccl-tests has it. Times in ns,
+bandwidths in B/s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,83 +25,66 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Detail
-from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, Role
+from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR
 from nsys2prv.clock import NCCL as SOURCE
-from nsys2prv.events.names.calls import SEND
+from nsys2prv.events.kind import Rows
+from nsys2prv.events.names.calls import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.nccl import MESSAGES
 from nsys2prv.nsight.source import NULL
-from nsys2prv.relations import (
-    NCCL,
-    ObservationFile,
-    Observations,
-    Relation,
-    RelationContext,
-    save_observations,
+from nsys2prv.relations import NCCL, Observed, Relation, RelationContext, write_result
+from nsys2prv.relations.blocks import (
+    Block,
+    buckets_of,
+    column_names,
+    group_blocks,
+    read_frame,
+    store_lines,
+    write_block,
+    write_buckets,
 )
-from nsys2prv.relations.blocks import Block, buckets_of, group_blocks, store_lines, write_blocks
-from nsys2prv.relations.nccl_exchanges import LAYOUT, TRANSFER, KernelStep, store_sides
 from nsys2prv.relations.nccl_kernels import keep_sound_kernels
+from nsys2prv.relations.observed import MessageFile, save_messages
 from nsys2prv.store.facts import FactFile, batches, read_fact
 from nsys2prv.store.task_result import TaskResult
 
 NAME, KIND = "nccl_messages", "nccl_message"
+#: Layouts of records on kernels that only send and receive.
+LAYOUT, TRANSFER = "nccl_point_to_point", "nccl_message_transfer"
 #: Findings that say that ends do not tell.
 TELL_NOTHING = ("few", "ambiguous", "unrelated")
 _STREAM = ["communicator", "source", "target"]
 #: Columns of the facts that are read, and of messages in blocks.
-READ = (
-    "process",
-    "object_kernel",
-    "time_begin",
-    "time_end",
-    "time_call",
-    "place",
-    "communicator",
-    "operation",
-    "bytes",
-    "peer",
-    "ranks",
-    "rank",
-    "messages",
-    "pure",
+READ = column_names(
+    "process object_kernel time_begin time_end time_call place communicator operation bytes peer"
+    " ranks rank messages pure"
 )
-KEPT = (
-    "task",
-    "host",
-    "part",
-    "object_kernel",
-    "time_begin",
-    "time_end",
-    "time_call",
-    "place",
-    "communicator",
-    "source",
-    "target",
-    "sends",
-    "bytes",
-    "messages",
-    "pure",
+KEPT = column_names(
+    "task host part object_kernel time_begin time_end time_call place communicator source target"
+    " sends bytes messages pure"
 )
 #: The order of messages; lines of pairs that are certain come first.
 ORDER = ("task", "communicator", "time_call", "place")
+#: Of a kernel and one of its messages: the kernel's times and row of the trace, the begin of the
+#: other side's kernel, whether it sends, its bytes (ABSENT where unknown), how many messages the
+#: kernel has, whether it does nothing else, and whether the times can be compared.
+SIDE = column_names("begin end object there sends bytes messages pure comparable")
 #: Facts (bytes) that one step matches; lines that one step stores.
 BUCKET_BYTES, STEP_ROWS = 8_000_000, 200_000
 
 
 def relate(context: RelationContext) -> list[TaskResult]:
     """Return lines from sends to receives, stored by time, and what they tell of their kernels."""
-    buckets = _buckets(context, "messages")
-    found = list(
-        context.run(
-            [
-                PairStep(
-                    blocks,
-                    max(1, len(buckets)),
-                    context.folder / f"pairs-{context.number}-{place}.blocks",
-                )
-                for place, blocks in enumerate(buckets)
-            ]
-        )
+    buckets = _sort_into_buckets(context, "messages")
+    found = context.run(
+        [
+            partial(
+                pair_messages,
+                blocks,
+                len(buckets),
+                context.folder / f"pairs-{context.number}-{place}.blocks",
+            )
+            for place, blocks in enumerate(buckets)
+        ]
     )
     records = [block for part in found for block in part.records]
     results = store_lines(context, NAME, KIND, False, records, STEP_ROWS)
@@ -105,49 +95,42 @@ def relate(context: RelationContext) -> list[TaskResult]:
             f"NCCL: {left:,} sends and receives without their other side in the reports: no line is written"
         )
     sides = group_blocks(block for part in found for block in part.sides)
-    number = context.number + len(results)
-    steps = [KernelStep(number + place, part, context.folder) for place, part in enumerate(sides)]
+    steps = [
+        partial(store_kernels, number, part, context.folder)
+        for number, part in enumerate(sides, context.number + len(results))
+    ]
     return [*results, *context.run(steps)]
 
 
-def observe(context: RelationContext) -> list[ObservationFile]:
+def observe(context: RelationContext) -> Observed:
     """Return observations of clocks from messages between hosts, by senders."""
-    return list(
-        context.run(
-            [
-                HostsStep(blocks, context.folder / f"observed-messages-{place}.pickle")
-                for place, blocks in enumerate(_buckets(context, "clock-messages"))
-            ]
-        )
-    )
+    steps = [
+        partial(observe_messages, blocks, context.folder / f"observed-messages-{place}.pickle")
+        for place, blocks in enumerate(_sort_into_buckets(context, "clock-messages"))
+    ]
+    return Observed(messages=context.run(steps))
 
 
-def _buckets(context: RelationContext, name: str) -> list[tuple[Block, ...]]:
+def _sort_into_buckets(context: RelationContext, name: str) -> list[tuple[Block, ...]]:
     """Return the messages by communicator and sender, several of them together, in blocks."""
     files = context.files[MESSAGES]
     count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
     steps = [
-        SendersStep(part, context.tasks, count, context.folder / f"{name}-{number}.blocks")
+        partial(
+            sort_messages, part, context.tasks, count, context.folder / f"{name}-{number}.blocks"
+        )
         for number, part in enumerate(batches(files))
     ]
     return group_blocks(block for blocks in context.run(steps) for block in blocks)
 
 
-class SendersStep(Struct, frozen=True):
-    """Sorts the messages of some reports into so many buckets by communicator and sender."""
-
-    files: tuple[FactFile, ...]
-    tasks: Mapping[tuple[int, int], int]
-    buckets: int
-    path: Path
-
-    def run(self) -> tuple[Block, ...]:
-        messages = _usable(read_fact(self.files, self.tasks, READ))
-        bucket = buckets_of(
-            messages["communicator"].to_numpy(), messages["source"].to_numpy(), self.buckets
-        )
-        order = np.argsort(bucket, kind="stable")
-        return write_blocks(self.path, bucket[order], messages.to_numpy()[order])
+def sort_messages(
+    files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], buckets: int, path: Path
+) -> tuple[Block, ...]:
+    """Sort the messages of some reports into so many buckets by communicator and sender."""
+    messages = _usable(read_fact(files, tasks, READ))
+    bucket = buckets_of(messages["communicator"].to_numpy(), messages["source"].to_numpy(), buckets)
+    return write_buckets(path, bucket, messages.to_numpy())
 
 
 class PairedMessages(Struct, frozen=True):
@@ -160,58 +143,26 @@ class PairedMessages(Struct, frozen=True):
     sides: tuple[Block, ...]
 
 
-class PairStep(Struct, frozen=True):
-    """Matches the messages of some senders. buckets: of the kernels' rows."""
-
-    blocks: tuple[Block, ...]
-    buckets: int
-    path: Path
-
-    def run(self) -> PairedMessages:
-        messages = _read(self.blocks)
-        pairs = _pairs(messages, ALIGNED_ERROR if messages["part"].n_unique() == 1 else UTC_ERROR)
-        rows = pairs.sort("time_begin", maintain_order=True).select(
-            pl.col(
-                "time_begin", "object_kernel", "time_end_there", "object_kernel_there", "bytes"
-            ).cast(pl.Int64),
-            pl.lit(0, pl.Int64).alias("tag"),
-            pl.col("doubtful", *ORDER).cast(pl.Int64),
-        )
-        return PairedMessages(
-            write_blocks(self.path, np.zeros(rows.height, np.int64), rows.to_numpy()),
-            messages.height - 2 * pairs.height,
-            store_sides(pairs, self.buckets, self.path.with_suffix(".sides")),
-        )
-
-
-class HostsStep(Struct, frozen=True):
-    """Matches the messages of some senders, and stores those between hosts."""
-
-    blocks: tuple[Block, ...]
-    path: Path
-
-    def run(self) -> ObservationFile:
-        return save_observations(_between_hosts(_pairs(_read(self.blocks), UTC_ERROR)), self.path)
-
-
-def _read(blocks: Sequence[Block]) -> pl.DataFrame:
-    return pl.DataFrame(
-        np.concatenate([block.read() for block in blocks]),
-        schema=dict.fromkeys(KEPT, pl.Int64),
-        orient="row",
+def pair_messages(blocks: Sequence[Block], buckets: int, path: Path) -> PairedMessages:
+    """Match the messages of some senders. buckets: of the kernels' rows."""
+    messages = read_frame(blocks, KEPT)
+    pairs = _pairs(messages, ALIGNED_ERROR if messages["part"].n_unique() == 1 else UTC_ERROR)
+    rows = pairs.sort("time_begin", maintain_order=True).select(
+        pl.col("time_begin", "object_kernel", "time_end_there", "object_kernel_there", "bytes"),
+        pl.lit(0).alias("tag"),
+        pl.col("doubtful", *ORDER),
+    )
+    return PairedMessages(
+        write_block(path, rows.cast(pl.Int64).to_numpy()),
+        messages.height - 2 * pairs.height,
+        _write_sides(pairs, buckets, path.with_suffix(".sides")),
     )
 
 
-def _between_hosts(pairs: pl.DataFrame) -> Observations:
-    from nsys2prv.clock.observations import Messages
-
-    pairs = pairs.filter(pl.col("host") != pl.col("host_there"))
-    sender, sent, receiver, received = (
-        pairs[name].to_numpy() for name in ("host", "time_begin", "host_there", "time_end_there")
-    )
-    return Observations(
-        messages=Messages(np.full(pairs.height, SOURCE), sender, sent, receiver, received)
-    )
+def observe_messages(blocks: Sequence[Block], path: Path) -> MessageFile:
+    """Match the messages of some senders, and store those between hosts."""
+    pairs = _pairs(read_frame(blocks, KEPT), UTC_ERROR)
+    return save_messages(pairs.with_columns(completed="time_end_there"), SOURCE, path)
 
 
 def _usable(messages: pl.DataFrame) -> pl.DataFrame:
@@ -225,7 +176,7 @@ def _usable(messages: pl.DataFrame) -> pl.DataFrame:
         .otherwise(ABSENT)
     )
     sending = pl.col("operation") == SEND
-    messages = (
+    return (
         keep_sound_kernels(messages)
         .with_columns(rank=rank)
         .filter(
@@ -236,13 +187,13 @@ def _usable(messages: pl.DataFrame) -> pl.DataFrame:
             & (pl.col("time_begin") != NULL)
             & (pl.col("time_end") != NULL)
         )
+        .with_columns(
+            sends=sending,
+            source=pl.when(sending).then("rank").otherwise("peer"),
+            target=pl.when(sending).then("peer").otherwise("rank"),
+        )
+        .select(pl.col(KEPT).cast(pl.Int64))
     )
-    messages = messages.with_columns(
-        sends=sending.cast(pl.Int64),
-        source=pl.when(sending).then("rank").otherwise("peer"),
-        target=pl.when(sending).then("peer").otherwise("rank"),
-    )
-    return messages.select(pl.col(KEPT).cast(pl.Int64))
 
 
 def _pairs(messages: pl.DataFrame, error: float) -> pl.DataFrame:
@@ -294,28 +245,17 @@ def _by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     """Return the messages with the ordinals that their kernels' ends tell, -1 where they tell none
     and the order is not possible.
     """
-    from nsys2prv.clock.observations import Calls
     from nsys2prv.clock.sequences import recognise_collectives
 
     messages = messages.with_columns(group=pl.struct(_STREAM).rank("dense").cast(pl.Int64))
-    member = messages["sends"].cast(pl.Int64).to_numpy()
-    count = messages.height
-    ordinals, findings = recognise_collectives(
-        Calls(
-            np.full(count, SOURCE),
-            messages["group"].to_numpy(),
-            member,
-            member,
-            np.full(count, -1),
-            np.maximum(messages["bytes"].to_numpy(), 0),
-            np.full(count, int(Role.ALL)),
-            np.zeros(count, bool),
-            np.full(count, 2),
-            messages["time_begin"].to_numpy(),
-            messages["time_end"].to_numpy(),
-        ),
-        error,
+    calls = messages.select(
+        "group",
+        member=pl.col("sends").cast(pl.Int64),
+        signature=pl.max_horizontal("bytes", 0),
+        begin="time_begin",
+        end="time_end",
     )
+    ordinals, findings = recognise_collectives(calls, SOURCE, error)
     unknown = pl.col("group").is_in(
         sorted({finding.group for finding in findings if finding.kind in TELL_NOTHING})
     )
@@ -323,6 +263,98 @@ def _by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     return messages.with_columns(
         ordinal=pl.when(unknown).then(order).otherwise(pl.Series("found", ordinals))
     ).drop("group")
+
+
+def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, ...]:
+    """Return SIDE of both kernels of each pair of messages, by bucket of their rows, in a file."""
+    comparable = (pl.col("part") == pl.col("part_there")).cast(pl.Int64)
+    sides = [
+        pairs.select(
+            pl.col(f"time_begin{own}").alias("begin"),
+            pl.col(f"time_end{own}").alias("end"),
+            pl.col(f"object_kernel{own}").alias("object"),
+            pl.col(f"time_begin{other}").alias("there"),
+            pl.lit(sends, pl.Int64).alias("sends"),
+            pl.col("bytes"),
+            pl.col(f"messages{own}").alias("messages"),
+            pl.col(f"pure{own}").alias("pure"),
+            comparable.alias("comparable"),
+        ).cast(pl.Int64)
+        for own, other, sends in (("", "_there", 1), ("_there", "", 0))
+    ]
+    rows = pl.concat(sides).select(SIDE).to_numpy()
+    return write_buckets(path, rows[:, SIDE.index("object")] % buckets, rows)
+
+
+def store_kernels(number: int, blocks: Sequence[Block], folder: Path) -> TaskResult:
+    """Store the records of the kernels in some blocks of SIDE."""
+    made = _records(read_frame(blocks, SIDE))
+    return write_result(NAME, number, folder, [rows for rows in made if len(rows.begin)])
+
+
+def _records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
+    """Return the records of kernels, and those of transfers whose bytes are known."""
+    sent = pl.col("sends") == 1
+    kernels = (
+        sides.group_by("begin", "object", "end")
+        .agg(
+            first=pl.min_horizontal(pl.col("there").min(), pl.col("begin").first()),
+            last=pl.max_horizontal(pl.col("there").max(), pl.col("begin").first()),
+            matched=pl.len(),
+            sends=sent.sum(),
+            bytes=pl.max_horizontal(
+                pl.col("bytes").filter(sent).sum(), pl.col("bytes").filter(~sent).sum()
+            ),
+            told=(pl.col("bytes") >= 0).all(),
+            messages=pl.col("messages").first(),
+            pure=pl.col("pure").first(),
+            comparable=(pl.col("comparable") == 1).all(),
+        )
+        .filter((pl.col("pure") == 1) & (pl.col("matched") == pl.col("messages")))
+        .sort("begin", "object", "end")
+        .with_columns(transfer=pl.max_horizontal(pl.col("end") - pl.col("last"), 0))
+        .with_columns(
+            operation=pl.when(pl.col("sends") == 0)
+            .then(RECEIVE)
+            .when(pl.col("sends") == pl.col("matched"))
+            .then(SEND)
+            .otherwise(SEND_RECEIVE),
+            late=pl.col("begin") - pl.col("first"),
+            wait=pl.min_horizontal(
+                pl.col("last") - pl.col("begin"), pl.col("end") - pl.col("begin")
+            ),
+            # In floating point, for the product may be beyond 64 bits. 0 B/s is where nothing
+            # moved, no slow transfer.
+            speed=pl.max_horizontal(
+                (pl.col("bytes") * 1e9 / pl.max_horizontal("transfer", 1)).round(),
+                pl.col("bytes").sign(),
+            ).cast(pl.Int64),
+        )
+    )
+    known = pl.col("comparable")
+    told = kernels.with_columns(
+        pl.when(known).then(name).otherwise(ABSENT).alias(name)
+        for name in ("late", "wait", "transfer")
+    )
+    moved = kernels.filter(known & pl.col("told") & (pl.col("transfer") > 0)).sort(
+        "last", "object", "end"
+    )
+    return (
+        _rows(LAYOUT, told, "begin", ("operation", "late", "wait", "transfer")),
+        _rows(
+            TRANSFER,
+            moved.with_columns(algorithm_bandwidth="speed", bus_bandwidth="speed"),
+            "last",
+            ("operation", "algorithm_bandwidth", "bus_bandwidth"),
+        ),
+    )
+
+
+def _rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, ...]) -> Rows:
+    column = {
+        name: frame[name].to_numpy().astype(np.int64) for name in (begin, "end", "object", *fields)
+    }
+    return Rows(layout, *map(column.pop, (begin, "end", "object")), column)
 
 
 RELATIONS = (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tools.clocks import EPOCH, Clocks, collectives, instants, messages, restore, rows
+from tools.clocks import EPOCH, Clocks, collectives, instants, messages, restore, rows, with_
 
 from nsys2prv.clock import Role
 from nsys2prv.clock.causal import CausalOrder
@@ -38,7 +38,6 @@ def called(role: Role, *members: tuple[int, int, int], root: int = -1, number: i
         same,
         role * same,
         report == root,
-        len(members) * same,
         begin,
         end,
     )
@@ -231,7 +230,7 @@ def test_a_job_on_wrong_clocks_is_in_order_afterwards(seed: int, drift: float) -
             time[report == rank] += moved(order, rank, time[report == rank])
     settled = restore(
         4,
-        Calls(*(getattr(calls, name) for name in Calls.__struct_fields__[:-2]), again[0], again[1]),
+        with_(calls, begin=again[0], end=again[1]),
         Messages(them.source, them.sender, again[2], them.receiver, again[3]),
     )
     assert settled.shifts == {}

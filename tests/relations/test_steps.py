@@ -24,7 +24,7 @@ from nsys2prv.clock.gathering import MemberCalls, Participant, gather_by_member,
 from nsys2prv.clock.observations import Calls
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import NAME, OBJECT, TIME
-from nsys2prv.relations import MODULES, all_relations, call_blocks, nccl_collectives, nccl_messages
+from nsys2prv.relations import MODULES, all_relations, nccl_collectives, nccl_messages, observed
 from nsys2prv.relations.blocks import write_blocks
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece, divide_kernels
 from nsys2prv.store import facts
@@ -49,7 +49,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
     monkeypatch.setattr(nccl_messages, "BUCKET_BYTES", 2_000)
     monkeypatch.setattr(nccl_messages, "STEP_ROWS", 20)
-    monkeypatch.setattr(call_blocks, "PORTION_ROWS", 0)
+    monkeypatch.setattr(observed, "PORTION_ROWS", 0)
     monkeypatch.setattr(gathering, "ROWS", 100)
 
 
@@ -210,7 +210,6 @@ def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
             np.concatenate([part.signature for part in parts]),
             zero,
             zero.astype(bool),
-            zero,
             np.concatenate([part.begin for part in parts]),
             np.concatenate([part.end for part in parts]),
         ),

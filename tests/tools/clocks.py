@@ -99,7 +99,6 @@ def collectives(
         signature.ravel(),
         np.full(size, int(Role.ALL)),
         np.zeros(size, bool),
-        np.full(size, members),
         *shown,
     )
 

@@ -1,9 +1,10 @@
-"""Collective calls of a job in blocks by communicator and member, and what is gathered of them per
-host, some communicators at a time.
+"""What a relation observes of clocks: collective calls of a job in blocks by communicator and
+member, of which some communicators at a time are gathered per host; and messages between hosts.
 """
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -15,31 +16,41 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize_together
-from nsys2prv.relations import Observations
-from nsys2prv.relations.blocks import Block, write_blocks
+from nsys2prv.relations.blocks import Block, column_names, write_blocks
 
 if TYPE_CHECKING:
     from nsys2prv.clock.gathering import GatheredCalls, MemberCalls
     from nsys2prv.clock.observations import Calls, Messages
 
+
+class MessageFile(Struct, frozen=True):
+    """Messages between hosts, in a file. first, last: between which times (ns), None of nothing."""
+
+    path: Path
+    first: int | None
+    last: int | None
+
+    def read(self) -> Messages:
+        return pickle.loads(self.path.read_bytes())
+
+
+def save_messages(pairs: pl.DataFrame, source: int, path: Path) -> MessageFile:
+    """Store the pairs between hosts: host, time_begin, host_there, completed."""
+    from nsys2prv.clock.observations import Calls, Messages, span_of
+
+    pairs = pairs.filter(pl.col("host") != pl.col("host_there"))
+    columns = (pairs[name].to_numpy() for name in ("host", "time_begin", "host_there", "completed"))
+    messages = Messages(np.full(pairs.height, source), *columns)
+    path.write_bytes(pickle.dumps(messages))
+    return MessageFile(path, *(span_of(Calls.none(), messages) or (None, None)))
+
+
 #: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1,
-#: and the function that it numbers; clock.observations.Role; whether of the root; members expected;
+#: and the function that it numbers; clock.observations.Role; whether of the root;
 #: times (ns); whether the report has the communicator's beginning; and what is equal on all members
 #: (all 0: unknown).
-COLUMNS = (
-    "member",
-    "host",
-    "number",
-    "function",
-    "role",
-    "is_root",
-    "members",
-    "begin",
-    "end",
-    "began",
-    "operation",
-    "count",
-    "size",
+COLUMNS = column_names(
+    "member host number function role is_root begin end began operation count size"
 )
 KIND = COLUMNS[-3:]
 #: Groups that a communicator may be, one for each function.
@@ -58,24 +69,18 @@ class Kinds(Struct, frozen=True):
     @classmethod
     def of(cls, parts: Iterable[Sequence[np.ndarray]]) -> Kinds:
         """Join the parts, each of several columns."""
-        found: set[tuple[int, ...]] = set()
-        for part in parts:
-            found.update(
-                zip(*(column.tolist() for column in factorize_together(*part)[0]), strict=True)
-            )
-        return cls(
-            {kind: number if any(kind) else 0 for number, kind in enumerate(sorted(found), 1)}
-        )
+        found = sorted({kind for part in parts for kind in _distinct_rows(part)[0]})
+        return cls({kind: number if any(kind) else 0 for number, kind in enumerate(found, 1)})
 
     def numbers(self, columns: Sequence[np.ndarray]) -> np.ndarray:
-        distinct, codes = factorize_together(*columns)
-        return np.array(
-            [
-                self.known[kind]
-                for kind in zip(*(column.tolist() for column in distinct), strict=True)
-            ],
-            np.int64,
-        )[codes]
+        distinct, codes = _distinct_rows(columns)
+        return np.array([self.known[kind] for kind in distinct], np.int64)[codes]
+
+
+def _distinct_rows(columns: Sequence[np.ndarray]) -> tuple[list[tuple[int, ...]], np.ndarray]:
+    """Return the distinct rows, and of each row the index among them."""
+    distinct, codes = factorize_together(*columns)
+    return list(zip(*(column.tolist() for column in distinct), strict=True)), codes
 
 
 class MemberBlock(Struct, frozen=True):
@@ -105,34 +110,27 @@ def sort_calls(calls: pl.DataFrame, path: Path) -> CallBlocks:
     """Return the calls of some reports (`communicator` and COLUMNS) in a file of blocks."""
     if not calls.height:
         return CallBlocks()
-    communicator, member, begin, end = (
-        calls[name].to_numpy() for name in ("communicator", "member", "begin", "end")
-    )
-    order = np.lexsort((begin, member, communicator))
-    number = np.cumsum(
-        np.append(False, (np.diff(communicator[order]) != 0) | (np.diff(member[order]) != 0))
-    )
+    calls = calls.sort("communicator", "member", "begin", maintain_order=True)
+    owner = calls.select(pl.struct("communicator", "member").rle_id().cast(pl.Int64))
     blocks = write_blocks(
-        path, number, calls.select(pl.col(COLUMNS).cast(pl.Int64)).to_numpy()[order]
+        path, owner.to_series().to_numpy(), calls.select(pl.col(COLUMNS).cast(pl.Int64)).to_numpy()
     )
-    starts = np.array([block.first for block in blocks])
-    firsts = order[starts]
-    numbered = np.minimum.reduceat(calls["number"].to_numpy()[order], starts) >= 0
-    sane = np.minimum.reduceat((end - begin)[order], starts) >= 0
-    told = zip(
-        blocks,
-        communicator[firsts].tolist(),
-        member[firsts].tolist(),
-        calls["host"].to_numpy()[firsts].tolist(),
-        numbered.tolist(),
-        sane.tolist(),
-        (calls["began"].to_numpy()[firsts] == 1).tolist(),
-        strict=True,
+    told = calls.group_by("communicator", "member", maintain_order=True).agg(
+        pl.col("host").first(),
+        numbered=(pl.col("number") >= 0).all(),
+        sane=(pl.col("end") >= pl.col("begin")).all(),
+        began=pl.col("began").first() == 1,
+    )
+    times = calls.select(
+        first=pl.min_horizontal(pl.col("begin", "end").min()),
+        last=pl.max_horizontal(pl.col("begin", "end").max()),
     )
     return CallBlocks(
-        tuple(MemberBlock(replace(block, group=group), *rest) for block, group, *rest in told),
-        int(min(begin.min(), end.min())),
-        int(max(begin.max(), end.max())),
+        tuple(
+            MemberBlock(replace(block, group=communicator), *rest)
+            for block, (communicator, *rest) in zip(blocks, told.iter_rows(), strict=True)
+        ),
+        *times.row(0),
     )
 
 
@@ -166,23 +164,7 @@ class CallPortion(Struct, frozen=True):
     first: int | None
     last: int | None
 
-    def observed(self) -> Observations:
-        return Observations(self._calls())
-
-    def gathered(self, pivot: int) -> tuple[GatheredCalls, Messages]:
-        from nsys2prv.clock.gathering import gather_calls
-        from nsys2prv.clock.observations import Messages
-
-        one = len({block.block.group for block in self.blocks}) == 1
-        usual = all(block.sane for block in self.blocks) and not all(
-            block.numbered for block in self.blocks
-        )
-        large = sum(block.block.rows for block in self.blocks) > PORTION_ROWS
-        return self._by_member(pivot) if one and usual and large else gather_calls(
-            self._calls(), pivot
-        ), Messages.none()
-
-    def _calls(self) -> Calls:
+    def calls(self) -> Calls:
         """Return all calls. Where the report numbers those of a communicator, it does by function."""
         from nsys2prv.clock.observations import Calls
 
@@ -195,21 +177,30 @@ class CallPortion(Struct, frozen=True):
         group = factorize_together(communicator, np.where(numbered, column["function"], 0))[1]
         kind = [column[name] for name in KIND]
         return Calls(
-            np.full(len(rows), self.source),
-            1 + self.number * GROUPS + group,
-            column["member"],
-            column["host"],
-            np.where(numbered, column["number"], -1),
-            Kinds.of([kind]).numbers(kind),
-            column["role"],
-            column["is_root"] == 1,
-            column["members"],
-            column["begin"],
-            column["end"],
-            column["began"] == 1,
+            source=np.full(len(rows), self.source),
+            group=1 + self.number * GROUPS + group,
+            number=np.where(numbered, column["number"], -1),
+            signature=Kinds.of([kind]).numbers(kind),
+            is_root=column["is_root"] == 1,
+            began=column["began"] == 1,
+            clock=column["host"],
+            **{name: column[name] for name in ("member", "role", "begin", "end")},
         )
 
-    def _by_member(self, pivot: int) -> GatheredCalls:
+    def gather(self, pivot: int) -> GatheredCalls:
+        """Return the calls by host. pivot: an instant amid all times."""
+        from nsys2prv.clock.gathering import gather_calls
+
+        one = len({block.block.group for block in self.blocks}) == 1
+        usual = all(block.sane for block in self.blocks) and not all(
+            block.numbered for block in self.blocks
+        )
+        large = sum(block.block.rows for block in self.blocks) > PORTION_ROWS
+        if one and usual and large:
+            return self._gather_by_member(pivot)
+        return gather_calls(self.calls(), pivot)
+
+    def _gather_by_member(self, pivot: int) -> GatheredCalls:
         """Return the calls of one large communicator that the report does not number, a member at a
         time.
         """
