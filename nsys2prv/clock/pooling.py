@@ -18,6 +18,7 @@ from nsys2prv.clock.gathering import GatheredCalls, downsample, per_host
 from nsys2prv.clock.matching import (
     FEWEST,
     SURE,
+    Ends,
     certainty_of_match,
     certainty_of_order,
     compatible_signatures,
@@ -181,17 +182,12 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
         a, b, kind = a[order], b[order], kind[order]
         if len(a):
             offset, slope, spread = line_through(calls.end[a], calls.end[b] - calls.end[a])
-            times, others = calls.end[a] * (1 + slope) + offset, calls.end[b]
-            order, later = np.argsort(times, kind="stable"), np.argsort(others, kind="stable")
-            fits = fit_in_order(calls.end[a], others, noise)
-            certainty = certainty_of_match(
-                times[order],
-                kind[order],
-                others[later],
-                kind[later],
-                max(noise.reach, 3 * spread),
-                rival_distances(others[later], kind[later]),
-            )
+            fits = fit_in_order(calls.end[a], calls.end[b], noise)
+            own = Ends(calls.end[a], kind).moved(offset, slope)
+            other = Ends(calls.end[b], kind)
+            own, other = (side[np.argsort(side.time, kind="stable")] for side in (own, other))
+            width = max(noise.reach, 3 * spread)
+            certainty = certainty_of_match(own, other, width, rival_distances(other))
             if fits and certainty >= SURE:
                 return _Pair(a, b, True, 0.0)
     if len(shared) > 1:

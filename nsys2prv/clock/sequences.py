@@ -5,7 +5,8 @@ checked by when the calls ended.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -17,6 +18,7 @@ from nsys2prv.clock.matching import (
     FEW,
     FEWEST,
     SURE,
+    Ends,
     certainty_of_match,
     certainty_of_order,
     compatible_signatures,
@@ -60,11 +62,24 @@ class CallSequence(Struct, frozen=True, dict=True):
     def __len__(self) -> int:
         return len(self.end)
 
+    def __getitem__(self, part: slice) -> CallSequence:
+        return CallSequence(self.end[part], self.signature[part], self.all[part])
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Return the places of the synchronising calls, in the order of their ends."""
+        places = np.flatnonzero(self.all)
+        return places[np.argsort(self.end[places], kind="stable")]
+
+    @cached_property
+    def ends(self) -> Ends:
+        """Return the ends of the synchronising calls, in their order."""
+        return Ends(self.end[self.places], self.signature[self.places])
+
     @cached_property
     def rivals(self) -> list[float]:
         """Return the distances (ns) at which its synchronising calls may be taken for each other."""
-        places = _by_end(self)
-        return rival_distances(self.end[places], self.signature[places])
+        return rival_distances(self.ends)
 
 
 class Member(Struct, frozen=True):
@@ -90,33 +105,26 @@ def number_calls(
     rest = table.filter(~pl.col("numbered"))
     if not rest.height:
         return numbered, findings
-    order, starts, owners = _members(rest)
-    ends, signatures = (
+    order, starts, owners = _sort_by_member(rest)
+    sequence = CallSequence(
         rest["end"].to_numpy().astype(np.float64)[order],
         rest["signature"].to_numpy()[order],
+        rest["role"].to_numpy()[order] == Role.ALL,
     )
-    alls, began = rest["role"].to_numpy()[order] == Role.ALL, rest["began"].to_numpy()[order]
-    groups: dict[int, list[Member]] = {}
-    parts: dict[int, list[slice]] = {}
-    for (key, member), low, high in zip(
-        owners, starts[:-1].tolist(), starts[1:].tolist(), strict=True
-    ):
+    began = rest["began"].to_numpy()[order]
+    groups: dict[int, list[tuple[Member, slice]]] = {}
+    for (key, member), (low, high) in zip(owners, pairwise(starts), strict=True):
         part = slice(low, high)
-        parts.setdefault(key, []).append(part)
-        groups.setdefault(key, []).append(
-            Member(
-                member,
-                high - low,
-                lambda part=part: CallSequence(ends[part], signatures[part], alls[part]),
-                bool(began[low]),
-            )
-        )
+        load = partial(sequence.__getitem__, part)
+        of_group = groups.setdefault(key, [])
+        of_group.append((Member(member, high - low, load, bool(began[low])), part))
     ordinals = np.full(rest.height, -1, np.int64)
     names = rest.group_by("key").agg(pl.col("source", "group").first())
     for key, source, group in names.sort("key").iter_rows():
-        fits, found = number_group(groups[key], source, group, error)
+        members = [member for member, _ in groups[key]]
+        fits, found = number_group(members, source, group, error)
         for at, numbers in fits.items():
-            ordinals[order[parts[key][at]]] = numbers
+            ordinals[order[groups[key][at][1]]] = numbers
         findings += found
     rest = rest.with_columns(ordinal=pl.Series(ordinals)).filter(pl.col("ordinal") >= 0)
     return pl.concat([numbered, rest]), findings
@@ -149,9 +157,9 @@ def recognise_collectives(
     return ordinals, findings
 
 
-def _members(table: pl.DataFrame) -> tuple[np.ndarray, np.ndarray, list[tuple[int, int]]]:
-    """Return the order of the rows by (key, member, begin), where each member begins in it, and
-    (key, member) of each.
+def _sort_by_member(table: pl.DataFrame) -> tuple[np.ndarray, list[int], list[tuple[int, int]]]:
+    """Return the order of the rows by (key, member, begin), where each member begins in it (and
+    where the last one ends), and (key, member) of each.
     """
     begin, member = table["begin"].to_numpy(), table["member"].to_numpy()
     first, lowest = int(begin.min()), int(member.min())
@@ -166,12 +174,10 @@ def _members(table: pl.DataFrame) -> tuple[np.ndarray, np.ndarray, list[tuple[in
         order = table.select(pl.arg_sort_by("key", "member", "begin")).to_series().to_numpy()
     order = order.astype(np.int64)
     keys, members = table["key"].to_numpy()[order], member[order]
-    starts = np.append(0, np.flatnonzero((np.diff(keys) != 0) | (np.diff(members) != 0)) + 1)
-    return (
-        order,
-        np.append(starts, len(order)),
-        list(zip(keys[starts].tolist(), members[starts].tolist(), strict=True)),
-    )
+    new = np.append(True, (np.diff(keys) != 0) | (np.diff(members) != 0))
+    starts = np.flatnonzero(new).tolist()
+    owners = list(zip(keys[starts].tolist(), members[starts].tolist(), strict=True))
+    return order, [*starts, len(order)], owners
 
 
 def _numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
@@ -202,23 +208,19 @@ def _numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     unlike = seen.filter(pl.col("unlike").fill_null(False)).select("key", "ordinal")
     if unlike.height:
         some = table.with_row_index("row").join(unlike, on=["key", "ordinal"], how="semi")
-        known = pl.col("signature").filter(pl.col("signature") != 0)
-        usual = some.group_by("key", "ordinal").agg(
-            usual=pl.when((known == known.mode().min()).sum() * 2 > known.len()).then(
-                known.mode().min()
-            )
-        )
-        wrong = some.join(usual, on=["key", "ordinal"]).filter(
-            (pl.col("signature") != 0) & pl.col("signature").ne_missing(pl.col("usual"))
-        )
+        # What more than half of the members say.
+        some = some.filter(pl.col("signature") != 0)
+        usual = pl.col("signature").mode().min()
+        most = (pl.col("signature") == usual).sum() * 2 > pl.len()
+        right = (pl.col("signature") == usual) & most
+        wrong = some.filter(~right.over("key", "ordinal"))
         findings += _to_findings(
             wrong,
             "unlike",
             "calls of another operation or size than the other members' of that number are left out",
         )
-        table = (
-            table.with_row_index("row").join(wrong.select("row"), on="row", how="anti").drop("row")
-        )
+        kept = pl.int_range(pl.len()).is_in(wrong["row"].implode()).not_()
+        table = table.filter(kept)
     return table, findings
 
 
@@ -264,28 +266,20 @@ def _fit(
     for number, member in enumerate(members):
         if number == at:
             continue
+
+        def tell(kind: str, reason: str, count: int, who: int = member.member) -> None:
+            findings.append(Finding(kind, reason, count, source, group, who))
+
         # Who has fewer calls than another member lacks some, even where the reference lacks as
         # many.
         whole = member.began and members[at].began and member.count == most
         found, kind = pair_calls(member.load(), reference, noise, whole, error)
         if kind:
-            findings.append(
-                Finding(kind, REASONS[kind], member.count, source, group, member.member)
-            )
+            tell(kind, REASONS[kind], member.count)
         if found is not None:
             fits[number] = in_order if np.array_equal(found, in_order) else found
-            left = int((found < 0).sum())
-            if left:
-                findings.append(
-                    Finding(
-                        "partial",
-                        "collective calls that the reports of the other ranks lack",
-                        left,
-                        source,
-                        group,
-                        member.member,
-                    )
-                )
+            if left := int((found < 0).sum()):
+                tell("partial", "collective calls that the reports of the other ranks lack", left)
     return fits, findings
 
 
@@ -327,24 +321,20 @@ def _by_time(member: CallSequence, reference: CallSequence, error: float) -> np.
     """Return the calls that ended at one time, by clocks that agree; None where calls follow each
     other too closely for that.
     """
-    own, other = _by_end(member), _by_end(reference)
+    own, other = member.ends, reference.ends
     if not len(own) or len(other) < 2:
         return None
-    far = float(np.median(np.diff(reference.end[other]))) / 4
+    far = float(np.median(np.diff(other.time))) / 4
     if far < error:
         return None
-    index, late = nearest_partners(
-        member.end[own], member.signature[own], reference.end[other], reference.signature[other]
-    )
+    index, late = nearest_partners(own, other)
     index = keep_mutual(np.where(np.abs(late) < far, index, -1), np.abs(late))
     met = index >= 0
-    inside = (member.end[own] > reference.end[other[0]] - far) & (
-        member.end[own] < reference.end[other[-1]] + far
-    )
+    inside = (own.time > other.time[0] - far) & (own.time < other.time[-1] + far)
     if not met.any() or met[inside].mean() < AGREEING:
         return None
     ordinals = np.full(len(member), -1, np.int64)
-    ordinals[own[met]] = other[index[met]]
+    ordinals[member.places[met]] = reference.places[index[met]]
     return ordinals
 
 
@@ -388,43 +378,27 @@ def _by_ends(
     """Return ordinals of the synchronising calls by their ends; of all calls where the order only
     begins elsewhere.
     """
-    own, other = _by_end(member), _by_end(reference)
-    if min(len(own), len(other)) < FEWEST:
+    own, other = member.ends, reference.ends
+    few = min(len(own), len(other))
+    if few < FEWEST:
         return None, FEW_CALLS
-    found = match_sequences(
-        member.end[own],
-        member.signature[own],
-        reference.end[other],
-        reference.signature[other],
-        noise.reach,
-    )
-    if (
-        found.count < FEWEST
-        or found.spread > noise.misfit
-        or found.count < 0.2 * min(len(own), len(other))
-    ):
-        return None, UNRELATED if min(len(own), len(other)) >= FEW else FEW_CALLS
+    found = match_sequences(own, other, noise.reach)
+    if found.count < max(FEWEST, 0.2 * few) or found.spread > noise.misfit:
+        return None, UNRELATED if few >= FEW else FEW_CALLS
     matched = found.index >= 0
-    places = other[found.index[matched]]
-    times = member.end[own]
-    offset, slope, spread = line_through(times[matched], reference.end[places] - times[matched])
+    index = found.index[matched]
+    offset, slope, spread = line_through(own.time[matched], other.time[index] - own.time[matched])
+    width = max(noise.reach, 3 * spread)
     if (
         found.ambiguous
         or not _gapless(found.index, len(other))
-        or certainty_of_match(
-            times * (1 + slope) + offset,
-            member.signature[own],
-            reference.end[other],
-            reference.signature[other],
-            max(noise.reach, 3 * spread),
-            reference.rivals,
-        )
-        < SURE
+        or certainty_of_match(own.moved(offset, slope), other, width, reference.rivals) < SURE
     ):
         return None, AMBIGUOUS
     ordinals = np.full(len(member), -1, np.int64)
-    ordinals[own[matched]] = places
-    shifts = np.unique(places - own[matched])
+    places = member.places[matched]
+    ordinals[places] = reference.places[index]
+    shifts = np.unique(ordinals[places] - places)
     if len(shifts) == 1:
         shifted = np.arange(len(ordinals)) + shifts[0]
         inside = (shifted >= 0) & (shifted < len(reference))
@@ -435,9 +409,3 @@ def _by_ends(
             # Of the synchronising calls the ends have told; the others follow their order.
             ordinals = np.where(fits & ~member.all, shifted, ordinals)
     return ordinals, ""
-
-
-def _by_end(sequence: CallSequence) -> np.ndarray:
-    """Return the places of the synchronising calls, in the order of their ends."""
-    places = np.flatnonzero(sequence.all)
-    return places[np.argsort(sequence.end[places], kind="stable")]
