@@ -11,8 +11,8 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv.clock import Role
-from nsys2prv.clock.gathering import drop_unrelated_members, order_findings
-from nsys2prv.clock.observations import Calls, Finding, Messages, call_frame
+from nsys2prv.clock.gathering import drop_unrelated_members
+from nsys2prv.clock.observations import Calls, Finding, Messages, call_frame, sort_findings
 from nsys2prv.clock.sequences import number_calls
 from nsys2prv.clock.verdict import Violations
 
@@ -111,16 +111,15 @@ class Bindings(Struct, frozen=True):
 
 
 class BoundCalls(Struct, frozen=True):
-    """Some groups' calls as begins and ends (group, report, time) of so many collectives, numbered
-    from 0. findings: of recognising them, and of leaving members out. torn: collectives that are
-    not heeded.
-    """
+    """Bindings of some groups' calls."""
 
+    #: Begins and ends of collectives (group, report, time).
     begins: pl.DataFrame
     ends: pl.DataFrame
+    #: Number of collectives, which are numbered from 0.
     collectives: int
-    recognising: list[Finding]
-    members: list[Finding]
+    findings: list[Finding]
+    #: Number of collectives that are not heeded.
     torn: int
 
 
@@ -128,10 +127,9 @@ def bind_calls(calls: Calls, pivot: int) -> BoundCalls:
     """Return the bindings of calls; whole groups, whose clocks are their reports."""
     table, findings = call_frame(calls, pivot)
     table, found = number_calls(table)
-    findings += found
-    table, members = drop_unrelated_members(table)
-    begins, ends, collectives, torn = _collectives(table)
-    return BoundCalls(begins, ends, collectives, findings, members, torn)
+    table, lost = drop_unrelated_members(table)
+    begins, ends, collectives, torn = _bind_collectives(table)
+    return BoundCalls(begins, ends, collectives, [*findings, *found, *lost], torn)
 
 
 def bindings_of(
@@ -141,8 +139,7 @@ def bindings_of(
     source and group.
     """
     parts = parts or [bind_calls(Calls.none(), pivot)]
-    firsts = np.cumsum([0, *(part.collectives for part in parts)]).tolist()
-    first = firsts.pop()
+    *firsts, first = np.cumsum([0, *(part.collectives for part in parts)]).tolist()
     begins, ends = (
         pl.concat(
             [
@@ -152,9 +149,7 @@ def bindings_of(
         )
         for side in ("begins", "ends")
     )
-    findings = order_findings(
-        [part.recognising for part in parts], [part.members for part in parts]
-    )
+    findings = sort_findings(part.findings for part in parts)
     torn = sum(part.torn for part in parts)
     if torn:
         findings.append(
@@ -188,21 +183,14 @@ def bindings_of(
     ), findings
 
 
-def _collectives(table: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int, int]:
+def _bind_collectives(table: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int, int]:
     """Return begins and ends of collectives (group, report, time), the latest and the first of a
     report, by group; how many collectives these are, and how many are torn.
     """
     root = pl.col("is_root")
-    binds = (
-        pl.when(pl.col("role") == Role.ALL)
-        .then(True)
-        .otherwise(root == (pl.col("role") == Role.FROM_ROOT))
-    )
-    bound = (
-        pl.when(pl.col("role") == Role.ALL)
-        .then(True)
-        .otherwise(root == (pl.col("role") == Role.TO_ROOT))
-    )
+    for_all = pl.col("role") == Role.ALL
+    binds = for_all | (root == (pl.col("role") == Role.FROM_ROOT))
+    bound = for_all | (root == (pl.col("role") == Role.TO_ROOT))
     table = table.with_columns(
         begin=pl.when(binds).then("begin"), end=pl.when(bound).then("end")
     ).rename({"clock": "report"})

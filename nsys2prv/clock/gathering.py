@@ -4,13 +4,11 @@ do not belong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.clock import Role
@@ -22,10 +20,13 @@ from nsys2prv.clock.observations import (
     Messages,
     call_frame,
     evenly,
+    sort_findings,
 )
 from nsys2prv.clock.sequences import (
     AMBIGUOUS,
     FEW_CALLS,
+    REASONS,
+    UNRELATED,
     CallSequence,
     Member,
     number_calls,
@@ -100,45 +101,29 @@ def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Find
     of their group, whatever their clocks.
     """
     sample = table.filter((pl.col("role") == Role.ALL) & pl.col("numbered"))
-    findings = []
-    for part in sample.partition_by("key", maintain_order=True):
+    findings, bad = [], []
+    for (key, source, group), part in sample.group_by(
+        "key", "source", "group", maintain_order=True
+    ):
         ordinals = part["ordinal"].unique().sort()
         part = part.filter(
             pl.col("ordinal").is_in(ordinals[evenly(len(ordinals), SAMPLE)].implode())
         )
         rows, row = factorize(part["ordinal"].to_numpy())
+        if len(rows) < 5:
+            continue
         members, column = factorize(part["member"].to_numpy())
         ends = np.full((len(rows), len(members)), np.nan)
         ends[row, column] = part["end"].to_numpy()
-        if len(rows) < 5:
-            continue
-        source = part["source"][0]
-        spreads = _interval_spreads(ends)
-        key, group = part["key"][0], part["group"][0]
-        for at in np.flatnonzero(spreads > NOISE[source].misfit * 2**0.5).tolist():
-            findings.append(
-                (
-                    key,
-                    Finding(
-                        "unrelated",
-                        "collective calls that end at other times than those of all other ranks: not used for the alignment",
-                        int(np.isfinite(ends[:, at]).sum()),
-                        source,
-                        group,
-                        int(members[at]),
-                    ),
-                )
-            )
-    if findings:
-        bad = pl.DataFrame(
-            {
-                "key": [key for key, _ in findings],
-                "member": [finding.member for _, finding in findings],
-            },
-            schema={"key": table["key"].dtype, "member": pl.Int64},
-        )
-        table = table.join(bad, on=["key", "member"], how="anti")
-    return table, [finding for _, finding in findings]
+        wrong = _interval_spreads(ends) > NOISE[source].misfit * 2**0.5
+        for at in np.flatnonzero(wrong).tolist():
+            member, count = int(members[at]), int(np.isfinite(ends[:, at]).sum())
+            bad.append((key, member))
+            findings.append(Finding(UNRELATED, REASONS[UNRELATED], count, source, group, member))
+    if bad:
+        keys = {"key": table["key"].dtype, "member": pl.Int64}
+        table = table.join(pl.DataFrame(bad, keys, orient="row"), on=list(keys), how="anti")
+    return table, findings
 
 
 def _interval_spreads(ends: np.ndarray) -> np.ndarray:
@@ -273,15 +258,9 @@ def _from_messages(messages: Messages, pivot: int) -> list[np.ndarray]:
 
 #: Calls looked at together.
 ROWS = 300_000
-#: Findings of one kind that count what is left out of all groups.
-SUMMED = "backwards"
-#: Findings on calls that the trace numbers come before those on others.
-FIRST = ("repeated", "unlike")
 #: Findings on calls that all that two hosts have in common may still tell apart; so many calls of a
 #: group and host are looked at then.
 OPEN, MOST_OPEN = (FEW_CALLS, AMBIGUOUS), 512
-
-
 #: Columns of calls that are not numbered.
 OPEN_COLUMNS = {
     "source": pl.Int64,
@@ -298,45 +277,33 @@ OPEN_COLUMNS = {
 
 
 class GatheredCalls(Struct, frozen=True):
-    """rows: of per_host. groups: communicator of each of their keys, which are numbers from 0.
-    findings: of recognising collectives, and of leaving members out. unsettled: calls
-    (OPEN_COLUMNS) of groups some of whose members could not be numbered, of one member of each
-    host. hosts: that are in groups of several hosts.
-    """
+    """Calls of groups, gathered per host."""
 
+    #: Rows of per_host.
     rows: pl.DataFrame
+    #: Communicator of each of their keys, which are numbers from 0.
     groups: dict[int, int]
-    recognising: list[Finding]
-    members: list[Finding]
+    findings: list[Finding]
+    #: Calls (OPEN_COLUMNS) of groups some of whose members could not be numbered, of one member of
+    #: each host.
     unsettled: pl.DataFrame
+    #: Hosts that are in groups of several hosts.
     hosts: frozenset[int]
 
 
 def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
     """Return some groups' calls. pivot: an instant amid all times."""
     everything, findings = call_frame(calls, pivot)
-    groups = dict(everything.select("key", "group").unique().iter_rows())
     table, found = number_calls(everything)
-    if any(finding.kind in OPEN for finding in found):
-        clocks = dict(everything.select("member", "clock").unique().iter_rows())
-        found = [
-            replace(finding, clock=clocks[finding.member]) if finding.kind in OPEN else finding
-            for finding in found
-        ]
-    findings += found
-    table, members = drop_unrelated_members(downsample(table))
-    keys = {finding.group for finding in found if finding.kind in OPEN}
-    unsettled = (
-        everything.filter(pl.col("group").is_in(sorted(keys)) & ~pl.col("numbered"))
-        if keys
-        else everything.clear()
-    )
+    table, lost = drop_unrelated_members(downsample(table))
+    unclear = {finding.group for finding in found if finding.kind in OPEN}
     return GatheredCalls(
         per_host(table),
-        groups,
-        findings,
-        members,
-        _one_of_each_host(unsettled),
+        dict(everything.select("key", "group").unique().iter_rows()),
+        [*findings, *found, *lost],
+        _one_of_each_host(
+            everything.filter(pl.col("group").is_in(sorted(unclear)) & ~pl.col("numbered"))
+        ),
         frozenset(everything["clock"].unique()),
     )
 
@@ -354,60 +321,38 @@ def _one_of_each_host(calls: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-class MemberCalls(Struct, frozen=True):
-    """One member's calls of a group, by their begins: arrays of one length, as in :class:`Calls`,
-    times relative to the pivot.
-    """
+class MemberCalls(CallSequence, frozen=True, dict=True):
+    """One member's calls of a group with all that is gathered of them, as in :class:`Calls`."""
 
+    #: Begins, ns relative to the pivot.
     begin: np.ndarray
-    end: np.ndarray
-    signature: np.ndarray
     role: np.ndarray
     is_root: np.ndarray
 
 
-class Participant(Struct, frozen=True):
-    """A member of a group, its clock, how many calls it has, where to get them, as often as they
-    are asked for, and whether its report has the beginning of the group.
-    """
-
-    member: int
-    clock: int
-    count: int
-    load: Callable[[], MemberCalls]
-    began: bool = False
-
-
-def gather_by_member(members: Sequence[Participant], source: int, group: int) -> GatheredCalls:
-    """Return a group's calls, of which the trace does not number all and none ends before it
-    begins; a member's at a time. `members` ascend.
+def gather_by_member(members: Sequence[Member], source: int, group: int) -> GatheredCalls:
+    """Return a group's calls (MemberCalls), of which the trace does not number all and none ends
+    before it begins; a member's at a time. `members` ascend.
     """
     nothing = gather_calls(Calls.none(), 0)
-    if len({member.clock for member in members}) < 2:
+    hosts = frozenset(member.clock for member in members)
+    if len(hosts) < 2:
         return nothing
-    fits, findings = number_group(
-        [
-            Member(member.member, member.count, partial(_sequence, member), member.began)
-            for member in members
-        ],
-        source,
-        group,
-    )
+    fits, findings = number_group(members, source, group)
     ordinals = np.empty(0, np.int64)
     for found in fits.values():
         if not np.array_equal(found, ordinals):
             ordinals = np.union1d(ordinals, found[found >= 0])
     kept, held = sample_indices(len(ordinals))
     ordinals = ordinals[kept]
-    parts = [_chosen(members[at], fits[at], ordinals) for at in sorted(fits)]
-    table = pl.concat([part for part in parts if part.height]).with_columns(
+    table = pl.concat([_choose_calls(members[at], fits[at], ordinals) for at in sorted(fits)])
+    table = table.with_columns(
         key=pl.lit(0, pl.Int32),
         source=pl.lit(source, pl.Int64),
-        held=pl.Series(held)[pl.concat(parts)["place"]],
+        held=pl.Series(held)[table["place"]],
     )
-    rows = [nothing.rows]
+    rows, collectives = [nothing.rows], 0
     step = max(1, ROWS // len(members))
-    collectives = 0
     for first in range(0, len(ordinals), step):
         part = per_host(table.filter(pl.col("place").is_between(first, first + step - 1)))
         rows.append(
@@ -416,28 +361,16 @@ def gather_by_member(members: Sequence[Participant], source: int, group: int) ->
         collectives += part["collective"].n_unique()
     unsettled = nothing.unsettled
     if any(finding.kind in OPEN for finding in findings):
-        clocks = {member.member: member.clock for member in members}
-        findings = [
-            replace(finding, clock=clocks[finding.member]) if finding.kind in OPEN else finding
-            for finding in findings
-        ]
         first_of = {member.clock: member for member in reversed(members)}
         unsettled = _one_of_each_host(
-            pl.concat([_all(member, source, group) for member in first_of.values()])
+            pl.concat([_load_open_calls(member, source, group) for member in first_of.values()])
         )
-    return GatheredCalls(
-        pl.concat(rows),
-        {0: group},
-        findings,
-        [],
-        unsettled,
-        frozenset(member.clock for member in members),
-    )
+    return GatheredCalls(pl.concat(rows), {0: group}, findings, unsettled, hosts)
 
 
-def _all(member: Participant, source: int, group: int) -> pl.DataFrame:
+def _load_open_calls(member: Member, source: int, group: int) -> pl.DataFrame:
     calls = member.load()
-    some = slice(MOST_OPEN)
+    columns = {name: getattr(calls, name) for name in ("signature", "role", "is_root", "begin")}
     return pl.DataFrame(
         {
             "source": source,
@@ -445,48 +378,34 @@ def _all(member: Participant, source: int, group: int) -> pl.DataFrame:
             "clock": member.clock,
             "member": member.member,
             "began": member.began,
-            "signature": calls.signature[some],
-            "role": calls.role[some],
-            "is_root": calls.is_root[some],
-            "begin": calls.begin[some],
-            "end": calls.end[some],
+            **{name: column[:MOST_OPEN] for name, column in columns.items()},
+            "end": calls.end[:MOST_OPEN].astype(np.int64),
         },
         schema=OPEN_COLUMNS,
     )
 
 
-def _sequence(member: Participant) -> CallSequence:
-    calls = member.load()
-    return CallSequence(calls.end.astype(np.float64), calls.signature, calls.role == Role.ALL)
-
-
-def _chosen(member: Participant, numbers: np.ndarray, ordinals: np.ndarray) -> pl.DataFrame:
+def _choose_calls(member: Member, numbers: np.ndarray, ordinals: np.ndarray) -> pl.DataFrame:
     """Return the member's calls of these collectives, with their places among them."""
-    place = np.searchsorted(ordinals, numbers)
-    rows = (
-        np.flatnonzero(ordinals[np.minimum(place, len(ordinals) - 1)] == numbers)
-        if len(ordinals)
-        else np.empty(0, np.int64)
-    )
+    rows = np.flatnonzero(np.isin(numbers, ordinals))
     calls = member.load()
     return pl.DataFrame(
         {
-            "place": place[rows].astype(np.int32),
+            "place": np.searchsorted(ordinals, numbers[rows]).astype(np.int32),
             "ordinal": numbers[rows],
             "clock": np.full(len(rows), member.clock, np.int32),
             "role": calls.role[rows].astype(np.int8),
             "begin": calls.begin[rows],
-            "end": calls.end[rows],
+            "end": calls.end[rows].astype(np.int64),
             "is_root": calls.is_root[rows],
         }
     )
 
 
 def merge_groups(parts: Sequence[GatheredCalls]) -> GatheredCalls:
-    """Return all parts, as if they had been gathered at once; all findings under `recognising`."""
-    rows, groups = [], {}
-    collectives = 0
+    """Return all parts, as if they had been gathered at once."""
     parts = parts or [gather_calls(Calls.none(), 0)]
+    rows, groups, collectives = [], {}, 0
     for part in parts:
         first = len(groups)
         rows.append(
@@ -497,25 +416,7 @@ def merge_groups(parts: Sequence[GatheredCalls]) -> GatheredCalls:
     return GatheredCalls(
         pl.concat(rows),
         groups,
-        order_findings([part.recognising for part in parts], [part.members for part in parts]),
-        [],
+        sort_findings(part.findings for part in parts),
         pl.concat([part.unsettled for part in parts]),
         frozenset().union(*(part.hosts for part in parts)),
     )
-
-
-def order_findings(
-    recognising: Sequence[list[Finding]], members: Sequence[list[Finding]]
-) -> list[Finding]:
-    """Return the findings of all parts, as if there had been one: of recognising collectives, then
-    of leaving members out.
-    """
-    found = [finding for part in recognising for finding in part]
-    left = [finding for finding in found if finding.kind == SUMMED]
-    findings = (
-        [Finding(SUMMED, left[0].reason, sum(finding.count for finding in left))] if left else []
-    )
-    for kind in FIRST:
-        findings += [finding for finding in found if finding.kind == kind]
-    findings += [finding for finding in found if finding.kind not in (SUMMED, *FIRST)]
-    return findings + [finding for part in members for finding in part]

@@ -4,6 +4,8 @@ and spreads.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 import polars as pl
 from msgspec import Struct
@@ -116,6 +118,19 @@ class Finding(Struct, frozen=True):
     member: int = -1
     #: Host; -1 if not of one host.
     clock: int = -1
+
+
+#: Kinds of findings that come before others.
+FIRST = ("backwards", "repeated", "unlike")
+
+
+def sort_findings(parts: Iterable[Sequence[Finding]]) -> list[Finding]:
+    """Return the findings of all parts, those first on calls that are out of question."""
+    found = [finding for part in parts for finding in part]
+    return sorted(
+        found,
+        key=lambda finding: FIRST.index(finding.kind) if finding.kind in FIRST else len(FIRST),
+    )
 
 
 def span_of(calls: Calls, messages: Messages) -> tuple[int, int] | None:

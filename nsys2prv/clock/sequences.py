@@ -41,12 +41,13 @@ SAMPLE = 1_024
 USUAL_UTC_ERROR = 10_000_000
 #: Members tried as the one that the others of their group are compared with.
 REFERENCES = 3
-#: Why a member's calls are not numbered: kinds of findings, and what they say.
-FEW_CALLS, AMBIGUOUS, UNRELATED = "few", "ambiguous", "unrelated"
+#: Why a member's calls are not numbered, or not all: kinds of findings, and what they say.
+FEW_CALLS, AMBIGUOUS, UNRELATED, PARTIAL = "few", "ambiguous", "unrelated", "partial"
 REASONS = {
     FEW_CALLS: "too few collective calls to tell which of them belong together: not used for the alignment",
     AMBIGUOUS: "collective calls at such regular intervals that several ways of pairing them fit: not used for the alignment",
     UNRELATED: "collective calls that end at other times than those of all other ranks: not used for the alignment",
+    PARTIAL: "collective calls that the reports of the other ranks lack",
 }
 
 
@@ -83,14 +84,17 @@ class CallSequence(Struct, frozen=True, dict=True):
 
 
 class Member(Struct, frozen=True):
-    """A member of a group, how many calls it has, and where to get them, as often as they are asked
-    for. began: whether its report has the beginning of the group.
-    """
+    """A member of a group."""
 
     member: int
+    #: Number of its calls.
     count: int
+    #: Gets them, as often as they are asked for.
     load: Callable[[], CallSequence]
+    #: True if its report has the beginning of the group.
     began: bool = False
+    #: Host, 0..hosts-1.
+    clock: int = -1
 
 
 def number_calls(
@@ -111,13 +115,13 @@ def number_calls(
         rest["signature"].to_numpy()[order],
         rest["role"].to_numpy()[order] == Role.ALL,
     )
-    began = rest["began"].to_numpy()[order]
+    began, clock = (rest[name].to_numpy()[order] for name in ("began", "clock"))
     groups: dict[int, list[tuple[Member, slice]]] = {}
     for (key, member), (low, high) in zip(owners, pairwise(starts), strict=True):
         part = slice(low, high)
         load = partial(sequence.__getitem__, part)
-        of_group = groups.setdefault(key, [])
-        of_group.append((Member(member, high - low, load, bool(began[low])), part))
+        whose = Member(member, high - low, load, bool(began[low]), int(clock[low]))
+        groups.setdefault(key, []).append((whose, part))
     ordinals = np.full(rest.height, -1, np.int64)
     names = rest.group_by("key").agg(pl.col("source", "group").first())
     for key, source, group in names.sort("key").iter_rows():
@@ -145,6 +149,7 @@ def recognise_collectives(
         pl.col("begin", "end") - (first + last) // 2,
         key=pl.col("group").rank("dense").cast(pl.Int32),
         call=pl.int_range(pl.len()),
+        clock=pl.col("member"),
         source=pl.lit(source),
         role=pl.lit(int(Role.ALL)),
         numbered=pl.lit(False),
@@ -267,19 +272,18 @@ def _fit(
         if number == at:
             continue
 
-        def tell(kind: str, reason: str, count: int, who: int = member.member) -> None:
-            findings.append(Finding(kind, reason, count, source, group, who))
-
         # Who has fewer calls than another member lacks some, even where the reference lacks as
         # many.
         whole = member.began and members[at].began and member.count == most
         found, kind = pair_calls(member.load(), reference, noise, whole, error)
-        if kind:
-            tell(kind, REASONS[kind], member.count)
+        count = member.count
         if found is not None:
             fits[number] = in_order if np.array_equal(found, in_order) else found
-            if left := int((found < 0).sum()):
-                tell("partial", "collective calls that the reports of the other ranks lack", left)
+            count = int((found < 0).sum())
+            kind = PARTIAL if count else ""
+        if kind:
+            who = member.member
+            findings.append(Finding(kind, REASONS[kind], count, source, group, who, member.clock))
     return fits, findings
 
 

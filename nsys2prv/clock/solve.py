@@ -145,7 +145,7 @@ def solve_clocks(
     # either.
     findings = [
         finding
-        for finding in told.recognising
+        for finding in told.findings
         if finding.kind not in OPEN or finding.clock in pooled.left
     ]
     orders = precedences(rows, messages, pivot)

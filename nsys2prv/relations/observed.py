@@ -16,6 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize_together
+from nsys2prv.clock import Role
 from nsys2prv.relations.blocks import Block, column_names, write_blocks
 
 if TYPE_CHECKING:
@@ -204,7 +205,8 @@ class CallPortion(Struct, frozen=True):
         """Return the calls of one large communicator that the report does not number, a member at a
         time.
         """
-        from nsys2prv.clock.gathering import Participant, gather_by_member
+        from nsys2prv.clock.gathering import gather_by_member
+        from nsys2prv.clock.sequences import Member
 
         members: dict[int, list[MemberBlock]] = {}
         for block in self.blocks:
@@ -212,12 +214,12 @@ class CallPortion(Struct, frozen=True):
         kinds = Kinds.of(list(block.block.read()[:, -len(KIND) :].T) for block in self.blocks)
         return gather_by_member(
             [
-                Participant(
+                Member(
                     member,
-                    found[0].host,
                     sum(block.block.rows for block in found),
-                    partial(_member_calls, found, kinds, pivot),
+                    partial(_read_member_calls, found, kinds, pivot),
                     all(block.began for block in found),
+                    found[0].host,
                 )
                 for member, found in sorted(members.items())
             ],
@@ -226,19 +228,17 @@ class CallPortion(Struct, frozen=True):
         )
 
 
-def _member_calls(blocks: Sequence[MemberBlock], kinds: Kinds, pivot: int) -> MemberCalls:
+def _read_member_calls(blocks: Sequence[MemberBlock], kinds: Kinds, pivot: int) -> MemberCalls:
     from nsys2prv.clock.gathering import MemberCalls
 
     rows = np.concatenate([block.block.read() for block in blocks])
-    column = dict(
-        zip(
-            COLUMNS, rows[np.argsort(rows[:, COLUMNS.index("begin")], kind="stable")].T, strict=True
-        )
-    )
+    rows = rows[np.argsort(rows[:, COLUMNS.index("begin")], kind="stable")]
+    column = dict(zip(COLUMNS, rows.T, strict=True))
     return MemberCalls(
-        column["begin"] - pivot,
-        column["end"] - pivot,
+        (column["end"] - pivot).astype(np.float64),
         kinds.numbers([column[name] for name in KIND]),
+        column["role"] == Role.ALL,
+        column["begin"] - pivot,
         column["role"],
         column["is_root"] == 1,
     )

@@ -20,8 +20,9 @@ from tools.view_answers import SAMPLES
 import nsys2prv
 from nsys2prv._util.columns import read_frame
 from nsys2prv.clock import NCCL, gathering
-from nsys2prv.clock.gathering import MemberCalls, Participant, gather_by_member, gather_calls
+from nsys2prv.clock.gathering import MemberCalls, gather_by_member, gather_calls
 from nsys2prv.clock.observations import Calls
+from nsys2prv.clock.sequences import Member
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import NAME, OBJECT, TIME
 from nsys2prv.relations import MODULES, all_relations, nccl_collectives, nccl_messages, observed
@@ -195,7 +196,14 @@ def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
     def load(member: int) -> MemberCalls:
         kept = rows[member]
         zero = np.zeros(len(kept), np.int64)
-        return MemberCalls(end[member] - 15_000, end[member], sizes[kept], zero, zero.astype(bool))
+        return MemberCalls(
+            end[member].astype(np.float64),
+            sizes[kept],
+            zero == 0,
+            end[member] - 15_000,
+            zero,
+            zero.astype(bool),
+        )
 
     parts = [load(member) for member in rows]
     owner = np.repeat(list(rows), [len(kept) for kept in rows.values()])
@@ -211,13 +219,13 @@ def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
             zero,
             zero.astype(bool),
             np.concatenate([part.begin for part in parts]),
-            np.concatenate([part.end for part in parts]),
+            np.concatenate([end[member] for member in rows]),
         ),
         0,
     )
     alone = gather_by_member(
         [
-            Participant(member, member // 2, len(kept), lambda member=member: load(member))
+            Member(member, len(kept), lambda member=member: load(member), clock=member // 2)
             for member, kept in rows.items()
         ],
         NCCL,
@@ -225,11 +233,7 @@ def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
     )
     assert together.rows.height > 1_000
     assert alone.rows.equals(together.rows)
-    assert (alone.groups, alone.recognising, alone.members) == (
-        together.groups,
-        together.recognising,
-        together.members,
-    )
+    assert (alone.groups, alone.findings) == (together.groups, together.findings)
 
 
 def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
