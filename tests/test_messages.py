@@ -95,8 +95,10 @@ def _told() -> Iterator[tuple[str, str]]:
             continue
         inner: set[int] = set()
         for node in nodes:
-            if isinstance(node, ast.Raise) or (
-                isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+            if (
+                isinstance(node, ast.Raise)
+                or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+                or (isinstance(node, ast.Call) and ast.unparse(node.func) == "column_names")
             ):
                 inner |= {id(part) for part in ast.walk(node)}
             elif isinstance(node, ast.JoinedStr):

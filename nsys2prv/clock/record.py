@@ -8,11 +8,10 @@ clock says.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from msgspec import Struct, field, to_builtins
-from msgspec.structs import asdict
+from msgspec import Struct, ValidationError, convert, field, to_builtins
 
 from nsys2prv._util.data import parse_yaml
 from nsys2prv._util.errors import Nsys2prvError
@@ -87,51 +86,37 @@ class ClockRecord(Struct, frozen=True):
     #: Precedences checked, violated, the largest violation and their sum (ns), by whether used or
     #: held back, before and after the correction.
     causality: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    #: Effect of --causal on this trace; not repeated where the file is used.
+    causal: CausalRecord | None = None
     #: Notes for the user.
     notes: tuple[str, ...] = ()
     #: Warnings for the user.
     warnings: tuple[str, ...] = ()
-    #: Effect of --causal on this trace; not repeated where the file is used.
-    causal: CausalRecord | None = None
 
     def text(self) -> str:
         """Return the file."""
-        hosts = {
-            name: {
-                key: value
-                for key, value in asdict(clock).items()
-                if value not in (None, ()) and (key, value) != ("sure", True)
-            }
-            for name, clock in self.hosts.items()
-        }
-        for clock in hosts.values():
-            if "samples" in clock:
-                clock["samples"] = [list(sample) for sample in clock["samples"]]
-        content: dict[str, Any] = {"hosts": hosts}
-        head = HEAD
-        if self.causality:
-            content["causality"] = {
-                used: {when: dict(counts) for when, counts in times.items()}
-                for used, times in self.causality.items()
-            }
-        if self.causal:
-            content["causal"] = to_builtins(self.causal)
-            head += CAUSAL_HEAD
-        content |= {
-            name: list(lines)
-            for name, lines in (("notes", self.notes), ("warnings", self.warnings))
-            if lines
-        }
         import yaml
 
-        dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-        return head + yaml.dump(
-            content,
-            Dumper=dumper,
-            default_flow_style=None,
-            sort_keys=False,
-            allow_unicode=True,
-            width=120,
+        content = {name: value for name, value in to_builtins(self).items() if value}
+        content["hosts"] = {
+            name: {
+                key: value
+                for key, value in clock.items()
+                if value not in (None, ()) and (key, value) != ("sure", True)
+            }
+            for name, clock in content.get("hosts", {}).items()
+        }
+        return (
+            HEAD
+            + (CAUSAL_HEAD if self.causal else "")
+            + yaml.dump(
+                content,
+                Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper),
+                default_flow_style=None,
+                sort_keys=False,
+                allow_unicode=True,
+                width=120,
+            )
         )
 
 
@@ -148,30 +133,24 @@ def read_record(text: str, source: str) -> ClockRecord:
         raise Nsys2prvError(
             f"{source}: not a clock file: needs `hosts:` with offset_ns and drift_ppm of each, as in a trace's .clock.yaml"
         )
-    _check_keys(content, ClockRecord.__struct_fields__, source)
-    return ClockRecord(
-        {str(name): _host(clock, f"{source}: {name}") for name, clock in hosts.items()},
-        _causality(content.get("causality")),
-        *(_lines(content.get(name)) for name in ("notes", "warnings")),
-        _causal(content.get("causal")),
-    )
+    _check_keys(content, ClockRecord, source)
+    hosts = {str(name): _checked(clock, f"{source}: {name}") for name, clock in hosts.items()}
+    try:
+        return convert({**content, "hosts": hosts}, ClockRecord)
+    except ValidationError as error:
+        raise Nsys2prvError(f"{source}: not a clock file: {error}") from None
 
 
-def _lines(content: Any) -> tuple[str, ...]:
-    return tuple(map(str, content)) if isinstance(content, list) else ()
-
-
-def _check_keys(content: Mapping[str, Any], known: Iterable[str], where: str) -> None:
-    names = list(known)
+def _check_keys(content: Mapping[str, Any], of: type[Struct], where: str) -> None:
     for key in content:
-        if key not in names:
-            raise Nsys2prvError(
-                f"{where}: unknown key {str(key)[:40]!r}; known are {', '.join(names)}"
-            )
+        if key not in of.__struct_fields__:
+            known = ", ".join(of.__struct_fields__)
+            raise Nsys2prvError(f"{where}: unknown key {str(key)[:40]!r}; known are {known}")
 
 
-def _host(clock: Mapping[str, Any], where: str) -> HostClock:
-    _check_keys(clock, HostClock.__struct_fields__, where)
+def _checked(clock: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the fields of a host's clock, times in whole ns."""
+    _check_keys(clock, HostClock, where)
     if "offset_ns" not in clock:
         raise Nsys2prvError(
             f"{where}: offset_ns is missing: by how much the clock is moved, in nanoseconds"
@@ -188,61 +167,9 @@ def _host(clock: Mapping[str, Any], where: str) -> HostClock:
             raise Nsys2prvError(
                 f"{where}: {name} is not a possible correction of a clock: {str(value)[:40]}"
             )
-        numbers[name] = float(value) if name == "drift_ppm" else round(value)
+        numbers[name] = value if name == "drift_ppm" else round(value)
     if numbers["drift_ppm"] and not numbers["at_utc_ns"]:
         raise Nsys2prvError(
             f"{where}: a drift needs at_utc_ns, the time at which the clock is off by offset_ns alone"
         )
-    counts = ("observations", "spread_ns", "bound_ns", "observed_bound_ns")
-    known = {name: clock[name] for name in counts if isinstance(clock.get(name), int)}
-    samples = tuple(
-        tuple(sample)
-        for sample in clock.get("samples") or ()
-        if isinstance(sample, list)
-        and len(sample) == 3
-        and all(isinstance(value, int) for value in sample)
-    )
-    return HostClock(
-        **numbers,
-        **known,
-        sure=clock.get("sure") is not False,
-        method=str(clock.get("method") or ""),
-        reference=str(clock.get("reference") or ""),
-        samples=samples,
-    )
-
-
-def _causality(content: Any) -> dict[str, dict[str, dict[str, int]]]:
-    if not isinstance(content, dict):
-        return {}
-    return {
-        str(used): {
-            str(when): {
-                str(name): count for name, count in counts.items() if isinstance(count, int)
-            }
-            for when, counts in times.items()
-            if isinstance(counts, dict)
-        }
-        for used, times in content.items()
-        if isinstance(times, dict)
-    }
-
-
-def _causal(content: Any) -> CausalRecord | None:
-    if not isinstance(content, dict) or not isinstance(content.get("ranks"), int):
-        return None
-    before, after = (
-        {
-            str(name): count
-            for name, count in (counts if isinstance(counts, dict) else {}).items()
-            if isinstance(count, int)
-        }
-        for counts in (content.get("before"), content.get("after"))
-    )
-    ranks = content.get("moved") if isinstance(content.get("moved"), dict) else {}
-    moved = {
-        str(name): RankMove(*(move.get(key, 0) for key in ("largest_ns", "mean_ns", "at_utc_ns")))
-        for name, move in ranks.items()
-        if isinstance(move, dict) and all(isinstance(value, int) for value in move.values())
-    }
-    return CausalRecord(content["ranks"], before, after, moved)
+    return {**clock, **numbers}

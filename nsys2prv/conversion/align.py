@@ -147,8 +147,8 @@ def to_record(alignment: Alignment, names: Sequence[str], owners: Sequence[str])
     return ClockRecord(
         hosts,
         causality,
-        _describe_findings(quiet, names, owners),
-        _describe_findings(loud, names, owners),
+        notes=_describe_findings(quiet, names, owners),
+        warnings=_describe_findings(loud, names, owners),
     )
 
 
