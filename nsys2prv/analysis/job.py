@@ -39,7 +39,7 @@ from nsys2prv.analysis.result import Analysis, Context, Result, Results
 from nsys2prv.analysis.steady import Steady, find_steady_state
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 from nsys2prv.conversion.archive import blame_stores
-from nsys2prv.conversion.cut.plan import CutPlan
+from nsys2prv.conversion.cut_plan import CutPlan
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import Options, Plan, choose_options
 from nsys2prv.conversion.prepare import prepare
@@ -458,7 +458,7 @@ def open_job(
         job = prepare(given, plan, folder, pool, options.quiet)
         with blame_stores(job.stores):
             if plan.cut != CutPlan():
-                from nsys2prv.conversion.cut.stage import cut_job
+                from nsys2prv.conversion.cut_job import cut_job
 
                 job = cut_job(job, plan.cut)
             return OpenJob(job, stack)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import parse_size
 from nsys2prv.cli.parsing import BOTH, WRITING, Group, Parser
-from nsys2prv.conversion.cut.asked import CutOptions
+from nsys2prv.conversion.cut_options import CutOptions
 
 
 def add_cut(parser: Parser, command: str) -> None:

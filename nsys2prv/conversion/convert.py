@@ -25,7 +25,7 @@ from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion import metadata
 from nsys2prv.conversion.archive import blame_stores
 from nsys2prv.conversion.clock_text import make_comment_lines
-from nsys2prv.conversion.cut.plan import CutPlan
+from nsys2prv.conversion.cut_plan import CutPlan
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import prepare
@@ -118,7 +118,7 @@ def _cut_job(job: Job, plan: CutPlan) -> Job:
     """Return the job cut as asked for."""
     if plan == CutPlan():
         return job
-    from nsys2prv.conversion.cut.stage import cut_job
+    from nsys2prv.conversion.cut_job import cut_job
 
     return cut_job(job, plan)
 
@@ -194,7 +194,7 @@ def _describe_smaller_traces(job: Job) -> str:
     """Return what options would make of a trace that takes Paraver long to open, for people."""
     if sum(run.rows for run in job.runs) < LARGE_TRACE:
         return ""
-    from nsys2prv.conversion.cut.size import describe_smaller_traces
+    from nsys2prv.conversion.cut_size import describe_smaller_traces
 
     return describe_smaller_traces(job)
 

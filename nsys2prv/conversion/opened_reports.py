@@ -15,7 +15,7 @@ from nsys2prv._util.engines.pool import Pool, worth_parallelizing
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.progress import Progress
 from nsys2prv.conversion import archive, reading
-from nsys2prv.conversion.cut.selection import choose_reports
+from nsys2prv.conversion.cut_selection import choose_reports
 from nsys2prv.conversion.job import Workers
 from nsys2prv.conversion.options import DEFAULTS, Plan
 from nsys2prv.conversion.spans import Span, combine_spans, find_span, plan_span_tasks

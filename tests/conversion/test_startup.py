@@ -45,7 +45,7 @@ NOT_ASKED_FOR = {
     "nsys2prv.relations.thread_states",
     "nsys2prv.relations.innermost",
     "nsys2prv._util.engines.processes",
-    "nsys2prv.conversion.cut.stage",
+    "nsys2prv.conversion.cut_job",
     "nsys2prv.paraver.cfg.catalogue",
 }
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import duration_text
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.conversion.cut.asked import (
+from nsys2prv.conversion.cut_options import (
     CutOptions,
     Moment,
     Region,

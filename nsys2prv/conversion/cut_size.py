@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import duration_text, size_text
-from nsys2prv.conversion.cut.plan import CutSpec, Window, find_layouts, find_sampled_layouts
+from nsys2prv.conversion.cut_plan import CutSpec, Window, find_layouts, find_sampled_layouts
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import DomainCode, NameSet, catalogue
 from nsys2prv.events.catalogue.counters import counter_codes

@@ -42,7 +42,7 @@ class CutOptions(Struct, frozen=True):
     lines: bool = True
     #: Kind of event -> greatest number of samples per second of each metric.
     rates: Mapping[str, int] = field(default_factory=dict)
-    #: Greatest size of the .prv in bytes, before compression; cut/size.py reports what is left out
+    #: Greatest size of the .prv in bytes, before compression; cut_size.py reports what is left out
     #: for it.
     max_size: int | None = None
 

@@ -1,20 +1,23 @@
-"""The cut as a stage between preparing a job and writing it."""
+"""Cutting a job to size, a stage between preparing it and writing it.
+
+A cut takes the job as it is without one, aligned and related by all its events, and rewrites its
+runs in trace time: what straddles the cut is clipped, what was in force at its begin is told there.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv._util.text import seconds_text
-from nsys2prv.conversion.cut import runs as cut_runs
-from nsys2prv.conversion.cut.asked import Moment, add_units, parse_span
-from nsys2prv.conversion.cut.plan import CutPlan, CutRuns, CutSpec, CutTask, Window
-from nsys2prv.conversion.cut.selection import KeptRows, choose_rows, find_region_span
-from nsys2prv.conversion.cut.size import Fitting
+from nsys2prv.conversion import cut_runs
+from nsys2prv.conversion.cut_options import Moment, add_units, parse_span
+from nsys2prv.conversion.cut_plan import CutPlan, CutRuns, CutSpec, CutTask, Window
+from nsys2prv.conversion.cut_selection import KeptRows, choose_rows, find_region_span
+from nsys2prv.conversion.cut_size import Fitting
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.reasons import reason_text
 from nsys2prv.store.runs import Run
@@ -110,7 +113,7 @@ def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -
             job.duration,
             {run.source: threads[run.source] for run in runs},
             orders,
-            _name_spill_file(job.folder, name, report),
+            job.folder / f"{name}-{report}.bin",
         )
         for report, runs in sorted(by_report.items())
     ]
@@ -120,14 +123,9 @@ def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -
         for part in parts:
             for (_, reason), count in part.left_out.items():
                 lost[reason] += count
-        raise NothingToWrite(
-            f"nothing to write: the cut leaves nothing ({', '.join(f'{n:,} {reason_text(why)}' for why, n in lost.items() if n)})"
-        )
+        told = ", ".join(f"{count:,} {reason_text(why)}" for why, count in lost.items() if count)
+        raise NothingToWrite(f"nothing to write: the cut leaves nothing ({told})")
     return parts
-
-
-def _name_spill_file(folder: Path, name: str, report: int) -> Path:
-    return folder / f"{name}-{report}.bin"
 
 
 def _make_cut_job(

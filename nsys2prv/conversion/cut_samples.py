@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct, field
 
-from nsys2prv.conversion.cut.plan import CutRuns, CutTask, sample_rate_reason
+from nsys2prv.conversion.cut_plan import CutRuns, CutTask, sample_rate_reason
 from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store.normal import choose_sample_shape

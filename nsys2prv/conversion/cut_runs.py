@@ -9,8 +9,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN, is_sorted
-from nsys2prv.conversion.cut.plan import CutRuns, CutTask, too_short_reason
-from nsys2prv.conversion.cut.samples import Samples
+from nsys2prv.conversion.cut_plan import CutRuns, CutTask, too_short_reason
+from nsys2prv.conversion.cut_samples import Samples
 from nsys2prv.events.catalogue import Layout, catalogue
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store import windows
