@@ -42,7 +42,6 @@ class Estimate(Struct, frozen=True):
     bound: float = 0.0
     #: Growth of the error for each ns before and after that.
     rate: float = 0.0
-    drift_sigma: float = 0.0
     observations: int = 0
     spread: float = float("nan")
     first: float = float("nan")
@@ -75,7 +74,6 @@ def estimates_of(net: Network, floors: np.ndarray, cover: float) -> list[Estimat
                 float(net.drift[host]),
                 float(floors[host] * np.sqrt(net.hops[host])) + cover * sigma + unsteady,
                 cover * drift_variance**0.5 / SECOND,
-                drift_variance**0.5 / SECOND,
                 **shared,
             )
         )

@@ -5,6 +5,7 @@ or message.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -78,6 +79,10 @@ class Bindings(Struct, frozen=True):
                 self.groups, self.begins.of(groups), self.ends.of(groups), self.knots, self.bounds
             )
         )
+
+    def parts(self) -> list[slice]:
+        """Return where the knots of each report are."""
+        return [slice(*ends) for ends in pairwise(self.bounds.tolist())]
 
     def lacks(self, shifts: np.ndarray) -> np.ndarray:
         """Return how far each end lies before the last begin of the others, ns; negative where it

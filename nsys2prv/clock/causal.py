@@ -54,7 +54,7 @@ class CausalOrder(Struct, frozen=True):
     """shifts: of the reports that are moved, by corrected times in ns. moves: how far, likewise.
     violations: of what was observed.
 
-    rounds: of moving forward. complete: no binding had to be set aside.
+    complete: no binding had to be set aside.
     """
 
     shifts: dict[int, Shifts]
@@ -62,7 +62,6 @@ class CausalOrder(Struct, frozen=True):
     before: Violations
     after: Violations
     findings: list[Finding] = field(default_factory=list)
-    rounds: int = 0
     complete: bool = True
 
 
@@ -80,7 +79,7 @@ def restore_causal_order(
     before = net.violations(still)
     if not before.number:
         return CausalOrder({}, [], before, before, findings)
-    kept, shifts, rate, rounds = _settled(net)
+    kept, shifts, rate = _settle(net)
     slopes = [_allowed(net, rate, CLOSE), _allowed(net, GROWING, 1)]
     shifts = _smoothed(net.of(kept), shifts, *slopes)
     bent = _bent(shifts, *slopes)
@@ -95,7 +94,7 @@ def restore_causal_order(
                     "no order of the ranks' events was found that fits what they did: nothing is moved",
                 )
             )
-            return CausalOrder({}, [], before, before, findings, rounds, False)
+            return CausalOrder({}, [], before, before, findings, complete=False)
         findings.append(
             Finding(
                 "set aside",
@@ -104,8 +103,7 @@ def restore_causal_order(
             )
         )
     found, moves = {}, []
-    for report in range(reports):
-        part = slice(int(net.bounds[report]), int(net.bounds[report + 1]))
+    for report, part in enumerate(net.parts()):
         if shifts[part].any():
             largest = int(np.argmax(shifts[part])) + part.start
             chosen = np.flatnonzero(corners[part]) + part.start
@@ -119,7 +117,7 @@ def restore_causal_order(
                     int(net.knots[largest]) + pivot,
                 )
             )
-    return CausalOrder(found, moves, before, after, findings, rounds, complete)
+    return CausalOrder(found, moves, before, after, findings, complete)
 
 
 def _allowed(net: Bindings, rate: int, close: int) -> np.ndarray:
@@ -132,26 +130,25 @@ def _allowed(net: Bindings, rate: int, close: int) -> np.ndarray:
     return np.cumsum(steps)
 
 
-def _settled(net: Bindings) -> tuple[np.ndarray, np.ndarray, int, int]:
-    """Return groups that were heeded, the smallest shifts that satisfy them going forward, by how
-    they fade, and the rounds that took.
+def _settle(net: Bindings) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return groups that were heeded, the smallest shifts that satisfy them going forward, and how
+    they fade.
     """
     kept = np.ones(net.groups, bool)
-    rounds, best = 0, None
+    best = None
     most = int(np.clip(WORK // max(len(net.knots), 1), *ROUNDS))
     for attempt in range(ATTEMPTS):
         part = net.of(kept)
         # At first the slowest fading that will do; after something was set aside, the fastest tells
         # soonest whether that was enough.
         for rate in FADING[::-1] if attempt else FADING:
-            found, wrong, took = _forward(part, _allowed(net, rate, CLOSE), most)
-            rounds += took
+            found, wrong = _forward(part, _allowed(net, rate, CLOSE), most)
             done = not len(wrong)
             best = (found, rate) if done else best
             if done == (attempt == 0):
                 break
         if best:
-            return kept, *best, rounds
+            return kept, *best
         if attempt < ATTEMPTS - 2:
             # What follows from a contradiction is moved with it: the first end on each report is
             # closest to it.
@@ -159,22 +156,21 @@ def _settled(net: Bindings) -> tuple[np.ndarray, np.ndarray, int, int]:
             order = wrong[np.lexsort((ends.time[wrong], ends.report[wrong]))]
             wrong = order[np.diff(ends.report[order], prepend=-1) > 0]
         kept[part.ends.group[wrong]] = False
-    return np.zeros(net.groups, bool), np.zeros(len(net.knots), np.int64), FADING[0], rounds
+    return np.zeros(net.groups, bool), np.zeros(len(net.knots), np.int64), FADING[0]
 
 
-def _forward(net: Bindings, fading: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return (shifts, ends that are still too early, rounds): each round moves what is too early,
-    and what follows on its report.
+def _forward(net: Bindings, fading: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return shifts, and the ends that are still too early: each round moves what is too early, and
+    what follows on its report.
     """
     shifts = np.zeros(len(net.knots), np.int64)
     active = net
     reports = len(net.bounds) - 1
-    wrong = np.empty(0, np.int64)
-    for taken in range(rounds):
+    for _ in range(rounds):
         lack = active.lacks(shifts)
         wrong = np.flatnonzero(lack > 0)
         if not len(wrong):
-            return shifts, wrong, taken
+            return shifts, wrong
         knots = active.ends.knot[wrong]
         before = shifts.copy()
         np.maximum.at(shifts, knots, shifts[knots] + lack[wrong])
@@ -186,7 +182,7 @@ def _forward(net: Bindings, fading: np.ndarray, rounds: int) -> tuple[np.ndarray
         touched = np.zeros(net.groups, bool)
         touched[net.begins.group[(shifts != before)[net.begins.knot]]] = True
         active = net.of(touched)
-    return shifts, np.flatnonzero(net.lacks(shifts) > 0), rounds
+    return shifts, np.flatnonzero(net.lacks(shifts) > 0)
 
 
 def _smoothed(
@@ -196,8 +192,7 @@ def _smoothed(
     room = np.full(len(shifts), FAR)
     np.minimum.at(room, net.begins.knot, net.room(shifts))
     result = shifts.copy()
-    for low, high in zip(net.bounds[:-1].tolist(), net.bounds[1:].tolist(), strict=True):
-        part = slice(low, high)
+    for part in net.parts():
         if shifts[part].any():
             wanted = (
                 np.maximum.accumulate((shifts[part] - growing[part])[::-1])[::-1] + growing[part]
@@ -228,8 +223,7 @@ def _corners(net: Bindings, shifts: np.ndarray, bent: np.ndarray) -> tuple[np.nd
     corners[net.bounds[1:][net.bounds[1:] > 0] - 1] = True
     for _ in range(ATTEMPTS):
         drawn = shifts.copy()
-        for low, high in zip(net.bounds[:-1].tolist(), net.bounds[1:].tolist(), strict=True):
-            part = slice(low, high)
+        for part in net.parts():
             if shifts[part].any():
                 line = Shifts(net.knots[part][corners[part]], shifts[part][corners[part]])
                 drawn[part] = line.to_global(net.knots[part]) - net.knots[part]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from nsys2prv.clock.observations import DRIFT_PRIOR, PLAUSIBLE_DRIFT
 
@@ -39,21 +40,16 @@ class Bounds(Struct, frozen=True):
     def relaxed(self, by: float) -> Bounds:
         return Bounds(self.upper_times, self.upper + by, self.lower_times, self.lower - by)
 
-    def within(self, most: float) -> Bounds:
-        """Return the region without the bounds that the value 0 violates by more than `most`."""
-        above, below = self.upper > -most, self.lower < most
+    def thinned(self, begin: float, end: float) -> Bounds:
+        """Return the tightest bound of each side in each of PARTS parts of the span."""
+        above = _tightest(self.upper_times, self.upper, begin, end)
+        below = _tightest(self.lower_times, -self.lower, begin, end)
         return Bounds(
             self.upper_times[above], self.upper[above], self.lower_times[below], self.lower[below]
         )
 
-    def thinned(self, begin: float, end: float) -> Bounds:
-        above, below = (
-            _tightest(self.upper_times, self.upper, begin, end),
-            _tightest(self.lower_times, -self.lower, begin, end),
-        )
-        return Bounds(
-            self.upper_times[above], self.upper[above], self.lower_times[below], self.lower[below]
-        )
+    def joined(self, other: Bounds) -> Bounds:
+        return Bounds(*map(np.concatenate, zip(astuple(self), astuple(other), strict=True)))
 
 
 def _tightest(times: np.ndarray, values: np.ndarray, begin: float, end: float) -> np.ndarray:
@@ -76,10 +72,8 @@ def feasible_region(
     normals = np.stack([sign * (1 - share), sign * share], axis=1)
     limits = np.concatenate([bounds.upper, -bounds.lower])
     steep = steepest * length
-    normals, limits = (
-        np.concatenate([normals, [[-1, 1], [1, -1]]]),
-        np.concatenate([limits, [steep, steep]]),
-    )
+    normals = np.concatenate([normals, [[-1, 1], [1, -1]]])
+    limits = np.concatenate([limits, [steep, steep]])
     corners = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]]) * ANYWHERE
     for _ in range(4 * len(limits)):
         excess = (corners @ normals.T - limits).max(axis=0)
@@ -132,12 +126,7 @@ def middle_line(bounds: Bounds, begin: float, end: float) -> MiddleLine | None:
             .thinned(begin, end)
             .without(slope * begin - first, -slope)
         )
-        kept = Bounds(
-            *(
-                np.concatenate([getattr(kept, name), getattr(near, name)])
-                for name in Bounds.__struct_fields__
-            )
-        )
+        kept = kept.joined(near)
         corners = feasible_region(kept, begin, end, STEEP)
         if not len(corners):
             corners = feasible_region(kept, begin, end)

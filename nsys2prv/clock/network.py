@@ -13,17 +13,148 @@ would leave an error at the span's ends.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import pairwise
 
 import numpy as np
-from msgspec import Struct
+import polars as pl
+from msgspec import Struct, field
 
-from nsys2prv.clock.blocks import Block, Link, measure_unsteadiness
-from nsys2prv.clock.observations import DRIFT_PRIOR, NOISE, spread_of
+from nsys2prv._util.columns import factorize
+from nsys2prv.clock import Role
+from nsys2prv.clock.observations import (
+    DRIFT_PRIOR,
+    NOISE,
+    TO_SIGMA,
+    Finding,
+    line_through,
+    spread_of,
+)
 
+#: Hosts tried as the one that the others of their group are compared with.
+REFERENCES = 3
 SECOND = 1e9
 #: Residuals beyond this many standard deviations count less, and beyond REJECT not at all.
 HUBER, REJECT = 3.0, 8.0
 ROUNDS = 8
+
+
+class Block(Struct):
+    """`end`: mean end of each host's members, float ns relative to the pivot; `late`: the last to
+    come is there; `seen`: exists.
+
+    All of shape (collectives, hosts); `clocks`: the hosts. `lateness`: how much later the last to
+    come ends, as estimated.
+    """
+
+    source: int
+    group: int
+    clocks: np.ndarray
+    end: np.ndarray
+    late: np.ndarray
+    seen: np.ndarray
+    lateness: float = 0.0
+    weight: np.ndarray = field(default_factory=lambda: np.empty(0))
+
+    def corrected(self, offset: np.ndarray, drift: np.ndarray) -> np.ndarray:
+        """Return the ends by corrected clocks, without the lateness."""
+        corrected = self.end * (1 + drift[self.clocks]) + offset[self.clocks]
+        return corrected - self.lateness * self.late
+
+
+class Link(Struct, frozen=True):
+    """time on clock `to` = time + offset + drift * time of clock `clock`, all relative to the
+    pivot; `weight`: its uncertainty, ns.
+    """
+
+    clock: int
+    to: int
+    offset: float
+    drift: float
+    weight: float
+
+    def reversed(self) -> Link:
+        return Link(
+            self.to,
+            self.clock,
+            -self.offset / (1 + self.drift),
+            -self.drift / (1 + self.drift),
+            self.weight,
+        )
+
+
+def blocks_of(hosts: pl.DataFrame, groups: dict[int, int]) -> list[Block]:
+    """Return a block of each group's synchronising collectives that are not held back; `groups`:
+    communicator of each key.
+    """
+    some = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
+    keys = some["key"].to_numpy()
+    bounds = np.append(np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1)), len(keys)).tolist()
+    columns = {
+        name: some[name].to_numpy() for name in ("source", "collective", "clock", "end", "late")
+    }
+    blocks = []
+    for low, high in pairwise(bounds):
+        part = {name: column[low:high] for name, column in columns.items()}
+        _, row = factorize(part["collective"])
+        clocks, column = factorize(part["clock"])
+        shape = int(row[-1]) + 1, len(clocks)
+        end, late, seen = np.zeros(shape), np.zeros(shape), np.zeros(shape, bool)
+        at = row, column.reshape(-1)
+        end[at], late[at], seen[at] = part["end"], part["late"], True
+        blocks.append(
+            Block(
+                int(part["source"][0]),
+                groups[int(keys[low])],
+                clocks.astype(np.int64),
+                end,
+                late,
+                seen,
+            )
+        )
+    return blocks
+
+
+def links_of(blocks: list[Block]) -> tuple[list[Link], list[Finding]]:
+    """Return lines of each block's hosts against one of them; hosts that fit none are taken out of
+    the block.
+    """
+    links, findings = [], []
+    for block in blocks:
+        best, alone = _star(block)
+        links += best
+        for at in alone:
+            reason = "collectives whose ends scatter too much against the other hosts'"
+            count, clock = int(block.seen[:, at].sum()), int(block.clocks[at])
+            findings.append(Finding("unfit", reason, count, block.source, block.group, clock=clock))
+            block.seen[:, at] = False
+    return links, findings
+
+
+def _star(block: Block) -> tuple[list[Link], list[int]]:
+    """Return lines of the hosts against the one that most fit, and the places of those that do not."""
+    noise = NOISE[block.source]
+    seen = block.seen.sum(axis=0)
+    best: tuple[list[Link], list[int]] = [], []
+    for tried, hub in enumerate(np.argsort(-seen, kind="stable")[:REFERENCES].tolist()):
+        links, alone = [], []
+        for at in range(len(block.clocks)):
+            both = block.seen[:, at] & block.seen[:, hub]
+            if at == hub or not both.any():
+                continue
+            times = block.end[both, at]
+            offset, drift, spread = line_through(times, block.end[both, hub] - times)
+            if spread > noise.misfit:
+                alone.append(at)
+                continue
+            weight = max(spread, noise.end) / np.sqrt(both.sum())
+            links.append(
+                Link(int(block.clocks[at]), int(block.clocks[hub]), offset, drift, float(weight))
+            )
+        if not tried or len(links) > len(best[0]):
+            best = links, alone if links else [*alone, hub]
+        if len(links) >= len(alone):
+            break
+    return best
 
 
 class Network(Struct):
@@ -85,14 +216,18 @@ def solve(blocks: list[Block], links: list[Link], hosts: int) -> Network:
     for block in blocks:
         block.weight = (block.weight > 0) / (NOISE[block.source].end * scale[block.source]) ** 2
     covariance = _inverse(_normal(blocks, offset, drift, scale, reference)[0], reference)
+    parts: list[list[tuple[Block, np.ndarray, int]]] = [[] for _ in range(hosts)]
+    for block, residual in zip(blocks, residuals, strict=True):
+        for at, clock in enumerate(block.clocks.tolist()):
+            parts[clock].append((block, residual, at))
+    observed = zip(*(_observe_host(of_host, scale) for of_host in parts), strict=True)
     return Network(
         offset,
         drift,
         reference,
         covariance,
         _hops(blocks, reference),
-        *_observed(blocks, residuals, hosts),
-        measure_unsteadiness(blocks, residuals, scale, hosts),
+        *map(np.array, observed),
         scale,
     )
 
@@ -143,11 +278,7 @@ def _weigh(
     """
     residuals = []
     for block in blocks:
-        ends = (
-            block.end * (1 + drift[block.clocks])
-            + offset[block.clocks]
-            - block.lateness * block.late
-        )
+        ends = block.corrected(offset, drift)
         if block.weight.size:
             weight = block.weight
             common = (ends * weight).sum(axis=1) / np.maximum(weight.sum(axis=1), 1e-300)
@@ -205,12 +336,7 @@ def _normal(
     for block in blocks:
         w = block.weight
         total = np.maximum(w.sum(axis=1, keepdims=True), 1e-300)
-        ends = (
-            block.end * (1 + drift[block.clocks])
-            + offset[block.clocks]
-            - block.lateness * block.late
-        )
-        ends = np.where(w > 0, ends, 0.0)
+        ends = np.where(w > 0, block.corrected(offset, drift), 0.0)
         ends = ends - (w * ends).sum(axis=1, keepdims=True) / total
         tau = block.end / SECOND
         wt, root = w * tau, 1 / np.sqrt(total)
@@ -241,38 +367,31 @@ def _normal(
     return normal, right, eliminated
 
 
-def _free(reference: np.ndarray, normal: np.ndarray) -> np.ndarray:
-    """Return the parameters to solve for: not those of references, nor offsets that nothing
-    determines any more.
+def _scaled(normal: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the parameters to solve for (not those of references, nor offsets that nothing
+    determines any more), their units, and the matrix of these in these units.
     """
     hosts = len(reference)
-    free = reference != np.arange(hosts)
-    free &= normal[np.arange(hosts), np.arange(hosts)] > 0
-    return np.flatnonzero(np.concatenate([free, free]))
+    own = reference != np.arange(hosts)
+    own &= normal[np.arange(hosts), np.arange(hosts)] > 0
+    free = np.flatnonzero(np.concatenate([own, own]))
+    size = 1 / np.sqrt(normal[free, free])
+    return free, size, normal[np.ix_(free, free)] * np.outer(size, size)
 
 
 def _solve(normal: np.ndarray, right: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    free = _free(reference, normal)
+    free, size, scaled = _scaled(normal, reference)
     step = np.zeros(len(right))
     if len(free):
-        size = 1 / np.sqrt(normal[free, free])
-        step[free] = (
-            size
-            * np.linalg.lstsq(
-                normal[np.ix_(free, free)] * np.outer(size, size), right[free] * size, rcond=1e-13
-            )[0]
-        )
+        step[free] = size * np.linalg.lstsq(scaled, right[free] * size, rcond=1e-13)[0]
     return step
 
 
 def _inverse(normal: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    free = _free(reference, normal)
+    free, size, scaled = _scaled(normal, reference)
     covariance = np.zeros_like(normal)
     if len(free):
-        size = 1 / np.sqrt(normal[free, free])
-        inverse = np.linalg.pinv(
-            normal[np.ix_(free, free)] * np.outer(size, size), rcond=1e-13, hermitian=True
-        )
+        inverse = np.linalg.pinv(scaled, rcond=1e-13, hermitian=True)
         covariance[np.ix_(free, free)] = inverse * np.outer(size, size)
     return covariance
 
@@ -293,20 +412,60 @@ def _hops(blocks: list[Block], reference: np.ndarray) -> np.ndarray:
     return hops
 
 
-def _observed(
-    blocks: list[Block], residuals: list[np.ndarray], hosts: int
-) -> tuple[np.ndarray, ...]:
-    """Return the spread of residuals, observations, first and last of each host."""
-    values: list[list[np.ndarray]] = [[] for _ in range(hosts)]
-    count = np.zeros(hosts, np.int64)
-    first, last = np.full(hosts, np.inf), np.full(hosts, -np.inf)
-    for block, residual in zip(blocks, residuals, strict=True):
-        for at, clock in enumerate(block.clocks.tolist()):
-            used = block.weight[:, at] > 0
-            if used.any():
-                values[clock].append(residual[used, at])
-                count[clock] += int(used.sum())
-                first[clock] = min(first[clock], block.end[used, at].min())
-                last[clock] = max(last[clock], block.end[used, at].max())
-    spread = np.array([spread_of(np.concatenate(v)) if v else np.nan for v in values])
-    return spread, count, first, last
+#: Scatter of up to this multiple of the source's noise is usual.
+USUAL = 1.5
+#: Middle of ends that are late by chance alone (exponentially), as a multiple of the scatter that
+#: their residuals show.
+SKEWED = 1.25
+#: Parts of a host's span whose residuals are compared, and how many ends each needs.
+PARTS, ENOUGH = 8, 16
+#: A part lies off the line if its median does by so many standard deviations of a median, and by
+#: more than this (ns).
+SIGNIFICANT, NOTICED = 5.0, 5_000.0
+
+
+def _observe_host(
+    parts: list[tuple[Block, np.ndarray, int]], scale: dict[int, float]
+) -> tuple[float, int, float, float, float]:
+    """Return of the ends of a host that are used: spread of the residuals, number, first and last
+    time; and of all, in ns, how much they scatter, if more than is usual, and how far whole parts
+    of its span lie off its line. parts: blocks, their residuals and the host's place in them.
+
+    Ends that scatter more are late more often than early, which moves their middle by as much as
+    they scatter. Parts that lie off the line show a clock whose rate changes, as when NTP steers
+    it.
+    """
+
+    def collect(rows: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        chosen = list(zip(parts, rows, strict=True))
+        times = [block.end[of_part, at] for (block, _, at), of_part in chosen]
+        values = [residual[of_part, at] for (_, residual, at), of_part in chosen]
+        return np.concatenate([[], *times]), np.concatenate([[], *values])
+
+    times, values = collect([block.weight[:, at] > 0 for block, _, at in parts])
+    spread = spread_of(values) if len(values) else np.nan
+    used = spread, len(times), times.min(initial=np.inf), times.max(initial=-np.inf)
+    # Ends that are beyond all reason are not this collective's.
+    sane = [np.abs(residual[:, at]) < NOISE[block.source].misfit for block, residual, at in parts]
+    times, values = collect(
+        [block.seen[:, at] & rows for (block, _, at), rows in zip(parts, sane, strict=True)]
+    )
+    if len(values) < ENOUGH:
+        return *used, 0.0
+    usual = max(USUAL * NOISE[block.source].end * scale[block.source] for block, _, _ in parts)
+    spread = spread_of(values)
+    return *used, (SKEWED * spread if spread > usual else 0.0) + _bend(times, values)
+
+
+def _bend(times: np.ndarray, values: np.ndarray) -> float:
+    """Return the largest distance of a part's median from 0, of those that are no chance."""
+    parts = min(PARTS, len(times) // ENOUGH)
+    if parts < 3:
+        return 0.0
+    largest = 0.0
+    for part in np.array_split(values[np.argsort(times, kind="stable")], parts):
+        middle = float(np.median(part))
+        chance = 1.2533 * TO_SIGMA * float(np.median(np.abs(part - middle))) / len(part) ** 0.5
+        if abs(middle) > max(SIGNIFICANT * chance, NOTICED):
+            largest = max(largest, abs(middle))
+    return largest

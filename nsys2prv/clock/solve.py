@@ -24,8 +24,8 @@ from nsys2prv.clock.adjust import (
     remove_violations,
     tighten_bounds,
 )
-from nsys2prv.clock.blocks import blocks_of, links_of
 from nsys2prv.clock.gathering import OPEN, GatheredCalls, gather_calls, merge_groups, precedences
+from nsys2prv.clock.network import blocks_of, links_of
 from nsys2prv.clock.observations import (
     NOISE,
     PLAUSIBLE_DRIFT,
@@ -73,8 +73,6 @@ class HostCorrection(Struct, frozen=True):
     drift: float = 0.0
     #: Largest error against the reference anywhere in the trace, ns; None if unknown.
     bound_ns: float | None = None
-    #: Standard deviation of the drift, a plain ratio.
-    drift_sigma: float = 0.0
     #: Number of collectives or messages used.
     observations: int = 0
     #: Standard deviation of this host's ends of collectives about the common ones, ns; NaN without
@@ -101,8 +99,6 @@ class Alignment(Struct, frozen=True):
     verdict: Verdict
     #: Findings that the user should know.
     findings: list[Finding]
-    #: The corrections were worse than UTC, so all are 0.
-    kept_utc: bool = False
     #: Per host: deviations of its ends of collectives from the usual ones.
     samples: list[tuple[Sample, ...]] = field(default_factory=list)
 
@@ -230,7 +226,6 @@ def solve_clocks(
         ],
         verdict,
         findings,
-        own.worse,
         residual_samples(rows, offset, drift, pivot),
     )
 
@@ -281,7 +276,6 @@ def _correction(
         estimate.offset,
         estimate.drift,
         estimate.bound + estimate.rate * beyond if known else None,
-        estimate.drift_sigma,
         estimate.observations,
         estimate.spread,
         (pivot + round(estimate.first), pivot + round(estimate.last)) if seen else None,

@@ -59,15 +59,12 @@ def test_offsets_and_drifts_are_found(
     reference = alignment.corrections[0]
     assert (reference.offset_ns, reference.drift, reference.bound_ns) == (0.0, 0.0, 0.0)
     assert not alignment.findings
-    assert not alignment.kept_utc
     assert alignment.verdict.held_before.number > 0
     assert alignment.verdict.held_after.number == alignment.verdict.used_after.number == 0
     for host in range(1, hosts):
         relative = (1 + clocks.drift[0]) / (1 + clocks.drift[host]) - 1
-        assert (
-            abs(alignment.corrections[host].drift - relative)
-            < 5 * alignment.corrections[host].drift_sigma + 1e-8
-        )
+        sigma = 20e3 / (seconds * 1e9 * count**0.5)
+        assert abs(alignment.corrections[host].drift - relative) < 5 * sigma + 1e-8
 
 
 @pytest.mark.slow
@@ -298,7 +295,6 @@ def test_utc_is_kept_where_corrections_violate_more() -> None:
     sent = messages(rng, clocks, [(0, 1), (1, 0)], 500, 30)
     assert error(align(2, calls), clocks, 1) > 9e7
     alignment = align(2, calls, sent)
-    assert alignment.kept_utc
     assert {"worse", "contradicted"} <= kinds(alignment)
     assert [(c.offset_ns, c.drift, c.method) for c in alignment.corrections] == [
         (0.0, 0.0, "UTC")
