@@ -8,6 +8,7 @@ nothing keep them.
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -85,7 +86,7 @@ def connect_parts(estimates: list[Estimate], orders: Precedences) -> list[Estima
     road of the smallest error to a reference.
     """
     part = np.array([estimate.reference for estimate in estimates])
-    begin, end = correct_precedences(estimates, orders)
+    begin, end = _correct(estimates, orders)
     before, after = part[orders.before], part[orders.after]
     across = np.flatnonzero(before != after)
     if not len(across):
@@ -233,9 +234,9 @@ def remove_violations(
     """Return estimates moved as little as removes violations that lie within their own error; what
     is beyond that is taken for wrong data.
     """
-    estimates, findings = list(estimates), []
+    estimates = list(estimates)
     if not len(orders):
-        return estimates, findings
+        return estimates, []
     slack = TOLERANCE + _slack(orders)
     errors = np.array([estimate.bound for estimate in estimates])
     same = np.array([estimate.reference for estimate in estimates])
@@ -243,7 +244,7 @@ def remove_violations(
     allowed = errors[orders.before] + errors[orders.after]
     beyond = np.zeros(len(orders), bool)
     for _ in range(SWEEPS):
-        begin, end = correct_precedences(estimates, orders)
+        begin, end = _correct(estimates, orders)
         excess = begin - end
         beyond = same & (excess > allowed + slack)
         wrong = same & (excess > slack) & ~beyond
@@ -253,16 +254,9 @@ def remove_violations(
             break
         for host in sorted(movable, key=lambda host: -errors[host]):
             estimates[host] = _moved(estimates, host, orders, same & ~beyond, slack)
-    for host in np.unique(orders.before[beyond]).tolist():
-        findings.append(
-            Finding(
-                "contradicted",
-                "begins that lie after ends they must precede, by more than the clocks' error: not used",
-                int((orders.before[beyond] == host).sum()),
-                clock=host,
-            )
-        )
-    return estimates, findings
+    hosts, counts = np.unique(orders.before[beyond], return_counts=True)
+    found = zip(hosts.tolist(), counts.tolist(), strict=True)
+    return estimates, [Finding("early", count, clock=host) for host, count in found]
 
 
 def _moved(
@@ -270,7 +264,7 @@ def _moved(
 ) -> Estimate:
     estimate = estimates[host]
     rows = np.flatnonzero(heeded & ((orders.before == host) | (orders.after == host)))
-    begin, end = correct_precedences(estimates, orders.of(rows))
+    begin, end = _correct(estimates, orders.of(rows))
     bounds = _own_bounds(begin, end, orders.before[rows] == host, slack[rows])
     # Within the error of the drift, for a short span tells none.
     corners = feasible_region(
@@ -293,7 +287,7 @@ def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estim
     """Return bounds no wider than what the hosts' own precedences with their reference leave."""
     reference = np.array([estimate.reference for estimate in estimates])
     slack = _slack(orders)
-    begin, end = correct_precedences(estimates, orders)
+    begin, end = _correct(estimates, orders)
     leaving = np.flatnonzero(orders.after == reference[orders.before])
     coming = np.flatnonzero(orders.before == reference[orders.after])
     rows = np.concatenate([leaving, coming])
@@ -337,13 +331,14 @@ def _own_bounds(
     return Bounds(begin[leaving], room[leaving], end[~leaving], -room[~leaving])
 
 
-def correct_precedences(
-    estimates: list[Estimate], orders: Precedences
-) -> tuple[np.ndarray, np.ndarray]:
+def corrections_of(estimates: Sequence[Estimate]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the offset and the drift of each host."""
+    return np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
+
+
+def _correct(estimates: Sequence[Estimate], orders: Precedences) -> tuple[np.ndarray, np.ndarray]:
     """Return the begins and the ends of the precedences, by the estimates."""
-    return orders.corrected(
-        np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
-    )
+    return orders.corrected(*corrections_of(estimates))
 
 
 def _slack(orders: Precedences) -> np.ndarray:
@@ -370,7 +365,7 @@ def move_free_parts(
     left_out: hosts whose clocks are not to be believed.
     """
     part = np.array([estimate.reference for estimate in estimates])
-    begin, end = correct_precedences(estimates, orders)
+    begin, end = _correct(estimates, orders)
     early = begin - end
     before, after = part[orders.before], part[orders.after]
     met, counts = np.unique(np.stack([before, after], axis=1), axis=0, return_counts=True)

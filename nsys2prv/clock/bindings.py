@@ -157,13 +157,7 @@ def bindings_of(
     findings = sort_findings(part.findings for part in parts)
     torn = sum(part.torn for part in parts)
     if torn:
-        findings.append(
-            Finding(
-                "torn",
-                "collectives whose members within one report do not overlap: not used",
-                torn,
-            )
-        )
+        findings.append(Finding("torn", torn))
     sent = messages.sender != messages.receiver
     number = np.arange(first, first + int(sent.sum()))
     sides = []

@@ -25,7 +25,6 @@ from nsys2prv.clock.observations import (
 from nsys2prv.clock.sequences import (
     AMBIGUOUS,
     FEW_CALLS,
-    REASONS,
     UNRELATED,
     CallSequence,
     Member,
@@ -119,7 +118,7 @@ def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Find
         for at in np.flatnonzero(wrong).tolist():
             member, count = int(members[at]), int(np.isfinite(ends[:, at]).sum())
             bad.append((key, member))
-            findings.append(Finding(UNRELATED, REASONS[UNRELATED], count, source, group, member))
+            findings.append(Finding(UNRELATED, count, source, group, member))
     if bad:
         keys = {"key": table["key"].dtype, "member": pl.Int64}
         table = table.join(pl.DataFrame(bad, keys, orient="row"), on=list(keys), how="anti")

@@ -123,9 +123,8 @@ def links_of(blocks: list[Block]) -> tuple[list[Link], list[Finding]]:
         best, alone = _star(block)
         links += best
         for at in alone:
-            reason = "collectives whose ends scatter too much against the other hosts'"
             count, clock = int(block.seen[:, at].sum()), int(block.clocks[at])
-            findings.append(Finding("unfit", reason, count, block.source, block.group, clock=clock))
+            findings.append(Finding("unfit", count, block.source, block.group, clock=clock))
             block.seen[:, at] = False
     return links, findings
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import asdict, force_setattr
 
 from nsys2prv.clock import MPI, NCCL
 
@@ -103,11 +103,31 @@ class Messages(Struct, frozen=True):
         return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
 
 
+#: What findings of a kind say, where it is the same of all.
+REASONS = {
+    "backwards": "calls that end before they begin are left out",
+    "repeated": "calls whose number occurs more often than there are members are left out",
+    "unlike": "calls of another operation or size than the other members' of that number are left out",
+    "few": "too few collective calls to tell which of them belong together: not used for the alignment",
+    "ambiguous": "collective calls at such regular intervals that several ways of pairing them fit: not used for the alignment",
+    "unrelated": "collective calls that end at other times than those of all other ranks: not used for the alignment",
+    "partial": "collective calls that the reports of the other ranks lack",
+    "unfit": "collectives whose ends scatter too much against the other hosts'",
+    "unsteady": "ends of collectives scatter or lie off any line more than is usual: bounds are wider by so many ns",
+    "early": "begins that lie after ends they must precede, by more than the clocks' error: not used",
+    "contradicted": "collectives and messages that contradict all others: left out",
+    "one way": "messages in one direction only: moved as far as causality demands; its error is not known",
+    "in order": "nothing shows which calls belong together: the n-th of this host is taken for the n-th of the others, so it may be off by whole calls",
+    "torn": "collectives whose members within one report do not overlap: not used",
+    "set aside": "collectives and messages that contradict each other: not used",
+    "given up": "no order of the ranks' events was found that fits what they did: nothing is moved",
+}
+
+
 class Finding(Struct, frozen=True):
     """Finding about observations that the user should know."""
 
     kind: str
-    reason: str
     #: Number of calls, members or ns, as `reason` says.
     count: int = 0
     #: Key of NOISE; -1 if not of one source.
@@ -118,6 +138,12 @@ class Finding(Struct, frozen=True):
     member: int = -1
     #: Host; -1 if not of one host.
     clock: int = -1
+    #: What it says; by default that of its kind.
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.reason:
+            force_setattr(self, "reason", REASONS[self.kind])
 
 
 #: Kinds of findings that come before others.
@@ -153,14 +179,12 @@ def call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[Finding]]:
     """Return the calls of groups on several clocks, with `key` numbering (source, group) and times
     relative to `pivot`.
     """
+    kinds = {"clock": pl.Int32, "role": pl.Int8, "is_root": pl.Boolean, "began": pl.Boolean}
     table = pl.DataFrame(
-        {name: np.asarray(getattr(calls, name)) for name in calls.__struct_fields__}
-    )
-    table = table.with_columns(
-        pl.col("source", "group", "member", "number", "signature").cast(pl.Int64),
-        pl.col("clock").cast(pl.Int32),
-        pl.col("role").cast(pl.Int8),
-        pl.col("is_root", "began").cast(pl.Boolean),
+        {
+            name: pl.Series(np.asarray(column)).cast(kinds.get(name, pl.Int64))
+            for name, column in asdict(calls).items()
+        }
     )
     unknown = sorted(set(table["source"].unique().to_list()) - set(NOISE))
     if unknown:
@@ -168,21 +192,14 @@ def call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[Finding]]:
     findings = []
     backwards = table.filter(pl.col("end") < pl.col("begin")).height
     if backwards:
-        findings.append(
-            Finding("backwards", "calls that end before they begin are left out", backwards)
-        )
+        findings.append(Finding("backwards", backwards))
         table = table.filter(pl.col("end") >= pl.col("begin"))
     groups = table.group_by("source", "group").agg(
         clocks=pl.col("clock").min() != pl.col("clock").max(),
         numbered=(pl.col("number") >= 0).all(),
     )
-    groups = (
-        groups.filter("clocks")
-        .sort("source", "group")
-        .with_row_index("key")
-        .with_columns(pl.col("key").cast(pl.Int32))
-    )
-    table = table.join(groups.drop("clocks"), on=["source", "group"])
+    groups = groups.filter("clocks").sort("source", "group").drop("clocks").with_row_index("key")
+    table = table.join(groups.cast({"key": pl.Int32}), on=["source", "group"])
     return table.with_columns(pl.col("begin", "end") - pivot), findings
 
 

@@ -41,14 +41,8 @@ SAMPLE = 1_024
 USUAL_UTC_ERROR = 10_000_000
 #: Members tried as the one that the others of their group are compared with.
 REFERENCES = 3
-#: Why a member's calls are not numbered, or not all: kinds of findings, and what they say.
+#: Why a member's calls are not numbered, or not all: kinds of findings.
 FEW_CALLS, AMBIGUOUS, UNRELATED, PARTIAL = "few", "ambiguous", "unrelated", "partial"
-REASONS = {
-    FEW_CALLS: "too few collective calls to tell which of them belong together: not used for the alignment",
-    AMBIGUOUS: "collective calls at such regular intervals that several ways of pairing them fit: not used for the alignment",
-    UNRELATED: "collective calls that end at other times than those of all other ranks: not used for the alignment",
-    PARTIAL: "collective calls that the reports of the other ranks lack",
-}
 
 
 class CallSequence(Struct, frozen=True, dict=True):
@@ -204,11 +198,8 @@ def _numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     )
     findings = []
     if repeated.height:
-        findings = _to_findings(
-            table.join(repeated, on=["key", "ordinal"], how="semi"),
-            "repeated",
-            "calls whose number occurs more often than there are members are left out",
-        )
+        wrong = table.join(repeated, on=["key", "ordinal"], how="semi")
+        findings = _to_findings(wrong, "repeated")
         table = table.join(repeated, on=["key", "ordinal"], how="anti")
     unlike = seen.filter(pl.col("unlike").fill_null(False)).select("key", "ordinal")
     if unlike.height:
@@ -219,22 +210,15 @@ def _numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
         most = (pl.col("signature") == usual).sum() * 2 > pl.len()
         right = (pl.col("signature") == usual) & most
         wrong = some.filter(~right.over("key", "ordinal"))
-        findings += _to_findings(
-            wrong,
-            "unlike",
-            "calls of another operation or size than the other members' of that number are left out",
-        )
+        findings += _to_findings(wrong, "unlike")
         kept = pl.int_range(pl.len()).is_in(wrong["row"].implode()).not_()
         table = table.filter(kept)
     return table, findings
 
 
-def _to_findings(wrong: pl.DataFrame, kind: str, reason: str) -> list[Finding]:
+def _to_findings(wrong: pl.DataFrame, kind: str) -> list[Finding]:
     counts = wrong.group_by("source", "group", "member").len().sort("source", "group", "member")
-    return [
-        Finding(kind, reason, count, source, group, member)
-        for source, group, member, count in counts.iter_rows()
-    ]
+    return [Finding(kind, count, *owner) for *owner, count in counts.iter_rows()]
 
 
 def number_group(
@@ -282,8 +266,7 @@ def _fit(
             count = int((found < 0).sum())
             kind = PARTIAL if count else ""
         if kind:
-            who = member.member
-            findings.append(Finding(kind, REASONS[kind], count, source, group, who, member.clock))
+            findings.append(Finding(kind, count, source, group, member.member, member.clock))
     return fits, findings
 
 
@@ -291,7 +274,7 @@ def pair_calls(
     member: CallSequence, reference: CallSequence, noise: Noise, whole: bool, error: float
 ) -> tuple[np.ndarray | None, str]:
     """Return the reference's place of each of the member's calls, -1 without; or None and why not:
-    a key of REASONS.
+    a kind of findings.
 
     whole: whether both have all calls, from the beginning. error: of the clocks as placed, ns.
     """

@@ -18,13 +18,21 @@ from nsys2prv.clock.adjust import (
     UTC,
     Estimate,
     connect_parts,
+    corrections_of,
     drop_needless_corrections,
     estimates_of,
     move_free_parts,
     remove_violations,
     tighten_bounds,
 )
-from nsys2prv.clock.gathering import OPEN, GatheredCalls, gather_calls, merge_groups, precedences
+from nsys2prv.clock.gathering import (
+    OPEN,
+    GatheredCalls,
+    Precedences,
+    gather_calls,
+    merge_groups,
+    precedences,
+)
 from nsys2prv.clock.network import blocks_of, links_of
 from nsys2prv.clock.observations import (
     NOISE,
@@ -136,7 +144,7 @@ def solve_clocks(
     """
     told = merge_groups(parts)
     pooled = pool_calls(told, hosts, UTC_ERROR)
-    rows, groups = _with_pooled(told, pooled)
+    rows, groups = _add_pooled(told, pooled)
     # What could not be told of one group matters only where all of them do not place the host
     # either.
     findings = [
@@ -145,47 +153,16 @@ def solve_clocks(
         if finding.kind not in OPEN or finding.clock in pooled.left
     ]
     orders = precedences(rows, messages, pivot)
-    net, floors, found = _network(rows, groups, hosts)
+    net, floors, found = _solve_network(rows, groups, hosts)
     findings += found
-    used = orders.of(~orders.held)
-    estimates = connect_parts(
-        [_doubted(estimate, pooled.doubt) for estimate in estimates_of(net, floors, COVER)], used
-    )
-    estimates, found = remove_violations(estimates, used)
+    estimates, found = _adjust(estimates_of(net, floors, COVER), orders, pooled.doubt, findings)
     findings += found
-    left_out = frozenset(
-        finding.clock for finding in findings if finding.kind in ("steep", "unfit")
-    )
-    doubtful = pooled.doubt > 0
-    estimates = drop_needless_corrections(
-        move_free_parts(
-            tighten_bounds(estimates, used.of(~(doubtful[used.before] | doubtful[used.after]))),
-            used,
-            left_out,
-        ),
-        orders,
-    )
-    findings += [
-        Finding(
-            "one way",
-            "messages in one direction only: moved as far as causality demands; its error is not known",
-            clock=e.host,
-        )
-        for e in estimates
-        if e.method == ONE_WAY
-    ]
-    offset, drift = np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
+    offset, drift = corrections_of(estimates)
     sent = precedences(rows.clear(), messages, pivot)
     limit = np.array([np.inf if e.method == UTC else MISFIT + 10 * e.bound for e in estimates])
     rows, sent, misfits = drop_misfits(rows, sent, offset, drift, limit)
     if misfits:
-        findings.append(
-            Finding(
-                "contradicted",
-                "collectives and messages that contradict all others: left out",
-                misfits,
-            )
-        )
+        findings.append(Finding("contradicted", misfits))
     verdict = judge_corrections(rows, sent, offset, drift)
     # What is placed by UTC alone tells nothing against the corrections of the others.
     part = np.array([e.reference for e in estimates])
@@ -198,39 +175,41 @@ def solve_clocks(
     findings += _unconnected_hosts(estimates, met, pooled)
     if own.worse:
         after, before = own.used_after + own.held_after, own.used_before + own.held_before
-        findings.append(
-            Finding(
-                "worse",
-                f"corrections violate causality by {after.total:.0f} ns in all, UTC by {before.total:.0f} ns: "
-                "UTC is kept",
-                after.number,
-            )
+        reason = (
+            f"corrections violate causality by {after.total:.0f} ns in all, UTC by {before.total:.0f} ns: "
+            "UTC is kept"
         )
+        findings.append(Finding("worse", after.number, reason=reason))
         estimates = [
-            Estimate(
-                e.host,
-                e.host,
-                UTC,
-                observations=e.observations,
-                spread=e.spread,
-                first=e.first,
-                last=e.last,
-            )
+            replace(e, reference=e.host, method=UTC, offset=0.0, drift=0.0, bound=0.0, rate=0.0)
             for e in estimates
         ]
-        offset, drift = np.zeros(hosts), np.zeros(hosts)
-    return Alignment(
-        [
-            _correction(estimate, pivot, span, pooled.doubt[estimate.host] == 0)
-            for estimate in estimates
-        ],
-        verdict,
-        findings,
-        residual_samples(rows, offset, drift, pivot),
+        offset, drift = corrections_of(estimates)
+    corrections = [_correction(e, pivot, span, pooled.doubt[e.host] == 0) for e in estimates]
+    samples = residual_samples(rows, offset, drift, pivot)
+    return Alignment(corrections, verdict, findings, samples)
+
+
+def _adjust(
+    estimates: list[Estimate], orders: Precedences, doubt: np.ndarray, findings: Sequence[Finding]
+) -> tuple[list[Estimate], list[Finding]]:
+    """Return the estimates adjusted to hard bounds. doubt: by host, which of its calls belong to
+    those of its reference, ns. findings: on hosts so far.
+    """
+    used = orders.of(~orders.held)
+    estimates = connect_parts([_add_doubt(e, float(doubt[e.host])) for e in estimates], used)
+    estimates, found = remove_violations(estimates, used)
+    left_out = frozenset(
+        finding.clock for finding in findings if finding.kind in ("steep", "unfit")
     )
+    certain = used.of(~((doubt > 0)[used.before] | (doubt > 0)[used.after]))
+    estimates = move_free_parts(tighten_bounds(estimates, certain), used, left_out)
+    estimates = drop_needless_corrections(estimates, orders)
+    one_way = [Finding("one way", clock=e.host) for e in estimates if e.method == ONE_WAY]
+    return estimates, [*found, *one_way]
 
 
-def _with_pooled(told: GatheredCalls, pooled: Pool) -> tuple[pl.DataFrame, dict[int, int]]:
+def _add_pooled(told: GatheredCalls, pooled: Pool) -> tuple[pl.DataFrame, dict[int, int]]:
     """Return all rows, and communicators by key."""
     first, collectives = len(told.groups), told.rows["collective"].n_unique()
     more = pooled.rows.with_columns(
@@ -241,16 +220,10 @@ def _with_pooled(told: GatheredCalls, pooled: Pool) -> tuple[pl.DataFrame, dict[
     }
 
 
-def _doubted(estimate: Estimate, doubt: np.ndarray) -> Estimate:
-    """Return the estimate with the doubts on which calls of the host belong to those of its
-    reference.
-    """
-    more = float(doubt[estimate.host])
-    return (
-        replace(estimate, method=ORDER, bound=estimate.bound + more)
-        if more and estimate.method == ENDS
-        else estimate
-    )
+def _add_doubt(estimate: Estimate, doubt: float) -> Estimate:
+    if not doubt or estimate.method != ENDS:
+        return estimate
+    return replace(estimate, method=ORDER, bound=estimate.bound + doubt)
 
 
 def _correction(
@@ -303,20 +276,13 @@ def _unconnected_hosts(
                 if estimate.host in pooled.left
                 else "what it did with other hosts does not determine its clock: placed by UTC alone"
             )
-            findings.append(Finding("apart", reason, others, clock=estimate.host))
+            findings.append(Finding("apart", others, clock=estimate.host, reason=reason))
         elif pooled.doubt[estimate.host]:
-            findings.append(
-                Finding(
-                    "in order",
-                    "nothing shows which calls belong together: the n-th of this host is taken for the n-th of "
-                    "the others, so it may be off by whole calls",
-                    clock=estimate.host,
-                )
-            )
+            findings.append(Finding("in order", clock=estimate.host))
     return findings
 
 
-def _network(
+def _solve_network(
     rows: pl.DataFrame, groups: dict[int, int], hosts: int
 ) -> tuple[network.Network, np.ndarray, list[Finding]]:
     """Return the network without hosts whose clocks would drift beyond all plausibility; and each
@@ -327,15 +293,11 @@ def _network(
     net = network.solve(blocks, links, hosts)
     steep = np.flatnonzero(np.abs(net.drift) > PLAUSIBLE_DRIFT).tolist()
     if steep:
-        findings += [
-            Finding(
-                "steep",
-                f"a drift of {net.drift[host] * 1e6:.0f} ppm is more than a clock can have: the host is left out",
-                int(net.observations[host]),
-                clock=host,
+        for host in steep:
+            reason = f"a drift of {net.drift[host] * 1e6:.0f} ppm is more than a clock can have: the host is left out"
+            findings.append(
+                Finding("steep", int(net.observations[host]), clock=host, reason=reason)
             )
-            for host in steep
-        ]
         for block in blocks:
             block.seen &= ~np.isin(block.clocks, steep)
             block.weight, block.lateness = np.empty(0), 0.0
@@ -344,23 +306,12 @@ def _network(
             [link for link in links if link.clock not in steep and link.to not in steep],
             hosts,
         )
+    for source, times in sorted(net.scale.items()):
+        if times > 1:
+            reason = f"ends of collectives scatter {times:.1f} times as much as is usual: bounds are widened"
+            findings.append(Finding("noisy", round(times), source, reason=reason))
     findings += [
-        Finding(
-            "noisy",
-            f"ends of collectives scatter {times:.1f} times as much as is usual: bounds are widened",
-            round(times),
-            source=source,
-        )
-        for source, times in sorted(net.scale.items())
-        if times > 1
-    ]
-    findings += [
-        Finding(
-            "unsteady",
-            "ends of collectives scatter or lie off any line more than is usual: bounds are wider by so many ns",
-            round(more),
-            clock=host,
-        )
+        Finding("unsteady", round(more), clock=host)
         for host, more in enumerate(net.unsteady.tolist())
         if more > UNSTEADY
     ]

@@ -41,6 +41,7 @@ LOUD = frozenset(
         "unlike",
         "steep",
         "contradicted",
+        "early",
         "noisy",
         "apart",
         "in order",

@@ -370,15 +370,16 @@ def test_the_clock_command_tells_of_it(job: Moved, capsys: pytest.CaptureFixture
         "{ranks: 2, moved: {rank 0: 5, rank 1: {largest_ns: much}}}",
     ],
 )
-def test_a_section_that_is_none_of_ours_is_not_heeded(
+def test_a_section_that_is_none_of_ours_is_one_line(
     section: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "my.clock.yaml"
     file.write_text(f"hosts: {{n1: {{offset_ns: 5}}}}\ncausal: {section}\n")
-    assert main(["clock", str(file)]) == 0
-    said = capsys.readouterr().out
-    assert "n1" in said
-    assert "ranks moved" not in said
+    assert main(["clock", str(file)]) == 1
+    error = capsys.readouterr().err
+    assert "my.clock.yaml: not a clock file: " in error
+    assert "$.causal" in error
+    assert error.count("\n") == 1
 
 
 def test_local_times_as_they_are_are_not_moved(
