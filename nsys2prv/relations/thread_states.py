@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct, field
-from msgspec.structs import replace
+from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN, StoredFrame, read_frame
 from nsys2prv.clock.maps import ClockMap
@@ -90,24 +89,28 @@ IDLE, RUNNING, NOT_CREATED = 0, 1, 2
 
 
 class StateTask(Struct, frozen=True):
-    """A report's results, without their names; names: of its tasks, per name set. threads: of each
-    task's objects, thread of the trace.
+    """A report's runs, and what is needed to make states of them."""
 
-    states: thread -> the state in which it is outside of all ranges; only these have states. asked:
-    of these, threads that have states only if a range implies one. clock: to trace time. others:
-    of each task, runs that imply no states.
-    """
-
+    #: Number of the task.
     number: int
-    results: tuple[TaskResult, ...]
+    #: Begins of layouts that imply states.
+    runs: tuple[Run, ...]
+    #: Source of runs -> names per name set.
     names: Mapping[int, Mapping[str, StoredFrame]]
+    #: Source of runs -> thread of the trace of each object.
     threads: Mapping[int, np.ndarray]
+    #: Thread -> the state in which it is outside of all ranges; only these have states.
     states: Mapping[int, int]
+    #: Threads that have states only if a range implies one.
     asked: frozenset[int]
+    #: Map to trace time.
     clock: ClockMap
+    #: Length of the trace, ns.
     duration: int
+    #: Folder for runs.
     spill: Path
-    others: Mapping[int, tuple[Run, ...]] = field(default_factory=dict)
+    #: Runs of begins, samples and lines that imply no states.
+    others: tuple[Run, ...] = ()
 
 
 def plan_state_tasks(
@@ -131,17 +134,13 @@ def plan_state_tasks(
             states.setdefault(report, {})[thread] = RUNNING if isinstance(key, ThreadKey) else IDLE
     first = max((result.task for result in results), default=-1) + 1
     tasks = []
-    for report in sorted(states):
+    for number, report in enumerate(sorted(states), first):
         own = [result for result in results if result.report == report]
+        runs = [run for result in own for run in result.runs]
         tasks.append(
             StateTask(
-                first + len(tasks),
-                tuple(
-                    replace(
-                        result, names={}, objects=[], launches=[], runs=_state_runs(result.runs)
-                    )
-                    for result in own
-                ),
+                number,
+                tuple(run for run in runs if run.shape.stream == BEGIN and _implies_states(run)),
                 {result.task: result.names for result in own},
                 {result.task: threads[result.task] for result in own},
                 states[report],
@@ -149,38 +148,26 @@ def plan_state_tasks(
                 clocks[report],
                 duration,
                 spill,
-                {result.task: _others(result.runs) for result in own},
+                tuple(
+                    run
+                    for run in runs
+                    if run.shape.stream in (COUNTER, LINE)
+                    or (run.shape.stream == BEGIN and not _implies_states(run))
+                ),
             )
         )
     return tasks
 
 
-def _state_runs(runs: Sequence[Run]) -> list[Run]:
-    """Return begins of layouts that imply states."""
-    return [
-        run
-        for run in runs
-        if run.shape.stream == BEGIN and catalogue().layouts[run.shape.name].state is not None
-    ]
-
-
-def _others(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """Return begins and samples of layouts that imply no states, and lines."""
-    return tuple(
-        run
-        for run in runs
-        if run.shape.stream in (COUNTER, LINE)
-        or (run.shape.stream == BEGIN and catalogue().layouts[run.shape.name].state is None)
-    )
+def _implies_states(run: Run) -> bool:
+    return catalogue().layouts[run.shape.name].state is not None
 
 
 def _without_events(task: StateTask, threads: np.ndarray) -> np.ndarray:
     """Return which of the threads are of a host and have no event at all, nor a line."""
     silent = np.array([task.states[thread] == RUNNING for thread in threads.tolist()], bool)
-    runs = [(result.task, run) for result in task.results for run in result.runs]
-    runs += [(number, run) for number, others in task.others.items() for run in others]
     reader = SpillReader()
-    for number, run in runs:
+    for run in (*task.runs, *task.others):
         if not silent.any():
             break
         if run.object >= 0:
@@ -189,7 +176,7 @@ def _without_events(task: StateTask, threads: np.ndarray) -> np.ndarray:
             records = reader.read_between(run, -OPEN, None)
             ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
             met = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
-        silent &= ~np.isin(threads, task.threads[number][met])
+        silent &= ~np.isin(threads, task.threads[run.source][met])
     reader.close()
     return silent
 
@@ -198,23 +185,17 @@ def make_states(task: StateTask) -> TaskResult:
     """Return the state records of one report's rows, as runs in trace time."""
     result = TaskResult(task.number, TRACE, 0)
     writer = SpillWriter(task.spill / f"runs-{task.number}.bin", TRACE, task.number)
+    shape = Shape(STATE, STATE)
     try:
-        for records in _records(task):
-            if len(records[0]):
-                result.runs.append(_append(writer, *records))
+        for thread, begin, end, state in _records(task):
+            if len(thread):
+                records = np.empty(len(thread), shape.dtype)
+                records["time"], records["end"] = begin, end
+                records["object"], records["state"] = thread, state
+                result.runs.append(writer.append(shape, records, int(end.max())))
     finally:
         writer.close()
     return result
-
-
-def _append(
-    writer: SpillWriter, thread: np.ndarray, begin: np.ndarray, end: np.ndarray, state: np.ndarray
-) -> Run:
-    shape = Shape(STATE, STATE)
-    records = np.empty(len(thread), shape.dtype)
-    for name, column in (("time", begin), ("end", end), ("object", thread), ("state", state)):
-        records[name] = column
-    return writer.append(shape, records, int(end.max()))
 
 
 def _records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
@@ -233,8 +214,7 @@ def _records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
         ranges, holding = Ranges.joined([ranges, new_ranges]), Ranges.joined([holding, new_holding])
         # What a clock moved to the limit or behind it is for the next chunk.
         begun, held = (
-            ranges.chosen(np.flatnonzero(ranges.begin < limit)),
-            holding.chosen(np.flatnonzero(holding.begin < limit)),
+            part.chosen(np.flatnonzero(part.begin < limit)) for part in (ranges, holding)
         )
         keys = Keys(first, limit, len(threads), (begun.begin, begun.end, held.begin))
         layers = [
@@ -261,35 +241,30 @@ def ranges_by_chunk(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Rang
 
     Objects are indices into `threads`.
     """
-    runs = [(result.task, run) for result in task.results for run in result.runs]
     reader = SpillReader()
-    rules = _Rules(task)
-    for first, last, limit in _bounds(task, [run for _, run in runs]):
+    rules = _Rules(task.names)
+    for first, last, limit in _bounds(task):
         ranges, holding = [Ranges.none()], [Ranges.none()]
-        for number, run in runs:
+        for run in task.runs:
             if (last is not None and run.first >= last) or (
                 first is not None and run.until < first
             ):
                 continue
             found = reader.read_between(run, -OPEN if first is None else first, last)
             if len(found):
-                layout = catalogue().layouts[run.shape.name]
-                (holding if layout.is_state else ranges).append(
-                    _ranges(task, number, run, layout, found, threads, rules)
-                )
+                part = holding if catalogue().layouts[run.shape.name].is_state else ranges
+                part.append(_ranges(task, run, found, threads, rules))
         states = Ranges.joined(holding)
         yield Ranges.joined(ranges), states.chosen(np.argsort(states.begin, kind="stable")), limit
     reader.close()
 
 
-def _bounds(task: StateTask, runs: Sequence[Run]) -> Iterator[tuple[int | None, int | None, int]]:
+def _bounds(task: StateTask) -> Iterator[tuple[int | None, int | None, int]]:
     """Yield chunks of local time (None: without a bound), and the trace time up to which each and
     those before it are complete.
     """
-    samples = (
-        np.sort(np.concatenate([run.samples for run in runs])) if runs else np.zeros(0, np.int64)
-    )
-    step = max(1, len(samples) * CHUNK_RECORDS // max(1, sum(run.rows for run in runs)))
+    samples = np.sort(np.concatenate([np.zeros(0, np.int64), *(run.samples for run in task.runs)]))
+    step = max(1, len(samples) * CHUNK_RECORDS // max(1, sum(run.rows for run in task.runs)))
     first, told = None, 0
     for time in sorted({int(time) for time in samples[step::step]}):
         # A clock that is slowed down may have a range begin 1 ns earlier, see store.placing.
@@ -301,71 +276,55 @@ def _bounds(task: StateTask, runs: Sequence[Run]) -> Iterator[tuple[int | None, 
 
 
 def _ranges(
-    task: StateTask,
-    number: int,
-    run: Run,
-    layout: Layout,
-    found: np.ndarray,
-    threads: np.ndarray,
-    rules: _Rules,
+    task: StateTask, run: Run, found: np.ndarray, threads: np.ndarray, rules: _Rules
 ) -> Ranges:
     """Return the records of a run that imply states of rows with states."""
-    begin, end = (
-        windows.to_begin_times(found, task.clock),
-        windows.to_end_times(found, task.clock, task.duration),
-    )
-    thread = task.threads[number][found["object"]]
+    layout = catalogue().layouts[run.shape.name]
+    begin = windows.to_begin_times(found, task.clock)
+    end = windows.to_end_times(found, task.clock, task.duration)
+    thread = task.threads[run.source][found["object"]]
     object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
-    state = rules.states(number, run, layout, found)
+    state = rules.states(run, layout, found)
     kept = np.flatnonzero(
         (threads[object_] == thread) & (state != NOTHING) & ((begin < end) | layout.is_state)
     )
-    return Ranges(
-        object_[kept],
-        begin[kept],
-        end[kept],
-        state[kept],
-        np.full(len(kept), layout.state is not None and layout.state.yields),
-    )
+    yields = np.full(len(kept), layout.state.yields)
+    return Ranges(object_[kept], begin[kept], end[kept], state[kept], yields)
 
 
 class _Rules:
     """State rules of layouts, applied to records; caches the states of the names of each task."""
 
-    def __init__(self, task: StateTask) -> None:
-        self._files = task.names
+    def __init__(self, names: Mapping[int, Mapping[str, StoredFrame]]) -> None:
+        self._names = names
         self._of_names: dict[tuple[int, str, str], np.ndarray] = {}
 
-    def states(self, number: int, run: Run, layout: Layout, found: np.ndarray) -> np.ndarray:
+    def states(self, run: Run, layout: Layout, found: np.ndarray) -> np.ndarray:
         """Return the state that each record implies, NOTHING where it implies none."""
         rule = layout.state
-        assert rule is not None
-        field = next(
-            field for field in layout.fields if field.name == (rule.field or layout.fields[0].name)
-        )
-        otherwise = NOTHING if rule.otherwise is None else rule.otherwise
+        wanted = rule.field or layout.fields[0].name
+        field = next(field for field in layout.fields if field.name == wanted)
         if field in list_present_fields(layout, run.shape.present):
             if rule.names and isinstance(field.values, NameSet):
-                return self._by_name(number, layout, field.values.name, rule, otherwise)[
-                    found[field.name]
-                ]
+                return self._by_name(run.source, layout, field.values.name)[found[wanted]]
             if rule.values:
-                return _by_value(rule, otherwise)[
-                    np.minimum(found[field.name], max(value for value, _ in rule.values) + 1)
-                ]
-        return np.full(len(found), otherwise)
+                table = _by_value(rule)
+                return table[np.minimum(found[wanted], len(table) - 1)]
+        return np.full(len(found), _otherwise(rule))
 
-    def _by_name(
-        self, number: int, layout: Layout, name_set: str, rule: StateRule, otherwise: int
-    ) -> np.ndarray:
+    def _by_name(self, source: int, layout: Layout, name_set: str) -> np.ndarray:
         """Return the state for each of the names that a task met."""
-        key = number, layout.name, name_set
+        key = source, layout.name, name_set
         if key not in self._of_names:
+            rule = layout.state
             patterns = [(state, re.compile(pattern)) for state, pattern in rule.names]
-            texts = read_frame(self._files[number][name_set])["text"].to_list()
+            texts = read_frame(self._names[source][name_set])["text"].to_list()
             self._of_names[key] = np.array(
                 [
-                    next((state for state, pattern in patterns if pattern.search(text)), otherwise)
+                    next(
+                        (state for state, pattern in patterns if pattern.search(text)),
+                        _otherwise(rule),
+                    )
                     for text in texts
                 ],
                 np.int64,
@@ -373,9 +332,13 @@ class _Rules:
         return self._of_names[key]
 
 
-def _by_value(rule: StateRule, otherwise: int) -> np.ndarray:
+def _otherwise(rule: StateRule) -> int:
+    return NOTHING if rule.otherwise is None else rule.otherwise
+
+
+def _by_value(rule: StateRule) -> np.ndarray:
     """Return the state for each value up to one more than the greatest that the rule knows."""
-    table = np.full(max(value for value, _ in rule.values) + 2, otherwise)
+    table = np.full(max(value for value, _ in rule.values) + 2, _otherwise(rule))
     for value, state in rule.values:
         table[value] = state
     return table
