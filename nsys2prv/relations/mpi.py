@@ -213,34 +213,30 @@ def _pairs(
     sends, receives, either = (
         messages.filter(pl.col("role") == role) for role in (SEND, RECEIVE, EITHER)
     )
-    sends, receives = (
-        frame.with_columns(
-            number=pl.when(pl.col("why") < 0).then(pl.lit(1)).cum_sum().over([*_STREAM, "why"])
+    numbered = [
+        side.filter(pl.col("why") < 0).with_columns(number=pl.int_range(pl.len()).over(_STREAM))
+        for side in (sends, receives)
+    ]
+    wild = receives.filter(pl.col("why") == WHY.index(ANY))
+    streams = _streams(*numbered, wild, either, processes)
+    from_the_end = pl.col("number") - pl.len().over(_STREAM).cast(pl.Int64)
+    sent, received = (
+        side.join(streams, on=_STREAM, maintain_order="left").with_columns(
+            number=pl.when("backward").then(from_the_end).otherwise("number")
         )
-        for frame in (sends, receives)
+        for side in numbered
     )
-    streams = _streams(sends, receives, either, processes)
-    backward = streams.filter("backward").select(_STREAM)
-    if backward.height:
-        sends, receives = (_counted_from_the_end(frame, backward) for frame in (sends, receives))
     key = [*_STREAM, "number"]
-    pairs = (
-        sends.filter(pl.col("why") < 0)
-        .join(
-            receives.filter(pl.col("why") < 0).select(
-                *key,
-                "completed",
-                receiver="object_thread",
-                posted="time_begin",
-                host_there="host",
-            ),
-            on=key,
-            how="inner",
-            maintain_order="left",
-        )
-        .drop("completed")
-        .rename({"completed_right": "completed"})
-        .join(streams, on=_STREAM, how="left", maintain_order="left")
+    pairs = sent.drop("completed").join(
+        received.select(
+            *key,
+            "completed",
+            receiver="object_thread",
+            posted="time_begin",
+            host_there="host",
+        ),
+        on=key,
+        maintain_order="left",
     )
     causal = (
         (pl.col("completed") == NULL)
@@ -267,76 +263,58 @@ def _pairs(
         told = dict(frame.group_by("why").len().iter_rows())
         inside = told.pop(-1, 0)
         fates.update({(side, WHY[why]): count for why, count in told.items()})
-        fates.update(
-            {
-                (side, ""): certain.height,
-                (side, UNCERTAIN): judged.height - certain.height,
-                (side, ALONE): inside - judged.height,
-            }
-        )
+        fates[side, ""] += certain.height
+        fates[side, UNCERTAIN] += judged.height - certain.height
+        fates[side, ALONE] += inside - judged.height
     return certain, fates
 
 
-def _counted_from_the_end(sides: pl.DataFrame, streams: pl.DataFrame) -> pl.DataFrame:
-    """Return the sends or receives with numbers up to 0 in these streams."""
-    counts = (
-        sides.filter(pl.col("why") < 0)
-        .join(streams, on=_STREAM, how="semi")
-        .group_by(_STREAM)
-        .agg(many=pl.len())
-    )
-    return (
-        sides.join(counts, on=_STREAM, how="left", maintain_order="left")
-        .with_columns(pl.col("number") - pl.col("many").fill_null(0).cast(pl.Int64))
-        .drop("many")
-    )
-
-
 def _streams(
-    sends: pl.DataFrame, receives: pl.DataFrame, either: pl.DataFrame, processes: Sequence[Process]
+    sends: pl.DataFrame,
+    receives: pl.DataFrame,
+    wild: pl.DataFrame,
+    either: pl.DataFrame,
+    processes: Sequence[Process],
 ) -> pl.DataFrame:
-    """Return the streams with both sends and receives: how many of each, whether both ranks were
-    recorded from the beginning, and to the end, when the first receive was posted that might take
-    from it though it does not say so, and when the first call was made that either sends or
-    receives in it (null: none); and whether their ends alone tell their order.
+    """Return the streams with both sends and receives: how many of each (`sent`, `received`),
+    whether both ranks were recorded from the beginning (`began`), when the first of the `wild`
+    receives was posted that might take from it though it does not say so (`wildcard`), and when the
+    first call was made that either sends or receives in it (`either`; null: none); and whether
+    their ends alone tell their order (`backward`).
     """
-    count = {"sent": sends, "received": receives}
-    counted = [
-        frame.filter(pl.col("why") < 0).group_by(_STREAM).agg(pl.len().alias(name))
-        for name, frame in count.items()
-    ]
-    streams = counted[0].join(counted[1], on=_STREAM, how="inner")
-    began = sorted({process.rank for process in processes if process.began})
-    ended = sorted({process.rank for process in processes if process.ended})
-    streams = streams.with_columns(
-        began=pl.col("source").is_in(began) & pl.col("destination").is_in(began),
-        ended=pl.col("source").is_in(ended) & pl.col("destination").is_in(ended),
+    streams = (
+        sends.group_by(_STREAM)
+        .agg(sent=pl.len())
+        .join(receives.group_by(_STREAM).agg(received=pl.len()), on=_STREAM)
     )
-    wild = receives.filter(pl.col("why") == WHY.index(ANY))
+    for name in ("began", "ended"):
+        ranks = sorted({process.rank for process in processes if getattr(process, name)})
+        both = pl.col("source").is_in(ranks) & pl.col("destination").is_in(ranks)
+        streams = streams.with_columns(both.alias(name))
     ranks = ["communicator", "destination"]
-    named = pl.col("named") == 1
-    for name, rows, keys in (
-        ("first", wild.filter(~named & (pl.col("tag") < 0)), ranks),
-        ("second", wild.filter(~named & (pl.col("tag") >= 0)), [*ranks, "tag"]),
-        ("third", wild.filter(named & (pl.col("tag") < 0)), [*ranks, "source"]),
+    named, tagged = pl.col("named") == 1, pl.col("tag") >= 0
+    for name, which, keys in (
+        ("any", ~named & ~tagged, ranks),
+        ("any_source", ~named & tagged, [*ranks, "tag"]),
+        ("any_tag", named & ~tagged, [*ranks, "source"]),
     ):
-        streams = streams.join(
-            rows.group_by(keys).agg(pl.col("time_begin").min().alias(name)), on=keys, how="left"
-        )
+        firsts = wild.filter(which).group_by(keys).agg(pl.col("time_begin").min().alias(name))
+        streams = streams.join(firsts, on=keys, how="left")
     backward = either.rename({"source": "destination", "destination": "source"})
-    touched = pl.concat(
-        [either.select(*_STREAM, "time_begin"), backward.select(*_STREAM, "time_begin")]
-    )
+    touched = pl.concat([side.select(*_STREAM, "time_begin") for side in (either, backward)])
     streams = streams.join(
         touched.group_by(_STREAM).agg(either=pl.col("time_begin").min()), on=_STREAM, how="left"
     )
-    streams = streams.with_columns(wildcard=pl.min_horizontal("first", "second", "third")).drop(
-        "first", "second", "third"
-    )
-    return streams.with_columns(
-        backward=~pl.col("began")
-        & pl.col("ended")
-        & pl.min_horizontal("wildcard", "either").is_null()
+    wildcard = pl.min_horizontal("any", "any_source", "any_tag")
+    doubtful = pl.min_horizontal(wildcard, "either").is_not_null()
+    return streams.select(
+        *_STREAM,
+        "sent",
+        "received",
+        "began",
+        "either",
+        wildcard=wildcard,
+        backward=~pl.col("began") & pl.col("ended") & ~doubtful,
     )
 
 
@@ -349,24 +327,22 @@ def _notes(
     }
     # To anybody nobody sends: such rows are damaged.
     told[SEND].pop(ANY, None)
-    if ANY in told[RECEIVE]:
+    if any_ := told[RECEIVE].pop(ANY, 0):
         told[RECEIVE][
             "from any source or with any tag: the report does not tell which message they received"
-        ] = told[RECEIVE].pop(ANY)
+        ] = any_
     sends, receives = (sum(counts.values()) for counts in told.values())
+    lines = fates[SEND, ""] - unfinished
+    lacking = {
+        **{f"sends {why}": told[SEND][why] for why in sorted(told[SEND]) if why},
+        **{f"receives {why}": told[RECEIVE][why] for why in sorted(told[RECEIVE]) if why},
+        "messages of MPI_Sendrecv whose direction the report does not tell": either,
+        "receives not complete when the report ends": unfinished,
+    }
     notes: list[str] = [
-        Detail(
-            f"MPI messages: {fates[SEND, ''] - unfinished:,} lines for {sends:,} sends and {receives:,} receives"
-        )
+        Detail(f"MPI messages: {lines:,} lines for {sends:,} sends and {receives:,} receives"),
+        *(f"MPI messages: {count:,} {what}" for what, count in lacking.items() if count),
     ]
-    for name, counts in (("sends", told[SEND]), ("receives", told[RECEIVE])):
-        notes += [f"MPI messages: {counts[why]:,} {name} {why}" for why in sorted(counts) if why]
-    if either:
-        notes.append(
-            f"MPI messages: {either:,} messages of MPI_Sendrecv whose direction the report does not tell"
-        )
-    if unfinished:
-        notes.append(f"MPI messages: {unfinished:,} receives not complete when the report ends")
     if early[False]:
         notes.append(
             ClockNote(
