@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import astuple, replace
 
+from nsys2prv._util.text import list_some
 from nsys2prv.clock.bindings import bind_calls
 from nsys2prv.clock.causal import CausalOrder, restore_causal_order
 from nsys2prv.clock.observations import Finding, Messages
@@ -184,9 +185,8 @@ def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
         for who, count in sorted(whose.items(), key=lambda item: -item[1])
         if who
     ]
-    many = f" and {len(told) - WHO:,} more" if len(told) > WHO else ""
     count = "" if told or not sum(whose.values()) else f" ({sum(whose.values()):,})"
-    return f"{reason}{count}" + (f": {', '.join(told[:WHO])}{many}" if told else "")
+    return f"{reason}{count}" + (f": {list_some(told, WHO)}" if told else "")
 
 
 def restore_order(book: FactBook, reports: int, folder: Path, run: Run) -> CausalOrder:

@@ -13,7 +13,6 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import UsageError
-from nsys2prv._util.text import duration_text
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.cut_options import (
     CutOptions,
@@ -25,20 +24,9 @@ from nsys2prv.conversion.cut_options import (
 )
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
-from nsys2prv.events.reasons import Reason
 from nsys2prv.events.selection import Selection, kind_names, unknown_kind_text
 from nsys2prv.relations import all_relations
 from nsys2prv.store.runs import Run
-
-
-def too_short_reason(least: int) -> str:
-    """Return the reason of ranges shorter than so many ns."""
-    return Reason.TOO_SHORT.of(duration_text(least))
-
-
-def sample_rate_reason(rate: int) -> str:
-    """Return the reason of samples beyond so many a second."""
-    return Reason.ABOVE_SAMPLE_RATE.of(f"{rate:,}")
 
 
 class Window(Struct, frozen=True):
@@ -174,20 +162,9 @@ def find_layouts(name: str) -> list[str]:
     """Return the layouts of the kinds of events, and of relations between ranks, that a name means;
     none for a name that is none.
     """
-    found = [layout for kind in all_kinds() if kind.called(name) for layout in kind.layouts]
-    return list(
-        dict.fromkeys(
-            [
-                *found,
-                *(
-                    layout
-                    for relation in all_relations()
-                    if name in (relation.name, "all")
-                    for layout in relation.layouts
-                ),
-            ]
-        )
-    )
+    kinds = [kind for kind in all_kinds() if kind.called(name)]
+    relations = [relation for relation in all_relations() if name in (relation.name, "all")]
+    return list(dict.fromkeys(layout for item in (*kinds, *relations) for layout in item.layouts))
 
 
 def _find_present_fields(cut: CutOptions) -> dict[str, int]:
@@ -212,17 +189,10 @@ def _find_present_fields(cut: CutOptions) -> dict[str, int]:
                 raise UsageError(
                     f"--args {kind}={name}: no such attribute; there are: {', '.join(known)}"
                 )
-        masks.update(
-            {
-                layout.name: 1
-                + sum(
-                    1 << bit
-                    for bit, field in enumerate(layout.fields)
-                    if bit and field.name in names
-                )
-                for layout in found
-            }
-        )
+        for layout in found:
+            masks[layout.name] = 1 + sum(
+                1 << bit for bit, field in enumerate(layout.fields) if bit and field.name in names
+            )
     return masks
 
 

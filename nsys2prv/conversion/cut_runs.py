@@ -9,7 +9,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN, is_sorted
-from nsys2prv.conversion.cut_plan import CutRuns, CutTask, too_short_reason
+from nsys2prv._util.text import duration_text
+from nsys2prv.conversion.cut_plan import CutRuns, CutTask
 from nsys2prv.conversion.cut_samples import Samples
 from nsys2prv.events.catalogue import Layout, catalogue
 from nsys2prv.events.reasons import Reason
@@ -146,7 +147,8 @@ class _Cutter(Struct, dict=True):
         chosen = chosen[kept]
         if least := self.orders.least.get(name, 0):
             long = (end[chosen] - begin[chosen] >= least) | (records["end"][chosen] == OPEN)
-            self.out.leave_out(name, too_short_reason(least), len(chosen) - np.count_nonzero(long))
+            short = Reason.TOO_SHORT.of(duration_text(least))
+            self.out.leave_out(name, short, len(chosen) - np.count_nonzero(long))
             chosen = chosen[long]
         if not len(chosen):
             return

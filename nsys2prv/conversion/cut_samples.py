@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct, field
 
-from nsys2prv.conversion.cut_plan import CutRuns, CutTask, sample_rate_reason
+from nsys2prv.conversion.cut_plan import CutRuns, CutTask
 from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store.normal import choose_sample_shape
@@ -58,7 +58,7 @@ class Samples:
             series.metrics.append(run.shape.metrics)
             self._out.leave_out(
                 name,
-                sample_rate_reason(self._task.orders.rates[name]),
+                _sample_rate_reason(self._task.orders.rates[name]),
                 np.count_nonzero(records["values"][inside]) - np.count_nonzero(values),
             )
         else:
@@ -102,7 +102,7 @@ class Samples:
         rate, origin = self._task.orders.rates[name], self._task.orders.window.origin
         time, values = _thin_samples(time[order] + origin, wide[order], _find_width(rate))
         self._out.leave_out(
-            name, sample_rate_reason(rate), np.count_nonzero(wide) - np.count_nonzero(values)
+            name, _sample_rate_reason(rate), np.count_nonzero(wide) - np.count_nonzero(values)
         )
         self._write(series.run, metrics, time - origin, values)
 
@@ -123,6 +123,11 @@ class Samples:
         self._writer.source = run.source
         self._out.runs.append(self._writer.append(shape, records, int(time[-1]), run.object, count))
         self._out.written[run.shape.name] += count
+
+
+def _sample_rate_reason(rate: int) -> str:
+    """Return the reason of samples beyond so many a second."""
+    return Reason.ABOVE_SAMPLE_RATE.of(f"{rate:,}")
 
 
 def _find_width(rate: int) -> int:

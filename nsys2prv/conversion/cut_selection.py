@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.text import suggest_range
+from nsys2prv._util.text import list_some, suggest_range
 from nsys2prv.conversion.cut_options import CutOptions, Region, parse_numbers
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, catalogue
@@ -21,7 +21,7 @@ from nsys2prv.events.names.nvtx import load_rules, rename_ranges
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, distinct_launcher_ranks
 from nsys2prv.paraver.object_model import OF_GPU, GpuNumbers, ObjectModel, build_object_model
 from nsys2prv.store import windows
-from nsys2prv.store.runs import BEGIN, Run, SpillReader, take_records
+from nsys2prv.store.runs import BEGIN, SpillReader, take_records
 
 #: So many are told where none of them was meant.
 MOST_TOLD = 8
@@ -46,46 +46,33 @@ def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
     """Return the numbers (in rank order) of the reports that may hold something wanted. Raises
     Nsys2prvError where that is none, or a rank or host asked for is in none.
     """
+    chosen = list(range(len(infos)))
     if cut.ranks:
-        wanted = parse_numbers("--ranks", cut.ranks)
-        ranks = find_ranks(infos)
-        known = set().union(*ranks)
+        wanted, ranks = parse_numbers("--ranks", cut.ranks), find_ranks(infos)
+        known = sorted(set().union(*ranks))
         for word, pair in zip(cut.ranks, wanted, strict=True):
             if not any(is_among(rank, [pair]) for rank in known):
+                told = list_some([*map(str, known)], MOST_TOLD)
                 raise Nsys2prvError(
-                    f"--ranks {word}: no report has this rank; the reports have {_list_names(map(str, sorted(known)))}"
+                    f"--ranks {word}: no report has this rank; the reports have {told}"
                 )
-        chosen = [
-            index for index, own in enumerate(ranks) if any(is_among(rank, wanted) for rank in own)
-        ]
-    else:
-        chosen = list(range(len(infos)))
+        chosen = [at for at in chosen if any(is_among(rank, wanted) for rank in ranks[at])]
     if cut.hosts:
-        hosts = sorted({info.host or "unknown-host" for info in infos})
+        hosts = [info.host or "unknown-host" for info in infos]
         for pattern in cut.hosts:
             if not any(fnmatchcase(host, pattern) for host in hosts):
+                told = list_some(sorted(set(hosts)), MOST_TOLD)
                 raise Nsys2prvError(
-                    f"--hosts {pattern}: no report is from this host; the reports are from {_list_names(hosts)}"
+                    f"--hosts {pattern}: no report is from this host; the reports are from {told}"
                 )
         chosen = [
-            index
-            for index in chosen
-            if any(
-                fnmatchcase(infos[index].host or "unknown-host", pattern) for pattern in cut.hosts
-            )
+            at for at in chosen if any(fnmatchcase(hosts[at], pattern) for pattern in cut.hosts)
         ]
     if not chosen:
         raise Nsys2prvError(
             "no report has one of these ranks and is from one of these hosts (--ranks, --hosts)"
         )
     return chosen
-
-
-def _list_names(names: Sequence[str]) -> str:
-    names = list(names)
-    return ", ".join(names[:MOST_TOLD]) + (
-        f" and {len(names) - MOST_TOLD} more" if len(names) > MOST_TOLD else ""
-    )
 
 
 #: Fewer characters of a UUID could be a number.
@@ -214,15 +201,12 @@ NAMES, MARKS = "nvtx", "nvtx_mark"
 
 def find_region_layouts() -> frozenset[str]:
     """Return the layouts of NVTX ranges."""
-    return frozenset(
-        name
-        for name, layout in catalogue().layouts.items()
-        if name != MARKS and layout.fields and _is_named(layout.fields[0].values)
-    )
-
-
-def _is_named(values: object) -> bool:
-    return isinstance(values, NameSet) and values.name == NAMES
+    found = []
+    for name, layout in catalogue().layouts.items():
+        values = layout.fields[0].values if layout.fields else None
+        if name != MARKS and isinstance(values, NameSet) and values.name == NAMES:
+            found.append(name)
+    return frozenset(found)
 
 
 def find_region_span(region: Region, job: Job) -> tuple[int, int]:
@@ -278,13 +262,17 @@ def _read_ranges(
         for run in job.runs:
             if run.shape.stream != BEGIN or run.shape.name not in layouts:
                 continue
-            names = job.names[NAMES][run.source]
-            of_name = np.flatnonzero(np.isin(names, values))
+            of_name = np.flatnonzero(np.isin(job.names[NAMES][run.source], values))
             if not len(of_name):
                 continue
-            records = _read_named(run, reader, of_name)
+            records = reader.read_between(run, run.first, None)
+            named = catalogue().layouts[run.shape.name].fields[0].name
+            wanted = np.isin(records[named], of_name)
             if number is not None:
-                records = take_records(records, _read_name_numbers(records) == number)
+                # Ranges without a number count as 0.
+                numbered = "number" in (records.dtype.names or ())
+                wanted &= (np.maximum(records["number"], 0) if numbered else 0) == number
+            records = take_records(records, wanted)
             if not len(records):
                 continue
             # Ranges that overlap are on further rows of their thread.
@@ -305,17 +293,3 @@ def _read_ranges(
             )
     finally:
         reader.close()
-
-
-def _read_name_numbers(records: np.ndarray) -> np.ndarray:
-    """Return the numbers kept of the names of ranges; 0 of those without one."""
-    if "number" not in (records.dtype.names or ()):
-        return np.zeros(len(records), np.int64)
-    return np.maximum(records["number"], 0)
-
-
-def _read_named(run: Run, reader: SpillReader, names: np.ndarray) -> np.ndarray:
-    records = reader.read_between(run, run.first, None)
-    return take_records(
-        records, np.isin(records[catalogue().layouts[run.shape.name].fields[0].name], names)
-    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,13 +95,12 @@ def make_metadata(
             "kinds": {
                 kind: _describe_account(account) for kind, account in summary.ledger.kinds.items()
             },
-            "records": {
-                name: {**asdict(account), "missing": account.missing}
-                for name, account in summary.ledger.records.items()
-            },
-            "lines": {
-                name: {**asdict(account), "missing": account.missing}
-                for name, account in summary.ledger.lines.items()
+            **{
+                what: {
+                    name: {**asdict(account), "missing": account.missing}
+                    for name, account in getattr(summary.ledger, what).items()
+                }
+                for what in ("records", "lines")
             },
             "tables": summary.ledger.tables,
             "tables_not_read": _list_not_read(job),
@@ -124,14 +124,11 @@ def describe_options(options: Options) -> dict[str, Any]:
 
 def _describe_notes(job: Job, lines: Sequence[str], options: Options) -> list[str]:
     """Return the notes and warnings, without the folders of the reports if these are not wanted."""
-    folders = (
-        sorted({f"{info.given.parent}/" for info in job.infos}, key=len, reverse=True)
-        if options.without_paths
-        else []
-    )
     found = list(map(str, lines))
-    for folder in folders:
-        found = [line.replace(folder, "") for line in found]
+    if options.without_paths:
+        folders = {f"{info.given.parent}/" for info in job.infos}
+        for folder in sorted(sorted(folders), key=len, reverse=True):
+            found = [line.replace(folder, "") for line in found]
     return found
 
 
@@ -203,10 +200,8 @@ def _describe_clock(clock: ClockMap) -> dict[str, Any]:
         "pivot_ns": int(clock.pivot),
     }
     if clock.shifts is not None:
-        found["shifts"] = [
-            [int(time), int(by)]
-            for time, by in zip(clock.shifts.times, clock.shifts.shifts, strict=True)
-        ]
+        times, shifts = clock.shifts.times.tolist(), clock.shifts.shifts.tolist()
+        found["shifts"] = [[time, by] for time, by in zip(times, shifts, strict=True)]
     return found
 
 
@@ -235,25 +230,22 @@ def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:
     """Return the tables with rows that none of the selected kinds reads: how many rows at most, and
     why.
     """
-    read = {
-        table for kind in job.selection.kinds for table in (*kind.tables, *kind.reads.lookup_tables)
-    }
-    rows: dict[str, int] = {}
+    read, translated = (
+        {table for kind in kinds for table in (*kind.tables, *kind.reads.lookup_tables)}
+        for kinds in (job.selection.kinds, all_kinds())
+    )
+    rows: Counter[str] = Counter()
     for info in job.infos:
         for table, part in info.parts.items():
             if table not in read and not table.startswith("ENUM_"):
-                rows[table] = rows.get(table, 0) + part.last - part.first + 1
+                rows[table] += part.last - part.first + 1
     return {
         table: {
-            "rows": rows[table],
-            "why": "not asked for" if table in _list_translated() else why_not_read(table),
+            "rows": count,
+            "why": "not asked for" if table in translated else why_not_read(table),
         }
-        for table in sorted(rows)
+        for table, count in sorted(rows.items())
     }
-
-
-def _list_translated() -> set[str]:
-    return {table for kind in all_kinds() for table in (*kind.tables, *kind.reads.lookup_tables)}
 
 
 def _nest_counts(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:

@@ -5,7 +5,7 @@ reported as lost.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,9 +31,6 @@ from nsys2prv.store.task_result import TaskResult
 if TYPE_CHECKING:
     from nsys2prv.clock.maps import Placement
     from nsys2prv.conversion.job import Job
-    from nsys2prv.events.selection import Selection
-    from nsys2prv.nsight.info import ReportInfo
-    from nsys2prv.store.task_result import TaskResult
 
 
 #: So many reports at most are asked what they have in the place of such a kind: it may mean walking
@@ -91,12 +88,9 @@ def note_unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) ->
     """Return a note where the reports hold work on GPUs and none was asked for."""
     if any(kind.gpu_work for kind in selection.kinds):
         return []
-    left_out = dict.fromkeys(name for info in infos for name in _list_gpu_work(info))
-    return (
-        [f"the reports hold work on GPUs that -t does not select: {', '.join(sorted(left_out))}"]
-        if left_out
-        else []
-    )
+    left_out = sorted({name for info in infos for name in _list_gpu_work(info)})
+    told = f"the reports hold work on GPUs that -t does not select: {', '.join(left_out)}"
+    return [told] if left_out else []
 
 
 def _list_gpu_work(info: ReportInfo) -> list[str]:
@@ -113,68 +107,49 @@ MOST_MESSAGES = 12
 def warn_of_losses(infos: Sequence[ReportInfo]) -> list[str]:
     """Return warnings: losses first, then what was recorded otherwise than asked for, then errors."""
     return [
-        *_group_by_message(infos, lambda message: message.loss, "says that events may be missing"),
+        *_group_by_message(infos, "loss", "says that events may be missing"),
         *_group_by_message(
-            infos,
-            lambda message: not message.loss and message.fallback,
-            "says that it recorded in another way than asked for",
+            infos, "fallback", "says that it recorded in another way than asked for"
         ),
-        *_group_by_message(
-            infos,
-            lambda message: not (message.loss or message.fallback) and message.severity == ERROR,
-            "reports an error",
-        ),
+        *_group_by_message(infos, "error", "reports an error"),
     ]
 
 
 def list_notes(infos: Sequence[ReportInfo]) -> list[str]:
     """Return the other warnings, but those about libraries that a program does not use."""
-    return list(
-        map(
-            Detail,
-            _group_by_message(
-                infos,
-                lambda message: (
-                    not (message.loss or message.fallback or message.unused)
-                    and INFO < message.severity < ERROR
-                ),
-                "warns",
-            ),
-        )
-    )
+    return [Detail(line) for line in _group_by_message(infos, "warning", "warns")]
 
 
-def _group_by_message(
-    infos: Sequence[ReportInfo], wanted: Callable[[Message], bool], what: str
-) -> list[str]:
-    found: dict[str, tuple[int, list[str]]] = {}
+def _message_class(message: Message) -> str:
+    if message.loss:
+        return "loss"
+    if message.fallback:
+        return "fallback"
+    if message.severity == ERROR:
+        return "error"
+    return "warning" if INFO < message.severity < ERROR and not message.unused else ""
+
+
+def _group_by_message(infos: Sequence[ReportInfo], wanted: str, what: str) -> list[str]:
+    counts: Counter[str] = Counter()
+    names: dict[str, dict[str, None]] = {}
     for info in infos:
-        for message in filter(wanted, info.messages):
-            count, names = found.get(message.text, (0, []))
-            found[message.text] = (
-                count + message.count,
-                [*names, *([] if info.name in names else [info.name])],
-            )
+        for message in info.messages:
+            if _message_class(message) == wanted:
+                counts[message.text] += message.count
+                names.setdefault(message.text, {})[info.name] = None
     lines = [
-        f'Nsight Systems {what}: "{text}" ({_times_text(count)}in {_first_messages(names)})'
-        for text, (count, names) in found.items()
+        f'Nsight Systems {what}: "{text}" ({_times_text(counts[text])}in {list_some([*reports])})'
+        for text, reports in names.items()
     ]
-    return (
-        lines
-        if len(lines) <= MOST_MESSAGES
-        else [
-            *lines[:MOST_MESSAGES],
-            f"Nsight Systems {what}: {len(lines) - MOST_MESSAGES} further messages",
-        ]
-    )
+    if len(lines) > MOST_MESSAGES:
+        more = len(lines) - MOST_MESSAGES
+        lines[MOST_MESSAGES:] = [f"Nsight Systems {what}: {more} further messages"]
+    return lines
 
 
 def _times_text(count: int) -> str:
     return f"{count:,} times, " if count > 1 else ""
-
-
-def _first_messages(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list[str]:
@@ -188,8 +163,7 @@ def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult])
                 reports.add(result.report)
     if not kinds:
         return []
-    names = [infos[report].name for report in sorted(reports)]
-    where = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    where = list_some([infos[report].name for report in sorted(reports)])
     return [
         f"{where}: {Reason.FAR.text} are left out because their times are damaged: "
         + ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
