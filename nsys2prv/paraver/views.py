@@ -168,8 +168,7 @@ def first_views(types: Collection[int]) -> dict[str, str]:
     """
     from msgspec import json
 
-    from nsys2prv.paraver.cfg.contents import contents_of_types
-    from nsys2prv.paraver.cfg.fits import why_empty
+    from nsys2prv.paraver.cfg.fits import contents_of_types, why_empty
     from nsys2prv.paraver.cfg.model import Cfg
 
     held = contents_of_types(types)

@@ -13,7 +13,8 @@ from tools.paramedir import PARAMEDIR
 from tools.view_answers import MADE, SAMPLES, VIEWS, ask, needs_paraver
 
 from nsys2prv.cli.main import main
-from nsys2prv.paraver.cfg.contents import LARGE, TraceContents
+from nsys2prv.paraver.cfg.contents import TraceContents
+from nsys2prv.paraver.cfg.fits import LARGE
 from nsys2prv.paraver.views import copy_to
 
 ROOT = Path(__file__).parents[2]

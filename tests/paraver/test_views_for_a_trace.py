@@ -19,8 +19,8 @@ from nsys2prv.cli.main import main
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.catalogue import FILE, load, menus
-from nsys2prv.paraver.cfg.contents import LARGE, Contents, TraceContents
-from nsys2prv.paraver.cfg.fits import why_empty
+from nsys2prv.paraver.cfg.contents import TraceContents
+from nsys2prv.paraver.cfg.fits import LARGE, Contents, why_empty
 from nsys2prv.paraver.cfg.model import (
     Cfg,
     CfgError,

@@ -4,48 +4,25 @@ each of its rows, in one pass over its lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
-from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.paraver.cfg.fits import LARGE, Contents
 from nsys2prv.paraver.check import Findings
 from nsys2prv.paraver.check.header import MAGIC, Objects, read_header
 from nsys2prv.paraver.check.lines import Place, lines_of, sound_lines, split_opening
 from nsys2prv.paraver.check.records import STATE_VALUE
 
-#: Values from here on are not told apart; the bits that hold one of them, and the place of a row's
-#: number above them and an event type or state.
-LARGE, VALUE_BITS, ROW = 100, 7, 39
+#: Bits that hold a value up to LARGE, and the place of a row's number above them and an event type
+#: or state.
+VALUE_BITS, ROW = 7, 39
 LAST_TYPE = 2**32 - 1
 #: Place of the tag among the fields of a communication.
 TAG = 14
 #: Numbers that are collected before they are brought together.
 MANY = 1_000_000
-
-
-class Contents(Struct, frozen=True):
-    """Contents of a trace."""
-
-    #: Event types.
-    types: frozenset[int]
-    #: Event types with a value that is not 0.
-    filled: frozenset[int]
-    #: Tags of communications.
-    tags: frozenset[int]
-    #: States of rows.
-    states: frozenset[int] = frozenset()
-    #: Type -> its values, LARGE for those from LARGE on; None if unknown.
-    values: frozenset[tuple[int, int]] | None = None
-
-
-def contents_of_types(types: Iterable[int]) -> Contents:
-    """Return the contents of a trace with these event types and lines of any kind."""
-    known = frozenset(types)
-    return Contents(known, known, frozenset(line.tag or 0 for line in catalogue().lines.values()))
 
 
 class TraceContents:

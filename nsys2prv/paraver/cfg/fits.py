@@ -7,12 +7,12 @@ Paraver was seen to make of it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.paraver.cfg.contents import LARGE, Contents
+from nsys2prv.events.catalogue import catalogue
 from nsys2prv.paraver.cfg.grammar import (
     COMMUNICATION_STATISTICS,
     COMPOSES,
@@ -62,6 +62,31 @@ OF_THE_COLUMNS = frozenset(
         "Stdev Burst Time",
     )
 )
+
+
+#: Values from here on are not told apart.
+LARGE = 100
+
+
+class Contents(Struct, frozen=True):
+    """Contents of a trace."""
+
+    #: Event types.
+    types: frozenset[int]
+    #: Event types with a value that is not 0.
+    filled: frozenset[int]
+    #: Tags of communications.
+    tags: frozenset[int]
+    #: States of rows.
+    states: frozenset[int] = frozenset()
+    #: Type -> its values, LARGE for those from LARGE on; None if unknown.
+    values: frozenset[tuple[int, int]] | None = None
+
+
+def contents_of_types(types: Iterable[int]) -> Contents:
+    """Return the contents of a trace with these event types and lines of any kind."""
+    known = frozenset(types)
+    return Contents(known, known, frozenset(line.tag or 0 for line in catalogue().lines.values()))
 
 
 def why_empty(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> str:

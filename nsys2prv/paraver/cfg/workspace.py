@@ -17,8 +17,7 @@ from xml.sax.saxutils import escape
 from msgspec import Struct
 
 from nsys2prv.paraver.cfg.catalogue import View
-from nsys2prv.paraver.cfg.contents import contents_of_types
-from nsys2prv.paraver.cfg.fits import why_empty
+from nsys2prv.paraver.cfg.fits import contents_of_types, why_empty
 from nsys2prv.paraver.cfg.model import CfgError, Single
 
 SUFFIX = ".ws"
