@@ -75,11 +75,9 @@ class Parser(argparse.ArgumentParser):
             message = f"{wanted[1].rpartition('/')[2]} {wanted[2]}: give {' or '.join(choices)}"
         elif wanted := TOO_MANY.match(message):
             example = f"; write {EXAMPLES[self.prog]}" if self.prog in EXAMPLES else ""
-            message = (
-                f"{wanted[1]} is not an option of {self.prog}"
-                if wanted[1].startswith("-")
-                else f"{wanted[1]}: there is one argument too many{example}"
-            )
+            message = f"{wanted[1]}: there is one argument too many{example}"
+            if wanted[1].startswith("-"):
+                message = f"{wanted[1]} is not an option of {self.prog}"
         elif wanted := MISSING.match(message):
             message = f"{wanted[1]} is missing; write {EXAMPLES.get(self.prog, self.prog)}"
         raise UsageError(f"{message}; {self.help_hint}")
@@ -104,19 +102,15 @@ class Parser(argparse.ArgumentParser):
             if argument == "--":
                 return
             name = argument.partition("=")[0]
-            if name in self.elsewhere or (
-                name.startswith("--") and name not in self._option_string_actions
-            ):
+            unknown = name.startswith("--") and name not in self._option_string_actions
+            if unknown or name in self.elsewhere:
                 raise UsageError(f"{name} is not an option of {self.prog}: {self._instead(name)}")
 
     def _instead(self, name: str) -> str:
         if told := self.elsewhere.get(name):
             return told
-        shown = [
-            option
-            for option, action in self._option_string_actions.items()
-            if action.help is not argparse.SUPPRESS
-        ]
+        options = self._option_string_actions.items()
+        shown = [option for option, action in options if action.help is not argparse.SUPPRESS]
         near = get_close_matches(name, shown, 1)
         return f"did you mean {near[0]}?" if near else self.help_hint
 

@@ -128,16 +128,14 @@ def run_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]
         described["title"] = options.title
     if options.compare:
         others = [load_run(one, options) for one in options.compare]
-        results["scaling"] = scaling(
-            [Run(described, results), *others], options.scaling == "strong"
-        )
+        runs = [Run(described, results), *others]
+        results["scaling"] = scaling(runs, options.scaling == "strong")
     if options.json:
         write_whole(options.json, as_json(results, described))
     if options.html:
         write_page(options.html, described, results)
-    return format_results(results.values(), heading(described), style, left_out), [
-        str(warning) for warning in described["warnings"]
-    ]
+    text = format_results(results.values(), heading(described), style, left_out)
+    return text, list(map(str, described["warnings"]))
 
 
 def _add_cut(less: Group) -> None:
@@ -265,9 +263,8 @@ def run_diff(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
     more, headline = slowdown(first, second)
     name = f"{options.runs[0]}, {options.runs[1]}"
     if options.json:
-        write_whole(
-            options.json, as_json({result.name: result for result in results}, {"name": name})
-        )
+        named = {result.name: result for result in results}
+        write_whole(options.json, as_json(named, {"name": name}))
     if options.html:
         from nsys2prv.analysis.page.html import difference_page
 
@@ -362,11 +359,8 @@ def load_run(given: str, options: argparse.Namespace) -> Run:
     path = Path(given)
     if path.suffix == JSON:
         return Run(*_one_job(path))
-    reports = (
-        [path]
-        if is_report(path) or not path.is_dir()
-        else sorted(filter(is_report, path.iterdir()))
-    )
+    folder = path.is_dir() and not is_report(path)
+    reports = sorted(filter(is_report, path.iterdir())) if folder else [path]
     if not reports:
         raise Nsys2prvError(f"{given}: no reports in this folder")
     with _opened(reports, options) as job:
@@ -379,9 +373,9 @@ def load_run(given: str, options: argparse.Namespace) -> Run:
 def describe(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dict[str, object]:
     """Describe a job, for JSON. Notes that ask nobody to do anything are left out."""
     tasks = job.rows.filter(job.rows["kind"] != SAMPLED)["task"].n_unique()
+    more = f" and {len(reports) - 1} more" if len(reports) > 1 else ""
     return {
-        "name": name
-        or (str(reports[0]) if len(reports) == 1 else f"{reports[0]} and {len(reports) - 1} more"),
+        "name": name or f"{reports[0]}{more}",
         "reports": [str(one) for one in reports],
         "duration_ns": job.duration,
         "ranks": tasks,

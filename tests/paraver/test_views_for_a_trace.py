@@ -187,6 +187,14 @@ def test_what_is_no_trace_is_told_in_one_line(
     assert not (tmp_path / "views").exists()
 
 
+def test_what_is_no_trace_is_not_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsys2prv.paraver.cfg.contents.lines_of", None)
+    with pytest.raises(Nsys2prvError, match="not a Paraver trace"):
+        TraceContents(_written(tmp_path, "SQLite format 3\n" + "2:1:1:1:1:5:7:8\n"))
+
+
 def test_a_line_without_end_is_not_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

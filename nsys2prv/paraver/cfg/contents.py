@@ -36,20 +36,17 @@ class TraceContents:
         findings = Findings()
         self._pairs, self._states, self._tags = _Distinct(), _Distinct(), _Distinct()
         opening, blocks = split_opening(path, findings)
-        header = read_header(opening.decode("latin-1"), path.name, Findings())
-        objects = Objects(header) if header else None
-        #: Task of each thread; empty where the header is damaged.
-        self._tasks = (
-            np.repeat(np.arange(len(header.tasks)), [threads for threads, _ in header.tasks])
-            if header
-            else np.empty(0, np.int64)
-        )
-        for block in blocks:
-            self._add(Place(lines_of(block), 2, path.name, Findings()), objects)
-        if damage := [found for found in findings.sorted() if found.rule == "damaged-gzip"]:
-            raise Nsys2prvError(f"{path}: the compressed file is damaged: {damage[0].examples[0]}")
+        _check_whole(path, findings)
         if not opening.startswith(MAGIC.encode()):
             raise Nsys2prvError(f"{path}: not a Paraver trace: it does not begin with {MAGIC}")
+        header = read_header(opening.decode("latin-1"), path.name, Findings())
+        objects = Objects(header) if header else None
+        tasks = header.tasks if header else []
+        #: Task of each thread; empty where the header is damaged.
+        self._tasks = np.repeat(np.arange(len(tasks)), [threads for threads, _ in tasks])
+        for block in blocks:
+            self._add(Place(lines_of(block), 2, path.name, Findings()), objects)
+        _check_whole(path, findings)
 
     def _add(self, place: Place, objects: Objects | None) -> None:
         """Add the lines of a block; the first row is 1, and 0 stands for an unknown one."""
@@ -113,6 +110,13 @@ class TraceContents:
             )
             for held, of_states in zip(pairs, states, strict=True)
         ]
+
+
+def _check_whole(path: Path, findings: Findings) -> None:
+    """Raise Nsys2prvError for a compressed file that was found to be damaged."""
+    for found in findings.sorted():
+        if found.rule == "damaged-gzip":
+            raise Nsys2prvError(f"{path}: the compressed file is damaged: {found.examples[0]}")
 
 
 def _fit(numbers: np.ndarray) -> np.ndarray:

@@ -4,7 +4,6 @@ something is found.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -320,14 +319,8 @@ def _others(place: Place, other: np.ndarray, communicators: int) -> None:
         if lines.quoted(line).split(":")[1] == "CUTTER":
             place.report("crash-comment", np.array([line]))
     rest = other[~communicator & (kind != COLLECTIVE) & (kind != COMMENT)]
-    blank = np.array(
-        [
-            bool(re.fullmatch(r"[ \t]+", lines.quoted(line)))
-            for line in rest[np.isin(lines.kind[rest], (32, 9))]
-        ],
-        bool,
-    )
-    blanks = rest[np.isin(lines.kind[rest], (32, 9))][blank] if len(blank) else rest[:0]
+    odd = rest[np.isin(lines.kind[rest], np.frombuffer(b" \t", np.uint8))]
+    blanks = odd[np.array([not lines.quoted(line).strip(" \t") for line in odd], bool)]
     place.report("blank-line", blanks, "")
     place.report("unknown-record", np.setdiff1d(rest, blanks))
 
