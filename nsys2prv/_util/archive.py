@@ -15,7 +15,7 @@ import zipfile
 from collections import Counter
 from functools import cache
 from pathlib import Path
-from typing import Any, BinaryIO, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 #: The first member, and its content.
 TYPE, CONTENT = "mimetype", b"application/x-nsys2prv-store"
@@ -77,7 +77,8 @@ def _member_of(name: str) -> zipfile.ZipInfo:
 
 def open_archive(path: Path) -> zipfile.ZipFile:
     """Open an archive for reading. Raises zipfile.BadZipFile for one that is cut short, or of which
-    a member would unpack to far more than it can be made of.
+    a member would unpack to far more than it can be made of; the end of a member raises it where its
+    checksum does not fit.
     """
     archive = zipfile.ZipFile(path)
     try:
@@ -96,11 +97,6 @@ def members(archive: zipfile.ZipFile) -> Members:
         for info in archive.infolist()
         if info.filename != TYPE
     )
-
-
-def member(archive: zipfile.ZipFile, name: str) -> BinaryIO:
-    """Open a member to read; its end raises zipfile.BadZipFile where its checksum does not fit."""
-    return archive.open(name)
 
 
 def check_unpacked(unpacked: int, packed: int, name: str) -> None:

@@ -18,17 +18,8 @@ from nsys2prv._util.native import core
 
 #: What data that is not as it should be comes to, somewhere.
 WRONG = (
-    LookupError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    AssertionError,
-    EOFError,
-    NotImplementedError,
-    RuntimeError,
-    pl.exceptions.PolarsError,
-    pl.exceptions.PanicException,
+    *(LookupError, ValueError, TypeError, AttributeError, ArithmeticError, AssertionError),
+    *(EOFError, RuntimeError, pl.exceptions.PolarsError, pl.exceptions.PanicException),
 )
 #: What polars prints where it gives up, before it raises.
 _PANIC = re.compile(

@@ -21,7 +21,6 @@ from nsys2prv._util.archive import (
     Members,
     from_json,
     is_archive,
-    member,
     members,
     open_archive,
     to_json,
@@ -139,7 +138,7 @@ def open_stores(paths: Sequence[Path]) -> dict[Path, Store]:
 
 def _open_store(path: Path) -> Store:
     try:
-        with open_archive(path) as archive, member(archive, MANIFEST) as file:
+        with open_archive(path) as archive, archive.open(MANIFEST) as file:
             told = json.load(file)
             if (
                 told["version"] != VERSION
@@ -284,4 +283,4 @@ def run_reading_task(task: reading.Task | StoredTask) -> TaskResult:
 
 
 def _open_member(archive: zipfile.ZipFile, folder: str, name: str) -> BinaryIO:
-    return member(archive, f"{folder}/{name}")
+    return archive.open(f"{folder}/{name}")
