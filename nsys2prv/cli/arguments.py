@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from nsys2prv._util import signals
 from nsys2prv._util.errors import UsageError
@@ -13,71 +12,26 @@ from nsys2prv._util.text import parse_duration
 from nsys2prv.cli.cut_arguments import add_cut, make_cut_options, parse_kinds
 from nsys2prv.cli.parsing import BOTH, READING, WRITING, Group, Parser
 
-
-class LegacyOption(NamedTuple):
-    """An option that is none here, by its names with blanks between. value: whether it takes one.
-    here: what to do instead, for people.
-    """
-
-    options: str
-    value: bool
-    here: str
-
-
-LEGACY_OPTIONS = (
-    LegacyOption(
-        "-f --filter-nvtx",
-        True,
-        "use --region NVTX[:N]: of ranges of this name in all domains the N-th on each thread, from 1",
-    ),
-    LegacyOption(
-        "--time-limit-start --time-limit-end",
-        True,
-        "use --time STARTns:ENDns, in the time of the trace, not each report's own",
-    ),
-    LegacyOption("-s --sort", False, "nothing is needed, traces are always sorted by time"),
-    LegacyOption(
-        "--force-sqlite",
-        False,
-        "nothing is needed, reports that are exported already are read as they are",
-    ),
-    LegacyOption(
-        "-N --thread-name",
-        False,
-        "nothing is needed, threads have their names in the .row wherever a report tells them",
-    ),
-    LegacyOption(
-        "-c --clean", False, "nothing is needed, no exports or temporary files are left behind"
-    ),
-    LegacyOption("--exclude-kernels", False, "use -t -kernels"),
-    LegacyOption("--filter-cuda-calls-duration", True, "use --min-duration cuda_api_trace=NS"),
-    LegacyOption("--timing", False, "use -v, which tells where the time went"),
-    LegacyOption("--dry-run", False, "use --list REPORT..., which converts nothing"),
-    LegacyOption(
-        "--config",
-        True,
-        "use options of the command line, and --nvtx-rules FILE for names of NVTX ranges",
-    ),
-    LegacyOption(
-        "-L --label --description-text --description-file",
-        True,
-        "labels and descriptions are not taken",
-    ),
-)
+#: Options of BSC's nsys2prv that are none here, by their names with blanks between -> what to do
+#: instead, for people.
+LEGACY_OPTIONS = {
+    "-f --filter-nvtx": "use --region NVTX[:N]: of ranges of this name in all domains the N-th on each thread, from 1",
+    "--time-limit-start --time-limit-end": "use --time STARTns:ENDns, in the time of the trace, not each report's own",
+    "-s --sort": "nothing is needed, traces are always sorted by time",
+    "--force-sqlite": "nothing is needed, reports that are exported already are read as they are",
+    "-N --thread-name": "nothing is needed, threads have their names in the .row wherever a report tells them",
+    "-c --clean": "nothing is needed, no exports or temporary files are left behind",
+    "--exclude-kernels": "use -t -kernels",
+    "--filter-cuda-calls-duration": "use --min-duration cuda_api_trace=NS",
+    "--timing": "use -v, which tells where the time went",
+    "--dry-run": "use --list REPORT..., which converts nothing",
+    "--config": "use options of the command line, and --nvtx-rules FILE for names of NVTX ranges",
+    "-L --label --description-text --description-file": "labels and descriptions are not taken",
+}
 
 
 class _RefuseLegacyOption(argparse.Action):
-    """Says what to do instead."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, habit: LegacyOption) -> None:
-        super().__init__(
-            option_strings,
-            dest,
-            nargs="?" if habit.value else 0,
-            help=argparse.SUPPRESS,
-            default=argparse.SUPPRESS,
-        )
-        self.habit = habit
+    """Says what to do instead, which is its constant."""
 
     def __call__(
         self,
@@ -87,14 +41,8 @@ class _RefuseLegacyOption(argparse.Action):
         option_string: str | None = None,
     ) -> NoReturn:
         raise UsageError(
-            f"{option_string} is an option of BSC's nsys2prv; here {self.habit.here} (docs/from-bsc.md)"
+            f"{option_string} is an option of BSC's nsys2prv; here {self.const} (docs/from-bsc.md)"
         )
-
-
-def add_legacy_options(parser: argparse.ArgumentParser) -> None:
-    """Let the parser answer to these options, which its help does not show."""
-    for habit in LEGACY_OPTIONS:
-        parser.add_argument(*habit.options.split(), action=_RefuseLegacyOption, habit=habit)
 
 
 if TYPE_CHECKING:
@@ -127,29 +75,26 @@ A folder means all reports in it; a quoted pattern ('run/rank*.sqlite') means al
 Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 nothing to write in the reports,
 4 the second job is slower (diff --fail-above), 130 interrupted, 128 + n ended by signal n."""
 
-#: Command -> how it is described, and what its paths are called and mean.
+#: Command -> how it is described and used, and what its paths are called and mean.
 DESCRIBED = {
-    "": {
-        "description": DESCRIPTION,
-        "epilog": EPILOG,
-        "usage": "nsys2prv [options] REPORT... OUTPUT",
-    },
-    "extract": {
-        "description": "Read reports into a store, one file, from which `nsys2prv merge` writes the trace (docs/scaling.md).",
-        "usage": "nsys2prv extract [options] REPORT... -o STORE",
-    },
-    "merge": {
-        "description": "Write one trace from stores that `nsys2prv extract` made, with the reading options given there.",
-        "usage": "nsys2prv merge [options] STORE... OUTPUT",
-    },
-}
-PATHS = {
     "": (
+        DESCRIPTION,
+        "[options] REPORT... OUTPUT",
         "REPORT... OUTPUT",
         "the reports or stores (files, folders, quoted patterns), then the trace to write: out, out.prv or out.prv.gz",
     ),
-    "extract": ("REPORT", "the reports to read (files, folders, quoted patterns)"),
-    "merge": ("STORE... OUTPUT", "the stores, then the trace to write: out, out.prv or out.prv.gz"),
+    "extract": (
+        "Read reports into a store, one file, from which `nsys2prv merge` writes the trace (docs/scaling.md).",
+        "extract [options] REPORT... -o STORE",
+        "REPORT",
+        "the reports to read (files, folders, quoted patterns)",
+    ),
+    "merge": (
+        "Write one trace from stores that `nsys2prv extract` made, with the reading options given there.",
+        "merge [options] STORE... OUTPUT",
+        "STORE... OUTPUT",
+        "the stores, then the trace to write: out, out.prv or out.prv.gz",
+    ),
 }
 
 
@@ -165,8 +110,13 @@ class _Version(argparse.Action):
 
 def conversion_parser(command: str = "") -> Parser:
     """Return the parser of a conversion, or of one of its halves, `extract` and `merge`."""
-    main = Parser(f"nsys2prv {command}".strip(), **DESCRIBED[command])
-    metavar, told = PATHS[command]
+    description, usage, metavar, told = DESCRIBED[command]
+    main = Parser(
+        f"nsys2prv {command}".strip(),
+        description=description,
+        usage=f"nsys2prv {usage}",
+        epilog=None if command else EPILOG,
+    )
     main.add_argument("paths", nargs="*", metavar=metavar, help=told)
     _add_information(main, command)
     _add_events(main, command)
@@ -175,7 +125,9 @@ def conversion_parser(command: str = "") -> Parser:
     _add_names(main, command)
     _add_output(main, command)
     _add_running(main, command)
-    add_legacy_options(main)
+    unseen: dict[str, Any] = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "nargs": "?"}
+    for names, instead in LEGACY_OPTIONS.items():
+        main.add_argument(*names.split(), action=_RefuseLegacyOption, const=instead, **unseen)
     if command == "extract":
         main.add_argument(
             "-o", "--output", type=Path, required=True, metavar="STORE", help="the store to write"

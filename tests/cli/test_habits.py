@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsys2prv import Options, convert
-from nsys2prv.cli.arguments import LEGACY_OPTIONS, LegacyOption, conversion_parser
+from nsys2prv.cli.arguments import LEGACY_OPTIONS, conversion_parser
 from nsys2prv.cli.main import main
 from nsys2prv.conversion.cut_options import CutOptions, add_units
 from nsys2prv.events.catalogue.counters import counter_tables
@@ -25,20 +25,21 @@ def error_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return text
 
 
-@pytest.mark.parametrize(
-    ("option", "habit"),
-    [(option, habit) for habit in LEGACY_OPTIONS for option in habit.options.split()],
-)
+LEGACY = {option: here for names, here in LEGACY_OPTIONS.items() for option in names.split()}
+
+
+@pytest.mark.parametrize("option", LEGACY)
 def test_options_of_bscs_tool_are_answered(
-    option: str, habit: LegacyOption, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    value = ["100"] if habit.value else []
     for line in (
-        [option, *value, REPORT, tmp_path / "o"],
-        [REPORT, tmp_path / "o", option, *value],
+        [option, REPORT, tmp_path / "o"],
+        [option, "100", REPORT, tmp_path / "o"],
+        [REPORT, tmp_path / "o", option],
+        [REPORT, tmp_path / "o", option, "100"],
     ):
         error = error_of(capsys, *line)
-        assert f"{option} is an option of BSC's nsys2prv; here {habit.here}" in error
+        assert f"{option} is an option of BSC's nsys2prv; here {LEGACY[option]}" in error
     assert not list(tmp_path.iterdir())
     assert option not in conversion_parser().format_help().replace(",", " ").split()
 
@@ -71,7 +72,7 @@ def test_what_the_answers_name_is_there() -> None:
 
 def test_the_page_tells_all_of_them() -> None:
     page = (DOCS / "from-bsc.md").read_text()
-    assert all(f"`{option}" in page for habit in LEGACY_OPTIONS for option in habit.options.split())
+    assert all(f"`{option}" in page for option in LEGACY)
     assert "docs/from-bsc.md" in (DOCS.parent / "README.md").read_text()
 
 
