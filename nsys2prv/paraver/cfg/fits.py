@@ -23,6 +23,8 @@ from nsys2prv.paraver.cfg.grammar import (
 )
 from nsys2prv.paraver.cfg.model import Cfg, Composed, Filter, Function, Histogram, Single, Window
 
+#: Values from here on are not told apart.
+LARGE = 100
 #: Values from here on are names that views give to what they compute.
 NAMED_BY_VIEWS = 1_000_001
 #: More types than this are told by the first and the last.
@@ -62,10 +64,6 @@ OF_THE_COLUMNS = frozenset(
         "Stdev Burst Time",
     )
 )
-
-
-#: Values from here on are not told apart.
-LARGE = 100
 
 
 class Contents(Struct, frozen=True):
