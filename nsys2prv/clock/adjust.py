@@ -265,11 +265,7 @@ def _moved(
     estimate = estimates[host]
     rows = np.flatnonzero(heeded & ((orders.before == host) | (orders.after == host)))
     begin, end = _correct(estimates, orders.of(rows))
-    bounds = _own_bounds(begin, end, orders.before[rows] == host, slack[rows])
-    # Within the error of the drift, for a short span tells none.
-    corners = feasible_region(
-        bounds.thinned(estimate.first, estimate.last), estimate.first, estimate.last, estimate.rate
-    )
+    corners = _feasible_changes(estimate, begin, end, orders.before[rows] == host, slack[rows])
     if not len(corners):
         return estimate
     first, last = nearest_point(corners).tolist()
@@ -307,13 +303,7 @@ def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estim
         ):
             continue
         at = rows[some]
-        bounds = _own_bounds(begin[at], end[at], is_leaving[some], slack[at])
-        corners = feasible_region(
-            bounds.thinned(estimate.first, estimate.last),
-            estimate.first,
-            estimate.last,
-            estimate.rate,
-        )
+        corners = _feasible_changes(estimate, begin[at], end[at], is_leaving[some], slack[at])
         if len(corners):
             result[host] = replace(
                 estimate, bound=min(estimate.bound, float(np.abs(corners).max()))
@@ -321,14 +311,17 @@ def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estim
     return result
 
 
-def _own_bounds(
-    begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, slack: np.ndarray
-) -> Bounds:
-    """Return bounds of what may still be added to the times of the host that `leaving` precedences
-    start in and the others end in.
+def _feasible_changes(
+    estimate: Estimate, begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, slack: np.ndarray
+) -> np.ndarray:
+    """Return the corners of what may still be added to the times of the host that `leaving`
+    precedences start in and the others end in, within the error of the drift, for a short span
+    tells none.
     """
     room = end - begin + slack
-    return Bounds(begin[leaving], room[leaving], end[~leaving], -room[~leaving])
+    bounds = Bounds(begin[leaving], room[leaving], end[~leaving], -room[~leaving])
+    first, last = estimate.first, estimate.last
+    return feasible_region(bounds.thinned(first, last), first, last, estimate.rate)
 
 
 def corrections_of(estimates: Sequence[Estimate]) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 from nsys2prv.clock import Role
 from nsys2prv.clock.gathering import drop_unrelated_members
@@ -37,11 +38,11 @@ class GroupTimes(Struct, frozen=True):
         if groups.all():
             return self
         rows = np.flatnonzero(groups[self.group])
-        return GroupTimes(self.group[rows], self.report[rows], self.time[rows], self.knot[rows])
+        return GroupTimes(*(column[rows] for column in astuple(self)))
 
-    def extreme(self, values: np.ndarray, groups: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return, for each group, its greatest value, the report that has it, and the greatest
-        value of the others; -FAR where there is none.
+    def greatest_of_others(self, values: np.ndarray, groups: int, asked: GroupTimes) -> np.ndarray:
+        """Return the greatest of the values that other reports have in the group of each time asked
+        for; -FAR where there is none.
         """
         first, owner, second = np.full(groups, -FAR), np.full(groups, -1), np.full(groups, -FAR)
         if len(values):
@@ -49,14 +50,14 @@ class GroupTimes(Struct, frozen=True):
             at = self.group[starts]
             if len(starts) == len(values):
                 first[at], owner[at] = values, self.report
-                return first, owner, second
-            first[at] = np.maximum.reduceat(values, starts)
-            rows = np.flatnonzero(values == first[self.group])
-            owner[self.group[rows]] = self.report[rows]
-            second[at] = np.maximum.reduceat(
-                np.where(self.report == owner[self.group], -FAR, values), starts
-            )
-        return first, owner, second
+            else:
+                first[at] = np.maximum.reduceat(values, starts)
+                rows = np.flatnonzero(values == first[self.group])
+                owner[self.group[rows]] = self.report[rows]
+                others = np.where(self.report == owner[self.group], -FAR, values)
+                second[at] = np.maximum.reduceat(others, starts)
+        own = owner[asked.group] == asked.report
+        return np.where(own, second[asked.group], first[asked.group])
 
 
 class Bindings(Struct, frozen=True):
@@ -72,13 +73,7 @@ class Bindings(Struct, frozen=True):
 
     def of(self, groups: np.ndarray) -> Bindings:
         """Return the bindings with only the groups that are True."""
-        return (
-            self
-            if groups.all()
-            else Bindings(
-                self.groups, self.begins.of(groups), self.ends.of(groups), self.knots, self.bounds
-            )
-        )
+        return replace(self, begins=self.begins.of(groups), ends=self.ends.of(groups))
 
     def parts(self) -> list[slice]:
         """Return where the knots of each report are."""
@@ -88,25 +83,16 @@ class Bindings(Struct, frozen=True):
         """Return how far each end lies before the last begin of the others, ns; negative where it
         is after it. shifts: of every knot, ns.
         """
-        first, owner, second = self.begins.extreme(
-            self.begins.time + shifts[self.begins.knot], self.groups
-        )
-        group = self.ends.group
-        last = np.where(owner[group] == self.ends.report, second[group], first[group])
+        begins = self.begins.time + shifts[self.begins.knot]
+        last = self.begins.greatest_of_others(begins, self.groups, self.ends)
         return last - (self.ends.time + shifts[self.ends.knot])
 
     def room(self, shifts: np.ndarray) -> np.ndarray:
         """Return how far each begin may be moved in all, ns, until it reaches the first end of the
         others. shifts: those of ends, ns.
         """
-        first, owner, second = self.ends.extreme(
-            -self.ends.time - shifts[self.ends.knot], self.groups
-        )
-        group = self.begins.group
-        return (
-            -np.where(owner[group] == self.begins.report, second[group], first[group])
-            - self.begins.time
-        )
+        ends = self.ends.time + shifts[self.ends.knot]
+        return -self.ends.greatest_of_others(-ends, self.groups, self.begins) - self.begins.time
 
     def violations(self, shifts: np.ndarray) -> Violations:
         late = self.lacks(shifts)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.clock import Role
@@ -42,6 +43,16 @@ SAMPLE = 256
 HOLD_BACK = 10
 
 
+PRECEDENCE_COLUMNS = {
+    "source": pl.Int64,
+    "before": pl.Int64,
+    "begin": pl.Float64,
+    "after": pl.Int64,
+    "end": pl.Float64,
+    "held": pl.Boolean,
+}
+
+
 class Precedences(Struct, frozen=True):
     """`begin` on clock `before` is not later than `end` on clock `after`: arrays of one length,
     float ns relative to the pivot.
@@ -58,7 +69,7 @@ class Precedences(Struct, frozen=True):
         return len(self.begin)
 
     def of(self, rows: np.ndarray) -> Precedences:
-        return Precedences(*(getattr(self, name)[rows] for name in self.__struct_fields__))
+        return Precedences(*(column[rows] for column in astuple(self)))
 
     def corrected(self, offset: np.ndarray, drift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the begins and the ends by corrected clocks: time + offset + drift * time, by
@@ -191,42 +202,27 @@ def precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Preceden
     ends of those that waited for it.
     """
     parts = [_from_messages(messages, pivot)]
-    for role in Role:
+    for role, one, begin, end in (
+        (Role.ALL, "late", "begin", "first_end"),
+        (Role.FROM_ROOT, "at_root", "root_begin", "first_end"),
+        (Role.TO_ROOT, "at_root", "begin", "root_end"),
+    ):
         some = hosts.filter(pl.col("role") == role)
-        single = pl.col("late") if role == Role.ALL else pl.col("at_root")
-        if role == Role.TO_ROOT:
-            one = some.filter(single).select("collective", after="clock", end_one="root_end")
-            pairs = (
-                some.join(one, on="collective")
-                .drop("end")
-                .rename({"clock": "before", "end_one": "end"})
-            )
-        else:
-            begin = "begin" if role == Role.ALL else "root_begin"
-            one = some.filter(single).select("collective", before="clock", begin_one=begin)
-            pairs = some.join(one, on="collective").drop("begin", "end")
-            pairs = pairs.rename({"begin_one": "begin", "clock": "after", "first_end": "end"})
-        pairs = pairs.filter(pl.col("before") != pl.col("after"))
-        parts.append(
-            [
-                pairs[name].to_numpy()
-                for name in ("source", "before", "begin", "after", "end", "held")
-            ]
+        begins = some.select("collective", "source", "held", one, before="clock", begin=begin)
+        ends = some.select("collective", "source", "held", one, after="clock", end=end)
+        every, single = (begins, ends) if role == Role.TO_ROOT else (ends, begins)
+        parts.append(every.join(single.filter(one), on="collective"))
+    table = pl.concat(
+        part.filter(pl.col("before") != pl.col("after")).select(
+            pl.col(name).cast(kind) for name, kind in PRECEDENCE_COLUMNS.items()
         )
-    source, before, begin, after, end, held = (
-        np.concatenate(columns) for columns in zip(*parts, strict=True)
+        for part in parts
     )
-    return Precedences(
-        source,
-        before.astype(np.int64),
-        begin.astype(np.float64),
-        after.astype(np.int64),
-        end.astype(np.float64),
-        held.astype(bool),
-    )
+    return Precedences(*(column.to_numpy() for column in table))
 
 
-def _from_messages(messages: Messages, pivot: int) -> list[np.ndarray]:
+def _from_messages(messages: Messages, pivot: int) -> pl.DataFrame:
+    pair = ("before", "after")
     table = pl.DataFrame(
         {
             "source": messages.source,
@@ -236,23 +232,18 @@ def _from_messages(messages: Messages, pivot: int) -> list[np.ndarray]:
             "end": messages.receive_end - np.int64(pivot),
         }
     )
-    table = table.filter(pl.col("before") != pl.col("after")).sort(
-        "before", "after", "begin", "end", "source"
-    )
-    place = pl.int_range(pl.len()).over("before", "after")
-    table = table.with_columns(
-        held=place % HOLD_BACK == HOLD_BACK - 1, place=place, size=pl.len().over("before", "after")
+    table = (
+        table.filter(pl.col("before") != pl.col("after"))
+        .sort(*pair, "begin", "end", "source")
+        .with_columns(place=pl.int_range(pl.len()).over(pair), size=pl.len().over(pair))
     )
     # The place after which a whole step of size / MOST_MESSAGES begins: spread evenly, as many as
     # allowed.
-    step = pl.col("size") / MOST_MESSAGES
-    table = table.filter(
-        (pl.col("size") <= MOST_MESSAGES)
-        | ((pl.col("place") / step).floor() != ((pl.col("place") - 1) / step).floor())
+    step, place = pl.col("size") / MOST_MESSAGES, pl.col("place")
+    begins_step = (place / step).floor() != ((place - 1) / step).floor()
+    return table.filter((pl.col("size") <= MOST_MESSAGES) | begins_step).with_columns(
+        held=place % HOLD_BACK == HOLD_BACK - 1
     )
-    return [
-        table[name].to_numpy() for name in ("source", "before", "begin", "after", "end", "held")
-    ]
 
 
 #: Calls looked at together.

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import astuple
 
 #: No range tells.
 NOTHING = -1
@@ -33,17 +34,11 @@ class Ranges(Struct):
         return len(self.begin)
 
     def chosen(self, rows: np.ndarray) -> Ranges:
-        return Ranges(
-            self.object[rows], self.begin[rows], self.end[rows], self.state[rows], self.yields[rows]
-        )
+        return Ranges(*(column[rows] for column in astuple(self)))
 
     @classmethod
     def joined(cls, parts: list[Ranges]) -> Ranges:
-        columns = zip(
-            *((part.object, part.begin, part.end, part.state, part.yields) for part in parts),
-            strict=True,
-        )
-        return cls(*(np.concatenate(column) for column in columns))
+        return cls(*map(np.concatenate, zip(*map(astuple, parts), strict=True)))
 
     @classmethod
     def none(cls) -> Ranges:
