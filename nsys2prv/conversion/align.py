@@ -13,8 +13,7 @@ import numpy as np
 from msgspec.structs import astuple, replace
 
 from nsys2prv._util.text import list_some
-from nsys2prv.clock.bindings import bind_calls
-from nsys2prv.clock.causal import CausalOrder, restore_causal_order
+from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
 from nsys2prv.clock.observations import Finding, Messages
 from nsys2prv.clock.record import CausalRecord, ClockRecord, HostClock, RankMove
 from nsys2prv.clock.solve import Alignment, solve_clocks
@@ -29,7 +28,7 @@ from nsys2prv.relations import (
     all_relations,
     run_step,
 )
-from nsys2prv.relations.observed import CallPortion, MessageFile
+from nsys2prv.relations.blocks import CallPortion, MessageFile
 from nsys2prv.store.facts import FactBook
 
 #: Findings that are worth a warning: what was left out though it should fit, and hosts that could

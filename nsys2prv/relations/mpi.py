@@ -18,15 +18,19 @@ from nsys2prv.clock import MPI as SOURCE
 from nsys2prv.events.mpi import EITHER, MEETINGS, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
 from nsys2prv.nsight.source import NULL
 from nsys2prv.relations import DEVICES, MPI, Observed, Relation, RelationContext
-from nsys2prv.relations.blocks import Block, group_blocks, read_frame, store_lines, write_block
-from nsys2prv.relations.mpi_sides import ANY, KEPT, WHY, MessageSides, Process, sort_sides
-from nsys2prv.relations.observed import (
+from nsys2prv.relations.blocks import (
+    Block,
     CallBlocks,
     MessageFile,
     divide_calls,
+    group_blocks,
+    read_frame,
     save_messages,
     sort_calls,
+    store_lines,
+    write_block,
 )
+from nsys2prv.relations.mpi_sides import ANY, KEPT, WHY, MessageSides, Process, sort_sides
 from nsys2prv.store.facts import FactFile, batches, read_fact
 from nsys2prv.store.task_result import TaskResult
 

@@ -20,7 +20,15 @@ from nsys2prv.events.names.calls import ALL_WAIT, GROUP, ROOT_WAITS, WAIT_FOR_RO
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.source import NULL
 from nsys2prv.relations import DEVICES, Observed, RelationContext
-from nsys2prv.relations.blocks import Block, column_names, write_blocks
+from nsys2prv.relations.blocks import (
+    Block,
+    CallBlocks,
+    Kinds,
+    column_names,
+    divide_calls,
+    sort_calls,
+    write_blocks,
+)
 from nsys2prv.relations.nccl_kernels import (
     BY_ENDS,
     KEPT,
@@ -31,7 +39,6 @@ from nsys2prv.relations.nccl_kernels import (
     number_streams,
     operation_roles,
 )
-from nsys2prv.relations.observed import CallBlocks, Kinds, divide_calls, sort_calls
 from nsys2prv.store.facts import FactFile, batches, read_fact
 
 if TYPE_CHECKING:

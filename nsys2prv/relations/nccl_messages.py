@@ -34,16 +34,17 @@ from nsys2prv.nsight.source import NULL
 from nsys2prv.relations import NCCL, Observed, Relation, RelationContext, write_result
 from nsys2prv.relations.blocks import (
     Block,
+    MessageFile,
     buckets_of,
     column_names,
     group_blocks,
     read_frame,
+    save_messages,
     store_lines,
     write_block,
     write_buckets,
 )
 from nsys2prv.relations.nccl_kernels import keep_sound_kernels
-from nsys2prv.relations.observed import MessageFile, save_messages
 from nsys2prv.store.facts import FactFile, batches, read_fact
 from nsys2prv.store.task_result import TaskResult
 

@@ -10,8 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from nsys2prv.clock import NCCL, Role
-from nsys2prv.clock.bindings import bind_calls
-from nsys2prv.clock.causal import CausalOrder, restore_causal_order
+from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.observations import Calls, Messages, pivot_of
 from nsys2prv.clock.record import HostClock
