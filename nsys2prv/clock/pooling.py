@@ -42,10 +42,8 @@ KINDS = 1 << 32
 class Pool(Struct, frozen=True):
     """Calls of hosts that share communicators."""
 
-    #: Rows of per_host, with keys and collectives of their own.
-    rows: pl.DataFrame
-    #: Key -> communicator.
-    groups: dict[int, int]
+    #: Calls of hosts that belong together.
+    calls: GatheredCalls
     #: Per host: possible error in addition to its bound, ns; 0 where the calls surely belong
     #: together, inf where nothing is known.
     doubt: np.ndarray
@@ -54,14 +52,13 @@ class Pool(Struct, frozen=True):
 
 
 class _Pair(Struct):
-    """Calls of two hosts that belong together: rows of the frame, of one and of the other. reach:
-    over how long they go, ns.
+    """Calls of two hosts that belong together: rows of the frame, of one and of the other. doubt:
+    how far they may be off each other, ns; 0 where they surely belong together.
     """
 
     one: np.ndarray
     other: np.ndarray
-    sure: bool
-    reach: float
+    doubt: float = 0.0
 
 
 class _Calls(Struct, dict=True):
@@ -72,10 +69,7 @@ class _Calls(Struct, dict=True):
 
     def __post_init__(self) -> None:
         self.end = self.frame["end"].to_numpy().astype(np.float64)
-        self.signature, self.began = (
-            self.frame["signature"].to_numpy(),
-            self.frame["began"].to_numpy(),
-        )
+        self.signature = self.frame["signature"].to_numpy()
         self.all = self.frame["role"].to_numpy() == Role.ALL
 
     def shared(self, one: int, other: int) -> list[tuple[int, int]]:
@@ -110,31 +104,25 @@ def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> Pool:
                         tries[other] += 1
                         pairs[one, other] = _paired(calls, one, other, error)
                     pair = pairs[one, other]
-                    if pair is None or (sure and not pair.sure):
+                    if pair is None or (sure and pair.doubt):
                         continue
                     found.append((one, other, pair))
                     new = np.flatnonzero(part == part[other])
                     part[new] = part[first]
                     todo += [host for host in new.tolist() if host in calls.places]
-    rows, groups = _rows(calls.frame, found)
     lonely = np.bincount(part, minlength=hosts)
-    return Pool(
-        rows,
-        groups,
-        _doubts(settled, found),
-        [host for host in sorted(calls.places) if lonely[part[host]] == 1],
-    )
+    left = [host for host in sorted(calls.places) if lonely[part[host]] == 1]
+    return Pool(_gather_pairs(calls.frame, found), _add_up_doubts(settled, found), left)
 
 
-def _doubts(settled: np.ndarray, found: list[tuple[int, int, _Pair]]) -> np.ndarray:
+def _add_up_doubts(settled: np.ndarray, found: list[tuple[int, int, _Pair]]) -> np.ndarray:
     """Return by host how far it may be off the lowest host that it is connected to. settled: parts
     without the pairs, which connect them.
     """
     near: dict[int, list[tuple[int, float]]] = {}
     for one, other, pair in found:
-        more = 0.0 if pair.sure else pair.reach or np.inf
         for a, b in ((settled[one], settled[other]), (settled[other], settled[one])):
-            near.setdefault(int(a), []).append((int(b), more))
+            near.setdefault(int(a), []).append((int(b), pair.doubt))
     reached: dict[int, float] = {}
     for start in sorted(set(settled.tolist())):
         todo = [(start, 0.0)]
@@ -189,16 +177,14 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
             width = max(noise.reach, 3 * spread)
             certainty = certainty_of_match(own, other, width, rival_distances(other))
             if fits and certainty >= SURE:
-                return _Pair(a, b, True, 0.0)
+                return _Pair(a, b)
     if len(shared) > 1:
         sides = [_concat_groups(calls, side) for side in (mine, theirs)]
         numbers, _ = pair_calls(sides[1][1], sides[0][1], noise, False, error)
         if numbers is not None:
             kept = numbers >= 0
-            return _Pair(sides[0][0][numbers[kept]], sides[1][0][kept], True, 0.0)
-    if not even or not len(a):
-        return None
-    if not fits or spread > noise.reach:
+            return _Pair(sides[0][0][numbers[kept]], sides[1][0][kept])
+    if not even or not len(a) or not fits or spread > noise.reach:
         return None
     if (
         certainty == 0.0
@@ -207,7 +193,7 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
     ):
         return None
     reach = max(float(np.ptp(np.concatenate([calls.end[mine[at]]]))) for at in even)
-    return _Pair(a, b, False, reach)
+    return _Pair(a, b, reach or np.inf)
 
 
 def _has_evidence(calls: _Calls, a: np.ndarray, b: np.ndarray, groups: int, noise: Noise) -> bool:
@@ -230,25 +216,17 @@ def _concat_groups(calls: _Calls, groups: list[np.ndarray]) -> tuple[np.ndarray,
     return rows[order], CallSequence(calls.end[rows][order], kind[order], calls.all[rows][order])
 
 
-def _rows(
-    frame: pl.DataFrame, found: list[tuple[int, int, _Pair]]
-) -> tuple[pl.DataFrame, dict[int, int]]:
+def _gather_pairs(frame: pl.DataFrame, found: list[tuple[int, int, _Pair]]) -> GatheredCalls:
     """Return the calls of all pairs by collective: of one host, those of its pairs with others are
     the same.
     """
-    parts = []
-    for one, _, pair in found:
-        for rows in (pair.one, pair.other):
-            parts.append(
-                frame[rows].with_columns(hub=pl.lit(one, pl.Int32), ordinal=pl.Series(pair.one))
-            )
-    if not parts:
-        empty = frame.clear().with_columns(
-            key=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64), held=pl.lit(False)
-        )
-        return per_host(empty), {}
+    parts = [
+        frame[rows].with_columns(hub=pl.lit(one, pl.Int32), ordinal=pl.Series(pair.one))
+        for one, _, pair in found
+        for rows in (pair.one, pair.other)
+    ] or [frame.clear().with_columns(hub=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64))]
     table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)
-    table = table.with_columns(
-        key=(pl.struct("hub", "source", "group").rank("dense") - 1).cast(pl.Int32)
-    )
-    return per_host(downsample(table)), dict(table.select("key", "group").unique().iter_rows())
+    key = pl.struct("hub", "source", "group").rank("dense").cast(pl.Int32) - 1
+    table = table.with_columns(key=key)
+    groups = dict(table.select("key", "group").unique().iter_rows())
+    return GatheredCalls(per_host(downsample(table)), groups, [], frame.clear(), frozenset())

@@ -144,7 +144,8 @@ def solve_clocks(
     """
     told = merge_groups(parts)
     pooled = pool_calls(told, hosts, UTC_ERROR)
-    rows, groups = _add_pooled(told, pooled)
+    everything = merge_groups([told, pooled.calls])
+    rows = everything.rows
     # What could not be told of one group matters only where all of them do not place the host
     # either.
     findings = [
@@ -153,7 +154,7 @@ def solve_clocks(
         if finding.kind not in OPEN or finding.clock in pooled.left
     ]
     orders = precedences(rows, messages, pivot)
-    net, floors, found = _solve_network(rows, groups, hosts)
+    net, floors, found = _solve_network(rows, everything.groups, hosts)
     findings += found
     estimates, found = _adjust(estimates_of(net, floors, COVER), orders, pooled.doubt, findings)
     findings += found
@@ -207,17 +208,6 @@ def _adjust(
     estimates = drop_needless_corrections(estimates, orders)
     one_way = [Finding("one way", clock=e.host) for e in estimates if e.method == ONE_WAY]
     return estimates, [*found, *one_way]
-
-
-def _add_pooled(told: GatheredCalls, pooled: Pool) -> tuple[pl.DataFrame, dict[int, int]]:
-    """Return all rows, and communicators by key."""
-    first, collectives = len(told.groups), told.rows["collective"].n_unique()
-    more = pooled.rows.with_columns(
-        pl.col("key") + first, pl.col("collective") + collectives
-    ).select(told.rows.columns)
-    return pl.concat([told.rows, more]), told.groups | {
-        key + first: group for key, group in pooled.groups.items()
-    }
 
 
 def _add_doubt(estimate: Estimate, doubt: float) -> Estimate:
