@@ -211,8 +211,7 @@ def _numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
         right = (pl.col("signature") == usual) & most
         wrong = some.filter(~right.over("key", "ordinal"))
         findings += _to_findings(wrong, "unlike")
-        kept = pl.int_range(pl.len()).is_in(wrong["row"].implode()).not_()
-        table = table.filter(kept)
+        table = table.filter(~pl.int_range(pl.len()).is_in(wrong["row"].implode()))
     return table, findings
 
 
@@ -255,7 +254,6 @@ def _fit(
     for number, member in enumerate(members):
         if number == at:
             continue
-
         # Who has fewer calls than another member lacks some, even where the reference lacks as
         # many.
         whole = member.began and members[at].began and member.count == most
