@@ -53,11 +53,11 @@ class CutSpec(Struct, frozen=True):
     #: Layouts and kinds of lines that are left out.
     away: frozenset[str] = frozenset()
     #: Layout -> bits of the fields that its events may keep (all elsewhere).
-    present: Mapping[str, int] = field(default_factory=dict)
+    present: dict[str, int] = field(default_factory=dict)
     #: Layout -> ns; shorter ranges of it are left out.
-    least: Mapping[str, int] = field(default_factory=dict)
+    least: dict[str, int] = field(default_factory=dict)
     #: Layout of counters -> greatest number of samples per second.
-    rates: Mapping[str, int] = field(default_factory=dict)
+    rates: dict[str, int] = field(default_factory=dict)
 
 
 class CutTask(Struct, frozen=True):
@@ -109,9 +109,9 @@ class CutPlan(Struct, frozen=True):
     #: Layouts and kinds of lines that are left out.
     away: frozenset[str] = frozenset()
     #: As in :class:`CutSpec`.
-    present: Mapping[str, int] = field(default_factory=dict)
+    present: dict[str, int] = field(default_factory=dict)
     #: As in :class:`CutSpec`.
-    rates: Mapping[str, int] = field(default_factory=dict)
+    rates: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, cut: CutOptions) -> CutPlan:

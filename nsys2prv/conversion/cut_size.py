@@ -191,10 +191,7 @@ def _leave_out_short(what: str, least: int, *kinds: str) -> Reduction:
         f"{what} shorter than {duration_text(least)}",
         lambda orders: replace(
             orders,
-            least={
-                **orders.least,
-                **{name: max(least, orders.least.get(name, 0)) for name in names},
-            },
+            least=orders.least | {name: max(least, orders.least.get(name, 0)) for name in names},
         ),
     )
 
@@ -206,10 +203,7 @@ def _thin_samples(rate: int) -> Reduction:
         f"{NUMBERS} beyond {rate:,} a second",
         lambda orders: replace(
             orders,
-            rates={
-                **orders.rates,
-                **{name: min(rate, orders.rates.get(name, rate)) for name in names},
-            },
+            rates=orders.rates | {name: min(rate, orders.rates.get(name, rate)) for name in names},
         ),
     )
 

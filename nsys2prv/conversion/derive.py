@@ -9,6 +9,7 @@ report's own time. Memory is that of one report's facts.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -131,25 +132,18 @@ class _Common:
         return result
 
     def _translated(self, frame: pl.DataFrame, source: TaskFacts) -> pl.DataFrame:
-        columns = {}
+        columns = []
         for name in frame.columns:
             if name.startswith(OBJECT):
-                columns[name] = _translate_distinct(
-                    frame[name].to_numpy(),
-                    lambda used: self._keys(self.objects, source.objects, used),
-                )
+                number = partial(self._keys, self.objects, source.objects)
             elif name == DOMAIN:
-                columns[name] = _translate_distinct(
-                    frame[name].to_numpy(),
-                    lambda used: self._keys(self.domains, source.domains, used),
-                )
+                number = partial(self._keys, self.domains, source.domains)
             elif name.startswith(NAME):
-                name_set = name.removeprefix(NAME)
-                columns[name] = _translate_distinct(
-                    frame[name].to_numpy(),
-                    lambda used, name_set=name_set: self._names(name_set, source, used),
-                )
-        return frame.with_columns(pl.Series(name, values) for name, values in columns.items())
+                number = partial(self._names, name.removeprefix(NAME), source)
+            else:
+                continue
+            columns.append(pl.Series(name, _translate_distinct(frame[name].to_numpy(), number)))
+        return frame.with_columns(columns)
 
     @staticmethod
     def _keys(numbering: Interner, known: Sequence[Hashable], used: np.ndarray) -> np.ndarray:
@@ -161,7 +155,7 @@ class _Common:
         if "domain" in columns:
             columns["domain"] = _translate_distinct(
                 columns["domain"].to_numpy().astype(np.int64),
-                lambda domains: self._keys(self.domains, source.domains, domains),
+                partial(self._keys, self.domains, source.domains),
             )
         return self.names.setdefault(name_set, Names()).append(columns) + np.arange(len(used))
 
