@@ -452,7 +452,9 @@ def open_job(
         check_folder(Path(options.tmp))
     stack = ExitStack()
     try:
-        pool = stack.enter_context(engines.workers(options.engine, options.jobs, options.scheduler))
+        pool = stack.enter_context(
+            engines.workers(options.engine, options.jobs, options.scheduler, len(given))
+        )
         folder = stack.enter_context(temporary_folder(Path(options.tmp or tempfile.gettempdir())))
         stack.enter_context(pool.ended())
         job = prepare(given, plan, folder, pool, options.quiet)

@@ -287,7 +287,7 @@ def _add_running(main: Parser, command: str) -> None:
     group.value(
         "--engine",
         "NAME",
-        "run the workers as local (default: threads up to 4 workers, else processes), threads, processes, dask (a "
+        "run the workers as local (default: threads for up to 4 workers and 16 reports, else processes), threads, processes, dask (a "
         "cluster) or mpi (the ranks of this MPI job)",
         BOTH,
         default="local",

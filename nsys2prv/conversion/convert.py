@@ -84,7 +84,7 @@ def convert(
     everything = [path for path in (*outputs, *further) if not is_one_of(path, [options.align])]
     engines.check_engine(options.engine, options.scheduler)
     try:
-        with engines.workers(options.engine, options.jobs, options.scheduler) as pool:
+        with engines.workers(options.engine, options.jobs, options.scheduler, len(reports)) as pool:
             _check_outputs(output, outputs, options.tmp)
             with (
                 temporary_folder(prv.parent) as staging,

@@ -41,7 +41,7 @@ def extract_to(
     engines.check_engine(options.engine, options.scheduler)
     try:
         with (
-            engines.workers(options.engine, options.jobs, options.scheduler) as pool,
+            engines.workers(options.engine, options.jobs, options.scheduler, len(reports)) as pool,
             temporary_folder(target.parent) as staging,
             working_folder(staging, options.tmp) as folder,
             pool.ended(),

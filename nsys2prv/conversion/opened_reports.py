@@ -29,6 +29,8 @@ from nsys2prv.store.task_result import TaskResult
 
 #: So many rows one process reads and writes while others start.
 SMALL_JOB_ROWS = 250_000
+#: As much work as opening a report and reading each of its tables is, in rows.
+REPORT_ROWS = 40_000
 
 
 class OpenedReports(Struct):
@@ -102,7 +104,9 @@ def open_reports(
         infos,
         plan,
         Workers(
-            pool if worth_parallelizing(pool.jobs, rows, SMALL_JOB_ROWS) else alone(),
+            pool
+            if worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS)
+            else alone(),
             progress,
             lookers.spent,
         ),

@@ -10,17 +10,24 @@ from pathlib import Path
 
 from nsys2prv._util import engines
 from nsys2prv._util.engines import available_cpus
-from nsys2prv._util.engines.pool import MOST_THREADS, worth_parallelizing
+from nsys2prv._util.engines.pool import should_be_threads, worth_parallelizing
 from nsys2prv._util.memory import importing
 from nsys2prv.nsight.report_files import file_signature
 
 #: Fewer bytes rarely have as many rows as one process reads and writes while others start.
 SMALL_JOB_BYTES = 14_000_000
+#: As much work as opening a report and reading each of its tables is, however small they are.
+REPORT_BYTES = 2_200_000
 
 
 def should_parallelize(paths: Sequence[Path], jobs: int) -> bool:
     """True if these reports are enough work for this number of workers."""
-    return worth_parallelizing(jobs, sum(map(count_bytes, paths)), SMALL_JOB_BYTES)
+    return worth_parallelizing(jobs, weigh_reports(paths), SMALL_JOB_BYTES)
+
+
+def weigh_reports(paths: Sequence[Path]) -> int:
+    """Return how much work these reports are, in bytes of large ones."""
+    return sum(count_bytes(path) + REPORT_BYTES for path in paths)
 
 
 def count_bytes(path: Path) -> int:
@@ -33,14 +40,16 @@ def start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None
     how many, 0 for one per CPU.
     """
     jobs, paths = jobs or available_cpus(), [Path(report) for report in reports]
-    if engine == engines.DEFAULT and jobs > MOST_THREADS and should_parallelize(paths, jobs):
+    if (
+        engine == engines.DEFAULT
+        and not should_be_threads(jobs, len(paths))
+        and should_parallelize(paths, jobs)
+    ):
         from nsys2prv._util.engines import processes
 
         # There is work for one of each of what makes it worth starting one; others start when there
         # is more.
-        processes.start(
-            jobs, 1 + sum(map(count_bytes, paths)) // max(1, SMALL_JOB_BYTES), _get_ready
-        )
+        processes.start(jobs, 1 + weigh_reports(paths) // max(1, SMALL_JOB_BYTES), _get_ready)
 
 
 def _get_ready() -> None:

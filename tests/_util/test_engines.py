@@ -24,7 +24,7 @@ from tools.commands import ENVIRONMENT, wait_for
 from nsys2prv import Options, convert
 from nsys2prv._util import engines
 from nsys2prv._util.engines import SerialExecutor, available_cpus
-from nsys2prv._util.engines.pool import MOST_THREADS, Pool
+from nsys2prv._util.engines.pool import MOST_REPORTS_OF_THREADS, MOST_THREADS, Pool
 from nsys2prv._util.engines.processes import ProcessExecutor, Worker, WorkerLost
 from nsys2prv._util.engines.worker import receive, send
 from nsys2prv._util.errors import Nsys2prvError, UsageError
@@ -262,6 +262,8 @@ def test_few_workers_are_threads_and_many_are_processes() -> None:
     for jobs, kind in kinds.items():
         with engines.workers("local", jobs) as pool:
             assert isinstance(pool.executor, kind)
+    with engines.workers("local", 2, reports=MOST_REPORTS_OF_THREADS + 1) as pool:
+        assert isinstance(pool.executor, ProcessExecutor)
 
 
 @pytest.mark.slow

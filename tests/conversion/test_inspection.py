@@ -60,9 +60,7 @@ def test_nothing_is_made_of_further_reports_once_one_cannot_be_looked_at(tmp_pat
 
 def test_few_bytes_are_not_worth_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not should_parallelize(TRAINING, 2)
-    monkeypatch.setattr(
-        startup, "SMALL_JOB_BYTES", sum(path.stat().st_size for path in TRAINING) // 2
-    )
+    monkeypatch.setattr(startup, "SMALL_JOB_BYTES", startup.weigh_reports(TRAINING) // 2)
     assert should_parallelize(TRAINING, 2)
     assert not should_parallelize(TRAINING[:-1], 2)
     assert should_parallelize(TRAINING[:-1], 100)

@@ -17,10 +17,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nsys2prv._util.engines.pool import MOST_THREADS, Pool
+from nsys2prv._util.engines.pool import Pool, should_be_threads
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 
 R = TypeVar("R")
+#: Workers of this machine: this process if it is one, else threads of it or other processes.
 DEFAULT = "local"
 CGROUPS = Path("/sys/fs/cgroup")
 #: How long to wait for a Dask scheduler, in seconds.
@@ -31,8 +32,8 @@ def check_engine(engine: str, scheduler: str | None) -> None:
     """Check that there is such an engine and that it takes these options. Raises UsageError
     otherwise.
     """
-    if engine not in ENGINES:
-        known = ", ".join(ENGINES)
+    if engine not in (DEFAULT, *ENGINES):
+        known = ", ".join((DEFAULT, *ENGINES))
         raise UsageError(f"--engine {engine}: there is no such engine; give one of {known}")
     if scheduler and engine != "dask":
         raise UsageError(
@@ -40,9 +41,19 @@ def check_engine(engine: str, scheduler: str | None) -> None:
         )
 
 
-def workers(engine: str, jobs: int, scheduler: str | None = None) -> AbstractContextManager[Pool]:
-    """Return the workers of an engine. Raises UsageError where its packages are not installed."""
+def workers(
+    engine: str, jobs: int, scheduler: str | None = None, reports: int = 1
+) -> AbstractContextManager[Pool]:
+    """Return the workers of an engine. Raises UsageError where its packages are not installed.
+
+    jobs: how many, 0 for one per CPU. reports: how many there are to work on.
+    """
     check_engine(engine, scheduler)
+    jobs = jobs or available_cpus()
+    if engine == DEFAULT:
+        if jobs <= 1:
+            return nullcontext(alone())
+        engine = "threads" if should_be_threads(jobs, reports) else "processes"
     start, needed = ENGINES[engine]
     try:
         for module in needed:
@@ -51,7 +62,7 @@ def workers(engine: str, jobs: int, scheduler: str | None = None) -> AbstractCon
         raise UsageError(
             f"--engine {engine} needs the package {error.name}: pip install {needed[0]}"
         ) from None
-    return start(jobs or available_cpus(), scheduler)
+    return start(jobs, scheduler)
 
 
 def alone() -> Pool:
@@ -69,15 +80,6 @@ class SerialExecutor(Executor):
         except Exception as error:
             future.set_exception(error)
         return future
-
-
-def _local(jobs: int, scheduler: str | None) -> AbstractContextManager[Pool]:
-    """Start workers on this machine: this process for one, threads of it for a few, processes for
-    more.
-    """
-    if jobs <= 1:
-        return nullcontext(alone())
-    return (_threads if jobs <= MOST_THREADS else _processes)(jobs, scheduler)
 
 
 def _processes(jobs: int, scheduler: str | None) -> AbstractContextManager[Pool]:
@@ -176,9 +178,8 @@ def _mpi(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     raise SystemExit(0)
 
 
-#: Engine -> the function that starts its workers, and the modules of other packages that it needs.
+#: Engine but for DEFAULT -> the function that starts its workers, and the modules of other packages that it needs.
 ENGINES: dict[str, tuple[Callable[..., AbstractContextManager[Pool]], tuple[str, ...]]] = {
-    "local": (_local, ()),
     "processes": (_processes, ()),
     "threads": (_threads, ()),
     "dask": (_dask, ("distributed",)),

@@ -14,9 +14,15 @@ from nsys2prv._util.errors import Nsys2prvError
 T, R = TypeVar("T"), TypeVar("R")
 #: How often a task is tried alone after a worker was lost at it or beside it.
 ATTEMPTS = 2
-#: Up to so many workers of this machine are threads: they start at once and share what is imported,
-#: and most of the work releases Python's lock. More of them would wait for that lock.
-MOST_THREADS = 4
+#: Up to so many workers of this machine, for a job of up to so many reports, are threads: they start
+#: at once and share what is imported, and most of the work on a large report releases Python's lock.
+#: More of them would wait for that lock, and so would those that work on many small reports.
+MOST_THREADS, MOST_REPORTS_OF_THREADS = 4, 16
+
+
+def should_be_threads(jobs: int, reports: int) -> bool:
+    """True if workers of this machine finish sooner as threads than as processes."""
+    return jobs <= MOST_THREADS and reports <= MOST_REPORTS_OF_THREADS
 
 
 def worth_parallelizing(jobs: int, work: int, while_starting: int) -> bool:
