@@ -73,15 +73,6 @@ class FactBook(Struct, frozen=True):
         }
 
 
-def read_facts(
-    files: Mapping[str, Sequence[FactFile]], tasks: Mapping[tuple[int, int], int]
-) -> dict[str, pl.DataFrame]:
-    """Return the facts by name, as a relation sees them. tasks: (report, globalPid) -> 0-based task
-    of the trace.
-    """
-    return {name: read_fact(found, tasks) for name, found in files.items()}
-
-
 def batches(files: Sequence[FactFile]) -> list[tuple[FactFile, ...]]:
     """Return the files in batches for a step each, all of a report in one."""
     found: list[list[FactFile]] = []
