@@ -114,8 +114,11 @@ def _command(*words: str | Path, folder: Path) -> Taken:
     """Of a run of nsys2prv, from this folder's package."""
 
     def begun() -> bool:
-        # The trace grows in a folder of its own until it is complete.
-        return any(trace.stat().st_size for trace in folder.glob(".nsys2prv-*/out.prv*"))
+        # The trace grows in a folder of its own until it is complete; then that goes.
+        try:
+            return any(trace.stat().st_size for trace in folder.glob(".nsys2prv-*/out.prv*"))
+        except FileNotFoundError:
+            return False
 
     return take(
         [sys.executable, "-m", "nsys2prv", *words],
