@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -68,7 +68,6 @@ def _names(call: CallTable, extraction: Extraction, columns: Columns) -> np.ndar
 
 def kind_of(call: CallTable) -> EventKind:
     """Return the kind of event of a line."""
-    reader: Callable[[Extraction, Part], Iterator[Rows]] = partial(extract, call)
     row = "GPU, a row for each process" if call.queue else "host thread"
     return EventKind(
         call.name,
@@ -76,7 +75,7 @@ def kind_of(call: CallTable) -> EventKind:
         row,
         (call.table,),
         (call.name,),
-        reader,
+        partial(extract, call),
         groups=call.groups,
         rows=RowRules(
             has_duration=call.has_duration, overlap_group=call.name if call.queue else ""
@@ -92,43 +91,36 @@ def calls_of(event_class: int) -> str:
     return f"coalesce({{eventClass}}, {event_class}) = {event_class}"
 
 
-def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """Return the extraction of calls into a layout."""
+def extract_library_calls(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield the calls of a library whose table has a begin, an end, a thread and a name."""
+    columns = extraction.read(part, ("start", "end", "globalTid", "nameId"))
+    if not columns.rows:
+        return
+    ids, codes = factorize(columns["nameId"])
+    yield Rows(
+        layout,
+        columns["start"],
+        columns["end"],
+        extraction.threads(columns["globalTid"]),
+        {"call": extraction.name(layout, codes, text=extraction.strings(ids))},
+    )
 
-    def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        columns = extraction.read(part, ("start", "end", "globalTid", "nameId"))
-        if not columns.rows:
-            return
-        ids, codes = factorize(columns["nameId"])
-        yield Rows(
-            layout,
-            columns["start"],
-            columns["end"],
-            extraction.threads(columns["globalTid"]),
-            {"call": extraction.name(layout, codes, text=extraction.strings(ids))},
-        )
 
-    return extract
-
+#: Kind and layout, name of the library, class of its calls.
+LIBRARIES = (("cublas", "cuBLAS", 29), ("cudnn", "cuDNN", 28))
 
 KINDS = (
-    *tuple(kind_of(call) for call in catalogue().calls.values()),
-    EventKind(
-        "cublas",
-        "cuBLAS calls",
-        "host thread",
-        ("CUBLAS_EVENTS",),
-        ("cublas",),
-        reader("cublas"),
-        where=calls_of(29),
-    ),
-    EventKind(
-        "cudnn",
-        "cuDNN calls",
-        "host thread",
-        ("CUDNN_EVENTS",),
-        ("cudnn",),
-        reader("cudnn"),
-        where=calls_of(28),
+    *(kind_of(call) for call in catalogue().calls.values()),
+    *(
+        EventKind(
+            layout,
+            f"{library} calls",
+            "host thread",
+            (f"{layout.upper()}_EVENTS",),
+            (layout,),
+            partial(extract_library_calls, layout),
+            where=calls_of(event_class),
+        )
+        for layout, library, event_class in LIBRARIES
     ),
 )
