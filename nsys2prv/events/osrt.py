@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -31,34 +32,24 @@ def others_condition(info: ReportInfo) -> str:
     return f"{CALLS} AND NOT {OF_PTHREAD}" if "StringIds" in info.parts else CALLS
 
 
-def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """Return the extraction of calls into a layout."""
-
-    def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        columns = extraction.read(part, COLUMNS)
-        if not columns.rows:
-            return
-        begin, end, thread, name = (columns[column] for column in COLUMNS[:4])
-        if _any_together(begin):
-            # A call within a call may begin and end with it: what is stored later counts as the
-            # inner one.
-            order = np.argsort(columns["nestingLevel"], kind="stable")
-            begin, end, thread, name = begin[order], end[order], thread[order], name[order]
-        ids, codes = factorize(name)
-        yield Rows(
-            layout,
-            begin,
-            end,
-            extraction.threads(thread),
-            {"call": extraction.name(layout, codes, text=extraction.strings(ids))},
-        )
-
-    return extract
-
-
-def _any_together(begin: np.ndarray) -> bool:
-    """True if rows may begin at the same time."""
-    return not (np.diff(begin) > 0).all()
+def extract_calls(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
+    columns = extraction.read(part, COLUMNS)
+    if not columns.rows:
+        return
+    begin, end, thread, name = (columns[column] for column in COLUMNS[:4])
+    if (np.diff(begin) <= 0).any():
+        # A call within a call may begin and end with it: what is stored later counts as the inner
+        # one.
+        order = np.argsort(columns["nestingLevel"], kind="stable")
+        begin, end, thread, name = begin[order], end[order], thread[order], name[order]
+    ids, codes = factorize(name)
+    yield Rows(
+        layout,
+        begin,
+        end,
+        extraction.threads(thread),
+        {"call": extraction.name(layout, codes, text=extraction.strings(ids))},
+    )
 
 
 FILE_TABLE, FILES = "OSRT_FILE_ACCESS_EVENTS", "OSRT_FILE_ACCESS_DESCRIPTORS"
@@ -67,7 +58,7 @@ NO_FILE = "unknown file"
 _HOST_BITS = ~0xFFFF_FFFF_FFFF
 
 
-def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
+def extract_file_accesses(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
         part,
         (
@@ -136,27 +127,28 @@ def global_pids(report: ReportInfo) -> dict[int, int]:
 
 
 KINDS = (
-    EventKind(
-        "osrt",
-        "OS runtime calls",
-        "host thread",
-        (OSRT_TABLE,),
-        ("osrt",),
-        reader("osrt"),
-        where=others_condition,
-        reads=Reading(COLUMNS),
+    *(
+        EventKind(
+            layout,
+            label,
+            "host thread",
+            (OSRT_TABLE,),
+            (layout,),
+            partial(extract_calls, layout),
+            where=condition,
+            reads=Reading(COLUMNS),
+        )
+        for layout, label, condition in (
+            ("osrt", "OS runtime calls", others_condition),
+            ("pthread", "Pthread calls", pthread_condition),
+        )
     ),
     EventKind(
-        "pthread",
-        "Pthread calls",
+        "file_accesses",
+        "File accesses",
         "host thread",
-        (OSRT_TABLE,),
-        ("pthread",),
-        reader("pthread"),
-        where=pthread_condition,
-        reads=Reading(COLUMNS),
-    ),
-    EventKind(
-        "file_accesses", "File accesses", "host thread", (FILE_TABLE,), ("file_access",), extract
+        (FILE_TABLE,),
+        ("file_access",),
+        extract_file_accesses,
     ),
 )
