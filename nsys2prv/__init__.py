@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nsys2prv._util.errors import Nsys2prvError
-    from nsys2prv.analysis.findings.finding import Finding
     from nsys2prv.analysis.job import OpenJob, open_job
+    from nsys2prv.analysis.result import Finding
     from nsys2prv.conversion.options import Options
     from nsys2prv.conversion.summary import Summary
 
@@ -86,7 +86,7 @@ def __getattr__(name: str) -> object:
 
         return Nsys2prvError
     if name == "Finding":
-        from nsys2prv.analysis.findings.finding import Finding
+        from nsys2prv.analysis.result import Finding
 
         return Finding
     raise AttributeError(f"module 'nsys2prv' has no attribute {name!r}")

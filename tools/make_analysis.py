@@ -9,7 +9,7 @@ import io
 import os
 from pathlib import Path
 
-from nsys2prv.analysis.findings.finding import KINDS
+from nsys2prv.analysis.result import KINDS
 
 ROOT = Path(__file__).parent.parent
 

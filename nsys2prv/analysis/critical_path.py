@@ -13,8 +13,7 @@ from collections.abc import Mapping
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.findings.finding import Finding
-from nsys2prv.analysis.result import Analysis, Context, Result, Table
+from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Table
 from nsys2prv.analysis.unit import Unit, labels_of
 from nsys2prv.relations.critical_path import COMPUTATION, GRAPH, MEMORY, NCCL
 

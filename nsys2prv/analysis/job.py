@@ -32,10 +32,9 @@ from nsys2prv.analysis import (
 )
 from nsys2prv.analysis.book import UNKNOWN, EventReader, Samples, load
 from nsys2prv.analysis.findings import analysis as findings
-from nsys2prv.analysis.findings.finding import Finding
 from nsys2prv.analysis.head import clock_table, facts_of
 from nsys2prv.analysis.regions import folded, group_table, windows
-from nsys2prv.analysis.result import Analysis, Context, Result, Results
+from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
 from nsys2prv.analysis.steady import Steady, find_steady_state
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 from nsys2prv.conversion.archive import blame_stores

@@ -18,8 +18,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.analysis.findings.finding import TEXT_WIDTH, Finding, finding_lines
-from nsys2prv.analysis.result import Result, Table
+from nsys2prv.analysis.result import TEXT_WIDTH, Finding, Result, Table, finding_lines
 
 #: Rows of a table that are printed; JSON has all.
 MOST_ROWS = 20

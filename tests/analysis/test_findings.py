@@ -17,7 +17,6 @@ from tools.view_answers import SAMPLES
 import nsys2prv
 from nsys2prv.analysis.findings import analysis, device_time, rank_wise
 from nsys2prv.analysis.findings.causes import add_waits, groups_of_devices, slow_links
-from nsys2prv.analysis.findings.finding import KINDS, NOTHING, Finding, finding_lines
 from nsys2prv.analysis.findings.waiting import (
     LEAST_SEGMENTS,
     Segments,
@@ -29,6 +28,7 @@ from nsys2prv.analysis.intervals import union
 from nsys2prv.analysis.page.html import SECTION_OF
 from nsys2prv.analysis.page.sections import SECTIONS
 from nsys2prv.analysis.ranks import JobRanks
+from nsys2prv.analysis.result import KINDS, NOTHING, Finding, finding_lines
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 from nsys2prv.cli.main import main
 from nsys2prv.paraver import views

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from nsys2prv.analysis.findings import device_time
 from nsys2prv.analysis.findings.causes import IDLE, LEAST, LEAST_IDLE, add_waits, slow_links
-from nsys2prv.analysis.findings.finding import Finding
 from nsys2prv.analysis.findings.rank_wise import (
     culprit_finding,
     hiccup_finding,
@@ -20,7 +19,7 @@ from nsys2prv.analysis.findings.rank_wise import (
 )
 from nsys2prv.analysis.findings.waiting import find_culprits, segments_of
 from nsys2prv.analysis.ranks import JobRanks, number_list
-from nsys2prv.analysis.result import Analysis, Context, Result, Table
+from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Table
 from nsys2prv.analysis.steady import phases
 from nsys2prv.analysis.text import cell, duration
 from nsys2prv.analysis.unit import WORK, labels_of

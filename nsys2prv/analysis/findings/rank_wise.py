@@ -10,9 +10,9 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.findings.causes import Link
-from nsys2prv.analysis.findings.finding import Finding
 from nsys2prv.analysis.findings.waiting import Culprits, Event, Segments
 from nsys2prv.analysis.ranks import JobRanks
+from nsys2prv.analysis.result import Finding
 from nsys2prv.analysis.text import duration
 from nsys2prv.analysis.unit import STATES
 

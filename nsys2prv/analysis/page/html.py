@@ -16,12 +16,11 @@ from markupsafe import Markup
 from nsys2prv._util.data import data_text
 from nsys2prv._util.text import list_some
 from nsys2prv._util.version import __version__
-from nsys2prv.analysis.findings.finding import NOTHING
 from nsys2prv.analysis.head import machine_line
 from nsys2prv.analysis.page.drawing import draw_all
 from nsys2prv.analysis.page.parts import FAIR, FIGURES, GOOD, MOST_RANKS, Block, Material, Section
 from nsys2prv.analysis.page.sections import make_sections
-from nsys2prv.analysis.result import Result
+from nsys2prv.analysis.result import NOTHING, Result
 from nsys2prv.analysis.text import cell, duration, heading, is_share
 
 #: Kind of finding -> the section with its details; idle for those that are not here.

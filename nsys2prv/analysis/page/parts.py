@@ -11,8 +11,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv.analysis.findings.finding import Finding
-from nsys2prv.analysis.result import Result
+from nsys2prv.analysis.result import Finding, Result
 
 #: Rows of a table on a page, and of one with a row for each rank or device; JSON has all.
 MOST_ROWS, MOST_RANKS = 300, 1024
