@@ -23,6 +23,7 @@ from nsys2prv.analysis import (
     collectives,
     critical_path,
     efficiencies,
+    findings,
     idle,
     iterations,
     kernels,
@@ -31,7 +32,6 @@ from nsys2prv.analysis import (
     overlap,
 )
 from nsys2prv.analysis.book import UNKNOWN, EventReader, Samples, load
-from nsys2prv.analysis.findings import analysis as findings
 from nsys2prv.analysis.head import clock_table, facts_of
 from nsys2prv.analysis.regions import folded, group_table, windows
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results

@@ -15,21 +15,21 @@ from msgspec.structs import replace
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis.findings import analysis, device_time, rank_wise
-from nsys2prv.analysis.findings.causes import add_waits, groups_of_devices, slow_links
-from nsys2prv.analysis.findings.waiting import (
-    LEAST_SEGMENTS,
-    Segments,
-    binomial_tail,
-    chance_of_mean,
-    find_culprits,
-)
+from nsys2prv.analysis import device_time, findings, rank_findings
+from nsys2prv.analysis.causes import add_waits, groups_of_devices, slow_links
 from nsys2prv.analysis.intervals import union
 from nsys2prv.analysis.page.html import SECTION_OF
 from nsys2prv.analysis.page.sections import SECTIONS
 from nsys2prv.analysis.ranks import JobRanks
 from nsys2prv.analysis.result import KINDS, NOTHING, Finding, finding_lines
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
+from nsys2prv.analysis.waiting import (
+    LEAST_SEGMENTS,
+    Segments,
+    binomial_tail,
+    chance_of_mean,
+    find_culprits,
+)
 from nsys2prv.cli.main import main
 from nsys2prv.paraver import views
 
@@ -70,14 +70,14 @@ def test_a_rank_that_is_often_the_last_is_named() -> None:
     least = np.array([1, 1, 1, 1, 0, 0, 0, 2, 2])
     waits = np.full((9, 3), 90.0)
     waits[np.arange(9), least] = 0
-    (found,) = rank_wise.imbalance_findings(job, segments(waits), 0)
+    (found,) = rank_findings.imbalance_findings(job, segments(waits), 0)
     assert found.evidence[0].endswith(
         "; the others wait most often for rank 1 (a GPU1): in 4 of 9 intervals between collectives"
     )
     waits = np.full((9, 3), 90.0)
     waits[:2, 1] = 0
     waits[2:, 0] = np.where(np.arange(7) < 2, 0, 90)
-    (found,) = rank_wise.imbalance_findings(job, segments(waits[:4]), 0)
+    (found,) = rank_findings.imbalance_findings(job, segments(waits[:4]), 0)
     assert "most often" not in found.evidence[0]
 
 
@@ -334,7 +334,7 @@ def test_views_of_findings_are_there() -> None:
     known = {Path(str(name)).stem for name in views.views()}
     named = {
         view
-        for module in (analysis, rank_wise)
+        for module in (findings, rank_findings)
         for view in _views(Path(module.__file__).read_text())
     }
     assert len(named) >= 5

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.findings.causes import Link
-from nsys2prv.analysis.findings.waiting import Culprits, Event, Segments
+from nsys2prv.analysis.causes import Link
 from nsys2prv.analysis.ranks import JobRanks
 from nsys2prv.analysis.result import Finding
 from nsys2prv.analysis.text import duration
 from nsys2prv.analysis.unit import STATES
+from nsys2prv.analysis.waiting import Culprits, Event, Segments
 
 #: Waits that are nobody's fault cost this share of the time at least.
 LEAST_IMBALANCE = 0.03

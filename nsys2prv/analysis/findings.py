@@ -1,5 +1,10 @@
-"""The findings of a job, put together: each cause once, the most costly first, and those of the job
-as a whole: exposed communication and copies, idle devices, matrix products.
+"""What holds a job back: one cause each, with who, what it costs, the evidence, and what to do.
+
+:mod:`device_time` divides the time of each device, :mod:`waiting` tells for whom ranks wait,
+:mod:`causes` what else costs time, :mod:`rank_findings` names who is at fault. Here are the
+findings of the job as a whole (exposed communication and copies, idle devices, matrix products);
+all are put together, the most costly first. Findings share out the time of the devices, so that
+no time is told twice: what is a straggler's is no longer an imbalance, and so on.
 """
 
 from __future__ import annotations
@@ -9,20 +14,20 @@ from collections.abc import Iterator, Mapping
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv.analysis.findings import device_time
-from nsys2prv.analysis.findings.causes import IDLE, LEAST, LEAST_IDLE, add_waits, slow_links
-from nsys2prv.analysis.findings.rank_wise import (
+from nsys2prv.analysis import device_time
+from nsys2prv.analysis.causes import IDLE, LEAST, LEAST_IDLE, add_waits, slow_links
+from nsys2prv.analysis.rank_findings import (
     culprit_finding,
     hiccup_finding,
     imbalance_findings,
     link_finding,
 )
-from nsys2prv.analysis.findings.waiting import find_culprits, segments_of
 from nsys2prv.analysis.ranks import JobRanks, number_list
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Table
 from nsys2prv.analysis.steady import phases
 from nsys2prv.analysis.text import cell, duration
 from nsys2prv.analysis.unit import WORK, labels_of
+from nsys2prv.analysis.waiting import find_culprits, segments_of
 from nsys2prv.events.names.calls import COPYING
 
 #: More are not told.
