@@ -19,10 +19,10 @@ from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, temporary_folder
 from nsys2prv._util.text import plural
 from nsys2prv.analysis import (
-    clocks,
     collectives,
     critical_path,
     efficiencies,
+    facts,
     findings,
     idle,
     iterations,
@@ -32,7 +32,7 @@ from nsys2prv.analysis import (
     overlap,
 )
 from nsys2prv.analysis.book import UNKNOWN, EventReader, Samples, load
-from nsys2prv.analysis.head import clock_table, facts_of
+from nsys2prv.analysis.facts import clock_table, facts_of
 from nsys2prv.analysis.regions import folded, group_table, windows
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
 from nsys2prv.analysis.steady import Steady, find_steady_state
@@ -60,7 +60,7 @@ ANALYSES = tuple(
         operations,
         idle,
         metrics,
-        clocks,
+        facts,
         critical_path,
     )
 )
@@ -148,7 +148,7 @@ class OpenJob:
     @property
     def facts(self) -> dict[str, object]:
         """When it ran, on which GPUs, recorded by which versions (see
-        :mod:`nsys2prv.analysis.head`).
+        :mod:`nsys2prv.analysis.facts`).
         """
         return facts_of(self._job)
 

@@ -180,8 +180,8 @@ class Results(dict[str, Result]):
 
 class Context(Struct, frozen=True):
     """Context that analyses conclude with. labels: name set -> frame of value and label. folded:
-    NVTX names as groups (folding.py). absent: layouts -> why there are none of them. clocks: as
-    head.clock_table has them.
+    NVTX names as groups (regions.py). absent: layouts -> why there are none of them. clocks: as
+    facts.clock_table has them.
     """
 
     book: EventReader

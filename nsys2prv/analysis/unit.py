@@ -40,7 +40,7 @@ class AnalysisOptions(Struct, frozen=True):
     `all-kernels` (as TALP). windows: frame of regions and iterations with `region`, `iteration`,
     `begin`, `end`; the whole job is the first. bins: of maps over time. synchronising: values of
     CUDA API calls that wait for the device. io: values of OS runtime calls that wait for files or
-    the network. groups: file of the groups of NVTX names by value (folding.py). steady: the job's
+    the network. groups: file of the groups of NVTX names by value (regions.py). steady: the job's
     steady state (steady.py), None where it has none.
     """
 
