@@ -31,7 +31,7 @@ from nsys2prv.analysis.unit import (
     STATES,
     Unit,
     host_states,
-    labels_of,
+    label_values,
 )
 
 DOING = {"computing": (COMPUTE, GRAPH), "other_nccl": (NCCL,), "memory": (MEMORY,)}
@@ -216,14 +216,6 @@ def _communicators(rows: pl.DataFrame, context: Context, name_set: str) -> pl.Da
     return joined.with_columns(communicator=pl.coalesce("label", pl.lit("unknown"))).drop("label")
 
 
-def _operations() -> pl.Expr:
-    return (
-        pl.col("operation")
-        .replace_strict(labels_of("nccl_operation"), default="unknown", return_dtype=pl.String)
-        .alias("operation")
-    )
-
-
 def _by_members(rows: pl.DataFrame, kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
     """NCCL communicators by their members, and last (`communicator_hash`) as NCCL numbers them.
     kernels: communicator and task.
@@ -251,7 +243,9 @@ def _by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
     rows = rows.with_columns(mean_ns=pl.col("time_ns") / pl.col("kernels")).sort(
         "time_ns", descending=True, maintain_order=True
     )
-    return _by_members(rows.with_columns(_operations()), kernels, context)
+    return _by_members(
+        rows.with_columns(label_values("operation", "nccl_operation", "unknown")), kernels, context
+    )
 
 
 def _across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
@@ -278,7 +272,9 @@ def _across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
     rows = rows.with_columns(beyond_clocks("communicator", "mean_wait_ns", matched, context)).sort(
         "wait_ns", descending=True, maintain_order=True
     )
-    return _by_members(rows.with_columns(_operations()), matched, context)
+    return _by_members(
+        rows.with_columns(label_values("operation", "nccl_operation", "unknown")), matched, context
+    )
 
 
 def _stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table]:

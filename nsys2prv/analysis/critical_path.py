@@ -14,7 +14,7 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Table
-from nsys2prv.analysis.unit import Unit, labels_of
+from nsys2prv.analysis.unit import Unit, label_values
 from nsys2prv.relations.critical_path import COMPUTATION, GRAPH, MEMORY, NCCL
 
 LAYOUT = "critical_path"
@@ -116,8 +116,7 @@ def _labelled(
     pieces: pl.DataFrame, whole: Mapping[str, int], key: str, values: str
 ) -> pl.DataFrame:
     """The same, with labels in the place of the values of a closed set."""
-    text = pl.col(key).replace_strict(labels_of(values), default="unknown", return_dtype=pl.String)
-    return _shares(pieces, whole, key).with_columns(text)
+    return _shares(pieces, whole, key).with_columns(label_values(key, values, "unknown"))
 
 
 def _finding(

@@ -25,7 +25,7 @@ from nsys2prv.analysis.unit import (
     columns_of,
     driving_threads,
     host_states,
-    labels_of,
+    label_values,
     located,
 )
 from nsys2prv.events.names.calls import ASYNCHRONOUS, COPYING, SETTING
@@ -37,7 +37,8 @@ BOUNDS = 10 ** np.arange(3, 9)
 LONG_NS, MOST_LONG = 1_000_000, 5
 #: Chunks of the job in which a device is busy for less than this share are low in use.
 CHUNKS, LOW = 30, 0.5
-PAGEABLE = 1
+#: Whether a memory operation reads or writes pageable memory.
+PAGEABLE = (pl.col("source") == 1) | (pl.col("destination") == 1)
 #: Memory operations within a GPU, which no pageable memory slows.
 DEVICE_TO_DEVICE = 3
 MOVES = ["name", "source", "destination", "call"]
@@ -251,24 +252,18 @@ def _gap_tables(found: Mapping[str, pl.DataFrame], context: Context) -> dict[str
 
 
 def _moves(memory: pl.DataFrame) -> pl.DataFrame:
-    kinds = labels_of("memory_kind")
     rows = memory.group_by("name", "source", "destination", maintain_order=True).agg(
         pl.col("count", "bytes", "time_ns").sum()
     )
-    pageable = (pl.col("source") == PAGEABLE) | (pl.col("destination") == PAGEABLE)
     return rows.sort("time_ns", descending=True, maintain_order=True).select(
-        pl.col("name")
-        .replace_strict(labels_of("memory_operation"), default="other", return_dtype=pl.String)
-        .alias("operation"),
-        *(
-            pl.col(name).replace_strict(kinds, default=None, return_dtype=pl.String)
-            for name in ("source", "destination")
-        ),
+        label_values("name", "memory_operation", "other").alias("operation"),
+        label_values("source", "memory_kind", None),
+        label_values("destination", "memory_kind", None),
         "count",
         "bytes",
         "time_ns",
         ratio(pl.col("bytes").cast(pl.Float64), pl.col("time_ns")).alias("bandwidth_gb_s"),
-        pageable.alias("pageable"),
+        PAGEABLE.alias("pageable"),
     )
 
 
@@ -287,14 +282,13 @@ def _rules(
         moves = memory.join(labels, on="call", how="left").with_columns(
             pl.col("label").fill_null("")
         )
-        pageable = (pl.col("source") == PAGEABLE) | (pl.col("destination") == PAGEABLE)
         asynchronous = pl.col("label").str.contains(ASYNCHRONOUS)
         copies = pl.col("label").str.contains(COPYING)
         across = pl.col("name") != DEVICE_TO_DEVICE
         for rule, condition, advice in (
             (
                 "asynchronous copies of pageable memory",
-                copies & asynchronous & pageable,
+                copies & asynchronous & PAGEABLE,
                 "they block the host: use pinned memory",
             ),
             (

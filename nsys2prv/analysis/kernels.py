@@ -27,10 +27,13 @@ from nsys2prv.analysis.unit import (
     TENSOR_YES,
     Unit,
     columns_of,
-    labels_of,
+    label_values,
 )
 
 BY = ["what", "name", "class", "tensor"]
+#: The class of a kernel, 0 for graphs.
+CLASS = pl.when(pl.col("what") == GRAPH).then(pl.lit(0, pl.Int8)).otherwise("class").alias("class")
+IS_GEMM = (pl.col("class") == GEMM) & (pl.col("what") != GRAPH)
 #: Of so many kernels of greatest time the distribution of durations is given, in so many bins.
 MOST_DISTRIBUTIONS, BINS = 20, 40
 #: Column -> label of the GPU metric (percent) that is brought together with kernels.
@@ -63,9 +66,6 @@ def _by_iteration(windows: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """The time of each class in each iteration: `region`, `iteration`, `class` (0: graphs),
     `time_ns`.
     """
-    classes = (
-        pl.when(pl.col("what") == GRAPH).then(pl.lit(0, pl.Int8)).otherwise("class").alias("class")
-    )
     frames = (
         [
             windows.select("region", "iteration").with_columns(
@@ -77,9 +77,7 @@ def _by_iteration(windows: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
                     dtype=pl.Int64,
                 ),
             )
-            for key, mine in kernels.with_columns(classes)
-            .partition_by("class", as_dict=True)
-            .items()
+            for key, mine in kernels.with_columns(CLASS).partition_by("class", as_dict=True).items()
         ]
         if windows.height
         else []
@@ -112,9 +110,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     rows = statistics(groups, BY, modes=True).join(
         _imbalance(groups, BY, tasks), on=BY, how="left", maintain_order="left"
     )
-    classes = groups.with_columns(
-        pl.when(pl.col("what") == GRAPH).then(pl.lit(0, pl.Int8)).otherwise("class").alias("class")
-    )
+    classes = groups.with_columns(CLASS)
     by_class = statistics(classes, ["class"]).join(
         _imbalance(classes, ["class"], tasks), on="class", how="left", maintain_order="left"
     )
@@ -238,45 +234,29 @@ def _means(measured: pl.DataFrame, by: list[str]) -> pl.DataFrame:
 
 def _labelled(rows: pl.DataFrame) -> pl.DataFrame:
     """Classes and tensor cores as texts."""
-    classes, tensor = labels_of("kernel_class"), labels_of("tensor_cores")
     graph = pl.col("what") == GRAPH
     columns = [
         pl.when(graph | (pl.col("class") == 0))
         .then(pl.lit("CUDA graph"))
-        .otherwise(
-            pl.col("class")
-            .cast(pl.Int64)
-            .replace_strict(classes, default="Other", return_dtype=pl.String)
-        )
+        .otherwise(label_values("class", "kernel_class", "Other"))
         .alias("class")
     ]
     if "tensor" in rows.columns:
         columns.append(
-            pl.when(~graph)
-            .then(
-                pl.col("tensor")
-                .cast(pl.Int64)
-                .replace_strict(tensor, default="Unknown", return_dtype=pl.String)
-            )
-            .alias("tensor")
+            pl.when(~graph).then(label_values("tensor", "tensor_cores", "Unknown")).alias("tensor")
         )
     return rows.with_columns(columns)
 
 
 def _tensor_cores(groups: pl.DataFrame) -> pl.DataFrame:
-    gemm = groups.filter((pl.col("class") == GEMM) & (pl.col("what") != GRAPH))
     rows = (
-        gemm.group_by("tensor", maintain_order=True)
+        groups.filter(IS_GEMM)
+        .group_by("tensor", maintain_order=True)
         .agg(pl.col("count").sum(), pl.col("time_ns").sum())
         .sort("tensor")
     )
-    names = (
-        pl.col("tensor")
-        .cast(pl.Int64)
-        .replace_strict(labels_of("tensor_cores"), default="Unknown", return_dtype=pl.String)
-    )
     return rows.select(
-        names.alias("tensor_cores"),
+        label_values("tensor", "tensor_cores", "Unknown").alias("tensor_cores"),
         "count",
         "time_ns",
         (pl.col("time_ns") / pl.col("time_ns").sum()).alias("time_share"),
@@ -284,9 +264,9 @@ def _tensor_cores(groups: pl.DataFrame) -> pl.DataFrame:
 
 
 def _tensor_by_task(groups: pl.DataFrame) -> pl.DataFrame:
-    gemm = groups.filter((pl.col("class") == GEMM) & (pl.col("what") != GRAPH))
     return (
-        gemm.group_by("task", maintain_order=True)
+        groups.filter(IS_GEMM)
+        .group_by("task", maintain_order=True)
         .agg(
             gemm_ns=pl.col("time_ns").sum(),
             tensor_core_share=pl.col("time_ns").filter(pl.col("tensor") == TENSOR_YES).sum()

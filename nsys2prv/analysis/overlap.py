@@ -14,7 +14,7 @@ import polars as pl
 
 from nsys2prv.analysis.intervals import concurrency, intersection, time_by_count
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
-from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit, labels_of
+from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit, label_values
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
@@ -177,17 +177,8 @@ def _by_operation(kernels: pl.DataFrame) -> dict[str, Table]:
     communication = kernels.filter(pl.col("what").is_in([NCCL, MEMORY]))
     if not communication.height:
         return {}
-    nccl, memory = labels_of("nccl_operation"), labels_of("memory_operation")
-    of_nccl = (
-        pl.col("operation")
-        .cast(pl.Int64)
-        .replace_strict(nccl, default="operation unknown", return_dtype=pl.String)
-    )
-    of_memory = (
-        pl.col("name")
-        .cast(pl.Int64)
-        .replace_strict(memory, default="memory operation", return_dtype=pl.String)
-    )
+    of_nccl = label_values("operation", "nccl_operation", "operation unknown")
+    of_memory = label_values("name", "memory_operation", "memory operation")
     names = pl.when(pl.col("what") == NCCL).then(pl.format("NCCL {}", of_nccl)).otherwise(of_memory)
     rows = (
         communication.with_columns(operation=names)
@@ -220,11 +211,7 @@ def _by_class(kernels: pl.DataFrame) -> dict[str, Table]:
     label = (
         pl.when(pl.col("what") == GRAPH)
         .then(pl.lit("CUDA graph"))
-        .otherwise(
-            pl.col("class")
-            .cast(pl.Int64)
-            .replace_strict(labels_of("kernel_class"), default="Other", return_dtype=pl.String)
-        )
+        .otherwise(label_values("class", "kernel_class", "Other"))
     )
     rows = (
         compute.with_columns(label.alias("class"))

@@ -115,18 +115,7 @@ def finding_lines(
 
 def _wrapped(text: str, width: int, indent: int) -> list[str]:
     """Lines of a text that begins with spaces of its own."""
-    return (
-        textwrap.wrap(
-            text,
-            width,
-            subsequent_indent=" " * indent,
-            drop_whitespace=True,
-            break_on_hyphens=False,
-            replace_whitespace=True,
-        )
-        if len(text) > width
-        else [text.rstrip()]
-    )
+    return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 class Table(Struct, frozen=True):

@@ -265,6 +265,15 @@ def labels_of(value_set: str) -> dict[int, str]:
     return dict(catalogue().value_sets[value_set].labels)
 
 
+def label_values(column: str, value_set: str, default: str | None) -> pl.Expr:
+    """The values of a closed set in a column as their labels. default: for values without one."""
+    return (
+        pl.col(column)
+        .cast(pl.Int64)
+        .replace_strict(labels_of(value_set), default=default, return_dtype=pl.String)
+    )
+
+
 #: In MPI, in NCCL (calls on the host), in file or network I/O, waiting for the device, in another
 #: call of the CUDA API.
 STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
