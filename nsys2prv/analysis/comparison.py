@@ -57,14 +57,12 @@ def elapsed(run: Run) -> tuple[float, str]:
     """The time (ns) by which two runs are compared, and of what: a mean iteration of the steady
     state, else the job.
     """
-    table = table_of(run, "findings", "phases")
-    steady = (
-        None
-        if table is None
-        else table.frame.filter((pl.col("phase") == "steady state") & (pl.col("iterations") > 0))
-    )
-    if steady is not None and steady.height:
-        return steady["time_ns"][0] / steady["iterations"][0], "an iteration"
+    if table := table_of(run, "findings", "phases"):
+        steady = table.frame.filter(
+            (pl.col("phase") == "steady state") & (pl.col("iterations") > 0)
+        )
+        if steady.height:
+            return steady["time_ns"][0] / steady["iterations"][0], "an iteration"
     return float(str(run.job["duration_ns"])), "the job"
 
 
@@ -103,7 +101,7 @@ def _changes_of_iterations(first: Run, second: Run) -> list[tuple[str, float]]:
     """Return how the mean iteration changed: parts of the time of a GPU (ns), empty where the jobs
     have none.
     """
-    pair = [table_of(run, "iterations", "each") for run in (first, second)]
+    pair = tables_of((first, second), "iterations", "each")
     if None in pair:
         return []
     return [
@@ -117,7 +115,7 @@ def _changes(first: Run, second: Run) -> list[tuple[str, float]]:
     kernels.
     """
     found = []
-    exposed = [table_of(run, "overlap", "operations") for run in (first, second)]
+    exposed = tables_of((first, second), "overlap", "operations")
     if None not in exposed:
         found.append(
             (
@@ -125,7 +123,7 @@ def _changes(first: Run, second: Run) -> list[tuple[str, float]]:
                 float(exposed[1].frame["exposed_ns"].sum() - exposed[0].frame["exposed_ns"].sum()),
             )
         )
-    classes = [table_of(run, "kernels", "classes") for run in (first, second)]
+    classes = tables_of((first, second), "kernels", "classes")
     if None not in classes:
         joined = _joined(classes[0].frame, classes[1].frame, ("class",), "count", "time_ns")
         rows = joined.filter(pl.col("class") != "Communication").select("class", "change_ns").rows()
@@ -144,7 +142,7 @@ def difference(first: Run, second: Run) -> list[Result]:
     steps = _iterations(first), _iterations(second)
     tables |= _by_iteration(first, second)
     for analysis, table, keys, count, value in COMPARED:
-        pair = [table_of(run, analysis, table) for run in (first, second)]
+        pair = tables_of((first, second), analysis, table)
         if None in pair:
             missing = [name for name, found in zip("AB", pair, strict=True) if found is None]
             if len(missing) == 1:
@@ -176,7 +174,7 @@ def difference(first: Run, second: Run) -> list[Result]:
     for analysis, table, title, joined in differing:
         tables[f"{analysis}_{table}"] = Table(title, joined)
     for analysis, table, key, values, title in PLACES:
-        pair = [table_of(run, analysis, table) for run in (first, second)]
+        pair = tables_of((first, second), analysis, table)
         if None in pair:
             continue
         frames = [found.frame for found in pair]
@@ -199,7 +197,7 @@ def _by_iteration(first: Run, second: Run) -> dict[str, Table]:
     """Return the median iteration of both jobs, part by part, and their iterations one by one, in
     their order from the first: as many as both have.
     """
-    pair = [table_of(run, "iterations", "each") for run in (first, second)]
+    pair = tables_of((first, second), "iterations", "each")
     if None in pair:
         return {}
     columns = {"time_ns": "whole iteration", **PARTS}
@@ -244,6 +242,11 @@ def table_of(run: Run, analysis: str, table: str) -> Table | None:
     return run.results[analysis].tables.get(table) if analysis in run.results else None
 
 
+def tables_of(runs: Sequence[Run], analysis: str, table: str) -> list[Table | None]:
+    """Return a table of several runs, as :func:`table_of` does."""
+    return [table_of(run, analysis, table) for run in runs]
+
+
 def _jobs(first: Run, second: Run) -> pl.DataFrame:
     elapsed = [float(str(run.job["duration_ns"])) / 1e9 for run in (first, second)]
     rows: list[tuple[str, float | None, float | None]] = [("elapsed (s)", *elapsed)]
@@ -252,7 +255,7 @@ def _jobs(first: Run, second: Run) -> pl.DataFrame:
         for name in ("ranks", "devices")
     ]
     for table in ("device", "host"):
-        pair = [table_of(run, "efficiencies", table) for run in (first, second)]
+        pair = tables_of((first, second), "efficiencies", table)
         if None not in pair:
             figures = [found.frame.row(0, named=True) for found in pair]
             rows += [
@@ -347,7 +350,7 @@ def scaling(runs: Sequence[Run], strong: bool) -> Result:
     """Return how efficiencies change over runs, relative to the first. Global efficiency = parallel
     efficiency x computation scalability.
     """
-    tables = [table_of(run, "efficiencies", "device") for run in runs]
+    tables = tables_of(runs, "efficiencies", "device")
     rows = [table and table.frame.row(0, named=True) for table in tables]
     if None in rows:
         lacking = ", ".join(

@@ -386,9 +386,7 @@ class OpenJob:
                 bar.update(1)
             for analysis in able:
                 whole = {key: _whole(frames) for key, frames in found[analysis.name].items()}
-                results[analysis.name] = replace(
-                    analysis.conclude(whole, context), name=analysis.name, title=analysis.title
-                )
+                results[analysis.name] = analysis.conclude(whole, context)
                 bar.update(1)
         for analysis in wanted:
             if analysis not in able:

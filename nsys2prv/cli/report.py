@@ -364,10 +364,7 @@ def load_run(given: str, options: argparse.Namespace) -> Run:
     if not reports:
         raise Nsys2prvError(f"{given}: no reports in this folder")
     with _opened(reports, options) as job:
-        return Run(
-            describe(job, reports, given),
-            job.analyse(useful=options.useful, region=options.iterations, bins=options.bins),
-        )
+        return Run(describe(job, reports, given), _analysed(job, (), options))
 
 
 def describe(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dict[str, object]:
