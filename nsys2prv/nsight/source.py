@@ -387,11 +387,8 @@ class Source(ABC):
 
 def spread_rows(extent: Extent) -> list[int]:
     """Return the numbers of a few rows all over a table, its first and its last among them."""
-    return (
-        np.unique(np.linspace(extent.first, extent.last, SPREAD).astype(np.int64))
-        .clip(extent.first, extent.last)
-        .tolist()
-    )
+    steps, length = SPREAD - 1, extent.last - extent.first
+    return sorted({extent.first + length * step // steps for step in range(SPREAD)})
 
 
 class Named(dict):

@@ -22,8 +22,7 @@ _CONTROL = re.compile(CONTROL)
 LONGEST = 1000
 NO_NAME = "(no name)"
 _IN_BRACKETS = re.compile(r"\[[^\[\]]*\]")
-#: What is written as an escape, and the escapes (regexes that Python and Rust both read).
-NOT_ASCII = r"[^\x00-\x7f]|\\u[0-9a-f]{4}|\\U[0-9a-f]{8}"
+#: What is written as an escape, and the escapes.
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]|\\(?=u[0-9a-f]{4}|U[0-9a-f]{8})")
 _ESCAPE = re.compile(r"\\(?:u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
@@ -47,7 +46,7 @@ def to_ascii(text: str) -> str:
     :func:`from_ascii` gives the text back: a backslash that would read as such an escape is written
     as one.
     """
-    return _NOT_ASCII.sub(_escape, text)
+    return text if text.isascii() and "\\" not in text else _NOT_ASCII.sub(_escape, text)
 
 
 def _escape(found: re.Match[str]) -> str:
@@ -130,19 +129,13 @@ def write_pcf(
             continue
         heads = "".join(f"0 {event_type.code} {_line(event_type.label)}\n" for event_type in group)
         file.write(f"\nEVENT_TYPE\n{heads}VALUES\n0 {END}\n".encode())
-        for piece in group[0].labels.iter_slices(PIECE_ROWS):
-            _in_ascii(piece).select(pl.format("{} {}", "value", "label")).write_csv(
-                file, include_header=False, quote_style="never"
-            )
+        for piece in group[0].labels.select("value", "label").iter_slices(PIECE_ROWS):
+            lines = "".join(f"{value} {label}\n" for value, label in piece.rows())
+            file.write(to_ascii(lines).encode())
 
 
 def _line(label: str) -> str:
     return to_ascii(clean_label(label))
-
-
-def _in_ascii(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return the labels as they stand in the file."""
-    return _mapped(labels, labels["label"].str.contains(NOT_ASCII), to_ascii)
 
 
 def _mapped(labels: pl.DataFrame, rows: pl.Series, change: Callable[[str], str]) -> pl.DataFrame:
@@ -209,11 +202,7 @@ def safe_labels(labels: pl.DataFrame) -> pl.DataFrame:
     but once.
     """
     text = labels["label"]
-    odd = (
-        text.str.contains(CONTROL)
-        | (text.str.len_bytes() > LONGEST)
-        | text.str.contains(r"^\s|\s$|^\[|^\(\)$|^$")
-    )
+    odd = text.str.contains(rf"{CONTROL}|^\s|\s$|^\[|^\(\)$|^$") | (text.str.len_bytes() > LONGEST)
     return _unique(without_brackets(_mapped(labels, odd, clean_label)).sort("value"))
 
 

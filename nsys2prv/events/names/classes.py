@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -41,6 +41,15 @@ _RETURN_TYPE = re.compile(r"(?:void\s+|(?:typename\s+)?std::enable_if<.{0,500}?>
 #: A capital letter of a pattern, or what its capitals must be left in: escapes, names of groups,
 #: flags.
 _CAPITAL = re.compile(r"\\.|\(\?P<\w+>|\(\?P=\w+\)|\(\?[aiLmsux-]+[:)]|[A-Z]", re.DOTALL)
+#: Parts of patterns: flags, what matches a single character, a group (without content if it only
+#: looks around), what may match nothing, and words.
+_FLAGS = re.compile(r"\(\?[aiLmsux-]")
+_ONE_CHARACTER = re.compile(r"\\.|\[\^?\]?[^\]]*\]", re.DOTALL)
+_INNERMOST_GROUP = re.compile(r"\((?:\?(?!:|P<)[^()]*|(?:\?:|\?P<\w+>)?(?P<content>[^()]*))\)")
+_OPTIONAL = re.compile(r".(?:[*?]|\{[^}]*\})", re.DOTALL)
+_WORD = re.compile(r"[a-z0-9_:]+")
+#: What stands for characters that are no word, and for groups.
+_GAP, _FIRST_GROUP = "\0", 0xE000
 
 
 class Rule(Struct, frozen=True):
@@ -93,11 +102,11 @@ class Classifier:
     def _classify(self, name: str) -> KernelClass:
         full, own = normalize_name(name)
         for rule in self._rules:
-            if (not rule.name or _search(rule.name)(own)) and (
-                not rule.full or _search(rule.full)(full)
+            if (not rule.name or _search(rule.name, own)) and (
+                not rule.full or _search(rule.full, full)
             ):
                 shaped = rule.shape and rule.kind == self._gemm
-                found = _search(rule.shape)(full) if shaped else None
+                found = _search(rule.shape, full) if shaped else None
                 return KernelClass(
                     rule.kind, rule.tensor_cores, "" if found is None else _shape(found.groupdict())
                 )
@@ -115,12 +124,48 @@ def normalize_name(name: str) -> tuple[str, str]:
     return full, full[: min([*ends, LONGEST_OWN_NAME])]
 
 
+def _search(pattern: str, name: str) -> re.Match[str] | None:
+    """Search a pattern in a lower-case name, which takes half the time of ignoring case."""
+    words = _required_words(pattern)
+    if words and not any(word in name for word in words):
+        return None  # most patterns are never compiled, which takes longer than all else here
+    return _compiled(pattern).search(name)
+
+
 @cache
-def _search(pattern: str) -> Callable[[str], re.Match[str] | None]:
-    """Return the search of a pattern in lower-case names: half the time of one that ignores case.
-    Compiled when a name first gets so far: most names are done after a few rules.
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(_lower(pattern))
+
+
+@cache
+def _required_words(pattern: str) -> tuple[str, ...]:
+    """Return words of which each text that a pattern matches has at least one; none where they are
+    not easily told.
     """
-    return re.compile(_lower(pattern)).search
+    if _FLAGS.search(pattern):
+        return ()
+    groups: dict[str, tuple[str, ...]] = {_GAP: ()}
+
+    def stand_for(group: re.Match[str]) -> str:
+        sign = chr(_FIRST_GROUP + len(groups))
+        groups[sign] = () if group["content"] is None else words_of(group["content"])
+        return sign
+
+    def words_of(part: str) -> tuple[str, ...]:
+        chosen: tuple[str, ...] = ()
+        for alternative in part.split("|"):
+            needed = _OPTIONAL.sub(_GAP, alternative)
+            options = [(word,) for word in _WORD.findall(needed)]
+            options += [words for sign, words in groups.items() if words and sign in needed]
+            if not options:
+                return ()
+            chosen += max(options, key=lambda words: min(map(len, words)))
+        return chosen
+
+    bare = _ONE_CHARACTER.sub(_GAP, _lower(pattern))
+    while bare != (bare := _INNERMOST_GROUP.sub(stand_for, bare)):
+        pass
+    return words_of(bare)
 
 
 def _lower(pattern: str) -> str:

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 from msgspec import Struct
-from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.data import (
@@ -327,8 +326,15 @@ def load_rules(source: str | Path | None = None) -> tuple[Rule, ...]:
 
 @cache
 def _shipped() -> tuple[Rule, ...]:
-    rules = _rules(load_shipped(data_text(__package__, SHIPPED))["rules"], SHIPPED)
-    return tuple(replace(rule, any_digits=True) for rule in rules)
+    """Return the shipped rules, not checked, which takes as long as to apply them; a test does
+    that.
+    """
+    return tuple(
+        Rule(
+            spec["match"], spec["replace"], keeps=f"(?<{NUMBER}>" in spec["match"], any_digits=True
+        )
+        for spec in load_shipped(data_text(__package__, SHIPPED))["rules"]
+    )
 
 
 def read_rules(text: str, source: str) -> tuple[Rule, ...]:

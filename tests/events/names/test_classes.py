@@ -5,12 +5,15 @@ every name of the corpus.
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from events.names.test_nccl import NOT_OF_NCCL, OF_NCCL
+from hypothesis import given
+from hypothesis import strategies as st
 from tools.corpus import in_corpus
 from tools.exports import KERNEL, kernel, make_export, strings
 from tools.trace_reader import Trace, read_trace
@@ -21,7 +24,15 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli.main import main
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.names.calls import is_nccl_kernel
-from nsys2prv.events.names.classes import Classifier, load_rules, normalize_name, read_rules
+from nsys2prv.events.names.classes import (
+    Classifier,
+    _lower,
+    _required_words,
+    _search,
+    load_rules,
+    normalize_name,
+    read_rules,
+)
 
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
 KERNEL_TYPES, CLASS, TENSOR, SHAPE = (63000006, 63000007), 63000060, 63000061, 63000062
@@ -654,6 +665,31 @@ def test_the_rules_that_come_along_are_right() -> None:
     """They are not checked when they are loaded."""
     text = data_text("nsys2prv.events.names", "kernel_rules.yaml")
     assert read_rules(text, "kernel_rules.yaml") == load_rules()
+
+
+#: Patterns as users may write them, beside those that come along.
+ODD_PATTERNS = (
+    r"a(?:bc|de(?:f|g)?)+h?|x{2}yz",
+    r"(?P<first>ab|cd)_(?P=first)",
+    r"(?<![a-z])(foo)?bar\d{1,3}|[]x]y",
+    r"ab(?=cd)|(?:)ef",
+    r"(?s)a.b|c",
+    r"[^|]q|w[|]",
+)
+
+
+@given(st.data())
+def test_no_name_that_a_pattern_matches_is_sorted_out(data: st.DataObject) -> None:
+    shipped = [text for rule in load_rules() for text in (rule.name, rule.full) if text]
+    pattern = re.compile(_lower(data.draw(st.sampled_from([*shipped, *ODD_PATTERNS]))))
+    name = data.draw(st.from_regex(pattern))
+    assert bool(_search(pattern.pattern, name)) == bool(pattern.search(name))
+    assert _search(pattern.pattern, name)
+
+
+def test_patterns_have_required_words() -> None:
+    assert _required_words("^nccl(?:Dev)?Kernel_|(?<!x)(?:ab|cde)mm?") == ("kernel_", "ab", "cde")
+    assert _required_words(r"\d+|gemm") == _required_words("(?i)gemm") == ()
 
 
 def test_case_does_not_count_and_escapes_are_kept() -> None:

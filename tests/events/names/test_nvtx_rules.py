@@ -13,6 +13,7 @@ from random import Random
 import numpy as np
 import polars as pl
 import pytest
+from msgspec.structs import replace
 from tools.conversions import convert_and_read, found
 from tools.corpus import EXPORTS, need_corpus
 from tools.exports import Row, global_tid, make_export
@@ -20,6 +21,7 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.data import data_text
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.native import core
 from nsys2prv.cli.main import main
@@ -351,6 +353,13 @@ def texts_that_differ_by_numbers(count: int) -> list[str]:
         "".join(part.format(random.choice(numbers)) for part in random.choice(shapes))
         for _ in range(count)
     ]
+
+
+def test_the_rules_that_come_along_are_right() -> None:
+    """They are not checked when they are loaded."""
+    text = data_text("nsys2prv.events.names", "nvtx_rules.yaml")
+    checked = read_rules(f"{text}\nbuiltin: no", "nvtx_rules.yaml")
+    assert tuple(replace(rule, any_digits=True) for rule in checked) == load_rules()
 
 
 def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Path) -> None:
