@@ -4,7 +4,9 @@ out, in a fixed order.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 
 import numpy as np
 from msgspec import Struct, field
@@ -16,11 +18,13 @@ from nsys2prv.conversion.cut_plan import CutSpec, Window, find_layouts, find_sam
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import DomainCode, NameSet, catalogue
 from nsys2prv.events.catalogue.counters import counter_codes
-from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, SpillReader
+from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, Shape, SpillReader
 
-#: Records looked at of each run, or all of a small one: to make a trace fit, and to tell people of
-#: smaller ones.
-LOOKED_AT, GLANCED_AT = 4096, 256
+#: Records looked at of each run, or all of a small one, to make a trace fit. To tell people of
+#: smaller ones, fewer of a few runs of each shape.
+LOOKED_AT, GLANCED_AT, RUNS_GLANCED_AT = 4096, 256, 4
+#: Streams that make lines of their own; those of ends count with their begins.
+WEIGHED = (BEGIN, LINE, COUNTER)
 SECOND = 1_000_000_000
 _POWERS = 10 ** np.arange(1, 19)
 
@@ -57,17 +61,33 @@ class Weight(Struct, frozen=True):
         return float(total.sum()) * self.each
 
 
-def weigh_runs(job: Job, looked_at: int = LOOKED_AT) -> Iterator[Weight]:
+def weigh_runs(job: Job) -> Iterator[Weight]:
     """Yield the weight of every run of a job that is ready to be written, in which all runs are in
-    trace time, from a sample of so many records of each.
+    trace time.
     """
-    weigher = _Weigher(job, looked_at)
-    try:
+    with closing(_Weigher(job, LOOKED_AT)) as weigher:
         for run in job.runs:
-            if run.shape.stream in (BEGIN, LINE, COUNTER):
-                yield weigher.weigh(run)
-    finally:
-        weigher.reader.close()
+            if run.shape.stream in WEIGHED:
+                yield weigher.weigh(run, run.rows)
+
+
+def glance_at_runs(job: Job) -> Iterator[Weight]:
+    """Yield the weights of a few runs, which stand for all of them: some of each shape that has a
+    hundredth of the records.
+    """
+    alike: dict[Shape, list[Run]] = {}
+    rows: Counter[Shape] = Counter()
+    for run in job.runs:
+        if run.shape.stream in WEIGHED:
+            alike.setdefault(run.shape, []).append(run)
+            rows[run.shape] += run.rows
+    known = {shape: runs for shape, runs in alike.items() if 100 * rows[shape] >= rows.total()}
+    scale = rows.total() / sum(rows[shape] for shape in known)
+    with closing(_Weigher(job, GLANCED_AT)) as weigher:
+        for shape, runs in known.items():
+            some = runs[:: -(-len(runs) // RUNS_GLANCED_AT)]
+            for run in some:
+                yield weigher.weigh(run, rows[shape] * scale / len(some))
 
 
 class _Weigher:
@@ -81,10 +101,14 @@ class _Weigher:
             {layout: sorted(set(names)) for layout, names in metrics.items()}
         )
 
-    def weigh(self, run: Run) -> Weight:
+    def close(self) -> None:
+        self.reader.close()
+
+    def weigh(self, run: Run, rows: float) -> Weight:
+        """Return the weight of so many records like those of a run."""
         step = -(-run.rows // self.looked_at)
         records = self.reader.read_every(run, step)
-        each = run.rows / len(records)
+        each = rows / len(records)
         clock = self.job.clocks[run.report]
         time = clock.to_global(records["time"])
         if run.shape.stream == LINE:
@@ -254,7 +278,7 @@ def describe_smaller_traces(job: Job) -> str:
 
     Sizes are estimated from samples of the records, to within a few per cent.
     """
-    parts, whole = tuple(weigh_runs(job, GLANCED_AT)), CutSpec(Window(0, job.duration, True))
+    parts, whole = tuple(glance_at_runs(job)), CutSpec(Window(0, job.duration, True))
     size = _sum_weights(parts, whole)
     options = {"--no-args": "attributes", "--no-lines": "lines"}
     found = {step.subject: step for step in list_reductions() if step.subject in options.values()}
