@@ -42,7 +42,6 @@ from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput, trace_pat
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
 from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store import joining
-from nsys2prv.store.release import Release, remove_others
 from nsys2prv.store.runs import COUNTER, STATE, Run
 from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds
 
@@ -299,8 +298,8 @@ def _write_prv(
     )
     output.begin(head.encode(), len(manifest.bounds))
     if not again:
-        remove_others((run.path for result in job.results for run in result.runs), manifest.runs)
-    release = Release([] if again else manifest.runs, job.clocks)
+        read = {run.path for result in job.results for run in result.runs}
+        joining.remove_replaced_files(read, manifest.runs)
     lines = 0
     repeated: Counter[int] = Counter()
     with job.workers.progress.bar(
@@ -312,15 +311,11 @@ def _write_prv(
                 range(len(manifest.bounds)),
                 what=lambda _: str(prv),
             )
-            for number, (following, (count, double)) in enumerate(
-                zip([*manifest.bounds[1:], None], written, strict=True)
-            ):
+            for number, (count, double) in enumerate(written):
                 output.collect(number)
                 lines += count
                 repeated += double
                 bar.update(count)
-                if following is not None:
-                    release.release_before(following)
         except BaseException:
             output.abandon()
             raise

@@ -8,7 +8,7 @@ numbers, in memory that does not grow with the job.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -78,6 +78,12 @@ def replace_joined_groups(groups: Sequence[Sequence[Run]], made: Iterator[list[R
     """Return all runs, where those made stand for the groups of several, in order."""
     runs = (run for found in made for run in found)
     return [group[0] if len(group) == 1 else next(runs) for group in groups]
+
+
+def remove_replaced_files(files: Iterable[Path], runs: Iterable[Run]) -> None:
+    """Remove those of these files in which none of the runs is."""
+    for path in set(files) - {run.path for run in runs}:
+        path.unlink(missing_ok=True)
 
 
 def join_task(task: JoinTask) -> list[Run]:
