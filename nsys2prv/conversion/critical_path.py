@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, catalogue
-from nsys2prv.events.critical_path import LAYOUT, NAME
 from nsys2prv.events.cuda_calls import STREAM_WAIT_EVENT
 from nsys2prv.events.extraction import StreamKey
 from nsys2prv.events.kind import Account, Rows
@@ -59,11 +58,11 @@ def add_critical_path(job: Job, meetings: pl.DataFrame) -> Job:
     try:
         if len(pieces.begin):
             columns = {"cause": pieces.cause, "class": pieces.kernel_class}
-            rows = Rows(LAYOUT, pieces.begin, pieces.end, pieces.thread, columns)
+            rows = Rows("critical_path", pieces.begin, pieces.end, pieces.thread, columns)
             result.store(rows, writer, account)
     finally:
         writer.close()
-    result.add_found(NAME, account)
+    result.add_found("critical_path", account)
     return replace(job, results=[*job.results, result])
 
 

@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.extraction import GPU, DeviceKey, ObjectKey, StreamKey
-from nsys2prv.events.gpu_contexts import BITS, LAYOUT, NAME
 from nsys2prv.events.kind import Account, Rows
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.info import ReportInfo
@@ -22,6 +21,15 @@ from nsys2prv.store.runs import BEGIN, TRACE, Run, SpillReader, SpillWriter
 from nsys2prv.store.task_result import TaskResult
 from nsys2prv.store.windows import choose_window_bounds, read_window
 
+NAME = LAYOUT = "device_state"
+NCCL, MEMORY, COMPUTE = 1, 2, 4
+#: Layout of operations -> its bit in the values of the value set.
+BITS = {
+    "nccl_kernel": NCCL,
+    "memory_operation": MEMORY,
+    "cuda_kernel": COMPUTE,
+    "cuda_graph": COMPUTE,
+}
 #: Before all times.
 NEVER = int(np.iinfo(np.int64).min)
 

@@ -42,7 +42,6 @@ from nsys2prv.conversion.timeline import (
 )
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue, domain_numbers
-from nsys2prv.events.critical_path import NAME as CRITICAL_PATH
 from nsys2prv.events.mpi import MEETINGS
 from nsys2prv.events.reasons import reason_text
 from nsys2prv.events.selection import Selection
@@ -267,7 +266,7 @@ def _make_job(state: _JobState) -> Job:
         warnings=small,
         spans=state.spans,
     )
-    if any(kind.name == CRITICAL_PATH for kind in state.plan.selection.kinds):
+    if any(kind.name == "critical_path" for kind in state.plan.selection.kinds):
         # Not before it is needed.
         from nsys2prv.conversion.critical_path import add_critical_path
 

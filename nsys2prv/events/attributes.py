@@ -1,6 +1,7 @@
 """Attributes and samples of events from columns of exports.
 
-For attributes there is one function for each meaning that NULL and 0 have in exports:
+Fields of the catalogue that name a column are read by :func:`read_fields`: each by what NULL and 0
+mean in exports.
 
 ================  ==================  ========  =====================================
 function          NULL or negative    0         for
@@ -8,7 +9,6 @@ function          NULL or negative    0         for
 optional          ABSENT              0         numbers of which 0 is one as any other
 positive          ABSENT              ABSENT    numbers that begin at 1, such as ids
 number_or_zero    0                   0         plain numbers, of which 0 says nothing
-enum_value        ``unknown``         1         Nsight's enumerations, from 1 here
 ================  ==================  ========  =====================================
 
 All take and return int64, shape (n,). The catalogue's sets of values begin at 1, as a 0 in a trace
@@ -17,14 +17,17 @@ ends an event. Samples (time, metric, value) become one record per instant.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, is_sorted
+from nsys2prv.events.catalogue import Field, ValueSet, catalogue
 from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.kind import Counters
 from nsys2prv.events.reasons import Reason
+from nsys2prv.nsight.source import Columns
 
 if TYPE_CHECKING:
     from nsys2prv.events.extraction import Extraction
@@ -47,17 +50,55 @@ def number_or_zero(column: np.ndarray) -> np.ndarray:
     return column if column.min(initial=0) >= 0 else np.maximum(column, 0)
 
 
-def enum_value(column: np.ndarray, size: int, unknown: int = ABSENT) -> np.ndarray:
-    """Return the column plus 1 where it is from 0 to size - 1, else `unknown`."""
-    return np.where((column >= 0) & (column < size), column + 1, unknown)
+@cache
+def columns_of(*layouts: str) -> tuple[str, ...]:
+    """Return the columns that :func:`read_fields` takes for these layouts."""
+    fields = (field for layout in layouts for field in catalogue().layouts[layout].fields)
+    return tuple(dict.fromkeys(field.column for field in fields if field.column))
 
 
-def registered_string_names(extraction: Extraction, name_set: str, ids: np.ndarray) -> np.ndarray:
+def read_fields(extraction: Extraction, layout: str, columns: Columns) -> dict[str, np.ndarray]:
+    """Return the fields of a layout that name a column, by name."""
+    return {
+        field.name: _read_field(extraction, field, columns[field.column])
+        for field in catalogue().layouts[layout].fields
+        if field.column
+    }
+
+
+def _read_field(extraction: Extraction, field: Field, column: np.ndarray) -> np.ndarray:
+    if isinstance(field.values, ValueSet):
+        table = _value_table(field.values, field.plus, field.unknown)
+        values = table[np.clip(column, -1, len(table) - 2) + 1]
+        return np.where(column < field.least, ABSENT, values) if field.least else values
+    if field.values is not None:
+        return registered_string_names(extraction, field.values.name, column, field.optional)
+    if not field.optional:
+        return number_or_zero(column)
+    return positive(column) if field.least else optional(column)
+
+
+@cache
+def _value_table(values: ValueSet, plus: int, unknown: int | None) -> np.ndarray:
+    """Return the values of numbers in a column: at 0 those of negative ones, at number + 1 the
+    others, the last for all that are greater.
+    """
+    known = np.array([value - plus for value, _ in values.labels if value >= plus])
+    table = np.full(known.max() + 3, ABSENT if unknown is None else unknown)
+    table[known + 1] = known + plus
+    return table
+
+
+def registered_string_names(
+    extraction: Extraction, name_set: str, ids: np.ndarray, skip_empty: bool = True
+) -> np.ndarray:
     """Return name indices of the registered strings with these ids; ABSENT where a row has none, or
-    an empty one.
+    an empty one, if such are skipped.
     """
     distinct, codes = factorize(ids)
     texts = extraction.strings(distinct)
+    if not skip_empty:
+        return extraction.name(name_set, codes, text=texts)
     named = np.array([bool(text) for text in texts], bool)
     found = np.flatnonzero(named[codes])
     result = np.full(len(ids), ABSENT)

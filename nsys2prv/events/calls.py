@@ -1,5 +1,5 @@
-"""Calls and GPU work whose tables are one line each in the catalogue
-(:mod:`nsys2prv.events.catalogue.sections`), and cuBLAS and cuDNN.
+"""Tables of calls, or of work on GPUs, with a begin, an end, a thread and a name: those of which the
+catalogue says all (kinds without a module, and the lines of ``calls``), and OS runtime calls.
 """
 
 from __future__ import annotations
@@ -10,24 +10,34 @@ from functools import partial
 import numpy as np
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.events.attributes import positive
-from nsys2prv.events.catalogue import catalogue
-from nsys2prv.events.catalogue.sections import CallTable
+from nsys2prv.events.attributes import columns_of, read_fields
+from nsys2prv.events.catalogue import CallTable, catalogue
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import EventKind, GpuWork, RowRules, Rows
+from nsys2prv.events.kind import EventKind, GpuWork, Reading, RowRules, Rows, declare_kind
+from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.source import NULL, Columns, Part
 
+THREAD_COLUMNS = ("start", "end", "globalTid")
 
-def extract(call: CallTable, extraction: Extraction, part: Part) -> Iterator[Rows]:
-    wanted = (
-        *call.time,
-        call.thread,
-        *call.names,
-        *(column for column, _ in call.numbers),
-        *([call.gpu] if call.queue else []),
-        *([call.result] if call.result else []),
-    )
-    columns = extraction.read(part, tuple(dict.fromkeys(wanted)))
+
+def extract_declared(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield rows on host threads whose fields all name their column in the catalogue."""
+    columns = extraction.read(part, (*THREAD_COLUMNS, *columns_of(layout)))
+    if columns.rows:
+        yield _make_rows(layout, extraction, columns)
+
+
+def _make_rows(layout: str, extraction: Extraction, columns: Columns) -> Rows:
+    begin, end, thread = (columns[name] for name in THREAD_COLUMNS)
+    fields = read_fields(extraction, layout, columns)
+    return Rows(layout, begin, end, extraction.threads(thread), fields)
+
+
+def extract_line(call: CallTable, extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield the rows of a line of ``calls``."""
+    gpu = [call.gpu] if call.queue else []
+    wanted = (*call.time, call.thread, *call.names, *gpu, *columns_of(call.name))
+    columns = extraction.read(part, wanted)
     if not columns.rows:
         return
     begin, end = columns[call.time[0]], columns[call.time[-1]]
@@ -38,15 +48,11 @@ def extract(call: CallTable, extraction: Extraction, part: Part) -> Iterator[Row
         if call.queue
         else extraction.threads(columns[call.thread])
     )
-    attributes = {column: positive(columns[column]) for column, _ in call.numbers}
-    if call.result:
-        attributes["result"] = positive(columns[call.result])
-    yield Rows(
-        call.name, begin, end, objects, {"call": _names(call, extraction, columns), **attributes}
-    )
+    fields = {"call": _name_calls(call, extraction, columns)}
+    yield Rows(call.name, begin, end, objects, fields | read_fields(extraction, call.name, columns))
 
 
-def _names(call: CallTable, extraction: Extraction, columns: Columns) -> np.ndarray:
+def _name_calls(call: CallTable, extraction: Extraction, columns: Columns) -> np.ndarray:
     if not call.names:
         return extraction.name(call.name, np.zeros(columns.rows, np.int64), text=[call.label])
     ids = columns[call.names[0]]
@@ -66,61 +72,58 @@ def _names(call: CallTable, extraction: Extraction, columns: Columns) -> np.ndar
     )
 
 
-def kind_of(call: CallTable) -> EventKind:
+def make_kind(call: CallTable) -> EventKind:
     """Return the kind of event of a line."""
-    row = "GPU, a row for each process" if call.queue else "host thread"
+    overlap_group = call.name if call.queue else ""
     return EventKind(
         call.name,
         call.label,
-        row,
+        "GPU, a row for each process" if call.queue else "host thread",
         (call.table,),
         (call.name,),
-        partial(extract, call),
+        partial(extract_line, call),
         groups=call.groups,
-        rows=RowRules(
-            has_duration=call.has_duration, overlap_group=call.name if call.queue else ""
-        ),
+        rows=RowRules(has_duration=call.has_duration, overlap_group=overlap_group),
         gpu_work=GpuWork() if call.queue else None,
     )
 
 
-def calls_of(event_class: int) -> str:
-    """Return the condition for calls: rows of other classes mark where tracing began and ended
-    (ENUM_NSYS_EVENT_CLASS).
-    """
-    return f"coalesce({{eventClass}}, {event_class}) = {event_class}"
+OS_COLUMNS = (*THREAD_COLUMNS, "nameId", "nestingLevel")
+#: Rows of other classes (31, 32) are no calls: they mark, on thread 0, where the tracing of a
+#: process began and ended.
+OS_CALLS = "coalesce({eventClass}, 27) = 27"
+OF_PTHREAD = "coalesce({nameId} IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
 
 
-def extract_library_calls(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
-    """Yield the calls of a library whose table has a begin, an end, a thread and a name."""
-    columns = extraction.read(part, ("start", "end", "globalTid", "nameId"))
+def pthread_condition(info: ReportInfo) -> str:
+    """Return the condition for pthread calls."""
+    return f"{OS_CALLS} AND {OF_PTHREAD}" if "StringIds" in info.parts else "0"
+
+
+def others_condition(info: ReportInfo) -> str:
+    """Return the condition for OS runtime calls; those without a name are such."""
+    return f"{OS_CALLS} AND NOT {OF_PTHREAD}" if "StringIds" in info.parts else OS_CALLS
+
+
+def extract_os_calls(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
+    columns = extraction.read(part, OS_COLUMNS)
     if not columns.rows:
         return
-    ids, codes = factorize(columns["nameId"])
-    yield Rows(
-        layout,
-        columns["start"],
-        columns["end"],
-        extraction.threads(columns["globalTid"]),
-        {"call": extraction.name(layout, codes, text=extraction.strings(ids))},
-    )
+    if (np.diff(columns["start"]) <= 0).any():
+        # A call within a call may begin and end with it: what is stored later counts as the inner
+        # one.
+        order = np.argsort(columns["nestingLevel"], kind="stable")
+        in_order = {name: column[order] for name, column in columns.integers.items()}
+        columns = Columns(columns.rows, in_order, {})
+    yield _make_rows(layout, extraction, columns)
 
-
-#: Kind and layout, name of the library, class of its calls.
-LIBRARIES = (("cublas", "cuBLAS", 29), ("cudnn", "cuDNN", 28))
 
 KINDS = (
-    *(kind_of(call) for call in catalogue().calls.values()),
+    *map(make_kind, catalogue().calls.values()),
     *(
-        EventKind(
-            layout,
-            f"{library} calls",
-            "host thread",
-            (f"{layout.upper()}_EVENTS",),
-            (layout,),
-            partial(extract_library_calls, layout),
-            where=calls_of(event_class),
+        declare_kind(
+            name, partial(extract_os_calls, name), where=condition, reads=Reading(OS_COLUMNS)
         )
-        for layout, library, event_class in LIBRARIES
+        for name, condition in (("osrt", others_condition), ("pthread", pthread_condition))
     ),
 )

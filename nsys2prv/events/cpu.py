@@ -14,7 +14,7 @@ from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv._util.errors import UsageError
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import POINTS, EventKind, Reading, Rows
+from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import PROCESS_MASK, pid_of
 from nsys2prv.nsight.job_checks import profiled_processes
@@ -132,8 +132,6 @@ def _reasons_recorded(extraction: Extraction) -> bool:
 
 SAMPLE_TABLE, CHAINS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
 SAMPLE_LAYOUT, WITH_CALLERS = "cpu_sample", "cpu_sample_stack"
-#: A row without cycles is no sample: it only carries the call chain of a change of state.
-SAMPLES = "coalesce({cpuCycles}, 1) > 0"
 NO_CHAIN = "(no call chain)"
 #: Frames that a sample can have in the catalogue.
 MOST_FRAMES = 32
@@ -265,26 +263,6 @@ def _short(module: str) -> str:
 
 
 KINDS = (
-    EventKind(
-        "sched",
-        "Thread states",
-        "host thread",
-        (SCHED_TABLE,),
-        (STATE_LAYOUT, WITH_REASON),
-        extract_thread_states,
-        groups=("cpu",),
-        rows=POINTS,
-    ),
-    EventKind(
-        "cpu_samples",
-        "CPU samples",
-        "host thread",
-        (SAMPLE_TABLE,),
-        (SAMPLE_LAYOUT, WITH_CALLERS),
-        extract_samples,
-        groups=("cpu",),
-        where=SAMPLES,
-        rows=POINTS,
-        reads=Reading(lookup_tables=(CHAINS,)),
-    ),
+    declare_kind("sched", extract_thread_states),
+    declare_kind("cpu_samples", extract_samples),
 )

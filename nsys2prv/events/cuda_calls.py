@@ -8,14 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
-from nsys2prv.events.attributes import number_or_zero, optional, positive
+from nsys2prv.events.attributes import columns_of, optional, positive, read_fields
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import EventKind, Index, Indexes, RowRules, Rows
+from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.launches import CALL_KIND, Launches
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.source import NULL, Part
 
-API_TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"
 #: Rows of this event class repeat a call that has a row of its own; they come with the collection
 #: of backtraces.
 BACKTRACE_CLASS = 67
@@ -81,8 +80,9 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
 
 
-EVENT_TABLE = "CUPTI_ACTIVITY_KIND_CUDA_EVENT"
 COMPLETED = 1
+#: Columns that tell a stream.
+STREAM_COLUMNS = ("globalPid", "deviceId", "streamId")
 
 
 def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -91,23 +91,20 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
     that was not collected).
     """
     columns = extraction.read(
-        part,
-        ("timestamp", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "eventId"),
+        part, ("timestamp", "correlationId", "globalPid", *columns_of("cuda_event"))
     )
     done = columns["timestamp"] > 0
     if done.any():
-        streams = extraction.streams(
-            *(columns[column][done] for column in ("globalPid", "deviceId", "streamId"))
-        )
-        extraction.account.synthesized[Reason.COMPLETION_ON_GPU] += int(done.sum())
+        complete = columns.where(done)
+        extraction.account.synthesized[Reason.COMPLETION_ON_GPU] += complete.rows
         yield Rows(
             "cuda_event_completion",
-            columns["timestamp"][done],
-            columns["timestamp"][done] + 1,
-            streams,
+            complete["timestamp"],
+            complete["timestamp"] + 1,
+            extraction.streams(*(complete[name] for name in STREAM_COLUMNS)),
             {
-                "completion": np.full(int(done.sum()), COMPLETED),
-                "event": number_or_zero(columns["eventId"][done]),
+                "completion": np.full(complete.rows, COMPLETED),
+                **read_fields(extraction, "cuda_event_completion", complete),
             },
         )
 
@@ -116,7 +113,6 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
         long = extraction.long_enough(np.where(found.hit, found.begin, NULL), found.end)
         columns, found = columns.where(long), found.of(long)
     threads = np.where(found.hit, found.thread, extraction.main_threads(columns["globalPid"]))
-    result = found.result
     yield Rows(
         "cuda_event",
         np.where(found.hit, found.begin, NULL),
@@ -124,16 +120,12 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
         extraction.threads(threads),
         {
             "call": call_names(extraction, np.where(found.hit, found.name, NULL), "unknown call"),
-            "event": number_or_zero(columns["eventId"]),
-            "device": number_or_zero(columns["deviceId"]),
-            "stream": number_or_zero(columns["streamId"]),
-            "context": number_or_zero(columns["contextId"]),
-            "result": positive(result),
+            "result": positive(found.result),
+            **read_fields(extraction, "cuda_event", columns),
         },
     )
 
 
-SYNC_TABLE = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 EVENT, STREAM_WAIT_EVENT, STREAM, CONTEXT, EVENT_QUERY, STREAM_QUERY, UNKNOWN = 1, 2, 3, 4, 5, 6, 9
 #: Part of the calling function's name -> synchronization of the catalogue.
 BY_CALL = (
@@ -187,35 +179,7 @@ def _id(column: np.ndarray, has: np.ndarray) -> np.ndarray:
 
 
 KINDS = (
-    EventKind(
-        "cuda_api_trace",
-        "CUDA runtime and driver calls",
-        "host thread",
-        (API_TABLE,),
-        ("cuda_api",),
-        extract_api_calls,
-        groups=("cuda",),
-        indexes=Indexes(provides=(Index.LAUNCHES,)),
-    ),
-    EventKind(
-        "cuda_events",
-        "CUDA events",
-        "host thread and GPU stream",
-        (EVENT_TABLE,),
-        ("cuda_event", "cuda_event_completion"),
-        extract_event_records,
-        groups=("cuda",),
-        indexes=Indexes(needs=(Index.LAUNCHES,)),
-    ),
-    EventKind(
-        "cuda_sync",
-        "CUDA synchronizations",
-        "host thread",
-        (SYNC_TABLE,),
-        ("cuda_synchronization",),
-        extract_synchronizations,
-        groups=("cuda",),
-        rows=RowRules(overlap_group="sync"),
-        indexes=Indexes(needs=(Index.LAUNCHES,)),
-    ),
+    declare_kind("cuda_api_trace", extract_api_calls),
+    declare_kind("cuda_events", extract_event_records),
+    declare_kind("cuda_sync", extract_synchronizations),
 )

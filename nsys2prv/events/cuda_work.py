@@ -9,22 +9,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
-from nsys2prv.events.attributes import enum_value, number_or_zero, optional, positive
+from nsys2prv.events.attributes import columns_of, read_fields
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import (
-    EventKind,
-    GpuWork,
-    Index,
-    Indexes,
-    Lines,
-    RowRules,
-    Rows,
-    SelectionRules,
-)
+from nsys2prv.events.kind import GpuWork, Lines, Rows, declare_kind
 from nsys2prv.events.launches import FoundLaunches
 from nsys2prv.events.names.calls import is_nccl_kernel
 from nsys2prv.events.nccl import attach_payloads
 from nsys2prv.nsight.source import NULL, Columns, Part, Source
+
+#: Columns of every operation of a stream.
+OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 
 
 def launch_lines(
@@ -59,36 +53,11 @@ def launch_lines(
 
 
 KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
-#: Field of the layout -> column of the table.
-ATTRIBUTES = {
-    "grid_x": "gridX",
-    "grid_y": "gridY",
-    "grid_z": "gridZ",
-    "block_x": "blockX",
-    "block_y": "blockY",
-    "block_z": "blockZ",
-    "static_shared_memory": "staticSharedMemory",
-    "dynamic_shared_memory": "dynamicSharedMemory",
-    "local_memory": "localMemoryTotal",
-    "registers": "registersPerThread",
-}
 
 
 def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
-        part,
-        (
-            "start",
-            "end",
-            "deviceId",
-            "streamId",
-            "correlationId",
-            "globalPid",
-            "graphNodeId",
-            "demangledName",
-            "shortName",
-            *ATTRIBUTES.values(),
-        ),
+        part, (*OPERATION, "demangledName", "shortName", *columns_of("cuda_kernel"))
     )
     (demangled, short), codes = factorize_together(columns["demangledName"], columns["shortName"])
     shorts = np.array(extraction.strings(short), object)
@@ -98,9 +67,7 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
     of_nccl = np.fromiter((is_nccl_kernel(name) for name in names), bool, len(names))
     objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
-    attributes = {field: number_or_zero(columns[column]) for field, column in ATTRIBUTES.items()}
-    attributes["correlation"] = positive(columns["correlationId"])
-    attributes["graph_node"] = optional(columns["graphNodeId"])
+    attributes = read_fields(extraction, "cuda_kernel", columns)
     attributes |= _classes(extraction, names, codes)
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
     lines = launch_lines(
@@ -173,19 +140,7 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield one row per graph launch. Traced by node instead, a graph's kernels are rows of the
     kernel table with a graphNodeId.
     """
-    columns = extraction.read(
-        part,
-        (
-            "start",
-            "end",
-            "deviceId",
-            "streamId",
-            "correlationId",
-            "globalPid",
-            "graphId",
-            "graphExecId",
-        ),
-    )
+    columns = extraction.read(part, (*OPERATION, *columns_of("cuda_graph")))
     objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
     ids, codes = factorize(columns["graphExecId"])
     names = ["CUDA graph" if number == NULL else f"CUDA graph exec {number}" for number in ids]
@@ -197,9 +152,7 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
         objects,
         {
             "execution": extraction.name("graphs", codes, text=names),
-            "graph": number_or_zero(columns["graphId"]),
-            "graph_exec": number_or_zero(columns["graphExecId"]),
-            "correlation": positive(columns["correlationId"]),
+            **read_fields(extraction, "cuda_graph", columns),
         },
         lines=lines,
     )
@@ -218,50 +171,22 @@ UNKNOWN, DEVICE_TO_DEVICE, PEER_TO_PEER, MEMSET = 1, 3, 13, 6
 OPERATIONS = np.array(
     [UNKNOWN, 5, 4, 7, 8, 9, 10, 11, DEVICE_TO_DEVICE, 12, PEER_TO_PEER, 14, 15, 16]
 )
-#: Catalogue values of these sets are Nsight's plus one, up to this one.
-LAST_MEMORY_KIND, LAST_CAUSE = 8, 6
 
 
 def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = extraction.read(
-        part,
-        (
-            "start",
-            "end",
-            "deviceId",
-            "streamId",
-            "correlationId",
-            "globalPid",
-            "graphNodeId",
-            "bytes",
-            "copyKind",
-            "srcKind",
-            "dstKind",
-            "srcDeviceId",
-            "dstDeviceId",
-            "migrationCause",
-            "memKind",
-        ),
-    )
-    objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
-    size = number_or_zero(columns["bytes"])
     copies = part.table == COPIES
-    fields = {
-        "operation": copy_operations(
-            columns["copyKind"], columns["srcDeviceId"], columns["dstDeviceId"]
-        )
+    further = ("copyKind", "srcDeviceId", "dstDeviceId") if copies else ("memKind",)
+    columns = extraction.read(part, (*OPERATION, *columns_of("memory_operation"), *further))
+    if not copies:
+        columns.integers["dstKind"] = columns["memKind"]
+    objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
+    fields = read_fields(extraction, "memory_operation", columns)
+    fields["operation"] = (
+        copy_operations(*(columns[name] for name in further))
         if copies
-        else np.full(columns.rows, MEMSET),
-        "bytes": size,
-        "source": enum_value(columns["srcKind"], LAST_MEMORY_KIND),
-        "destination": enum_value(
-            columns["dstKind"] if copies else columns["memKind"], LAST_MEMORY_KIND
-        ),
-        "cause": enum_value(columns["migrationCause"], LAST_CAUSE),
-        "correlation": positive(columns["correlationId"]),
-        "graph_node": optional(columns["graphNodeId"]),
-    }
-    lines = launch_lines(extraction, "memory", columns, objects, size)
+        else np.full(columns.rows, MEMSET)
+    )
+    lines = launch_lines(extraction, "memory", columns, objects, fields["bytes"])
     yield Rows("memory_operation", columns["start"], columns["end"], objects, fields, lines=lines)
 
 
@@ -281,42 +206,7 @@ def copy_operations(kind: np.ndarray, source: np.ndarray, destination: np.ndarra
 
 
 KINDS = (
-    EventKind(
-        "kernels",
-        "CUDA and NCCL kernels",
-        "GPU stream",
-        (KERNEL_TABLE,),
-        ("cuda_kernel", "nccl_kernel"),
-        extract_kernels,
-        groups=("cuda",),
-        selection=SelectionRules(implied_by=("nccl",)),
-        rows=RowRules(overlap_group="stream"),
-        indexes=Indexes(needs=(Index.LAUNCHES, Index.NCCL_CALLS)),
-        gpu_work=GpuWork(),
-    ),
-    EventKind(
-        "graphs",
-        "CUDA graph executions",
-        "GPU stream",
-        (GRAPH_TABLE,),
-        ("cuda_graph",),
-        extract_graphs,
-        groups=("cuda",),
-        rows=RowRules(overlap_group="stream"),
-        indexes=Indexes(needs=(Index.LAUNCHES,)),
-        gpu_work=GpuWork(hint_when_missing=traced_by_node),
-    ),
-    EventKind(
-        "memory",
-        "Memory copies, sets and migrations",
-        "GPU stream",
-        (COPIES, SETS),
-        ("memory_operation",),
-        extract_memory_operations,
-        groups=("cuda",),
-        selection=SelectionRules(implied_by=("kernels",)),
-        rows=RowRules(overlap_group="stream"),
-        indexes=Indexes(needs=(Index.LAUNCHES,)),
-        gpu_work=GpuWork(),
-    ),
+    declare_kind("kernels", extract_kernels),
+    declare_kind("graphs", extract_graphs, gpu_work=GpuWork(hint_when_missing=traced_by_node)),
+    declare_kind("memory", extract_memory_operations),
 )

@@ -196,6 +196,7 @@ class Extraction:
         unless `short`: then all come, for the caller to take what else they tell before
         :meth:`long_enough`.
         """
+        integers = tuple(dict.fromkeys(integers))
         if (
             where is None
             and self.shared is not None

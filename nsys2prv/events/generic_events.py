@@ -19,7 +19,7 @@ from nsys2prv.events import metrics as gpu_metrics
 from nsys2prv.events.attributes import counters_of_samples, group_rows, not_negative
 from nsys2prv.events.catalogue.counters import Metric, known_label, labels_of
 from nsys2prv.events.extraction import GPU, SOURCE, DeviceKey, Extraction
-from nsys2prv.events.kind import POINTS, Counters, EventKind
+from nsys2prv.events.kind import Counters, declare_kind
 from nsys2prv.events.metrics import FLOAT_DECIMALS, FLOATING, scale_fraction, to_unsigned
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.source import NULL, Part, Source, decode_texts
@@ -251,15 +251,4 @@ def _name(database: Source, name: object, data: object) -> str:
     )
 
 
-KINDS = (
-    EventKind(
-        "generic_events",
-        "Samples of plugins (generic events)",
-        "source of the samples",
-        (DATA, EVENTS),
-        (LAYOUT, gpu_metrics.GPU_LAYOUT),
-        extract,
-        groups=("metrics",),
-        rows=POINTS,
-    ),
-)
+KINDS = (declare_kind("generic_events", extract),)

@@ -6,56 +6,29 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from nsys2prv._util.columns import ABSENT, factorize, factorize_together
-from nsys2prv.events.attributes import (
-    enum_value,
-    number_or_zero,
-    optional,
-    positive,
-    registered_string_names,
-)
+from nsys2prv._util.columns import ABSENT, factorize_together
+from nsys2prv.events.attributes import columns_of, number_or_zero, read_fields
 from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
-from nsys2prv.events.kind import POINTS, EventKind, Index, Indexes, RowRules, Rows
+from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts
 
-USAGE, POOLS = "CUDA_GPU_MEMORY_USAGE_EVENTS", "CUDA_GPU_MEMORY_POOL_EVENTS"
 #: memoryOperationType, ENUM_CUDA_DEV_MEM_EVENT_OPER.
 ALLOCATION, RELEASE = 0, 1
-#: Values of the catalogue's memory_kind, Nsight's plus one: memory of the host, and what is
-#: neither.
-HOST_KINDS, UNKNOWN_MEMORY = (1, 2), 8
-UNKNOWN = 99
-POOL_FIELDS = {
-    "pool_size": "localMemoryPoolSize",
-    "pool_used": "localMemoryPoolUtilizedSize",
-    "threshold": "localMemoryPoolReleaseThreshold",
-}
+#: Values of the catalogue's memory_kind, Nsight's plus one: memory of the host.
+HOST_KINDS = (1, 2)
 #: Facts of each allocation and release; `memory`: memory_kind of the catalogue.
 FACTS = "gpu_memory"
 
 
 def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
-        part,
-        (
-            "start",
-            "globalPid",
-            "deviceId",
-            "address",
-            "bytes",
-            "memKind",
-            "memoryOperationType",
-            "correlationId",
-            *POOL_FIELDS.values(),
-        ),
-        ("name",),
+        part, ("start", "globalPid", "address", "bytes", *columns_of("memory_usage")), ("name",)
     )
     if not columns.rows:
         return
+    fields = read_fields(extraction, "memory_usage", columns)
     operation, size = columns["memoryOperationType"], number_or_zero(columns["bytes"])
-    kind = columns["memKind"]
-    memory = enum_value(kind, UNKNOWN_MEMORY, UNKNOWN_MEMORY)
-    on_host = np.isin(memory, HOST_KINDS)
+    on_host = np.isin(fields["memory"], HOST_KINDS)
 
     def if_(which: np.ndarray, wanted: int) -> np.ndarray:
         return np.where(which & (operation == wanted), size, ABSENT)
@@ -69,57 +42,37 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
             "process": columns["globalPid"],
             "address": columns["address"],
             "bytes": size,
-            "memory": memory.astype(np.int8),
+            "memory": fields["memory"].astype(np.int8),
             "operation": np.where(known, operation, -1).astype(np.int8),
         },
     )
-    yield Rows(
+    yield _make_points(
         "memory_usage",
-        columns["start"],
-        _point(columns["start"]),
-        _threads(extraction, columns),
+        columns,
+        _find_threads(extraction, columns),
         {
-            "operation": np.where(known, operation + 1, UNKNOWN),
-            "memory": memory,
             "allocated": if_(~on_host, ALLOCATION),
             "freed": if_(~on_host, RELEASE),
             "host_allocated": if_(on_host, ALLOCATION),
             "host_freed": if_(on_host, RELEASE),
             "variable": _variables(extraction, columns),
-            **_common(columns),
+            **fields,
         },
     )
 
 
 def extract_pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = extraction.read(
-        part,
-        (
-            "start",
-            "globalPid",
-            "deviceId",
-            "operationType",
-            "poolType",
-            "minBytesToKeep",
-            "correlationId",
-            *POOL_FIELDS.values(),
-        ),
-    )
-    if not columns.rows:
-        return
-    operation, kind = columns["operationType"], columns["poolType"]
-    yield Rows(
-        "memory_pool",
-        columns["start"],
-        _point(columns["start"]),
-        _threads(extraction, columns),
-        {
-            "operation": np.where(np.isin(operation, (1, 2, 3)), operation, UNKNOWN),
-            "type": np.where(np.isin(kind, (1, 2)), kind, ABSENT),
-            "kept": optional(columns["minBytesToKeep"]),
-            **_common(columns),
-        },
-    )
+    columns = extraction.read(part, ("start", "globalPid", *columns_of("memory_pool")))
+    if columns.rows:
+        fields = read_fields(extraction, "memory_pool", columns)
+        yield _make_points("memory_pool", columns, _find_threads(extraction, columns), fields)
+
+
+def _make_points(
+    layout: str, columns: Columns, threads: np.ndarray, fields: dict[str, np.ndarray]
+) -> Rows:
+    start = columns["start"]
+    return Rows(layout, start, np.where(start == NULL, NULL, start + 1), threads, fields)
 
 
 def gpu_objects(extraction: Extraction, process: np.ndarray, device: np.ndarray) -> np.ndarray:
@@ -136,19 +89,7 @@ def gpu_objects(extraction: Extraction, process: np.ndarray, device: np.ndarray)
     return np.array(found, np.int64)[codes]
 
 
-def _common(columns: Columns) -> dict[str, np.ndarray]:
-    fields = {field: optional(columns[column]) for field, column in POOL_FIELDS.items()}
-    return fields | {
-        "device": optional(columns["deviceId"]),
-        "correlation": positive(columns["correlationId"]),
-    }
-
-
-def _point(start: np.ndarray) -> np.ndarray:
-    return np.where(start == NULL, NULL, start + 1)
-
-
-def _threads(extraction: Extraction, columns: Columns) -> np.ndarray:
+def _find_threads(extraction: Extraction, columns: Columns) -> np.ndarray:
     """Return the thread of the call that did it, else the process's main one."""
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
     return extraction.threads(
@@ -167,30 +108,17 @@ def _variables(extraction: Extraction, columns: Columns) -> np.ndarray:
     return result
 
 
-CPU_FAULTS, GPU_FAULTS = "CUDA_UM_CPU_PAGE_FAULT_EVENTS", "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
-#: Catalogue values are ENUM_CUDA_UNIF_MEM_ACCESS_TYPE's plus one, up to this one.
-UNKNOWN_ACCESS, LAST_ACCESS = 1, 5
-
-
 def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
-        part, ("start", "globalPid", "CpuInstruction", "module", "sourceFile", "sourceLine")
+        part,
+        ("start", "globalPid", "sourceFile", "sourceLine", *columns_of("cpu_page_fault")),
     )
     if not columns.rows:
         return
-    start = columns["start"]
-    ids, codes = factorize(columns["CpuInstruction"])
-    yield Rows(
-        "cpu_page_fault",
-        start,
-        np.where(start == NULL, NULL, start + 1),
-        extraction.threads(extraction.main_threads(columns["globalPid"])),
-        {
-            "function": extraction.name("page_fault_function", codes, text=extraction.strings(ids)),
-            "module": registered_string_names(extraction, "page_fault_module", columns["module"]),
-            "source": _sources(extraction, columns),
-        },
-    )
+    fields = read_fields(extraction, "cpu_page_fault", columns)
+    fields["source"] = _sources(extraction, columns)
+    threads = extraction.threads(extraction.main_threads(columns["globalPid"]))
+    yield _make_points("cpu_page_fault", columns, threads, fields)
 
 
 def _sources(extraction: Extraction, columns: Columns) -> np.ndarray:
@@ -211,63 +139,21 @@ def _sources(extraction: Extraction, columns: Columns) -> np.ndarray:
 
 def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
-        part, ("start", "end", "globalPid", "deviceId", "numberOfPageFaults", "faultAccessType")
+        part, ("start", "end", "globalPid", "deviceId", *columns_of("gpu_page_fault"))
     )
-    if not columns.rows:
-        return
-    access = columns["faultAccessType"]
-    yield Rows(
-        "gpu_page_fault",
-        columns["start"],
-        columns["end"],
-        gpu_objects(extraction, columns["globalPid"], columns["deviceId"]),
-        {
-            "access": enum_value(access, LAST_ACCESS, UNKNOWN_ACCESS),
-            "faults": number_or_zero(columns["numberOfPageFaults"]),
-        },
-    )
+    if columns.rows:
+        yield Rows(
+            "gpu_page_fault",
+            columns["start"],
+            columns["end"],
+            gpu_objects(extraction, columns["globalPid"], columns["deviceId"]),
+            read_fields(extraction, "gpu_page_fault", columns),
+        )
 
 
 KINDS = (
-    EventKind(
-        "memory_usage",
-        "Allocations and releases of memory",
-        "host thread; memory in use: physical GPU",
-        (USAGE,),
-        ("memory_usage",),
-        extract_usage,
-        rows=POINTS,
-        indexes=Indexes(needs=(Index.LAUNCHES,)),
-    ),
-    EventKind(
-        "memory_pools",
-        "Memory pool operations",
-        "host thread",
-        (POOLS,),
-        ("memory_pool",),
-        extract_pools,
-        groups=("memory_usage",),
-        rows=POINTS,
-        indexes=Indexes(needs=(Index.LAUNCHES,)),
-    ),
-    EventKind(
-        "cpu_page_faults",
-        "Page faults of CPUs on unified memory",
-        "main thread of the process",
-        (CPU_FAULTS,),
-        ("cpu_page_fault",),
-        extract_cpu_faults,
-        groups=("page_faults",),
-        rows=POINTS,
-    ),
-    EventKind(
-        "gpu_page_faults",
-        "Page faults of GPUs on unified memory",
-        "physical GPU",
-        (GPU_FAULTS,),
-        ("gpu_page_fault",),
-        extract_gpu_faults,
-        groups=("page_faults",),
-        rows=RowRules(device_wide=False),
-    ),
+    declare_kind("memory_usage", extract_usage),
+    declare_kind("memory_pools", extract_pools),
+    declare_kind("cpu_page_faults", extract_cpu_faults),
+    declare_kind("gpu_page_faults", extract_gpu_faults),
 )

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import msgspec
 import numpy as np
 import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.catalogue.counters import Metric
 
 if TYPE_CHECKING:
@@ -136,7 +138,7 @@ class Index(Enum):
     NCCL_CALLS = "nccl_calls"
 
 
-class RowRules(Struct, frozen=True):
+class RowRules(Struct, frozen=True, forbid_unknown_fields=True):
     """How the rows of a kind are treated once they are read."""
 
     #: They last. False for points in time and for what follows from other kinds: these take no
@@ -155,11 +157,7 @@ class RowRules(Struct, frozen=True):
     device_wide: bool = True
 
 
-#: Rules for points in time.
-POINTS = RowRules(has_duration=False)
-
-
-class Reading(Struct, frozen=True):
+class Reading(Struct, frozen=True, forbid_unknown_fields=True):
     """How a kind reads its tables, where that differs from the others."""
 
     #: Integer columns that it reads of its one table, if several kinds read it: one statement then
@@ -173,7 +171,7 @@ class Reading(Struct, frozen=True):
     rereads_rows: bool = False
 
 
-class Indexes(Struct, frozen=True):
+class Indexes(Struct, frozen=True, forbid_unknown_fields=True):
     """Indexes that a kind takes part in."""
 
     #: Those that it fills.
@@ -182,7 +180,7 @@ class Indexes(Struct, frozen=True):
     needs: tuple[Index, ...] = ()
 
 
-class SelectionRules(Struct, frozen=True):
+class SelectionRules(Struct, frozen=True, forbid_unknown_fields=True):
     """How ``-t`` selects a kind, besides by its name and its groups."""
 
     #: Command-line names that include it, but do not mean it where something is left out or given a
@@ -209,6 +207,10 @@ class Derived(Struct, frozen=True):
     collects: tuple[str, ...]
     #: Translates the facts of one report, see :mod:`nsys2prv.conversion.derive`.
     derive: Callable[[Mapping[str, pl.DataFrame]], Iterator[Rows]]
+
+
+#: Translates a part of a table into the normal form.
+Extract: TypeAlias = "Callable[[Extraction, Part], Iterator[Rows | Counters]]"
 
 
 class EventKind(Struct, frozen=True):
@@ -251,7 +253,7 @@ class EventKind(Struct, frozen=True):
     #: Record layouts that it yields, names in the catalogue.
     layouts: tuple[str, ...]
     #: Translates a part of a table into the normal form.
-    extract: Callable[[Extraction, Part], Iterator[Rows | Counters]]
+    extract: Extract
     #: Further command-line names that include it.
     groups: tuple[str, ...] = ()
     #: Condition on the rows of its tables, in SQL with columns in braces; "" for all rows.
@@ -284,3 +286,20 @@ class EventKind(Struct, frozen=True):
         `where`; "" for all.
         """
         return self.where if isinstance(self.where, str) else self.where(info)
+
+
+#: Parts of a declaration, as the catalogue says them.
+_PARTS = {"selection": SelectionRules, "rows": RowRules, "reads": Reading, "indexes": Indexes}
+
+
+def declare_kind(name: str, extract: Extract, **more: Any) -> EventKind:
+    """Return the kind that the catalogue declares under this name. more: what it does not say, such
+    as a condition that differs from report to report.
+    """
+    spec = {"row": "host thread", "layouts": (name,), **catalogue().kinds[name], **more}
+    parts = {
+        part: msgspec.convert(spec[part], kind) for part, kind in _PARTS.items() if part in spec
+    }
+    lists = {key: tuple(spec[key]) for key in ("tables", "layouts", "groups") if key in spec}
+    work = {"gpu_work": GpuWork()} if spec.get("gpu_work") is True else {}
+    return EventKind(**{"name": name, **spec, **parts, **lists, **work, "extract": extract})

@@ -11,15 +11,16 @@ import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
 from nsys2prv.events.attributes import (
+    columns_of,
     counters_of_samples,
     group_rows,
     not_negative,
-    optional,
+    read_fields,
     samples_with_ends,
 )
 from nsys2prv.events.catalogue.counters import Metric, labels_of, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
-from nsys2prv.events.kind import POINTS, Counters, EventKind, Rows
+from nsys2prv.events.kind import Counters, Rows, declare_kind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.source import NULL, Part, Source
 
@@ -149,19 +150,6 @@ NICS, SWITCHES, CONGESTION = (
     "NET_IB_SWITCH_CONGESTION_EVENT",
 )
 NIC_LAYOUT = "network_metric"
-#: Values of the catalogue's set `congestion`.
-KNOWN_CONGESTION, OTHER_CONGESTION = (1,), 99
-#: Field of the layout -> column of the table.
-PACKET = {
-    "source_lid": "packetSLID",
-    "destination_lid": "packetDLID",
-    "service_level": "packetSL",
-    "opcode": "packetOpCode",
-    "source_pair": "packetSourceQP",
-    "destination_pair": "packetDestinationQP",
-    "ingress_port": "switchIngressPort",
-    "egress_port": "switchEgressPort",
-}
 
 
 def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
@@ -266,20 +254,18 @@ def _key(kind: str, name: str, device: int, port: int) -> DeviceKey:
 
 
 def _congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = extraction.read(part, ("start", "globalId", "congestionType", *PACKET.values()))
+    columns = extraction.read(part, ("start", "globalId", *columns_of("switch_congestion")))
+    fields = read_fields(extraction, "switch_congestion", columns)
     names = _device_names(extraction, SWITCH)
     devices, device_of = factorize(columns["globalId"])
-    for number, rows in group_rows(device_of):
-        start, kind = columns["start"][rows], columns["congestionType"][rows]
-        fields = {field: optional(columns[column][rows]) for field, column in PACKET.items()}
-        fields["type"] = np.where(np.isin(kind, KNOWN_CONGESTION), kind, OTHER_CONGESTION)
-        device = int(devices[number])
-        object_ = extraction.device(_key(SWITCH, names.get(device, ""), device, NULL))
-        yield Rows("switch_congestion", start, start + 1, np.full(len(start), object_), fields)
+    keys = [
+        _key(SWITCH, names.get(device, ""), device, NULL) for device in map(int, devices.tolist())
+    ]
+    objects = np.array([extraction.device(key) for key in keys], np.int64)[device_of]
+    start = columns["start"]
+    yield Rows("switch_congestion", start, start + 1, objects, fields)
 
 
-#: Of 2023 and since; the former knew no SoC.
-COUNTS = ("PERF_EVENT_SOC_OR_CPU_RAW_EVENT", "PERF_EVENT_CPU_RAW_EVENT")
 METRICS = ("PERF_EVENT_SOC_OR_CPU_METRIC_EVENT", "PERF_EVENT_CPU_METRIC_EVENT")
 COMPONENTS, CPU_METRIC_NAMES = "TARGET_INFO_COMPONENT", "TARGET_INFO_PERF_METRIC"
 #: Component within component: more than any machine has, so that a circle in damaged tables ends.
@@ -389,34 +375,7 @@ def _path(number: int, known: dict[int, tuple[str, object, object]]) -> str:
 
 
 KINDS = (
-    EventKind(
-        "gpu_metrics",
-        "GPU metrics",
-        "physical GPU",
-        (TABLE,),
-        (GPU_LAYOUT,),
-        extract_gpu_metrics,
-        groups=("metrics",),
-        rows=POINTS,
-    ),
-    EventKind(
-        "nic_metrics",
-        "Network metrics",
-        "port of a network interface or switch",
-        (NICS, SWITCHES, CONGESTION),
-        (NIC_LAYOUT, "switch_congestion"),
-        extract_nic_metrics,
-        groups=("metrics",),
-        rows=POINTS,
-    ),
-    EventKind(
-        "cpu_counters",
-        "CPU counters",
-        "component of a CPU or chip",
-        (*COUNTS, *METRICS),
-        ("cpu_counter", "cpu_metric"),
-        extract_cpu_counters,
-        groups=("cpu", "metrics", "cpu_raw_counters"),
-        rows=POINTS,
-    ),
+    declare_kind("gpu_metrics", extract_gpu_metrics),
+    declare_kind("nic_metrics", extract_nic_metrics),
+    declare_kind("cpu_counters", extract_cpu_counters),
 )

@@ -18,7 +18,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together, occurrence
 from nsys2prv.events.attributes import number_or_zero, optional
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import EventKind, RowRules, Rows
+from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.names.calls import LAYOUTS, function_name, layout_of
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.communicators import UNKNOWN, Communicators
@@ -443,15 +443,4 @@ def _fields(layout: str, count: int) -> dict[str, np.ndarray]:
     )
 
 
-KINDS = (
-    EventKind(
-        "mpi_event_trace",
-        "MPI calls",
-        "host thread",
-        (P2P, COLLECTIVES, START_WAIT, OTHER),
-        LAYOUTS,
-        extract,
-        groups=("mpi",),
-        rows=RowRules(open_ended=True),
-    ),
-)
+KINDS = (declare_kind("mpi_event_trace", extract),)

@@ -9,7 +9,7 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import EventKind, Index, Indexes, RowRules, Rows
+from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.launches import FoundLaunches
 from nsys2prv.events.names.calls import (
     FIRST_MAKING,
@@ -21,7 +21,7 @@ from nsys2prv.events.names.calls import (
 )
 from nsys2prv.events.nccl_payloads import read_payloads
 from nsys2prv.events.nccl_regions import SAID, KernelUnits
-from nsys2prv.events.nvtx import PUSHPOP, STARTEND, TABLE, nccl_condition, range_names, texts_of
+from nsys2prv.events.nvtx import PUSHPOP, STARTEND, nccl_condition, range_names, texts_of
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Part
 
@@ -268,27 +268,6 @@ def _messages(extraction: Extraction, tied: KernelUnits, facts: dict[str, np.nda
 
 
 KINDS = (
-    EventKind(
-        "nccl",
-        "NCCL calls",
-        "host thread",
-        (TABLE,),
-        ("nccl_call",),
-        reader("nccl_call"),
-        groups=("nvtx", "nvtx_pushpop_trace"),
-        where=nccl_condition(PUSHPOP),
-        rows=RowRules(open_ended=True),
-        indexes=Indexes(provides=(Index.NCCL_CALLS,)),
-    ),
-    EventKind(
-        "nccl_operations",
-        "Operations of the advanced NCCL trace",
-        "host thread",
-        (TABLE,),
-        ("nccl_operation",),
-        reader("nccl_operation"),
-        groups=("nccl", "nvtx", "nvtx_startend_trace"),
-        where=nccl_condition(STARTEND),
-        rows=RowRules(open_ended=True, overlap_group="startend"),
-    ),
+    declare_kind("nccl", reader("nccl_call"), where=nccl_condition(PUSHPOP)),
+    declare_kind("nccl_operations", reader("nccl_operation"), where=nccl_condition(STARTEND)),
 )

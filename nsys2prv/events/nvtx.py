@@ -11,7 +11,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import POINTS, EventKind, Reading, RowRules, Rows
+from nsys2prv.events.kind import Reading, Rows, declare_kind
 from nsys2prv.events.names.nvtx import RenamedRanges, Rule, rename_by_template, rename_ranges
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
@@ -218,41 +218,11 @@ def _categories(extraction: Extraction, columns: Columns, domain: np.ndarray) ->
     return result
 
 
-KINDS = (
-    EventKind(
-        "nvtx_pushpop_trace",
-        "NVTX push/pop ranges",
-        "host thread",
-        (TABLE,),
-        ("nvtx_pushpop",),
-        reader("nvtx_pushpop", "range"),
-        groups=("nvtx",),
-        where=others_condition(PUSHPOP),
-        rows=RowRules(open_ended=True),
-        reads=Reading(COLUMNS, TEXTS),
-    ),
-    EventKind(
-        "nvtx_startend_trace",
-        "NVTX start/end ranges",
-        "host thread",
-        (TABLE,),
-        ("nvtx_startend",),
-        reader("nvtx_startend", "range"),
-        groups=("nvtx",),
-        where=others_condition(STARTEND),
-        rows=RowRules(open_ended=True, overlap_group="startend"),
-        reads=Reading(COLUMNS, TEXTS),
-    ),
-    EventKind(
-        "nvtx_marks",
-        "NVTX marks",
-        "host thread",
-        (TABLE,),
-        ("nvtx_mark",),
-        reader("nvtx_mark", "mark"),
-        groups=("nvtx",),
-        where=MARK,
-        rows=POINTS,
-        reads=Reading(COLUMNS, TEXTS),
-    ),
+KINDS = tuple(
+    declare_kind(name, reader(layout, field), where=where, reads=Reading(COLUMNS, TEXTS))
+    for name, layout, field, where in (
+        ("nvtx_pushpop_trace", "nvtx_pushpop", "range", others_condition(PUSHPOP)),
+        ("nvtx_startend_trace", "nvtx_startend", "range", others_condition(STARTEND)),
+        ("nvtx_marks", "nvtx_mark", "mark", MARK),
+    )
 )

@@ -18,10 +18,9 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import OPEN, over_slices
-from nsys2prv.events import cuda_work
 from nsys2prv.events.attributes import group_rows
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Derived, EventKind, Index, Indexes, Reading, Rows, SelectionRules
+from nsys2prv.events.kind import Derived, Rows, declare_kind
 from nsys2prv.events.nvtx import PUSHPOP, TABLE, range_names
 from nsys2prv.nsight.source import NULL, Part, usable
 
@@ -240,18 +239,10 @@ def _crossing(
 
 
 KINDS = (
-    EventKind(
+    declare_kind(
         "nvtx_on_gpu",
-        "NVTX push/pop ranges on GPU streams",
-        "GPU stream",
-        (TABLE, cuda_work.KERNEL_TABLE, cuda_work.COPIES, cuda_work.SETS, cuda_work.GRAPH_TABLE),
-        ("nvtx_on_gpu",),
         extract,
-        groups=("nvtx",),
         where=PUSHPOP,
-        selection=SelectionRules(opt_in="--project-nvtx"),
-        reads=Reading(rereads_rows=True),
-        indexes=Indexes(needs=(Index.LAUNCHES,)),
         derived=Derived((RANGES, OPERATIONS), derive_ranges),
     ),
 )

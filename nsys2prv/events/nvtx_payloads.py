@@ -11,7 +11,7 @@ from nsys2prv._util.columns import factorize, factorize_together
 from nsys2prv.events.attributes import counters_of_samples, group_rows, not_negative
 from nsys2prv.events.catalogue.counters import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Counters, EventKind, Reading
+from nsys2prv.events.kind import Counters, declare_kind
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, domains_of, others_condition
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import ReportInfo
@@ -258,26 +258,6 @@ def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
 
 
 KINDS = (
-    EventKind(
-        "nvtx_payloads",
-        "Numbers in NVTX payloads",
-        "host thread",
-        (TABLE,),
-        (LAYOUT,),
-        extract_payloads,
-        groups=("nvtx",),
-        where=payload_condition,
-        reads=Reading(rereads_rows=True),
-    ),
-    EventKind(
-        "nvtx_values",
-        "Plain numbers of NVTX ranges and marks",
-        "host thread",
-        (TABLE,),
-        (LAYOUT,),
-        extract_values,
-        groups=("nvtx",),
-        where=CONDITION,
-        reads=Reading(rereads_rows=True),
-    ),
+    declare_kind("nvtx_payloads", extract_payloads, where=payload_condition),
+    declare_kind("nvtx_values", extract_values, where=CONDITION),
 )

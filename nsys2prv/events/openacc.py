@@ -11,69 +11,32 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize_together
-from nsys2prv.events.attributes import enum_value, optional, positive, registered_string_names
+from nsys2prv.events.attributes import columns_of, optional, read_fields
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import EventKind, Rows
+from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.nsight.source import NULL, Columns, Part
 
-OTHER, DATA, LAUNCH = (
-    f"CUPTI_ACTIVITY_KIND_OPENACC_{kind}" for kind in ("OTHER", "DATA", "LAUNCH")
-)
-LAYOUTS = {OTHER: "openacc_other", DATA: "openacc_data", LAUNCH: "openacc_launch"}
-#: Layout -> field -> column, of plain numbers and of names.
-NUMBERS = {
-    "openacc_other": {},
-    "openacc_data": {"bytes": "bytes"},
-    "openacc_launch": {"gangs": "numGangs", "workers": "numWorkers", "vector": "vectorLength"},
+LAYOUTS = {
+    f"CUPTI_ACTIVITY_KIND_OPENACC_{kind.upper()}": f"openacc_{kind}"
+    for kind in ("other", "data", "launch")
 }
-NAMES = {
-    "openacc_other": {},
-    "openacc_data": {"variable": "varName"},
-    "openacc_launch": {"kernel": "kernelName"},
-}
-#: Values of the catalogue's sets are Nsight's plus one, up to these.
-LAST_CONSTRUCT, LAST_DEVICE, UNKNOWN_CONSTRUCT = 17, 10, 99
 #: ENUM_OPENACC_DEVICE of devices that have a CUDA ordinal.
 NVIDIA = 4
 
 
 def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     layout = LAYOUTS[part.table]
-    numbers, names = NUMBERS[layout], NAMES[layout]
     columns = extraction.read(
         part,
-        (
-            "start",
-            "end",
-            "nameId",
-            "globalTid",
-            "eventKind",
-            "DeviceType",
-            "lineNo",
-            "cuDeviceId",
-            "srcFile",
-            "funcName",
-            *numbers.values(),
-            *names.values(),
-        ),
+        ("start", "end", "globalTid", "nameId", "srcFile", "cuDeviceId", *columns_of(layout)),
     )
     if not columns.rows:
         return
-    kind, device = columns["eventKind"], columns["DeviceType"]
-    fields = {
-        "construct": enum_value(kind, LAST_CONSTRUCT, UNKNOWN_CONSTRUCT),
+    device = columns["DeviceType"]
+    has_ordinal = (device == NVIDIA) | (device == NULL)
+    fields = read_fields(extraction, layout, columns) | {
         "source": _sources(extraction, columns),
-        "function": registered_string_names(extraction, "openacc_function", columns["funcName"]),
-        "line": positive(columns["lineNo"]),
-        "device": np.where(
-            (device == NVIDIA) | (device == NULL), optional(columns["cuDeviceId"]), ABSENT
-        ),
-        "device_type": enum_value(device, LAST_DEVICE),
-    }
-    fields |= {field: positive(columns[column]) for field, column in numbers.items()}
-    fields |= {
-        field: registered_string_names(extraction, f"openacc_{field}", columns[column])
-        for field, column in names.items()
+        "device": np.where(has_ordinal, optional(columns["cuDeviceId"]), ABSENT),
     }
     yield Rows(
         layout, columns["start"], columns["end"], extraction.threads(columns["globalTid"]), fields
@@ -94,13 +57,4 @@ def _sources(extraction: Extraction, columns: Columns) -> np.ndarray:
     return extraction.name("openacc_source", codes, text=texts)
 
 
-KINDS = (
-    EventKind(
-        "openacc",
-        "OpenACC constructs",
-        "host thread",
-        (OTHER, DATA, LAUNCH),
-        tuple(LAYOUTS.values()),
-        extract,
-    ),
-)
+KINDS = (declare_kind("openacc", extract),)

@@ -8,16 +8,16 @@ with one on another clock; they end with their parallel region.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import polars as pl
-from msgspec import Struct, field
+from msgspec import Struct
 
-from nsys2prv.events.attributes import optional
+from nsys2prv.events.attributes import columns_of, read_fields
 from nsys2prv.events.catalogue import ValueSet, catalogue
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import EventKind, RowRules, Rows
+from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Columns, Part
@@ -36,54 +36,45 @@ BATCH = 10_000
 
 
 class Construct(Struct, frozen=True):
-    """Rows of a table that become records of a layout.
+    """Rows of a table that become records of a layout."""
 
-    value: the column that says of what kind each is, with the bits of `mask`; or the value of all.
-    fields: the layout's other fields and their columns. only, but: the kinds that are meant, or those
-    that are not; of neither, all.
-    """
-
+    #: Table, without PREFIX.
     table: str
+    #: Layout in the catalogue.
     layout: str
+    #: The column that says of what kind each row is, or the value of all.
     value: str | int
-    fields: Mapping[str, str] = field(default_factory=dict)
+    #: The kinds that are meant; () for all.
     only: tuple[int, ...] = ()
+    #: The kinds that are not meant.
     but: tuple[int, ...] = ()
+    #: The bits of the column that count.
     mask: int = -1
 
 
-PARALLEL, TASK, MUTEX = {"parallel": "parallelId"}, {"task": "taskId"}, {"mutex": "waitId"}
-IN_REGION = PARALLEL | TASK
 RANGES = (
-    Construct("PARALLEL", "openmp_parallel", 28, PARALLEL),
-    Construct("TASK", "openmp_implicit_task", "kind", IN_REGION, (IMPLICIT,), mask=TASK_TYPE),
-    Construct("TASK", "openmp_task", "kind", IN_REGION, but=(IMPLICIT,), mask=TASK_TYPE),
-    Construct("SYNC_REGION", "openmp_barrier", "kind", IN_REGION, BARRIERS),
-    Construct("SYNC_REGION", "openmp_sync_region", "kind", IN_REGION, but=BARRIERS),
-    Construct("SYNC_REGION_WAIT", "openmp_sync_wait", "kind", IN_REGION),
-    Construct("MASTER", "openmp_master", 32, IN_REGION),
-    Construct("REDUCTION", "openmp_reduction", 33, IN_REGION),
-    Construct("WORKSHARE", "openmp_workshare", "kind", IN_REGION | {"count": "count"}),
-    Construct("MUTEX_WAIT", "openmp_mutex_wait", "kind", MUTEX | TASK),
-    Construct("CRITICAL_SECTION", "openmp_critical_section", "kind", MUTEX),
-    Construct("THREAD", "openmp_thread", "threadType", {"number": "threadId"}),
+    Construct("PARALLEL", "openmp_parallel", 28),
+    Construct("TASK", "openmp_implicit_task", "kind", only=(IMPLICIT,), mask=TASK_TYPE),
+    Construct("TASK", "openmp_task", "kind", but=(IMPLICIT,), mask=TASK_TYPE),
+    Construct("SYNC_REGION", "openmp_barrier", "kind", only=BARRIERS),
+    Construct("SYNC_REGION", "openmp_sync_region", "kind", but=BARRIERS),
+    Construct("SYNC_REGION_WAIT", "openmp_sync_wait", "kind"),
+    Construct("MASTER", "openmp_master", 32),
+    Construct("REDUCTION", "openmp_reduction", 33),
+    Construct("WORKSHARE", "openmp_workshare", "kind"),
+    Construct("MUTEX_WAIT", "openmp_mutex_wait", "kind"),
+    Construct("CRITICAL_SECTION", "openmp_critical_section", "kind"),
+    Construct("THREAD", "openmp_thread", "threadType"),
 )
 POINTS = (
-    Construct(
-        "TASK_CREATE", "openmp_task_create", 15, {"task": "newTaskId", "parent": "parentTaskId"}
-    ),
-    Construct(
-        "TASK_SCHEDULE",
-        "openmp_task_schedule",
-        "priorTaskStatus",
-        PARALLEL | {"task": "priorTaskId", "next": "nextTaskId"},
-    ),
-    Construct("CANCEL", "openmp_cancel", 17, TASK),
-    Construct("MUTEX_RELEASED", "openmp_mutex_released", "kind", MUTEX | TASK),
-    Construct("LOCK_INIT", "openmp_lock_init", "kind", MUTEX),
-    Construct("LOCK_DESTROY", "openmp_lock_destroy", "kind", MUTEX),
-    Construct("DISPATCH", "openmp_dispatch", "kind", IN_REGION),
-    Construct("FLUSH", "openmp_flush", 26, {"number": "threadId"}),
+    Construct("TASK_CREATE", "openmp_task_create", 15),
+    Construct("TASK_SCHEDULE", "openmp_task_schedule", "priorTaskStatus"),
+    Construct("CANCEL", "openmp_cancel", 17),
+    Construct("MUTEX_RELEASED", "openmp_mutex_released", "kind"),
+    Construct("LOCK_INIT", "openmp_lock_init", "kind"),
+    Construct("LOCK_DESTROY", "openmp_lock_destroy", "kind"),
+    Construct("DISPATCH", "openmp_dispatch", "kind"),
+    Construct("FLUSH", "openmp_flush", 26),
 )
 
 
@@ -95,10 +86,8 @@ def reader(
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         constructs = [construct for construct in declared if PREFIX + construct.table == part.table]
         wanted = {
-            column
-            for construct in constructs
-            for column in (construct.value, *construct.fields.values())
-            if isinstance(column, str)
+            *columns_of(*(construct.layout for construct in constructs)),
+            *(construct.value for construct in constructs if isinstance(construct.value, str)),
         }
         columns = extraction.read(
             part, ("start", "end", "globalTid", *sorted(wanted)), short=True, times=("start",)
@@ -130,14 +119,13 @@ def _records(extraction: Extraction, construct: Construct, columns: Columns) -> 
         return
     known = catalogue().layouts[construct.layout].fields[0].values
     assert isinstance(known, ValueSet)
-    fields = {"event": np.where(np.isin(kind, [value for value, _ in known.labels]), kind, UNKNOWN)}
-    fields |= {name: optional(columns[column]) for name, column in construct.fields.items()}
+    event = np.where(np.isin(kind, [value for value, _ in known.labels]), kind, UNKNOWN)
     yield Rows(
         construct.layout,
         columns["start"],
         columns["end"],
         extraction.threads(columns["globalTid"]),
-        fields,
+        {"event": event, **read_fields(extraction, construct.layout, columns)},
     )
 
 
@@ -201,21 +189,15 @@ def _region_ends(
     )
 
 
-def _kind(name: str, title: str, declared: tuple[Construct, ...], lasting: bool) -> EventKind:
-    tables = tuple(dict.fromkeys(PREFIX + construct.table for construct in declared))
-    return EventKind(
+KINDS = tuple(
+    declare_kind(
         name,
-        title,
-        "host thread",
-        tables,
-        tuple(construct.layout for construct in declared),
-        reader(declared, lasting),
-        groups=() if lasting else ("openmp",),
-        rows=RowRules(has_duration=lasting, open_ended=lasting),
+        reader(constructs, lasting),
+        tables=dict.fromkeys(PREFIX + construct.table for construct in constructs),
+        layouts=[construct.layout for construct in constructs],
     )
-
-
-KINDS = (
-    _kind("openmp", "OpenMP regions, tasks and waiting", RANGES, True),
-    _kind("openmp_points", "OpenMP events without duration", POINTS, False),
+    for name, constructs, lasting in (
+        ("openmp", RANGES, True),
+        ("openmp_points", POINTS, False),
+    )
 )

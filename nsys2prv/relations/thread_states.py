@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN, StoredFrame, read_frame
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.events.catalogue import Layout, NameSet, catalogue
-from nsys2prv.events.catalogue.sections import StateRule
+from nsys2prv.events.catalogue import Layout, NameSet, StateRule, catalogue
 from nsys2prv.events.extraction import ObjectKey, QueueKey, StreamKey, ThreadKey
 from nsys2prv.relations.innermost import (
     NOTHING,

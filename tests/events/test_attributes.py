@@ -1,4 +1,4 @@
-"""What NULL and 0 of exports become."""
+"""What numbers of exports become: NULL and 0, and those of enumerations."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ import numpy as np
 import pytest
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.events.attributes import enum_value, number_or_zero, optional, positive
-from nsys2prv.nsight.source import NULL
+from nsys2prv.events.attributes import (
+    columns_of,
+    number_or_zero,
+    optional,
+    positive,
+    read_fields,
+)
+from nsys2prv.events.extraction import Extraction
+from nsys2prv.nsight.source import NULL, Columns
 
 COLUMN = np.array([NULL, -5, 0, 1, 7])
 
@@ -18,7 +25,6 @@ COLUMN = np.array([NULL, -5, 0, 1, 7])
         (optional, [ABSENT, ABSENT, 0, 1, 7]),
         (positive, [ABSENT, ABSENT, ABSENT, 1, 7]),
         (number_or_zero, [0, 0, 0, 1, 7]),
-        (lambda column: enum_value(column, 7, 99), [99, 99, 1, 2, 99]),
     ],
 )
 def test_null_and_0_by_their_meaning(function, expected) -> None:
@@ -26,3 +32,21 @@ def test_null_and_0_by_their_meaning(function, expected) -> None:
         found = function(COLUMN[rows])
         assert found.tolist() == expected[rows]
         assert found.dtype == np.int64
+
+
+@pytest.mark.parametrize(
+    ("layout", "field", "expected"),
+    [
+        ("openacc_other", "construct", [99, 99, 1, 2, 8, 99]),
+        ("openacc_other", "device_type", [ABSENT, ABSENT, 1, 2, 8, ABSENT]),
+        ("profiler_overhead", "type", [ABSENT, ABSENT, ABSENT, 1, 7, 99]),
+        ("diagnostic", "severity", [99, 99, 99, 1, 99, 99]),
+        ("gpu_page_fault", "access", [1, 1, 1, 2, 1, 1]),
+    ],
+)
+def test_numbers_of_enumerations_become_values_of_the_catalogue(layout, field, expected) -> None:
+    numbers = np.append(COLUMN, np.iinfo(np.int64).max)
+    extraction = Extraction(None, None)  # type: ignore[arg-type]
+    extraction.strings = lambda ids: [""] * len(ids)  # type: ignore[method-assign]
+    columns = Columns(len(numbers), dict.fromkeys(columns_of(layout), numbers), {})
+    assert read_fields(extraction, layout, columns)[field].tolist() == expected

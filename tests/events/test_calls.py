@@ -11,8 +11,7 @@ from tools.conversions import convert_and_read, found
 from tools.exports import PID, Row, global_pid, global_tid, make_export, strings
 
 from nsys2prv.events import all_kinds, calls
-from nsys2prv.events.catalogue import DomainCode, catalogue
-from nsys2prv.events.catalogue.sections import CallTable, call_tables
+from nsys2prv.events.catalogue import CallTable, DomainCode, catalogue
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.events.selection import select_kinds
@@ -38,7 +37,7 @@ def row_of(line: CallTable, begin: int, end: int | None, name: int | None, **mor
 @pytest.mark.slow
 @pytest.mark.parametrize("line", LINES.values(), ids=lambda line: line.name)
 def test_every_line_gives_its_events(line: CallTable, tmp_path: Path) -> None:
-    numbers = {column: 70 + place for place, (column, _) in enumerate(line.numbers)}
+    numbers = {column: 70 + place for place, column in enumerate(line.numbers)}
     rows = [
         row_of(line, 10, 50, 1, **numbers),
         row_of(line, 60, 90, None if len(line.names) > 1 else 2),
@@ -92,13 +91,10 @@ def test_a_group_means_its_lines() -> None:
 
 
 def test_a_line_is_all_that_a_table_needs() -> None:
-    line = {
-        "table": "TOMORROW_API",
-        "code": 68009900,
-        "label": "Calls of tomorrow",
-        "group": "graphics",
-    }
-    kind = calls.kind_of(call_tables({"tomorrow": line})["tomorrow"])
+    line = CallTable(
+        "tomorrow", "TOMORROW_API", 68009900, "Calls of tomorrow", groups=("graphics",)
+    )
+    kind = calls.make_kind(line)
     assert isinstance(kind, EventKind)
     assert (kind.name, kind.tables, kind.layouts, kind.groups, kind.row) == (
         "tomorrow",

@@ -1,31 +1,31 @@
 """Event types, their labels and their values: the data of the files in ``events`` as typed
-declarations.
+declarations (how to write them stands in ``events/README.md``).
 
 Everything that gives a Paraver number a meaning is read from here: the writer of records, the
-``.pcf`` and the tables of the documentation.
+``.pcf`` and the tables of the documentation. That an event type has one meaning is tested.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Hashable, Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from functools import cache, cached_property
-from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from nsys2prv._util.data import data_text, data_texts, load_shipped
-from nsys2prv.events.catalogue import sections
-from nsys2prv.events.catalogue.sections import CallTable, State, StateRule
 
-T = TypeVar("T")
 DOMAIN_STEP = 100
 #: Domains numbered by their text take these numbers; lower ones belong to the fixed names, see
 #: :func:`domain_numbers`.
 FIRST_HASHED_DOMAIN, LAST_HASHED_DOMAIN = 50, 499
 #: 9600 + 100 * 204 is 30000, which POP's BasicAnalysis takes for CPU sampling.
 FORBIDDEN_DOMAINS = frozenset({204})
+#: Event types of a line of ``calls``: its code names the event, code + 1 is the result, code + 2...
+#: the numbers.
+RESULT, NUMBERS = 1, 2
 
 
 class DomainCode(Struct, frozen=True):
@@ -51,7 +51,7 @@ class ValueSet(Struct, frozen=True):
     labels: tuple[tuple[int, str], ...]
 
 
-class NameSet(Struct, frozen=True):
+class NameSet(Struct, frozen=True, forbid_unknown_fields=True):
     """Names that occur in the reports, numbered when the trace is written."""
 
     #: Name in the catalogue.
@@ -84,6 +84,43 @@ class Field(Struct, frozen=True):
     unit: str = ""
     #: What is added to plain numbers in a Paraver trace, where 0 ends an event.
     offset: int = 0
+    #: Column of the export that it is read from; "" where the kind finds it in another way.
+    column: str = ""
+    #: The least number of the column: what is below is none, as NULL is.
+    least: int = 0
+    #: What is added to numbers of the column that have labels, which begin at 1.
+    plus: int = 0
+    #: Value of numbers that have no label; None where rows lack the field then.
+    unknown: int | None = None
+
+
+class State(Struct, frozen=True):
+    """A value of state records."""
+
+    #: Value in the trace.
+    value: int
+    #: Label in the .pcf.
+    label: str
+    #: Red, green, blue, 0 to 255.
+    color: tuple[int, int, int]
+
+
+class StateRule(Struct, frozen=True):
+    """The state that a row is in during an event: by the names, else by the values, else
+    `otherwise`.
+    """
+
+    #: State where neither `names` nor `values` decide, None for none.
+    otherwise: int | None = None
+    #: Field of the record that decides; "" for the one that names the event.
+    field: str = ""
+    #: For fields with names: states and regular expressions, of which the first that is found in
+    #: the name decides.
+    names: tuple[tuple[int, str], ...] = ()
+    #: For other fields: values and states.
+    values: tuple[tuple[int, int], ...] = ()
+    #: The state counts only where no other event is in one.
+    yields: bool = False
 
 
 class Layout(Struct, frozen=True, dict=True):
@@ -110,15 +147,80 @@ class Layout(Struct, frozen=True, dict=True):
         return any(isinstance(field.code, DomainCode) for field in self.fields)
 
 
-class LineKind(Struct, frozen=True):
+class LineKind(Struct, frozen=True, forbid_unknown_fields=True):
     """A kind of communication record."""
 
     #: Name in the catalogue.
     name: str
-    #: Tag of its lines; None: each of them has its own.
-    tag: int | None
     #: Label for people.
     label: str
+    #: Tag of its lines; None: each of them has its own.
+    tag: int | None = None
+
+
+class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of the section ``calls``: a table whose rows are calls of host threads, or work on
+    GPUs. From it come a layout, a name set and a kind of event (:mod:`nsys2prv.events.calls`).
+    """
+
+    #: Name of the kind of event, of its layout and of its name set.
+    name: str
+    #: Table of the export.
+    table: str
+    #: Event type that names the event; those of its result and its numbers follow.
+    code: int
+    #: Title of the kind and of the event type.
+    label: str
+    #: Further command-line names that include the kind.
+    groups: tuple[str, ...] = ()
+    #: Columns with ids of StringIds, of which the first that has a text names the event.
+    names: tuple[str, ...] = ("nameId",)
+    #: ENUM_ table, whose label for the number in the one column of `names` names the event. "" for
+    #: none: where no column of `names` has a text either, the label does.
+    enum: str = ""
+    #: Columns of begin and end (ns), or of a point in time alone.
+    time: tuple[str, ...] = ("start", "end")
+    #: Column of the globalTid, or globalPid.
+    thread: str = "globalTid"
+    #: Title of the rows of work on GPUs, one for each process and GPU; "" for calls of host
+    #: threads.
+    queue: str = ""
+    #: Column of the GPU's number.
+    gpu: str = "gpu"
+    #: Column of a result, which is written where it is above 0; "" for none.
+    result: str = ""
+    #: Further columns -> the labels of their event types.
+    numbers: dict[str, str] = {}
+    #: Rows without an end are points in time.
+    marks: bool = False
+    #: As in layouts.
+    state: Any = None
+
+    @property
+    def has_duration(self) -> bool:
+        return len(self.time) > 1
+
+    def layout(self) -> dict[str, Any]:
+        """Return its layout, as a section ``layouts`` says it. Work on GPUs does not nest: it has
+        rows to spare.
+        """
+        fields: dict[str, dict[str, Any]] = {
+            "call": {"code": self.code, "label": self.label, "values": {"names": self.name}}
+        }
+        result = (self.code + RESULT, "result", self.result, f"Result of {self.label}")
+        numbers = enumerate(self.numbers.items(), self.code + NUMBERS)
+        for code, name, column, label in (
+            *([result] if self.result else []),
+            *((code, column, column, label) for code, (column, label) in numbers),
+        ):
+            fields[name] = {"code": code, "label": label, "optional": True}
+            fields[name] |= {"column": column, "least": 1}
+        return {
+            "title": self.label,
+            "nests": not self.queue,
+            "fields": fields,
+            "state": self.state,
+        }
 
 
 class Catalogue(Struct, frozen=True):
@@ -132,6 +234,8 @@ class Catalogue(Struct, frozen=True):
     domains: tuple[str, ...]
     #: Tables whose layouts and name sets come from one line each.
     calls: dict[str, CallTable]
+    #: Declarations of kinds of events (:func:`nsys2prv.events.kind.declare_kind`).
+    kinds: dict[str, dict[str, Any]]
     #: States of rows, by value.
     states: tuple[State, ...]
     #: Layout -> event type -> names of sampled numbers.
@@ -140,203 +244,97 @@ class Catalogue(Struct, frozen=True):
 
 @cache
 def catalogue() -> Catalogue:
-    """Load the files in ``events`` as one catalogue."""
-    data = _sections()
-    calls = sections.call_tables(data.get("calls", {}))
-    _add(data, "layouts", sections.call_layouts(calls))
-    _add(data, "name_sets", sections.call_name_sets(calls))
+    """Load the files in ``events`` as one catalogue. Raises ValueError or TypeError for what is
+    wrong in them.
+    """
+    data = _read_sections()
+    calls = _make_each(CallTable, data["calls"])
+    _add(data, "layouts", {name: call.layout() for name, call in calls.items()})
+    _add(data, "name_sets", {name: {} for name in calls})
     value_sets = {
         name: ValueSet(name, tuple(sorted(labels.items())))
         for name, labels in data["value_sets"].items()
     }
-    name_sets = _declared(
-        "name_sets", data["name_sets"], lambda name, spec: NameSet(name, **{"space": name, **spec})
+    name_sets = _make_each(
+        NameSet, {name: {"space": name, **spec} for name, spec in data["name_sets"].items()}
     )
+    states = _make_each(State, data["states"], "value")
+    by_label = {state.label: state.value for state in states.values()}
 
-    def values(spec: dict[str, str] | None) -> ValueSet | NameSet | None:
-        if spec is None:
-            return None
-        return value_sets[spec["fixed"]] if "fixed" in spec else name_sets[spec["names"]]
-
-    def field(name: str, spec: dict[str, Any]) -> Field:
-        code = spec["code"]
+    def make_field(name: str, spec: dict[str, Any]) -> Field:
+        code, values = spec["code"], None
         if isinstance(code, dict):
-            code = DomainCode(
-                code["base"], tuple(code.get("named", {}).items()), code.get("only_named", False)
-            )
-        return Field(
-            name,
-            code,
-            spec["label"],
-            values(spec.get("values")),
-            spec.get("optional", False),
-            spec.get("unit", ""),
-            spec.get("offset", 0),
-        )
+            code = DomainCode(**{**code, "named": tuple(code.get("named", {}).items())})
+        if named := spec.get("values"):
+            values = value_sets[named["fixed"]] if "fixed" in named else name_sets[named["names"]]
+        return Field(**{"name": name, **spec, "code": code, "values": values})
 
-    def in_order(fields: dict[str, Any]) -> list[str]:
-        """Return the naming field first, whatever YAML's merge key did to the order."""
-        return sorted(
-            fields,
-            key=lambda name: not ("values" in fields[name] and not fields[name].get("optional")),
-        )
+    def make_layout(name: str, spec: dict[str, Any]) -> Layout:
+        specs = data["layouts"][spec["fields_of"]]["fields"] if "fields_of" in spec else {}
+        fields = [make_field(*item) for item in (specs | (spec.get("fields") or {})).items()]
+        # The field that names the event is first, whatever YAML's merge key did to the order.
+        fields.sort(key=lambda field: field.values is None or field.optional)
+        rest = {key: value for key, value in spec.items() if key != "fields_of"}
+        rest["state"] = _make_state_rule(spec.get("state"), data["state_rules"], by_label)
+        rest["hashed"] = tuple(spec["hashed"]) if "hashed" in spec else None
+        return Layout(**{"name": name, **rest, "fields": tuple(fields)})
 
-    def fields(spec: dict[str, Any]) -> tuple[Field, ...]:
-        found = (data["layouts"][spec["fields_of"]]["fields"] if "fields_of" in spec else {}) | (
-            spec.get("fields") or {}
-        )
-        return tuple(field(key, found[key]) for key in in_order(found))
-
-    states = sections.parse_states(data["states"])
-
-    def layout(name: str, spec: dict[str, Any]) -> Layout:
-        return Layout(
-            name,
-            spec["title"],
-            fields(spec),
-            spec.get("nests", False),
-            spec.get("is_state", False),
-            tuple(spec["hashed"]) if "hashed" in spec else None,
-            sections.parse_state_rule(spec.get("state"), data["state_rules"], states),
-        )
-
-    layouts = _declared("layouts", data["layouts"], layout)
-    lines = {
-        name: LineKind(name, spec.get("tag"), spec["label"]) for name, spec in data["lines"].items()
-    }
-    found = Catalogue(
-        layouts,
-        lines,
+    return Catalogue(
+        {name: make_layout(name, spec) for name, spec in data["layouts"].items()},
+        _make_each(LineKind, data["lines"]),
         name_sets,
         value_sets,
         tuple(data["domains"]),
         calls,
-        states,
+        data.get("kinds", {}),
+        tuple(state for _, state in sorted(states.items())),
         data.get("counters", {}),
     )
-    claims_of(found)
-    return found
 
 
-class Claim(Struct, frozen=True):
-    """Event types that a layout uses."""
-
-    #: Layout and field, for messages.
-    owner: str
-    #: Event types.
-    numbers: range
-    #: Key that must be equal for claims of one type.
-    meaning: Hashable
+def _make_each(kind: type, specs: dict[Any, dict[str, Any]], key: str = "name") -> dict[Any, Any]:
+    return {name: msgspec.convert({key: name, **spec}, kind) for name, spec in specs.items()}
 
 
-class Claims:
-    """All claims so far. Claims of one event type must have the same meaning."""
-
-    def __init__(self) -> None:
-        self._single: dict[int, Claim] = {}
-        self._series: list[Claim] = []
-
-    def add(self, owner: str, numbers: range, meaning: Hashable) -> None:
-        """Note a claim. Raises ValueError naming both owners where another claim gives one of the
-        event types another meaning.
-        """
-        claim = Claim(owner, numbers, meaning)
-        if len(numbers) == 1:
-            code = numbers[0]
-            others = [
-                self._single.setdefault(code, claim),
-                *[series for series in self._series if code in series.numbers],
-            ]
-        else:
-            others = [
-                *[single for code, single in self._single.items() if code in numbers],
-                *self._series,
-            ]
-            self._series.append(claim)
-        for other in others:
-            if (
-                other.meaning != meaning
-                and (code := _first_common(numbers, other.numbers)) is not None
-            ):
-                raise ValueError(
-                    f"event type {code}: {other.owner} and {owner} both use it, with different meanings"
-                )
-
-
-def _first_common(one: range, other: range) -> int | None:
-    """Return the least number of two ascending ranges, or None."""
-    apart = one[-1] < other[0] or other[-1] < one[0]
-    if apart or (one.step == other.step and (one.start - other.start) % one.step):
+def _make_state_rule(
+    spec: str | Mapping[str, Any] | None,
+    rules: Mapping[str, Mapping[str, Any]],
+    values: Mapping[str, int],
+) -> StateRule | None:
+    """Return the rule of a layout's key ``state``: the label of a state, or the name of a rule and
+    whether it yields. values: those of states by label.
+    """
+    if spec is None:
         return None
-    few, many = sorted((one, other), key=len)
-    return next((number for number in few if number in many), None)
+    if isinstance(spec, str):
+        return StateRule(values[spec])
+    rule = rules[spec["rule"]]
+    return StateRule(
+        values[rule["otherwise"]] if "otherwise" in rule else None,
+        rule.get("field", ""),
+        # Blanks are for the eye.
+        tuple(
+            (values[label], pattern.replace(" ", ""))
+            for label, pattern in rule.get("names", {}).items()
+        ),
+        tuple(
+            (value, values[label])
+            for label, numbers in rule.get("values", {}).items()
+            for value in numbers
+        ),
+        spec.get("yields", False),
+    )
 
 
-def claims_of(found: Catalogue) -> Claims:
-    """Return the event types that layouts use. Raises ValueError where two use one with different
-    labels or values: the .pcf has those of one.
-    """
-    claims = Claims()
-    every_domain = _domain_ranges(len(found.domains))
-    for layout in found.layouts.values():
-        for field in layout.fields:
-            owner, values = (
-                f"field {field.name!r} of layout {layout.name!r}",
-                field.values and field.values.name,
-            )
-            if not isinstance(field.code, DomainCode):
-                claims.add(owner, range(field.code, field.code + 1), (field.label, values))
-                continue
-            for domain, code in field.code.named:
-                claims.add(owner, range(code, code + 1), (domain, values))
-            for domains in () if field.code.only_named else every_domain:
-                first, last = (
-                    field.code.base + DOMAIN_STEP * number
-                    for number in (domains.start, domains.stop)
-                )
-                claims.add(owner, range(first, last, DOMAIN_STEP), (field.label, values))
-        if layout.hashed:
-            claims.add(
-                f"layout {layout.name!r}",
-                range(layout.hashed[0], layout.hashed[1] + 1),
-                ("a hash of the name", layout.hashed),
-            )
-    return claims
-
-
-def _domain_ranges(known: int) -> list[range]:
-    """Return the numbers that NVTX domains may have, of which the first `known` have fixed names."""
-    edges = [FIRST_HASHED_DOMAIN, *sorted(FORBIDDEN_DOMAINS), LAST_HASHED_DOMAIN + 1]
-    hashed = [range(first + (first in FORBIDDEN_DOMAINS), last) for first, last in pairwise(edges)]
-    return [range(known), *hashed]
-
-
-def _declared(
-    section: str, specs: dict[str, dict[str, Any]], make: Callable[[str, dict[str, Any]], T]
-) -> dict[str, T]:
-    """Return what is made of the entries of a section, by name. Raises ValueError naming the entry
-    that lacks something or has a key that nobody knows.
-    """
-    made = {}
-    for name, spec in specs.items():
-        try:
-            made[name] = make(name, spec)
-        except KeyError as error:
-            raise ValueError(f"{section}: {name}: there is no {error}") from error
-        except TypeError as error:
-            raise ValueError(f"{section}: {name}: {error}") from error
-    return made
-
-
-def _sections() -> dict[str, Any]:
-    """Return section -> its entries of all files; a name twice in a section is refused."""
+def _read_sections() -> dict[str, Any]:
+    """Return section -> its entries of all files."""
     found: dict[str, Any] = {}
     for topic in data_texts(f"{__package__}.events", ".yaml"):
         for section, entries in load_shipped(topic).items():
             if isinstance(entries, list):
                 found.setdefault(section, []).extend(entries)
-                continue
-            _add(found, section, entries)
+            else:
+                _add(found, section, entries)
     return found
 
 

@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from nsys2prv._util.data import data_text, load_shipped
-from nsys2prv.events.catalogue import DomainCode, catalogue, claims_of, hashed_numbers
+from nsys2prv.events.catalogue import DomainCode, catalogue, hashed_numbers
 
 #: What the exports' integers are in where a name says another unit: SQLite holds the numbers before
 #: Nsight's display factor.
@@ -53,11 +53,7 @@ def hashed_types() -> dict[str, tuple[int, int]]:
 
 @cache
 def counter_tables() -> dict[str, CounterTable]:
-    """Return the tables of listed names by layout of counters, empty for one that has none.
-
-    Raises ValueError where a listed event type is one of another layout, or of another name.
-    """
-    claims = claims_of(catalogue())
+    """Return the tables of listed names by layout of counters, empty for one that has none."""
     tables = {
         name: CounterTable({}, {})
         for name, layout in catalogue().layouts.items()
@@ -66,10 +62,7 @@ def counter_tables() -> dict[str, CounterTable]:
     listed = load_shipped(data_text(__package__, "counters.yaml")) | catalogue().counters
     for layout, entries in listed.items():
         known: dict[tuple[str, str], str] = {}
-        for code, names in entries.items():
-            claims.add(
-                f"counter {names[0]!r} of layout {layout!r}", range(code, code + 1), names[0]
-            )
+        for names in entries.values():
             for name in names:
                 base, unit = _reduced(name)
                 known.setdefault((base, unit), names[0])

@@ -1,0 +1,46 @@
+"""Which event types the catalogue uses, and for what."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+
+from nsys2prv._util.data import data_text, load_shipped
+from nsys2prv.events import catalogue as module
+from nsys2prv.events.catalogue import Catalogue, DomainCode
+
+
+def check_claims(found: Catalogue) -> dict[int, tuple[str, Hashable]]:
+    """Return who uses each event type, and what it means. Raises ValueError where two use one with
+    different labels or values: the .pcf has those of one.
+    """
+    used: dict[int, tuple[str, Hashable]] = {}
+    for owner, code, meaning in _claims(found):
+        other, known = used.setdefault(code, (owner, meaning))
+        if known != meaning:
+            raise ValueError(
+                f"event type {code}: {other} and {owner} both use it, with different meanings"
+            )
+    return used
+
+
+def _claims(found: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
+    hashed = range(module.FIRST_HASHED_DOMAIN, module.LAST_HASHED_DOMAIN + 1)
+    domains = {*range(len(found.domains)), *hashed} - module.FORBIDDEN_DOMAINS
+    for layout in found.layouts.values():
+        for field in layout.fields:
+            owner = f"field {field.name!r} of layout {layout.name!r}"
+            values = field.values and field.values.name
+            if not isinstance(field.code, DomainCode):
+                yield owner, field.code, (field.label, values)
+                continue
+            for domain, code in field.code.named:
+                yield owner, code, (domain, values)
+            for domain in () if field.code.only_named else domains:
+                yield owner, field.code.of("", domain), (field.label, values)
+        if layout.hashed:
+            for code in range(layout.hashed[0], layout.hashed[1] + 1):
+                yield f"layout {layout.name!r}", code, ("a hash of the name", layout.hashed)
+    listed = load_shipped(data_text(module.__name__, "counters.yaml")) | found.counters
+    for name, entries in listed.items():
+        for code, names in entries.items():
+            yield f"counter {names[0]!r} of layout {name!r}", code, names[0]
