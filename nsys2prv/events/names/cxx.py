@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import re
 
+from nsys2prv._util.data import data_text, load_shipped
+
 # Deeper brackets are passed over, so that no name makes the tree too deep to walk.
 MAX_DEPTH = 64
 
 
-def split_words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-FUNDAMENTAL = split_words("bool char double float int long short signed unsigned __int128")
-_QUALIFIERS = split_words(
-    "class const constexpr enum noexcept restrict __restrict__ struct typename volatile"
-)
+_DATA = load_shipped(data_text(__package__, "kernel_words.yaml"))
+#: Sets of words in the names of kernels.
+WORDS = {key: frozenset(words.split()) for key, words in _DATA.items() if key != "wrappers"}
+#: Wrapper -> which of its arguments stands for the whole.
+WRAPPERS = {word: place for place, words in _DATA["wrappers"].items() for word in words.split()}
+_FUNDAMENTAL, _QUALIFIERS = WORDS["fundamental"], WORDS["qualifiers"]
 
 
 class Part:
@@ -109,8 +109,8 @@ def parse_name(name: str, parameters: bool = False) -> Expr:
                 path += steps
             elif (
                 len(path) == 1
-                and word in FUNDAMENTAL
-                and path[0].text.rpartition(" ")[2] in FUNDAMENTAL
+                and word in _FUNDAMENTAL
+                and path[0].text.rpartition(" ")[2] in _FUNDAMENTAL
             ):
                 path[0].text += " " + word
             else:

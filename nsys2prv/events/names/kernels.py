@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from nsys2prv.events.names.cxx import MAX_DEPTH, Expr, Part, parse_name, split_words
+from nsys2prv.events.names.cxx import MAX_DEPTH, WORDS, WRAPPERS, Expr, Part, parse_name
 
 _LABEL_LENGTH = 120
 _SUFFIX_LENGTH = 40
@@ -27,74 +27,13 @@ _SUFFIX_LENGTH = 40
 _PARSED_LENGTH = 8192
 _STRUCTURE = re.compile(r"[<(\[{:]")
 
-# ---- what is noise, and where -------------------------------------------------------------------
-
-# The rules below hold for names that begin with one of these; a user's own `Tensor` is left alone.
-_LIBRARIES = split_words(
-    "Eigen Kokkos RAJA amrex at at_cuda_detail c10 caffe2 cub cuda cudnn cute cutlass flash jax"
-    " pytorch_flash std sycl tensorflow thrust torch vllm xla"
+_LIBRARIES, _NOISE, _NOISE_ANYWHERE, _SCALARS = (
+    WORDS[key] for key in ("libraries", "noise", "noise_anywhere", "scalars")
 )
-
-# Arguments that say nothing of what the kernel does.
-_NOISE = split_words(
-    "CUDAGeneratorImpl Cuda DSizes DefaultDevice FusedOptimizerTensorListMetadata GpuDevice GridEvenShare"
-    " LaunchBounds LoadWithCast LoadWithoutCast MakePointer NoPermute NullType PhiloxRandom StoreWithCast"
-    " StoreWithoutCast TensorListScalarListMetadata __identity always_true_predicate distribution_nullary_kernel"
-    " identity_decomposer_t no_stencil_tag null_type use_default"
-)
-_NOISE_ANYWHERE = split_words(
-    "Flash_kernel_traits OffsetCalculator TensorListMetadata TrivialOffsetCalculator"
-)
-
-# Wrappers, and which of their arguments stands for the whole.
-_WRAPPERS = {
-    "C": 0,
-    "CombinedFunctorReducer": 0,
-    "Int": 0,
-    "Kernel": 0,
-    "Kernel2": 0,
-    "ReduceByKeyScanTileState": 0,
-    "ReduceOp": 1,
-    "ScanTileState": 0,
-    "TensorEvaluator": 0,
-    "TensorMap": 0,
-    "_kernel_agent": 0,
-    "constant": 1,
-    "cuda_parallel_launch_constant_memory": 0,
-    "cuda_parallel_launch_global_memory": 0,
-    "cuda_parallel_launch_local_memory": 0,
-    "device_kernel": 0,
-    "device_ptr": 0,
-    "enable_sm80_to_sm89": 0,
-    "enable_sm90": 0,
-    "enable_sm90_or_later": 0,
-    "func_wrapper_t": 1,
-    "gpu_kernel_impl": 0,
-    "gpu_kernel_impl_nocast": 0,
-    "integral_constant": 1,
-    "launch_closure_by_value": 0,
-    "launch_global": -1,
-    "normal_iterator": 0,
-    "zip_iterator": 0,
-}
-
-# Launch shapes of PyTorch's kernels (block size, vector width): the functor is the kernel.
-_WITHOUT_NUMBERS = split_words(
-    "distribution_elementwise_grid_stride_kernel elementwise_kernel reduce_kernel unrolled_elementwise_kernel"
-    " vectorized_elementwise_kernel vectorized_templated_elementwise_kernel"
+_WITHOUT_NUMBERS, _SHAPES, _LAUNCHERS, _GENERIC = (
+    WORDS[key] for key in ("without_numbers", "shapes", "launchers", "generic")
 )
 _VALUES = {"true": "1", "false": "0", "void": ""}
-_SHAPES = frozenset(("GemmShape", "MatrixShape", "PitchLinearShape", "tuple"))
-# Here the loop body is the kernel; everything else belongs to the way it is run.
-_LAUNCHERS = frozenset(("RAJA", "amrex", "sycl"))
-# Too little by themselves: the class or namespace before them is kept.
-_GENERIC = split_words(
-    "F Func Functor Impl Kernel Op Params apply body call functor impl kernel launch op run type value_type"
-)
-_SCALARS = split_words(
-    "BFloat16 Half __half __nv_bfloat16 bfloat16_t bool char complex double float half half_t int long short"
-    " signed unsigned __int128"
-)
 
 # ---- telling ------------------------------------------------------------------------------------
 
@@ -128,8 +67,8 @@ def _named(path: list[Part], depth: int) -> str:
             "Policy" in part.text or part.text.startswith("policy_") for part in path
         ):
             return ""
-        if args and name in _WRAPPERS and _WRAPPERS[name] < len(args):
-            return _text(args[_WRAPPERS[name]], depth) + "*" * (name == "device_ptr")
+        if args and name in WRAPPERS and WRAPPERS[name] < len(args):
+            return _text(args[WRAPPERS[name]], depth) + "*" * (name == "device_ptr")
     if name.startswith("__nv_") and args:  # how nvcc itself writes an extended lambda
         return _nvcc_closure(args, depth)
     if len(path) > 1 and (path[-2].args or name in _GENERIC):
@@ -197,7 +136,7 @@ def _closure(function: list[Part], lambdas: list[Part], depth: int) -> str:
     ordinals = [part.ordinal for part in lambdas if part.ordinal]
     torch = bool(function) and function[0].text == "at"
     if torch and (
-        function[-1].text in _NOISE or (function[-1].text in _WRAPPERS and function[-1].args)
+        function[-1].text in _NOISE or (function[-1].text in WRAPPERS and function[-1].args)
     ):
         return _named(function, depth)
     types = ""
