@@ -17,6 +17,7 @@ ends an event. Samples (time, metric, value) become one record per instant.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,9 @@ def columns_of(*layouts: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(field.column for field in fields if field.column))
 
 
-def read_fields(extraction: Extraction, layout: str, columns: Columns) -> dict[str, np.ndarray]:
+def read_fields(
+    extraction: Extraction, layout: str, columns: Columns | Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """Return the fields of a layout that name a column, by name."""
     return {
         field.name: _read_field(extraction, field, columns[field.column])
