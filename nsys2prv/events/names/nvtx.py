@@ -118,23 +118,8 @@ def rename_ranges(
 #: The numbers of a template, as in native/texts.h: behind no letter, digit or character beyond ASCII
 #: (a class of all that compiles ten times as slowly). What stands for each.
 _NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
-_MARK = "\0"
-#: So many texts are looked up among those that are known.
-FEW_TEXTS = 1000
-#: Templates that are kept in mind for the parts of reports that follow.
-MOST_KNOWN = 100_000
-
-
-class _Template(Struct, frozen=True):
-    """What rules make of all texts of a template."""
-
-    name: str
-    #: Which of the numbers in a text is kept (0 is the first), -1 for none.
-    place: int
-    #: False where a rule drops them.
-    wanted: bool
-    #: True if each text has to be looked at by itself, for its name has a number in it.
-    apart: bool = False
+#: Instead of the place of a number that is kept: there is none; each text is to be looked at.
+_NO_NUMBER, _EACH_APART = -1, -2
 
 
 def rename_by_template(texts: DistinctTexts, rules: tuple[Rule, ...]) -> RenamedRanges | None:
@@ -147,103 +132,44 @@ def rename_by_template(texts: DistinctTexts, rules: tuple[Rule, ...]) -> Renamed
     templates = texts.templates()
     if templates is None:
         return None
-    found = _of_templates(decode_texts(templates.firsts).to_list(), rules)
-    names = {name: code for code, name in enumerate(dict.fromkeys(each.name for each in found))}
-    of_names, places, wanted, apart = (
-        np.array(column)[templates.codes]
-        for column in zip(
-            *((names[each.name], each.place, each.wanted, each.apart) for each in found),
-            strict=True,
-        )
-    )
-    result = RenamedRanges(
-        pl.Series([*names], dtype=pl.String), of_names, wanted, texts.numbers(places)
-    )
-    alone = np.flatnonzero(apart)
-    if len(alone):
-        single = _one_by_one(decode_texts(texts.at(alone)), rules)
-        result.codes[alone] = len(result.texts) + single.codes
-        result.wanted[alone], result.numbers[alone] = single.wanted, single.numbers
-        result.texts = pl.concat([result.texts, single.texts])
-    return result
+    firsts = decode_texts(templates.firsts)
+    found = rename_ranges(firsts, None, rules)
+    made = found.texts.gather(found.codes).to_list()
+    places = np.array(
+        [
+            _find_kept_number(text, name, number)
+            for text, name, number in zip(
+                firsts.to_list(), made, found.numbers.tolist(), strict=True
+            )
+        ],
+        np.int64,
+    )[templates.codes]
+    codes, wanted = found.codes[templates.codes], found.wanted[templates.codes]
+    numbers = texts.numbers(np.maximum(places, _NO_NUMBER))
+    alone = np.flatnonzero(places == _EACH_APART)
+    if not len(alone):
+        return RenamedRanges(found.texts, codes, wanted, numbers)
+    single = rename_ranges(decode_texts(texts.at(alone)), None, rules)
+    codes[alone] = len(found.texts) + single.codes
+    wanted[alone], numbers[alone] = single.wanted, single.numbers
+    return RenamedRanges(pl.concat([found.texts, single.texts]), codes, wanted, numbers)
 
 
-def _one_by_one(texts: pl.Series, rules: tuple[Rule, ...]) -> RenamedRanges:
-    """Apply the rules to each text, of which few may be distinct and known from earlier parts."""
-    distinct, codes = _distinct(texts)
-    if len(distinct) > FEW_TEXTS:
-        found = rename_ranges(distinct, None, rules)
-        return RenamedRanges(
-            found.texts, found.codes[codes], found.wanted[codes], found.numbers[codes]
-        )
-    known, met = _known_texts(rules), distinct.to_list()
-    new = [text for text in met if text not in known]
-    if new:
-        if len(known) > MOST_KNOWN:
-            known.clear()
-            new = met
-        found = rename_ranges(pl.Series(new, dtype=pl.String), None, rules)
-        made = zip(
-            found.texts.gather(found.codes).to_list(),
-            found.wanted.tolist(),
-            found.numbers.tolist(),
-            strict=True,
-        )
-        known.update(zip(new, made, strict=True))
-    names, wanted, numbers = zip(*(known[text] for text in met), strict=True)
-    return RenamedRanges(
-        pl.Series(names, dtype=pl.String), codes, np.array(wanted)[codes], np.array(numbers)[codes]
-    )
-
-
-@cache
-def _known_texts(rules: tuple[Rule, ...]) -> dict[str, tuple[str, bool, int]]:
-    """Return the names that are known of these rules: text -> name, whether it is wanted, number."""
-    return {}
-
-
-def _of_templates(firsts: list[str], rules: tuple[Rule, ...]) -> list[_Template]:
-    """Return what the rules make of templates, by a text of each."""
-    known = _known_templates(rules)
-    keys = [_NUMBERS.sub(_MARK, text) for text in firsts]
-    new = {key: text for key, text in zip(keys, firsts, strict=True) if key not in known}
-    if new:
-        if len(known) > MOST_KNOWN:
-            known.clear()
-            new = dict(zip(keys, firsts, strict=True))
-        found = rename_ranges(pl.Series([*new.values()], dtype=pl.String), None, rules)
-        made = zip(
-            new.items(),
-            found.texts.gather(found.codes).to_list(),
-            found.numbers.tolist(),
-            found.wanted.tolist(),
-            strict=True,
-        )
-        for (key, text), name, number, wanted in made:
-            known[key] = _template(text, name, number, wanted)
-    return [known[key] for key in keys]
-
-
-@cache
-def _known_templates(rules: tuple[Rule, ...]) -> dict[str, _Template]:
-    """Return the templates that are known of these rules."""
-    return {}
-
-
-def _template(text: str, name: str, number: int, wanted: bool) -> _Template:
-    """Return what rules make of a template's texts, by one of them: the same name of each where
-    that is the beginning of it, without a number in it.
+def _find_kept_number(text: str, name: str, number: int) -> int:
+    """Return which of the numbers in a template's texts the rules keep (0 is the first), by what
+    they made of one of its texts: _NO_NUMBER, or _EACH_APART where the others may have another
+    name: it is not the beginning of the text, or has a number in it.
     """
     found = [(match.start(), int(match[0])) for match in _NUMBERS.finditer(text)]
     places = [place for place, (_, value) in enumerate(found) if value == number]
     if (
-        _MARK in text
+        "\0" in text
         or not text.startswith(name)
         or any(start < len(name) for start, _ in found)
         or (number != ABSENT and len(places) != 1)
     ):
-        return _Template("", -1, wanted, apart=True)
-    return _Template(name, -1 if number == ABSENT else places[0], wanted)
+        return _EACH_APART
+    return _NO_NUMBER if number == ABSENT else places[0]
 
 
 class _Change:
