@@ -11,8 +11,9 @@ positive          ABSENT              ABSENT    numbers that begin at 1, such as
 number_or_zero    0                   0         plain numbers, of which 0 says nothing
 ================  ==================  ========  =====================================
 
-All take and return int64, shape (n,). The catalogue's sets of values begin at 1, as a 0 in a trace
-ends an event. Samples (time, metric, value) become one record per instant.
+ABSENT is for optional fields alone: in any other it is stored as 0, of a name set as its first
+name. All take and return int64, shape (n,). The catalogue's sets of values begin at 1, as a 0 in a
+trace ends an event. Samples (time, metric, value) become one record per instant.
 """
 
 from __future__ import annotations
