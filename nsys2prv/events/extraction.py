@@ -80,7 +80,7 @@ DEVICE_KINDS = ("gpu", "gpu_contexts", "nic", "switch", "source")
 GPU, GPU_CONTEXTS, NIC, SWITCH, SOURCE = DEVICE_KINDS
 ObjectKey = ThreadKey | StreamKey | QueueKey | DeviceKey
 #: Columns of facts whose names begin so hold local times (ns), local objects and local names of the
-#: set that follows; DOMAIN is the column of local domains.
+#: set that follows; DOMAIN is the column of local domains. See :meth:`Extraction.fact`.
 TIME, OBJECT, NAME, DOMAIN = "time_", "object_", "name_", "domain"
 
 
@@ -312,10 +312,14 @@ class Extraction:
         return self.objects.setdefault(key, len(self.objects))
 
     def fact(self, name: str, columns: Mapping[str, np.ndarray | pl.Series]) -> None:
-        """Set facts aside for the relations between reports: columns of equal length.
+        """Set facts aside: columns of equal length. They are for the relations between reports, or
+        for `derive` of a kind that is `Derived`.
 
         Columns named as TIME (NULL and OPEN allowed, what no trace can hold becomes NULL), OBJECT,
         NAME and DOMAIN say hold local times, objects, names and domains; `process` the globalPid.
+        Relations get trace times and rows for the first two, but names and domains as they are
+        here: these mean something within one reading task only. `derive` gets times as they are
+        here, and the others in common numbers of the report.
         """
         self._facts.setdefault(name, []).append(
             pl.DataFrame(
