@@ -1,5 +1,5 @@
-"""Where the events of a prepared job are, as analyses in worker processes find them; and reading
-them back in columns.
+"""Read the events of a prepared job in columns: what analyses, in worker processes too, get them
+from.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ class Samples(Struct, frozen=True):
 
 
 class EventReader(Struct, dict=True):
-    """As in job.Job; names: per name set and source the value of each local name."""
+    """Reads the events of a prepared job in columns, of one unit or of all.
+
+    What it holds is that of :class:`nsys2prv.conversion.job.Job` of the same name. names: per name
+    set and source the value of each local name.
+    """
 
     runs: list[Run]
     clocks: list[ClockMap]
@@ -291,6 +295,6 @@ def _frame(
 
 @lru_cache(maxsize=1)
 def load(path: Path) -> EventReader:
-    """A book saved by :meth:`Book.save`, kept while the same one is asked for."""
+    """The reader saved by :meth:`EventReader.save`, kept while the same one is asked for."""
     with path.open("rb") as file:
         return pickle.load(file)

@@ -15,7 +15,7 @@ from nsys2prv._util.text import plural
 from nsys2prv.analysis.book import EventReader
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 
-#: Kind -> what it means, for the glossary.
+#: Kind of finding -> what it means, for docs/analysis.md.
 KINDS = {
     "straggler": "a rank that is usually the last at collectives, so that the others wait for it",
     "slow_host": "all ranks of one host are usually last: what they share is slow",
@@ -168,9 +168,10 @@ class Results(dict[str, Result]):
 
 
 class Context(Struct, frozen=True):
-    """Context that analyses conclude with. labels: name set -> frame of value and label. folded:
-    NVTX names as groups (regions.py). absent: layouts -> why there are none of them. clocks: as
-    facts.clock_table has them.
+    """What `conclude` is told of the job. Its methods put texts in the place of numbers.
+
+    labels: name set -> frame of value and label. folded: NVTX names as groups (regions.py). absent:
+    layouts -> why there are none of them. clocks: as facts.clock_table has them.
     """
 
     book: EventReader
@@ -250,8 +251,12 @@ class Context(Struct, frozen=True):
 
 
 class Analysis(Struct, frozen=True):
-    """An analysis. needs: groups of layouts, of each of which one must be there. collect: partial
-    frames of one unit, by name. conclude: the tables of the frames of all units, each put together.
+    """Declaration of an analysis: what it needs, and two functions.
+
+    needs: groups of layouts; of each group the job must have one, else the analysis is not run.
+    collect: returns partial frames of one unit, by name; where the unit has nothing, a frame may be
+    without columns. conclude: returns the tables, from the frames of all units, put together by
+    name.
     """
 
     name: str

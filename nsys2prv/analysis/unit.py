@@ -80,7 +80,10 @@ class Unit:
         fields: Sequence[str] = (),
         dtype: type[np.signedinteger] = np.int64,
     ) -> pl.DataFrame:
-        """Events of a layout, as in EventReader.begins."""
+        """Return the events of a layout on this unit's threads, by begin: `begin`, `end` (trace
+        time, ns), `thread`, then the fields asked for: names as event values, ABSENT where an event
+        lacks one. As :meth:`EventReader.begins` does.
+        """
         return self.book.begins(layout, fields, self.number, dtype=dtype)
 
     @cached_property
