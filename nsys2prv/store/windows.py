@@ -234,7 +234,7 @@ class WindowReader:
 
     def read(self, first: int, last: int | None) -> dict[Shape, WindowRecords]:
         """Return the records with first <= time < last (ns; None: to the end of the trace), by
-        their shape.
+        their shape. A range is where it begins, however long it lasts.
         """
         touched = self._until >= first
         if last is not None:
@@ -299,7 +299,11 @@ class WindowRecords:
         return len(self._records)
 
     def column(self, name: str) -> np.ndarray:
-        """Return a column of all of them, in trace time (OPEN stays) or in global numbers."""
+        """Return a column of all of them, in trace time (OPEN stays) or in global numbers.
+
+        name: one of `shape.dtype.names`. Raises ValueError for a field that these records lack, or
+        have as 0, and so do not store.
+        """
         column = self._records[name]
         if is_moment(name):
             return to_trace_times(column, self._clock, OPEN)
