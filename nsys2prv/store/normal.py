@@ -35,8 +35,8 @@ def spill_rows(
     rows: Rows, open_ended: bool, writer: SpillWriter, account: Account
 ) -> Iterator[Run]:
     """Store one piece of the normal form; yields its runs: each of begins, directly after it that
-    of their ends (:func:`pair_runs`), and lines. What is dropped or repaired is counted in the
-    account.
+    of their ends (:func:`nsys2prv.store.runs.pair_runs`), and lines. What is dropped or repaired is
+    counted in the account.
 
     open_ended: a row without an end lasts to the end of the trace.
     """

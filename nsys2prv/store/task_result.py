@@ -14,8 +14,6 @@ from nsys2prv.events.reasons import Reason
 from nsys2prv.store.normal import spill_counters, spill_lines, spill_rows
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillWriter
 
-#: In the account of rows: records that follow from several rows.
-
 
 class TaskResult(Struct):
     """Result of a task."""
@@ -26,7 +24,8 @@ class TaskResult(Struct):
     report: int
     #: Number of rows that it read.
     rows: int
-    #: Runs on disk; a run of ends directly follows that of its begins (:func:`pair_runs`).
+    #: Runs on disk; a run of ends directly follows that of its begins
+    #: (:func:`nsys2prv.store.runs.pair_runs`).
     runs: list[Run] = field(default_factory=list)
     #: Meaning of the local object indices.
     objects: list[ObjectKey] = field(default_factory=list)
@@ -69,7 +68,7 @@ class TaskResult(Struct):
         self, rows: Rows | Counters, writer: SpillWriter, account: Account, open_ended: bool = False
     ) -> None:
         """Store records or samples, and the lines to them, and count them. open_ended: as for
-        :func:`spill`.
+        :func:`nsys2prv.store.normal.spill_rows`.
         """
         if isinstance(rows, Counters):
             runs = list(spill_counters(rows, writer, account))
