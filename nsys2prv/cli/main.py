@@ -38,7 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _status(arguments: Sequence[str] | None) -> int:
-    """Return the same. May raise :class:`nsys2prv._util.signals.EndedBySignal`."""
+    """Run the command; returns the exit status. May raise
+    :class:`nsys2prv._util.signals.EndedBySignal`.
+    """
     keep_freed_memory()
     # Before numpy is imported: its matrices here are of a few rows, and it starts a thread for
     # every CPU.

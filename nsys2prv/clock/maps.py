@@ -48,7 +48,7 @@ class Shifts(Struct, frozen=True, eq=False, dict=True):
         return int(self.times[at]) + (time - int(self._moved[at])) * length // height
 
     def shifted(self, by: int) -> Shifts:
-        """Return the same for times that are `by` ns later."""
+        """Return these shifts for times that are `by` ns later."""
         return Shifts(self.times + by, self.shifts)
 
 
@@ -167,8 +167,8 @@ class Placement(Struct, frozen=True):
 
 
 def place_reports(reports: list[ReportClock]) -> list[Placement]:
-    """Return place every report. One without any clock is UNPLACED, at 0: the caller knows where
-    the others' events begin.
+    """Return where each report is placed. One without any clock is UNPLACED, at 0: the caller knows
+    where the others' events begin.
     """
     machines = _machines(reports)
     anchors: dict[int, ReportClock] = {}

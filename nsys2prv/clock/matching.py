@@ -245,8 +245,9 @@ def certainty_of_order(
 
 
 def certainty_of_match(own: Ends, other: Ends, width: float, rivals: list[float]) -> float:
-    """Return the same for sequences of calls on one clock, either of which may lack some, as they
-    lie. Calls of different signatures are no collective; rivals: rival_distances of the others.
+    """Return how certainly calls belong together, as :func:`certainty_of_order` does, of sequences
+    on one clock, either of which may lack some, as they lie. Calls of different signatures are no
+    collective; rivals: rival_distances of the others.
     """
     if not (own.signature.all() and other.signature.all()):
         own, other = (Ends(side.time, np.zeros_like(side.signature)) for side in (own, other))

@@ -77,7 +77,9 @@ class _Calls(Struct, dict=True):
 
 
 def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> Pool:
-    """Return place hosts that no settled collectives connect. error: of the clocks as placed, ns."""
+    """Return the calls that place hosts which no settled collectives connect. error: of the clocks
+    as placed, ns.
+    """
     part = settled = _parts(gathered.rows, hosts)
     part = part.copy()
     frame = gathered.unsettled

@@ -139,8 +139,8 @@ def solve_clocks(
     pivot: int,
     span: tuple[int, int],
 ) -> Alignment:
-    """Return the same from calls that are gathered per host already, in parts of whole groups,
-    ascending by source and group.
+    """Return what :func:`align` does, from calls that are gathered per host already, in parts of
+    whole groups, ascending by source and group.
     """
     told = merge_groups(parts)
     pooled = pool_calls(told, hosts, UTC_ERROR)

@@ -118,7 +118,9 @@ def prepare(
 def _prepare(
     reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool
 ) -> Job:
-    """Return the same. Raises Unreadable where reading fails at one report of several."""
+    """Return the job of all of these reports. Raises Unreadable where reading fails at one of
+    several.
+    """
     paths = [Path(report) for report in reports]
     with ensure_unchanged([path for path in paths if not has_log(path)]):
         found = open_reports(reports, plan, folder, pool, quiet)
@@ -202,6 +204,10 @@ def _add_clock_kinds(
 
 
 def _make_job(state: _JobState) -> Job:
+    """Return the job of what was read: correct and split the rows, number objects and names, align
+    the clocks, then find what follows from several reports, each step on the results of those
+    before it. Raises NothingToWrite where nothing was found.
+    """
     state.results = clip_profiler_events(state.results, state.spans, state.folder)
     if not any(result.runs for result in state.results):
         raise NothingToWrite(_describe_nothing_found(state))

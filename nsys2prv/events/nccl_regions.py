@@ -273,7 +273,7 @@ def _heads(keys: np.ndarray) -> np.ndarray:
 
 
 def _slices(keys: np.ndarray) -> list[tuple[int, int]]:
-    """Return the same, and where it ends."""
+    """Return the first row of each group and the one after its last, in rows sorted by group."""
     first = _heads(keys).tolist()
     return list(zip(first, [*first[1:], len(keys)][: len(first)], strict=True))
 

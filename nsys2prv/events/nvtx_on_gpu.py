@@ -208,7 +208,9 @@ def _whole(
 def _crossing(
     begin: np.ndarray, end: np.ndarray, calls: Mapping[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the same of the few others, pair by pair."""
+    """Return what :func:`_whole` does, of the few calls that end outside a range in which they
+    begin, pair by pair.
+    """
     first, last = (np.searchsorted(calls["call_begin"], edge, "left") for edge in (begin, end))
     counts = np.maximum(last - first, 0)
     total = np.cumsum(counts)

@@ -183,7 +183,7 @@ class ReportInfo(Struct, frozen=True):
         return number
 
     def gpu_or_ordinal(self, pid: int, ordinal: int) -> int:
-        """Return the same, the ordinal where nothing tells."""
+        """Return what :meth:`gpu_of` does, but the ordinal where nothing tells."""
         number = self.gpu_of(pid, ordinal)
         return ordinal if number is None else number
 

@@ -311,8 +311,8 @@ class GpuNumbers:
         return gpu_identity(self._infos, self._machines, report, key)
 
     def identity_of_stream(self, report: int, key: StreamKey) -> tuple:
-        """Return the same for the GPU of a stream. Where the report does not tell its number, the
-        ordinal is taken for it.
+        """Return the identity of the GPU of a stream among all of the trace. Where the report does
+        not tell its number, the ordinal is taken for it.
         """
         return self.identity(
             report, DeviceKey(GPU, number=self._infos[report].gpu_or_ordinal(key.pid, key.device))

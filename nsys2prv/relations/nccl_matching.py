@@ -314,8 +314,8 @@ def absent_members(book: FactBook) -> list[str]:
 
 
 def _missing_ranks_warning(communicators: pl.DataFrame) -> list[str]:
-    """Return the same. communicators: a row for each time that a process told of one: communicator,
-    task, ranks (their number), rank.
+    """Return what :func:`absent_members` does. communicators: a row for each time that a process
+    told of one: communicator, task, ranks (their number), rank.
     """
     known = communicators.filter(
         (pl.col("communicator") != 0) & (pl.col("ranks") > 1) & (pl.col("task") >= 0)

@@ -314,7 +314,9 @@ class SpillReader:
         return self.find_places(run, first, last)[1]
 
     def find_places(self, run: Run, first: int, last: int | None) -> tuple[int, np.ndarray]:
-        """Return the same, with the position of the first of them in the run."""
+        """Return the position in the run of the first record with first <= time < last, and all
+        such records.
+        """
         start, stop = _blocks(run, first, last)
         if start >= stop:
             return start, np.empty(0, run.shape.dtype)

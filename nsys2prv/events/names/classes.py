@@ -91,7 +91,7 @@ class Classifier:
         return self._of(name[:LONGEST_NAME])
 
     def columns(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
-        """Return the same of many: kinds, tensor cores, shapes."""
+        """Return the classes of many kernels in columns: kinds, tensor cores, shapes."""
         classes = [self.of(name) for name in names]
         return (
             np.array([found.kind for found in classes], np.int64),
