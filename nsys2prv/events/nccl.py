@@ -122,6 +122,9 @@ def _index(
     operation: np.ndarray,
     said: dict[str, np.ndarray],
 ) -> None:
+    """Set the calls aside for the index of NCCL calls, and as facts what they tell of
+    communicators.
+    """
     usable = (begin != NULL) & (thread != NULL)
     frame = pl.DataFrame(
         {

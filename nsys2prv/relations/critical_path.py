@@ -125,10 +125,13 @@ def _predecessors(work: Operations, calls: Calls) -> tuple[np.ndarray, np.ndarra
     before = np.full(2 * (n + m), -1, np.int64)
     times = np.concatenate([work.end, work.begin, calls.end, calls.begin])
 
+    # The end of an operation: its begin, or that of the last member of its collective.
     own = np.arange(n)
     late = (work.begin[work.last] > work.begin) & (work.begin[work.last] < work.end)
     before[:n] = op_begin + np.where(late, work.last, own)
 
+    # The begin of an operation: the latest of the operation ahead of it on its stream, the one that
+    # an event made it wait for, and the call that launched it.
     ahead = latest_before(work.stream, work.end, work.stream, work.begin)
     ahead_at = _at(work.end, ahead)
     called, ended = _at(calls.begin, work.call), _at(calls.end, work.call)
@@ -141,12 +144,14 @@ def _predecessors(work: Operations, calls: Calls) -> tuple[np.ndarray, np.ndarra
     before[n : 2 * n] = np.where(
         by_stream, op_end + ahead, np.where(launched, call_begin + work.call, -1)
     )
+    # Where all of these are long over, what its device did last.
     known = np.maximum(ahead_at, released)
     waiting = np.flatnonzero(work.begin - known > SLACK)
     other = latest_before(work.device, work.end, work.device[waiting], work.begin[waiting])
     found = _at(work.end, other) > known[waiting]
     before[n + waiting[found]] = op_end + other[found]
 
+    # The end of a call: its begin, or what it waited for.
     before[call_end:call_begin] = call_begin + np.arange(m)
     waits = np.flatnonzero(calls.cause == WAIT)
     done = latest_before(work.task, work.end, calls.task[waits], calls.end[waits])
@@ -156,6 +161,7 @@ def _predecessors(work: Operations, calls: Calls) -> tuple[np.ndarray, np.ndarra
     late = np.flatnonzero((calls.sender >= 0) & (sent > calls.begin) & (sent < calls.end))
     before[call_end + late] = call_begin + calls.sender[late]
 
+    # The begin of a call: the call before it on its thread, of a thread's first one in its task.
     previous = latest_before(calls.thread, calls.end, calls.thread, calls.begin)
     first = np.flatnonzero(previous < 0)
     previous[first] = latest_before(calls.task, calls.end, calls.task[first], calls.begin[first])
@@ -185,6 +191,9 @@ def _chain(before: np.ndarray, state: int) -> np.ndarray:
 def _pieces(
     work: Operations, calls: Calls, path: np.ndarray, times: np.ndarray, duration: int
 ) -> Pieces:
+    """Return the pieces between the states of a path, the last first: of each where it was and its
+    cause, which the sorts of the two states tell.
+    """
     n, m = len(work.begin), len(calls.begin)
     kind = np.searchsorted([n, 2 * n, 2 * n + m], path, "right")
     came = np.append(path[1:], -1)
