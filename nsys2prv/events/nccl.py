@@ -44,8 +44,8 @@ RECORDED = {
 }
 
 
-def reader(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """Return the extraction of the NCCL domain's ranges."""
+def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
+    """Return the function that extracts the ranges of NCCL's domain into a layout."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         columns = extraction.read(
@@ -271,6 +271,6 @@ def _messages(extraction: Extraction, tied: KernelUnits, facts: dict[str, np.nda
 
 
 KINDS = (
-    declare_kind("nccl", reader("nccl_call"), where=nccl_condition(PUSHPOP)),
-    declare_kind("nccl_operations", reader("nccl_operation"), where=nccl_condition(STARTEND)),
+    declare_kind("nccl", make_extract("nccl_call"), where=nccl_condition(PUSHPOP)),
+    declare_kind("nccl_operations", make_extract("nccl_operation"), where=nccl_condition(STARTEND)),
 )

@@ -98,7 +98,7 @@ class RegionIndex:
         # The complement turns an order round.
         order = np.lexsort((~columns["end"], columns["begin"], columns["thread"]))
         columns = {name: column[order] for name, column in columns.items()}
-        operation, threads = columns["operation"], _slices(columns["thread"])
+        operation, threads = columns["operation"], _group_slices(columns["thread"])
         outer = _outer(columns, threads)
         step = np.where(
             outer, (operation == GROUP_START).astype(np.int64) - (operation == GROUP_END), 0
@@ -118,9 +118,9 @@ class RegionIndex:
         """
         operation = self._ranges["operation"]
         moving = _rows(self._ranges, (operation >= 1) & (operation <= LAST_OPERATION))
-        moving = _rows(moving, _outer(moving, _slices(moving["thread"])))
+        moving = _rows(moving, _outer(moving, _group_slices(moving["thread"])))
         moving["process"] = moving["thread"] & PROCESS_MASK
-        first = _heads(moving["unit"])
+        first = _first_rows(moving["unit"])
         moving["place"] = np.arange(len(moving["unit"])) - np.repeat(
             first, np.diff(first, append=len(moving["unit"]))
         )
@@ -164,7 +164,7 @@ class RegionIndex:
             column.name: column.to_numpy()
             for column in frame.sort("process", "communicator").iter_columns()
         }
-        for first, last in _slices(made["process"]):
+        for first, last in _group_slices(made["process"]):
             ids = made["communicator"][first:last]
             place = np.minimum(np.searchsorted(ids, communicator), len(ids) - 1)
             rows = np.flatnonzero(
@@ -181,7 +181,7 @@ class RegionIndex:
         unit, operation, size, communicator = (
             moving[name] for name in ("unit", "operation", "bytes", "communicator")
         )
-        first = _heads(unit)
+        first = _first_rows(unit)
 
         count = np.diff(first, append=len(unit))
         # Most are units of one operation, which is all they say.
@@ -221,7 +221,7 @@ class RegionIndex:
             "rank": np.where(several, ABSENT, common(moving["rank"])),
             **{name: common(moving[name]) for name in _COMMON},
         }
-        of_unit = _heads(self._ranges["unit"])
+        of_unit = _first_rows(self._ranges["unit"])
         begin, end = self._ranges["begin"][of_unit], self._ranges["end"]
         end = np.maximum.reduceat(end, of_unit) if len(of_unit) else end
         return Units(
@@ -263,7 +263,7 @@ def _rows(columns: Mapping[str, np.ndarray], wanted: np.ndarray) -> dict[str, np
     )
 
 
-def _heads(keys: np.ndarray) -> np.ndarray:
+def _first_rows(keys: np.ndarray) -> np.ndarray:
     """Return the index of the first row of each group, in rows sorted by group."""
     return (
         np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
@@ -272,9 +272,9 @@ def _heads(keys: np.ndarray) -> np.ndarray:
     )
 
 
-def _slices(keys: np.ndarray) -> list[tuple[int, int]]:
+def _group_slices(keys: np.ndarray) -> list[tuple[int, int]]:
     """Return the first row of each group and the one after its last, in rows sorted by group."""
-    first = _heads(keys).tolist()
+    first = _first_rows(keys).tolist()
     return list(zip(first, [*first[1:], len(keys)][: len(first)], strict=True))
 
 

@@ -134,8 +134,8 @@ def _renamed(
     )
 
 
-def reader(layout: str, field: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """Return the extraction of NVTX events into a layout whose first field is `field`."""
+def make_extract(layout: str, field: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
+    """Return the function that extracts NVTX events into a layout whose first field is `field`."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         columns = extraction.read(part, COLUMNS, TEXTS)
@@ -219,7 +219,7 @@ def _categories(extraction: Extraction, columns: Columns, domain: np.ndarray) ->
 
 
 KINDS = tuple(
-    declare_kind(name, reader(layout, field), where=where, reads=Reading(COLUMNS, TEXTS))
+    declare_kind(name, make_extract(layout, field), where=where, reads=Reading(COLUMNS, TEXTS))
     for name, layout, field, where in (
         ("nvtx_pushpop_trace", "nvtx_pushpop", "range", others_condition(PUSHPOP)),
         ("nvtx_startend_trace", "nvtx_startend", "range", others_condition(STARTEND)),

@@ -78,10 +78,12 @@ POINTS = (
 )
 
 
-def reader(
+def make_extract(
     declared: tuple[Construct, ...], lasting: bool
 ) -> Callable[[Extraction, Part], Iterator[Rows]]:
-    """Return the extraction of these constructs; those that do not last have their begin alone."""
+    """Return the function that extracts these constructs; those that do not last have their begin
+    alone.
+    """
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         constructs = [construct for construct in declared if PREFIX + construct.table == part.table]
@@ -192,7 +194,7 @@ def _region_ends(
 KINDS = tuple(
     declare_kind(
         name,
-        reader(constructs, lasting),
+        make_extract(constructs, lasting),
         tables=dict.fromkeys(PREFIX + construct.table for construct in constructs),
         layouts=[construct.layout for construct in constructs],
     )
