@@ -64,7 +64,7 @@ def slow_links(
     records: pl.DataFrame, others: pl.DataFrame, kernels: Mapping[int, str], length: int
 ) -> list[Link]:
     """Communicators that take longer than their peers (same size, operation and bytes), the most
-    costly first. records: as device_time collects them. others: of with_waits. kernels: labels of
+    costly first. records: as device_time collects them. others: of add_waits. kernels: labels of
     NCCL kernels by value.
     """
     transfers = pl.concat([_of_records(records), _of_groups(others, kernels)])

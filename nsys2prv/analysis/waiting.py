@@ -41,7 +41,7 @@ MOST_EVENTS = 3
 
 
 class Segments(Struct, frozen=True):
-    """Exposed waits."""
+    """The exposed waits of each rank, segment by segment (see above)."""
 
     # the tasks, ascending
     tasks: np.ndarray
@@ -87,7 +87,7 @@ def segments_of(
     records: pl.DataFrame, others: pl.DataFrame, steady: Steady | None, span: tuple[int, int]
 ) -> Segments:
     """The exposed waits of each rank, segment by segment. records, others: as device_time collects
-    them; others as with_waits returns them.
+    them; others as add_waits returns them.
     """
     tasks = np.unique(
         np.concatenate([frame["task"].to_numpy() for frame in (records, others) if frame.height])
