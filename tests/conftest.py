@@ -17,7 +17,7 @@ from nsys2prv import Options, Summary
 from nsys2prv.conversion import convert
 from nsys2prv.conversion.options import DEFAULTS
 from nsys2prv.paraver.check import Severity
-from nsys2prv.paraver.check.result import check
+from nsys2prv.paraver.check.check_trace import check
 from nsys2prv.paraver.output import trace_paths
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.facts import beyond_clocks
+from nsys2prv.analysis.job_facts import beyond_clocks
 from nsys2prv.analysis.ranks import communicator_names
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
 from nsys2prv.analysis.unit import (

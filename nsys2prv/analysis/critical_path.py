@@ -15,7 +15,7 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Table
 from nsys2prv.analysis.unit import Unit, label_values
-from nsys2prv.relations.critical_path import COMPUTATION, GRAPH, MEMORY, NCCL
+from nsys2prv.relations.path_search import COMPUTATION, GRAPH, MEMORY, NCCL
 
 LAYOUT = "critical_path"
 #: On these the path is on a device that works.
@@ -49,7 +49,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         task=pl.Series(unit.task_of[pieces["thread"].to_numpy()], dtype=pl.Int64),
         name=pl.when(pl.col("cause").is_in([COMPUTATION, NCCL])).then("name"),
     )
-    begin, end = unit.question.steady_span(unit.duration)
+    begin, end = unit.options.steady_span(unit.duration)
     steady = (pl.col("end").clip(begin, end) - pl.col("begin").clip(begin, end)).sum()
     keys = ("task", "cause", "class", "name")
     return {
@@ -62,7 +62,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
 
 
 def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
-    pieces, steady = found["pieces"], context.question.steady is not None
+    pieces, steady = found["pieces"], context.options.steady is not None
     # Shares of the job's time, whatever part of it a rank, a class or a kernel has.
     whole = {name: max(int(pieces[name].sum()), 1) for name in ("time_ns", "steady_ns")}
     causes = _labelled(pieces, whole, "cause", "critical_path")

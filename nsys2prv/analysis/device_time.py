@@ -15,7 +15,14 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.collectives import matched_collectives
-from nsys2prv.analysis.intervals import Spans, clipped, difference, gaps, union, united
+from nsys2prv.analysis.intervals import (
+    Spans,
+    clipped,
+    difference,
+    gaps,
+    merge_spans,
+    unite_span_sets,
+)
 from nsys2prv.analysis.unit import (
     COMPUTE,
     CONVOLUTION,
@@ -40,7 +47,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     with its exposed parts. others: a row for each other NCCL kernel, and each call of MPI with
     which a device is idle. calls: idle time by device and call.
     """
-    begin, end = unit.question.steady_span(unit.duration)
+    begin, end = unit.options.steady_span(unit.duration)
     found: dict[str, list[pl.DataFrame]] = {"devices": [], "records": [], "others": [], "calls": []}
     kernels = (
         unit.begins("nccl_kernel", ("operation", "bytes", "communicator", "kernel"))
@@ -75,7 +82,8 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                 )
                 transfer = difference(_union(known, "ready", "until", begin, end), compute)
                 wait = difference(
-                    _union(known, "begin", "ready", begin, end), united([compute, transfer])
+                    _union(known, "begin", "ready", begin, end),
+                    unite_span_sets([compute, transfer]),
                 )
                 known = known.with_columns(
                     exposed_wait=_own_part(known, "begin", "ready", wait),
@@ -86,13 +94,13 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                     known.with_columns(exposed_transfer=pl.col("exposed_transfer") - late)
                 )
                 delayed = int(late.sum())
-            other = difference(nccl, united([compute, transfer, wait]))
+            other = difference(nccl, unite_span_sets([compute, transfer, wait]))
             found["others"].append(
                 _other_rows(unit, mine, other, device, pl.format("NCCL {}", "kernel"))
             )
         parts |= {"transfer": transfer, "wait": wait, "other_nccl": other}
         memory = clipped(unit.device_spans(device, MEMORY), begin, end)
-        parts["memory"] = difference(memory, united([compute, nccl]))
+        parts["memory"] = difference(memory, unite_span_sets([compute, nccl]))
         lengths = {name: spans.length for name, spans in parts.items()}
         lengths["transfer"] -= delayed
         lengths["wait"] += delayed
@@ -192,7 +200,7 @@ def _of_device(unit: Unit, frame: pl.DataFrame, device: int, begin: int, end: in
 
 
 def _union(frame: pl.DataFrame, since: str, until: str, begin: int, end: int) -> Spans:
-    return clipped(union(frame[since].to_numpy(), frame[until].to_numpy()), begin, end)
+    return clipped(merge_spans(frame[since].to_numpy(), frame[until].to_numpy()), begin, end)
 
 
 def _own_part(frame: pl.DataFrame, since: str, until: str, exposed: Spans) -> pl.Series:
@@ -234,7 +242,7 @@ def _idle_in_calls(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
         .select(
             pl.lit(device, pl.Int64).alias("device"),
             "call",
-            pl.col("call").is_in(list(unit.question.synchronising)).alias("synchronises"),
+            pl.col("call").is_in(list(unit.options.synchronising)).alias("synchronises"),
             "count",
             "time",
         )

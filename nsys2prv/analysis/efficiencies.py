@@ -1,6 +1,6 @@
 """Efficiencies of devices and hosts, as POP and TALP define them.
 
-Per device, of elapsed time T: useful U (kernels; which, is the question's), active A (all kernels,
+Per device, of elapsed time T: useful U (kernels; the options say which), active A (all kernels,
 graphs and memory operations); exposed is communication (NCCL kernels, memory operations) while
 nothing computes. For D devices: parallel efficiency = sum U / (D T) = load balance (mean U / max U)
 x communication efficiency (max U / max A, which may be of different devices) x orchestration
@@ -17,7 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.intervals import united
+from nsys2prv.analysis.intervals import unite_span_sets
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, MPI, NCCL, WORK, Unit
 
@@ -55,7 +55,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     for task in unit.tasks:
         main = [unit.main_thread(task)]
         in_mpi = unit.mpi_spans(main)
-        busy = united([in_mpi, unit.thread_spans("cuda_api", main)])
+        busy = unite_span_sets([in_mpi, unit.thread_spans("cuda_api", main)])
         length = end - begin
         hosts.append(
             windows.with_columns(
@@ -71,8 +71,8 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
 
 
 def _with_steady_state(unit: Unit) -> pl.DataFrame:
-    """The windows of the question, and the steady state."""
-    windows, steady = unit.question.windows, unit.question.steady
+    """The windows that are asked for, and the steady state."""
+    windows, steady = unit.options.windows, unit.options.steady
     return (
         windows
         if steady is None
@@ -134,7 +134,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     if hosts.height:
         hosts = hosts.filter(~steady)
         has_mpi, has_api = (
-            bool(context.book.layouts & set(layouts)) for layouts in (MPI, ("cuda_api",))
+            bool(context.reader.layouts & set(layouts)) for layouts in (MPI, ("cuda_api",))
         )
         figures = _host_efficiencies(hosts, has_mpi, has_api)
         tables["host"] = Table("Efficiency of hosts: the job", figures.filter(whole).drop(WINDOW))
@@ -161,7 +161,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             )
         if not has_api:
             missing.append(f"offload efficiency: {context.absent(('cuda_api',))}")
-    notes = [f"useful on devices: {USEFUL[context.question.useful]}"]
+    notes = [f"useful on devices: {USEFUL[context.options.useful]}"]
     return Result("efficiencies", ANALYSIS.title, tables, notes, missing)
 
 

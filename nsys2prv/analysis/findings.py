@@ -36,8 +36,8 @@ NOT_TOLD = "what holds the job back cannot be told without work on GPUs"
 
 
 def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
-    steady = context.question.steady
-    begin, end = context.question.steady_span(context.duration)
+    steady = context.options.steady
+    begin, end = context.options.steady_span(context.duration)
     others = add_waits(found["others"])
     found = (
         {**found, "devices": found["devices"].with_columns(pl.col("device").cast(pl.Int64))}
@@ -61,7 +61,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     if steady:
         tables["phases"] = Table(
             "Phases",
-            phases(context.book, context.labels["nvtx"], steady),
+            phases(context.reader, context.labels["nvtx"], steady),
             "Findings are of the steady state: shares are of its time.",
         )
     missing = [] if found["devices"].height else [f"{NOT_TOLD}: {context.absent(tuple(WORK))}"]

@@ -24,9 +24,9 @@ from nsys2prv.analysis.unit import (
     Unit,
     columns_of,
     driving_threads,
+    find_rows,
     host_states,
     label_values,
-    located,
 )
 from nsys2prv.events.names.calls import ASYNCHRONOUS, COPYING, SETTING
 
@@ -95,7 +95,7 @@ def _blocking(unit: Unit) -> pl.DataFrame:
     for device in unit.devices if unit.has("cuda_api") else ():
         calls = unit.api.filter(
             pl.col("thread").is_in(driving_threads(unit, device))
-            & pl.col("call").is_in(list(unit.question.synchronising))
+            & pl.col("call").is_in(list(unit.options.synchronising))
         )
         begin, end = columns_of(calls, "begin", "end")
         idle = gaps(unit.active(device), 0, unit.duration).within(begin, end)
@@ -133,7 +133,7 @@ def _memory(unit: Unit) -> dict[str, pl.DataFrame]:
         {"operation": "name"}
     )
     if unit.has("memory") and unit.has("cuda_api"):
-        place = located(
+        place = find_rows(
             *columns_of(unit.launched, "thread", "begin"), *columns_of(moves, "thread", "begin")
         )
         call = np.where(place >= 0, unit.launching[place], -1) if unit.launched.height else place

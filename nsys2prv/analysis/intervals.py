@@ -58,8 +58,8 @@ class Spans(Struct, frozen=True, eq=False):
 EMPTY = Spans(np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
-def union(begin: np.ndarray, end: np.ndarray) -> Spans:
-    """The times that lie in any of these intervals, in any order; empty ones say nothing."""
+def merge_spans(begin: np.ndarray, end: np.ndarray) -> Spans:
+    """Return the times that lie in any of these intervals, in any order; empty ones say nothing."""
     begin, end = np.asarray(begin, np.int64), np.asarray(end, np.int64)
     kept = end > begin
     if not kept.all():
@@ -75,13 +75,13 @@ def union(begin: np.ndarray, end: np.ndarray) -> Spans:
     return Spans(begin[first], reached[last])
 
 
-def united(sets: Sequence[Spans]) -> Spans:
-    """The times in any of the sets."""
+def unite_span_sets(sets: Sequence[Spans]) -> Spans:
+    """Return the times in any of the sets."""
     sets = [one for one in sets if len(one)]
     if len(sets) == 1:
         return sets[0]
     return (
-        union(
+        merge_spans(
             np.concatenate([one.begin for one in sets]), np.concatenate([one.end for one in sets])
         )
         if sets

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.intervals import difference, united
+from nsys2prv.analysis.intervals import difference, unite_span_sets
 from nsys2prv.analysis.result import Analysis, Context, Result, Table
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit
 
@@ -26,7 +26,7 @@ PARTS = {
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
-    steady = unit.question.steady
+    steady = unit.options.steady
     if steady is None or not unit.devices:
         return {"iterations": pl.DataFrame()}
     begin = np.array(steady.begins, np.int64)
@@ -34,7 +34,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     sums = np.zeros((3, len(begin)), np.int64)
     for device in unit.devices:
         compute, nccl = unit.device_spans(device, COMPUTE, GRAPH), unit.device_spans(device, NCCL)
-        memory = difference(unit.device_spans(device, MEMORY), united([compute, nccl]))
+        memory = difference(unit.device_spans(device, MEMORY), unite_span_sets([compute, nccl]))
         for row, spans in enumerate((compute, difference(nccl, compute), memory)):
             sums[row] += spans.within(begin, end)
     idle = len(unit.devices) * (end - begin) - sums.sum(axis=0)
@@ -49,7 +49,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
 
 
 def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
-    steady, parts = context.question.steady, found["iterations"]
+    steady, parts = context.options.steady, found["iterations"]
     if steady is None or not parts.height:
         missing = ["iterations: none found; the job does not repeat itself"]
         return Result("iterations", ANALYSIS.title, missing=missing)

@@ -22,26 +22,26 @@ from nsys2prv.analysis import (
     collectives,
     critical_path,
     efficiencies,
-    facts,
     findings,
     idle,
     iterations,
+    job_facts,
     kernels,
     metrics,
     operations,
     overlap,
 )
-from nsys2prv.analysis.book import UNKNOWN, EventReader, Samples, load
-from nsys2prv.analysis.facts import clock_table, facts_of
+from nsys2prv.analysis.event_reader import UNKNOWN, EventReader, Samples, load
+from nsys2prv.analysis.job_facts import clock_table, facts_of
 from nsys2prv.analysis.regions import folded, group_table, windows
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
 from nsys2prv.analysis.steady import Steady, find_steady_state
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
-from nsys2prv.conversion.archive import blame_stores
 from nsys2prv.conversion.cut_plan import CutPlan
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import Options, Plan, choose_options
 from nsys2prv.conversion.prepare import prepare
+from nsys2prv.conversion.report_stores import blame_stores
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, ValueSet, catalogue
 from nsys2prv.events.names.calls import io_calls, synchronising_calls
@@ -60,7 +60,7 @@ ANALYSES = tuple(
         operations,
         idle,
         metrics,
-        facts,
+        job_facts,
         critical_path,
     )
 )
@@ -85,9 +85,9 @@ class OpenJob:
 
     def __init__(self, job: Job, stack: ExitStack | None = None) -> None:
         self._job, self._stack = job, stack or ExitStack()
-        self.book = EventReader.of(job)
-        self._saved = job.folder / "book"
-        self.book.save(self._saved)
+        self.reader = EventReader.of(job)
+        self._saved = job.folder / "reader"
+        self.reader.save(self._saved)
         self._results: dict[tuple[object, ...], Result] = {}
 
     def __enter__(self) -> OpenJob:
@@ -126,19 +126,19 @@ class OpenJob:
     @property
     def duration(self) -> int:
         """Duration of the job, from its first event to its last (ns)."""
-        return self.book.duration
+        return self.reader.duration
 
     @property
     def rows(self) -> pl.DataFrame:
         """The rows of the trace, a frame with a row for each: thread, row (name), kind (host, stream,
         samples), task, rank, node, device, stream.
         """
-        return self.book.rows.threads
+        return self.reader.rows.threads
 
     @property
     def devices(self) -> pl.DataFrame:
         """The physical GPUs, a frame with a row for each: device, node, gpu, label, task."""
-        return self.book.rows.devices
+        return self.reader.rows.devices
 
     @property
     def warnings(self) -> list[str]:
@@ -148,7 +148,7 @@ class OpenJob:
     @property
     def facts(self) -> dict[str, object]:
         """When it ran, on which GPUs, recorded by which versions (see
-        :mod:`nsys2prv.analysis.facts`).
+        :mod:`nsys2prv.analysis.job_facts`).
         """
         return facts_of(self._job)
 
@@ -193,7 +193,7 @@ class OpenJob:
             raise UsageError(
                 f"{', '.join(sorted(unknown))}: no field of {layout}; it has {', '.join(declared)}"
             )
-        events = self.book.begins(layout, wanted)
+        events = self.reader.begins(layout, wanted)
         series = []
         for name in wanted:
             column = pl.Series(events[name].to_numpy())
@@ -214,21 +214,21 @@ class OpenJob:
             raise UsageError(
                 f"{kind}: no such kind of line; there are {', '.join(catalogue().lines)}"
             )
-        return self.book.lines(kind)
+        return self.reader.lines(kind)
 
     def samples(self, layout: str) -> Iterator[Samples]:
         """Yield the samples of a layout of counters (`gpu_metric`, `network_metric`, ...), one object
         for each device: time (ns, shape (n,)) and values (float, shape (n, metrics), NaN where a
         metric was not sampled).
         """
-        for found in self.book.samples(layout):
+        for found in self.reader.samples(layout):
             values = np.where(found.values == UNKNOWN, np.nan, found.values)
             sampled = ~np.isnan(values).all(axis=1)
             yield replace(found, time=found.time[sampled], values=values[sampled])
 
     def _placed(self, frame: pl.DataFrame) -> pl.DataFrame:
         """When and where the events are."""
-        rows, threads = self.book.rows.threads, frame["thread"].to_numpy()
+        rows, threads = self.reader.rows.threads, frame["thread"].to_numpy()
         of_rows = []
         for name in PLACE:
             column = (
@@ -341,7 +341,7 @@ class OpenJob:
     def analyses(self) -> list[str]:
         """The names of all analyses of this job: one is on demand, as the kind that it reads."""
         names = [analysis.name for analysis in ANALYSES]
-        return [name for name in names if name != DEMANDED or name in self.book.layouts]
+        return [name for name in names if name != DEMANDED or name in self.reader.layouts]
 
     def findings(self, useful: str = "compute") -> list[Finding]:
         """Return what holds the job back, the most costly first: at most ten, each one cause.
@@ -352,14 +352,14 @@ class OpenJob:
     @cached_property
     def steady(self) -> Steady | None:
         """The job's steady state: the time of its iterations. None where it does not repeat itself."""
-        return find_steady_state(self.book, self.labels["nvtx"])
+        return find_steady_state(self.reader, self.labels["nvtx"])
 
     def _analysed(
         self, wanted: Sequence[Analysis], useful: str, region: str, bins: int
     ) -> dict[str, Result]:
-        question = AnalysisOptions(
+        options = AnalysisOptions(
             useful,
-            windows(self.book, self.labels["nvtx"], region),
+            windows(self.reader, self.labels["nvtx"], region),
             bins,
             synchronising_calls(self.labels["cuda_api"]),
             io_calls(self.labels["osrt"]),
@@ -367,19 +367,19 @@ class OpenJob:
             self.steady,
         )
         context = Context(
-            self.book, question, self.labels, self.folded, self.absent, clock_table(self._job)
+            self.reader, options, self.labels, self.folded, self.absent, clock_table(self._job)
         )
         able = [
             analysis
             for analysis in wanted
-            if all(self.book.layouts & set(group) for group in analysis.needs)
+            if all(self.reader.layouts & set(group) for group in analysis.needs)
         ]
         found: dict[str, dict[str, list[pl.DataFrame]]] = {analysis.name: {} for analysis in able}
-        units = sorted(set(self.book.rows.units.tolist()))
+        units = sorted(set(self.reader.rows.units.tolist()))
         results = {}
         steps = len(able) + (len(units) if len(units) > 1 else len(able))
         with self._job.workers.progress.bar("analysing", steps, "steps") as bar:
-            for partial_frames in self._collected(able, question, units):
+            for partial_frames in self._collected(able, options, units):
                 for name, frames in partial_frames.items():
                     for key, frame in frames.items():
                         found[name].setdefault(key, []).append(frame)
@@ -393,22 +393,22 @@ class OpenJob:
                 why = [
                     f"{analysis.title}: {self.absent(group)}"
                     for group in analysis.needs
-                    if not self.book.layouts & set(group)
+                    if not self.reader.layouts & set(group)
                 ]
                 results[analysis.name] = Result(analysis.name, analysis.title, missing=why)
         return {analysis.name: results[analysis.name] for analysis in wanted}
 
     def _collected(
-        self, able: Sequence[Analysis], question: AnalysisOptions, units: Sequence[int]
+        self, able: Sequence[Analysis], options: AnalysisOptions, units: Sequence[int]
     ) -> Iterator[dict[str, dict[str, pl.DataFrame]]]:
         """Yield what the analyses collect, unit by unit; of a single one, which workers could not
         share, analysis by analysis.
         """
         if len(units) == 1:
-            unit = Unit(load(self._saved), units[0], question, self._saved.parent)
+            unit = Unit(load(self._saved), units[0], options, self._saved.parent)
             yield from ({analysis.name: analysis.collect(unit)} for analysis in able)
             return
-        collect = partial(_collect, self._saved, [analysis.name for analysis in able], question)
+        collect = partial(_collect, self._saved, [analysis.name for analysis in able], options)
         yield from self._job.workers.run(collect, units)
 
 
@@ -421,10 +421,10 @@ def _whole(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _collect(
-    saved: Path, names: Sequence[str], question: AnalysisOptions, number: int
+    saved: Path, names: Sequence[str], options: AnalysisOptions, number: int
 ) -> dict[str, dict[str, pl.DataFrame]]:
     """Return what these analyses collect of one unit (a pure function over files)."""
-    unit = Unit(load(saved), number, question, saved.parent)
+    unit = Unit(load(saved), number, options, saved.parent)
     return {
         analysis.name: analysis.collect(unit) for analysis in ANALYSES if analysis.name in names
     }

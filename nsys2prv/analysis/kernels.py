@@ -14,8 +14,8 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.book import Samples
 from nsys2prv.analysis.distributions import RULE, histograms, spill, statistics
+from nsys2prv.analysis.event_reader import Samples
 from nsys2prv.analysis.intervals import total_within
 from nsys2prv.analysis.metrics import steps
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
@@ -57,7 +57,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         _measured(kernels.filter(pl.col("device") == device), samples)
         for device, samples in unit.gpu_samples.items()
     ]
-    found["iterations"] = _by_iteration(unit.question.windows.slice(1), kernels)
+    found["iterations"] = _by_iteration(unit.options.windows.slice(1), kernels)
     found["measured"] = pl.concat(measured) if measured else pl.DataFrame()
     return found
 
@@ -190,7 +190,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             "Share of GEMM time on tensor cores by rank", context.with_task(_tensor_by_task(groups))
         )
     notes = [RULE]
-    if "cuda_graph" in context.book.layouts:
+    if "cuda_graph" in context.reader.layouts:
         notes.append(
             "CUDA graphs were traced as a whole: the kernels inside them are in no figure but those of graphs (profile with "
             "--cuda-graph-trace=node to see them)"

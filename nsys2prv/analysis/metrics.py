@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.analysis.book import UNKNOWN, Samples
+from nsys2prv.analysis.event_reader import UNKNOWN, Samples
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
 from nsys2prv.analysis.text import duration
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, Unit
@@ -68,10 +68,10 @@ BUSY = {
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
-    edges = bin_edges(unit.duration, unit.question.bins)
+    edges = bin_edges(unit.duration, unit.options.bins)
     means, maps, busy = [], [], []
     for layout in SAMPLED:
-        for samples in unit.book.samples(layout, unit.number) if unit.has(layout) else ():
+        for samples in unit.reader.samples(layout, unit.number) if unit.has(layout) else ():
             for number, metric in enumerate(samples.metrics):
                 held = steps(samples, number)
                 if not held.told.any():
@@ -143,7 +143,7 @@ def bin_edges(duration: int, bins: int) -> np.ndarray:
 
 def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     tables, missing = {}, []
-    rows = context.book.rows.threads.select("thread", "row", "node")
+    rows = context.reader.rows.threads.select("thread", "row", "node")
     if found["means"].height:
         means = (
             found["means"]
@@ -178,7 +178,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         maps = maps.select("metric", "node", pl.col("row").alias("device"), "bin", "mean")
         tables["map"] = Table("Sampled metrics over time (bins)", maps)
     for layout in SAMPLED[:2]:
-        if layout not in context.book.layouts:
+        if layout not in context.reader.layouts:
             missing.append(
                 f"metrics of {'GPUs' if layout == 'gpu_metric' else 'the network'}: {context.absent((layout,))}"
             )
@@ -187,7 +187,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             "Use of devices over time (bins)",
             context.with_device(found["busy"].sort("device", "bin")),
         )
-    bins = context.question.bins
+    bins = context.options.bins
     return Result(
         "metrics",
         ANALYSIS.title,

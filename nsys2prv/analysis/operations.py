@@ -93,7 +93,7 @@ def _ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
     NCCL's are not operations of the program.
     """
     ranges = unit.begins("nvtx_pushpop", ("range",))
-    group = np.load(str(unit.question.groups), mmap_mode="r")[ranges["range"].to_numpy()]
+    group = np.load(str(unit.options.groups), mmap_mode="r")[ranges["range"].to_numpy()]
     thread, begin, end = columns_of(ranges, "thread", "begin", "end")
     order = by_thread(thread, begin)
     same = (np.diff(thread[order]) == 0) & (np.diff(begin[order]) == 0)
@@ -169,7 +169,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         ),
     }
     missing = []
-    if not context.book.layouts & {"launch", "memory"}:
+    if not context.reader.layouts & {"launch", "memory"}:
         missing.append(
             f"GPU time of operations: {context.absent(('cuda_api',))}, or no work that its calls launched"
         )

@@ -138,7 +138,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             __doc__ or "",
         )
     }
-    if not context.book.layouts & {"nccl_kernel", "memory_operation"}:
+    if not context.reader.layouts & {"nccl_kernel", "memory_operation"}:
         return Result(
             "overlap",
             ANALYSIS.title,

@@ -52,7 +52,7 @@ class JobRanks(Struct, frozen=True):
             pl.col("task").cast(pl.Int64), rank=pl.coalesce("rank", pl.col("task") - 1)
         )
         if devices.height:
-            labels = context.book.rows.devices.select(
+            labels = context.reader.rows.devices.select(
                 pl.col("device").cast(pl.Int64), "label", "node"
             )
             devices = devices.join(labels, on="device", how="left", maintain_order="left")

@@ -11,7 +11,7 @@ import polars as pl
 
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import suggest_range
-from nsys2prv.analysis.book import EventReader
+from nsys2prv.analysis.event_reader import EventReader
 
 #: What frameworks append to an operation's name (PyTorch's emit_nvtx): from the first of these on
 #: it is not its name.
@@ -52,7 +52,7 @@ LAYOUTS = ("nvtx_pushpop", "nvtx_startend")
 SCHEMA = {"region": pl.String, "iteration": pl.Int64, "begin": pl.Int64, "end": pl.Int64}
 
 
-def windows(book: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
+def windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
     """The whole job (region "", iteration 0), then the iterations of the ranges whose name the
     pattern (with * and ?) matches.
 
@@ -60,7 +60,7 @@ def windows(book: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFra
     execution of a name in each task is one iteration; ranges within others that match do not count.
     labels: value and label of NVTX names. Raises UsageError where nothing matches.
     """
-    whole = pl.DataFrame([("", 0, 0, book.duration)], schema=SCHEMA, orient="row")
+    whole = pl.DataFrame([("", 0, 0, reader.duration)], schema=SCHEMA, orient="row")
     if not pattern:
         return whole
     expression = "".join(
@@ -68,14 +68,14 @@ def windows(book: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFra
     )
     matching = labels.filter(pl.col("label").str.contains(f"^(?s:{expression})$"))
     # Unit by unit, for all ranges of a job are many.
-    units = np.unique(book.rows.units).tolist() if matching.height else []
+    units = np.unique(reader.rows.units).tolist() if matching.height else []
     found = [
-        book.begins(layout, ("range",), unit).join(
+        reader.begins(layout, ("range",), unit).join(
             matching, left_on="range", right_on="value", how="semi", maintain_order="left"
         )
         for unit in units
         for layout in LAYOUTS
-        if layout in book.layouts
+        if layout in reader.layouts
     ]
     ranges = pl.concat(found) if found else pl.DataFrame()
     if not ranges.height:
@@ -83,7 +83,7 @@ def windows(book: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFra
             f"--iterations {pattern}: no NVTX range has such a name; "
             + suggest_range(pattern, labels["label"].to_list())
         )
-    task = book.rows.column("task")[ranges["thread"].to_numpy()]
+    task = reader.rows.column("task")[ranges["thread"].to_numpy()]
     ranges = ranges.with_columns(task=task).sort(
         "task", "begin", pl.col("end"), descending=[False, False, True], maintain_order=True
     )

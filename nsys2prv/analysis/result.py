@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from nsys2prv._util.text import plural
-from nsys2prv.analysis.book import EventReader
+from nsys2prv.analysis.event_reader import EventReader
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 
 #: Kind of finding -> what it means, for docs/analysis.md.
@@ -174,8 +174,8 @@ class Context(Struct, frozen=True):
     layouts -> why there are none of them. clocks: as facts.clock_table has them.
     """
 
-    book: EventReader
-    question: AnalysisOptions
+    reader: EventReader
+    options: AnalysisOptions
     labels: Mapping[str, pl.DataFrame]
     folded: pl.DataFrame
     absent: Callable[[Sequence[str]], str]
@@ -183,18 +183,18 @@ class Context(Struct, frozen=True):
 
     @property
     def duration(self) -> int:
-        return self.book.duration
+        return self.reader.duration
 
     @property
     def devices(self) -> pl.DataFrame:
         """As in rows.RowTable, but the devices with work alone."""
-        used = self.book.rows.threads.filter(pl.col("stream").is_not_null())["device"]
-        return self.book.rows.devices.filter(pl.col("device").is_in(used.unique().to_list()))
+        used = self.reader.rows.threads.filter(pl.col("stream").is_not_null())["device"]
+        return self.reader.rows.devices.filter(pl.col("device").is_in(used.unique().to_list()))
 
     @property
     def tasks(self) -> pl.DataFrame:
         """`task`, `rank`, `node` of every task, and `who`, its name in tables."""
-        tasks = self.book.rows.threads.select("task", "rank", "node").unique("task").sort("task")
+        tasks = self.reader.rows.threads.select("task", "rank", "node").unique("task").sort("task")
         return tasks.with_columns(
             who=pl.when(pl.col("rank").is_not_null())
             .then(pl.format("rank {}", "rank"))

@@ -14,7 +14,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize_together
-from nsys2prv.analysis.book import EventReader
+from nsys2prv.analysis.event_reader import EventReader
 from nsys2prv.analysis.regions import LAYOUTS, NUMBER, TAIL
 
 #: Units that are looked at.
@@ -63,16 +63,16 @@ class Steady(Struct, frozen=True):
         return len(self.begins)
 
 
-def find_steady_state(book: EventReader, labels: pl.DataFrame) -> Steady | None:
+def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | None:
     """The steady state of a job, None where it does not repeat itself. labels: value and label of
     NVTX names.
     """
-    units = np.unique(book.rows.units).tolist()
+    units = np.unique(reader.rows.units).tolist()
     chosen = [
         units[at]
         for at in np.unique(np.linspace(0, len(units) - 1, MOST_UNITS).astype(int)).tolist()
     ]
-    kernels = {unit: _kernels(book, unit) for unit in chosen}
+    kernels = {unit: _kernels(reader, unit) for unit in chosen}
     kernels = {unit: frame for unit, frame in kernels.items() if frame.height}
     patterns = _patterns(labels)
     # Ranges that are pushed and popped before those that are started and ended anywhere.
@@ -82,7 +82,7 @@ def find_steady_state(book: EventReader, labels: pl.DataFrame) -> Steady | None:
             for unit, frame in kernels.items()
             if (
                 steady := _by_ranges(
-                    _ranges(book, unit, patterns, [layout]), patterns, frame["begin"].to_numpy()
+                    _ranges(reader, unit, patterns, [layout]), patterns, frame["begin"].to_numpy()
                 )
             )
         ]
@@ -97,25 +97,25 @@ def find_steady_state(book: EventReader, labels: pl.DataFrame) -> Steady | None:
     first = max(same, key=lambda steady: steady.count)
     begin, end = (
         min(steady.begin for steady in same),
-        min(max(steady.end for steady in same), book.duration),
+        min(max(steady.end for steady in same), reader.duration),
     )
     return Steady(begin, end, first.begins, first.found_by)
 
 
-def phases(book: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:
+def phases(reader: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:
     """The job's start-up, steady state and shutdown: `phase`, `begin_ns`, `time_ns`, `time_share`
     of the job, `iterations` (of the steady state), and `activity`: by what these were found, else the
     NVTX ranges of the first task that took most of it.
     """
-    unit = int(book.rows.units[0]) if len(book.rows.units) else 0
+    unit = int(reader.rows.units[0]) if len(reader.rows.units) else 0
     patterns = _patterns(labels)
     names = patterns.select("code", "pattern").unique("code")
-    ranges = _ranges(book, unit, patterns, not_within=(steady.begin, steady.end))
+    ranges = _ranges(reader, unit, patterns, not_within=(steady.begin, steady.end))
     rows = []
     for name, begin, end in (
         ("start-up", 0, steady.begin),
         ("steady state", steady.begin, steady.end),
-        ("shutdown", steady.end, book.duration),
+        ("shutdown", steady.end, reader.duration),
     ):
         if end > begin:
             repeats = name == "steady state"
@@ -125,7 +125,7 @@ def phases(book: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFr
                     name,
                     begin,
                     end - begin,
-                    (end - begin) / max(book.duration, 1),
+                    (end - begin) / max(reader.duration, 1),
                     steady.count if repeats else None,
                     activity,
                 )
@@ -148,21 +148,21 @@ def _most_time_in(ranges: pl.DataFrame, names: pl.DataFrame, begin: int, end: in
     return ", ".join(found["pattern"].to_list())
 
 
-def _kernels(book: EventReader, unit: int) -> pl.DataFrame:
+def _kernels(reader: EventReader, unit: int) -> pl.DataFrame:
     """Kernels of a unit's first device, by begin: begin, end, name."""
     frames = [
-        book.begins(layout, ("kernel",), unit).select(
+        reader.begins(layout, ("kernel",), unit).select(
             "begin", "end", "thread", name=pl.col("kernel")
         )
         for layout in KERNELS
-        if layout in book.layouts
+        if layout in reader.layouts
     ]
     frame = (
         pl.concat(frames)
         if frames
         else pl.DataFrame(schema=dict.fromkeys(("begin", "end", "thread", "name"), pl.Int64))
     )
-    device = book.rows.column("device")[frame["thread"].to_numpy()]
+    device = reader.rows.column("device")[frame["thread"].to_numpy()]
     return frame.filter(pl.Series(device == device.min(initial=1 << 40), dtype=pl.Boolean)).sort(
         "begin"
     )
@@ -179,7 +179,7 @@ def _patterns(labels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _ranges(
-    book: EventReader,
+    reader: EventReader,
     unit: int,
     patterns: pl.DataFrame,
     layouts: Sequence[str] = LAYOUTS,
@@ -193,7 +193,7 @@ def _ranges(
     codes[values] = patterns["code"].to_numpy()
     found = []
     for layout in layouts:
-        frame = book.begins(layout, ("range", "number"), unit, not_within)
+        frame = reader.begins(layout, ("range", "number"), unit, not_within)
         # A range without a name has the value -1, and so the last code, which is 0.
         code = pl.Series(codes[frame["range"].to_numpy()], dtype=pl.Int32)
         frame = frame.select(

@@ -14,9 +14,16 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
-from nsys2prv.analysis.book import EventReader, Samples
-from nsys2prv.analysis.intervals import EMPTY, Spans, by_thread, difference, union, united
-from nsys2prv.analysis.rows import HOST
+from nsys2prv.analysis.event_reader import EventReader, Samples
+from nsys2prv.analysis.intervals import (
+    EMPTY,
+    Spans,
+    by_thread,
+    difference,
+    merge_spans,
+    unite_span_sets,
+)
+from nsys2prv.analysis.row_table import HOST
 from nsys2prv.analysis.steady import Steady
 from nsys2prv.events.catalogue import catalogue
 
@@ -58,21 +65,21 @@ class AnalysisOptions(Struct, frozen=True):
 
 
 class Unit:
-    """The events of one unit of a book. folder: for what is too much to hand back."""
+    """The events of one unit. folder: for what is too much to hand back."""
 
     def __init__(
-        self, book: EventReader, number: int, question: AnalysisOptions, folder: Path
+        self, reader: EventReader, number: int, options: AnalysisOptions, folder: Path
     ) -> None:
-        self.book, self.number, self.question, self.folder = book, number, question, folder
-        self.duration = book.duration
-        self._rows = book.rows.threads.filter(pl.Series(book.rows.units == number))
-        self.device_of = book.rows.column("device")
-        self.task_of = book.rows.column("task")
+        self.reader, self.number, self.options, self.folder = reader, number, options, folder
+        self.duration = reader.duration
+        self._rows = reader.rows.threads.filter(pl.Series(reader.rows.units == number))
+        self.device_of = reader.rows.column("device")
+        self.task_of = reader.rows.column("task")
         self._sets: dict[tuple, Spans] = {}
         self.cache: dict[str, dict] = {}
 
     def has(self, *layouts: str) -> bool:
-        return any(layout in self.book.layouts for layout in layouts)
+        return any(layout in self.reader.layouts for layout in layouts)
 
     def begins(
         self,
@@ -84,7 +91,7 @@ class Unit:
         time, ns), `thread`, then the fields asked for: names as event values, ABSENT where an event
         lacks one. As :meth:`EventReader.begins` does.
         """
-        return self.book.begins(layout, fields, self.number, dtype=dtype)
+        return self.reader.begins(layout, fields, self.number, dtype=dtype)
 
     @cached_property
     def tasks(self) -> list[int]:
@@ -144,17 +151,17 @@ class Unit:
         key = ("device", device, *sorted(what))
         if key not in self._sets:
             if len(what) > 1:
-                self._sets[key] = united([self.device_spans(device, one) for one in what])
+                self._sets[key] = unite_span_sets([self.device_spans(device, one) for one in what])
             else:
                 mine = self.work.filter((pl.col("device") == device) & (pl.col("what") == what[0]))
-                self._sets[key] = union(mine["begin"].to_numpy(), mine["end"].to_numpy())
+                self._sets[key] = merge_spans(mine["begin"].to_numpy(), mine["end"].to_numpy())
         return self._sets[key]
 
     def useful(self, device: int) -> Spans:
-        """When a device is useful, as the question means it."""
+        """When a device is useful, as the options mean it."""
         return self.device_spans(
             device,
-            *((COMPUTE, GRAPH) if self.question.useful == "compute" else (COMPUTE, NCCL, GRAPH)),
+            *((COMPUTE, GRAPH) if self.options.useful == "compute" else (COMPUTE, NCCL, GRAPH)),
         )
 
     def active(self, device: int) -> Spans:
@@ -175,9 +182,11 @@ class Unit:
         """When any of these threads is in an event of a layout."""
         key = (layout, *threads)
         if key not in self._sets:
-            if layout not in self.book.layouts:
+            if layout not in self.reader.layouts:
                 return EMPTY
-            self._sets[key] = union(*columns_of(self.calls_of(layout, threads), "begin", "end"))
+            self._sets[key] = merge_spans(
+                *columns_of(self.calls_of(layout, threads), "begin", "end")
+            )
         return self._sets[key]
 
     def calls_of(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
@@ -193,21 +202,23 @@ class Unit:
         return known[layout]
 
     def mpi_spans(self, threads: Sequence[int]) -> Spans:
-        return united([self.thread_spans(layout, threads) for layout in MPI])
+        return unite_span_sets([self.thread_spans(layout, threads) for layout in MPI])
 
     @cached_property
     def gpu_samples(self) -> dict[int, Samples]:
         """Samples of GPU metrics by device."""
         return {
             int(self.device_of[found.thread]): found
-            for found in self.book.samples("gpu_metric", self.number)
+            for found in self.reader.samples("gpu_metric", self.number)
         }
 
     @cached_property
     def launchers(self) -> set[tuple[int, int]]:
         """Host threads, each with a thread of a device that it launches work on."""
         return {
-            pair for kind in ("launch", "memory") for pair in self.book.connected(kind, self.number)
+            pair
+            for kind in ("launch", "memory")
+            for pair in self.reader.connected(kind, self.number)
         }
 
     @cached_property
@@ -219,13 +230,13 @@ class Unit:
         """
         lines = pl.concat(
             [
-                self.book.lines(kind, self.number).select(
+                self.reader.lines(kind, self.number).select(
                     "sent", pl.col("sender", "thread").cast(pl.Int32), "begin"
                 )
                 for kind in ("launch", "memory")
             ]
         )
-        line = located(
+        line = find_rows(
             *columns_of(lines, "thread", "begin"), *columns_of(self.work, "thread", "begin")
         )
         hit = np.flatnonzero(line >= 0)
@@ -237,7 +248,7 @@ class Unit:
     @cached_property
     def launching(self) -> np.ndarray:
         """Return for each row of `launched` the row of its call in `api`, -1 for none."""
-        return located(
+        return find_rows(
             *columns_of(self.api, "thread", "begin"), *columns_of(self.launched, "sender", "sent")
         )
 
@@ -247,7 +258,7 @@ def columns_of(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
     return [frame[name].to_numpy() for name in names]
 
 
-def located(
+def find_rows(
     thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
     """For each (at_thread, at) the first row that has this thread and time, -1 for none."""
@@ -306,9 +317,9 @@ def _host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
     if unit.has("cuda_api"):
         api = unit.calls_of("cuda_api", threads)
         begin, end, call = columns_of(api, "begin", "end", "call")
-        waits = np.isin(call, unit.question.synchronising)
-        synchronising = union(begin[waits], end[waits])
-        launching = union(begin[~waits], end[~waits])
+        waits = np.isin(call, unit.options.synchronising)
+        synchronising = merge_spans(begin[waits], end[waits])
+        launching = merge_spans(begin[~waits], end[~waits])
     found = {
         "mpi": unit.mpi_spans(threads),
         "nccl": unit.thread_spans("nccl_call", threads),
@@ -320,7 +331,7 @@ def _host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
     for name in STATES:
         states[name] = difference(found[name], before)
         if name != STATES[-1]:
-            before = united([before, found[name]])
+            before = unite_span_sets([before, found[name]])
     return states
 
 
@@ -328,6 +339,6 @@ def _io(unit: Unit, threads: list[int]) -> Spans:
     if not unit.has("osrt"):
         return EMPTY
     calls = unit.begins("osrt", ("call",)).filter(
-        pl.col("thread").is_in(threads) & pl.col("call").is_in(list(unit.question.io))
+        pl.col("thread").is_in(threads) & pl.col("call").is_in(list(unit.options.io))
     )
-    return union(calls["begin"].to_numpy(), calls["end"].to_numpy())
+    return merge_spans(calls["begin"].to_numpy(), calls["end"].to_numpy())

@@ -30,7 +30,7 @@ from nsys2prv.cli.parsing import (
     check_traces,
     is_trace,
 )
-from nsys2prv.conversion.startup import start_workers
+from nsys2prv.conversion.early_workers import start_workers
 from nsys2prv.nsight.report_files import find_reports
 
 
@@ -203,7 +203,7 @@ def show_clocks(arguments: list[str]) -> int:
 
 
 def check_traces_given(arguments: list[str]) -> int:
-    from nsys2prv.paraver.check.result import NO_TRACE, check, format_result
+    from nsys2prv.paraver.check.check_trace import NO_TRACE, check, format_result
 
     asked = Parser(
         "nsys2prv check",

@@ -14,10 +14,10 @@ from nsys2prv._util.errors import Detail, MissingPackage, Nsys2prvError, UsageEr
 from nsys2prv._util.files import check_folder, check_not_read, named_as_report, write_whole
 from nsys2prv._util.text import plural
 from nsys2prv.analysis.comparison import Run, difference, scaling, slowdown
-from nsys2prv.analysis.facts import machine_line
 from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
+from nsys2prv.analysis.job_facts import machine_line
 from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.rows import SAMPLED
+from nsys2prv.analysis.row_table import SAMPLED
 from nsys2prv.analysis.text import (
     MOST_ROWS,
     Style,

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nsys2prv.clock.gathering import Precedences
 from nsys2prv.clock.hull import Bounds, feasible_region, middle_line, nearest_point
-from nsys2prv.clock.network import SECOND, Network
+from nsys2prv.clock.least_squares import SECOND, Network
 from nsys2prv.clock.observations import NOISE, Finding
 
 UTC, REFERENCE, ENDS, BOUNDS = "UTC", "reference", "ends of collectives", "causality"

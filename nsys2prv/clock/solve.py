@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv.clock import network
+from nsys2prv.clock import least_squares
 from nsys2prv.clock.adjust import (
     ENDS,
     ONE_WAY,
@@ -33,7 +33,7 @@ from nsys2prv.clock.gathering import (
     merge_groups,
     precedences,
 )
-from nsys2prv.clock.network import blocks_of, links_of
+from nsys2prv.clock.least_squares import blocks_of, links_of
 from nsys2prv.clock.observations import (
     NOISE,
     PLAUSIBLE_DRIFT,
@@ -274,13 +274,13 @@ def _unconnected_hosts(
 
 def _solve_network(
     rows: pl.DataFrame, groups: dict[int, int], hosts: int
-) -> tuple[network.Network, np.ndarray, list[Finding]]:
+) -> tuple[least_squares.Network, np.ndarray, list[Finding]]:
     """Return the network without hosts whose clocks would drift beyond all plausibility; and each
     host's least error, ns.
     """
     blocks = blocks_of(rows, groups)
     links, findings = links_of(blocks)
-    net = network.solve(blocks, links, hosts)
+    net = least_squares.solve(blocks, links, hosts)
     steep = np.flatnonzero(np.abs(net.drift) > PLAUSIBLE_DRIFT).tolist()
     if steep:
         for host in steep:
@@ -291,7 +291,7 @@ def _solve_network(
         for block in blocks:
             block.seen &= ~np.isin(block.clocks, steep)
             block.weight, block.lateness = np.empty(0), 0.0
-        net = network.solve(
+        net = least_squares.solve(
             blocks,
             [link for link in links if link.clock not in steep and link.to not in steep],
             hosts,

@@ -15,8 +15,8 @@ from msgspec.structs import astuple, replace
 
 from nsys2prv._util.text import list_some
 from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
+from nsys2prv.clock.clock_file import CausalRecord, ClockRecord, HostClock, RankMove
 from nsys2prv.clock.observations import Finding, Messages
-from nsys2prv.clock.record import CausalRecord, ClockRecord, HostClock, RankMove
 from nsys2prv.clock.solve import Alignment, solve_clocks
 from nsys2prv.conversion.timeline import AUTO, Timeline
 from nsys2prv.nsight.info import ReportInfo

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
-from nsys2prv.clock.record import CausalRecord, ClockRecord, HostClock, read_record
+from nsys2prv.clock.clock_file import CausalRecord, ClockRecord, HostClock, read_record
 
 #: Hosts listed in a summary.
 MOST = 8

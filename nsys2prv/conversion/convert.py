@@ -23,12 +23,12 @@ from nsys2prv._util.files import (
 )
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion import metadata
-from nsys2prv.conversion.archive import blame_stores
 from nsys2prv.conversion.clock_text import make_comment_lines
 from nsys2prv.conversion.cut_plan import CutPlan
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import prepare
+from nsys2prv.conversion.report_stores import blame_stores
 from nsys2prv.conversion.summary import Summary, TraceContents
 from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events.catalogue import catalogue
@@ -36,7 +36,7 @@ from nsys2prv.events.catalogue.counters import Metric, counter_codes
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.report_files import find_reports
-from nsys2prv.paraver import records
+from nsys2prv.paraver import window_writer
 from nsys2prv.paraver.event_types import codes_of, counter_types, event_types
 from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput, trace_paths
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
@@ -240,13 +240,13 @@ def _find_closings(
     return [(thread, tuple(sorted(found[thread]))) for thread in sorted(found)]
 
 
-def _make_manifest(job: Job, metrics: dict[str, set[Metric]]) -> records.Manifest:
+def _make_manifest(job: Job, metrics: dict[str, set[Metric]]) -> window_writer.Manifest:
     """Return the windows' common data, small runs joined."""
     sampled = counter_codes(
         {layout: [metric.name for metric in met] for layout, met in metrics.items()}
     )
     runs, meant, bounds = plan_windows(job)
-    return records.Manifest(
+    return window_writer.Manifest(
         runs,
         meant,
         job.model.tree.addresses,
@@ -286,7 +286,7 @@ def _join_small_runs(job: Job, meant: GlobalIds) -> list[Run]:
 
 
 def _write_prv(
-    job: Job, manifest: records.Manifest, head: str, prv: Path, again: bool
+    job: Job, manifest: window_writer.Manifest, head: str, prv: Path, again: bool
 ) -> tuple[int, Counter[str]]:
     """Write the .prv under a temporary name; returns its number of lines, and by layout how many
     sampled numbers were one of several of the same time.
@@ -307,7 +307,7 @@ def _write_prv(
     ) as bar:
         try:
             written = job.workers.run(
-                partial(records.write_window, saved, output),
+                partial(window_writer.write_window, saved, output),
                 range(len(manifest.bounds)),
                 what=lambda _: str(prv),
             )
@@ -320,7 +320,7 @@ def _write_prv(
             output.abandon()
             raise
         finally:
-            records.close_formatter(saved)
+            window_writer.close_formatter(saved)
     layouts = {code: layout for (layout, _), code in manifest.counter_codes.items()}
     return lines, sum(
         (Counter({layouts[code]: count}) for code, count in repeated.items()), Counter()

@@ -19,8 +19,8 @@ from nsys2prv.events.kind import Account, Rows
 from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
 from nsys2prv.events.names.calls import LAYOUTS as MPI_LAYOUTS
 from nsys2prv.events.names.calls import synchronising_calls
-from nsys2prv.relations import critical_path as path
-from nsys2prv.relations.critical_path import EventCalls, awaited_operations, latest_before
+from nsys2prv.relations import path_search as path
+from nsys2prv.relations.path_search import EventCalls, awaited_operations, latest_before
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
     BEGIN,

@@ -15,7 +15,6 @@ from nsys2prv.conversion.cut_samples import Samples
 from nsys2prv.events.catalogue import Layout, catalogue
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store import windows
-from nsys2prv.store.normal import append_events, find_only_object
 from nsys2prv.store.runs import (
     COUNTER,
     LINE,
@@ -28,6 +27,7 @@ from nsys2prv.store.runs import (
     pair_runs,
     take_records,
 )
+from nsys2prv.store.spilling import append_events, find_only_object
 
 #: Above all ends: among ranges that begin together those with greater ends are the outer ones.
 OUTERMOST = 1 << 62

@@ -10,8 +10,8 @@ from msgspec import Struct, field
 from nsys2prv.conversion.cut_plan import CutRuns, CutTask
 from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.reasons import Reason
-from nsys2prv.store.normal import choose_sample_shape
 from nsys2prv.store.runs import Run, SpillWriter
+from nsys2prv.store.spilling import choose_sample_shape
 
 SECOND = 1_000_000_000
 

@@ -18,9 +18,14 @@ from nsys2prv._util.files import (
     working_folder,
 )
 from nsys2prv.conversion import reading
-from nsys2prv.conversion.archive import MANIFEST, ArchivedReport, ArchiveManifest, make_manifest
 from nsys2prv.conversion.opened_reports import OpenedReports, find_spans, open_reports, read_all
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
+from nsys2prv.conversion.report_stores import (
+    MANIFEST,
+    ArchivedReport,
+    ArchiveManifest,
+    make_manifest,
+)
 from nsys2prv.conversion.summary import warn_of_far_rows
 from nsys2prv.nsight.report_files import ensure_unchanged
 from nsys2prv.nsight.sqlite import has_log

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from nsys2prv._util.engines.pool import Pool
 from nsys2prv._util.progress import CpuTimes, Progress, run_timed
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.conversion.spans import Span
+from nsys2prv.conversion.report_spans import Span
 from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.info import ReportInfo

@@ -14,12 +14,12 @@ from nsys2prv._util.engines import alone
 from nsys2prv._util.engines.pool import Pool, worth_parallelizing
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.progress import Progress
-from nsys2prv.conversion import archive, reading
+from nsys2prv.conversion import reading, report_stores
 from nsys2prv.conversion.cut_selection import choose_reports
+from nsys2prv.conversion.early_workers import should_parallelize
 from nsys2prv.conversion.job import Workers
 from nsys2prv.conversion.options import DEFAULTS, Plan
-from nsys2prv.conversion.spans import Span, combine_spans, find_span, plan_span_tasks
-from nsys2prv.conversion.startup import should_parallelize
+from nsys2prv.conversion.report_spans import Span, combine_spans, find_span, plan_span_tasks
 from nsys2prv.events.kind import EventKind
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
@@ -42,7 +42,7 @@ class OpenedReports(Struct):
     workers: Workers
     warnings: list[str]
     #: Report number -> store that it is in and its entry there.
-    stored: dict[int, tuple[Path, archive.ArchivedReport]]
+    stored: dict[int, tuple[Path, report_stores.ArchivedReport]]
     #: One line for each report that cannot be opened.
     unread: list[str]
     #: Ranks of the job without a report, as text.
@@ -55,10 +55,10 @@ def open_reports(
     """Return the reports, or stores of them, looked at; the plan as the stores have it."""
     progress = Progress(quiet)
     paths, warnings = _drop_repetitions(reports)
-    stores = archive.open_stores(paths)
+    stores = report_stores.open_stores(paths)
     if stores:
         usual = Plan.of(DEFAULTS)
-        selection, settings = archive.check_settings_match(
+        selection, settings = report_stores.check_settings_match(
             plan.selection, plan.settings, list(stores.values()), (usual.selection, usual.settings)
         )
         plan = replace(plan, selection=selection, settings=settings)
@@ -81,14 +81,14 @@ def open_reports(
         raise Nsys2prvError(f"none of the reports can be read; of the first: {unread[0]}")
     held = [(store.path, report) for store in stores.values() for report in store.contents.reports]
     if stores:
-        archive.check_no_duplicate_reports(
+        report_stores.check_no_duplicate_reports(
             [
                 *((report.info, path) for path, report in held),
                 *((info, info.given) for info in infos),
             ]
         )
     places = {id(report.info): (path, report) for path, report in held}
-    with archive.blame_stores(list(stores)):
+    with report_stores.blame_stores(list(stores)):
         infos = object_model.order_reports([*infos, *(report.info for _, report in held)])
         missing = job_checks.missing_ranks(infos)
         # What is not wanted is read all the same: clocks are aligned and ranks related before
@@ -131,7 +131,7 @@ def read_all(
         "reading", sum(task.rows for tasks in stages for task in tasks), "rows"
     ) as bar:
         for number, tasks in enumerate(stages):
-            planned = archive.replace_with_archived_tasks(
+            planned = report_stores.replace_with_archived_tasks(
                 reading.add_launches(tasks, results) if number else tasks, number, found.stored
             )
             waiting = iter(planned)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util import engines
 from nsys2prv._util.errors import UsageError
-from nsys2prv.clock.record import ClockRecord
+from nsys2prv.clock.clock_file import ClockRecord
 from nsys2prv.conversion import timeline
 from nsys2prv.conversion.cut_options import CutOptions
 from nsys2prv.conversion.cut_plan import CutPlan, add_regions

@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from nsys2prv._util.engines.pool import Pool
 from nsys2prv._util.errors import Detail, NothingToWrite, Unreadable
+from nsys2prv.clock.clock_file import ClockRecord
 from nsys2prv.clock.maps import ClockMap, Placement, ReportClock, place_reports
-from nsys2prv.clock.record import ClockRecord
-from nsys2prv.conversion import archive, derive, device_states
+from nsys2prv.conversion import derive, device_states, report_stores
 from nsys2prv.conversion.job import Job, Workers, find_threads, find_trace_duration
 from nsys2prv.conversion.opened_reports import (
     OpenedReports,
@@ -28,7 +28,7 @@ from nsys2prv.conversion.opened_reports import (
     read_all,
 )
 from nsys2prv.conversion.options import Plan
-from nsys2prv.conversion.spans import Span
+from nsys2prv.conversion.report_spans import Span
 from nsys2prv.conversion.summary import warn_of_far_rows
 from nsys2prv.conversion.timeline import (
     NONE,
@@ -53,9 +53,9 @@ from nsys2prv.paraver import object_model
 from nsys2prv.paraver import values as name_values
 from nsys2prv.relations import run_relations
 from nsys2prv.relations.nccl_matching import absent_members
-from nsys2prv.store.corrections import clip_profiler_events, mark_unsampled, scale_fractions
 from nsys2prv.store.facts import FactBook, read_fact
 from nsys2prv.store.overlaps import separate_overlaps
+from nsys2prv.store.row_corrections import clip_profiler_events, mark_unsampled, scale_fractions
 from nsys2prv.store.samples import deduplicate_device_samples
 from nsys2prv.store.task_result import TaskResult
 
@@ -124,10 +124,10 @@ def _prepare(
     paths = [Path(report) for report in reports]
     with ensure_unchanged([path for path in paths if not has_log(path)]):
         found = open_reports(reports, plan, folder, pool, quiet)
-        results = [result for _, result in read_all(found, folder, archive.run_reading_task)]
+        results = [result for _, result in read_all(found, folder, report_stores.run_reading_task)]
         spans = find_spans(found, results, folder)
     stores = list(dict.fromkeys(path for path, _ in found.stored.values()))
-    with archive.blame_stores(stores):
+    with report_stores.blame_stores(stores):
         clocks = [
             ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute)
             for info in found.infos
@@ -185,7 +185,7 @@ def _add_clock_kinds(
             plan, selection=Selection(kinds, frozenset()), settings=replace(plan.settings, least={})
         ),
     )
-    results = [result for _, result in read_all(observing, part, archive.run_reading_task)]
+    results = [result for _, result in read_all(observing, part, report_stores.run_reading_task)]
     state = _JobState(found.infos, placements, observing.plan, part, found.workers, results, spans)
     state.results += state.run(
         derive.derive_task, derive.plan_derive_tasks(results, kinds, part), found.workers.pool.jobs

@@ -16,8 +16,8 @@ from nsys2prv._util.errors import Detail, Nsys2prvError
 from nsys2prv._util.text import list_some, plural
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.clock_text import MOST, describe_causal_moves, describe_hosts
-from nsys2prv.conversion.closing import closing_html, closing_text, describe_clocks
 from nsys2prv.conversion.ledger import Ledger, make_ledger, sum_accounts
+from nsys2prv.conversion.summary_text import closing_html, closing_text, describe_clocks
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.kind import EventKind

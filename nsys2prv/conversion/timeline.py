@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
+from nsys2prv.clock.clock_file import CausalRecord, ClockRecord, read_record
 from nsys2prv.clock.maps import UNPLACED, ClockMap, Placement
-from nsys2prv.clock.record import CausalRecord, ClockRecord, read_record
-from nsys2prv.conversion.spans import Span
+from nsys2prv.conversion.report_spans import Span
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.relations import MPI, NCCL
 

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together, occurrence
-from nsys2prv._util.data import data_text, load_shipped
+from nsys2prv._util.yaml_files import data_text, load_shipped
 from nsys2prv.events.attributes import number_or_zero, optional, read_fields
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.extraction import Extraction

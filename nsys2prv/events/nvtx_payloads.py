@@ -88,7 +88,7 @@ def make_counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Coun
 
 def _bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
     """Return fractions as the integers that their bits are: those of greater ones are greater. They
-    are scaled once all of a name are known (:mod:`nsys2prv.store.corrections`).
+    are scaled once all of a name are known (:mod:`nsys2prv.store.row_corrections`).
     """
     none = np.isnan(fraction)
     if none.any():

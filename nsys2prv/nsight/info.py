@@ -12,7 +12,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from nsys2prv._util.data import data_text, load_shipped
+from nsys2prv._util.yaml_files import data_text, load_shipped
 from nsys2prv.nsight.capture import Capture, Message, read_capture, read_messages
 from nsys2prv.nsight.opening import open_source
 from nsys2prv.nsight.source import TIME_LIMIT, Part, Source

@@ -22,7 +22,6 @@ import polars as pl
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.untrusted import panics_unseen
-from nsys2prv.nsight.pages import columns_asked
 from nsys2prv.nsight.queries import Queries
 from nsys2prv.nsight.source import (
     SPREAD,
@@ -38,6 +37,7 @@ from nsys2prv.nsight.source import (
     make_columns,
 )
 from nsys2prv.nsight.sqlite import without_content
+from nsys2prv.nsight.sqlite_pages import columns_asked
 
 T = TypeVar("T")
 SCANS = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}

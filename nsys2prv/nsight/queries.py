@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import polars as pl
 
-from nsys2prv.nsight.pages import COMBINATIONS
 from nsys2prv.nsight.source import Part, Table, quote_name
+from nsys2prv.nsight.sqlite_pages import COMBINATIONS
 
 #: (table, columns, part of it or None for all, condition) -> its rows, a bounded number at a time.
 Reader = Callable[[str, list[str], Part | None, str], Iterator[pl.DataFrame]]

@@ -22,7 +22,6 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import describe_missing_file
-from nsys2prv.nsight.pages import Pages, condition_columns, conditions_met, open_pages
 from nsys2prv.nsight.source import (
     Columns,
     Extent,
@@ -36,9 +35,10 @@ from nsys2prv.nsight.source import (
     quote_name,
     spread_rows,
 )
+from nsys2prv.nsight.sqlite_pages import Pages, condition_columns, conditions_met, open_pages
 
 if TYPE_CHECKING:
-    from nsys2prv.nsight.driver import Driver
+    from nsys2prv.nsight.sqlite_driver import Driver
 
 MAGIC = b"SQLite format 3\x00"
 #: The first bytes of a rollback journal that has something to roll back.
@@ -387,7 +387,7 @@ class Database(Source):
         """Return a query's whole result, or None where the driver stumbles over mixed types."""
         if self._driver is None:
             # Few reports need it, and it takes a while to import.
-            from nsys2prv.nsight.driver import Driver
+            from nsys2prv.nsight.sqlite_driver import Driver
 
             self._driver = Driver(self._uri, DISTRUST, self._unreadable)
         return self._driver.frame(sql)

@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.store import windows
-from nsys2prv.store.normal import MOST_NARROW
 from nsys2prv.store.runs import BEGIN, RESOLVED, TRACE, Run, Shape, SpillWriter, read_run
+from nsys2prv.store.spilling import MOST_NARROW
 from nsys2prv.store.windows import GlobalIds, WindowRecords
 
 #: Records of a run that is small, for which joining costs less than a hundred windows that look

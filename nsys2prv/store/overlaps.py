@@ -21,8 +21,8 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.kind import Account
 from nsys2prv.events.reasons import Reason
-from nsys2prv.store.normal import make_end_records
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillReader, pair_runs, read_run, rewrite_run
+from nsys2prv.store.spilling import make_end_records
 from nsys2prv.store.task_result import TaskResult
 
 #: Records looked at together.

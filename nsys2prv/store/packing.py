@@ -21,7 +21,6 @@ from nsys2prv._util.archive import check_unpacked, from_json, to_json
 from nsys2prv._util.columns import FrameWriter, read_frame
 from nsys2prv._util.untrusted import panics_unseen
 from nsys2prv.events.catalogue import NameSet, catalogue
-from nsys2prv.store.normal import make_closing_records, make_end_records
 from nsys2prv.store.runs import (
     BEGIN,
     Run,
@@ -31,6 +30,7 @@ from nsys2prv.store.runs import (
     pair_runs,
     read_run,
 )
+from nsys2prv.store.spilling import make_closing_records, make_end_records
 from nsys2prv.store.task_result import TaskResult
 
 ENTRY = "result.json"

@@ -11,8 +11,8 @@ from nsys2prv.events.extraction import ObjectKey
 from nsys2prv.events.kind import Account, Counters, Lines, Rows
 from nsys2prv.events.launches import Segment
 from nsys2prv.events.reasons import Reason
-from nsys2prv.store.normal import spill_counters, spill_lines, spill_rows
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillWriter
+from nsys2prv.store.spilling import spill_counters, spill_lines, spill_rows
 
 
 class TaskResult(Struct):
@@ -68,7 +68,7 @@ class TaskResult(Struct):
         self, rows: Rows | Counters, writer: SpillWriter, account: Account, open_ended: bool = False
     ) -> None:
         """Store records or samples, and the lines to them, and count them. open_ended: as for
-        :func:`nsys2prv.store.normal.spill_rows`.
+        :func:`nsys2prv.store.spilling.spill_rows`.
         """
         if isinstance(rows, Counters):
             runs = list(spill_counters(rows, writer, account))

@@ -75,7 +75,7 @@ def test_a_running_dask_cluster(tmp_path: Path) -> None:
 #: is removed.
 EARLY = """
 import os, shutil, sys
-from nsys2prv.conversion import startup as starting
+from nsys2prv.conversion import early_workers as starting
 from nsys2prv._util.engines import processes
 starting.SMALL_JOB_BYTES = 0
 begun, open_files, rmtree = [], [], shutil.rmtree

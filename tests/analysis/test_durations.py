@@ -101,7 +101,7 @@ def test_classes_by_iteration() -> None:
             .tables["classes_by_iteration"]
             .frame
         )
-        iterations = windows(job.book, job.labels["nvtx"], "iteration*").slice(1)
+        iterations = windows(job.reader, job.labels["nvtx"], "iteration*").slice(1)
         kernels = pl.concat(
             [job.frame(layout, "class") for layout in ("cuda_kernel", "nccl_kernel")],
             how="vertical_relaxed",

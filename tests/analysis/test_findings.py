@@ -17,7 +17,7 @@ from tools.view_answers import SAMPLES
 import nsys2prv
 from nsys2prv.analysis import device_time, findings, rank_findings
 from nsys2prv.analysis.causes import add_waits, groups_of_devices, slow_links
-from nsys2prv.analysis.intervals import union
+from nsys2prv.analysis.intervals import merge_spans
 from nsys2prv.analysis.page.html import SECTION_OF
 from nsys2prv.analysis.page.sections import SECTIONS
 from nsys2prv.analysis.ranks import JobRanks
@@ -303,16 +303,16 @@ def test_transfers_that_a_wait_exposes() -> None:
             "exposed_transfer": [50, 100, 40, 50],
         }
     )
-    compute = union(np.array([0]), np.array([80]))
+    compute = merge_spans(np.array([0]), np.array([80]))
     assert device_time._exposed_by_wait(records, compute).to_list() == [50, 80, 0, 0]
 
 
 def test_the_parts_of_the_time_of_devices_are_all_of_it() -> None:
     with nsys2prv.open(SAMPLES["training"], jobs=1) as job:
-        question = AnalysisOptions(steady=job.steady)
-        begin, end = question.steady_span(job.duration)
-        for number in np.unique(job.book.rows.units).tolist():
-            devices = device_time.collect(Unit(job.book, number, question, job._saved.parent))[
+        options = AnalysisOptions(steady=job.steady)
+        begin, end = options.steady_span(job.duration)
+        for number in np.unique(job.reader.rows.units).tolist():
+            devices = device_time.collect(Unit(job.reader, number, options, job._saved.parent))[
                 "devices"
             ]
             assert (

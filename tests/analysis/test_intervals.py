@@ -17,9 +17,9 @@ from nsys2prv.analysis.intervals import (
     difference,
     gaps,
     intersection,
+    merge_spans,
     time_by_count,
-    union,
-    united,
+    unite_span_sets,
 )
 
 LATEST = 60
@@ -39,7 +39,7 @@ def columns(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def spans(pairs: list[tuple[int, int]]) -> Spans:
-    return union(*columns(pairs))
+    return merge_spans(*columns(pairs))
 
 
 def times(pairs: list[tuple[int, int]]) -> set[int]:
@@ -62,7 +62,7 @@ def test_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> No
     assert one.length == len(times(first))
     assert held(intersection(one, other)) == times(first) & times(second)
     assert held(difference(one, other)) == times(first) - times(second)
-    assert held(united([one, other])) == times(first) | times(second)
+    assert held(unite_span_sets([one, other])) == times(first) | times(second)
 
 
 @pytest.mark.slow

@@ -11,12 +11,12 @@ import numpy as np
 import polars as pl
 import pytest
 
-from nsys2prv.analysis.book import Samples
 from nsys2prv.analysis.distributions import spill, statistics
+from nsys2prv.analysis.event_reader import Samples
 from nsys2prv.analysis.intervals import parents, points_within
 from nsys2prv.analysis.metrics import steps
 from nsys2prv.analysis.regions import MOST_APART, folded
-from nsys2prv.analysis.unit import located
+from nsys2prv.analysis.unit import find_rows
 
 
 def nested(rng: np.random.Generator, threads: int, count: int) -> list[tuple[int, int, int]]:
@@ -83,7 +83,7 @@ def test_located_rows(seed: int) -> None:
     thread, time, at_thread, at = (
         rng.integers(0, top, count) for top, count in ((4, 60), (30, 60), (5, 80), (30, 80))
     )
-    found = located(thread, time, at_thread, at)
+    found = find_rows(thread, time, at_thread, at)
     for row, key in zip(
         found.tolist(), zip(at_thread.tolist(), at.tolist(), strict=True), strict=True
     ):

@@ -28,8 +28,8 @@ from nsys2prv._util.archive import from_json, to_json
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv.cli.main import main
 from nsys2prv.conversion import extract, opened_reports
-from nsys2prv.conversion.archive import find_digest
 from nsys2prv.conversion.extract import extract_to
+from nsys2prv.conversion.report_stores import find_digest
 from nsys2prv.store import packing
 from nsys2prv.store.packing import find_unpacked_size
 

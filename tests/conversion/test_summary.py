@@ -17,10 +17,10 @@ import nsys2prv
 from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import Detail
 from nsys2prv._util.progress import Progress
+from nsys2prv.clock.clock_file import ClockRecord, HostClock
 from nsys2prv.clock.maps import ClockMap, Placement
-from nsys2prv.clock.record import ClockRecord, HostClock
-from nsys2prv.conversion.closing import describe_clocks
 from nsys2prv.conversion.cut_options import CutOptions
+from nsys2prv.conversion.summary_text import describe_clocks
 from nsys2prv.events.reasons import reason_text
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"

@@ -20,7 +20,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion import convert as conversion
 from nsys2prv.conversion import extract as storing
 from nsys2prv.conversion import reading
-from nsys2prv.paraver import output, records
+from nsys2prv.paraver import output, window_writer
 from nsys2prv.store import runs, task_result
 
 REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
@@ -112,7 +112,7 @@ WRITERS = [
     (conversion, "write_pcf"),
     (task_result, "spill_rows"),
     (output.SharedFileOutput, "begin"),
-    (records.Manifest, "save"),
+    (window_writer.Manifest, "save"),
 ]
 
 

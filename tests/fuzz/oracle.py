@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsys2prv.paraver.check import Severity
-from nsys2prv.paraver.check.result import check
+from nsys2prv.paraver.check.check_trace import check
 
 from .bases import SECRET
 

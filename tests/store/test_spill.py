@@ -13,8 +13,8 @@ from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.kind import Account, Lines, Rows
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.source import NULL, TIME_LIMIT
-from nsys2prv.store.normal import spill_rows
 from nsys2prv.store.runs import BEGIN, BLOCK, END, LINE, SpillReader, SpillWriter, pair_runs
+from nsys2prv.store.spilling import spill_rows
 
 #: Layout -> whether its ranges may be open.
 LAYOUTS = {"cuda_kernel": False, "cuda_api": False, "nvtx_pushpop": True, "memory_operation": False}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from nsys2prv._util.data import data_text, load_shipped
+from nsys2prv._util.yaml_files import data_text, load_shipped
 from nsys2prv.events import catalogue as module
 from nsys2prv.events.catalogue import Catalogue, DomainCode
 

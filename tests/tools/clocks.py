@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from nsys2prv.clock import NCCL, Role
 from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
+from nsys2prv.clock.clock_file import HostClock
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.observations import Calls, Messages, pivot_of
-from nsys2prv.clock.record import HostClock
 from nsys2prv.clock.solve import Alignment, HostCorrection
 
 SECOND = 1_000_000_000

@@ -13,10 +13,10 @@ import polars as pl
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from nsys2prv._util.data import data_text
 from nsys2prv._util.text import list_some
 from nsys2prv._util.version import __version__
-from nsys2prv.analysis.facts import machine_line
+from nsys2prv._util.yaml_files import data_text
+from nsys2prv.analysis.job_facts import machine_line
 from nsys2prv.analysis.page.drawing import draw_all
 from nsys2prv.analysis.page.parts import FAIR, FIGURES, GOOD, MOST_RANKS, Block, Material, Section
 from nsys2prv.analysis.page.sections import make_sections

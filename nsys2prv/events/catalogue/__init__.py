@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from nsys2prv._util.data import data_text, data_texts, load_shipped
+from nsys2prv._util.yaml_files import data_text, data_texts, load_shipped
 
 DOMAIN_STEP = 100
 #: Domains numbered by their text take these numbers; lower ones belong to the fixed names, see

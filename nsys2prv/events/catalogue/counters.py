@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from nsys2prv._util.data import data_text, load_shipped
+from nsys2prv._util.yaml_files import data_text, load_shipped
 from nsys2prv.events.catalogue import DomainCode, catalogue, hashed_numbers
 
 #: What the exports' integers are in where a name says another unit: SQLite holds the numbers before

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.data import (
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.yaml_files import (
     check_rule_keys,
     data_text,
     load_shipped,
     parse_rule_file,
     read_rule_file,
 )
-from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.catalogue.counters import values_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nsys2prv._util.data import data_text, load_shipped
+from nsys2prv._util.yaml_files import data_text, load_shipped
 
 # Deeper brackets are passed over, so that no name makes the tree too deep to walk.
 MAX_DEPTH = 64

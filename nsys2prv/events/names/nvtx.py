@@ -18,14 +18,14 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize
-from nsys2prv._util.data import (
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.yaml_files import (
     check_rule_keys,
     data_text,
     load_shipped,
     parse_rule_file,
     read_rule_file,
 )
-from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.nsight.source import DistinctTexts, decode_texts
 
 SHIPPED = "nvtx_rules.yaml"

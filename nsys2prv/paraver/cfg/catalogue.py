@@ -15,7 +15,7 @@ import yaml
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.data import parse_yaml
+from nsys2prv._util.yaml_files import parse_yaml
 from nsys2prv.events.catalogue.counters import code_of
 from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.declared import declared_types, declared_views

@@ -11,7 +11,7 @@ from enum import Enum
 
 from msgspec import Struct, field
 
-from nsys2prv._util.data import data_text, load_shipped
+from nsys2prv._util.yaml_files import data_text, load_shipped
 
 
 class Severity(Enum):

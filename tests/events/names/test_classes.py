@@ -19,8 +19,8 @@ from tools.exports import KERNEL, kernel, make_export, strings
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv._util.data import data_text
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.yaml_files import data_text
 from nsys2prv.cli.main import main
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.names.calls import is_nccl_kernel

@@ -21,9 +21,9 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv._util.columns import ABSENT
-from nsys2prv._util.data import data_text
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.native import core
+from nsys2prv._util.yaml_files import data_text
 from nsys2prv.cli.main import main
 from nsys2prv.events.names.nvtx import (
     load_rules,

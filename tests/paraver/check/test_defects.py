@@ -12,7 +12,7 @@ from tools.defects import PRV, Edit, write_trace
 from tools.paramedir import bursts, fate, need_paramedir
 
 from nsys2prv.paraver.check import RULES, Severity
-from nsys2prv.paraver.check.result import check
+from nsys2prv.paraver.check.check_trace import check
 
 HEADER, _, *RECORDS = PRV.splitlines()
 

@@ -13,8 +13,8 @@ from tools.defects import PCF, PRV, ROW, write_trace
 from tools.paramedir import fate, need_paramedir, run_paramedir
 
 from nsys2prv.cli.main import main
+from nsys2prv.paraver.check.check_trace import Result, check
 from nsys2prv.paraver.check.lines import lines_of
-from nsys2prv.paraver.check.result import Result, check
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 HEADER, COMMUNICATOR, *RECORDS = PRV.splitlines(keepends=True)
@@ -104,7 +104,7 @@ def test_compressed_traces(tmp_path: Path) -> None:
 def test_paraver_asks_before_it_opens_large_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsys2prv.paraver.check.result.ASKS_FROM", 100)
+    monkeypatch.setattr("nsys2prv.paraver.check.check_trace.ASKS_FROM", 100)
     assert {rule for rule, *_ in found(check(write_trace(tmp_path)))} == {"asks-to-cut"}
 
 

@@ -14,7 +14,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize_together
-from nsys2prv.analysis.rows import RowTable, row_table
+from nsys2prv.analysis.row_table import RowTable, row_table
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, catalogue

@@ -13,8 +13,8 @@ from typing import Any
 
 from msgspec import Struct, ValidationError, convert, field, to_builtins
 
-from nsys2prv._util.data import parse_yaml
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.yaml_files import parse_yaml
 from nsys2prv.clock.maps import ClockMap
 
 HEAD = """# How the clocks of the hosts were corrected. `nsys2prv --align THIS_FILE` uses these corrections again;

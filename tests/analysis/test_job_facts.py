@@ -11,8 +11,8 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv._util.errors import Detail
-from nsys2prv.analysis.facts import machine_line
 from nsys2prv.analysis.job import OpenJob, open_job
+from nsys2prv.analysis.job_facts import machine_line
 from nsys2prv.cli.main import main
 from nsys2prv.cli.report import describe
 from nsys2prv.nsight.info import driver_version

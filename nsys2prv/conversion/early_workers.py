@@ -55,5 +55,5 @@ def start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None
 def _get_ready() -> None:
     """Import what the first tasks need."""
     with importing():
-        import_module("nsys2prv.conversion.archive")
+        import_module("nsys2prv.conversion.report_stores")
         import_module("nsys2prv.events").all_kinds()

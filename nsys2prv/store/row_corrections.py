@@ -19,7 +19,6 @@ from nsys2prv.events.attributes import GREATEST
 from nsys2prv.events.catalogue.counters import UNSCALED, Metric
 from nsys2prv.events.kind import Account, EventKind
 from nsys2prv.events.reasons import Reason
-from nsys2prv.store.normal import append_events, choose_sample_shape
 from nsys2prv.store.runs import (
     BEGIN,
     COUNTER,
@@ -30,6 +29,7 @@ from nsys2prv.store.runs import (
     pair_runs,
     read_run,
 )
+from nsys2prv.store.spilling import append_events, choose_sample_shape
 from nsys2prv.store.task_result import TaskResult
 
 

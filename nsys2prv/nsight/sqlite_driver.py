@@ -1,5 +1,5 @@
 """SQLite's ADBC driver: results of queries in SQL as polars frames, for what is not read from pages
-(:mod:`nsys2prv.nsight.pages`).
+(:mod:`nsys2prv.nsight.sqlite_pages`).
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ from tools.exports import call, global_pid, kernel, make_export, strings
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion import critical_path as conversion
 from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
-from nsys2prv.relations import critical_path as path
-from nsys2prv.relations.critical_path import (
+from nsys2prv.relations import path_search as path
+from nsys2prv.relations.path_search import (
     CALL,
     COMPUTATION,
     HOST,

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.text import list_some, plural, size_text
+from nsys2prv.clock.clock_file import ClockRecord, HostClock
 from nsys2prv.clock.maps import Placement
-from nsys2prv.clock.record import ClockRecord, HostClock
 from nsys2prv.conversion.timeline import AS_THEY_ARE
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.reasons import Reason, is_routine, reason_text

@@ -20,7 +20,9 @@ from tools.exports import KERNEL, kernel, make_export, strings
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.native import core
-from nsys2prv.nsight.pages import (
+from nsys2prv.nsight.source import NULL, Part, quote_name
+from nsys2prv.nsight.sqlite import Database
+from nsys2prv.nsight.sqlite_pages import (
     INTEGERS,
     REALS,
     TEXTS,
@@ -29,8 +31,6 @@ from nsys2prv.nsight.pages import (
     condition_columns,
     open_pages,
 )
-from nsys2prv.nsight.source import NULL, Part, quote_name
-from nsys2prv.nsight.sqlite import Database
 
 pytestmark = pytest.mark.skipif(core is None, reason="installed without a compiler")
 ROOT = Path(__file__).parents[2]
@@ -518,7 +518,7 @@ def test_damaged_pages_are_left_to_sqlite(
             return str(error)
 
     compiled = outcome()
-    monkeypatch.setattr("nsys2prv.nsight.pages.core", None)
+    monkeypatch.setattr("nsys2prv.nsight.sqlite_pages.core", None)
     assert outcome() == compiled
     assert isinstance(compiled, str)
 
@@ -596,7 +596,7 @@ def test_both_ways_of_reading_write_the_same_trace(
 ) -> None:
     reports = sorted((SAMPLES / sample).glob("rank*.sqlite"))
     convert(reports, tmp_path / "pages.prv", Options(jobs=1, states=True))
-    monkeypatch.setattr("nsys2prv.nsight.pages.core", None)
+    monkeypatch.setattr("nsys2prv.nsight.sqlite_pages.core", None)
     convert(reports, tmp_path / "driver.prv", Options(jobs=1, states=True))
     for suffix in (".prv", ".pcf", ".row"):
         assert (tmp_path / f"pages{suffix}").read_bytes() == (

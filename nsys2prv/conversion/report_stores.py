@@ -25,10 +25,10 @@ from nsys2prv._util.archive import (
     open_archive,
     to_json,
 )
-from nsys2prv._util.data import data_texts
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.untrusted import WRONG, blame_data
 from nsys2prv._util.version import __version__
+from nsys2prv._util.yaml_files import data_texts
 from nsys2prv.conversion import reading
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import catalogue
