@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -116,10 +117,14 @@ def rename_ranges(
 
 
 #: The numbers of a template, as in native/texts.h: behind no letter, digit or character beyond ASCII
-#: (a class of all that compiles ten times as slowly). What stands for each.
+#: (a class of all that compiles ten times as slowly).
 _NUMBERS = re.compile(r"(?<![^\x00-/:-@\[-`{-\x7f])[0-9]{1,18}(?![0-9])")
-#: Instead of the place of a number that is kept: there is none; each text is to be looked at.
-_NO_NUMBER, _EACH_APART = -1, -2
+#: What stands for the first of them; it is as long as they may be.
+_FIRST = 10**17
+#: Instead of the place of a number: each text of the template has to be looked at.
+_EACH_APART = -2
+#: So many texts are looked up among those that are known, of which so many are kept.
+FEW_TEXTS, MOST_KNOWN = 1000, 100_000
 
 
 def rename_by_template(texts: DistinctTexts, rules: tuple[Rule, ...]) -> RenamedRanges | None:
@@ -132,44 +137,77 @@ def rename_by_template(texts: DistinctTexts, rules: tuple[Rule, ...]) -> Renamed
     templates = texts.templates()
     if templates is None:
         return None
-    firsts = decode_texts(templates.firsts)
-    found = rename_ranges(firsts, None, rules)
-    made = found.texts.gather(found.codes).to_list()
+    firsts = list(map(_renumber, decode_texts(templates.firsts).to_list()))
+    found = _rename_known(firsts, rules)
     places = np.array(
         [
             _find_kept_number(text, name, number)
             for text, name, number in zip(
-                firsts.to_list(), made, found.numbers.tolist(), strict=True
+                firsts, found.texts.to_list(), found.numbers.tolist(), strict=True
             )
         ],
         np.int64,
     )[templates.codes]
-    codes, wanted = found.codes[templates.codes], found.wanted[templates.codes]
-    numbers = texts.numbers(np.maximum(places, _NO_NUMBER))
+    numbers = texts.numbers(np.maximum(places, ABSENT))
+    codes, wanted = templates.codes, found.wanted[templates.codes]
     alone = np.flatnonzero(places == _EACH_APART)
     if not len(alone):
         return RenamedRanges(found.texts, codes, wanted, numbers)
-    single = rename_ranges(decode_texts(texts.at(alone)), None, rules)
+    lone = decode_texts(texts.at(alone))
+    many = len(lone) > FEW_TEXTS
+    single = rename_ranges(lone, None, rules) if many else _rename_known(lone.to_list(), rules)
     codes[alone] = len(found.texts) + single.codes
     wanted[alone], numbers[alone] = single.wanted, single.numbers
     return RenamedRanges(pl.concat([found.texts, single.texts]), codes, wanted, numbers)
 
 
-def _find_kept_number(text: str, name: str, number: int) -> int:
-    """Return which of the numbers in a template's texts the rules keep (0 is the first), by what
-    they made of one of its texts: _NO_NUMBER, or _EACH_APART where the others may have another
-    name: it is not the beginning of the text, or has a number in it.
+def _renumber(text: str) -> str:
+    """Return a text with its numbers replaced by _FIRST and those that follow: the same of all texts
+    of a template.
     """
-    found = [(match.start(), int(match[0])) for match in _NUMBERS.finditer(text)]
-    places = [place for place, (_, value) in enumerate(found) if value == number]
-    if (
-        "\0" in text
-        or not text.startswith(name)
-        or any(start < len(name) for start, _ in found)
-        or (number != ABSENT and len(places) != 1)
-    ):
+    numbers = count(_FIRST)
+    return _NUMBERS.sub(lambda _: str(next(numbers)), text)
+
+
+def _find_kept_number(text: str, name: str, number: int) -> int:
+    """Return which number of a template's texts the rules keep (0 is the first), by the name and
+    the number that they made of a renumbered one; ABSENT for none.
+
+    _EACH_APART where the other texts may have another name: where it is not the beginning of the
+    text, or has a number in it.
+    """
+    if not text.startswith(name) or _NUMBERS.search(text, 0, len(name)):
         return _EACH_APART
-    return _NO_NUMBER if number == ABSENT else places[0]
+    if number == ABSENT:
+        return ABSENT
+    return number - _FIRST if _FIRST <= number < _FIRST + len(text) else _EACH_APART
+
+
+def _rename_known(texts: list[str], rules: tuple[Rule, ...]) -> RenamedRanges:
+    """Apply the rules to texts, whose names are remembered for parts of reports that follow."""
+    known = _known_texts(rules)
+    new = [text for text in dict.fromkeys(texts) if text not in known]
+    if new:
+        if len(known) > MOST_KNOWN:
+            known.clear()
+            new = texts
+        found = rename_ranges(pl.Series(new, dtype=pl.String), None, rules)
+        names = found.texts.gather(found.codes).to_list()
+        made = zip(names, found.wanted.tolist(), found.numbers.tolist(), strict=True)
+        known.update(zip(new, made, strict=True))
+    names, wanted, numbers = ([known[text][item] for text in texts] for item in range(3))
+    return RenamedRanges(
+        pl.Series(names, dtype=pl.String),
+        np.arange(len(texts)),
+        np.array(wanted, bool),
+        np.array(numbers, np.int64),
+    )
+
+
+@cache
+def _known_texts(rules: tuple[Rule, ...]) -> dict[str, tuple[str, bool, int]]:
+    """Return the texts that are known of these rules."""
+    return {}
 
 
 class _Change:
