@@ -9,6 +9,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 from tools.corpus import EXPORTS
 from tools.slow import LARGE_SAMPLES
@@ -16,9 +17,12 @@ from tools.slow import LARGE_SAMPLES
 from nsys2prv import Options, Summary
 from nsys2prv.conversion import convert
 from nsys2prv.conversion.options import DEFAULTS
+from nsys2prv.events.catalogue import NameSet, catalogue
+from nsys2prv.events.kind import Counters, Rows
 from nsys2prv.paraver.check import Severity
 from nsys2prv.paraver.check.check_trace import check
 from nsys2prv.paraver.output import trace_paths
+from nsys2prv.store.task_result import TaskResult
 
 if TYPE_CHECKING:
     from tools.view_answers import Answers
@@ -69,6 +73,25 @@ def _checked(write: Callable[..., Summary]) -> Callable[..., Summary]:
     return wrapper
 
 
+def _with_names(store: Callable[..., None]) -> Callable[..., None]:
+    """A way to store rows that refuses those without a name that their layout needs: it would
+    become the first name of the set.
+    """
+
+    @wraps(store)
+    def wrapper(result: TaskResult, rows: Rows | Counters, *args: object) -> None:
+        if isinstance(rows, Rows):
+            chosen = slice(None) if rows.selection is None else rows.selection
+            for field in catalogue().layouts[rows.layout].fields:
+                if isinstance(field.values, NameSet) and not field.optional:
+                    assert (np.asarray(rows.columns[field.name])[chosen] >= 0).all(), (
+                        f"{rows.layout}: rows without {field.name}, which is not optional"
+                    )
+        store(result, rows, *args)
+
+    return wrapper
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark tests by their parameters: those of a real export are for `-m corpus`, those of a large
@@ -87,6 +110,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 # Every trace that a test has this process write is checked, whatever for and through which door.
 convert.write_job = _checked(convert.write_job)
+TaskResult.store = _with_names(TaskResult.store)
 
 
 @pytest.fixture(

@@ -9,6 +9,8 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+
 from nsys2prv._util.engines import alone
 from nsys2prv.conversion.convert import plan_windows
 from nsys2prv.conversion.options import Options, Plan
@@ -41,7 +43,7 @@ def write_chrome_trace(reports: list[Path], path: Path, folder: Path) -> None:
                 named = labels.get(getattr(field.values, "name", ""), {})
                 columns = (
                     records.times,
-                    records.column("end"),
+                    np.minimum(records.column("end"), job.duration),
                     records.column("object"),
                     records.column(field.name),
                 )
