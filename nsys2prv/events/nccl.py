@@ -20,7 +20,7 @@ from nsys2prv.events.names.calls import (
     operation_of,
 )
 from nsys2prv.events.nccl_payloads import read_payloads
-from nsys2prv.events.nccl_regions import SAID, KernelUnits
+from nsys2prv.events.nccl_regions import SAID
 from nsys2prv.events.nvtx import PUSHPOP, STARTEND, nccl_condition, range_names, texts_of
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Part
@@ -28,20 +28,11 @@ from nsys2prv.nsight.source import NULL, Part
 #: Facts of communicators (0: of one that no payload tells): of which process they are, its rank in
 #: them, and whether that was said by the call that made them.
 COMMUNICATORS = "nccl_communicators"
-#: Field of the layouts -> field of the payload.
-RECORDED = {
-    "bytes": "bytes",
-    "reduction": "reduction",
-    "root": "root",
-    "peer": "peer",
-    "ranks": "ranks",
-    "rank": "rank",
-    "group": "group",
-    "device": "device",
-    "sequence": "sequence",
-    "data_type": "type",
-    "channel": "channel",
-}
+#: Fields of the layouts, and of the payload.
+RECORDED = (
+    *("bytes", "reduction", "root", "peer", "ranks", "rank"),
+    *("group", "device", "sequence", "data_type", "channel"),
+)
 
 
 def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
@@ -73,7 +64,7 @@ def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
             _index(
                 extraction, columns["globalTid"], columns["start"], columns["end"], operation, said
             )
-        fields = {**ranges.fields, **{field: said[name] for field, name in RECORDED.items()}}
+        fields = ranges.fields | {field: said[field] for field in RECORDED}
         fields["operation"] = np.where(operation == 0, ABSENT, operation)
         fields["communicator"] = communicator_names(extraction, said["communicator"])
         if layout == "nccl_operation":
@@ -152,43 +143,17 @@ def _index(
 #: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
 #: all of its group.
 KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
-#: Field of the layout -> column of the unit of calls.
-FIELDS = {
-    **{
-        name: name
-        for name in (
-            "operation",
-            "bytes",
-            "reduction",
-            "root",
-            "peer",
-            "ranks",
-            "rank",
-            "group",
-            "fused",
-        )
-    },
-    "data_type": "type",
-    "sequence": "sequence",
-}
+#: Fields of the layout, and columns of the unit of calls.
+FIELDS = (
+    *("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused"),
+    *("data_type", "sequence"),
+)
 #: Columns of the facts KERNELS, from the unit of calls: communicator (bits of the hash, 0 unknown),
 #: fused: operations in the kernel, messages: sends and receives among them, sums of their bytes by
 #: how they count, known: whether all bytes are.
 FACTS = (
-    "communicator",
-    "operation",
-    "first_operation",
-    "fused",
-    "messages",
-    "sequence",
-    "ranks",
-    "rank",
-    "root",
-    "reduction",
-    "bytes",
-    "known",
-    "reduce_bytes",
-    "share_bytes",
+    *("communicator", "operation", "first_operation", "fused", "messages", "sequence", "ranks"),
+    *("rank", "root", "reduction", "bytes", "known", "reduce_bytes", "share_bytes"),
     "message_bytes",
 )
 
@@ -241,13 +206,15 @@ def attach_payloads(
         return dict.fromkeys((*FIELDS, "communicator"), lacking)
     extraction.fact(KERNELS, {**facts, **{name: tied[name] for name in FACTS}})
     _messages(extraction, tied, facts)
-    said = {field: tied[name] for field, name in FIELDS.items()}
+    said = {field: tied[field] for field in FIELDS}
     # A kernel of several operations has no number of its own.
     said["sequence"] = np.where(tied["fused"] == 1, said["sequence"], ABSENT)
     return {**said, "communicator": communicator_names(extraction, tied["communicator"])}
 
 
-def _messages(extraction: Extraction, tied: KernelUnits, facts: dict[str, np.ndarray]) -> None:
+def _messages(
+    extraction: Extraction, tied: Mapping[str, np.ndarray], facts: dict[str, np.ndarray]
+) -> None:
     """Set MESSAGES aside."""
     alone = np.flatnonzero((tied["messages"] > 0) & (tied["parts"] == 1))
     if not len(alone):

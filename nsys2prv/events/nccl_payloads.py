@@ -37,7 +37,7 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "rank": ("Rank", "commRank"),
     "device": ("CUDA device",),
     "count": ("count",),
-    "type": ("dataType",),
+    "data_type": ("dataType",),
     "group": ("apiGroupId",),
     "sequence": ("seqNumber",),
     "channel": ("channelId",),
@@ -55,7 +55,7 @@ FIELDS = (
     "device",
     "group",
     "sequence",
-    "type",
+    "data_type",
     "channel",
 )
 #: Whether a payload is a whole object, beside its fields.
@@ -193,12 +193,12 @@ def _numbers(texts: pl.DataFrame, whole: pl.Expr) -> dict[str, np.ndarray]:
 
     All in one question to polars, as each has its price.
     """
-    typed = texts.with_columns(type=_valued("type", TYPE_VALUES, len(TYPE_SIZES)))
-    counted = _integer("count") * pl.col("type").replace_strict(
+    typed = texts.with_columns(data_type=_valued("data_type", TYPE_VALUES, len(TYPE_SIZES)))
+    counted = _integer("count") * pl.col("data_type").replace_strict(
         dict(enumerate(TYPE_SIZES, 1)), default=None, return_dtype=pl.Int64
     )
     numbers = {field: _integer(field) for field in FIELDS} | {
-        "type": pl.col("type"),
+        "data_type": pl.col("data_type"),
         "reduction": _valued("reduction", REDUCTIONS, BUILT_IN),
         "bytes": _integer("bytes").fill_null(counted),
     }
@@ -336,7 +336,7 @@ def _binary(database: Source, columns: Columns) -> _Payloads:
             )
             if entry.field == "reduction":
                 values = _reductions(values, entry.names)
-            elif entry.field == "type":
+            elif entry.field == "data_type":
                 values = np.where((values >= 0) & (values < len(TYPE_SIZES)), values + 1, ABSENT)
             target[rows] = (
                 values if entry.field == "communicator" else np.where(values < 0, ABSENT, values)

@@ -41,7 +41,7 @@ def _ranges(random: np.random.Generator, rows: int) -> pl.DataFrame:
         "root": (-1, 0, 3),
         "peer": (-1, 2),
         "group": (-1, 4),
-        "type": (-1, 7),
+        "data_type": (-1, 7),
     }
     operations = (
         0,
@@ -156,7 +156,7 @@ def _told(
         "rank": ABSENT if several else _same(rank),
         **{
             name: _same([item[name] for item in calls])
-            for name in ("reduction", "root", "peer", "group", "type")
+            for name in ("reduction", "root", "peer", "group", "data_type")
         },
     }
 
