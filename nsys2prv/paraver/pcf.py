@@ -129,8 +129,11 @@ def write_pcf(
             continue
         heads = "".join(f"0 {event_type.code} {_line(event_type.label)}\n" for event_type in group)
         file.write(f"\nEVENT_TYPE\n{heads}VALUES\n0 {END}\n".encode())
-        for piece in group[0].labels.select("value", "label").iter_slices(PIECE_ROWS):
-            lines = "".join(f"{value} {label}\n" for value, label in piece.rows())
+        for piece in group[0].labels.iter_slices(PIECE_ROWS):
+            lines = "".join(
+                f"{value} {label}\n"
+                for value, label in zip(piece["value"], piece["label"], strict=True)
+            )
             file.write(to_ascii(lines).encode())
 
 
@@ -140,8 +143,6 @@ def _line(label: str) -> str:
 
 def _mapped(labels: pl.DataFrame, rows: pl.Series, change: Callable[[str], str]) -> pl.DataFrame:
     """Return the labels with some of them changed."""
-    if not rows.any():
-        return labels
     changed = {value: change(label) for value, label in labels.filter(rows).iter_rows()}
     return labels.with_columns(
         label=pl.when(rows)
@@ -201,9 +202,16 @@ def safe_labels(labels: pl.DataFrame) -> pl.DataFrame:
     """Return the labels as single lines of valid text, none empty, too long or with brackets, each
     but once.
     """
-    text = labels["label"]
-    odd = text.str.contains(rf"{CONTROL}|^\s|\s$|^\[|^\(\)$|^$") | (text.str.len_bytes() > LONGEST)
-    return _unique(without_brackets(_mapped(labels, odd, clean_label)).sort("value"))
+    told = labels.select(
+        odd=pl.col("label").str.contains(rf"{CONTROL}|^\s|\s$|^\[|^\(\)$|^$")
+        | (pl.col("label").str.len_bytes() > LONGEST),
+        bracket=pl.col("label").str.contains("[", literal=True),
+    )
+    if told["odd"].any():
+        labels = _mapped(labels, told["odd"], clean_label)
+    if told["bracket"].any():
+        labels = without_brackets(labels)
+    return _unique(labels if labels["value"].is_sorted() else labels.sort("value"))
 
 
 def without_brackets(labels: pl.DataFrame) -> pl.DataFrame:
@@ -221,9 +229,10 @@ def without_brackets(labels: pl.DataFrame) -> pl.DataFrame:
 
 def _unique(labels: pl.DataFrame) -> pl.DataFrame:
     """Return the labels with a number behind those that an earlier value, or End, already has."""
-    repeated = labels.filter(pl.col("label").is_duplicated() | (pl.col("label") == END))
-    if not repeated.height:
+    texts = labels["label"]
+    if texts.n_unique() == len(texts) and not (texts == END).any():
         return labels
+    repeated = labels.filter(pl.col("label").is_duplicated() | (pl.col("label") == END))
     taken = set(labels["label"]) | {END}
     counts: dict[str, int] = {END: 1}
     renamed = {}

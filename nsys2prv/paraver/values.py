@@ -128,7 +128,11 @@ class NameValues(Struct):
     def labels_in(self, domain: str) -> pl.DataFrame:
         """Return the labels of the values met in one NVTX domain."""
         met = self.domains.get(domain)
-        return self.labels.clear() if met is None else self.labels.join(met, on="value", how="semi")
+        if met is None:
+            return self.labels.clear()
+        if met.height == self.labels.height:
+            return self.labels
+        return self.labels.join(met, on="value", how="semi")
 
 
 def readable_kernels(texts: list[str], shorts: list[str]) -> list[str]:
@@ -215,19 +219,21 @@ def _assign_set(
     if not files:
         return NameValues(), first
     batches = _Batches(files)
-    distinct = _distinct(batches, labeller is not None)
-    known = pl.DataFrame(
+    known = pl.LazyFrame(
         list(name_set.known_values().items()),
         schema={"text": pl.String, "known": pl.Int64},
         orient="row",
     )
     distinct = (
-        distinct.join(known, on="text", how="left", maintain_order="left")
-        if known.height
-        else distinct.with_columns(known=pl.lit(None, pl.Int64))
-    )
-    distinct = distinct.with_columns(
-        value=pl.coalesce("known", first - 1 + pl.col("known").is_null().cum_sum().cast(pl.Int64))
+        _distinct(batches, labeller is not None)
+        .lazy()
+        .join(known, on="text", how="left", maintain_order="left")
+        .with_columns(
+            value=pl.coalesce(
+                "known", first - 1 + pl.col("known").is_null().cum_sum().cast(pl.Int64)
+            )
+        )
+        .collect()
     )
     following = first + distinct["known"].null_count()
     values = NameValues()
@@ -238,10 +244,10 @@ def _assign_set(
             labeller(distinct["text"].to_list(), distinct["short"].to_list()), dtype=pl.String
         )
     )
-    values.labels = safe_labels(distinct.select("value").with_columns(label=labels))
+    values.labels = safe_labels(pl.DataFrame({"value": distinct["value"], "label": labels}))
     if base is not None:
         distinct, following = _continued(values, distinct, name_set, base, first, used)
-    _look_up(values, batches, distinct.select("text", "value"))
+    _look_up(values, batches, distinct)
     return values, following
 
 
@@ -305,8 +311,13 @@ def _distinct(batches: Iterable[Batch], shorts: bool) -> pl.DataFrame:
                 ),
             ]
         )
-        found = texts.group_by("text").agg(pl.col("short").min()) if shorts else texts.unique()
-    return found.sort("text")
+        met = texts.lazy()
+        found = (
+            (met.group_by("text").agg(pl.col("short").min()) if shorts else met.unique())
+            .sort("text")
+            .collect()
+        )
+    return found
 
 
 def _with_short(frame: pl.DataFrame) -> pl.DataFrame:
