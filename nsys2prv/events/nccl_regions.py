@@ -100,8 +100,10 @@ class RegionIndex:
             )
         )
         moving = self._ranges.filter(operation.is_between(1, LAST_OPERATION)).filter(_OUTER)
+        row = pl.int_range(pl.len(), dtype=pl.Int64)
+        begins = pl.col("unit") != pl.col("unit").shift(1)
         moving = moving.with_columns(
-            process=_PROCESS, place=pl.int_range(pl.len(), dtype=pl.Int64).over("unit")
+            process=_PROCESS, place=row - pl.when(begins).then(row).otherwise(0).cum_max()
         ).join(made, on=["process", "communicator"], how="left", maintain_order="left")
         ranks, rank, only = pl.col("ranks"), pl.col("rank"), pl.col("shared") == 1
         return moving.with_columns(
@@ -125,30 +127,34 @@ class RegionIndex:
             column = pl.col(name)
             return pl.when(column.min() == column.max()).then(column.first()).otherwise(otherwise)
 
-        def moved(which: pl.Expr) -> pl.Expr:
-            return pl.when(which).then(size).otherwise(0).sum()
-
-        units = self.operations.group_by("unit", maintain_order=True).agg(
-            pl.col("thread").first(),
+        operations = self.operations.with_columns(
+            pl.col("unit").set_sorted(),
+            fused=pl.lit(1, pl.Int64),
+            messages=pairs.cast(pl.Int64),
+            collective=pl.when(~pairs).then(pl.int_range(pl.len())),
+            reduce_bytes=pl.when(operation == ALL_REDUCE).then(size).otherwise(0),
+            share_bytes=pl.when(operation.is_in(SHARES)).then(size).otherwise(0),
+            message_bytes=pl.when(pairs).then(size).otherwise(0),
+        )
+        units = operations.group_by("unit", maintain_order=True).agg(
+            pl.col("thread", "communicator").first(),
             pl.col("shared", "ranks").max(),
+            pl.col(_SUMS).sum(),
+            pl.col("collective").min(),
             common("operation", GROUP),
-            common("rank"),
-            pl.col("communicator").first(),
-            size.sum(),
-            *(common(name).alias(name) for name in _COMMON),
-            fused=pl.len().cast(pl.Int64),
-            messages=pairs.cast(pl.Int64).sum(),
-            first_operation=operation.filter(~pairs).first().fill_null(0),
-            sequence=pl.col("sequence").filter(~pairs).first().fill_null(ABSENT),
+            *map(common, ("rank", *_COMMON)),
             several=pl.col("communicator").min() != pl.col("communicator").max(),
             known=size.min() >= 0,
-            reduce_bytes=moved(operation == ALL_REDUCE),
-            share_bytes=moved(operation.is_in(SHARES)),
-            message_bytes=moved(pairs),
         )
+        first = units["collective"]
         several, known = pl.col("several"), pl.col("known") & ~pl.col("several")
-        times = self._ranges.group_by("unit").agg(pl.col("begin").min(), pl.col("end").max())
+        ranges = self._ranges.with_columns(pl.col("unit").set_sorted())
+        times = ranges.group_by("unit", maintain_order=True).agg(
+            pl.col("begin").first(), pl.col("end").max()
+        )
         return units.with_columns(
+            operations["operation"].gather(first).fill_null(0).alias("first_operation"),
+            operations["sequence"].gather(first).fill_null(ABSENT),
             pl.when(several).then(ABSENT).otherwise(pl.col("ranks", "rank")).name.keep(),
             communicator=pl.when(several).then(0).otherwise("communicator"),
             bytes=pl.when(known).then("bytes").otherwise(ABSENT),
