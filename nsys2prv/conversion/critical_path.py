@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, catalogue
-from nsys2prv.events.cuda_calls import STREAM_WAIT_EVENT
+from nsys2prv.events.cuda import STREAM_WAIT_EVENT
 from nsys2prv.events.extraction import StreamKey
 from nsys2prv.events.kind import Account, Rows
 from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT

@@ -1,0 +1,396 @@
+"""CUDA API calls, event records and synchronizations on their host threads; kernels, graphs and
+memory operations on the rows of their streams, and lines from the calls that launched them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from nsys2prv._util.columns import ABSENT, factorize, factorize_together
+from nsys2prv.events.attributes import columns_of, optional, positive, read_fields
+from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.kind import GpuWork, Lines, Rows, declare_kind
+from nsys2prv.events.launches import CALL_KIND, FoundLaunches, Launches
+from nsys2prv.events.names.calls import is_nccl_kernel
+from nsys2prv.events.nccl import attach_payloads
+from nsys2prv.events.reasons import Reason
+from nsys2prv.nsight.source import NULL, Columns, Part, Source
+
+#: Rows of this event class repeat a call that has a row of its own; they come with the collection
+#: of backtraces.
+BACKTRACE_CLASS = 67
+_VERSION_SUFFIX = re.compile(r"_v\d{4,}$")
+
+
+def strip_version(symbol: str) -> str:
+    """Return the function's name without the version of its interface: `cudaLaunchKernel_v7000` is
+    `cudaLaunchKernel`.
+    """
+    return _VERSION_SUFFIX.sub("", symbol)
+
+
+def name_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> np.ndarray:
+    """Return local name indices of calls by the registered strings (nameId) that name their
+    functions.
+    """
+    distinct, codes = factorize(ids)
+    return extraction.name(
+        "cuda_api",
+        codes,
+        text=[strip_version(symbol) or unnamed for symbol in extraction.strings(distinct)],
+    )
+
+
+def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    columns = extraction.read(
+        part,
+        ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"),
+        short=True,
+    )
+    repeated = columns["eventClass"] == BACKTRACE_CLASS
+    keep = slice(None)
+    if repeated.any():
+        extraction.account.dropped[Reason.REPEATED_BACKTRACE] += int(repeated.sum())
+        keep = ~repeated
+    begin, end, thread, correlation, name, result = (
+        columns[column][keep]
+        for column in ("start", "end", "globalTid", "correlationId", "nameId", "returnValue")
+    )
+    (threads, names, results), codes = factorize_together(thread, name, result)
+    kinds = np.empty(len(threads), CALL_KIND)
+    kinds["thread"], kinds["name"], kinds["result"] = threads, names, results
+    extraction.launched.append(Launches(correlation, begin, end, codes, kinds))
+
+    if extraction.least:
+        long = extraction.long_enough(begin, end)
+        begin, end, correlation, codes = (
+            column[long] for column in (begin, end, correlation, codes)
+        )
+        used, codes = factorize(codes)
+        kinds = kinds[used]
+    yield Rows(
+        "cuda_api",
+        begin,
+        end,
+        extraction.threads(kinds["thread"])[codes],
+        {
+            "call": name_calls(extraction, kinds["name"])[codes],
+            "correlation": positive(correlation),
+            "error": positive(kinds["result"])[codes],
+        },
+    )
+
+
+COMPLETED = 1
+#: Columns that tell a stream.
+STREAM_COLUMNS = ("globalPid", "deviceId", "streamId")
+
+
+def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Read event records. The table has no begin and end: they are those of the recording call.
+    `timestamp`, in exports since 3.23, is when the event completed on the GPU (local ns; 0 where
+    that was not collected).
+    """
+    columns = extraction.read(
+        part, ("timestamp", "correlationId", "globalPid", *columns_of("cuda_event"))
+    )
+    done = columns["timestamp"] > 0
+    if done.any():
+        complete = columns.where(done)
+        extraction.account.synthesized[Reason.COMPLETION_ON_GPU] += complete.rows
+        yield Rows(
+            "cuda_event_completion",
+            complete["timestamp"],
+            complete["timestamp"] + 1,
+            extraction.streams(*(complete[name] for name in STREAM_COLUMNS)),
+            {
+                "completion": np.full(complete.rows, COMPLETED),
+                **read_fields(extraction, "cuda_event_completion", complete),
+            },
+        )
+
+    found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    if extraction.least:
+        long = extraction.long_enough(np.where(found.hit, found.begin, NULL), found.end)
+        columns, found = columns.where(long), found.of(long)
+    threads = np.where(found.hit, found.thread, extraction.main_threads(columns["globalPid"]))
+    yield Rows(
+        "cuda_event",
+        np.where(found.hit, found.begin, NULL),
+        np.where(found.hit, found.end, NULL),
+        extraction.threads(threads),
+        {
+            "call": name_calls(extraction, np.where(found.hit, found.name, NULL), "unknown call"),
+            "result": positive(found.result),
+            **read_fields(extraction, "cuda_event", columns),
+        },
+    )
+
+
+EVENT, STREAM_WAIT_EVENT, STREAM, CONTEXT, EVENT_QUERY, STREAM_QUERY, UNKNOWN_SYNCHRONIZATION = (
+    1,
+    2,
+    3,
+    4,
+    5,
+    6,
+    9,
+)
+#: Part of the calling function's name -> synchronization of the catalogue.
+BY_CALL = (
+    ("StreamWaitEvent", STREAM_WAIT_EVENT),
+    ("EventSynchronize", EVENT),
+    ("EventQuery", EVENT_QUERY),
+    ("StreamSynchronize", STREAM),
+    ("StreamQuery", STREAM_QUERY),
+    ("DeviceSynchronize", CONTEXT),
+    ("CtxSynchronize", CONTEXT),
+    ("ThreadSynchronize", CONTEXT),
+)
+#: What streamId and eventId hold where there is none.
+NO_ID = 0xFFFFFFFF
+
+
+def find_synchronization_type(function: str) -> int:
+    """Return the type of the synchronization that a CUDA function makes."""
+    return next((value for part, value in BY_CALL if part in function), UNKNOWN_SYNCHRONIZATION)
+
+
+def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Read synchronizations. The type comes from the calling function, not from syncType: exports
+    of 3.13 to 3.24 number the types in three different ways while ENUM_CUPTI_SYNC_TYPE stays the
+    same (cudaDeviceSynchronize is 1, then 0, then 4). Without a call it is unknown.
+    """
+    columns = extraction.read(
+        part, ("start", "end", "streamId", "correlationId", "globalPid", "eventId")
+    )
+    found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    threads = np.where(found.hit, found.thread, extraction.main_threads(columns["globalPid"]))
+    ids, codes = factorize(np.where(found.hit, found.name, NULL))
+    types = np.array(
+        [find_synchronization_type(name) for name in extraction.strings(ids)], np.int64
+    )[codes]
+    of_stream = np.isin(types, (STREAM, STREAM_WAIT_EVENT, STREAM_QUERY))
+    of_event = np.isin(types, (EVENT, STREAM_WAIT_EVENT, EVENT_QUERY))
+    yield Rows(
+        "cuda_synchronization",
+        columns["start"],
+        columns["end"],
+        extraction.threads(threads),
+        {
+            "type": types,
+            "stream": _keep_ids(columns["streamId"], of_stream),
+            "event": _keep_ids(columns["eventId"], of_event),
+        },
+    )
+
+
+def _keep_ids(column: np.ndarray, has: np.ndarray) -> np.ndarray:
+    return np.where(has & (column != NO_ID), optional(column), ABSENT)
+
+
+#: Columns of every operation of a stream.
+OPERATION = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
+
+
+def make_launch_lines(
+    extraction: Extraction,
+    kind: str,
+    columns: Columns,
+    objects: np.ndarray,
+    size: np.ndarray,
+    found: FoundLaunches | None = None,
+) -> Lines | None:
+    """Return lines to operations with the columns start, end, globalPid and correlationId, on these
+    objects, with these sizes (bytes).
+
+    found: their calls, where these have been looked up already.
+    """
+    if not extraction.settings.lines:
+        return None
+    if found is None:
+        found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    hit = slice(None) if found.hit.all() else found.hit
+    kinds, codes = factorize(found.code[hit])
+    senders = extraction.threads(found.kinds["thread"][kinds])[codes]
+    return Lines(
+        kind,
+        found.begin[hit],
+        senders,
+        columns["start"][hit],
+        objects[hit],
+        columns["end"][hit],
+        size[hit],
+    )
+
+
+KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
+
+
+def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    columns = extraction.read(
+        part, (*OPERATION, "demangledName", "shortName", *columns_of("cuda_kernel"))
+    )
+    (demangled, short), codes = factorize_together(columns["demangledName"], columns["shortName"])
+    shorts = np.array(extraction.strings(short), object)
+    names = np.array(
+        [full or brief for full, brief in zip(extraction.strings(demangled), shorts, strict=True)],
+        object,
+    )
+    of_nccl = np.fromiter((is_nccl_kernel(name) for name in names), bool, len(names))
+    objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
+    attributes = read_fields(extraction, "cuda_kernel", columns)
+    attributes |= _classify(extraction, names, codes)
+    found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    lines = make_launch_lines(
+        extraction, "launch", columns, objects, np.zeros(columns.rows, np.int64), found
+    )
+
+    if not of_nccl.all():
+        chosen = np.flatnonzero(~of_nccl[codes]) if of_nccl.any() else None
+        kernel = _name_some(extraction, "kernels", names, shorts, ~of_nccl)[codes]
+        yield Rows(
+            "cuda_kernel",
+            columns["start"],
+            columns["end"],
+            objects,
+            {**attributes, "kernel": kernel},
+            lines=lines,
+            selection=chosen,
+        )
+        lines = None
+    if of_nccl.any():
+        rows = np.flatnonzero(of_nccl[codes])
+        fields = {field: column[rows] for field, column in attributes.items()}
+        fields["kernel"] = _name_some(extraction, "nccl_kernels", names, shorts, of_nccl)[
+            codes[rows]
+        ]
+        fields |= attach_payloads(
+            extraction,
+            {name: column[rows] for name, column in columns.integers.items()},
+            found.of(rows),
+            objects[rows],
+            names,
+            codes[rows],
+        )
+        yield Rows(
+            "nccl_kernel",
+            columns["start"][rows],
+            columns["end"][rows],
+            objects[rows],
+            fields,
+            lines=lines,
+        )
+
+
+def _name_some(
+    extraction: Extraction, name_set: str, names: np.ndarray, shorts: np.ndarray, wanted: np.ndarray
+) -> np.ndarray:
+    """Return for each name its local index in a set; it has but those that are `wanted`, and what
+    others get means nothing.
+    """
+    return extraction.name(
+        name_set, np.cumsum(wanted) - 1, text=names[wanted].tolist(), short=shorts[wanted].tolist()
+    )
+
+
+def _classify(
+    extraction: Extraction, names: np.ndarray, codes: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Return class, tensor cores and (name index of) layout and tile of kernels whose names are
+    those at `codes`.
+    """
+    kinds, tensor_cores, shapes = extraction.classifier.columns(names)
+    known = sorted(set(shapes) - {""})
+    number = {shape: index for index, shape in enumerate(known)}
+    shape = np.array([number.get(shape, ABSENT) for shape in shapes], np.int64)[codes]
+    if known:
+        shape = np.where(shape == ABSENT, ABSENT, extraction.name("gemm", shape, text=known))
+    return {"class": kinds[codes], "tensor_cores": tensor_cores[codes], "gemm": shape}
+
+
+GRAPH_TABLE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+
+
+def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    """Yield one row per graph launch. Traced by node instead, a graph's kernels are rows of the
+    kernel table with a graphNodeId.
+    """
+    columns = extraction.read(part, (*OPERATION, *columns_of("cuda_graph")))
+    objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
+    ids, codes = factorize(columns["graphExecId"])
+    names = ["CUDA graph" if number == NULL else f"CUDA graph exec {number}" for number in ids]
+    lines = make_launch_lines(
+        extraction, "launch", columns, objects, np.zeros(columns.rows, np.int64)
+    )
+    yield Rows(
+        "cuda_graph",
+        columns["start"],
+        columns["end"],
+        objects,
+        {
+            "execution": extraction.name("graphs", codes, text=names),
+            **read_fields(extraction, "cuda_graph", columns),
+        },
+        lines=lines,
+    )
+
+
+def traced_by_node(source: Source) -> str:
+    """True if graphs were traced node by node."""
+    if source.has(KERNEL_TABLE, "graphNodeId") and source.count(KERNEL_TABLE, "{graphNodeId} > 0"):
+        return "graphs were traced node by node, and their nodes are rows of `kernels`"
+    return ""
+
+
+COPIES, SETS = "CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"
+#: Nsight's ENUM_CUDA_MEMCPY_OPER (by index) -> memory_operation of the catalogue.
+UNKNOWN_OPERATION, DEVICE_TO_DEVICE, PEER_TO_PEER, MEMSET = 1, 3, 13, 6
+OPERATIONS = np.array(
+    [UNKNOWN_OPERATION, 5, 4, 7, 8, 9, 10, 11, DEVICE_TO_DEVICE, 12, PEER_TO_PEER, 14, 15, 16]
+)
+
+
+def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    copies = part.table == COPIES
+    further = ("copyKind", "srcDeviceId", "dstDeviceId") if copies else ("memKind",)
+    columns = extraction.read(part, (*OPERATION, *columns_of("memory_operation"), *further))
+    if not copies:
+        columns.integers["dstKind"] = columns["memKind"]
+    objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
+    fields = read_fields(extraction, "memory_operation", columns)
+    fields["operation"] = (
+        copy_operations(*(columns[name] for name in further))
+        if copies
+        else np.full(columns.rows, MEMSET)
+    )
+    lines = make_launch_lines(extraction, "memory", columns, objects, fields["bytes"])
+    yield Rows("memory_operation", columns["start"], columns["end"], objects, fields, lines=lines)
+
+
+def copy_operations(kind: np.ndarray, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
+    """Return memory_operation values of copies. A device-to-device copy between two devices is a
+    peer-to-peer copy.
+    """
+    known = (kind >= 0) & (kind < len(OPERATIONS))
+    operations = np.where(known, OPERATIONS[np.where(known, kind, 0)], UNKNOWN_OPERATION)
+    between = (
+        (operations == DEVICE_TO_DEVICE)
+        & (source != destination)
+        & (source != NULL)
+        & (destination != NULL)
+    )
+    return np.where(between, PEER_TO_PEER, operations)
+
+
+KINDS = (
+    declare_kind("cuda_api_trace", extract_api_calls),
+    declare_kind("cuda_events", extract_event_records),
+    declare_kind("cuda_sync", extract_synchronizations),
+    declare_kind("kernels", extract_kernels),
+    declare_kind("graphs", extract_graphs, gpu_work=GpuWork(hint_when_missing=traced_by_node)),
+    declare_kind("memory", extract_memory_operations),
+)
