@@ -204,6 +204,7 @@ def test_quoted_messages_are_printed() -> None:
         if isinstance(node, ast.Constant | ast.JoinedStr)
         for template in _templates(node)
     ]
+    source += [reason.text.replace("{}", HOLE) for reason in Reason]
     stale = [
         quote
         for quote in quotes
