@@ -118,7 +118,7 @@ def registered_string_names(
 GREATEST = np.iinfo(np.int64).max - 1
 
 
-def counters_of_samples(
+def make_counters(
     extraction: Extraction,
     layout: str,
     object_: int,
@@ -126,10 +126,14 @@ def counters_of_samples(
     column: np.ndarray,
     metrics: tuple[Metric, ...],
     value: np.ndarray,
+    end: np.ndarray | None = None,
 ) -> Counters:
     """Return records of one object from samples in any order. column: each row's index into the
-    metrics; values are not negative.
+    metrics. end: when samples end, None where each lasts until the next.
     """
+    value = _clip_values(extraction, value)
+    if end is not None:
+        time, column, value = _add_ends(extraction, time, end, column, value)
     if not is_sorted(time):
         order = np.argsort(time, kind="stable")
         time, column, value = time[order], column[order], value[order]
@@ -149,7 +153,7 @@ def counters_of_samples(
     return Counters(layout, time[begins], object_, metrics, values)
 
 
-def samples_with_ends(
+def _add_ends(
     extraction: Extraction,
     start: np.ndarray,
     end: np.ndarray,
@@ -171,7 +175,7 @@ def samples_with_ends(
     )
 
 
-def not_negative(extraction: Extraction, values: np.ndarray) -> np.ndarray:
+def _clip_values(extraction: Extraction, values: np.ndarray) -> np.ndarray:
     """Return the values, those that a trace cannot hold made ones that it can, and counted."""
     negative, great = (int(np.count_nonzero(wrong)) for wrong in (values < 0, values > GREATEST))
     for reason, count in ((Reason.NEGATIVE_SAMPLE, negative), (Reason.SAMPLE_TOO_GREAT, great)):

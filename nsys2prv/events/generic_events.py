@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.events import metrics as gpu_metrics
-from nsys2prv.events.attributes import counters_of_samples, group_rows, not_negative
+from nsys2prv.events.attributes import group_rows, make_counters
 from nsys2prv.events.catalogue.counters import Metric, known_label, labels_of
 from nsys2prv.events.extraction import GPU, SOURCE, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, declare_kind
@@ -112,9 +112,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
             for label, (_, exact) in zip(labels, names, strict=True)
         )
         object_ = extraction.device(DeviceKey(SOURCE, source.row))
-        yield counters_of_samples(
-            extraction, LAYOUT, object_, time[rows], codes, metrics, not_negative(extraction, value)
-        )
+        yield make_counters(extraction, LAYOUT, object_, time[rows], codes, metrics, value)
 
 
 def _gpu_records(
@@ -135,15 +133,7 @@ def _gpu_records(
             value[rows] = to_unsigned(value[rows], "Hz")
     object_ = extraction.device(DeviceKey(GPU, number=number & 0xFF))
     metrics = tuple(Metric(label) for label in labels)
-    return counters_of_samples(
-        extraction,
-        gpu_metrics.GPU_LAYOUT,
-        object_,
-        time,
-        codes,
-        metrics,
-        not_negative(extraction, value),
-    )
+    return make_counters(extraction, gpu_metrics.GPU_LAYOUT, object_, time, codes, metrics, value)
 
 
 def _texts(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -10,14 +10,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.events.attributes import (
-    columns_of,
-    counters_of_samples,
-    group_rows,
-    not_negative,
-    read_fields,
-    samples_with_ends,
-)
+from nsys2prv.events.attributes import columns_of, group_rows, make_counters, read_fields
 from nsys2prv.events.catalogue.counters import Metric, labels_of, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, Rows, declare_kind
@@ -85,15 +78,7 @@ def _records(
                 else to_unsigned(value[rows], unit)
             )
     object_ = extraction.device(DeviceKey(GPU, number=0 if source == NULL else source & 0xFF))
-    return counters_of_samples(
-        extraction,
-        GPU_LAYOUT,
-        object_,
-        time,
-        column[codes],
-        metrics,
-        not_negative(extraction, value),
-    )
+    return make_counters(extraction, GPU_LAYOUT, object_, time, column[codes], metrics, value)
 
 
 def to_unsigned(value: np.ndarray, unit: str) -> np.ndarray:
@@ -179,7 +164,6 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
         return
     start = np.maximum(columns["start"], begin)
     end = np.maximum(end, start)
-    value = not_negative(extraction, columns["value"])
     (lists, indices), metric = factorize_together(columns["metricsListId"], columns["metricsIdx"])
     metrics = _metrics(extraction, lists, indices)
     (devices, ports), port_of = factorize_together(columns["globalId"], columns["portId"])
@@ -188,11 +172,15 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     for number, rows in group_rows(port_of):
         port = int(ports[number])
         key = _key(kind, names.get(int(devices[number]), ""), int(devices[number]), port)
-        time, series, values = samples_with_ends(
-            extraction, start[rows], end[rows], metric[rows], value[rows]
-        )
-        yield counters_of_samples(
-            extraction, NIC_LAYOUT, extraction.device(key), time, series, metrics, values
+        yield make_counters(
+            extraction,
+            NIC_LAYOUT,
+            extraction.device(key),
+            start[rows],
+            metric[rows],
+            metrics,
+            columns["value"][rows],
+            end[rows],
         )
 
 
@@ -287,7 +275,7 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     if not len(start):
         return
     end = np.where(end == NULL, start, end)
-    value = not_negative(extraction, scale_fraction(value) if computed else value)
+    value = scale_fraction(value) if computed else value
     distinct, codes = factorize(number)
     layout = "cpu_metric" if computed else "cpu_counter"
     names = _names(extraction.database)
@@ -304,12 +292,9 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
         key = DeviceKey(
             SOURCE, components.get(found, "CPU" if found == NULL else f"CPU component {found}")
         )
-        time, series, values = samples_with_ends(
-            extraction, start[rows], end[rows], codes[rows], value[rows]
-        )
-        yield counters_of_samples(
-            extraction, layout, extraction.device(key), time, series, metrics, values
-        )
+        object_ = extraction.device(key)
+        samples = (start[rows], codes[rows], metrics, value[rows], end[rows])
+        yield make_counters(extraction, layout, object_, *samples)
 
 
 def _rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:

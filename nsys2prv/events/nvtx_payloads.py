@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.events.attributes import counters_of_samples, group_rows, not_negative
+from nsys2prv.events.attributes import group_rows, make_counters
 from nsys2prv.events.catalogue.counters import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, declare_kind
@@ -47,10 +47,10 @@ def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
     rows = extraction.database.count_of(part, extraction.condition)
     extraction.account.rows += rows
     extraction.account.skipped[Reason.PAYLOAD_WITH_NUMBERS] += rows
-    yield from make_counters(extraction, _labelled(extraction, _leaves(extraction, part)))
+    yield from make_payload_counters(extraction, _labelled(extraction, _leaves(extraction, part)))
 
 
-def make_counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]:
+def make_payload_counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]:
     """Yield counters of numbers on their threads: begin, end, thread, label, and where it is real,
     fraction, else whole.
     """
@@ -65,7 +65,6 @@ def make_counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Coun
         _bits(extraction, leaves["fraction"].to_numpy()),
         leaves["whole"].to_numpy(),
     )
-    value = not_negative(extraction, value)
     begin, end = leaves["begin"].to_numpy(), leaves["end"].to_numpy()
     for tid, rows in group_rows(leaves["thread"].to_numpy()):
         distinct, column = factorize(codes[rows])
@@ -75,7 +74,7 @@ def make_counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Coun
         )
         times, ended = _zeros(begin[rows], end[rows], column)
         extraction.account.synthesized[Reason.ZERO_AT_END] += len(times)
-        yield counters_of_samples(
+        yield make_counters(
             extraction,
             LAYOUT,
             int(extraction.threads(np.array([tid]))[0]),
@@ -249,7 +248,7 @@ def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
     beyond = pl.col("large") & (pl.col("whole") < 0)
     fraction = pl.when("real").then(pl.lit(FRACTION)).otherwise(pl.lit(""))
     label = pl.concat_str(domain_names(extraction, frame), pl.lit(f": {NAME}"), fraction)
-    yield from make_counters(
+    yield from make_payload_counters(
         extraction,
         frame.with_columns(
             label=label, whole=pl.when(beyond).then(np.iinfo(np.int64).max).otherwise("whole")
