@@ -90,9 +90,8 @@ def collect_observations(
             found.append(relation.observe(RelationContext(files, book.tasks, folder, 0, run)))
     calls = [portion for observed in found for portion in observed.calls]
     messages = [file for observed in found for file in observed.messages]
-    times = [time for part in (*calls, *messages) for time in (part.first, part.last)]
-    known = [time for time in times if time is not None]
-    pivot = (min(known) + max(known)) // 2 if known else 0
+    times = [time for part in (*calls, *messages) for time in part.times]
+    pivot = (min(times) + max(times)) // 2 if times else 0
     return Observed(sorted(calls, key=lambda portion: portion.source), messages), pivot
 
 

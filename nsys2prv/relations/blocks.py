@@ -8,11 +8,11 @@ some communicators at a time are gathered per host; and messages between hosts.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import polars as pl
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from nsys2prv.clock.gathering import GatheredCalls, MemberCalls
     from nsys2prv.clock.observations import Calls, Messages
 
+Grouped = TypeVar("Grouped", "Block", "MemberBlock")
 #: Samples of a part, to cut parts by.
 SAMPLES = 64
 
@@ -106,17 +107,31 @@ def read_frame(blocks: Sequence[Block], columns: Sequence[str]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(columns, pl.Int64), orient="row")
 
 
+def hash_rows(*columns: np.ndarray) -> np.ndarray:
+    """Return a number (uint64) for each row of these columns of whole numbers; 0 of zeros alone."""
+    mixed = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        mixed = (mixed ^ column.astype(np.uint64)) * np.uint64(0xD6E8FEB86659FD93)
+        mixed ^= mixed >> np.uint64(32)
+    return mixed
+
+
+def hash_signatures(*columns: np.ndarray) -> np.ndarray:
+    """Return a number of 31 bits for each row of what is equal on all members of a collective; 0
+    where all of it is 0, which is unknown.
+    """
+    mixed = hash_rows(*columns)
+    return np.where(mixed > 0, mixed >> np.uint64(33) | np.uint64(1), 0).astype(np.int64)
+
+
 def buckets_of(communicators: np.ndarray, ranks: np.ndarray, count: int) -> np.ndarray:
     """Return the bucket of each row: rows of one communicator and rank share one."""
-    mixed = (
-        communicators.astype(np.uint64) ^ (ranks.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
-    ) * np.uint64(0xD6E8FEB86659FD93)
-    return ((mixed >> np.uint64(32)) % np.uint64(count)).astype(np.int64)
+    return (hash_rows(communicators, ranks) % np.uint64(count)).astype(np.int64)
 
 
-def group_blocks(blocks: Iterable[Block]) -> list[tuple[Block, ...]]:
+def group_blocks(blocks: Iterable[Grouped]) -> list[tuple[Grouped, ...]]:
     """Return the blocks of each group, ascending by group."""
-    groups: dict[int, list[Block]] = {}
+    groups: dict[int, list[Grouped]] = {}
     for block in blocks:
         groups.setdefault(block.group, []).append(block)
     return [tuple(groups[group]) for group in sorted(groups)]
@@ -177,11 +192,10 @@ def _store_span(
 
 
 class MessageFile(Struct, frozen=True):
-    """Messages between hosts, in a file. first, last: between which times (ns), None of nothing."""
+    """Messages between hosts, in a file. times: first and last (ns), empty of nothing."""
 
     path: Path
-    first: int | None
-    last: int | None
+    times: tuple[int, ...]
 
     def read(self) -> Messages:
         return pickle.loads(self.path.read_bytes())
@@ -195,45 +209,17 @@ def save_messages(pairs: pl.DataFrame, source: int, path: Path) -> MessageFile:
     columns = (pairs[name].to_numpy() for name in ("host", "time_begin", "host_there", "completed"))
     messages = Messages(np.full(pairs.height, source), *columns)
     path.write_bytes(pickle.dumps(messages))
-    return MessageFile(path, *(span_of(Calls.none(), messages) or (None, None)))
+    return MessageFile(path, span_of(Calls.none(), messages) or ())
 
 
 #: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1,
 #: and the function that it numbers; clock.observations.Role; whether of the root;
-#: times (ns); whether the report has the communicator's beginning; and what is equal on all members
-#: (all 0: unknown).
-COLUMNS = column_names(
-    "member host number function role is_root begin end began operation count size"
-)
-KIND = COLUMNS[-3:]
+#: times (ns); whether the report has the communicator's beginning; and its signature.
+COLUMNS = column_names("member host number function role is_root begin end began signature")
 #: Groups that a communicator may be, one for each function.
 GROUPS = 64
 #: Calls that are gathered at once, unless they are one communicator's that the report numbers.
 PORTION_ROWS = 50_000
-
-
-class Kinds(Struct, frozen=True):
-    """Numbers from 1 for distinct combinations of what is equal on all members, 0 of nothing but
-    zeros.
-    """
-
-    known: Mapping[tuple[int, ...], int]
-
-    @classmethod
-    def of(cls, parts: Iterable[Sequence[np.ndarray]]) -> Kinds:
-        """Join the parts, each of several columns."""
-        found = sorted({kind for part in parts for kind in _distinct_rows(part)[0]})
-        return cls({kind: number if any(kind) else 0 for number, kind in enumerate(found, 1)})
-
-    def numbers(self, columns: Sequence[np.ndarray]) -> np.ndarray:
-        distinct, codes = _distinct_rows(columns)
-        return np.array([self.known[kind] for kind in distinct], np.int64)[codes]
-
-
-def _distinct_rows(columns: Sequence[np.ndarray]) -> tuple[list[tuple[int, ...]], np.ndarray]:
-    """Return the distinct rows, and of each row the index among them."""
-    distinct, codes = factorize_together(*columns)
-    return list(zip(*(column.tolist() for column in distinct), strict=True)), codes
 
 
 class MemberBlock(Struct, frozen=True):
@@ -249,20 +235,17 @@ class MemberBlock(Struct, frozen=True):
     sane: bool
     #: True if the report has the communicator's beginning.
     began: bool
+    #: First and last of their times, ns.
+    first: int
+    last: int
+
+    @property
+    def group(self) -> int:
+        return self.block.group
 
 
-class CallBlocks(Struct, frozen=True):
-    """Blocks of some reports. first, last: between which times (ns), None of nothing."""
-
-    blocks: tuple[MemberBlock, ...] = ()
-    first: int | None = None
-    last: int | None = None
-
-
-def sort_calls(calls: pl.DataFrame, path: Path) -> CallBlocks:
+def sort_calls(calls: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
     """Return the calls of some reports (`communicator` and COLUMNS) in a file of blocks."""
-    if not calls.height:
-        return CallBlocks()
     calls = calls.sort("communicator", "member", "begin", maintain_order=True)
     owner = calls.select(pl.struct("communicator", "member").rle_id().cast(pl.Int64))
     blocks = write_blocks(
@@ -273,35 +256,25 @@ def sort_calls(calls: pl.DataFrame, path: Path) -> CallBlocks:
         numbered=(pl.col("number") >= 0).all(),
         sane=(pl.col("end") >= pl.col("begin")).all(),
         began=pl.col("began").first() == 1,
-    )
-    times = calls.select(
         first=pl.min_horizontal(pl.col("begin", "end").min()),
         last=pl.max_horizontal(pl.col("begin", "end").max()),
     )
-    return CallBlocks(
-        tuple(
-            MemberBlock(replace(block, group=communicator), *rest)
-            for block, (communicator, *rest) in zip(blocks, told.iter_rows(), strict=True)
-        ),
-        *times.row(0),
+    return tuple(
+        MemberBlock(replace(block, group=communicator), *rest)
+        for block, (communicator, *rest) in zip(blocks, told.iter_rows(), strict=True)
     )
 
 
-def divide_calls(found: Sequence[CallBlocks], source: int) -> list[CallPortion]:
+def divide_calls(found: Iterable[MemberBlock], source: int) -> list[CallPortion]:
     """Return the calls of all reports in portions of whole communicators."""
-    communicators: dict[int, list[MemberBlock]] = {}
-    for block in (block for part in found for block in part.blocks):
-        communicators.setdefault(block.block.group, []).append(block)
-    first = min((part.first for part in found if part.blocks), default=None)
-    last = max((part.last for part in found if part.blocks), default=None)
     made: list[CallPortion] = []
     room = 0
-    for number, group in enumerate(sorted(communicators)):
-        rows = sum(block.block.rows for block in communicators[group])
+    for number, blocks in enumerate(group_blocks(found)):
+        rows = sum(block.block.rows for block in blocks)
         if rows > room:
-            made.append(CallPortion((), source, number, first, last))
+            made.append(CallPortion((), source, number))
             room = PORTION_ROWS
-        made[-1] = replace(made[-1], blocks=(*made[-1].blocks, *communicators[group]))
+        made[-1] = replace(made[-1], blocks=(*made[-1].blocks, *blocks))
         room -= rows
     return made
 
@@ -314,8 +287,11 @@ class CallPortion(Struct, frozen=True):
     blocks: tuple[MemberBlock, ...]
     source: int
     number: int
-    first: int | None
-    last: int | None
+
+    @property
+    def times(self) -> list[int]:
+        """Return times (ns) between which all of its times are."""
+        return [time for block in self.blocks for time in (block.first, block.last)]
 
     def calls(self) -> Calls:
         """Return all calls. Where the report numbers those of a communicator, it does by function."""
@@ -324,27 +300,25 @@ class CallPortion(Struct, frozen=True):
         rows = np.concatenate([block.block.read() for block in self.blocks])
         column = dict(zip(COLUMNS, rows.T, strict=True))
         sizes = [block.block.rows for block in self.blocks]
-        communicator = np.repeat([block.block.group for block in self.blocks], sizes)
-        others = {block.block.group for block in self.blocks if not block.numbered}
-        numbered = np.repeat([block.block.group not in others for block in self.blocks], sizes)
+        communicator = np.repeat([block.group for block in self.blocks], sizes)
+        others = {block.group for block in self.blocks if not block.numbered}
+        numbered = np.repeat([block.group not in others for block in self.blocks], sizes)
         group = factorize_together(communicator, np.where(numbered, column["function"], 0))[1]
-        kind = [column[name] for name in KIND]
         return Calls(
             source=np.full(len(rows), self.source),
             group=1 + self.number * GROUPS + group,
             number=np.where(numbered, column["number"], -1),
-            signature=Kinds.of([kind]).numbers(kind),
             is_root=column["is_root"] == 1,
             began=column["began"] == 1,
             clock=column["host"],
-            **{name: column[name] for name in ("member", "role", "begin", "end")},
+            **{name: column[name] for name in ("member", "signature", "role", "begin", "end")},
         )
 
     def gather(self, pivot: int) -> GatheredCalls:
         """Return the calls by host. pivot: an instant amid all times."""
         from nsys2prv.clock.gathering import gather_calls
 
-        one = len({block.block.group for block in self.blocks}) == 1
+        one = len({block.group for block in self.blocks}) == 1
         usual = all(block.sane for block in self.blocks) and not all(
             block.numbered for block in self.blocks
         )
@@ -363,13 +337,12 @@ class CallPortion(Struct, frozen=True):
         members: dict[int, list[MemberBlock]] = {}
         for block in self.blocks:
             members.setdefault(block.member, []).append(block)
-        kinds = Kinds.of(list(block.block.read()[:, -len(KIND) :].T) for block in self.blocks)
         return gather_by_member(
             [
                 Member(
                     member,
                     sum(block.block.rows for block in found),
-                    partial(_read_member_calls, found, kinds, pivot),
+                    partial(_read_member_calls, found, pivot),
                     all(block.began for block in found),
                     found[0].host,
                 )
@@ -380,7 +353,7 @@ class CallPortion(Struct, frozen=True):
         )
 
 
-def _read_member_calls(blocks: Sequence[MemberBlock], kinds: Kinds, pivot: int) -> MemberCalls:
+def _read_member_calls(blocks: Sequence[MemberBlock], pivot: int) -> MemberCalls:
     from nsys2prv.clock.gathering import MemberCalls
 
     rows = np.concatenate([block.block.read() for block in blocks])
@@ -388,7 +361,7 @@ def _read_member_calls(blocks: Sequence[MemberBlock], kinds: Kinds, pivot: int) 
     column = dict(zip(COLUMNS, rows.T, strict=True))
     return MemberCalls(
         (column["end"] - pivot).astype(np.float64),
-        kinds.numbers([column[name] for name in KIND]),
+        column["signature"],
         column["role"] == Role.ALL,
         column["begin"] - pivot,
         column["role"],

@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import polars as pl
@@ -20,10 +21,11 @@ from nsys2prv.nsight.source import NULL
 from nsys2prv.relations import DEVICES, MPI, Observed, Relation, RelationContext
 from nsys2prv.relations.blocks import (
     Block,
-    CallBlocks,
+    MemberBlock,
     MessageFile,
     divide_calls,
     group_blocks,
+    hash_signatures,
     read_frame,
     save_messages,
     sort_calls,
@@ -51,7 +53,7 @@ def observe_collectives(context: RelationContext) -> Observed:
         )
         for number, files in enumerate(batches(context.files[MEETINGS]))
     ]
-    return Observed(divide_calls(context.run(steps), SOURCE))
+    return Observed(divide_calls(chain.from_iterable(context.run(steps)), SOURCE))
 
 
 def sort_meetings(
@@ -59,7 +61,7 @@ def sort_meetings(
     tasks: Mapping[tuple[int, int], int],
     began: Sequence[int],
     path: Path,
-) -> CallBlocks:
+) -> tuple[MemberBlock, ...]:
     """Sort the calls of some reports by communicator, process and begin. began: tasks recorded from
     MPI_Init on.
     """
@@ -76,9 +78,7 @@ def sort_meetings(
         role="waits",
         begin="time_begin",
         end="time_end",
-        operation="signature",
-        count=nothing,
-        size=nothing,
+        signature=pl.Series(hash_signatures(calls["signature"].to_numpy())),
         began=pl.col("task").is_in(began),
     )
     return sort_calls(calls.cast(pl.Int64), path)

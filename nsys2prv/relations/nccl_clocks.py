@@ -22,10 +22,10 @@ from nsys2prv.nsight.source import NULL
 from nsys2prv.relations import DEVICES, Observed, RelationContext
 from nsys2prv.relations.blocks import (
     Block,
-    CallBlocks,
-    Kinds,
+    MemberBlock,
     column_names,
     divide_calls,
+    hash_signatures,
     sort_calls,
     write_blocks,
 )
@@ -78,22 +78,17 @@ def number_by_ends(piece: Piece, even: bool, pivot: int, path: Path) -> tuple[Pi
     """
     from nsys2prv.clock.sequences import Member, number_group
 
-    members, columns_of_kind, parts = [], [], set()
+    members, parts = [], set()
     for block in piece.blocks:
         rows = block.read()
         columns = dict(zip(KEPT, rows.T, strict=True))
         owners, counts = np.unique(_member(columns), return_counts=True)
         members += map(partial(_MemberKernels, block), owners.tolist(), counts.tolist())
-        columns_of_kind.append([columns[name] for name in KIND])
         parts.update(np.unique(columns["part"]).tolist())
     members.sort(key=lambda part: part.member)
-    kinds = Kinds.of(columns_of_kind)
     # Times of one part are aligned.
     fits, findings = number_group(
-        [
-            Member(part.member, part.count, partial(_read_calls, part, kinds, pivot))
-            for part in members
-        ],
+        [Member(part.member, part.count, partial(_read_calls, part, pivot)) for part in members],
         SOURCE,
         0,
         ALIGNED_ERROR if len(parts) == 1 else UTC_ERROR,
@@ -109,13 +104,13 @@ def number_by_ends(piece: Piece, even: bool, pivot: int, path: Path) -> tuple[Pi
     return replace(piece, blocks=tuple(blocks), way=BY_ENDS, settled=True), piece.rows - kept
 
 
-def _read_calls(part: _MemberKernels, kinds: Kinds, pivot: int) -> CallSequence:
+def _read_calls(part: _MemberKernels, pivot: int) -> CallSequence:
     from nsys2prv.clock.sequences import CallSequence
 
     columns = part.read()
     return CallSequence(
         (columns["time_end"] - pivot).astype(np.float64),
-        kinds.numbers([columns[name] for name in KIND]),
+        hash_signatures(*(columns[name] for name in KIND)),
         operation_roles(columns["first_operation"]) == Role.ALL,
     )
 
@@ -160,7 +155,7 @@ def observe(context: RelationContext) -> Observed:
         found = context.run(
             [partial(_sort_by_order, facts[KERNELS], facts[COMMUNICATORS], context.tasks, path)]
         )
-    return Observed(divide_calls([blocks for blocks, _ in found], SOURCE))
+    return Observed(divide_calls((block for blocks, _ in found for block in blocks), SOURCE))
 
 
 def _sort_by_communicator(
@@ -168,7 +163,7 @@ def _sort_by_communicator(
     communicators: tuple[FactFile, ...],
     tasks: Mapping[tuple[int, int], int],
     path: Path,
-) -> tuple[CallBlocks, bool]:
+) -> tuple[tuple[MemberBlock, ...], bool]:
     """Sort the kernels of some reports by communicator, member and begin. Return their blocks, and
     whether any communicator is known.
     """
@@ -191,7 +186,7 @@ def _sort_by_order(
     communicators: tuple[FactFile, ...],
     tasks: Mapping[tuple[int, int], int],
     path: Path,
-) -> tuple[CallBlocks, bool]:
+) -> tuple[tuple[MemberBlock, ...], bool]:
     """Sort the kernels in which all wait for all by their name alone, of no known communicator, by
     their order on each stream, streams of a GPU in the order of their ids; none where that cannot
     be right. Whether it is shows in when they ended.
@@ -239,11 +234,10 @@ def _mark_begun(kernels: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFr
     ).with_columns(pl.col("began").fill_null(False))
 
 
-def _sort_calls(kernels: pl.DataFrame, path: Path) -> CallBlocks:
+def _sort_calls(kernels: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
     calls = kernels.select(
         "communicator",
         "host",
-        "operation",
         member=pl.col("task") * DEVICES + pl.col("device"),
         number="sequence",
         function="first_operation",
@@ -251,8 +245,7 @@ def _sort_calls(kernels: pl.DataFrame, path: Path) -> CallBlocks:
         is_root=(pl.col("root") == pl.col("rank")) & (pl.col("root") >= 0),
         begin="time_begin",
         end="time_end",
-        count="fused",
-        size="bytes",
+        signature=pl.Series(hash_signatures(*(kernels[name].to_numpy() for name in KIND))),
         began="began",
     )
     return sort_calls(calls.cast(pl.Int64), path)
