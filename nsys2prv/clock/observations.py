@@ -167,14 +167,6 @@ def span_of(calls: Calls, messages: Messages) -> tuple[int, int] | None:
     return (min(int(t.min()) for t in times), max(int(t.max()) for t in times)) if times else None
 
 
-def pivot_of(calls: Calls, messages: Messages) -> int:
-    """Return the instant amid all times, in whole ns; times relative to it are small enough for
-    floats to hold them exactly.
-    """
-    span = span_of(calls, messages)
-    return (span[0] + span[1]) // 2 if span else 0
-
-
 def call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[Finding]]:
     """Return the calls of groups on several clocks, with `key` numbering (source, group) and times
     relative to `pivot`.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import polars as pl
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv.clock import least_squares
@@ -25,11 +25,11 @@ from nsys2prv.clock.adjust import (
     remove_violations,
     tighten_bounds,
 )
+from nsys2prv.clock.clock_file import HostClock
 from nsys2prv.clock.gathering import (
     OPEN,
     GatheredCalls,
     Precedences,
-    gather_calls,
     merge_groups,
     precedences,
 )
@@ -37,11 +37,8 @@ from nsys2prv.clock.least_squares import blocks_of, links_of
 from nsys2prv.clock.observations import (
     NOISE,
     PLAUSIBLE_DRIFT,
-    Calls,
     Finding,
     Messages,
-    pivot_of,
-    span_of,
 )
 from nsys2prv.clock.pooling import Pool, pool_calls
 from nsys2prv.clock.sequences import UTC_ERROR
@@ -65,83 +62,31 @@ COVER = 3.0
 ORDER = "order of collectives"
 
 
-class HostCorrection(Struct, frozen=True):
-    """Correction of one host: corrected = placed + offset_ns + drift * (placed - pivot); 0 and 0
-    for a reference.
-    """
-
-    host: int
-    #: Host that this one is corrected to.
-    reference: int
-    method: str
-    pivot: int
-    #: Offset, ns.
-    offset_ns: float = 0.0
-    #: Drift, a plain ratio.
-    drift: float = 0.0
-    #: Largest error against the reference anywhere in the trace, ns; None if unknown.
-    bound_ns: float | None = None
-    #: Number of collectives or messages used.
-    observations: int = 0
-    #: Standard deviation of this host's ends of collectives about the common ones, ns; NaN without
-    #: any.
-    spread_ns: float = float("nan")
-    #: First and last placed time observed, ns.
-    span: tuple[int, int] | None = None
-    #: Largest error within the span observed, ns; None if unknown.
-    observed_bound_ns: float | None = None
-    #: True if it may be compared with the others that have its reference.
-    sure: bool = True
-
-    @property
-    def drift_ppm(self) -> float:
-        return self.drift * 1e6
-
-
 class Alignment(Struct, frozen=True):
     """Result of aligning the hosts."""
 
     #: Correction of each host.
-    corrections: list[HostCorrection]
+    corrections: list[HostClock]
     #: Verdict on the corrections.
     verdict: Verdict
     #: Findings that the user should know.
     findings: list[Finding]
-    #: Per host: deviations of its ends of collectives from the usual ones.
-    samples: list[tuple[Sample, ...]] = field(default_factory=list)
-
-
-def align(
-    hosts: int,
-    calls: Calls | None = None,
-    messages: Messages | None = None,
-    span: tuple[int, int] | None = None,
-) -> Alignment:
-    """Return corrections of the clocks of `hosts` hosts, from the collective calls and messages
-    between them. span: first and last placed time that bounds are to hold for, at least those
-    observed.
-    """
-    calls, messages = calls or Calls.none(), messages or Messages.none()
-    pivot = pivot_of(calls, messages)
-    return solve_clocks(
-        hosts,
-        [gather_calls(calls, pivot)],
-        messages,
-        pivot,
-        span or span_of(calls, messages) or (pivot, pivot),
-    )
 
 
 def solve_clocks(
-    hosts: int,
+    names: Sequence[str],
     parts: Sequence[GatheredCalls],
     messages: Messages,
     pivot: int,
     span: tuple[int, int],
 ) -> Alignment:
-    """Return what :func:`align` does, from calls that are gathered per host already, in parts of
-    whole groups, ascending by source and group.
+    """Return corrections of the hosts' clocks, from the collective calls and messages between them.
+
+    names: of the hosts. parts: calls that are gathered per host, whole groups ascending by source
+    and group. pivot: an instant amid all times (ns). span: first and last placed time that bounds
+    are to hold for, at least those observed.
     """
+    hosts = len(names)
     told = merge_groups(parts)
     pooled = pool_calls(told, hosts, UTC_ERROR)
     everything = merge_groups([told, pooled.calls])
@@ -186,9 +131,14 @@ def solve_clocks(
             for e in estimates
         ]
         offset, drift = corrections_of(estimates)
-    corrections = [_correction(e, pivot, span, pooled.doubt[e.host] == 0) for e in estimates]
     samples = residual_samples(rows, offset, drift, pivot)
-    return Alignment(corrections, verdict, findings, samples)
+    corrections = [
+        _to_host_clock(
+            e, names[e.reference], pivot, span, pooled.doubt[e.host] == 0, samples[e.host]
+        )
+        for e in estimates
+    ]
+    return Alignment(corrections, verdict, findings)
 
 
 def _adjust(
@@ -216,34 +166,35 @@ def _add_doubt(estimate: Estimate, doubt: float) -> Estimate:
     return replace(estimate, method=ORDER, bound=estimate.bound + doubt)
 
 
-def _correction(
-    estimate: Estimate, pivot: int, span: tuple[int, int], sure: bool
-) -> HostCorrection:
-    seen = np.isfinite(estimate.first)
+def _to_host_clock(
+    estimate: Estimate,
+    reference: str,
+    pivot: int,
+    span: tuple[int, int],
+    sure: bool,
+    samples: tuple[Sample, ...],
+) -> HostClock:
     # What is a reference of others alone is not known against the trace's own.
     known = (
         estimate.method != UTC
         and np.isfinite(estimate.bound)
         and (estimate.reference != estimate.host or not estimate.host)
     )
-    beyond = (
-        max(estimate.first - (span[0] - pivot), span[1] - pivot - estimate.last, 0.0)
-        if seen
-        else 0.0
-    )
-    return HostCorrection(
-        estimate.host,
-        estimate.reference,
+    beyond = 0.0
+    if np.isfinite(estimate.first):
+        beyond = max(estimate.first - (span[0] - pivot), span[1] - pivot - estimate.last, 0.0)
+    return HostClock(
+        round(estimate.offset),
+        float(estimate.drift) * 1e6,
+        int(pivot),
         estimate.method,
-        pivot,
-        estimate.offset,
-        estimate.drift,
-        estimate.bound + estimate.rate * beyond if known else None,
-        estimate.observations,
-        estimate.spread,
-        (pivot + round(estimate.first), pivot + round(estimate.last)) if seen else None,
-        estimate.bound if known else None,
-        sure and estimate.method != ONE_WAY,
+        reference,
+        int(estimate.observations),
+        round(estimate.spread) if np.isfinite(estimate.spread) else None,
+        round(estimate.bound + estimate.rate * beyond) if known else None,
+        round(estimate.bound) if known else None,
+        bool(sure and estimate.method != ONE_WAY),
+        samples,
     )
 
 

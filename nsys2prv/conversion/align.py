@@ -60,9 +60,9 @@ def align_step(step: Callable[[], T]) -> T:
 
 
 def align_hosts(
-    book: FactBook, method: str, hosts: int, span: tuple[int, int], folder: Path, run: Run
+    book: FactBook, method: str, names: Sequence[str], span: tuple[int, int], folder: Path, run: Run
 ) -> Alignment:
-    """Align this number of clocks by what `method` means; the corrections are of times as the
+    """Align the clocks of these names by what `method` means; the corrections are of times as the
     book's maps place them. span: of the trace.
     """
     observed, pivot = collect_observations(book, method, folder, run)
@@ -71,7 +71,7 @@ def align_hosts(
         for number, portion in enumerate(observed.calls)
     ]
     gathered = list(run(align_step, steps))
-    step = partial(_solve, hosts, gathered, observed.messages, pivot, span)
+    step = partial(_solve, tuple(names), gathered, observed.messages, pivot, span)
     return next(iter(run(align_step, [step])))
 
 
@@ -102,7 +102,7 @@ def _gather_calls(portion: CallPortion, pivot: int, path: Path) -> Path:
 
 
 def _solve(
-    hosts: int,
+    names: Sequence[str],
     parts: Sequence[Path],
     messages: Sequence[MessageFile],
     pivot: int,
@@ -110,7 +110,7 @@ def _solve(
 ) -> Alignment:
     """Solve for the corrections by what was gathered."""
     gathered = [pickle.loads(part.read_bytes()) for part in parts]
-    return solve_clocks(hosts, gathered, _read_messages(messages), pivot, span)
+    return solve_clocks(names, gathered, _read_messages(messages), pivot, span)
 
 
 def _read_messages(files: Sequence[MessageFile]) -> Messages:
@@ -123,21 +123,6 @@ def to_record(alignment: Alignment, names: Sequence[str], owners: Sequence[str])
     """Return the result of the alignment, keyed by the names of the clocks. owners: of each 0-based
     task of the trace, the clock its notes are about.
     """
-    hosts = {}
-    for correction, samples in zip(alignment.corrections, alignment.samples, strict=True):
-        hosts[names[correction.host]] = HostClock(
-            round(correction.offset_ns),
-            float(correction.drift_ppm),
-            int(correction.pivot),
-            correction.method,
-            names[correction.reference],
-            int(correction.observations),
-            _round_whole(correction.spread_ns),
-            _round_whole(correction.bound_ns),
-            _round_whole(correction.observed_bound_ns),
-            bool(correction.sure),
-            samples,
-        )
     verdict = alignment.verdict
     causality = {
         used: {"before": before.counts(), "after": after.counts()}
@@ -151,15 +136,11 @@ def to_record(alignment: Alignment, names: Sequence[str], owners: Sequence[str])
         for wanted in (True, False)
     )
     return ClockRecord(
-        hosts,
+        dict(zip(names, alignment.corrections, strict=True)),
         causality,
         notes=_describe_findings(quiet, names, owners),
         warnings=_describe_findings(loud, names, owners),
     )
-
-
-def _round_whole(value: float | None) -> int | None:
-    return round(value) if value is not None and np.isfinite(value) else None
 
 
 def _describe_findings(

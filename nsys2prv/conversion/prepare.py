@@ -314,7 +314,7 @@ def _align_clocks(state: _JobState, model: object_model.ObjectModel) -> Timeline
             found = align.align_hosts(
                 book,
                 method,
-                len(names),
+                names,
                 _find_span(state, placements),
                 state.folder / "clocks",
                 state.run,

@@ -7,6 +7,7 @@ import pytest
 from tools.clocks import (
     EPOCH,
     Clocks,
+    align,
     collectives,
     error,
     instants,
@@ -20,7 +21,7 @@ from tools.clocks import (
 from nsys2prv.clock import MPI, Role
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.clock.observations import Calls
-from nsys2prv.clock.solve import Alignment, align
+from nsys2prv.clock.solve import Alignment
 
 CLOSE = 10_000.0
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tools.clocks import Clocks, collectives, instants, mapped, messages, rows, with_
+from tools.clocks import Clocks, align, collectives, instants, mapped, messages, rows, with_
 
 from nsys2prv.clock.observations import Calls
-from nsys2prv.clock.solve import Alignment, align
+from nsys2prv.clock.solve import Alignment
 
 #: Rounding of times to whole ns, and of sums in another order.
 ROUNDING = 10.0

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tools.clocks import Clocks, collectives, error, instants, joined, rows, with_
+from tools.clocks import Clocks, align, collectives, error, instants, joined, pivot_of, rows, with_
 
-from nsys2prv.clock.observations import Calls, Finding, call_frame, pivot_of
+from nsys2prv.clock.observations import Calls, Finding, call_frame
 from nsys2prv.clock.observations import Messages as NoMessages
 from nsys2prv.clock.sequences import number_calls
-from nsys2prv.clock.solve import align
 
 COUNT, MEMBERS = 400, 4
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from tools.clocks import EPOCH, Clocks, collectives, error, instants, messages, with_
+from tools.clocks import EPOCH, Clocks, align, collectives, error, instants, messages, with_
 
 from nsys2prv.clock import MPI
 from nsys2prv.clock.observations import line_through
-from nsys2prv.clock.solve import align
 
 SEEDS = 100
 

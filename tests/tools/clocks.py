@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from nsys2prv.clock import NCCL, Role
 from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
 from nsys2prv.clock.clock_file import HostClock
+from nsys2prv.clock.gathering import gather_calls
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.clock.observations import Calls, Messages, pivot_of
-from nsys2prv.clock.solve import Alignment, HostCorrection
+from nsys2prv.clock.observations import Calls, Messages, span_of
+from nsys2prv.clock.solve import Alignment, solve_clocks
 
 SECOND = 1_000_000_000
 EPOCH = 1_780_000_000 * SECOND
@@ -160,14 +161,67 @@ def restore(
     return restore_causal_order(reports, [bind_calls(calls, pivot)], messages, pivot)
 
 
-def mapped(
-    correction: HostCorrection, times: np.ndarray, placed: ClockMap | None = None
-) -> np.ndarray:
-    """Times (ns) as a correction makes them, by what a clock file has of it; local ones with the
-    map that placed them.
+def pivot_of(calls: Calls, messages: Messages) -> int:
+    """The instant amid all times, in whole ns."""
+    span = span_of(calls, messages)
+    return (span[0] + span[1]) // 2 if span else 0
+
+
+@dataclass(frozen=True)
+class Correction:
+    """A host's correction, with hosts as numbers, and the first and last time observed."""
+
+    host: int
+    clock: HostClock
+    span: tuple[int, int] | None
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.clock, name)
+
+    @property
+    def reference(self) -> int:
+        return int(self.clock.reference)
+
+    @property
+    def pivot(self) -> int:
+        return self.clock.at_utc_ns
+
+    @property
+    def drift(self) -> float:
+        return self.clock.drift_ppm / 1e6
+
+
+def align(
+    hosts: int,
+    calls: Calls | None = None,
+    messages: Messages | None = None,
+    span: tuple[int, int] | None = None,
+) -> Alignment:
+    """The alignment of so many hosts, all calls in one part; bounds hold for the span, which is by
+    default that of the observations.
     """
-    clock = HostClock(round(correction.offset_ns), correction.drift_ppm, correction.pivot)
-    return clock.correct(placed or ClockMap()).to_global(times)
+    calls, messages = calls or Calls.none(), messages or Messages.none()
+    pivot = pivot_of(calls, messages)
+    whole = span or span_of(calls, messages) or (pivot, pivot)
+    names = [str(host) for host in range(hosts)]
+    found = solve_clocks(names, [gather_calls(calls, pivot)], messages, pivot, whole)
+    corrections = []
+    for host, clock in enumerate(found.corrections):
+        times = np.concatenate(
+            [
+                calls.end[calls.clock == host],
+                messages.send_begin[messages.sender == host],
+                messages.receive_end[messages.receiver == host],
+            ]
+        )
+        seen = (int(times.min()), int(times.max())) if len(times) else None
+        corrections.append(Correction(host, clock, seen))
+    return replace(found, corrections=corrections)
+
+
+def mapped(correction: Correction, times: np.ndarray, placed: ClockMap | None = None) -> np.ndarray:
+    """Times (ns) as a correction makes them; local ones with the map that placed them."""
+    return correction.clock.correct(placed or ClockMap()).to_global(times)
 
 
 def error(alignment: Alignment, clocks: Clocks, host: int, reference: int = 0) -> float:
