@@ -17,7 +17,7 @@ from nsys2prv._util.text import list_some
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.names.calls import GROUP, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS
-from nsys2prv.relations import write_result
+from nsys2prv.relations import DEVICES, write_result
 from nsys2prv.relations.blocks import Block, write_block
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece
 from nsys2prv.store.facts import FactBook, read_fact
@@ -31,6 +31,10 @@ TRANSFER_FIELDS = ("operation", "algorithm_bandwidth", "bus_bandwidth")
 ORDER = ("settled", "task", "device", "group", "before")
 RECORD = ("begin", "end", "object", *FIELDS, *ORDER)
 TRANSFER_RECORD = ("ready", "end", "object", *TRANSFER_FIELDS, *ORDER)
+#: What tells collectives apart; function: 0 where all functions are numbered together.
+KEY = ("group", "function", "ordinal")
+#: What is known of a piece, beside each of its kernels.
+PIECE = ("group", "way", "ranks", "by_function", "settled")
 #: What is equal on all ranks of a collective: of one whose communicator is known, and of others.
 SAME, SAME_UNKNOWN = ("operation", "fused", "bytes"), ("by_name",)
 
@@ -65,184 +69,112 @@ def match_kernels(pieces: tuple[Piece, ...], known: bool, path: Path) -> Matched
     """Match the kernels of the pieces. known: whether they are of known communicators. path: of
     files, but for their endings.
     """
-    kernels = _Kernels.of(pieces)
+    kernels = _read_kernels(pieces)
+    met = _group_kernels(kernels, SAME if known else SAME_UNKNOWN)
+    whole = met.filter("whole")
+    chosen = whole if known else whole.filter(pl.col("by_name") != SEND_RECEIVE)
+    chosen = chosen.sort("first", *KEY).with_columns(collective=pl.int_range(1, pl.len() + 1))
     firsts = path.with_suffix(".firsts")
-    if not len(kernels.piece):
-        np.empty(0, np.int64).tofile(firsts)
-        return MatchedCollectives(pieces, firsts)
-    met = kernels.collectives(SAME if known else SAME_UNKNOWN)
-    one = met.order[met.starts]
-    chosen = met.whole if known else met.whole & (kernels["by_name"][one] != SEND_RECEIVE)
-    records, transfers, keys = _records(kernels, met, chosen)
-    keys.tofile(firsts)
-    piece = kernels.piece[one]
-    ways = np.array([piece.way for piece in pieces])[piece]
-    gaps = met.gap[chosen & met.comparable]
-    unsure = np.array([piece.way == BY_LAUNCH and not piece.settled for piece in pieces])[piece]
-    wrong = piece[unsure & met.comparable & (met.gap > 0)]
+    chosen.select("first", *KEY).to_numpy().tofile(firsts)
+    records, transfers = _make_records(
+        kernels.join(chosen.select(*KEY, "collective", "first", "last", "comparable"), on=KEY)
+    )
+    gaps = chosen.filter(pl.col("comparable") & (pl.col("gap") > 0))["gap"]
+    unsteady = met.filter(
+        (pl.col("way") == BY_LAUNCH)
+        & ~pl.col("settled")
+        & pl.col("comparable")
+        & (pl.col("gap") > 0)
+    )
     return MatchedCollectives(
         pieces,
         firsts,
-        write_block(path.with_suffix(".records"), records),
-        write_block(path.with_suffix(".transfers"), transfers),
-        Counter(ways.tolist()),
-        Counter(ways[met.whole].tolist()),
-        int(chosen.sum()),
-        int((gaps > 0).sum()),
-        int(gaps.max(initial=0)),
-        frozenset(pieces[at].group for at in set(wrong.tolist())),
-        int((chosen & ~met.comparable).sum()),
+        write_block(path.with_suffix(".records"), records.to_numpy()),
+        write_block(path.with_suffix(".transfers"), transfers.to_numpy()),
+        Counter(met["way"].to_list()),
+        Counter(whole["way"].to_list()),
+        chosen.height,
+        len(gaps),
+        gaps.max() or 0,
+        frozenset(unsteady["group"]),
+        chosen.filter(~pl.col("comparable")).height,
     )
 
 
-class _Kernels(Struct, frozen=True):
-    """Kernels of pieces: columns KEPT; piece: number of each one's. In the order of their members,
-    communicators and launches, those of settled pieces last.
-    """
-
-    columns: dict[str, np.ndarray]
-    piece: np.ndarray
-    pieces: tuple[Piece, ...]
-
-    @classmethod
-    def of(cls, pieces: tuple[Piece, ...]) -> _Kernels:
-        parts = [piece.read() for piece in pieces]
-        piece = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-        columns = dict(zip(KEPT, np.ascontiguousarray(np.concatenate(parts).T), strict=True))
-        del parts
-        group = np.array([piece.group for piece in pieces])[piece]
-        settled = np.array([piece.settled for piece in pieces])[piece]
-        order = np.lexsort((columns["before"], group, columns["device"], columns["task"], settled))
-        return cls({name: column[order] for name, column in columns.items()}, piece[order], pieces)
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        return self.columns[name]
-
-    def of_piece(self, name: str) -> np.ndarray:
-        """Return the piece's attribute for each kernel."""
-        return np.array([getattr(piece, name) for piece in self.pieces], np.int64)[self.piece]
-
-    def collectives(self, same: tuple[str, ...]) -> _Collectives:
-        """Return the collectives of these kernels. same: columns that are equal on all ranks."""
-        group = self.of_piece("group")
-        function = np.where(self.of_piece("by_function"), self["first_operation"], 0)
-        key = group, function, self["ordinal"]
-        order = np.lexsort((self["device"], self["task"], *key[::-1]))
-        key = tuple(column[order] for column in key)
-        steps = [column[1:] != column[:-1] for column in key]
-        new = np.append(True, np.logical_or.reduce(steps))
-        starts = np.flatnonzero(new)
-        count = np.diff(np.append(starts, len(order)))
-        begin, end = self["time_begin"][order], self["time_end"][order]
-        task, device = self["task"][order], self["device"][order]
-        again = ~new[1:] & (task[1:] == task[:-1]) & (device[1:] == device[:-1])
-        whole = (count > 1) & (count == self.of_piece("ranks")[order[starts]])
-        whole &= ~np.logical_or.reduceat(np.append(False, again), starts)
-        for name in same:
-            column = self[name][order]
-            differs = np.append(False, (column[1:] != column[:-1]) & ~new[1:])
-            whole &= ~np.logical_or.reduceat(differs, starts)
-        part = self["part"][order]
-        comparable = np.minimum.reduceat(part, starts) == np.maximum.reduceat(part, starts)
-        codes = np.empty(len(order), np.int64)
-        codes[order] = np.repeat(np.arange(len(starts)), count)
-        last = np.maximum.reduceat(begin, starts)
-        return _Collectives(
-            order,
-            starts,
-            codes,
-            tuple(column[starts] for column in key),
-            whole,
-            np.minimum.reduceat(begin, starts),
-            last,
-            last - np.minimum.reduceat(end, starts),
-            comparable,
-        )
-
-
-class _Collectives(Struct, frozen=True):
-    """Collectives by group, function and ordinal. order: of the kernels by collective; starts:
-    where each collective begins in it. codes: of each kernel, its collective's index. key: of each.
-    whole: which are complete. first, last: begin of a kernel. gap: how much earlier than the last
-    begin the first end is, ns. comparable: whether all times can be compared.
-    """
-
-    order: np.ndarray
-    starts: np.ndarray
-    codes: np.ndarray
-    key: tuple[np.ndarray, ...]
-    whole: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
-    gap: np.ndarray
-    comparable: np.ndarray
-
-
-def _records(
-    kernels: _Kernels, met: _Collectives, chosen: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return RECORD of each kernel of the collectives chosen, by begin, TRANSFER_RECORD of those
-    whose bytes are known, by their own begins, and the collectives' first begins and keys. They are
-    numbered from 1 by their first begin.
-    """
-    at = np.flatnonzero(chosen)
-    at = at[np.argsort(met.first[at], kind="stable")]
-    number = np.zeros(len(chosen), np.int64)
-    number[at] = np.arange(1, len(at) + 1)
-    rows = np.flatnonzero(chosen[met.codes])
-    codes = met.codes[rows]
-    begin, end, told, total, shared, reduced, messages = (
-        kernels[name][rows]
-        for name in (
-            "time_begin",
-            "time_end",
-            "known",
-            "bytes",
-            "share_bytes",
-            "reduce_bytes",
-            "message_bytes",
-        )
+def _read_kernels(pieces: Sequence[Piece]) -> pl.DataFrame:
+    """Return the kernels of the pieces: columns KEPT, KEY, and what is known of their pieces."""
+    parts = [piece.read() for piece in pieces]
+    sizes = [len(part) for part in parts]
+    columns = dict(zip(KEPT, np.ascontiguousarray(np.concatenate(parts).T), strict=True))
+    for name in PIECE:
+        columns[name] = np.repeat([getattr(piece, name) for piece in pieces], sizes)
+    return pl.DataFrame(columns).with_columns(
+        function=pl.when("by_function").then("first_operation").otherwise(0)
     )
-    ranks = kernels.of_piece("ranks")[rows]
-    last = met.last[codes]
-    transfer = np.maximum(end - last, 0)
-    plain = total - shared - reduced - messages
-    comparable = met.comparable[codes]
-    measured = np.flatnonzero((told == 1) & (total >= 0) & (transfer > 0) & comparable)
 
-    def speed(moved: np.ndarray) -> np.ndarray:
+
+def _group_kernels(kernels: pl.DataFrame, same: Sequence[str]) -> pl.DataFrame:
+    """Return the collectives of these kernels, by KEY: by_name, way and settled of one of its
+    kernels; whole: it is complete; first, last: begins of kernels; gap: how much earlier than the
+    last begin the first end is, ns; comparable: all times can be compared. same: columns that are
+    equal on all ranks.
+    """
+    alike = pl.all_horizontal(pl.col(name).min() == pl.col(name).max() for name in same)
+    begin, part = pl.col("time_begin"), pl.col("part")
+    return kernels.group_by(KEY).agg(
+        pl.col("by_name", "way", "settled").first(),
+        whole=(pl.len() > 1)
+        & (pl.len() == pl.col("ranks").first())
+        & (pl.len() == (pl.col("task") * DEVICES + pl.col("device")).n_unique())
+        & alike,
+        first=begin.min(),
+        last=begin.max(),
+        gap=begin.max() - pl.col("time_end").min(),
+        comparable=part.min() == part.max(),
+    )
+
+
+def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return RECORD of these kernels, by begin, and TRANSFER_RECORD of those whose bytes are known,
+    by their own begins. kernels: with what is known of their collectives.
+    """
+    ranks, shared, reduced = (pl.col(name) for name in ("ranks", "share_bytes", "reduce_bytes"))
+    plain = pl.col("bytes") - shared - reduced - pl.col("message_bytes")
+    begin, end, last = (pl.col(name) for name in ("time_begin", "time_end", "last"))
+    operation, by_name = pl.col("operation"), pl.col("by_name")
+    transfer = pl.max_horizontal(end - last, 0)
+
+    def speed(moved: pl.Expr) -> pl.Expr:
         # In floating point, for the product may be beyond 64 bits. 0 B/s is where nothing moved, no
         # slow transfer.
-        exact = moved * 1e9 / np.maximum(transfer, 1)
-        return np.maximum(np.round(exact), np.sign(exact)).astype(np.int64)
+        exact = moved * 1e9 / pl.max_horizontal(transfer, 1)
+        return pl.max_horizontal(exact.round(), exact.sign())
 
-    operation, by_name = kernels["operation"][rows], kernels["by_name"][rows]
-    columns = {
-        "begin": begin,
-        "ready": last,
-        "end": end,
-        "object": kernels["object_kernel"][rows],
-        "operation": np.where(operation > 0, operation, np.where(by_name > 0, by_name, GROUP)),
-        "collective": number[codes],
-        "late": np.where(comparable, begin - met.first[codes], ABSENT),
-        "wait": np.where(comparable, np.minimum(last - begin, end - begin), ABSENT),
-        "transfer": np.where(comparable, transfer, ABSENT),
-        "algorithm_bandwidth": speed(plain + reduced + shared * ranks),
-        "bus_bandwidth": speed(plain + reduced * 2 * (ranks - 1) / ranks + shared * (ranks - 1)),
-        "settled": kernels.of_piece("settled")[rows],
-        "task": kernels["task"][rows],
-        "device": kernels["device"][rows],
-        "group": kernels.of_piece("group")[rows],
-        "before": kernels["before"][rows],
-    }
+    def where_comparable(time: pl.Expr) -> pl.Expr:
+        return pl.when("comparable").then(time).otherwise(ABSENT)
 
-    def table(names: tuple[str, ...], order: np.ndarray) -> np.ndarray:
-        return np.stack([columns[name][order] for name in names], axis=1)
-
+    told = kernels.with_columns(
+        begin=begin,
+        ready=last,
+        end=end,
+        object="object_kernel",
+        operation=pl.when(operation > 0)
+        .then(operation)
+        .when(by_name > 0)
+        .then(by_name)
+        .otherwise(GROUP),
+        late=where_comparable(begin - pl.col("first")),
+        wait=where_comparable(pl.min_horizontal(last, end) - begin),
+        transfer=where_comparable(transfer),
+        algorithm_bandwidth=speed(plain + reduced + shared * ranks),
+        bus_bandwidth=speed(plain + reduced * 2 * (ranks - 1) / ranks + shared * (ranks - 1)),
+    )
+    measured = told.filter(
+        (pl.col("known") == 1) & (pl.col("bytes") >= 0) & (transfer > 0) & pl.col("comparable")
+    )
     return (
-        table(RECORD, np.argsort(begin, kind="stable")),
-        table(TRANSFER_RECORD, measured[np.argsort(last[measured], kind="stable")]),
-        np.stack([met.first[at], *(column[at] for column in met.key)], axis=1),
+        told.sort("begin").select(pl.col(RECORD).cast(pl.Int64)),
+        measured.sort("ready").select(pl.col(TRANSFER_RECORD).cast(pl.Int64)),
     )
 
 
