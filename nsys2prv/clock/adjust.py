@@ -48,6 +48,23 @@ class Estimate(Struct, frozen=True):
     first: float = float("nan")
     last: float = float("nan")
 
+    def then(self, onward: Estimate) -> Estimate:
+        """Return this correction and then that of its reference to another host."""
+        first, last = max(self.first, onward.first), min(self.last, onward.last)
+        bound, rate = self.bound + onward.bound, self.rate + onward.rate
+        if first > last:
+            bound, first, last = bound + rate * (first - last), last, first
+        return replace(
+            self,
+            reference=onward.reference,
+            offset=self.offset + onward.offset + onward.drift * self.offset,
+            drift=self.drift + onward.drift + onward.drift * self.drift,
+            bound=bound,
+            rate=rate,
+            first=first,
+            last=last,
+        )
+
 
 def estimates_of(net: Network, floors: np.ndarray, cover: float) -> list[Estimate]:
     """Return estimates by the ends alone; hosts that share no collective with others are references
@@ -96,62 +113,28 @@ def connect_parts(estimates: list[Estimate], orders: Precedences) -> list[Estima
     pair = np.sort(low.astype(np.int64) * len(part) + high)
     starts = np.append(np.flatnonzero(np.diff(pair, prepend=-1)), len(pair))
     inner = np.array([estimate.bound for estimate in estimates])
-    roads: dict[int, list[tuple[int, _Road]]] = {}
+    roads: dict[int, list[Estimate]] = {}
     for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
         rows = across[start:stop]
         one, other = divmod(int(pair[start]), len(part))
-        for p, q in ((one, other), (other, one)):
-            road = _between(begin, end, before == q, rows)
+        for reference, host in ((one, other), (other, one)):
+            road = _between(host, reference, begin, end, before == host, rows)
             if road is not None:
                 more = float(inner[orders.before[rows]].max() + inner[orders.after[rows]].max())
-                roads.setdefault(p, []).append((q, replace(road, error=road.error + more)))
+                roads.setdefault(reference, []).append(replace(road, bound=road.bound + more))
     return _along(estimates, part, roads)
 
 
-class _Road(Struct, frozen=True):
-    """Correction that takes times of one part to those of another: offset + drift * time."""
-
-    #: Offset, ns.
-    offset: float = 0.0
-    #: Drift, ns per ns.
-    drift: float = 0.0
-    #: Error bound between `first` and `last`, ns.
-    error: float = 0.0
-    #: Growth of the error per ns before `first` and after `last`.
-    rate: float = 0.0
-    #: Begin of the observed span, ns.
-    first: float = -np.inf
-    #: End of the observed span, ns.
-    last: float = np.inf
-    #: Number of precedences that it rests on.
-    rows: int = 0
-
-    def then(self, other: _Road) -> _Road:
-        """Return another road, and then this one."""
-        error, first, last = (
-            self.error + other.error,
-            max(self.first, other.first),
-            min(self.last, other.last),
-        )
-        rate = self.rate + other.rate
-        if first > last:
-            error, first, last = error + rate * (first - last), last, first
-        return _Road(
-            other.offset + self.offset + self.drift * other.offset,
-            other.drift + self.drift + self.drift * other.drift,
-            error,
-            rate,
-            first,
-            last,
-            other.rows,
-        )
-
-
 def _between(
-    begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, rows: np.ndarray
-) -> _Road | None:
-    """Return the road to the part that `leaving` precedences do not start in, from the other; None
-    where precedences lead one way alone.
+    host: int,
+    reference: int,
+    begin: np.ndarray,
+    end: np.ndarray,
+    leaving: np.ndarray,
+    rows: np.ndarray,
+) -> Estimate | None:
+    """Return the correction of a host's part, which `leaving` precedences start in, to another;
+    None where precedences lead one way alone.
     """
     up, down = rows[leaving[rows]], rows[~leaving[rows]]
     if not len(up) or not len(down):
@@ -163,68 +146,61 @@ def _between(
         found = middle_line(bounds.relaxed(by), first, last)
         if found is not None:
             slope = (found.last - found.first) / max(last - first, 1.0)
-            return _Road(
+            return Estimate(
+                host,
+                reference,
+                BOUNDS,
                 found.first - slope * first,
                 slope,
                 found.error + 2 * by,
                 found.slope_error,
-                first,
-                last,
                 len(rows),
+                first=first,
+                last=last,
             )
     return None
 
 
 def _along(
-    estimates: list[Estimate], part: np.ndarray, roads: dict[int, list[tuple[int, _Road]]]
+    estimates: list[Estimate], part: np.ndarray, roads: dict[int, list[Estimate]]
 ) -> list[Estimate]:
     """Return corrections of the parts composed along the roads of the smallest error from the
-    lowest part.
+    lowest part. roads: by the reference that they lead to.
     """
-    reached: dict[int, tuple[int, _Road]] = {}
+    everywhere = {"first": -np.inf, "last": np.inf}
+    reached: dict[int, Estimate] = {}
     for start in np.unique(part).tolist():
         if start in reached:
             continue
-        queue = [(0.0, start, 0, _Road())]
+        queue = [(0.0, start, 0, Estimate(start, start, REFERENCE, **everywhere))]
         queued = 1
         while queue:
             _, at, _, here = heapq.heappop(queue)
             if at in reached:
                 continue
-            reached[at] = start, here
-            for to, road in roads.get(at, []):
-                if to not in reached:
-                    whole = here.then(road)
-                    heapq.heappush(queue, (whole.error, to, queued, whole))
+            reached[at] = here
+            for road in roads.get(at, []):
+                if road.host not in reached:
+                    whole = road.then(here)
+                    heapq.heappush(queue, (whole.bound, whole.host, queued, whole))
                     queued += 1
     result = []
     for estimate in estimates:
-        root, road = reached[estimate.reference]
-        if root == estimate.reference:
-            result.append(
-                replace(estimate, method=REFERENCE)
-                if estimate.method == UTC and root in roads
-                else estimate
+        road = reached[estimate.reference]
+        if road.reference == road.host:
+            if estimate.method == UTC and road.host in roads:
+                estimate = replace(estimate, method=REFERENCE)
+        else:
+            alone = estimate.method in (UTC, REFERENCE)
+            observed = estimate
+            if not np.isfinite(estimate.first):
+                observed = replace(estimate, **everywhere)
+            estimate = replace(
+                observed.then(road),
+                method=BOUNDS if alone else f"{ENDS}, {BOUNDS}",
+                observations=estimate.observations or road.observations,
             )
-            continue
-        own = _Road(estimate.offset, estimate.drift, estimate.bound, estimate.rate)
-        if np.isfinite(estimate.first):
-            own = replace(own, first=estimate.first, last=estimate.last)
-        whole = road.then(own)
-        result.append(
-            replace(
-                estimate,
-                reference=root,
-                method=BOUNDS if estimate.method in (UTC, REFERENCE) else f"{ENDS}, {BOUNDS}",
-                offset=whole.offset,
-                drift=whole.drift,
-                bound=whole.error,
-                rate=whole.rate,
-                observations=estimate.observations or road.rows,
-                first=whole.first,
-                last=whole.last,
-            )
-        )
+        result.append(estimate)
     return result
 
 
