@@ -14,10 +14,10 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.clock.gathering import Precedences
 from nsys2prv.clock.hull import Bounds, feasible_region, middle_line, nearest_point
 from nsys2prv.clock.least_squares import SECOND, Network
 from nsys2prv.clock.observations import NOISE, Finding
+from nsys2prv.clock.verdict import Precedences
 
 UTC, REFERENCE, ENDS, BOUNDS = "UTC", "reference", "ends of collectives", "causality"
 #: Violations of no more than this (and the source's slack) are noise, ns.

@@ -29,9 +29,7 @@ from nsys2prv.clock.clock_file import HostClock
 from nsys2prv.clock.gathering import (
     OPEN,
     GatheredCalls,
-    Precedences,
     merge_groups,
-    precedences,
 )
 from nsys2prv.clock.least_squares import blocks_of, links_of
 from nsys2prv.clock.observations import (
@@ -43,9 +41,11 @@ from nsys2prv.clock.observations import (
 from nsys2prv.clock.pooling import Pool, pool_calls
 from nsys2prv.clock.sequences import UTC_ERROR
 from nsys2prv.clock.verdict import (
+    Precedences,
     Sample,
     Verdict,
     drop_misfits,
+    find_precedences,
     judge_corrections,
     residual_samples,
     split_by_component,
@@ -98,13 +98,13 @@ def solve_clocks(
         for finding in told.findings
         if finding.kind not in OPEN or finding.clock in pooled.left
     ]
-    orders = precedences(rows, messages, pivot)
+    orders = find_precedences(rows, messages, pivot)
     net, floors, found = _solve_network(rows, everything.groups, hosts)
     findings += found
     estimates, found = _adjust(estimates_of(net, floors, COVER), orders, pooled.doubt, findings)
     findings += found
     offset, drift = corrections_of(estimates)
-    sent = precedences(rows.clear(), messages, pivot)
+    sent = find_precedences(rows.clear(), messages, pivot)
     limit = np.array([np.inf if e.method == UTC else MISFIT + 10 * e.bound for e in estimates])
     rows, sent, misfits = drop_misfits(rows, sent, offset, drift, limit)
     if misfits:

@@ -1,5 +1,5 @@
-"""Judge corrections: violations of causality with and without them, and a sample of the remaining
-residuals.
+"""What must precede what on which host's clock; and corrections judged by it: violations of
+causality with and without them, and a sample of the remaining residuals.
 """
 
 from __future__ import annotations
@@ -7,14 +7,104 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.clock import Role
-from nsys2prv.clock.gathering import Precedences
-from nsys2prv.clock.observations import evenly
+from nsys2prv.clock.gathering import HOLD_BACK
+from nsys2prv.clock.observations import Messages, evenly
 
 #: Share of collectives and messages that may be taken for misfits.
 MISFITS = 0.05
+#: Messages between two hosts, in one direction.
+MOST_MESSAGES = 2_000
+
+
+PRECEDENCE_COLUMNS = {
+    "source": pl.Int64,
+    "before": pl.Int64,
+    "begin": pl.Float64,
+    "after": pl.Int64,
+    "end": pl.Float64,
+    "held": pl.Boolean,
+}
+
+
+class Precedences(Struct, frozen=True):
+    """`begin` on clock `before` is not later than `end` on clock `after`: arrays of one length,
+    float ns relative to the pivot.
+    """
+
+    source: np.ndarray
+    before: np.ndarray
+    begin: np.ndarray
+    after: np.ndarray
+    end: np.ndarray
+    held: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def of(self, rows: np.ndarray) -> Precedences:
+        return Precedences(*(column[rows] for column in astuple(self)))
+
+    def corrected(self, offset: np.ndarray, drift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the begins and the ends by corrected clocks: time + offset + drift * time, by
+        clock.
+        """
+        return (
+            self.begin * (1 + drift[self.before]) + offset[self.before],
+            self.end * (1 + drift[self.after]) + offset[self.after],
+        )
+
+
+def find_precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Precedences:
+    """Return the precedences of collectives: the begin of the root or of the last member, and the
+    ends of those that waited for it.
+    """
+    parts = [_from_messages(messages, pivot)]
+    for role, one, begin, end in (
+        (Role.ALL, "late", "begin", "first_end"),
+        (Role.FROM_ROOT, "at_root", "root_begin", "first_end"),
+        (Role.TO_ROOT, "at_root", "begin", "root_end"),
+    ):
+        some = hosts.filter(pl.col("role") == role)
+        begins = some.select("collective", "source", "held", one, before="clock", begin=begin)
+        ends = some.select("collective", "source", "held", one, after="clock", end=end)
+        every, single = (begins, ends) if role == Role.TO_ROOT else (ends, begins)
+        parts.append(every.join(single.filter(one), on="collective"))
+    table = pl.concat(
+        part.filter(pl.col("before") != pl.col("after")).select(
+            pl.col(name).cast(kind) for name, kind in PRECEDENCE_COLUMNS.items()
+        )
+        for part in parts
+    )
+    return Precedences(*(column.to_numpy() for column in table))
+
+
+def _from_messages(messages: Messages, pivot: int) -> pl.DataFrame:
+    pair = ("before", "after")
+    table = pl.DataFrame(
+        {
+            "source": messages.source,
+            "before": messages.sender,
+            "begin": messages.send_begin - np.int64(pivot),
+            "after": messages.receiver,
+            "end": messages.receive_end - np.int64(pivot),
+        }
+    )
+    table = (
+        table.filter(pl.col("before") != pl.col("after"))
+        .sort(*pair, "begin", "end", "source")
+        .with_columns(place=pl.int_range(pl.len()).over(pair), size=pl.len().over(pair))
+    )
+    # The place after which a whole step of size / MOST_MESSAGES begins: spread evenly, as many as
+    # allowed.
+    step, place = pl.col("size") / MOST_MESSAGES, pl.col("place")
+    begins_step = (place / step).floor() != ((place - 1) / step).floor()
+    return table.filter((pl.col("size") <= MOST_MESSAGES) | begins_step).with_columns(
+        held=place % HOLD_BACK == HOLD_BACK - 1
+    )
 
 
 class Violations(Struct, frozen=True):
