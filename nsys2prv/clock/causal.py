@@ -22,6 +22,7 @@ from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
 from nsys2prv.clock import Role
+from nsys2prv.clock.clock_file import RankMove
 from nsys2prv.clock.gathering import drop_unrelated_members
 from nsys2prv.clock.maps import Shifts
 from nsys2prv.clock.observations import Calls, Finding, Messages, call_frame, sort_findings
@@ -256,27 +257,15 @@ ROUNDS, WORK = (50, 2_000), 100_000_000
 ATTEMPTS = 4
 
 
-class Move(Struct, frozen=True):
-    """Move of a report."""
-
-    report: int
-    #: Largest shift, ns.
-    largest: int
-    #: Mean shift over what was observed of it, ns.
-    mean: float
-    #: Placed time of the largest shift, ns.
-    at: int
-
-
 class CausalOrder(Struct, frozen=True):
-    """shifts: of the reports that are moved, by corrected times in ns. moves: how far, likewise.
-    violations: of what was observed.
+    """shifts: of the reports that are moved, by corrected times in ns. moves: how far, likewise;
+    means are over what was observed of a report. violations: of what was observed.
 
     complete: no binding had to be set aside.
     """
 
     shifts: dict[int, Shifts]
-    moves: list[Move]
+    moves: dict[int, RankMove]
     before: Violations
     after: Violations
     findings: list[Finding] = field(default_factory=list)
@@ -296,7 +285,7 @@ def restore_causal_order(
     still = np.zeros(len(net.knots), np.int64)
     before = net.violations(still)
     if not before.number:
-        return CausalOrder({}, [], before, before, findings)
+        return CausalOrder({}, {}, before, before, findings)
     kept, shifts, rate = _settle(net)
     slopes = [_allowed(net, rate, CLOSE), _allowed(net, GROWING, 1)]
     shifts = _smoothed(net.of(kept), shifts, *slopes)
@@ -307,22 +296,19 @@ def restore_causal_order(
     if not complete:
         if not kept.any() or after.total >= before.total:
             findings.append(Finding("given up"))
-            return CausalOrder({}, [], before, before, findings, complete=False)
+            return CausalOrder({}, {}, before, before, findings, complete=False)
         findings.append(Finding("set aside", int((~kept).sum())))
-    found, moves = {}, []
+    found, moves = {}, {}
     for report, part in enumerate(net.parts()):
         if shifts[part].any():
             largest = int(np.argmax(shifts[part])) + part.start
             chosen = np.flatnonzero(corners[part]) + part.start
             free = (np.diff(chosen) == 1) & (bent[chosen[:-1]] == OTHER)
             found[report] = _curve(net.knots[chosen] + pivot, shifts[chosen], free, rate)
-            moves.append(
-                Move(
-                    report,
-                    int(shifts[largest]),
-                    float(shifts[part].mean()),
-                    int(net.knots[largest]) + pivot,
-                )
+            moves[report] = RankMove(
+                int(shifts[largest]),
+                round(float(shifts[part].mean())),
+                int(net.knots[largest]) + pivot,
             )
     return CausalOrder(found, moves, before, after, findings, complete)
 

@@ -15,7 +15,7 @@ from msgspec.structs import astuple, replace
 
 from nsys2prv._util.text import list_some
 from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
-from nsys2prv.clock.clock_file import CausalRecord, ClockRecord, HostClock, RankMove
+from nsys2prv.clock.clock_file import CausalRecord, ClockRecord, HostClock
 from nsys2prv.clock.observations import Finding, Messages
 from nsys2prv.clock.solve import Alignment, solve_clocks
 from nsys2prv.conversion.timeline import AUTO, Timeline
@@ -197,10 +197,7 @@ def move_reports(
         replace(placement, map=placement.map.moved(order.shifts.get(report)))
         for report, placement in enumerate(placed.placements)
     ]
-    moves = {
-        names[move.report]: RankMove(move.largest, round(move.mean), move.at)
-        for move in order.moves
-    }
+    moves = {names[report]: move for report, move in order.moves.items()}
     causal = CausalRecord(len(placements), order.before.counts(), order.after.counts(), moves)
     record = placed.record
     if order.moves:

@@ -12,6 +12,7 @@ from tools.clocks import EPOCH, Clocks, collectives, instants, messages, restore
 
 from nsys2prv.clock import Role
 from nsys2prv.clock.causal import CausalOrder
+from nsys2prv.clock.clock_file import RankMove
 from nsys2prv.clock.observations import Calls, Messages
 
 ALL, FROM_ROOT, TO_ROOT = Role.ALL, Role.FROM_ROOT, Role.TO_ROOT
@@ -72,9 +73,7 @@ def test_a_message_that_comes_too_early() -> None:
         order.before.largest,
         order.after.number,
     ) == (1, 1, 100_000, 0)
-    assert [(move.report, move.largest, move.mean, move.at) for move in order.moves] == [
-        (1, 100_000, 100_000, 900_000)
-    ]
+    assert order.moves == {1: RankMove(100_000, 100_000, 900_000)}
     assert order.complete
 
 
@@ -131,7 +130,7 @@ def test_a_root_binds_the_others_or_they_bind_the_root(role: Role, heights: dict
 def test_nothing_is_moved_without_need(messages: Messages) -> None:
     """A message of a rank to itself says nothing either."""
     order = restore(2, called(ALL, (0, 1_000, 2_000), (1, 1_500, 1_600)), messages)
-    assert (order.shifts, order.moves, order.before.number) == ({}, [], 0)
+    assert (order.shifts, order.moves, order.before.number) == ({}, {}, 0)
 
 
 @pytest.mark.slow
@@ -244,8 +243,8 @@ def test_no_rank_is_moved_beyond_the_fastest_clock(seed: int) -> None:
     """
     calls, them, clocks = job(seed)
     order = restore(4, calls, them)
-    for move in order.moves:
-        assert move.largest <= clocks.offset.max() - clocks.offset[move.report] + 1
+    for report, move in order.moves.items():
+        assert move.largest_ns <= clocks.offset.max() - clocks.offset[report] + 1
 
 
 @pytest.mark.slow
