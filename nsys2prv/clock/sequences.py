@@ -103,7 +103,12 @@ def number_calls(
     rest = table.filter(~pl.col("numbered"))
     if not rest.height:
         return numbered, findings
-    order, starts, owners = _sort_by_member(rest)
+    key, member, begin = (rest[name].to_numpy() for name in ("key", "member", "begin"))
+    order = np.lexsort((begin, member, key))
+    key, member = key[order], member[order]
+    new = np.append(True, (np.diff(key) != 0) | (np.diff(member) != 0))
+    starts = [*np.flatnonzero(new).tolist(), len(order)]
+    owners = zip(key[new].tolist(), member[new].tolist(), strict=True)
     sequence = CallSequence(
         rest["end"].to_numpy().astype(np.float64)[order],
         rest["signature"].to_numpy()[order],
@@ -154,29 +159,6 @@ def recognise_collectives(
     found, findings = number_calls(table, error)
     ordinals[found["call"].to_numpy()] = found["ordinal"].to_numpy()
     return ordinals, findings
-
-
-def _sort_by_member(table: pl.DataFrame) -> tuple[np.ndarray, list[int], list[tuple[int, int]]]:
-    """Return the order of the rows by (key, member, begin), where each member begins in it (and
-    where the last one ends), and (key, member) of each.
-    """
-    begin, member = table["begin"].to_numpy(), table["member"].to_numpy()
-    first, lowest = int(begin.min()), int(member.min())
-    bits, width = (int(begin.max()) - first).bit_length(), (int(member.max()) - lowest).bit_length()
-    if bits + width + int(table["key"].max()).bit_length() < 63:
-        # One number sorts several times faster than three columns.
-        packed = (
-            (table["key"].to_numpy().astype(np.int64) << width | (member - lowest)) << bits
-        ) | (begin - first)
-        order = pl.Series(packed).arg_sort().to_numpy()
-    else:
-        order = table.select(pl.arg_sort_by("key", "member", "begin")).to_series().to_numpy()
-    order = order.astype(np.int64)
-    keys, members = table["key"].to_numpy()[order], member[order]
-    new = np.append(True, (np.diff(keys) != 0) | (np.diff(members) != 0))
-    starts = np.flatnonzero(new).tolist()
-    owners = list(zip(keys[starts].tolist(), members[starts].tolist(), strict=True))
-    return order, [*starts, len(order)], owners
 
 
 def _numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
