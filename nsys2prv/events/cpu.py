@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv._util.errors import UsageError
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.attributes import columns_of, read_fields
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.reasons import Reason
@@ -66,8 +66,7 @@ def _reason(extraction: Extraction, pid: int) -> str:
 SCHED_TABLE = "SCHED_EVENTS"
 STATE_LAYOUT, WITH_REASON = "thread_state", "thread_state_reason"
 #: Values of the catalogue's set `thread_state`.
-OFF, RUNNING, TERMINATED, READY, OTHER_STATE = 1, 2, 6, 20, 99
-OTHER_REASON = 999
+OFF, RUNNING, TERMINATED, READY = 1, 2, 6, 20
 #: Rows at the begin of a table that tell whether the system records reasons.
 LOOKED_AT = 100_000
 
@@ -75,9 +74,7 @@ LOOKED_AT = 100_000
 def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = keep_profiled(
         extraction,
-        extraction.read(
-            part, ("start", "cpu", "isSchedIn", "globalTid", "threadState", "threadBlock")
-        ),
+        extraction.read(part, ("start", "cpu", "isSchedIn", "globalTid", *columns_of(WITH_REASON))),
     )
     unknown = columns["isSchedIn"] == NULL
     if unknown.any():
@@ -85,14 +82,17 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
         columns = columns.where(~unknown)
     if not columns.rows:
         return
-    runs, reason = columns["isSchedIn"] != 0, columns["threadBlock"]
-    state = known_states(columns["threadState"])
+    runs, not_told = columns["isSchedIn"] != 0, columns["threadBlock"] == NULL
+    fields = read_fields(extraction, WITH_REASON, columns)
+    state, reason = fields["state"], fields.pop("reason")
     # A thread off the CPU that is said to run was put off it, and waits for another turn.
-    state = np.select([runs, state == RUNNING, state == 0], [RUNNING, READY, OFF], state)
-    fields = {"state": state, "cpu": np.where(runs, np.maximum(columns["cpu"], -1) + 1, 0)}
-    with_reason = _reasons_recorded(extraction) or bool((reason != NULL).any())
+    state = np.select(
+        [runs, state == RUNNING, columns["threadState"] == NULL], [RUNNING, READY, OFF], state
+    )
+    fields |= {"state": state, "cpu": np.where(runs, np.maximum(columns["cpu"], -1) + 1, 0)}
+    with_reason = _reasons_recorded(extraction) or not not_told.all()
     if with_reason:
-        fields["reason"] = np.where(runs, 0, _enum_value(reason, "thread_block", OTHER_REASON))
+        fields["reason"] = np.where(runs | not_told, 0, reason)
     start, thread = columns["start"], extraction.threads(columns["globalTid"])
     ended = np.flatnonzero((state == TERMINATED) & (start != NULL))
     extraction.account.synthesized[Reason.THREAD_END] += len(ended)
@@ -101,18 +101,6 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
         name: np.append(column, np.zeros(len(ended), np.int64)) for name, column in fields.items()
     }
     yield Rows(WITH_REASON if with_reason else STATE_LAYOUT, start, start, thread, fields)
-
-
-def known_states(states: np.ndarray) -> np.ndarray:
-    """Return values of the catalogue's set of Nsight's thread states; 0 for NULL."""
-    return _enum_value(states, "thread_state", OTHER_STATE)
-
-
-def _enum_value(values: np.ndarray, value_set: str, other: int) -> np.ndarray:
-    """Return Nsight's values + 1, `other` for one that the set lacks, 0 for NULL."""
-    labels = [value for value, _ in catalogue().value_sets[value_set].labels if value != other]
-    numbers = np.where(values == NULL, -1, np.clip(values, -2, other)) + 1
-    return np.where((numbers == 0) | np.isin(numbers, labels), numbers, other)
 
 
 def _reasons_recorded(extraction: Extraction) -> bool:
@@ -166,18 +154,18 @@ def check_callstack(frames: int) -> int:
 
 def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = keep_profiled(
-        extraction, extraction.read(part, ("id", "start", "globalTid", "threadState"))
+        extraction, extraction.read(part, ("id", "start", "globalTid", *columns_of(SAMPLE_LAYOUT)))
     )
     if not columns.rows:
         return
     depth = extraction.settings.callstack
     frames = _frames(extraction, part, depth)
     function, module = frames[0].of(columns["id"])
-    state = known_states(columns["threadState"])
+    state = read_fields(extraction, SAMPLE_LAYOUT, columns)["state"]
     fields = {
         "function": _functions(extraction, function, module),
         "module": _modules(extraction, module),
-        "state": np.where((columns["threadState"] <= 0) | (state == RUNNING), ABSENT, state),
+        "state": np.where(state == RUNNING, ABSENT, state),
     }
     if depth > 1:
         none = np.full(columns.rows, ABSENT)

@@ -187,6 +187,8 @@ class SelectionRules(Struct, frozen=True, forbid_unknown_fields=True):
     #: Command-line names that include it, but do not mean it where something is left out or given a
     #: least duration.
     implied_by: tuple[str, ...] = ()
+    #: Reports of nsys stats that hold its rows, where the nearest name of a kind would mislead.
+    stats: tuple[str, ...] = ()
     #: Command-line option that asks for it: ``-t all`` does not include it. "" for none.
     opt_in: str = ""
 

@@ -44,20 +44,7 @@ SPELLINGS: Mapping[str, tuple[str, ...]] = {
 }
 #: What :func:`read_payloads` returns: ABSENT where a row lacks it; communicators as the bits of their
 #: hash, 0 where lacking.
-FIELDS = (
-    "communicator",
-    "bytes",
-    "reduction",
-    "root",
-    "peer",
-    "ranks",
-    "rank",
-    "device",
-    "group",
-    "sequence",
-    "data_type",
-    "channel",
-)
+FIELDS = tuple(field for field in SPELLINGS if field != "count")
 #: Whether a payload is a whole object, beside its fields.
 _WHOLE = "whole object"
 #: Value set nccl_reduction of the catalogue by name.
@@ -68,40 +55,44 @@ BUILT_IN = len(values_of("nccl_reduction"))
 #: Bytes of an element by NCCL's ncclDataType_t (index); value set nccl_data_type of the catalogue
 #: by name, also of the C types.
 TYPE_SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
-TYPE_VALUES = values_of("nccl_data_type") | {
-    alias: values_of("nccl_data_type")[name]
-    for alias, name in (
-        ("char", "int8"),
-        ("int", "int32"),
-        ("half", "float16"),
-        ("float", "float32"),
-        ("double", "float64"),
-    )
+_TYPES = values_of("nccl_data_type")
+TYPE_VALUES = _TYPES | {
+    "char": _TYPES["int8"],
+    "int": _TYPES["int32"],
+    "half": _TYPES["float16"],
+    "float": _TYPES["float32"],
+    "double": _TYPES["float64"],
 }
 HEADER_BYTES = 32
 #: Entry types of NVTX payload schemas (nvToolsExtPayload.h) that are integers.
-INTEGERS = {
-    1: "i1",
-    2: "u1",
-    3: "i2",
-    4: "u2",
-    5: "i4",
-    6: "u4",
-    7: "i8",
-    8: "u8",
-    9: "i8",
-    10: "u8",
-    11: "i1",
-    12: "u1",
-    13: "i2",
-    14: "u2",
-    15: "i4",
-    16: "u4",
-    17: "i8",
-    18: "u8",
-    22: "u8",
-    23: "u8",
-}
+INTEGERS = dict(
+    zip(
+        (*range(1, 19), 22, 23),
+        [
+            "i1",
+            "u1",
+            "i2",
+            "u2",
+            "i4",
+            "u4",
+            "i8",
+            "u8",
+            "i8",
+            "u8",
+            "i1",
+            "u1",
+            "i2",
+            "u2",
+            "i4",
+            "u4",
+            "i8",
+            "u8",
+            "u8",
+            "u8",
+        ],
+        strict=True,
+    )
+)
 FIRST_SCHEMA_ID = 1 << 24
 DYNAMIC_TABLE = re.compile(r"DYNAMIC_NVTXPAYLOAD_DATATYPE_(-?\d+)_(\d+)_(\d+)")
 #: Tables of payloads with fewer rows are read whole from their pages: to have SQLite pick the rows

@@ -12,20 +12,7 @@ from nsys2prv._util.text import duration_text
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import ALL, EventKind
 
-#: So many names at most are offered for one that is none. Report of nsys stats -> the kinds that
-#: hold its rows, where the nearest name of a kind would mislead.
-STATS = {
-    "cuda_gpu_trace": "kernels,memory",
-    "cuda_gpu_sum": "kernels,memory",
-    "cuda_gpu_kern_sum": "kernels",
-    "cuda_gpu_mem_time_sum": "memory",
-    "cuda_gpu_mem_size_sum": "memory",
-    "cuda_kern_exec_trace": "cuda_api_trace,kernels",
-    "cuda_kern_exec_sum": "cuda_api_trace,kernels",
-    "nvtx_gpu_proj_trace": "nvtx_on_gpu",
-    "nvtx_gpu_proj_sum": "nvtx_on_gpu",
-    "nvtx_kern_sum": "nvtx_on_gpu",
-}
+#: So many names at most are offered for one that is none.
 LIKE = 3
 
 
@@ -52,10 +39,9 @@ def unknown_kind_text(name: str) -> str:
     """Return the message for a name that is no kind: the kind meant by it elsewhere, or similar
     names.
     """
-    if name in STATS:
-        return (
-            f"no such kind of event; the rows of this report of nsys stats are {STATS[name]} here"
-        )
+    of_report = [kind.name for kind in all_kinds() if name in kind.selection.stats]
+    if of_report:
+        return f"no such kind of event; the rows of this report of nsys stats are {','.join(of_report)} here"
     near = get_close_matches(name.lower(), kind_names(), LIKE)
     return f"no such kind of event; {f'is it {_either(near)}? ' if near else ''}nsys2prv --kinds lists all"
 

@@ -10,8 +10,9 @@ from nsys2prv import Options, convert
 from nsys2prv.cli.arguments import LEGACY_OPTIONS, conversion_parser
 from nsys2prv.cli.main import main
 from nsys2prv.conversion.cut_options import CutOptions, add_units
+from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue.counters import counter_tables
-from nsys2prv.events.selection import STATS, kind_names, select_kinds
+from nsys2prv.events.selection import kind_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 REPORT = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank1.sqlite"
@@ -62,12 +63,9 @@ def test_what_the_answers_name_is_there() -> None:
         ["--nvtx-rules", "f"],
     ):
         conversion_parser().parse_args([*line, "r.sqlite", "o"])
-    assert all(
-        set(kinds.split(",")) <= set(kind_names()) and name not in kind_names()
-        for name, kinds in STATS.items()
-    )
-    for kinds in STATS.values():
-        select_kinds(kinds.split(","))
+    of_stats = {name for kind in all_kinds() for name in kind.selection.stats}
+    assert len(of_stats) >= 10
+    assert not of_stats & {*kind_names()}
 
 
 def test_the_page_tells_all_of_them() -> None:
