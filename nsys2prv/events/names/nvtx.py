@@ -81,10 +81,13 @@ def rename_ranges(
     codes = np.arange(len(texts))
     wanted = np.ones(len(texts), bool)
     numbers = np.full(len(texts), ABSENT)
-    apart = True  # each name stands by itself, where it was given
     for rule in rules:
-        change = _Change(rule, texts)
-        meant = change.hit[codes] & wanted
+        # One search instead of two where nothing but the texts is asked for: what a replacement
+        # leaves as it was needs none.
+        only_replaced = rule.replace is not None and not rule.keeps
+        replaced = texts.str.replace_all(rule.match, rule.replace or "") if only_replaced else None
+        hit = texts.str.contains(rule.match) if replaced is None else replaced != texts
+        meant = hit.to_numpy()[codes] & wanted
         if rule.keeps:  # a second number would be lost
             meant &= numbers == ABSENT
         if rule.domain and domains is not None:
@@ -95,19 +98,19 @@ def rename_ranges(
         if rule.replace is None:
             wanted[rows] = False
             continue
-        changing, of_row = (rows, np.arange(len(rows))) if apart else factorize(codes[rows])
+        changing, of_row = factorize(codes[rows])
+        chosen = texts.gather(changing)
         if rule.keeps:
-            kept = (
-                texts.gather(changing)
-                .str.extract_groups(rule.match)
-                .struct.field(NUMBER)
-                .cast(pl.Int64, strict=False)
-            )
-            numbers[rows] = kept.fill_null(ABSENT).to_numpy()[of_row]
-        made, of_changed = _distinct(change.made(changing))
+            kept = chosen.str.extract_groups(rule.match).struct.field(NUMBER)
+            kept = kept.cast(pl.Int64, strict=False).fill_null(ABSENT)
+            numbers[rows] = kept.to_numpy()[of_row]
+        made, of_changed = _distinct(
+            chosen.str.replace_all(rule.match, rule.replace)
+            if replaced is None
+            else replaced.gather(changing)
+        )
         codes[rows] = len(texts) + of_changed[of_row]
         used, codes = factorize(codes)
-        apart = False
         left = np.searchsorted(used, len(texts))
         texts = pl.concat(
             [texts.gather(used[:left]), made.gather(used[left:] - len(texts)).str.strip_chars()]
@@ -210,38 +213,6 @@ def _known_texts(rules: tuple[Rule, ...]) -> dict[str, tuple[str, bool, int]]:
     return {}
 
 
-class _Change:
-    """Change that a rule makes to texts. hit: mask of the texts that it matches."""
-
-    def __init__(self, rule: Rule, texts: pl.Series) -> None:
-        self._rule, self._texts = rule, texts
-        self._place = self._replaced = None
-        if rule.replace == "" and matches_to_the_end(rule.match):
-            self._place = texts.str.find(rule.match)
-            # A rule that only replaces is not about texts that it leaves as they were.
-            hit = (
-                self._place.is_not_null()
-                if rule.keeps
-                else (self._place < texts.str.len_bytes()).fill_null(False)
-            )
-        elif rule.replace is None or rule.keeps:
-            hit = texts.str.contains(rule.match)
-        else:
-            # One search instead of two: what a replacement leaves as it was needs none.
-            self._replaced = texts.str.replace_all(rule.match, rule.replace)
-            hit = self._replaced != texts
-        self.hit = hit.to_numpy()
-
-    def made(self, rows: np.ndarray) -> pl.Series:
-        """Return the new texts of those at `rows`."""
-        if self._replaced is not None:
-            return self._replaced.gather(rows)
-        chosen = self._texts.gather(rows)
-        if self._place is not None:
-            return chosen.cast(pl.Binary).bin.head(self._place.gather(rows)).cast(pl.String)
-        return chosen.str.replace_all(self._rule.match, self._rule.replace or "")
-
-
 def _distinct(texts: pl.Series) -> tuple[pl.Series, np.ndarray]:
     """Return the texts without repetitions, and each one's index among them."""
     kept = texts.unique(maintain_order=True)
@@ -258,20 +229,6 @@ def _distinct(texts: pl.Series) -> tuple[pl.Series, np.ndarray]:
         )
     )
     return kept, frame["code"].to_numpy().astype(np.int64)
-
-
-@cache
-def matches_to_the_end(pattern: str) -> bool:
-    """True if all that a pattern matches certainly lasts to the end of the text: it ends in $,
-    which no alternative lacks.
-    """
-    bare = re.sub(r"\\.", "", pattern)
-    if re.search(r"\(\?(?![:<]|P<)", bare):
-        return False  # flags, by which $ may mean the end of a line
-    bare = re.sub(r"\[[^\[\]]*\]", "", bare)
-    while bare != (bare := re.sub(r"\([^()]*\)", "", bare)):
-        pass
-    return bare.endswith("$") and not re.search(r"[][()|]", bare)
 
 
 # ---- reading rules ------------------------------------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ from nsys2prv._util.yaml_files import data_text
 from nsys2prv.cli.main import main
 from nsys2prv.events.names.nvtx import (
     load_rules,
-    matches_to_the_end,
     read_rules,
     rename_by_template,
     rename_ranges,
@@ -136,40 +135,6 @@ def test_rules_of_one_domain() -> None:
     text = "rules: [{match: x, replace: y, domain: ^lib$}, {match: z, drop: yes, domain: ^default domain$}]"
     assert apply(text, "x", "z", domain="lib") == [("y", ABSENT), ("z", ABSENT)]
     assert apply(text, "x", "z") == [("x", ABSENT), (None, ABSENT)]
-
-
-@pytest.mark.parametrize(
-    ("pattern", "certain"),
-    [
-        (r"a+$", True),
-        (r"(?:a|b)$", True),
-        (r"(?<n>a)[|)]\|$", True),
-        (r"\[a$", True),
-        (r"a|b$", False),
-        (r"a\$", False),
-        (r"a$|b", False),
-        (r"(?m)a$", False),
-        (r"(?:a$)", False),
-        (r"x[]a]|b$", False),
-        (r"[[b]]|a$", False),
-        ("a", False),
-    ],
-)
-def test_patterns_that_match_to_the_end(pattern: str, certain: bool) -> None:
-    assert matches_to_the_end(pattern) == certain
-    names = pl.Series(
-        ["", "a", "ab", "ba", "aa|", "a\nb", "b\na", "aé", "éa", "xa]", "[a", "a|b", "a$", "b|"]
-    )
-    ends = names.str.find(pattern)
-    if certain:
-        matched = [
-            name.encode()[place:].decode()
-            for name, place in zip(names, ends, strict=True)
-            if place is not None
-        ]
-        assert pl.Series(matched, dtype=pl.String).str.replace(
-            f"^(?s:{pattern})", ""
-        ).to_list() == [""] * len(matched)
 
 
 def test_tails_are_cut_as_they_are_replaced() -> None:
