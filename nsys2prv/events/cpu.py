@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv._util.errors import UsageError
@@ -125,24 +124,6 @@ NO_CHAIN = "(no call chain)"
 MOST_FRAMES = 32
 
 
-class Frames(Struct, frozen=True):
-    """Frames at one depth, by sample id ascending. function, module: ids of strings."""
-
-    sample: np.ndarray
-    function: np.ndarray
-    module: np.ndarray
-
-    def of(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return function and module of samples, NULL where there is no frame."""
-        if not len(self.sample):
-            return np.full(len(samples), NULL), np.full(len(samples), NULL)
-        place = np.minimum(np.searchsorted(self.sample, samples), len(self.sample) - 1)
-        there = self.sample[place] == samples
-        return np.where(there, self.function[place], NULL), np.where(
-            there, self.module[place], NULL
-        )
-
-
 def check_callstack(frames: int) -> int:
     """Return a number of frames that can be asked for. Raises UsageError for one that cannot."""
     if not 1 <= frames <= MOST_FRAMES:
@@ -159,8 +140,8 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
     if not columns.rows:
         return
     depth = extraction.settings.callstack
-    frames = _frames(extraction, part, depth)
-    function, module = frames[0].of(columns["id"])
+    frames = _find_frames(extraction, part, columns["id"], depth)
+    function, module = next(frames)
     state = read_fields(extraction, SAMPLE_LAYOUT, columns)["state"]
     fields = {
         "function": _functions(extraction, function, module),
@@ -170,8 +151,7 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
     if depth > 1:
         none = np.full(columns.rows, ABSENT)
         fields |= {f"caller_{number}": none for number in range(1, MOST_FRAMES)}
-        for number, found in enumerate(frames[1:], 1):
-            function, module = found.of(columns["id"])
+        for number, (function, module) in enumerate(frames, 1):
             rows = np.flatnonzero(function != NULL)
             fields[f"caller_{number}"] = none.copy()
             fields[f"caller_{number}"][rows] = _functions(extraction, function[rows], module[rows])
@@ -185,32 +165,24 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
 
 
-def _frames(extraction: Extraction, part: Part, depth: int) -> list[Frames]:
-    """Return the frames of a part's samples by depth, found by the key of their table."""
-    database = extraction.database
-    nothing = Frames(*np.zeros((3, 0), np.int64))
-    if not (
-        extraction.has(CHAINS, "id", "stackDepth", "symbol", "module")
-        and extraction.has(SAMPLE_TABLE, "id")
-    ):
-        return [nothing] * depth
+def _find_frames(
+    extraction: Extraction, part: Part, samples: np.ndarray, depth: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield the ids of function and module of each of a part's samples at each depth, found by the
+    key of their table; NULL where there is no frame.
+    """
     names = {"sample": "id", "depth": "stackDepth", "function": "symbol", "module": "module"}
-    found = database.read_for(
-        part, "id", CHAINS, tuple(names.values()), f"{{stackDepth}} < {depth}"
-    )
-    frame = pl.DataFrame({name: found[column] for name, column in names.items()})
-    if not frame.height:
-        return [nothing] * depth
-    by_depth = {
-        number: rows
-        for (number,), rows in frame.sort("sample").partition_by("depth", as_dict=True).items()
-    }
-    return [
-        Frames(*(by_depth[number][name].to_numpy() for name in ("sample", "function", "module")))
-        if number in by_depth
-        else nothing
-        for number in range(depth)
-    ]
+    asked = pl.DataFrame({"sample": samples})
+    frames = pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
+    if extraction.has(CHAINS, *names.values()) and extraction.has(SAMPLE_TABLE, "id"):
+        found = extraction.database.read_for(
+            part, "id", CHAINS, tuple(names.values()), f"{{stackDepth}} < {depth}"
+        )
+        frames = pl.DataFrame({name: found[column] for name, column in names.items()})
+    for number in range(depth):
+        at_depth = frames.filter(depth=number).unique("sample", keep="first", maintain_order=True)
+        joined = asked.join(at_depth, on="sample", how="left", maintain_order="left")
+        yield tuple(joined[name].fill_null(NULL).to_numpy() for name in ("function", "module"))
 
 
 def _functions(extraction: Extraction, function: np.ndarray, module: np.ndarray) -> np.ndarray:
