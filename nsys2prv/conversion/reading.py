@@ -16,10 +16,15 @@ from nsys2prv._util.columns import FrameWriter, StoredFrame
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion.early_workers import count_bytes
 from nsys2prv.events import all_kinds
+from nsys2prv.events.call_indexes import (
+    LaunchIndex,
+    LaunchWriter,
+    RegionIndex,
+    Segment,
+    save_regions,
+)
 from nsys2prv.events.extraction import Extraction, Settings
 from nsys2prv.events.kind import Account, EventKind, Index
-from nsys2prv.events.launches import LaunchIndex, LaunchWriter, Segment
-from nsys2prv.events.nccl_regions import RegionIndex, save_regions
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import ReportInfo, read_report_info
 from nsys2prv.nsight.opening import open_source, prepare_export

@@ -11,9 +11,9 @@ import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.attributes import columns_of, optional, positive, read_fields
+from nsys2prv.events.call_indexes import CALL_KIND, FoundLaunches, Launches
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import GpuWork, Lines, Rows, declare_kind
-from nsys2prv.events.launches import CALL_KIND, FoundLaunches, Launches
 from nsys2prv.events.names.calls import is_nccl_kernel
 from nsys2prv.events.nccl import attach_payloads
 from nsys2prv.events.reasons import Reason

@@ -23,11 +23,10 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv._util.text import duration_text
 from nsys2prv.events.attributes import optional
+from nsys2prv.events.call_indexes import Launches, LaunchIndex, RegionIndex
 from nsys2prv.events.kind import Account, Counters, Rows
-from nsys2prv.events.launches import Launches, LaunchIndex
 from nsys2prv.events.names import nvtx
 from nsys2prv.events.names.classes import Classifier, Rule, classifier, load_rules
-from nsys2prv.events.nccl_regions import RegionIndex
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.capture import ENDS, TIMES
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo

@@ -133,9 +133,9 @@ class Counters(Struct):
 class Index(Enum):
     """Something that one kind fills while it is read, and that others look up."""
 
-    #: Launching calls by their correlation, see :mod:`nsys2prv.events.launches`.
+    #: Launching calls by their correlation, see :mod:`nsys2prv.events.call_indexes`.
     LAUNCHES = "launches"
-    #: NCCL calls on their threads, see :mod:`nsys2prv.events.nccl_regions`.
+    #: NCCL calls on their threads, see :mod:`nsys2prv.events.call_indexes`.
     NCCL_CALLS = "nccl_calls"
 
 

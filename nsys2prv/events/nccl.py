@@ -8,9 +8,9 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT, factorize
+from nsys2prv.events.call_indexes import SAID, FoundLaunches
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
-from nsys2prv.events.launches import FoundLaunches
 from nsys2prv.events.names.calls import (
     FIRST_MAKING,
     LAST_MAKING,
@@ -20,7 +20,6 @@ from nsys2prv.events.names.calls import (
     operation_of,
 )
 from nsys2prv.events.nccl_payloads import read_payloads
-from nsys2prv.events.nccl_regions import SAID
 from nsys2prv.events.nvtx import PUSHPOP, STARTEND, nccl_condition, range_names, texts_of
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Part

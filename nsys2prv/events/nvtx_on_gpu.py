@@ -6,7 +6,7 @@ range, on its thread; the projected range goes from the begin of the first opera
 the last. There each range has one projection; here it has one on every stream, as in Nsight's
 timeline. Graphs that were traced as a whole count as operations, too.
 
-Which call launched an operation is told as for lines (:mod:`nsys2prv.events.launches`). What lasts
+Which call launched an operation is told as for lines (:mod:`nsys2prv.events.call_indexes`). What lasts
 nothing lasts 1 ns, and a range without an end lasts to the end of the trace, as everywhere.
 """
 

@@ -7,9 +7,9 @@ from collections import Counter
 from msgspec import Struct, field
 
 from nsys2prv._util.columns import StoredFrame
+from nsys2prv.events.call_indexes import Segment
 from nsys2prv.events.extraction import ObjectKey
 from nsys2prv.events.kind import Account, Counters, Lines, Rows
-from nsys2prv.events.launches import Segment
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillWriter
 from nsys2prv.store.spilling import spill_counters, spill_lines, spill_rows

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nsys2prv.events.launches import CALL_KIND, Launches, LaunchIndex, LaunchWriter
+from nsys2prv.events.call_indexes import CALL_KIND, Launches, LaunchIndex, LaunchWriter
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL
 

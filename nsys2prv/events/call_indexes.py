@@ -1,0 +1,448 @@
+"""Indexes of calls, which one kind of events fills and others look up: launching calls, and NCCL
+calls.
+
+Launching calls: which API call, on which thread, started the operation of a correlation id. These
+ids are unique within a process only. The index is a list of pieces on disk, each sorted by process
+and correlation id; a look-up reads only the stretches that can hold its ids, so memory does not
+grow with the report.
+
+NCCL calls: which of them, on which thread, a kernel does the work of. A kernel's launch lies inside
+the NCCL range of its call, on the same thread. Between ncclGroupStart and ncclGroupEnd calls only
+queue up, and the launch lies inside ncclGroupEnd; in the advanced trace calls and launch lie inside
+an "API Group". Either way the ranges of a thread fall into *units* that follow each other: an
+outermost range, or a whole group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import polars as pl
+from msgspec import Struct, field
+
+from nsys2prv._util.columns import (
+    ABSENT,
+    FrameWriter,
+    StoredFrame,
+    factorize,
+    factorize_together,
+    is_sorted,
+    narrow_integers,
+    read_frame,
+)
+from nsys2prv.events.names.calls import (
+    ALL_REDUCE,
+    FIRST_MAKING,
+    GROUP,
+    GROUP_END,
+    GROUP_START,
+    LAST_MAKING,
+    LAST_OPERATION,
+    RECEIVE,
+    SEND,
+    SHARES,
+)
+from nsys2prv.nsight.info import PROCESS_MASK
+from nsys2prv.nsight.source import NULL
+
+#: What calls of one kind have in common: thread (globalTid), name (id of the function's name),
+#: result (return value).
+CALL_KIND = np.dtype([("thread", "<i8"), ("name", "<i8"), ("result", "<i8")])
+
+
+class Launches(Struct):
+    """Calls of one read: columns of equal length (times in local ns; code: index into `kinds`, of
+    CALL_KIND).
+    """
+
+    correlation: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    code: np.ndarray
+    kinds: np.ndarray
+
+
+class Segment(Struct, frozen=True):
+    """Calls of one process in one piece, ascending by correlation id from `low` to `high`, as
+    columns one after the other in a file.
+
+    at: where they begin. types: of the columns, which are: correlation id less `low`, begin,
+    duration, code. kinds: how many records of CALL_KIND follow.
+    """
+
+    path: Path
+    process: int
+    rows: int
+    at: int
+    types: tuple[str, ...]
+    kinds: int
+    low: int
+    high: int
+
+    def column(self, number: int, first: int, last: int) -> np.ndarray:
+        """Return rows `first` to `last` (not included) of a column."""
+        before = sum(np.dtype(kind).itemsize for kind in self.types[:number]) * self.rows
+        dtype = np.dtype(self.types[number])
+        return np.fromfile(
+            self.path, dtype, last - first, offset=self.at + before + first * dtype.itemsize
+        )
+
+    def all_kinds(self) -> np.ndarray:
+        before = sum(np.dtype(kind).itemsize for kind in self.types) * self.rows
+        return np.fromfile(self.path, CALL_KIND, self.kinds, offset=self.at + before)
+
+
+_KEY, _BEGIN, _DURATION, _CODE = range(4)
+
+
+class FoundLaunches(Struct):
+    """For each row asked for: whether a call was found (`hit`), and the call: begin, end (local ns)
+    and code, its index into `kinds`.
+
+    Where none was, all are 0, and the first of `kinds` is nothing but zeros.
+    """
+
+    hit: np.ndarray
+    begin: np.ndarray
+    end: np.ndarray
+    code: np.ndarray
+    kinds: np.ndarray
+
+    @property
+    def thread(self) -> np.ndarray:
+        return self.kinds["thread"][self.code]
+
+    @property
+    def name(self) -> np.ndarray:
+        return self.kinds["name"][self.code]
+
+    @property
+    def result(self) -> np.ndarray:
+        return self.kinds["result"][self.code]
+
+    def placed(self, order: np.ndarray) -> FoundLaunches:
+        """Return the results for rows asked for in this order, in the rows' own order."""
+        columns = []
+        for column in (self.hit, self.begin, self.end, self.code):
+            columns.append(np.empty_like(column))
+            columns[-1][order] = column
+        return FoundLaunches(*columns, self.kinds)
+
+    def of(self, rows: slice | np.ndarray) -> FoundLaunches:
+        """Return the results for these rows."""
+        return FoundLaunches(
+            self.hit[rows], self.begin[rows], self.end[rows], self.code[rows], self.kinds
+        )
+
+
+class LaunchIndex(Struct):
+    segments: list[Segment] = field(default_factory=list)
+
+    def find(self, processes: np.ndarray, correlations: np.ndarray) -> FoundLaunches:
+        """Return the calls of these (globalPid, correlationId) pairs. Id 0 and NULL find nothing."""
+        distinct, codes = factorize(processes)
+        order: slice | np.ndarray = slice(None)
+        if len(distinct) > 1:
+            order = np.lexsort((correlations, codes))
+        elif not is_sorted(correlations):
+            order = np.argsort(correlations, kind="stable")
+        wanted, rows = correlations[order], len(correlations)
+        found = FoundLaunches(
+            np.zeros(rows, bool),
+            *(np.zeros(rows, np.int64) for _ in range(3)),
+            np.zeros(1, CALL_KIND),
+        )
+        stops = [rows] if len(distinct) == 1 else np.cumsum(np.bincount(codes)).tolist()
+        for process, first, last in zip(distinct, [0, *stops], stops, strict=False):
+            for segment in self.segments:
+                if segment.process == process:
+                    _probe(segment, wanted, first, last, found)
+        return found if isinstance(order, slice) else found.placed(order)
+
+
+def _probe(
+    segment: Segment, wanted: np.ndarray, first: int, last: int, found: FoundLaunches
+) -> None:
+    """Look up the ids `first` to `last` (not included) of those wanted, which ascend, in one
+    segment; of calls in several segments the earliest stays.
+    """
+    start = first + int(np.searchsorted(wanted[first:last], segment.low, "left"))
+    stop = first + int(np.searchsorted(wanted[first:last], segment.high, "right"))
+    if start == stop:
+        return
+    keys = segment.column(_KEY, 0, segment.rows)
+    sought = (wanted[start:stop] - segment.low).astype(keys.dtype)
+    place = np.searchsorted(keys, sought)
+    same = keys[place] == sought
+    rows: slice | np.ndarray = slice(start, stop)
+    if not same.all():
+        rows = start + np.flatnonzero(same)
+        place = place[same]
+    if not len(place):
+        return
+    low, high = int(place[0]), int(place[-1]) + 1
+    place -= low
+    begin = segment.column(_BEGIN, low, high)[place]
+    if found.hit[rows].any():
+        earlier = ~found.hit[rows] | (begin < found.begin[rows])
+        rows, place, begin = np.arange(len(wanted))[rows][earlier], place[earlier], begin[earlier]
+    used, codes = factorize(segment.column(_CODE, low, high)[place])
+    found.hit[rows] = True
+    found.begin[rows] = begin
+    found.end[rows] = begin + segment.column(_DURATION, low, high)[place].astype(np.int64)
+    found.code[rows] = codes + len(found.kinds)
+    found.kinds = np.concatenate([found.kinds, segment.all_kinds()[used]])
+
+
+class LaunchWriter:
+    """Appends launches to one file, a segment per process and read. The file is made with the first
+    of them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.segments: list[Segment] = []
+        self._file: BinaryIO | None = None
+
+    def append(self, launches: Launches) -> None:
+        """Store launches, except calls without an id or without times. Of several calls with one id
+        the earliest counts.
+        """
+        processes, of_kind = factorize(
+            np.where(
+                launches.kinds["thread"] == NULL, NULL, launches.kinds["thread"] & PROCESS_MASK
+            )
+        )
+        known = (
+            (launches.correlation != 0)
+            & (launches.correlation != NULL)
+            & (launches.begin != NULL)
+            & (launches.end != NULL)
+        )
+        for number, process in enumerate(processes):
+            rows = np.flatnonzero(
+                known if len(processes) == 1 else known & (of_kind == number)[launches.code]
+            )
+            if len(rows):
+                self._segment(launches, int(process), _earliest(launches, rows))
+
+    def _segment(self, launches: Launches, process: int, rows: slice | np.ndarray) -> None:
+        ids, begin = launches.correlation[rows], launches.begin[rows]
+        # Where differences do not fit 64 bits they wrap round, and back when they are added again.
+        columns = (
+            narrow_integers(ids - ids[0]),
+            begin,
+            narrow_integers(launches.end[rows] - begin),
+            narrow_integers(launches.code[rows]),
+        )
+        if self._file is None:
+            self._file = self.path.open("wb")
+        at = self._file.tell()
+        for column in (*columns, launches.kinds):
+            self._file.write(np.ascontiguousarray(column).view(np.uint8))
+        types = tuple(column.dtype.str for column in columns)
+        self.segments.append(
+            Segment(
+                self.path,
+                process,
+                len(ids),
+                at,
+                types,
+                len(launches.kinds),
+                int(ids[0]),
+                int(ids[-1]),
+            )
+        )
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+def _earliest(launches: Launches, rows: np.ndarray) -> slice | np.ndarray:
+    """Return, of these rows, those with the earliest call of each id, ascending by id."""
+    ids = launches.correlation[rows]
+    if (ids[1:] > ids[:-1]).all():
+        return slice(None) if len(rows) == len(launches.correlation) else rows
+    order = np.lexsort((launches.begin[rows], ids))
+    ids = ids[order]
+    return rows[order[np.concatenate([[True], ids[1:] != ids[:-1]])]]
+
+
+#: What a unit's operations have in common, or ABSENT.
+_COMMON = ("reduction", "root", "peer", "group", "data_type")
+#: What the index takes of the payloads of ranges.
+SAID = ("communicator", "bytes", "ranks", "rank", "sequence", *_COMMON)
+#: What several kernels that do the work of one unit share.
+_SUMS = ("fused", "messages", "bytes", "reduce_bytes", "share_bytes", "message_bytes")
+_PROCESS = pl.col("thread") & PROCESS_MASK
+#: True for ranges, in order, that begin after all earlier ones of their thread have ended.
+_OUTER = (pl.col("begin") >= pl.col("end").cum_max().shift(1)).fill_null(True).over("thread")
+
+
+def save_regions(found: Sequence[pl.DataFrame], frames: FrameWriter) -> list[StoredFrame]:
+    """Store the ranges that one task found, if there are any."""
+    return [frames.append(pl.concat(found))] if found else []
+
+
+class RegionIndex:
+    """The NCCL ranges of one report, by thread. Read when first asked."""
+
+    def __init__(self, stored: Sequence[StoredFrame] = ()) -> None:
+        self._stored = tuple(stored)
+
+    def __bool__(self) -> bool:
+        return bool(self._stored)
+
+    @cached_property
+    def _ranges(self) -> pl.DataFrame:
+        """Return all ranges in order, with their unit."""
+        ranges = pl.concat([read_frame(stored) for stored in self._stored]).sort(
+            "thread", "begin", "end", descending=[False, False, True], maintain_order=True
+        )
+        operation = pl.col("operation")
+        step = pl.when("outer").then(
+            (operation == GROUP_START).cast(pl.Int64) - (operation == GROUP_END).cast(pl.Int64)
+        )
+        level = step.fill_null(0).cum_sum()
+        # A capture may begin inside a group: its end then counts for nothing.
+        level = level - pl.min_horizontal(level.cum_min(), 0)
+        before = level.shift(1).fill_null(0).over("thread")
+        return ranges.with_columns(outer=_OUTER).with_columns(
+            unit=(pl.col("outer") & (before == 0)).cast(pl.Int64).cum_sum() - 1
+        )
+
+    @cached_property
+    def operations(self) -> pl.DataFrame:
+        """Return the operations that move data, each with its unit and its place in it; calls
+        within calls left out. shared: of how many ranks the process is, 0 unknown.
+        """
+        operation = pl.col("operation")
+        # What the calls that made communicators state.
+        made = (
+            self._ranges.filter(
+                operation.is_between(FIRST_MAKING, LAST_MAKING),
+                pl.col("communicator") != 0,
+                pl.col("ranks") > 0,
+            )
+            .group_by("communicator", process=_PROCESS)
+            .agg(
+                made_ranks=pl.col("ranks").max(),
+                made_rank=pl.col("rank").min(),
+                shared=pl.col("rank").n_unique().cast(pl.Int64),
+            )
+        )
+        moving = self._ranges.filter(operation.is_between(1, LAST_OPERATION)).filter(_OUTER)
+        row = pl.int_range(pl.len(), dtype=pl.Int64)
+        begins = pl.col("unit") != pl.col("unit").shift(1)
+        moving = moving.with_columns(
+            process=_PROCESS, place=row - pl.when(begins).then(row).otherwise(0).cum_max()
+        ).join(made, on=["process", "communicator"], how="left", maintain_order="left")
+        ranks, rank, only = pl.col("ranks"), pl.col("rank"), pl.col("shared") == 1
+        return moving.with_columns(
+            ranks=pl.when(ranks > 0).then(ranks).otherwise(pl.col("made_ranks").fill_null(ABSENT)),
+            rank=pl.when(rank >= 0)
+            .then(rank)
+            .otherwise(pl.when(only).then("made_rank").otherwise(ABSENT)),
+            shared=pl.col("shared").fill_null(0),
+        )
+
+    @cached_property
+    def units(self) -> pl.DataFrame:
+        """Return the units that move data, in order of thread and begin: when, `shared` as of
+        operations, what their operations have in common (or ABSENT), are (fused, messages) and
+        move in all (bytes and other sums).
+        """
+        operation, size = pl.col("operation"), pl.col("bytes")
+        pairs = operation.is_in([SEND, RECEIVE])
+
+        def common(name: str, otherwise: int = ABSENT) -> pl.Expr:
+            column = pl.col(name)
+            return pl.when(column.min() == column.max()).then(column.first()).otherwise(otherwise)
+
+        operations = self.operations.with_columns(
+            pl.col("unit").set_sorted(),
+            fused=pl.lit(1, pl.Int64),
+            messages=pairs.cast(pl.Int64),
+            collective=pl.when(~pairs).then(pl.int_range(pl.len())),
+            reduce_bytes=pl.when(operation == ALL_REDUCE).then(size).otherwise(0),
+            share_bytes=pl.when(operation.is_in(SHARES)).then(size).otherwise(0),
+            message_bytes=pl.when(pairs).then(size).otherwise(0),
+        )
+        units = operations.group_by("unit", maintain_order=True).agg(
+            pl.col("thread", "communicator").first(),
+            pl.col("shared", "ranks").max(),
+            pl.col(_SUMS).sum(),
+            pl.col("collective").min(),
+            common("operation", GROUP),
+            *map(common, ("rank", *_COMMON)),
+            several=pl.col("communicator").min() != pl.col("communicator").max(),
+            known=size.min() >= 0,
+        )
+        first = units["collective"]
+        several, known = pl.col("several"), pl.col("known") & ~pl.col("several")
+        ranges = self._ranges.with_columns(pl.col("unit").set_sorted())
+        times = ranges.group_by("unit", maintain_order=True).agg(
+            pl.col("begin").first(), pl.col("end").max()
+        )
+        return units.with_columns(
+            operations["operation"].gather(first).fill_null(0).alias("first_operation"),
+            operations["sequence"].gather(first).fill_null(ABSENT),
+            pl.when(several).then(ABSENT).otherwise(pl.col("ranks", "rank")).name.keep(),
+            communicator=pl.when(several).then(0).otherwise("communicator"),
+            bytes=pl.when(known).then("bytes").otherwise(ABSENT),
+            known=known.cast(pl.Int64),
+        ).join(times, on="unit", how="left", maintain_order="left")
+
+    def tie(
+        self, threads: np.ndarray, times: np.ndarray, devices: np.ndarray
+    ) -> dict[str, np.ndarray]:
+        """Return what the units say in which kernels were launched, by thread (globalTid) and time
+        (local ns) of the launching call: columns of :attr:`units`, and parts: of how many kernels
+        that do the unit's work each is one. ABSENT, the communicator 0, where there is no unit.
+
+        A process with several GPUs makes the calls of all of them in one group, of equal shares:
+        each device has its part of the sums. Of several communicators in one group nothing tells
+        which kernel belongs to which: communicator and bytes stay unknown.
+        """
+        units = {column.name: column.to_numpy() for column in self.units.iter_columns()}
+        place = _last_begun(units["thread"], units["begin"], threads, times)
+        fused, shared = units["fused"], units["shared"]
+        parts = np.where(shared > 0, shared, _count_devices(place, devices, len(fused)))
+        parts = np.where((parts > 1) & (fused % np.maximum(parts, 1) == 0), parts, 1)
+        # One more unit stands for none.
+        place[(place >= 0) & (times > np.append(units["end"], 0)[place])] = -1
+        divided = (parts > 1).any()
+        for name in _SUMS if divided else ():
+            units[name] = units[name] // parts
+        units["parts"] = parts
+        return {
+            name: np.append(column, 0 if name == "communicator" else ABSENT)[place]
+            for name, column in units.items()
+        }
+
+
+def _last_begun(
+    unit_threads: np.ndarray, begins: np.ndarray, threads: np.ndarray, times: np.ndarray
+) -> np.ndarray:
+    """Return the last unit that had begun on a thread at a time, -1 for none."""
+    place = np.full(len(threads), -1)
+    distinct, codes = factorize(threads)
+    for code, thread in enumerate(distinct):
+        first, last = (np.searchsorted(unit_threads, thread, side) for side in ("left", "right"))
+        if first < last:
+            rows = np.flatnonzero(codes == code)
+            found = np.searchsorted(begins[first:last], times[rows], "right") - 1
+            place[rows] = np.where(found >= 0, first + found, -1)
+    return place
+
+
+def _count_devices(place: np.ndarray, devices: np.ndarray, units: int) -> np.ndarray:
+    """Return, for each unit, the number of devices for whose kernels it is the last begun."""
+    tied = place >= 0
+    (unit, _), _ = factorize_together(place[tied], devices[tied])
+    return np.bincount(unit, minlength=units)
