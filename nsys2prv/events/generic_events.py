@@ -15,12 +15,17 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.events import metrics as gpu_metrics
 from nsys2prv.events.attributes import group_rows, make_counters
 from nsys2prv.events.catalogue.counters import Metric, known_label, labels_of
-from nsys2prv.events.extraction import GPU, SOURCE, DeviceKey, Extraction
+from nsys2prv.events.extraction import SOURCE, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, declare_kind
-from nsys2prv.events.metrics import FLOAT_DECIMALS, FLOATING, scale_fraction, to_unsigned
+from nsys2prv.events.metrics import (
+    FLOAT_DECIMALS,
+    FLOATING,
+    GPU_LAYOUT,
+    make_gpu_counters,
+    scale_fraction,
+)
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.source import NULL, Part, Source, decode_texts
 
@@ -70,12 +75,8 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
         frame[name].to_numpy() for name in ("time", "field", "whole", "fraction", "real")
     )
     for number, rows in group_rows(frame["type"].to_numpy()):
-        source = sources.get(
-            number,
-            EventSource(
-                f"source {number & (2**64 - 1):#x}", f"source {number & (2**64 - 1):#x}", True, ()
-            ),
-        )
+        unknown = f"source {number & (2**64 - 1):#x}"
+        source = sources.get(number) or EventSource(unknown, unknown, True, ())
         if not source.samples:
             extraction.account.dropped[Reason.NO_SAMPLE] += len(time[rows])
             continue
@@ -88,17 +89,15 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
             for key in keys.tolist()
         ]
         as_gpu = part.table != DATA and sum(
-            known_label(gpu_metrics.GPU_LAYOUT, name) is not None for name, _ in names
+            known_label(GPU_LAYOUT, name) is not None for name, _ in names
         ) * 2 > len(names)
         value = np.where(real[rows], scale_fraction(fraction[rows]), whole[rows])
         if as_gpu:
-            yield _gpu_records(
-                extraction,
-                number,
-                names,
-                time[rows],
-                codes,
-                np.where(real[rows], value // 1000, value),
+            # As exports before 2023 hold them: events of a type for each GPU.
+            value = np.where(real[rows], value // 10**FLOAT_DECIMALS, value)
+            of_gpu = [(name, 0) for name, _ in names]
+            yield make_gpu_counters(
+                extraction, number, of_gpu, time[rows], codes, value, unsigned={"Hz"}
             )
             continue
         floating = np.array([in_fractions for _, in_fractions in names])[codes]
@@ -113,27 +112,6 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
         )
         object_ = extraction.device(DeviceKey(SOURCE, source.row))
         yield make_counters(extraction, LAYOUT, object_, time[rows], codes, metrics, value)
-
-
-def _gpu_records(
-    extraction: Extraction,
-    number: int,
-    names: list[tuple[str, bool]],
-    time: np.ndarray,
-    codes: np.ndarray,
-    value: np.ndarray,
-) -> Counters:
-    """Return GPU metrics as exports before 2023 hold them: events of a type for each GPU, whose
-    lowest byte is its number.
-    """
-    labels = labels_of(gpu_metrics.GPU_LAYOUT, (name for name, _ in names))
-    for code, label in enumerate(labels):
-        if label.endswith("[Hz]"):
-            rows = np.flatnonzero(codes == code)
-            value[rows] = to_unsigned(value[rows], "Hz")
-    object_ = extraction.device(DeviceKey(GPU, number=number & 0xFF))
-    metrics = tuple(Metric(label) for label in labels)
-    return make_counters(extraction, gpu_metrics.GPU_LAYOUT, object_, time, codes, metrics, value)
 
 
 def _texts(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

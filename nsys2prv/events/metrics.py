@@ -4,7 +4,7 @@ device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 
 import numpy as np
 import polars as pl
@@ -45,40 +45,42 @@ def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
             extraction.account.dropped[Reason.SAMPLE_WITHOUT_VALUE] += int(lacking.sum())
             time, ids, value = time[~lacking], ids[~lacking], value[~lacking]
         if len(time):
-            yield _records(extraction, source, named.get(source, {}), time, ids, value)
+            distinct, codes = factorize(ids)
+            of_source = named.get(source, {})
+            known = sorted({*of_source, *distinct.tolist()})
+            names = [of_source.get(number, (f"GPU metric {number}", 0)) for number in known]
+            codes = np.searchsorted(known, distinct)[codes]
+            yield make_gpu_counters(extraction, source, names, time, codes, value)
 
 
-def _records(
+def make_gpu_counters(
     extraction: Extraction,
     source: int,
-    named: dict[int, tuple[str, int]],
+    names: Sequence[tuple[str, int]],
     time: np.ndarray,
-    ids: np.ndarray,
+    codes: np.ndarray,
     value: np.ndarray,
+    unsigned: Set[str] = COUNTED,
 ) -> Counters:
-    distinct, codes = factorize(ids)
-    known = sorted({*named, *map(int, distinct)})
-    labels = labels_of(
-        GPU_LAYOUT, (named.get(number, (f"GPU metric {number}", 0))[0] for number in known)
-    )
-    sizes = [named.get(number, ("", 0))[1] for number in known]
-    metrics = tuple(
-        Metric(label, FLOAT_DECIMALS if size else 0)
-        for label, size in zip(labels, sizes, strict=True)
-    )
-    column = np.searchsorted(known, distinct)
+    """Return samples of the GPU whose number is the lowest byte of `source`. names: with the size in
+    bytes of numbers that are floating point, else 0; codes: each row's index into them. unsigned:
+    units of numbers that lack their sign.
+    """
+    labels = labels_of(GPU_LAYOUT, (name for name, _ in names))
     value = value.copy()
-    for code, place in enumerate(column):
-        unit = split_unit(labels[place])[1]
-        if sizes[place] or unit in COUNTED:
+    for code in np.flatnonzero(np.bincount(codes)):
+        unit, size = split_unit(labels[code])[1], names[code][1]
+        if size or unit in unsigned:
             rows = np.flatnonzero(codes == code)
             value[rows] = (
-                decode_float(value[rows], sizes[place])
-                if sizes[place]
-                else to_unsigned(value[rows], unit)
+                decode_float(value[rows], size) if size else to_unsigned(value[rows], unit)
             )
     object_ = extraction.device(DeviceKey(GPU, number=0 if source == NULL else source & 0xFF))
-    return make_counters(extraction, GPU_LAYOUT, object_, time, column[codes], metrics, value)
+    metrics = tuple(
+        Metric(label, FLOAT_DECIMALS if size else 0)
+        for label, (_, size) in zip(labels, names, strict=True)
+    )
+    return make_counters(extraction, GPU_LAYOUT, object_, time, codes, metrics, value)
 
 
 def to_unsigned(value: np.ndarray, unit: str) -> np.ndarray:
