@@ -76,7 +76,7 @@ def _read_field(extraction: Extraction, field: Field, column: np.ndarray) -> np.
         values = table[np.clip(column, -1, len(table) - 2) + 1]
         return np.where(column < field.least, ABSENT, values) if field.least else values
     if field.values is not None:
-        return registered_string_names(extraction, field.values.name, column, field.optional)
+        return name_registered_strings(extraction, field.values.name, column, field.optional)
     if not field.optional:
         return number_or_zero(column)
     return positive(column) if field.least else optional(column)
@@ -93,7 +93,7 @@ def _value_table(values: ValueSet, plus: int, unknown: int | None) -> np.ndarray
     return table
 
 
-def registered_string_names(
+def name_registered_strings(
     extraction: Extraction, name_set: str, ids: np.ndarray, skip_empty: bool = True
 ) -> np.ndarray:
     """Return name indices of the registered strings with these ids; ABSENT where a row has none, or

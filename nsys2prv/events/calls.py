@@ -1,5 +1,5 @@
-"""Tables of calls, or of work on GPUs, with a begin, an end, a thread and a name: those of which the
-catalogue says all (kinds without a module, and the lines of ``calls``), and OS runtime calls.
+"""Tables of calls, or of work on GPUs, with a begin, an end, a thread and a name: those of which
+the catalogue says all (kinds without a module, and the lines of ``calls``), and OS runtime calls.
 """
 
 from __future__ import annotations

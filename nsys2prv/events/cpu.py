@@ -144,8 +144,8 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
     function, module = next(frames)
     state = read_fields(extraction, SAMPLE_LAYOUT, columns)["state"]
     fields = {
-        "function": _functions(extraction, function, module),
-        "module": _modules(extraction, module),
+        "function": _name_functions(extraction, function, module),
+        "module": _name_modules(extraction, module),
         "state": np.where(state == RUNNING, ABSENT, state),
     }
     if depth > 1:
@@ -154,7 +154,9 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
         for number, (function, module) in enumerate(frames, 1):
             rows = np.flatnonzero(function != NULL)
             fields[f"caller_{number}"] = none.copy()
-            fields[f"caller_{number}"][rows] = _functions(extraction, function[rows], module[rows])
+            fields[f"caller_{number}"][rows] = _name_functions(
+                extraction, function[rows], module[rows]
+            )
     start = columns["start"]
     yield Rows(
         WITH_CALLERS if depth > 1 else SAMPLE_LAYOUT,
@@ -185,7 +187,7 @@ def _find_frames(
         yield tuple(joined[name].fill_null(NULL).to_numpy() for name in ("function", "module"))
 
 
-def _functions(extraction: Extraction, function: np.ndarray, module: np.ndarray) -> np.ndarray:
+def _name_functions(extraction: Extraction, function: np.ndarray, module: np.ndarray) -> np.ndarray:
     """Return local names of functions; of those without a name, of their modules."""
     (functions, modules), codes = factorize_together(function, module)
     texts = [
@@ -205,7 +207,7 @@ def _label(name: str, module: str) -> str:
     return f"unresolved in {_short(module)}" if name.startswith("0x") else name
 
 
-def _modules(extraction: Extraction, module: np.ndarray) -> np.ndarray:
+def _name_modules(extraction: Extraction, module: np.ndarray) -> np.ndarray:
     """Return local names of modules, ABSENT where a sample has none."""
     rows = np.flatnonzero(module != NULL)
     result = np.full(len(module), ABSENT)

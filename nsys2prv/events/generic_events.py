@@ -50,11 +50,11 @@ class EventSource(Struct, frozen=True):
 
 
 def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    sources = _sources(extraction.database)
+    sources = _find_sources(extraction.database)
     rows = extraction.database.count_of(part)
     extraction.account.rows += rows
     if part.table == DATA:
-        frame = _from_data(extraction.database, part)
+        frame = _read_data(extraction.database, part)
         if frame.height < rows:
             extraction.account.dropped[Reason.NO_EVENT] += rows - frame.height
         elif frame.height > rows:
@@ -66,7 +66,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
         extraction.account.skipped[Reason.HAS_FIELD_ROWS.of(DATA)] += rows
         return
     else:
-        frame = _from_json(extraction.database, part)
+        frame = _read_json(extraction.database, part)
         extraction.account.skipped[Reason.EVENT_WITH_NUMBERS] += rows
         extraction.account.synthesized[Reason.NUMBER_IN_EVENT] += frame.height
     if not frame.height:
@@ -81,7 +81,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
             extraction.account.dropped[Reason.NO_SAMPLE] += len(time[rows])
             continue
         keys, codes = (
-            factorize(field_of[rows]) if field_of.dtype != object else _texts(field_of[rows])
+            factorize(field_of[rows]) if field_of.dtype != object else _number_texts(field_of[rows])
         )
         known = {index: (name, floating) for index, name, floating in source.fields}
         names = [
@@ -114,12 +114,12 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
         yield make_counters(extraction, LAYOUT, object_, time[rows], codes, metrics, value)
 
 
-def _texts(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _number_texts(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     distinct, codes = np.unique(keys.astype(str), return_inverse=True)
     return distinct, codes.reshape(-1)
 
 
-def _from_data(database: Source, part: Part) -> pl.DataFrame:
+def _read_data(database: Source, part: Part) -> pl.DataFrame:
     """Return fields of a part of GENERIC_EVENT_DATA with the time and type of their events. Text
     where numbers belong reads as 0.
     """
@@ -147,7 +147,7 @@ def _from_data(database: Source, part: Part) -> pl.DataFrame:
     ).with_columns(pl.col("real").cast(pl.Boolean))
 
 
-def _from_json(database: Source, part: Part) -> pl.DataFrame:
+def _read_json(database: Source, part: Part) -> pl.DataFrame:
     """Return numbers in the JSON of a part of GENERIC_EVENTS, numbers written as text among them."""
     if not database.has(EVENTS, "timestamp", "typeId", "data"):
         return pl.DataFrame()
@@ -162,16 +162,16 @@ def _from_json(database: Source, part: Part) -> pl.DataFrame:
     return frame.with_columns(pl.col("real").cast(pl.Boolean), field=decode_texts(frame["field"]))
 
 
-def _sources(database: Source) -> dict[int, EventSource]:
+def _find_sources(database: Source) -> dict[int, EventSource]:
     """Return typeId -> what its events are."""
     origins = {
-        number: (_name(database, name, data), group)
+        number: (_find_name(database, name, data), group)
         for number, name, group, data in database.small(
             "GENERIC_EVENT_SOURCES", "sourceId", "nameId", "sourceGroupId", "data"
         )
     }
     types = [
-        (number, origin, _name(database, name, data))
+        (number, origin, _find_name(database, name, data))
         for number, origin, name, data in database.small(
             "GENERIC_EVENT_TYPES", "typeId", "sourceId", "nameId", "data"
         )
@@ -196,7 +196,7 @@ def _sources(database: Source) -> dict[int, EventSource]:
     return found
 
 
-def _name(database: Source, name: object, data: object) -> str:
+def _find_name(database: Source, name: object, data: object) -> str:
     """Return the name of a source or a type: a registered string, else that in its JSON."""
     if isinstance(name, int):
         return database.strings([name]).get(name, "")

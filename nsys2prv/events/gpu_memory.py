@@ -38,7 +38,7 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
         FACTS,
         {
             "time_at": columns["start"],
-            "object_gpu": gpu_objects(extraction, columns["globalPid"], columns["deviceId"]),
+            "object_gpu": find_gpus(extraction, columns["globalPid"], columns["deviceId"]),
             "process": columns["globalPid"],
             "address": columns["address"],
             "bytes": size,
@@ -55,7 +55,7 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
             "freed": if_(~on_host, RELEASE),
             "host_allocated": if_(on_host, ALLOCATION),
             "host_freed": if_(on_host, RELEASE),
-            "variable": _variables(extraction, columns),
+            "variable": _name_variables(extraction, columns),
             **fields,
         },
     )
@@ -75,7 +75,7 @@ def _make_points(
     return Rows(layout, start, np.where(start == NULL, NULL, start + 1), threads, fields)
 
 
-def gpu_objects(extraction: Extraction, process: np.ndarray, device: np.ndarray) -> np.ndarray:
+def find_gpus(extraction: Extraction, process: np.ndarray, device: np.ndarray) -> np.ndarray:
     """Return objects of physical GPUs by globalPid and CUDA ordinal, which is taken for the GPU's
     number where the report does not tell it.
     """
@@ -97,7 +97,7 @@ def _find_threads(extraction: Extraction, columns: Columns) -> np.ndarray:
     )
 
 
-def _variables(extraction: Extraction, columns: Columns) -> np.ndarray:
+def _name_variables(extraction: Extraction, columns: Columns) -> np.ndarray:
     codes, texts = columns.texts["name"]
     distinct = texts.series
     named = (distinct.bin.size() > 0).to_numpy()[codes]
@@ -116,12 +116,12 @@ def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     if not columns.rows:
         return
     fields = read_fields(extraction, "cpu_page_fault", columns)
-    fields["source"] = _sources(extraction, columns)
+    fields["source"] = _name_sources(extraction, columns)
     threads = extraction.threads(extraction.main_threads(columns["globalPid"]))
     yield _make_points("cpu_page_fault", columns, threads, fields)
 
 
-def _sources(extraction: Extraction, columns: Columns) -> np.ndarray:
+def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
     """Return name indices of `file:line`; ABSENT where no file is known."""
     known = np.flatnonzero((columns["sourceFile"] != NULL) & (columns["sourceFile"] >= 0))
     result = np.full(columns.rows, ABSENT)
@@ -146,7 +146,7 @@ def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
             "gpu_page_fault",
             columns["start"],
             columns["end"],
-            gpu_objects(extraction, columns["globalPid"], columns["deviceId"]),
+            find_gpus(extraction, columns["globalPid"], columns["deviceId"]),
             read_fields(extraction, "gpu_page_fault", columns),
         )
 

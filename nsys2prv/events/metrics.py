@@ -37,7 +37,7 @@ def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     columns = extraction.read(part, (clock, "typeId", "metricId", "value"))
     if not columns.rows:
         return
-    named = metric_names(extraction.database)
+    named = find_metric_names(extraction.database)
     for source, rows in group_rows(columns["typeId"]):
         time, ids, value = columns[clock][rows], columns["metricId"][rows], columns["value"][rows]
         lacking = value == NULL
@@ -113,7 +113,7 @@ def scale_fraction(number: np.ndarray) -> np.ndarray:
     )
 
 
-def metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]:
+def find_metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]:
     """Return typeId -> metricId -> name, and its size in bytes if it is floating point, else 0."""
     floating = {
         (source, number): size
@@ -141,7 +141,7 @@ NIC_LAYOUT = "network_metric"
 
 def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters | Rows]:
     if part.table == CONGESTION:
-        yield from _congestion(extraction, part)
+        yield from _extract_congestion(extraction, part)
         return
     columns = extraction.read(
         part,
@@ -167,13 +167,13 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     start = np.maximum(columns["start"], begin)
     end = np.maximum(end, start)
     (lists, indices), metric = factorize_together(columns["metricsListId"], columns["metricsIdx"])
-    metrics = _metrics(extraction, lists, indices)
+    metrics = _find_metrics(extraction, lists, indices)
     (devices, ports), port_of = factorize_together(columns["globalId"], columns["portId"])
     kind = NIC if part.table == NICS else SWITCH
-    names = _device_names(extraction, kind)
+    names = _find_device_names(extraction, kind)
     for number, rows in group_rows(port_of):
         port = int(ports[number])
-        key = _key(kind, names.get(int(devices[number]), ""), int(devices[number]), port)
+        key = _make_key(kind, names.get(int(devices[number]), ""), int(devices[number]), port)
         yield make_counters(
             extraction,
             NIC_LAYOUT,
@@ -194,7 +194,9 @@ def _capture_begin(extraction: Extraction) -> int:
     return (report.utc_ns if report.utc_ns is not None else NULL) if report.absolute else 0
 
 
-def _metrics(extraction: Extraction, lists: np.ndarray, indices: np.ndarray) -> tuple[Metric, ...]:
+def _find_metrics(
+    extraction: Extraction, lists: np.ndarray, indices: np.ndarray
+) -> tuple[Metric, ...]:
     """Return the metrics of (metricsListId, metricsIdx) pairs."""
     rows = extraction.database.small(
         "TARGET_INFO_NETWORK_METRICS", "metricsListId", "metricsIdx", "name", "unit"
@@ -211,7 +213,7 @@ def _metrics(extraction: Extraction, lists: np.ndarray, indices: np.ndarray) -> 
     return tuple(Metric(label) for label in labels_of(NIC_LAYOUT, names))
 
 
-def _device_names(extraction: Extraction, kind: str) -> dict[int, str]:
+def _find_device_names(extraction: Extraction, kind: str) -> dict[int, str]:
     """Return globalId -> name of the interface or the switch, where the report has one."""
     database = extraction.database
     if kind == SWITCH:
@@ -237,19 +239,20 @@ def _device_names(extraction: Extraction, kind: str) -> dict[int, str]:
     return found
 
 
-def _key(kind: str, name: str, device: int, port: int) -> DeviceKey:
+def _make_key(kind: str, name: str, device: int, port: int) -> DeviceKey:
     """Return the row of a port. A device without a name goes by its id."""
     what = ("NIC" if kind == NIC else "Switch") + f" {name or f'{device & (2**64 - 1):#x}'}"
     return DeviceKey(kind, what if port == NULL else f"{what} port {port}", max(port, 0))
 
 
-def _congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
+def _extract_congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(part, ("start", "globalId", *columns_of("switch_congestion")))
     fields = read_fields(extraction, "switch_congestion", columns)
-    names = _device_names(extraction, SWITCH)
+    names = _find_device_names(extraction, SWITCH)
     devices, device_of = factorize(columns["globalId"])
     keys = [
-        _key(SWITCH, names.get(device, ""), device, NULL) for device in map(int, devices.tolist())
+        _make_key(SWITCH, names.get(device, ""), device, NULL)
+        for device in map(int, devices.tolist())
     ]
     objects = np.array([extraction.device(key) for key in keys], np.int64)[device_of]
     start = columns["start"]
@@ -264,7 +267,7 @@ DEEPEST = 8
 
 def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counters]:
     computed = part.table in METRICS
-    frame = _rows(extraction.database, part, computed)
+    frame = _read_rows(extraction.database, part, computed)
     extraction.account.rows += frame.height
     if not frame.height:
         return
@@ -280,7 +283,7 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     value = scale_fraction(value) if computed else value
     distinct, codes = factorize(number)
     layout = "cpu_metric" if computed else "cpu_counter"
-    names = _names(extraction.database)
+    names = _find_names(extraction.database)
     labels = labels_of(
         layout,
         (
@@ -289,7 +292,7 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
         ),
     )
     metrics = tuple(Metric(label, FLOAT_DECIMALS if computed else 0) for label in labels)
-    components = _components(extraction.database)
+    components = _name_components(extraction.database)
     for found, rows in group_rows(component):
         key = DeviceKey(
             SOURCE, components.get(found, "CPU" if found == NULL else f"CPU component {found}")
@@ -299,7 +302,7 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
         yield make_counters(extraction, layout, object_, *samples)
 
 
-def _rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
+def _read_rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
     """Return start, end, component, number and value of a part's rows; NULL where a row lacks one,
     in values null.
     """
@@ -324,7 +327,7 @@ def _rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
     return frame.with_columns(pl.col("value").cast(pl.Float64 if computed else pl.Int64))
 
 
-def _names(database: Source) -> dict[int, str]:
+def _find_names(database: Source) -> dict[int, str]:
     """Return the names of events and metrics, with their units."""
     rows = database.small(CPU_METRIC_NAMES, "id", "displayName", "name", "unit")
     return {
@@ -334,7 +337,7 @@ def _names(database: Source) -> dict[int, str]:
     }
 
 
-def _components(database: Source) -> dict[int, str]:
+def _name_components(database: Source) -> dict[int, str]:
     """Return the name of each component, with those that it is part of before it: `CPU socket 0
     core 3`.
     """
@@ -345,10 +348,10 @@ def _components(database: Source) -> dict[int, str]:
         number: (str(name or "component"), instance, parent)
         for number, name, instance, parent in rows
     }
-    return {number: _path(number, known) for number in known}
+    return {number: _join_names(number, known) for number in known}
 
 
-def _path(number: int, known: dict[int, tuple[str, object, object]]) -> str:
+def _join_names(number: int, known: dict[int, tuple[str, object, object]]) -> str:
     words: list[str] = []
     met: set[object] = set()
     at: object = number

@@ -20,7 +20,7 @@ from nsys2prv.events.names.calls import (
     operation_of,
 )
 from nsys2prv.events.nccl_payloads import read_payloads
-from nsys2prv.events.nvtx import PUSHPOP, STARTEND, nccl_condition, range_names, texts_of
+from nsys2prv.events.nvtx import PUSHPOP, STARTEND, find_texts, nccl_condition, range_names
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import NULL, Part
 
@@ -57,15 +57,15 @@ def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
             return
         ranges = range_names(extraction, columns, "range")
         said = read_payloads(extraction, columns)
-        texts, text_codes = texts_of(extraction, columns)
-        operation = operation_values(texts)[text_codes]
+        texts, text_codes = find_texts(extraction, columns)
+        operation = find_operations(texts)[text_codes]
         if layout == "nccl_call":
-            _index(
+            _index_calls(
                 extraction, columns["globalTid"], columns["start"], columns["end"], operation, said
             )
         fields = ranges.fields | {field: said[field] for field in RECORDED}
         fields["operation"] = np.where(operation == 0, ABSENT, operation)
-        fields["communicator"] = communicator_names(extraction, said["communicator"])
+        fields["communicator"] = name_communicators(extraction, said["communicator"])
         if layout == "nccl_operation":
             fields["any_domain"] = fields["range"]
         wanted = ranges.wanted
@@ -83,12 +83,12 @@ def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
     return extract
 
 
-def operation_values(texts: pl.Series) -> np.ndarray:
+def find_operations(texts: pl.Series) -> np.ndarray:
     """Return nccl_operation values of the catalogue by the names of ranges; 0 for other ranges."""
     return np.fromiter(map(operation_of, texts.to_list()), np.int64, len(texts))
 
 
-def communicator_names(extraction: Extraction, hashes: np.ndarray) -> np.ndarray:
+def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray:
     """Return local name indices of communicators by the bits of their hash; ABSENT where there is
     none.
     """
@@ -104,7 +104,7 @@ def communicator_names(extraction: Extraction, hashes: np.ndarray) -> np.ndarray
     return result
 
 
-def _index(
+def _index_calls(
     extraction: Extraction,
     thread: np.ndarray,
     begin: np.ndarray,
@@ -204,14 +204,14 @@ def attach_payloads(
         )
         return dict.fromkeys((*FIELDS, "communicator"), lacking)
     extraction.fact(KERNELS, {**facts, **{name: tied[name] for name in FACTS}})
-    _messages(extraction, tied, facts)
+    _set_messages_aside(extraction, tied, facts)
     said = {field: tied[field] for field in FIELDS}
     # A kernel of several operations has no number of its own.
     said["sequence"] = np.where(tied["fused"] == 1, said["sequence"], ABSENT)
-    return {**said, "communicator": communicator_names(extraction, tied["communicator"])}
+    return {**said, "communicator": name_communicators(extraction, tied["communicator"])}
 
 
-def _messages(
+def _set_messages_aside(
     extraction: Extraction, tied: Mapping[str, np.ndarray], facts: dict[str, np.ndarray]
 ) -> None:
     """Set MESSAGES aside."""

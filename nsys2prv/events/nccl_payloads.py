@@ -91,13 +91,13 @@ def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndar
         field: np.full(columns.rows, 0 if field == "communicator" else ABSENT) for field in FIELDS
     }
     damaged = np.zeros(columns.rows, bool)
-    for found in (_json(extraction, columns), _binary(extraction.database, columns)):
+    for found in (_read_json(extraction, columns), _read_binary(extraction.database, columns)):
         for field, values in found.fields.items():
             result[field] = np.where(
                 _lacking(field, result[field]), values[found.codes], result[field]
             )
         damaged |= found.damaged[found.codes]
-    _dynamic(extraction, columns, result)
+    _read_dynamic(extraction, columns, result)
     told = np.any([~_lacking(field, result[field]) for field in FIELDS], axis=0)
     lost = int((damaged & ~told).sum())
     if lost:
@@ -117,7 +117,7 @@ class _Payloads(Struct):
     codes: np.ndarray
 
 
-def _json(extraction: Extraction, columns: Columns) -> _Payloads:
+def _read_json(extraction: Extraction, columns: Columns) -> _Payloads:
     """Return the form jsonText, inline or by the id of a registered string."""
     codes, found = columns.texts["jsonText"]
     inline = found.series
@@ -135,7 +135,7 @@ def _json(extraction: Extraction, columns: Columns) -> _Payloads:
     values = texts.to_frame("json").select(
         whole.alias(_WHOLE), **{field: _json_value(field) for field in SPELLINGS}
     )
-    return _Payloads(_numbers(values, pl.col(_WHOLE)), ~values[_WHOLE].to_numpy(), row_codes)
+    return _Payloads(_make_numbers(values, pl.col(_WHOLE)), ~values[_WHOLE].to_numpy(), row_codes)
 
 
 def _json_value(field: str) -> pl.Expr:
@@ -152,7 +152,7 @@ def _json_value(field: str) -> pl.Expr:
     return pl.col("json").str.extract(pattern, 1).str.strip_chars('"')
 
 
-def _numbers(texts: pl.DataFrame, whole: pl.Expr) -> dict[str, np.ndarray]:
+def _make_numbers(texts: pl.DataFrame, whole: pl.Expr) -> dict[str, np.ndarray]:
     """Return numbers from the fields' texts (null where lacking) of payloads that are whole:
     ABSENT, for communicators 0, where there is none.
 
@@ -263,7 +263,7 @@ def read_schemas(database: Source) -> dict[tuple[int, int], tuple[PayloadField, 
     }
 
 
-def _binary(database: Source, columns: Columns) -> _Payloads:
+def _read_binary(database: Source, columns: Columns) -> _Payloads:
     """Return the form binaryData."""
     codes, texts = columns.texts["binaryData"]
     distinct = texts.series
@@ -302,7 +302,7 @@ def _binary(database: Source, columns: Columns) -> _Payloads:
             fields.setdefault(entry.field, nothing.copy())[rows] = values
     found = pl.DataFrame({field: fields.get(field, nothing) for field in SPELLINGS})
     texts = found.select(pl.when(pl.all() != NULL).then(pl.all().cast(pl.String)))
-    return _Payloads(_numbers(texts, pl.lit(True)), damaged, codes)
+    return _Payloads(_make_numbers(texts, pl.lit(True)), damaged, codes)
 
 
 def _matrix(values: pl.Series, width: int) -> np.ndarray:
@@ -320,7 +320,7 @@ def _renumber_reductions(values: np.ndarray, names: tuple[tuple[int, str], ...])
     return result
 
 
-def _dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndarray]) -> None:
+def _read_dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndarray]) -> None:
     """Fill in the rows of tables made per schema, by event id."""
     events = columns["eventId"]
     tables = [name for name in extraction.report.parts if DYNAMIC_TABLE.fullmatch(name)]
@@ -349,7 +349,7 @@ def _dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndar
             for field, column in names.items()
         }
         lacking = pl.Series([None], dtype=pl.String).new_from_index(0, read.rows)
-        values = _numbers(
+        values = _make_numbers(
             pl.DataFrame({field: texts.get(field, lacking) for field in SPELLINGS}), pl.lit(True)
         )
         place = np.minimum(np.searchsorted(events, read["eventId"], sorter=order), len(order) - 1)

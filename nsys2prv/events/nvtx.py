@@ -70,10 +70,10 @@ def range_names(extraction: Extraction, columns: Columns, field: str) -> NamedRa
     """Return the names of rows read with globalTid, domainId, category, textId and text. field: the
     layout's first.
     """
-    domains, domain_of = domains_of(extraction, columns["globalTid"], columns["domainId"])
+    domains, domain_of = find_domains(extraction, columns["globalTid"], columns["domainId"])
     rules = extraction.nvtx_rules
     if any(rule.domain for rule in rules):
-        texts, text_of = texts_of(extraction, columns)
+        texts, text_of = find_texts(extraction, columns)
         (domain_codes, text_codes), codes = factorize_together(domain_of, text_of)
         found = rename_ranges(
             texts.gather(text_codes),
@@ -95,7 +95,7 @@ def range_names(extraction: Extraction, columns: Columns, field: str) -> NamedRa
     number = np.where(found.numbers > 0, found.numbers, ABSENT)[codes]
     fields = {
         field: name,
-        "category": _categories(extraction, columns, numbers[domain_of]),
+        "category": _name_categories(extraction, columns, numbers[domain_of]),
         "number": number,
         "own": np.where(own, name, ABSENT),
         "own_number": np.where(own, number, ABSENT),
@@ -113,13 +113,13 @@ def _renamed(
     codes, inline = columns.texts["text"]
     found = rename_by_template(inline, rules)
     if found is None:
-        texts, codes = texts_of(extraction, columns)
+        texts, codes = find_texts(extraction, columns)
         return rename_ranges(texts, None, rules), codes
     empty = (found.texts == "").to_numpy()[found.codes][codes]
     if not empty.any():
         return found, codes
     # There is no text inline, or the rules have left nothing of it.
-    texts, of_rows = texts_of(extraction, columns.where(empty))
+    texts, of_rows = find_texts(extraction, columns.where(empty))
     single = rename_ranges(texts, None, rules)
     codes = codes.copy()
     codes[empty] = len(found.codes) + of_rows
@@ -157,11 +157,11 @@ def make_extract(layout: str, field: str) -> Callable[[Extraction, Part], Iterat
     return extract
 
 
-def _processes(thread: np.ndarray) -> np.ndarray:
+def _find_processes(thread: np.ndarray) -> np.ndarray:
     return np.where(thread == NULL, 0, thread & PROCESS_MASK)
 
 
-def domains_of(
+def find_domains(
     extraction: Extraction, thread: np.ndarray, domain: np.ndarray
 ) -> tuple[list[str], np.ndarray]:
     """Return names of the domains met ("" is the default one), and each row's index into them, by
@@ -170,7 +170,7 @@ def domains_of(
     Domain numbers are per process.
     """
     number = np.where(domain == NULL, 0, domain)
-    (processes, numbers), codes = factorize_together(_processes(thread), number)
+    (processes, numbers), codes = factorize_together(_find_processes(thread), number)
     known = extraction.report.domains
     names = [
         "" if domain == 0 else known.get((int(process), int(domain)), f"domain {domain}")
@@ -179,7 +179,7 @@ def domains_of(
     return names, codes
 
 
-def texts_of(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.ndarray]:
+def find_texts(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.ndarray]:
     """Return texts met, and each row's index into them, as they are in the report: inline text,
     else the registered string, else a stand-in.
     """
@@ -197,7 +197,7 @@ def texts_of(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.nd
     return pl.concat([decode_texts(inline), registered]), codes
 
 
-def _categories(extraction: Extraction, columns: Columns, domain: np.ndarray) -> np.ndarray:
+def _name_categories(extraction: Extraction, columns: Columns, domain: np.ndarray) -> np.ndarray:
     """Return local name indices of the categories, ABSENT where a row has none (NULL or 0).
     `domain`: index of each row's domain.
     """
@@ -207,7 +207,7 @@ def _categories(extraction: Extraction, columns: Columns, domain: np.ndarray) ->
     if len(rows):
         number = np.where(columns["domainId"] == NULL, 0, columns["domainId"])
         (processes, numbers, categories, domains), codes = factorize_together(
-            _processes(columns["globalTid"])[rows], number[rows], category[rows], domain[rows]
+            _find_processes(columns["globalTid"])[rows], number[rows], category[rows], domain[rows]
         )
         known = extraction.report.categories
         names = [

@@ -32,13 +32,13 @@ PAIRS = 1 << 20
 def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Set facts aside; the rows follow when all parts are read."""
     if part.table == TABLE:
-        _ranges(extraction, part)
+        _set_ranges_aside(extraction, part)
     else:
-        _operations(extraction, part)
+        _set_operations_aside(extraction, part)
     yield from ()
 
 
-def _ranges(extraction: Extraction, part: Part) -> None:
+def _set_ranges_aside(extraction: Extraction, part: Part) -> None:
     columns = extraction.read(
         part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",)
     )
@@ -58,7 +58,7 @@ def _ranges(extraction: Extraction, part: Part) -> None:
     extraction.fact(RANGES, {name: column[ranges.wanted] for name, column in facts.items()})
 
 
-def _operations(extraction: Extraction, part: Part) -> None:
+def _set_operations_aside(extraction: Extraction, part: Part) -> None:
     columns = extraction.read(
         part,
         ("start", "end", "deviceId", "streamId", "correlationId", "globalPid"),
@@ -142,11 +142,14 @@ def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFra
             name: operations[name].to_numpy()[rows]
             for name in ("call_begin", "call_end", "object_stream", "begin", "end")
         }
-        crossed = _crossed(begin, end, calls["call_begin"], calls["call_end"])
+        crossed = _find_crossed(begin, end, calls["call_begin"], calls["call_end"])
         twice |= bool(crossed.any())
         for object_, mine in group_rows(calls["object_stream"]):
             of_stream = {name: column[mine] for name, column in calls.items()}
-            for pick, extremes in ((~crossed[mine], _whole), (crossed[mine], _crossing)):
+            for pick, extremes in (
+                (~crossed[mine], _project_whole),
+                (crossed[mine], _project_crossing),
+            ):
                 if pick.any():
                     place, first, last = extremes(
                         begin, end, {name: column[pick] for name, column in of_stream.items()}
@@ -169,7 +172,7 @@ def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFra
     )
 
 
-def _crossed(
+def _find_crossed(
     begin: np.ndarray, end: np.ndarray, call_begin: np.ndarray, call_end: np.ndarray
 ) -> np.ndarray:
     """Return the calls in which a range ends that began before or with them. (Clocks of NVTX and
@@ -189,7 +192,7 @@ def _crossed(
     return crossed
 
 
-def _whole(
+def _project_whole(
     begin: np.ndarray, end: np.ndarray, calls: Mapping[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return ranges with work, its first begin and its last end, of calls that end in every range
@@ -205,10 +208,10 @@ def _whole(
     )
 
 
-def _crossing(
+def _project_crossing(
     begin: np.ndarray, end: np.ndarray, calls: Mapping[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what :func:`_whole` does, of the few calls that end outside a range in which they
+    """Return what :func:`_project_whole` does, of the few calls that end outside a range in which they
     begin, pair by pair.
     """
     first, last = (np.searchsorted(calls["call_begin"], edge, "left") for edge in (begin, end))

@@ -12,7 +12,7 @@ from nsys2prv.events.attributes import group_rows, make_counters
 from nsys2prv.events.catalogue.counters import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, declare_kind
-from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, domains_of, others_condition
+from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, find_domains, others_condition
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.source import NULL, Part, decode_texts
@@ -47,7 +47,9 @@ def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
     rows = extraction.database.count_of(part, extraction.condition)
     extraction.account.rows += rows
     extraction.account.skipped[Reason.PAYLOAD_WITH_NUMBERS] += rows
-    yield from make_payload_counters(extraction, _labelled(extraction, _leaves(extraction, part)))
+    yield from make_payload_counters(
+        extraction, _label_leaves(extraction, _read_leaves(extraction, part))
+    )
 
 
 def make_payload_counters(extraction: Extraction, leaves: pl.DataFrame) -> Iterator[Counters]:
@@ -72,7 +74,7 @@ def make_payload_counters(extraction: Extraction, leaves: pl.DataFrame) -> Itera
             Metric(label, UNSCALED if FRACTION in label else 0)
             for label in labels.gather(distinct).to_list()
         )
-        times, ended = _zeros(begin[rows], end[rows], column)
+        times, ended = _find_zeros(begin[rows], end[rows], column)
         extraction.account.synthesized[Reason.ZERO_AT_END] += len(times)
         yield make_counters(
             extraction,
@@ -96,7 +98,7 @@ def _bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
     return (np.where(none, 0.0, fraction) + 0.0).view(np.int64)
 
 
-def _leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
+def _read_leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
     """Return the numbers in the payloads of a part, a row each, with where they stand in their
     payload (`path`).
     """
@@ -145,21 +147,21 @@ def drop_short_ranges(extraction: Extraction, frame: pl.DataFrame) -> pl.DataFra
     return frame.with_columns(end=pl.when("mark").then(pl.col("begin") + 1).otherwise("end"))
 
 
-def domain_names(extraction: Extraction, leaves: pl.DataFrame) -> pl.Series:
+def label_domains(extraction: Extraction, leaves: pl.DataFrame) -> pl.Series:
     """Return the name of each row's domain, for labels."""
-    domains, codes = domains_of(
+    domains, codes = find_domains(
         extraction, leaves["thread"].to_numpy(), leaves["domain"].to_numpy()
     )
     return pl.Series([name or DEFAULT_DOMAIN for name in domains], dtype=pl.String).gather(codes)
 
 
-def _labelled(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
+def _label_leaves(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
     """Return the numbers with their labels: `domain: name`, array places in brackets, `#2` for a
     name that comes twice in a payload.
     """
     if not leaves.height:
         return leaves
-    domain = domain_names(extraction, leaves)
+    domain = label_domains(extraction, leaves)
     name = (
         pl.col("path")
         .str.replace(r"^\$(?:\.data\[\d+\])?\.?", "")
@@ -187,7 +189,9 @@ def _labelled(extraction: Extraction, leaves: pl.DataFrame) -> pl.DataFrame:
     return leaves
 
 
-def _zeros(begin: np.ndarray, end: np.ndarray, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_zeros(
+    begin: np.ndarray, end: np.ndarray, column: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return times and columns of the zeros behind ranges, but where a number of the same name
     begins.
     """
@@ -247,7 +251,7 @@ def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
     )
     beyond = pl.col("large") & (pl.col("whole") < 0)
     fraction = pl.when("real").then(pl.lit(FRACTION)).otherwise(pl.lit(""))
-    label = pl.concat_str(domain_names(extraction, frame), pl.lit(f": {NAME}"), fraction)
+    label = pl.concat_str(label_domains(extraction, frame), pl.lit(f": {NAME}"), fraction)
     yield from make_payload_counters(
         extraction,
         frame.with_columns(

@@ -35,7 +35,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     device = columns["DeviceType"]
     has_ordinal = (device == NVIDIA) | (device == NULL)
     fields = read_fields(extraction, layout, columns) | {
-        "source": _sources(extraction, columns),
+        "source": _name_sources(extraction, columns),
         "device": np.where(has_ordinal, optional(columns["cuDeviceId"]), ABSENT),
     }
     yield Rows(
@@ -43,7 +43,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
 
 
-def _sources(extraction: Extraction, columns: Columns) -> np.ndarray:
+def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
     """Return name indices of `name@file:line`, or of the name alone where no file is known."""
     (names, files, lines), codes = factorize_together(
         columns["nameId"], columns["srcFile"], columns["lineNo"]

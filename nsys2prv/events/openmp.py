@@ -95,7 +95,7 @@ def make_extract(
             part, ("start", "end", "globalTid", *sorted(wanted)), short=True, times=("start",)
         )
         if lasting:
-            columns.integers["end"] = _ends(extraction, part, columns)
+            columns.integers["end"] = _find_ends(extraction, part, columns)
             if extraction.least:
                 columns = columns.where(extraction.long_enough(columns["start"], columns["end"]))
         else:
@@ -103,12 +103,12 @@ def make_extract(
         if not columns.rows:
             return
         for construct in constructs:
-            yield from _records(extraction, construct, columns)
+            yield from _make_records(extraction, construct, columns)
 
     return extract
 
 
-def _records(extraction: Extraction, construct: Construct, columns: Columns) -> Iterator[Rows]:
+def _make_records(extraction: Extraction, construct: Construct, columns: Columns) -> Iterator[Rows]:
     if isinstance(construct.value, int):
         kind = np.full(columns.rows, construct.value)
     else:
@@ -131,7 +131,7 @@ def _records(extraction: Extraction, construct: Construct, columns: Columns) -> 
     )
 
 
-def _ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
+def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
     """Return the ends of ranges; of one that has none, or one on another clock, its parallel
     region's, else NULL.
     """
@@ -145,7 +145,7 @@ def _ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
     closed = end.copy()
     closed[lost] = NULL
     if "parallelId" in columns.integers and part.table != PREFIX + "PARALLEL":
-        found = _region_ends(
+        found = _find_region_ends(
             extraction, columns["globalTid"][lost], columns["parallelId"][lost], longest
         )
         closed[lost] = np.where((found > begin[lost]), found, NULL)
@@ -154,7 +154,7 @@ def _ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
     return closed
 
 
-def _region_ends(
+def _find_region_ends(
     extraction: Extraction, thread: np.ndarray, region: np.ndarray, longest: int
 ) -> np.ndarray:
     """Return the end of each (process of a globalTid, parallelId), NULL where the report has no

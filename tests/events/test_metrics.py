@@ -669,7 +669,7 @@ def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> N
 # ------------------------------------------------------------------------------------------------------------- generic events
 @pytest.mark.parametrize("data", [None, "", "[", "[" * 100_000 + "]" * 100_000, '{"Name": 1}', "7"])
 def test_a_source_whose_json_names_nothing_has_no_name(data: str | None) -> None:
-    assert generic_events._name(None, None, data) == ""
+    assert generic_events._find_name(None, None, data) == ""
 
 
 def test_fields_of_generic_events_are_counters_of_their_source(tmp_path: Path) -> None:
