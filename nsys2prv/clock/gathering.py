@@ -87,7 +87,7 @@ def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Find
         for at in np.flatnonzero(wrong).tolist():
             member, count = int(members[at]), int(np.isfinite(ends[:, at]).sum())
             bad.append((key, member))
-            findings.append(Finding(UNRELATED, count, source, group, member))
+            findings.append(Finding(UNRELATED, count, group, member))
     if bad:
         keys = {"key": table["key"].dtype, "member": pl.Int64}
         table = table.join(pl.DataFrame(bad, keys, orient="row"), on=list(keys), how="anti")
@@ -180,8 +180,6 @@ class GatheredCalls(Struct, frozen=True):
 
     #: Rows of per_host.
     rows: pl.DataFrame
-    #: Communicator of each of their keys, which are numbers from 0.
-    groups: dict[int, int]
     findings: list[Finding]
     #: Calls (OPEN_COLUMNS) of groups some of whose members could not be numbered, of one member of
     #: each host.
@@ -198,7 +196,6 @@ def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
     unclear = {finding.group for finding in found if finding.kind in OPEN}
     return GatheredCalls(
         per_host(table),
-        dict(everything.select("key", "group").unique().iter_rows()),
         [*findings, *found, *lost],
         _one_of_each_host(
             everything.filter(pl.col("group").is_in(sorted(unclear)) & ~pl.col("numbered"))
@@ -264,7 +261,7 @@ def gather_by_member(members: Sequence[Member], source: int, group: int) -> Gath
         unsettled = _one_of_each_host(
             pl.concat([_load_open_calls(member, source, group) for member in first_of.values()])
         )
-    return GatheredCalls(pl.concat(rows), {0: group}, findings, unsettled, hosts)
+    return GatheredCalls(pl.concat(rows), findings, unsettled, hosts)
 
 
 def _load_open_calls(member: Member, source: int, group: int) -> pl.DataFrame:
@@ -304,17 +301,16 @@ def _choose_calls(member: Member, numbers: np.ndarray, ordinals: np.ndarray) -> 
 def merge_groups(parts: Sequence[GatheredCalls]) -> GatheredCalls:
     """Return all parts, as if they had been gathered at once."""
     parts = parts or [gather_calls(Calls.none(), 0)]
-    rows, groups, collectives = [], {}, 0
+    rows, keys, collectives = [], 0, 0
     for part in parts:
-        first = len(groups)
         rows.append(
-            part.rows.with_columns(pl.col("key") + first, pl.col("collective") + collectives)
+            part.rows.with_columns(pl.col("key") + keys, pl.col("collective") + collectives)
         )
-        groups |= {key + first: group for key, group in part.groups.items()}
+        if part.rows.height:
+            keys += part.rows["key"].max() + 1
         collectives += part.rows["collective"].n_unique()
     return GatheredCalls(
         pl.concat(rows),
-        groups,
         sort_findings(part.findings for part in parts),
         pl.concat([part.unsettled for part in parts]),
         frozenset().union(*(part.hosts for part in parts)),

@@ -47,7 +47,6 @@ class Block(Struct):
     """
 
     source: int
-    group: int
     clocks: np.ndarray
     end: np.ndarray
     late: np.ndarray
@@ -82,10 +81,8 @@ class Link(Struct, frozen=True):
         )
 
 
-def blocks_of(hosts: pl.DataFrame, groups: dict[int, int]) -> list[Block]:
-    """Return a block of each group's synchronising collectives that are not held back; `groups`:
-    communicator of each key.
-    """
+def blocks_of(hosts: pl.DataFrame) -> list[Block]:
+    """Return a block of each group's synchronising collectives that are not held back."""
     some = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
     keys = some["key"].to_numpy()
     bounds = np.append(np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1)), len(keys)).tolist()
@@ -104,7 +101,6 @@ def blocks_of(hosts: pl.DataFrame, groups: dict[int, int]) -> list[Block]:
         blocks.append(
             Block(
                 int(part["source"][0]),
-                groups[int(keys[low])],
                 clocks.astype(np.int64),
                 end,
                 late,
@@ -124,7 +120,7 @@ def links_of(blocks: list[Block]) -> tuple[list[Link], list[Finding]]:
         links += best
         for at in alone:
             count, clock = int(block.seen[:, at].sum()), int(block.clocks[at])
-            findings.append(Finding("unfit", count, block.source, block.group, clock=clock))
+            findings.append(Finding("unfit", count, clock=clock))
             block.seen[:, at] = False
     return links, findings
 

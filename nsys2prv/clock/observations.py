@@ -130,8 +130,6 @@ class Finding(Struct, frozen=True):
     kind: str
     #: Number of calls, members or ns, as `reason` says.
     count: int = 0
-    #: Key of NOISE; -1 if not of one source.
-    source: int = -1
     #: Communicator; -1 if not of one group.
     group: int = -1
     #: Participant; -1 if not of one member.

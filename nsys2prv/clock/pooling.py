@@ -229,6 +229,6 @@ def _gather_pairs(frame: pl.DataFrame, found: list[tuple[int, int, _Pair]]) -> G
     ] or [frame.clear().with_columns(hub=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64))]
     table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)
     key = pl.struct("hub", "source", "group").rank("dense").cast(pl.Int32) - 1
-    table = table.with_columns(key=key)
-    groups = dict(table.select("key", "group").unique().iter_rows())
-    return GatheredCalls(per_host(downsample(table)), groups, [], frame.clear(), frozenset())
+    return GatheredCalls(
+        per_host(downsample(table.with_columns(key=key))), [], frame.clear(), frozenset()
+    )

@@ -198,7 +198,12 @@ def _numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
 
 
 def _to_findings(wrong: pl.DataFrame, kind: str) -> list[Finding]:
-    counts = wrong.group_by("source", "group", "member").len().sort("source", "group", "member")
+    counts = (
+        wrong.group_by("source", "group", "member")
+        .len()
+        .sort("source", "group", "member")
+        .drop("source")
+    )
     return [Finding(kind, count, *owner) for *owner, count in counts.iter_rows()]
 
 
@@ -217,7 +222,7 @@ def number_group(
     )
     best: tuple[dict[int, np.ndarray], list[Finding]] | None = None
     for at in order[:REFERENCES]:
-        fits, findings = _fit(members, at, noise, source, group, error)
+        fits, findings = _fit(members, at, noise, group, error)
         if best is None or len(fits) > len(best[0]):
             best = fits, findings
         if len(fits) > len(members) // 2 or any(finding.kind == AMBIGUOUS for finding in findings):
@@ -226,7 +231,7 @@ def number_group(
 
 
 def _fit(
-    members: Sequence[Member], at: int, noise: Noise, source: int, group: int, error: float
+    members: Sequence[Member], at: int, noise: Noise, group: int, error: float
 ) -> tuple[dict[int, np.ndarray], list[Finding]]:
     """Return ordinals of every member that fits the one `at`."""
     reference = members[at].load()
@@ -246,7 +251,7 @@ def _fit(
             count = int((found < 0).sum())
             kind = PARTIAL if count else ""
         if kind:
-            findings.append(Finding(kind, count, source, group, member.member, member.clock))
+            findings.append(Finding(kind, count, group, member.member, member.clock))
     return fits, findings
 
 

@@ -99,7 +99,7 @@ def solve_clocks(
         if finding.kind not in OPEN or finding.clock in pooled.left
     ]
     orders = find_precedences(rows, messages, pivot)
-    net, floors, found = _solve_network(rows, everything.groups, hosts)
+    net, floors, found = _solve_network(rows, hosts)
     findings += found
     estimates, found = _adjust(estimates_of(net, floors, COVER), orders, pooled.doubt, findings)
     findings += found
@@ -224,12 +224,12 @@ def _unconnected_hosts(
 
 
 def _solve_network(
-    rows: pl.DataFrame, groups: dict[int, int], hosts: int
+    rows: pl.DataFrame, hosts: int
 ) -> tuple[least_squares.Network, np.ndarray, list[Finding]]:
     """Return the network without hosts whose clocks would drift beyond all plausibility; and each
     host's least error, ns.
     """
-    blocks = blocks_of(rows, groups)
+    blocks = blocks_of(rows)
     links, findings = links_of(blocks)
     net = least_squares.solve(blocks, links, hosts)
     steep = np.flatnonzero(np.abs(net.drift) > PLAUSIBLE_DRIFT).tolist()
@@ -247,10 +247,10 @@ def _solve_network(
             [link for link in links if link.clock not in steep and link.to not in steep],
             hosts,
         )
-    for source, times in sorted(net.scale.items()):
+    for _, times in sorted(net.scale.items()):
         if times > 1:
             reason = f"ends of collectives scatter {times:.1f} times as much as is usual: bounds are widened"
-            findings.append(Finding("noisy", round(times), source, reason=reason))
+            findings.append(Finding("noisy", round(times), reason=reason))
     findings += [
         Finding("unsteady", round(more), clock=host)
         for host, more in enumerate(net.unsteady.tolist())
