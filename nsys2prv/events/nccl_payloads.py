@@ -268,13 +268,12 @@ def _read_binary(database: Source, columns: Columns) -> _Payloads:
     codes, texts = columns.texts["binaryData"]
     distinct = texts.series
     sizes = distinct.bin.size().to_numpy().astype(np.int64)
+    fields: dict[str, np.ndarray] = {}
     damaged = sizes > 0
     headed = np.flatnonzero(sizes >= HEADER_BYTES)
     if not len(headed):
-        return _Payloads({}, damaged, codes)
+        return _Payloads(fields, damaged, codes)
     known = read_schemas(database)
-    nothing = np.full(len(distinct), NULL)
-    fields: dict[str, np.ndarray] = {}
     heads = _matrix(distinct.gather(headed).bin.slice(0, HEADER_BYTES), HEADER_BYTES).view("<i8")
     (domains, numbers, offsets, lengths), shape = factorize_together(
         heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed]
@@ -297,12 +296,19 @@ def _read_binary(database: Source, columns: Columns) -> _Payloads:
             values = (
                 np.ascontiguousarray(block[:, first:last]).view(entry.kind)[:, 0].astype(np.int64)
             )
+            target = fields.setdefault(
+                entry.field, np.full(len(distinct), 0 if entry.field == "communicator" else ABSENT)
+            )
             if entry.field == "reduction":
-                values = _renumber_reductions(values, entry.names)
-            fields.setdefault(entry.field, nothing.copy())[rows] = values
-    found = pl.DataFrame({field: fields.get(field, nothing) for field in SPELLINGS})
-    texts = found.select(pl.when(pl.all() != NULL).then(pl.all().cast(pl.String)))
-    return _Payloads(_make_numbers(texts, pl.lit(True)), damaged, codes)
+                values = _find_reductions(values, entry.names)
+            elif entry.field == "data_type":
+                values = np.where((values >= 0) & (values < len(TYPE_SIZES)), values + 1, ABSENT)
+            target[rows] = (
+                values if entry.field == "communicator" else np.where(values < 0, ABSENT, values)
+            )
+    return _Payloads(
+        {field: values for field, values in fields.items() if field in FIELDS}, damaged, codes
+    )
 
 
 def _matrix(values: pl.Series, width: int) -> np.ndarray:
@@ -310,14 +316,19 @@ def _matrix(values: pl.Series, width: int) -> np.ndarray:
     return np.frombuffer(b"".join(values.to_list()), np.uint8).reshape(-1, width)
 
 
-def _renumber_reductions(values: np.ndarray, names: tuple[tuple[int, str], ...]) -> np.ndarray:
-    """Return NCCL's numbers of reductions, by the names of the report's enumeration where it has
-    them; a number that NCCL has not for names that are not known.
+def _find_reductions(values: np.ndarray, names: tuple[tuple[int, str], ...]) -> np.ndarray:
+    """Return catalogue values of reductions, by the names of the report's enumeration, else by
+    NCCL's numbers.
     """
-    result = values.copy()
-    for value, name in names:
-        result[values == value] = REDUCTIONS.get(name.lower(), BUILT_IN + 1) - 1
-    return result
+    by_name = {value: REDUCTIONS.get(name.lower(), ABSENT) for value, name in names}
+    distinct, codes = factorize(values)
+    return np.array(
+        [
+            by_name.get(int(value), int(value) + 1 if 0 <= value < BUILT_IN else ABSENT)
+            for value in distinct
+        ],
+        np.int64,
+    )[codes]
 
 
 def _read_dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndarray]) -> None:
