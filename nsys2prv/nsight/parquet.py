@@ -32,6 +32,7 @@ from nsys2prv.nsight.source import (
     SomeRows,
     Source,
     Table,
+    Tables,
     bytes_of,
     decode_texts,
     make_columns,
@@ -73,7 +74,7 @@ class Folder(Source):
                 f"{self.path}: cannot be read ({error.strerror or error})"
             ) from None
         self.files = {file.stem: file for file in files}
-        self.tables: Mapping[str, Table] = _Tables(self)
+        self.tables = Tables(self.files, self._table)
         self._queries = Queries(self.tables, self._pieces_of)
         self._counted: dict[str, int] = {}
 
@@ -114,7 +115,7 @@ class Folder(Source):
         """Run a query on a table and convert the result to the few types that SQLite has."""
         return self._tried(table, lambda: to_sqlite_types(frame.collect()))
 
-    def table(self, name: str) -> Table:
+    def _table(self, name: str) -> Table:
         """Return the description of a file's table."""
         schema = self._tried(name, lambda: self.scan(name).collect_schema())
         return Table(
@@ -324,30 +325,6 @@ class Folder(Source):
         frame = pl.DataFrame(rows, schema=names, orient="row", infer_schema_length=None)
         # As SQLite's driver has it, columns without a value are integers.
         return frame.with_columns(pl.col(pl.Null).cast(pl.Int64))
-
-
-class _Tables(Mapping[str, Table]):
-    """The tables of a folder, each looked at when it is first asked for."""
-
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
-        self._known: dict[str, Table] = {}
-
-    def __getitem__(self, name: str) -> Table:
-        if name not in self._known:
-            if name not in self._folder.files:
-                raise KeyError(name)
-            self._known[name] = self._folder.table(name)
-        return self._known[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._folder.files
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._folder.files)
-
-    def __len__(self) -> int:
-        return len(self._folder.files)
 
 
 def to_sqlite_types(frame: pl.DataFrame) -> pl.DataFrame:

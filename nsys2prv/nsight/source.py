@@ -5,7 +5,7 @@ numbers.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,30 @@ class Table(Struct, frozen=True, dict=True):
 
     def __contains__(self, column: object) -> bool:
         return column in self.columns
+
+
+class Tables(Mapping[str, Table]):
+    """The tables of an export, each looked at when it is first asked for."""
+
+    def __init__(self, names: Collection[str], look: Callable[[str], Table]) -> None:
+        self._names, self._look = names, look
+        self._known: dict[str, Table] = {}
+
+    def __getitem__(self, name: str) -> Table:
+        if name not in self._known:
+            if name not in self._names:
+                raise KeyError(name)
+            self._known[name] = self._look(name)
+        return self._known[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 class Part(Struct, frozen=True):
@@ -281,7 +305,7 @@ class Source(ABC):
     """
 
     path: Path
-    tables: Mapping[str, Table]
+    tables: Tables
 
     @abstractmethod
     def close(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ from nsys2prv.nsight.source import (
     SomeRows,
     Source,
     Table,
+    Tables,
     make_columns,
     quote_name,
     spread_rows,
@@ -107,7 +108,8 @@ class Database(Source):
             self._connection.execute(DISTRUST)
             if hasattr(self._connection, "setconfig"):
                 self._connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
-            self.tables: Mapping[str, Table] = _Tables(self._statements(), self._table)
+            self._statements = self._find_statements()
+            self.tables = Tables(self._statements, self._table)
         except DAMAGE as error:
             raise self._unreadable(error) from None
 
@@ -120,7 +122,7 @@ class Database(Source):
             f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}"
         )
 
-    def _statements(self) -> dict[str, str]:
+    def _find_statements(self) -> dict[str, str]:
         """Return the tables, each with the statement that made it."""
         # Views and virtual tables are left alone: reading them would run code that came with the
         # file.
@@ -138,8 +140,8 @@ class Database(Source):
             else open_pages(self.path, self.query)
         )
 
-    def _table(self, name: str, statement: str) -> Table:
-        columns = self._columns(name, statement)
+    def _table(self, name: str) -> Table:
+        columns = self._columns(name, self._statements[name])
         return Table(name, columns, partial(self._extent, name, columns))
 
     def _extent(self, name: str, columns: dict[str, str]) -> Extent:
@@ -391,28 +393,6 @@ class Database(Source):
 
             self._driver = Driver(self._uri, DISTRUST, self._unreadable)
         return self._driver.frame(sql)
-
-
-class _Tables(Mapping[str, Table]):
-    """The tables of a database, each looked at when it is first asked for."""
-
-    def __init__(self, statements: Mapping[str, str], look: Callable[[str, str], Table]) -> None:
-        self._statements, self._look = statements, look
-        self._known: dict[str, Table] = {}
-
-    def __getitem__(self, name: str) -> Table:
-        if name not in self._known:
-            self._known[name] = self._look(name, self._statements[name])
-        return self._known[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._statements
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._statements)
-
-    def __len__(self) -> int:
-        return len(self._statements)
 
 
 def _are_integers(frame: pl.DataFrame, names: Sequence[str]) -> bool:
