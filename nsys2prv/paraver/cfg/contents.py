@@ -33,19 +33,19 @@ class TraceContents:
     def __init__(self, path: Path) -> None:
         if path.exists() and not path.is_file():
             raise Nsys2prvError(f"{path}: is not a regular file; give the name of a trace")
-        findings = Findings()
+        findings = Findings(path.name)
         self._pairs, self._states, self._tags = _Distinct(), _Distinct(), _Distinct()
         opening, blocks = split_opening(path, findings)
         _check_whole(path, findings)
         if not opening.startswith(MAGIC.encode()):
             raise Nsys2prvError(f"{path}: not a Paraver trace: it does not begin with {MAGIC}")
-        header = read_header(opening.decode("latin-1"), path.name, Findings())
+        header = read_header(opening.decode("latin-1"), Findings(path.name))
         objects = Objects(header) if header else None
         tasks = header.tasks if header else []
         #: Task of each thread; empty where the header is damaged.
         self._tasks = np.repeat(np.arange(len(tasks)), [threads for threads, _ in tasks])
         for block in blocks:
-            self._add(Place(lines_of(block), 2, path.name, Findings()), objects)
+            self._add(Place(lines_of(block), 2, Findings(path.name)), objects)
         _check_whole(path, findings)
 
     def _add(self, place: Place, objects: Objects | None) -> None:
@@ -114,9 +114,8 @@ class TraceContents:
 
 def _check_whole(path: Path, findings: Findings) -> None:
     """Raise Nsys2prvError for a compressed file that was found to be damaged."""
-    for found in findings.sorted():
-        if found.rule == "damaged-gzip":
-            raise Nsys2prvError(f"{path}: the compressed file is damaged: {found.examples[0]}")
+    if found := findings.by_rule.get("damaged-gzip"):
+        raise Nsys2prvError(f"{path}: the compressed file is damaged: {found.examples[0]}")
 
 
 def _fit(numbers: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ rule, with its first place.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import Enum
 
 from msgspec import Struct, field
@@ -84,26 +84,19 @@ class Finding(Struct):
 
 
 class Findings:
-    """Collects findings by file and rule."""
+    """Collects findings of one file by rule."""
 
-    def __init__(self) -> None:
-        self._found: dict[tuple[str, str], Finding] = {}
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.by_rule: dict[str, Finding] = {}
 
-    def add(
-        self,
-        rule: str,
-        file: str,
-        line: int = 0,
-        *,
-        count: int = 1,
-        examples: Iterable[object] = (),
-    ) -> None:
+    def add(self, rule: str, line: int = 0, *examples: object, count: int = 1) -> None:
         """Count places of a broken rule, of which `line` is the first; examples are kept up to a
         few, each once.
         """
         if rule not in RULES:
             raise KeyError(rule)
-        finding = self._found.setdefault((file, rule), Finding(rule, file, line, 0))
+        finding = self.by_rule.setdefault(rule, Finding(rule, self.file, line, 0))
         finding.count += count
         finding.line = min(finding.line, line)
         for example in examples:
@@ -115,24 +108,16 @@ class Findings:
                 break
             finding.examples.append(text)
 
-    def sorted(self) -> list[Finding]:
-        """Return the worst first, then by file and line."""
-        order = list(Severity)
-        return sorted(
-            self._found.values(),
+
+def sort_findings(*files: Findings) -> tuple[Finding, ...]:
+    """Return the findings of all files: the worst first, then by file and line."""
+    order = list(Severity)
+    return tuple(
+        sorted(
+            (finding for file in files for finding in file.by_rule.values()),
             key=lambda found: (order.index(found.severity), found.file, found.line, found.rule),
         )
-
-
-class FileFindings(Struct, frozen=True):
-    """Collects findings of one file."""
-
-    name: str
-    findings: Findings
-
-    def add(self, rule: str, line: int = 0, *examples: object, count: int = 1) -> None:
-        """Count places of a broken rule, as :meth:`Findings.add` does."""
-        self.findings.add(rule, self.name, line, count=count, examples=examples)
+    )
 
 
 def printable(text: str) -> str:

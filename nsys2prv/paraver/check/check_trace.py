@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import describe_missing_file
-from nsys2prv.paraver.check import Finding, Findings, Severity
+from nsys2prv.paraver.check import Finding, Findings, Severity, sort_findings
 from nsys2prv.paraver.check.header import Header, read_header
 from nsys2prv.paraver.check.labels import check_row, judge_groups, read_pcf
 from nsys2prv.paraver.check.lines import split_opening
@@ -95,43 +95,47 @@ def check(path: str | Path) -> Result:
     path = Path(path)
     if not path.is_file():
         raise Nsys2prvError(describe_missing_file(path))
-    findings = Findings()
+    findings = Findings(path.name)
     stem = path.name
     for ending in ENDINGS:
         if stem.endswith(ending):
             stem = stem.removesuffix(ending)
             break
     else:
-        findings.add("file-name", path.name)
+        findings.add("file-name")
         stem = path.stem
-    labels = read_pcf(path.with_name(f"{stem}.pcf"), findings)
-    judge_groups(labels, _groups(), f"{stem}.pcf", findings)
+    of_labels, of_names = Findings(f"{stem}.pcf"), Findings(f"{stem}.row")
+    labels = read_pcf(path.with_name(of_labels.file), of_labels)
+    judge_groups(labels, _groups(), of_labels)
     opening, text = split_opening(path, findings)
-    header = read_header(opening.decode("utf-8", "replace"), path.name, findings)
+    header = read_header(opening.decode("utf-8", "replace"), findings)
     if header is None:
-        return Result(path, tuple(findings.sorted()), None)
-    check_row(path.with_name(f"{stem}.row"), header, findings)
-    records = Records(header, labels, path.name, findings)
+        return Result(path, sort_findings(findings, of_labels), None)
+    check_row(path.with_name(of_names.file), header, of_names)
+    records = Records(header, labels, findings)
     for block in text:
         records.add(block)
-    _close(records, path, header, findings)
-    return Result(path, tuple(findings.sorted()), _contents(records, header))
+    _close(records, path, header, findings, of_labels)
+    found = sort_findings(findings, of_labels, of_names)
+    return Result(path, found, _contents(records, header))
 
 
-def _close(records: Records, path: Path, header: Header, findings: Findings) -> None:
+def _close(
+    records: Records, path: Path, header: Header, findings: Findings, of_labels: Findings
+) -> None:
     """Report findings that only the whole trace shows."""
     if not records.states + records.events + records.comms:
-        findings.add("no-records", path.name)
+        findings.add("no-records")
         return
     if records.lines - 1 < header.communicators:
-        findings.add("communicators-missing", path.name, records.lines)
-    records.times.close(path.name, findings)
-    records.pairs.close(path.name, records.times.end, findings)
+        findings.add("communicators-missing", records.lines)
+    records.times.close(findings)
+    records.pairs.close(records.times.end, findings, of_labels)
     if header.nodes and not records.objects.with_cpu:
-        findings.add("no-cpus", path.name)
+        findings.add("no-cpus")
     size = path.stat().st_size * (GZIP_FACTOR if path.suffix == ".gz" else 1)
     if size > ASKS_FROM:
-        findings.add("asks-to-cut", path.name, examples=[f"{size / (1 << 20):.0f} MB"])
+        findings.add("asks-to-cut", 0, f"{size / (1 << 20):.0f} MB")
 
 
 def _contents(records: Records, header: Header) -> CheckedContents:

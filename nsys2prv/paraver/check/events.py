@@ -193,10 +193,9 @@ class Events:
                 for value in dict.fromkeys(values[bad[:1000]].tolist()[:EXAMPLES]):
                     place.findings.add(
                         "value-unlabelled",
-                        place.name,
                         place.base + int(lines[record[bad[0]]]),
+                        f"{number}:{value}",
                         count=0,
-                        examples=[f"{number}:{value}"],
                     )
                 place.report("value-unlabelled", lines[record[bad]], "")
 
@@ -279,14 +278,17 @@ class Events:
         last = begins + count - 1
         self._open.depth[groups] = level[last] - lowest[last]
 
-    def close(self, name: str, end: float, findings: Findings) -> None:
-        """Report, after all records, open ranges and types without a label."""
+    def close(self, end: float, findings: Findings, of_labels: Findings) -> None:
+        """Report, after all records, open ranges and types without a label.
+
+        findings, of_labels: those of the trace and of its .pcf.
+        """
         state = self._open
         types = self._keys.values // self._rows
         ranges = self._ranges[types]
         standing = (state.value != 0) & (state.time < end)
-        self._report("range-open-at-end", name, standing & ranges, types, findings)
-        self._report("counter-open-at-end", name, standing & ~ranges, types, findings)
+        self._report("range-open-at-end", standing & ranges, types, findings)
+        self._report("counter-open-at-end", standing & ~ranges, types, findings)
         pairs, zeros = np.zeros((2, len(self.types)), np.int64)
         np.add.at(pairs, types, state.pairs)
         np.add.at(zeros, types, state.zeros)
@@ -308,7 +310,6 @@ class Events:
         paired = (declared & (3 * zeros > pairs))[types]
         self._report(
             "range-unbalanced",
-            name,
             paired & (state.value == 0) & (state.depth > 0),
             types,
             findings,
@@ -318,35 +319,17 @@ class Events:
         for code, line in self._labels.suspects:
             suspects.setdefault(code, line)
         for code, (line,) in self._unlabelled.items():
-            findings.add(
-                "type-unlabelled",
-                name,
-                line,
-                count=int(self._counts[numbers[code]]),
-                examples=[code],
-            )
+            findings.add("type-unlabelled", line, code, count=int(self._counts[numbers[code]]))
             if code in suspects:
-                findings.add(
-                    "type-among-values",
-                    name.removesuffix(".gz").removesuffix(".prv") + ".pcf",
-                    suspects[code],
-                    examples=[code],
-                )
+                of_labels.add("type-among-values", suspects[code], code)
 
-    def _report(
-        self, rule: str, name: str, chosen: np.ndarray, types: np.ndarray, findings: Findings
-    ) -> None:
+    def _report(self, rule: str, chosen: np.ndarray, types: np.ndarray, findings: Findings) -> None:
         places = np.flatnonzero(chosen)
         if len(places):
             lines = self._open.line[places]
             named = dict.fromkeys(self.types.values[types[places]].tolist())
-            findings.add(
-                rule,
-                name,
-                int(lines.min()),
-                count=len(places),
-                examples=[f"type {code}" for code in named],
-            )
+            examples = [f"type {code}" for code in named]
+            findings.add(rule, int(lines.min()), *examples, count=len(places))
 
 
 def _table(values: dict[int, str]) -> np.ndarray:

@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.paraver.check import FileFindings, Findings
+from nsys2prv.paraver.check import Findings
 from nsys2prv.paraver.check.lines import Place
 
 MAGIC = "#Paraver"
@@ -89,31 +89,30 @@ class Header(Struct, frozen=True, dict=True):
         )
 
 
-def read_header(line: str, name: str, findings: Findings) -> Header | None:
+def read_header(line: str, findings: Findings) -> Header | None:
     """Return the header, or None where what follows cannot be understood without it; what is wrong
     goes to the findings.
     """
-    found = FileFindings(name, findings)
     if line.split(" ", 1)[0] != MAGIC:
-        found.add("not-a-trace", 1, line)
+        findings.add("not-a-trace", 1, line)
         return None
     match = _HEAD.fullmatch(line)
     if match is None:
-        found.add("header-syntax", 1, line)
+        findings.add("header-syntax", 1, line)
         return None
     date, duration, unit, count, cpus, applications, rest = match.groups()
     try:
-        tasks, communicators = _applications(rest, int(applications), found)
-        nodes = _nodes(int(count), cpus, found)
+        tasks, communicators = _applications(rest, int(applications), findings)
+        nodes = _nodes(int(count), cpus, findings)
         header = Header(date, float(duration), unit, nodes, tasks, communicators)
     except ValueError as error:
-        found.add("header-syntax", 1, error)
+        findings.add("header-syntax", 1, error)
         return None
-    _judge(header, found)
+    _judge(header, findings)
     return None if max(header.threads, header.cpus, len(header.tasks)) > MOST_OBJECTS else header
 
 
-def _nodes(count: int, cpus: str | None, findings: FileFindings) -> tuple[int, ...]:
+def _nodes(count: int, cpus: str | None, findings: Findings) -> tuple[int, ...]:
     if cpus is None:
         if count > MOST_OBJECTS:
             findings.add("too-many-objects", 1, f"{count} nodes")
@@ -129,7 +128,7 @@ def _nodes(count: int, cpus: str | None, findings: FileFindings) -> tuple[int, .
 
 
 def _applications(
-    rest: str, count: int, findings: FileFindings
+    rest: str, count: int, findings: Findings
 ) -> tuple[tuple[tuple[tuple[int, int], ...], ...], int]:
     """Return tasks of each application, and the number of communicators."""
     if not count:
@@ -178,7 +177,7 @@ def _number(text: str, what: str) -> int:
     return int(text)
 
 
-def _judge(header: Header, findings: FileFindings) -> None:
+def _judge(header: Header, findings: Findings) -> None:
     if not _DATE.fullmatch(header.date):
         findings.add("date", 1, header.date or "empty")
     if not header.unit:

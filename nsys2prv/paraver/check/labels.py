@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.check import FileFindings, Findings
+from nsys2prv.paraver.check import Findings
 from nsys2prv.paraver.check.header import Header
 
 SECTIONS = {
@@ -46,17 +46,16 @@ class Labels(Struct):
 def read_pcf(path: Path, findings: Findings) -> Labels:
     """Return the labels; what is wrong with the file goes to the findings."""
     if not path.exists():
-        findings.add("pcf-missing", path.name)
+        findings.add("pcf-missing")
         return Labels()
-    found = FileFindings(path.name, findings)
-    reader = _Reader(found)
+    reader = _Reader(findings)
     for number, line in enumerate(_lines(path), 1):
         reader.line(line, number)
     reader.close()
     labels = reader.labels
     if not labels.types and not labels.states:
-        found.add("pcf-empty")
-    _judge_types(labels, found)
+        findings.add("pcf-empty")
+    _judge_types(labels, findings)
     return labels
 
 
@@ -75,7 +74,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 class _Reader:
     """Reads lines as Paraver does: sections, and within EVENT_TYPE types, then VALUES."""
 
-    def __init__(self, findings: FileFindings) -> None:
+    def __init__(self, findings: Findings) -> None:
         self.labels = Labels()
         self._add = findings.add
         self._section, self._begun, self._types, self._in_values = "", 0, list[int](), False
@@ -202,7 +201,7 @@ class _Reader:
             self._add("zero-label", self.labels.lines[code], f"type {code}: {zero}")
 
 
-def _judge_types(labels: Labels, findings: FileFindings) -> None:
+def _judge_types(labels: Labels, findings: Findings) -> None:
     by_label = defaultdict(list)
     for code, label in labels.types.items():
         by_label[label].append(code)
@@ -213,9 +212,7 @@ def _judge_types(labels: Labels, findings: FileFindings) -> None:
             findings.add("type-labels-equal", first, example, count=len(codes) - 1)
 
 
-def judge_groups(
-    labels: Labels, groups: Iterable[frozenset[int]], name: str, findings: Findings
-) -> None:
+def judge_groups(labels: Labels, groups: Iterable[frozenset[int]], findings: Findings) -> None:
     """Report types of a group, which views show together, that label a value differently."""
     said: set[tuple[int, int, int]] = set()
     for group in groups:
@@ -226,7 +223,7 @@ def judge_groups(
                 if value and before != label and (value, other, code) not in said:
                     said.add((value, other, code))
                     example = f"{value}: {before} of {other}, {label} of {code}"
-                    findings.add("values-overlap", name, labels.lines[code], examples=[example])
+                    findings.add("values-overlap", labels.lines[code], example)
 
 
 LEVELS = ("WORKLOAD", "APPL", "TASK", "THREAD", "SYSTEM", "NODE", "CPU")
@@ -240,20 +237,19 @@ _LIKE_LEVEL = re.compile(rf"\s*LEVEL\s+({'|'.join(LEVELS)})\b.*")
 def check_row(path: Path, header: Header, findings: Findings) -> None:
     """Compare a .row file with the objects of the header."""
     if not path.exists():
-        findings.add("row-missing", path.name)
+        findings.add("row-missing")
         return
-    found = FileFindings(path.name, findings)
     texts = []
     for number, line in enumerate(_lines(path), 1):
         if line.endswith(b"\r"):
-            found.add("row-line-ends", number)
+            findings.add("row-line-ends", number)
         texts.append(line.removesuffix(b"\r").decode("utf-8", "replace"))
         if "\ufffd" in texts[-1] and "\ufffd".encode() not in line:
-            found.add("row-encoding", number, texts[-1])
-    _check_levels(texts, header, found)
+            findings.add("row-encoding", number, texts[-1])
+    _check_levels(texts, header, findings)
 
 
-def _check_levels(lines: list[str], header: Header, findings: FileFindings) -> None:
+def _check_levels(lines: list[str], header: Header, findings: Findings) -> None:
     """Read levels as Paraver does: as many lines as SIZE says are names, whatever they are."""
     sizes, seen, at = header.sizes(), set(), 0
     while at < len(lines):
@@ -291,9 +287,7 @@ def _check_levels(lines: list[str], header: Header, findings: FileFindings) -> N
             findings.add("level-missing", 0, level)
 
 
-def _names(
-    names: list[str], first: int, level: str, header: Header, findings: FileFindings
-) -> None:
+def _names(names: list[str], first: int, level: str, header: Header, findings: Findings) -> None:
     for number, text in enumerate(names, first):
         if not text.strip():
             findings.add("name-empty", number, level)

@@ -42,14 +42,14 @@ def blocks(path: Path, findings: Findings) -> Iterator[bytes]:
         if b"\r\n" in block:
             if not returns:
                 returns = number + block[: block.index(b"\r\n")].count(b"\n")
-            findings.add("line-ends", path.name, returns, count=block.count(b"\r\n"))
+            findings.add("line-ends", returns, count=block.count(b"\r\n"))
             block = block.replace(b"\r\n", b"\n")
         number += block.count(b"\n")
         yield block
         rest, length = ([piece[end:]], len(piece) - end) if end < len(piece) else ([], 0)
         cut = bool(rest)
     if cut and length:
-        findings.add("line-cut", path.name, number)
+        findings.add("line-cut", number)
         yield b"".join(rest).removesuffix(b"\r") + b"\n"
 
 
@@ -64,7 +64,7 @@ def _pieces(path: Path, findings: Findings) -> Iterator[bytes]:
     try:
         with path.open("rb", buffering=0) as file:
             if path.suffix == ".gz":
-                yield from _members(file, path.name, findings)
+                yield from _members(file, findings)
                 return
             while piece := file.read(BLOCK):
                 yield piece
@@ -72,7 +72,7 @@ def _pieces(path: Path, findings: Findings) -> Iterator[bytes]:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
 
 
-def _members(file: BinaryIO, name: str, findings: Findings) -> Iterator[bytes]:
+def _members(file: BinaryIO, findings: Findings) -> Iterator[bytes]:
     """Yield the text of all members of a gzip file, a bounded piece at a time, and what is wrong
     with them.
     """
@@ -94,11 +94,11 @@ def _members(file: BinaryIO, name: str, findings: Findings) -> Iterator[bytes]:
         while member is not None and (text := member.decompress(b"", BLOCK)):
             yield text
         if member is not None and not member.eof:
-            findings.add("damaged-gzip", name, examples=["the last member has no end"])
+            findings.add("damaged-gzip", 0, "the last member has no end")
     except isal_zlib.error as error:
-        findings.add("damaged-gzip", name, examples=[f"member {members}: {error}"])
+        findings.add("damaged-gzip", 0, f"member {members}: {error}")
     if members > 1:
-        findings.add("gzip-members", name, count=members, examples=[f"{members} members"])
+        findings.add("gzip-members", 0, f"{members} members", count=members)
 
 
 COLON, NEWLINE, MINUS, ZERO = b":\n-0"
@@ -241,7 +241,6 @@ class Place(Struct, frozen=True):
 
     lines: Lines
     base: int
-    name: str
     findings: Findings
 
     def report(self, rule: str, lines: np.ndarray, example: object = None) -> None:
@@ -250,13 +249,8 @@ class Place(Struct, frozen=True):
         """
         if len(lines):
             shown = self.lines.quoted(int(lines[0])) if example is None else example
-            self.findings.add(
-                rule,
-                self.name,
-                self.base + int(lines[0]),
-                count=len(lines),
-                examples=[shown] if shown else [],
-            )
+            examples = [shown] if shown else []
+            self.findings.add(rule, self.base + int(lines[0]), *examples, count=len(lines))
 
 
 STATE, EVENT, COMM, COLLECTIVE, COMMENT = b"1234#"

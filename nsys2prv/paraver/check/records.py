@@ -71,14 +71,14 @@ class Times:
         times, places = self._late
         self._late = np.append(times, largest[late]), np.append(places, place.base + lines[late])
 
-    def close(self, name: str, findings: Findings) -> None:
+    def close(self, findings: Findings) -> None:
         """Report, once all records are read, communications behind the end that states and events
         made.
         """
         times, places = self._late
         late = places[times > self.end]
         if len(late):
-            findings.add("comm-beyond-end", name, int(late[0]), count=len(late))
+            findings.add("comm-beyond-end", int(late[0]), count=len(late))
 
 
 LAST_STATE = LAST_SIZE = 2**32 - 1
@@ -99,17 +99,17 @@ class Records:
     lines: of the file.
     """
 
-    def __init__(self, header: Header, labels: Labels, name: str, findings: Findings) -> None:
+    def __init__(self, header: Header, labels: Labels, findings: Findings) -> None:
         self.states = self.events = self.comms = 0
         self.lines = 1
         self.objects, self.times = Objects(header), Times(header.duration)
         self.pairs = Events(header.threads, labels)
-        self._header, self._labels, self._name, self._findings = header, labels, name, findings
+        self._header, self._labels, self._findings = header, labels, findings
         self._state_ends = np.full(header.threads, -1, np.int64)
 
     def add(self, block: bytes) -> None:
         """Check the next lines."""
-        place = Place(lines_of(block), self.lines + 1, self._name, self._findings)
+        place = Place(lines_of(block), self.lines + 1, self._findings)
         self.lines += len(place.lines.kind)
         sound = sound_lines(place, self._header.communicators)
         numbers, first = place.lines.numbers, place.lines.first
