@@ -13,7 +13,6 @@ from msgspec import Struct
 
 from nsys2prv.nsight.source import NULL, TIME_LIMIT, Source, usable
 
-#: Why rows are left out, in the account of rows.
 #: Rows may lie outside of the recorded time by as much again, and at least by this (ns).
 MARGIN = 10 * 1_000_000_000
 #: A capture that is said to be longer (ns: 30 days) is damage too.
