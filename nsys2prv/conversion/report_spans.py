@@ -20,9 +20,10 @@ from nsys2prv.events.extraction import Extraction, Settings
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.capture import ENDS, TIMES
+from nsys2prv.nsight.columns import TIME_LIMIT, usable
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.opening import open_source
-from nsys2prv.nsight.source import TIME_LIMIT, Part, Source, usable
+from nsys2prv.nsight.source import Part, Source
 from nsys2prv.store.runs import SpillWriter
 from nsys2prv.store.task_result import TaskResult
 

@@ -29,7 +29,7 @@ from nsys2prv.events.catalogue import Field, ValueSet, catalogue
 from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.kind import Counters
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.source import Columns
+from nsys2prv.nsight.columns import Columns
 
 if TYPE_CHECKING:
     from nsys2prv.events.extraction import Extraction

@@ -14,8 +14,9 @@ from nsys2prv.events.attributes import columns_of, read_fields
 from nsys2prv.events.catalogue import CallTable, catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, GpuWork, Reading, RowRules, Rows, declare_kind
+from nsys2prv.nsight.columns import NULL, Columns
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.source import NULL, Columns, Part
+from nsys2prv.nsight.source import Part
 
 THREAD_COLUMNS = ("start", "end", "globalTid")
 

@@ -15,9 +15,10 @@ from nsys2prv.events.attributes import columns_of, read_fields
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.reasons import Reason
+from nsys2prv.nsight.columns import NULL, Columns
 from nsys2prv.nsight.info import PROCESS_MASK, pid_of
 from nsys2prv.nsight.job_checks import profiled_processes
-from nsys2prv.nsight.source import NULL, Columns, Part
+from nsys2prv.nsight.source import Part
 
 #: So many other processes are counted by name; a whole machine has hundreds.
 MOST_NAMED = 8

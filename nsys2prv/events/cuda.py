@@ -17,7 +17,8 @@ from nsys2prv.events.kind import GpuWork, Lines, Rows, declare_kind
 from nsys2prv.events.names.calls import is_nccl_kernel
 from nsys2prv.events.nccl import attach_payloads
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.source import NULL, Columns, Part, Source
+from nsys2prv.nsight.columns import NULL, Columns
+from nsys2prv.nsight.source import Part, Source
 
 #: Rows of this event class repeat a call that has a row of its own; they come with the collection
 #: of backtraces.

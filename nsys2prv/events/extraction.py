@@ -29,8 +29,9 @@ from nsys2prv.events.names import nvtx
 from nsys2prv.events.names.classes import Classifier, Rule, classifier, load_rules
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.capture import ENDS, TIMES
+from nsys2prv.nsight.columns import NULL, Columns, all_usable, usable
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
-from nsys2prv.nsight.source import NULL, Columns, Part, Shared, Source, all_usable, usable
+from nsys2prv.nsight.source import Part, Shared, Source
 
 
 class ThreadKey(NamedTuple):

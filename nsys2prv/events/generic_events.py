@@ -27,7 +27,8 @@ from nsys2prv.events.metrics import (
     scale_fraction,
 )
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.source import NULL, Part, Source, decode_texts
+from nsys2prv.nsight.columns import NULL, decode_texts
+from nsys2prv.nsight.source import Part, Source
 
 EVENTS, DATA, FIELDS = "GENERIC_EVENTS", "GENERIC_EVENT_DATA", "GENERIC_EVENT_TYPE_FIELDS"
 LAYOUT = "generic_counter"

@@ -10,7 +10,8 @@ from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv.events.attributes import columns_of, number_or_zero, read_fields
 from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
 from nsys2prv.events.kind import Rows, declare_kind
-from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts
+from nsys2prv.nsight.columns import NULL, Columns, decode_texts
+from nsys2prv.nsight.source import Part
 
 #: memoryOperationType, ENUM_CUDA_DEV_MEM_EVENT_OPER.
 ALLOCATION, RELEASE = 0, 1

@@ -15,7 +15,8 @@ from nsys2prv.events.catalogue.counters import Metric, labels_of, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, Rows, declare_kind
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.source import NULL, Part, Source
+from nsys2prv.nsight.columns import NULL
+from nsys2prv.nsight.source import Part, Source
 
 TABLE, GPU_METRIC_NAMES, FIELDS = (
     "GPU_METRICS",

@@ -24,9 +24,10 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.names.calls import LAYOUTS, function_name, layout_of
 from nsys2prv.events.reasons import Reason
+from nsys2prv.nsight.columns import NULL
 from nsys2prv.nsight.communicators import UNKNOWN, Communicators
 from nsys2prv.nsight.info import PROCESS_MASK
-from nsys2prv.nsight.source import NULL, Part
+from nsys2prv.nsight.source import Part
 
 P2P, COLLECTIVES, START_WAIT, OTHER = (
     f"MPI_{calls}_EVENTS" for calls in ("P2P", "COLLECTIVES", "START_WAIT", "OTHER")

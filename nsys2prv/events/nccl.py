@@ -21,8 +21,9 @@ from nsys2prv.events.names.calls import (
 )
 from nsys2prv.events.nccl_payloads import read_payloads
 from nsys2prv.events.nvtx import PUSHPOP, STARTEND, find_texts, nccl_condition, range_names
+from nsys2prv.nsight.columns import NULL
 from nsys2prv.nsight.info import PROCESS_MASK
-from nsys2prv.nsight.source import NULL, Part
+from nsys2prv.nsight.source import Part
 
 #: Facts of communicators (0: of one that no payload tells): of which process they are, its rank in
 #: them, and whether that was said by the call that made them.

@@ -24,7 +24,8 @@ from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.catalogue.counters import values_of
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.source import NULL, Columns, Source, decode_texts
+from nsys2prv.nsight.columns import NULL, Columns, decode_texts
+from nsys2prv.nsight.source import Source
 
 #: Field -> the names it has: NCCL's own payload entries first, then those of the advanced trace.
 SPELLINGS: Mapping[str, tuple[str, ...]] = {

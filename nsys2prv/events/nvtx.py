@@ -14,8 +14,9 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reading, Rows, declare_kind
 from nsys2prv.events.names.nvtx import RenamedRanges, Rule, rename_by_template, rename_ranges
 from nsys2prv.events.reasons import Reason
+from nsys2prv.nsight.columns import NULL, Columns, decode_texts
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
-from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts
+from nsys2prv.nsight.source import Part
 
 TABLE = "NVTX_EVENTS"
 #: What names and places of ranges and marks are told by.

@@ -22,7 +22,8 @@ from nsys2prv.events.attributes import group_rows
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Derived, Rows, declare_kind
 from nsys2prv.events.nvtx import PUSHPOP, TABLE, range_names
-from nsys2prv.nsight.source import NULL, Part, usable
+from nsys2prv.nsight.columns import NULL, usable
+from nsys2prv.nsight.source import Part
 
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
 #: Pairs of calls and ranges looked at together, of calls in which a range ends.

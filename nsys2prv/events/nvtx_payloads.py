@@ -14,8 +14,9 @@ from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, declare_kind
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, find_domains, others_condition
 from nsys2prv.events.reasons import Reason
+from nsys2prv.nsight.columns import NULL, decode_texts
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.source import NULL, Part, decode_texts
+from nsys2prv.nsight.source import Part
 
 LAYOUT = "nvtx_payload"
 DEFAULT_DOMAIN = "default domain"

@@ -14,7 +14,8 @@ from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv.events.attributes import columns_of, optional, read_fields
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
-from nsys2prv.nsight.source import NULL, Columns, Part
+from nsys2prv.nsight.columns import NULL, Columns
+from nsys2prv.nsight.source import Part
 
 LAYOUTS = {
     f"CUPTI_ACTIVITY_KIND_OPENACC_{kind.upper()}": f"openacc_{kind}"

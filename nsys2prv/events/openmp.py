@@ -19,8 +19,9 @@ from nsys2prv.events.catalogue import ValueSet, catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.reasons import Reason
+from nsys2prv.nsight.columns import NULL, Columns
 from nsys2prv.nsight.info import PROCESS_MASK
-from nsys2prv.nsight.source import NULL, Columns, Part
+from nsys2prv.nsight.source import Part
 
 PREFIX = "OPENMP_EVENT_KIND_"
 UNKNOWN = 99

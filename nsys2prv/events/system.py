@@ -14,10 +14,12 @@ from nsys2prv.events.attributes import columns_of, group_rows, optional, read_fi
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.capture import NO_PROCESSES, capture_span, main_process, shorten_message
-from nsys2prv.nsight.capture import TABLE as MESSAGES
+from nsys2prv.nsight.capture import capture_span
+from nsys2prv.nsight.columns import NULL, Columns, decode_texts
+from nsys2prv.nsight.diagnostics import NO_PROCESSES, main_process, shorten_message
+from nsys2prv.nsight.diagnostics import TABLE as MESSAGES
 from nsys2prv.nsight.info import pid_of
-from nsys2prv.nsight.source import NULL, Columns, Part, decode_texts, quote_name
+from nsys2prv.nsight.source import Part, quote_name
 
 FILES = "OSRT_FILE_ACCESS_DESCRIPTORS"
 NO_FILE = "unknown file"

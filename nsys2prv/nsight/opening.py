@@ -16,7 +16,8 @@ from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, describe_missing_fi
 from nsys2prv.nsight.parquet import Folder, is_export_folder
 from nsys2prv.nsight.report_files import file_signature
 from nsys2prv.nsight.source import Source
-from nsys2prv.nsight.sqlite import Database, check_file, has_journal, has_log
+from nsys2prv.nsight.sqlite import Database
+from nsys2prv.nsight.sqlite_file import check_file, has_journal, has_log
 
 
 def is_report(path: Path) -> bool:

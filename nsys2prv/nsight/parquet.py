@@ -22,22 +22,10 @@ import polars as pl
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.untrusted import panics_unseen
+from nsys2prv.nsight.columns import Columns, bytes_of, decode_texts, make_columns
 from nsys2prv.nsight.queries import Queries
-from nsys2prv.nsight.source import (
-    SPREAD,
-    Columns,
-    Extent,
-    Part,
-    Shared,
-    SomeRows,
-    Source,
-    Table,
-    Tables,
-    bytes_of,
-    decode_texts,
-    make_columns,
-)
-from nsys2prv.nsight.sqlite import without_content
+from nsys2prv.nsight.source import SPREAD, Extent, Part, Shared, SomeRows, Source, Table, Tables
+from nsys2prv.nsight.sqlite_file import without_content
 from nsys2prv.nsight.sqlite_pages import columns_asked
 
 T = TypeVar("T")

@@ -7,23 +7,19 @@ input.
 
 from __future__ import annotations
 
-import os
-import re
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.files import describe_missing_file
+from nsys2prv.nsight.columns import Columns, make_columns
 from nsys2prv.nsight.source import (
-    Columns,
     Extent,
     Named,
     Part,
@@ -32,60 +28,34 @@ from nsys2prv.nsight.source import (
     Source,
     Table,
     Tables,
-    make_columns,
     quote_name,
     spread_rows,
+)
+from nsys2prv.nsight.sqlite_file import (
+    DAMAGE,
+    check_file,
+    database_uri,
+    has_journal,
+    has_log,
+    without_content,
 )
 from nsys2prv.nsight.sqlite_pages import Pages, condition_columns, conditions_met, open_pages
 
 if TYPE_CHECKING:
     from nsys2prv.nsight.sqlite_driver import Driver
 
-MAGIC = b"SQLite format 3\x00"
-#: The first bytes of a rollback journal that has something to roll back.
-JOURNAL = bytes.fromhex("d9d505f920a163d7")
 #: No row takes less space; a table whose rowids span more than the file can hold has gaps.
 LEAST_ROW_BYTES = 4
-#: What reading a damaged database comes to; SQLite's own messages quote it, which may be no text.
-DAMAGE = (sqlite3.Error, UnicodeError)
 #: The column of the conditions that a row meets.
 MET = "conditions met"
 #: Rows of a table that are looked at together for the few that a condition wants.
 LONG_TABLE = 100_000
-_KNOWN = re.compile(
-    "malformed database schema|database disk image is malformed|file is not a database|unsupported file format"
-    "|disk I/O error|string or blob too big|out of memory|columns of mixed types|table [A-Z_]+"
-)
 #: What comes with a database is data: nothing in it is run.
 DISTRUST = "PRAGMA trusted_schema = OFF"
 #: Columns by a table's name and the statement that made it, which reports of one version share; so
 #: many at most.
 _COLUMNS: dict[tuple[str, str], dict[str, str]] = {}
 MOST_KNOWN = 10_000
-
-
-def database_uri(path: Path) -> str:
-    """Return the read-only URI of a database file."""
-    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro" + (
-        "" if has_log(path) else "&immutable=1"
-    )
-
-
-def has_log(path: Path) -> bool:
-    """True if a write-ahead log next to the database holds data that belongs to it."""
-    try:
-        return Path(f"{path}-wal").stat().st_size > 0
-    except OSError:
-        return False
-
-
-def has_journal(path: Path) -> bool:
-    """True if a rollback journal next to the database says that a change of it is incomplete."""
-    try:
-        with Path(f"{path}-journal").open("rb") as file:
-            return file.read(len(JOURNAL)) == JOURNAL
-    except OSError:
-        return False
 
 
 class Database(Source):
@@ -412,39 +382,3 @@ def _rows_of(part: Part, rowid: str) -> str:
     if rowid:
         return f"(SELECT * FROM {quote_name(part.table)} WHERE {rowid} BETWEEN {part.first} AND {part.last})"
     return f"(SELECT * FROM {quote_name(part.table)} LIMIT {part.last - part.first + 1} OFFSET {part.first - 1})"
-
-
-def without_content(error: Exception) -> str:
-    """Return SQLite's error message without quoted content, which in a damaged database may be
-    anything, secrets of its user included.
-    """
-    text = str(error)
-    known = _KNOWN.search(text)
-    return (
-        known[0]
-        if known
-        else re.split(r"[(:\"'\n]", text, maxsplit=1)[0].strip() or type(error).__name__
-    )
-
-
-def check_file(path: Path) -> int:
-    """Return the size of the file. Raises one clear line unless this is a readable SQLite file."""
-    try:
-        if path.is_dir():
-            raise Nsys2prvError(
-                f"{path}: is a folder without tables; give .sqlite exports, or folders of nsys export --type parquetdir"
-            )
-        if not path.exists():
-            raise Nsys2prvError(describe_missing_file(path))
-        if not path.is_file():
-            raise Nsys2prvError(f"{path}: is not a regular file")
-        with path.open("rb") as file:
-            head, size = file.read(16), os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise Nsys2prvError(f"{path}: cannot be read ({error.strerror or error})") from None
-    if head != MAGIC:
-        what = "is empty" if not head else "is not an SQLite database"
-        raise Nsys2prvError(
-            f"{path}: {what}; make one with: nsys export --type sqlite REPORT.nsys-rep"
-        )
-    return size

@@ -30,14 +30,8 @@ from nsys2prv.events.extraction import (
     StreamKey,
     ThreadKey,
 )
-from nsys2prv.nsight.info import (
-    PROCESS_MASK,
-    Gpu,
-    ReportInfo,
-    distinct_launcher_ranks,
-    pid_of,
-    tid_of,
-)
+from nsys2prv.nsight.info import PROCESS_MASK, Gpu, ReportInfo, pid_of, tid_of
+from nsys2prv.nsight.launcher import distinct_launcher_ranks
 from nsys2prv.paraver.tree import ObjectTree, Task
 
 #: Stands for the pid of the task that a host gets for the rows of its devices.

@@ -20,7 +20,7 @@ from nsys2prv._util.errors import Detail
 from nsys2prv.events.catalogue.counters import Metric, counter_tables
 from nsys2prv.events.gpu_memory import ALLOCATION, FACTS, RELEASE
 from nsys2prv.events.kind import Counters
-from nsys2prv.nsight.source import NULL
+from nsys2prv.nsight.columns import NULL
 from nsys2prv.relations import NO_MODEL, Relation, RelationContext, write_result
 from nsys2prv.store.facts import FactFile, read_fact
 from nsys2prv.store.task_result import TaskResult

@@ -17,7 +17,7 @@ from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv.clock import MPI as SOURCE
 from nsys2prv.events.mpi import EITHER, MEETINGS, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
-from nsys2prv.nsight.source import NULL
+from nsys2prv.nsight.columns import NULL
 from nsys2prv.relations import DEVICES, MPI, Observed, Relation, RelationContext
 from nsys2prv.relations.blocks import (
     Block,

@@ -29,7 +29,7 @@ from nsys2prv.events.mpi import (
     STARTED,
     USED,
 )
-from nsys2prv.nsight.source import NULL
+from nsys2prv.nsight.columns import NULL
 from nsys2prv.relations.blocks import Block, buckets_of, column_names, write_buckets
 from nsys2prv.store.facts import FactFile, read_fact
 

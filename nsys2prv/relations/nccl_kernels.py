@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from nsys2prv.clock import Role
 from nsys2prv.events.names.calls import ROOT_WAITS, WAIT_FOR_ROOT
 from nsys2prv.events.nccl import KERNELS
-from nsys2prv.nsight.source import NULL
+from nsys2prv.nsight.columns import NULL
 from nsys2prv.relations import RelationContext
 from nsys2prv.relations.blocks import Block, column_names, write_blocks
 from nsys2prv.store.facts import FactFile, batches, read_fact

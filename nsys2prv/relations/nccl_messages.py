@@ -30,7 +30,7 @@ from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.names.calls import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.nccl import MESSAGES
-from nsys2prv.nsight.source import NULL
+from nsys2prv.nsight.columns import NULL
 from nsys2prv.relations import NCCL, Observed, Relation, RelationContext, write_result
 from nsys2prv.relations.blocks import (
     Block,

@@ -12,7 +12,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import OPEN, StoredFrame, factorize, read_frame
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.extraction import OBJECT, TIME
-from nsys2prv.nsight.source import NULL
+from nsys2prv.nsight.columns import NULL
 from nsys2prv.store.task_result import TaskResult
 
 #: Facts (bytes) that one step of a relation brings into order, unless one report has more: of NCCL,

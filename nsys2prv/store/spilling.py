@@ -14,7 +14,7 @@ from nsys2prv.events.catalogue import Layout, catalogue
 from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.kind import Account, Counters, Lines, Rows
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.source import NULL, all_usable, usable
+from nsys2prv.nsight.columns import NULL, all_usable, usable
 from nsys2prv.store.runs import (
     BEGIN,
     COUNTER,

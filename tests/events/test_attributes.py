@@ -14,7 +14,7 @@ from nsys2prv.events.attributes import (
     read_fields,
 )
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.nsight.source import NULL, Columns
+from nsys2prv.nsight.columns import NULL, Columns
 
 COLUMN = np.array([NULL, -5, 0, 1, 7])
 

@@ -32,7 +32,7 @@ from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.reasons import Reason
 from nsys2prv.events.selection import least_durations
-from nsys2prv.nsight.source import NULL
+from nsys2prv.nsight.columns import NULL
 
 OSRT, PTHREAD, API, KERNELS, EVENTS, PUSHPOP, MARKS = (
     66400000,

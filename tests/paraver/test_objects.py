@@ -21,7 +21,8 @@ from tools.exports import (
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import natural_key
 from nsys2prv.events.extraction import StreamKey, ThreadKey
-from nsys2prv.nsight.info import Gpu, ReportInfo, distinct_launcher_ranks, launcher_ranks
+from nsys2prv.nsight.info import Gpu, ReportInfo
+from nsys2prv.nsight.launcher import distinct_launcher_ranks, launcher_ranks
 from nsys2prv.nsight.sqlite import Database
 from nsys2prv.paraver.object_model import build_object_model, order_reports
 

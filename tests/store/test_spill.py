@@ -12,7 +12,7 @@ from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.kind import Account, Lines, Rows
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.source import NULL, TIME_LIMIT
+from nsys2prv.nsight.columns import NULL, TIME_LIMIT
 from nsys2prv.store.runs import BEGIN, BLOCK, END, LINE, SpillReader, SpillWriter, pair_runs
 from nsys2prv.store.spilling import spill_rows
 

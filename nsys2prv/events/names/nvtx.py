@@ -27,7 +27,7 @@ from nsys2prv._util.yaml_files import (
     parse_rule_file,
     read_rule_file,
 )
-from nsys2prv.nsight.source import DistinctTexts, decode_texts
+from nsys2prv.nsight.columns import DistinctTexts, decode_texts
 
 SHIPPED = "nvtx_rules.yaml"
 #: In place of a file: no rules at all.

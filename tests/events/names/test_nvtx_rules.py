@@ -32,8 +32,9 @@ from nsys2prv.events.names.nvtx import (
     rename_ranges,
 )
 from nsys2prv.events.reasons import Reason
+from nsys2prv.nsight.columns import decode_texts
 from nsys2prv.nsight.opening import open_source
-from nsys2prv.nsight.source import Part, decode_texts
+from nsys2prv.nsight.source import Part
 
 PUSHPOP, NUMBER, STARTEND, MARK = 9600, 9602, 9610, 9620
 DOMAIN = 75
