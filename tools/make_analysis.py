@@ -9,14 +9,14 @@ import io
 import os
 from pathlib import Path
 
-from nsys2prv.analysis.result import KINDS
+from nsys2prv.analysis.result import FINDING_KINDS
 
 ROOT = Path(__file__).parent.parent
 
 
 def page() -> str:
     """The text of the page, each piece of Python followed by what it prints."""
-    kinds = "\n".join(f"* `{kind}`: {meaning}" for kind, meaning in KINDS.items())
+    kinds = "\n".join(f"* `{kind}`: {meaning}" for kind, meaning in FINDING_KINDS.items())
     template = (ROOT / "tools" / "analysis.md").read_text(encoding="utf-8")
     text = template.replace("KINDS_OF_FINDINGS", kinds)
     parts, namespace = [], {}

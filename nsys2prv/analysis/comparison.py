@@ -46,14 +46,14 @@ PLACES = (
 )
 
 
-class Run(Struct, frozen=True):
+class ComparedJob(Struct, frozen=True):
     """A job's results. job: name, duration_ns, devices, ranks."""
 
     job: Mapping[str, object]
     results: Mapping[str, Result]
 
 
-def elapsed(run: Run) -> tuple[float, str]:
+def elapsed(run: ComparedJob) -> tuple[float, str]:
     """The time (ns) by which two runs are compared, and of what: a mean iteration of the steady
     state, else the job.
     """
@@ -66,7 +66,7 @@ def elapsed(run: Run) -> tuple[float, str]:
     return float(str(run.job["duration_ns"])), "the job"
 
 
-def slowdown(first: Run, second: Run) -> tuple[float, str]:
+def slowdown(first: ComparedJob, second: ComparedJob) -> tuple[float, str]:
     """By how much longer the second run takes (0.22: by 22 %; negative: shorter), and a sentence
     that says so, and what changed most.
     """
@@ -97,7 +97,7 @@ def slowdown(first: Run, second: Run) -> tuple[float, str]:
     return ratio_of - 1, head + (f"; {where}: {', '.join(changes)}" if changes else "")
 
 
-def _changes_of_iterations(first: Run, second: Run) -> list[tuple[str, float]]:
+def _changes_of_iterations(first: ComparedJob, second: ComparedJob) -> list[tuple[str, float]]:
     """Return how the mean iteration changed: parts of the time of a GPU (ns), empty where the jobs
     have none.
     """
@@ -110,7 +110,7 @@ def _changes_of_iterations(first: Run, second: Run) -> list[tuple[str, float]]:
     ]
 
 
-def _changes(first: Run, second: Run) -> list[tuple[str, float]]:
+def _changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, float]]:
     """Return what changed in the time of all devices (ns): exposed communication, and classes of
     kernels.
     """
@@ -131,7 +131,7 @@ def _changes(first: Run, second: Run) -> list[tuple[str, float]]:
     return found
 
 
-def difference(first: Run, second: Run) -> list[Result]:
+def difference(first: ComparedJob, second: ComparedJob) -> list[Result]:
     """Two jobs: the counts first, then times by kernel, class, operation and region. Ratios are
     second / first.
     """
@@ -187,13 +187,13 @@ def difference(first: Run, second: Run) -> list[Result]:
     return [Result("difference", "Difference of two jobs", tables, notes)]
 
 
-def _iterations(run: Run) -> int:
+def _iterations(run: ComparedJob) -> int:
     """Return how many iterations the steady state of a run has, 0 where that is not known."""
     table = table_of(run, "iterations", "each")
     return table.frame.height if table else 0
 
 
-def _by_iteration(first: Run, second: Run) -> dict[str, Table]:
+def _by_iteration(first: ComparedJob, second: ComparedJob) -> dict[str, Table]:
     """Return the median iteration of both jobs, part by part, and their iterations one by one, in
     their order from the first: as many as both have.
     """
@@ -237,17 +237,17 @@ def _by_iteration(first: Run, second: Run) -> dict[str, Table]:
     }
 
 
-def table_of(run: Run, analysis: str, table: str) -> Table | None:
+def table_of(run: ComparedJob, analysis: str, table: str) -> Table | None:
     """Return a table, None where the run, of a file perhaps that --only wrote, has none."""
     return run.results[analysis].tables.get(table) if analysis in run.results else None
 
 
-def tables_of(runs: Sequence[Run], analysis: str, table: str) -> list[Table | None]:
+def tables_of(runs: Sequence[ComparedJob], analysis: str, table: str) -> list[Table | None]:
     """Return a table of several runs, as :func:`table_of` does."""
     return [table_of(run, analysis, table) for run in runs]
 
 
-def _jobs(first: Run, second: Run) -> pl.DataFrame:
+def _jobs(first: ComparedJob, second: ComparedJob) -> pl.DataFrame:
     elapsed = [float(str(run.job["duration_ns"])) / 1e9 for run in (first, second)]
     rows: list[tuple[str, float | None, float | None]] = [("elapsed (s)", *elapsed)]
     rows += [
@@ -346,7 +346,7 @@ def _joined(
     return joined.sort(pl.col(change).abs(), descending=True, maintain_order=True)
 
 
-def scaling(runs: Sequence[Run], strong: bool) -> Result:
+def scaling(runs: Sequence[ComparedJob], strong: bool) -> Result:
     """Return how efficiencies change over runs, relative to the first. Global efficiency = parallel
     efficiency x computation scalability.
     """

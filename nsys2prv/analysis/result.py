@@ -16,7 +16,7 @@ from nsys2prv.analysis.event_reader import EventReader
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 
 #: Kind of finding -> what it means, for docs/analysis.md.
-KINDS = {
+FINDING_KINDS = {
     "straggler": "a rank that is usually the last at collectives, so that the others wait for it",
     "slow_host": "all ranks of one host are usually last: what they share is slow",
     "slow_link": "a group of ranks takes longer than its peers to move the same data",
@@ -38,7 +38,7 @@ KINDS = {
 class Finding(Struct, frozen=True):
     """One cause that holds the job back."""
 
-    # one of KINDS
+    # one of FINDING_KINDS
     kind: str
     # one sentence: who and what
     title: str

@@ -13,7 +13,7 @@ from nsys2prv._util import signals
 from nsys2prv._util.errors import Detail, MissingPackage, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, check_not_read, named_as_report, write_whole
 from nsys2prv._util.text import plural
-from nsys2prv.analysis.comparison import Run, difference, scaling, slowdown
+from nsys2prv.analysis.comparison import ComparedJob, difference, scaling, slowdown
 from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
 from nsys2prv.analysis.job_facts import machine_line
 from nsys2prv.analysis.result import Result
@@ -128,7 +128,7 @@ def run_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]
         described["title"] = options.title
     if options.compare:
         others = [load_run(one, options) for one in options.compare]
-        runs = [Run(described, results), *others]
+        runs = [ComparedJob(described, results), *others]
         results["scaling"] = scaling(runs, options.scaling == "strong")
     if options.json:
         write_whole(options.json, as_json(results, described))
@@ -354,17 +354,17 @@ def _analysed(job: OpenJob, names: Sequence[str], options: argparse.Namespace) -
     return job.analyse(*names, useful=options.useful, region=options.iterations, bins=options.bins)
 
 
-def load_run(given: str, options: argparse.Namespace) -> Run:
+def load_run(given: str, options: argparse.Namespace) -> ComparedJob:
     """Return a job by what the command line calls it."""
     path = Path(given)
     if path.suffix == JSON:
-        return Run(*_one_job(path))
+        return ComparedJob(*_one_job(path))
     folder = path.is_dir() and not is_report(path)
     reports = sorted(filter(is_report, path.iterdir())) if folder else [path]
     if not reports:
         raise Nsys2prvError(f"{given}: no reports in this folder")
     with _opened(reports, options) as job:
-        return Run(describe(job, reports, given), _analysed(job, (), options))
+        return ComparedJob(describe(job, reports, given), _analysed(job, (), options))
 
 
 def describe(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dict[str, object]:

@@ -93,7 +93,7 @@ def convert(
                 job = prepare(reports, plan, folder, pool, options.quiet)
                 with blame_stores(job.stores):
                     job = _cut_job(job, plan.cut)
-                    summary = write_job(job, staging / prv.name, options, again=options.report)
+                    summary = write_job(job, staging / prv.name, options, keep_runs=options.report)
                     if options.report and write_report:
                         told = staging / outputs[1].with_suffix(REPORT).name
                         summary.report = write_report(
@@ -123,9 +123,9 @@ def _cut_job(job: Job, plan: CutPlan) -> Job:
 
 
 def write_job(
-    job: Job, output: str | Path, options: Options = DEFAULTS, again: bool = True
+    job: Job, output: str | Path, options: Options = DEFAULTS, keep_runs: bool = True
 ) -> Summary:
-    """Write the trace of a job that is prepared by these options, straight to its files. again:
+    """Write the trace of a job that is prepared by these options, straight to its files. keep_runs:
     whether the job, with its runs, and its workers are still needed then. Raises OSError where that
     cannot be.
     """
@@ -137,8 +137,8 @@ def write_job(
     head = model.tree.header(_find_date(placed), job.duration) + make_comment_lines(placed.record)
     inputs = metadata.describe_inputs(job) if options.metadata else []
     smaller = _describe_smaller_traces(job)
-    lines, repeated = _write_prv(job, manifest, head, prv, again)
-    if not again:
+    lines, repeated = _write_prv(job, manifest, head, prv, keep_runs)
+    if not keep_runs:
         job.workers.pool.end()
     present = {run.shape.name for run in job.runs}
     sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
@@ -286,7 +286,7 @@ def _join_small_runs(job: Job, meant: GlobalIds) -> list[Run]:
 
 
 def _write_prv(
-    job: Job, manifest: window_writer.Manifest, head: str, prv: Path, again: bool
+    job: Job, manifest: window_writer.Manifest, head: str, prv: Path, keep_runs: bool
 ) -> tuple[int, Counter[str]]:
     """Write the .prv under a temporary name; returns its number of lines, and by layout how many
     sampled numbers were one of several of the same time.
@@ -297,7 +297,7 @@ def _write_prv(
         prv, job.folder, prv.suffix == ".gz"
     )
     output.begin(head.encode(), len(manifest.bounds))
-    if not again:
+    if not keep_runs:
         read = {run.path for result in job.results for run in result.runs}
         joining.remove_replaced_files(read, manifest.runs)
     lines = 0

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import FrameWriter, StoredFrame, read_frame
 from nsys2prv.events import all_kinds
-from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Interner, Names, ObjectKey
+from nsys2prv.events.extraction import DOMAIN, NAME, OBJECT, Names, Numbering, ObjectKey
 from nsys2prv.events.kind import Account, EventKind
 from nsys2prv.store.nesting import assign_nesting_lanes
 from nsys2prv.store.overlaps import TOO_MANY
@@ -104,8 +104,8 @@ class _Common:
     """
 
     def __init__(self) -> None:
-        self.objects = Interner()
-        self.domains = Interner()
+        self.objects = Numbering()
+        self.domains = Numbering()
         self.names: dict[str, Names] = {}
 
     def frame(self, name: str, sources: Sequence[TaskFacts]) -> pl.DataFrame:
@@ -146,7 +146,7 @@ class _Common:
         return frame.with_columns(columns)
 
     @staticmethod
-    def _keys(numbering: Interner, known: Sequence[Hashable], used: np.ndarray) -> np.ndarray:
+    def _keys(numbering: Numbering, known: Sequence[Hashable], used: np.ndarray) -> np.ndarray:
         return numbering.number(known[index] for index in used.tolist())
 
     def _names(self, name_set: str, source: TaskFacts, used: np.ndarray) -> np.ndarray:

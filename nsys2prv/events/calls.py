@@ -62,7 +62,7 @@ def _name_calls(call: CallTable, extraction: Extraction, columns: Columns) -> np
     distinct, codes = factorize(ids)
     if not call.enum:
         return extraction.name(call.name, codes, text=extraction.strings(distinct))
-    labels = dict(extraction.database.small(call.enum, "id", "label"))
+    labels = dict(extraction.database.read_small_table(call.enum, "id", "label"))
     return extraction.name(
         call.name,
         codes,

@@ -178,7 +178,7 @@ def _find_frames(
     asked = pl.DataFrame({"sample": samples})
     frames = pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
     if extraction.has(CHAINS, *names.values()) and extraction.has(SAMPLE_TABLE, "id"):
-        found = extraction.database.read_for(
+        found = extraction.database.read_joined(
             part, "id", CHAINS, tuple(names.values()), f"{{stackDepth}} < {depth}"
         )
         frames = pl.DataFrame({name: found[column] for name, column in names.items()})

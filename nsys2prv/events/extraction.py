@@ -110,7 +110,7 @@ class Names:
         return frames.append(pl.concat(self._pieces) if len(self._pieces) > 1 else self._pieces[0])
 
 
-class Interner(dict):
+class Numbering(dict):
     """Numbers keys in the order in which they are first asked for."""
 
     def number(self, keys: Iterable[Hashable]) -> np.ndarray:
@@ -154,8 +154,8 @@ class Extraction:
         self.database = database
         self.settings = settings
         #: Keys of objects and of NVTX domains -> local index.
-        self.objects = Interner()
-        self.domains = Interner()
+        self.objects = Numbering()
+        self.domains = Numbering()
         #: Names by name set.
         self.names: dict[str, Names] = {}
         #: Launching calls to look up, and those that this extraction finds.

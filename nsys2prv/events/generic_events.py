@@ -167,18 +167,18 @@ def _find_sources(database: Source) -> dict[int, EventSource]:
     """Return typeId -> what its events are."""
     origins = {
         number: (_find_name(database, name, data), group)
-        for number, name, group, data in database.small(
+        for number, name, group, data in database.read_small_table(
             "GENERIC_EVENT_SOURCES", "sourceId", "nameId", "sourceGroupId", "data"
         )
     }
     types = [
         (number, origin, _find_name(database, name, data))
-        for number, origin, name, data in database.small(
+        for number, origin, name, data in database.read_small_table(
             "GENERIC_EVENT_TYPES", "typeId", "sourceId", "nameId", "data"
         )
         if isinstance(number, int)
     ]
-    rows = database.small(FIELDS, "typeId", "fieldIdx", "fieldNameId", "type")
+    rows = database.read_small_table(FIELDS, "typeId", "fieldIdx", "fieldNameId", "type")
     texts = database.strings(sorted({name for _, _, name, _ in rows if isinstance(name, int)}))
     fields: dict[int, list[tuple[int, str, bool]]] = {}
     for number, index, name, kind in rows:

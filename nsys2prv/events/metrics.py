@@ -118,13 +118,13 @@ def find_metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]
     """Return typeId -> metricId -> name, and its size in bytes if it is floating point, else 0."""
     floating = {
         (source, number): size
-        for source, number, size, kind in database.small(
+        for source, number, size, kind in database.read_small_table(
             FIELDS, "typeId", "fieldIdx", "size", "type"
         )
         if kind in FLOATING and size in (4, 8)
     }
     found: dict[int, dict[int, tuple[str, int]]] = {}
-    for source, number, name in database.small(
+    for source, number, name in database.read_small_table(
         GPU_METRIC_NAMES, "typeId", "metricId", "metricName"
     ):
         if isinstance(source, int) and isinstance(number, int) and isinstance(name, str):
@@ -199,7 +199,7 @@ def _find_metrics(
     extraction: Extraction, lists: np.ndarray, indices: np.ndarray
 ) -> tuple[Metric, ...]:
     """Return the metrics of (metricsListId, metricsIdx) pairs."""
-    rows = extraction.database.small(
+    rows = extraction.database.read_small_table(
         "TARGET_INFO_NETWORK_METRICS", "metricsListId", "metricsIdx", "name", "unit"
     )
     named = {
@@ -220,10 +220,10 @@ def _find_device_names(extraction: Extraction, kind: str) -> dict[int, str]:
     if kind == SWITCH:
         return {
             guid: name
-            for guid, name in database.small("NET_IB_DEVICE_INFO", "guid", "name")
+            for guid, name in database.read_small_table("NET_IB_DEVICE_INFO", "guid", "name")
             if isinstance(name, str) and name
         }
-    infos = database.small("TARGET_INFO_NIC_INFO", "nicId", "name", "globalId")
+    infos = database.read_small_table("TARGET_INFO_NIC_INFO", "nicId", "name", "globalId")
     names = {nic: name for nic, name, _ in infos if isinstance(name, str) and name}
     found = {
         device: name
@@ -233,7 +233,7 @@ def _find_device_names(extraction: Extraction, kind: str) -> dict[int, str]:
     found.update(
         {
             device: names[nic]
-            for nic, device in database.small("NIC_ID_MAP", "nicId", "globalId")
+            for nic, device in database.read_small_table("NIC_ID_MAP", "nicId", "globalId")
             if nic in names
         }
     )
@@ -330,7 +330,7 @@ def _read_rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
 
 def _find_names(database: Source) -> dict[int, str]:
     """Return the names of events and metrics, with their units."""
-    rows = database.small(CPU_METRIC_NAMES, "id", "displayName", "name", "unit")
+    rows = database.read_small_table(CPU_METRIC_NAMES, "id", "displayName", "name", "unit")
     return {
         number: f"{shown or name} [{unit}]" if unit else shown or name
         for number, shown, name, unit in rows
@@ -342,9 +342,11 @@ def _name_components(database: Source) -> dict[int, str]:
     """Return the name of each component, with those that it is part of before it: `CPU socket 0
     core 3`.
     """
-    rows = [*database.small(COMPONENTS, "componentId", "name", "instance", "parentId")]
+    rows = [*database.read_small_table(COMPONENTS, "componentId", "name", "instance", "parentId")]
     if not database.has(COMPONENTS, "parentId"):
-        rows = database.small(COMPONENTS, "componentId", "name", "instance", "parentComponentId")
+        rows = database.read_small_table(
+            COMPONENTS, "componentId", "name", "instance", "parentComponentId"
+        )
     known = {
         number: (str(name or "component"), instance, parent)
         for number, name, instance, parent in rows

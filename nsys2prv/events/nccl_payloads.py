@@ -222,19 +222,19 @@ def read_schemas(database: Source) -> dict[tuple[int, int], tuple[PayloadField, 
     """
     sizes = {
         (domain, number): size
-        for domain, number, size in database.small(
+        for domain, number, size in database.read_small_table(
             "NVTX_PAYLOAD_ENUMS", "domainId", "schemaId", "size"
         )
     }
     enums: dict[tuple[int, int], dict[int, str]] = {}
-    for domain, number, value, name in database.small(
+    for domain, number, value, name in database.read_small_table(
         "NVTX_PAYLOAD_ENUM_ENTRIES", "domainId", "schemaId", "value", "name"
     ):
         if isinstance(value, int) and isinstance(name, str):
             enums.setdefault((domain, number), {})[value] = name
     found: dict[tuple[int, int], dict[int, PayloadField | None]] = {}
     clashing = set()
-    for domain, number, index, kind, name, offset in database.small(
+    for domain, number, index, kind, name, offset in database.read_small_table(
         "NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId", "schemaId", "idx", "type", "name", "offset"
     ):
         if not isinstance(kind, int) or not (

@@ -51,7 +51,7 @@ def extract_file_accesses(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 def _describe_files(extraction: Extraction, first: int, last: int) -> dict[int, tuple[int, str]]:
     """Return file access id -> process id and path, of ids from `first` to `last`."""
-    rows = extraction.database.small(
+    rows = extraction.database.read_small_table(
         FILES,
         "fileAccessId",
         "processId",

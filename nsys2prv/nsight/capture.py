@@ -69,7 +69,7 @@ def read_capture(database: Source, utc_ns: int | None) -> Capture:
 
 def recorded_duration(database: Source) -> int | None:
     """Return the length of the capture (ns) that the report states, None if it is implausible."""
-    rows = database.small("ANALYSIS_DETAILS", "duration", "startTime", "stopTime")
+    rows = database.read_small_table("ANALYSIS_DETAILS", "duration", "startTime", "stopTime")
     known = [duration for duration in map(_duration, rows) if duration is not None]
     return max(known, default=None)
 
@@ -85,7 +85,7 @@ def _some_times(database: Source) -> np.ndarray:
     """Return times of a few rows of every table of events, ascending."""
     columns = dict(_time_columns(database))
     largest = sorted(columns, key=lambda name: -database.tables[name].extent.rows)[:MOST_TABLES]
-    times = np.array(database.spread({name: columns[name] for name in largest}), np.int64)
+    times = np.array(database.sample_integers({name: columns[name] for name in largest}), np.int64)
     return np.sort(times[usable(times) & (times != NULL)])
 
 

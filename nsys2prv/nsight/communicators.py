@@ -152,9 +152,18 @@ def _rows(database: Source) -> list[_Row]:
         "commUid",
     )
     rows = []
-    for rank, time, handle, parent, local, size, root, root_uid, members, uid in database.small(
-        TABLE, *columns
-    ):
+    for (
+        rank,
+        time,
+        handle,
+        parent,
+        local,
+        size,
+        root,
+        root_uid,
+        members,
+        uid,
+    ) in database.read_small_table(TABLE, *columns):
         if isinstance(rank, int):
             root_known = isinstance(root, int) and isinstance(root_uid, int)
             rows.append(

@@ -126,12 +126,12 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
     # First, as a folder's tables are counted together.
     parts = database.with_rows()
     export = dict(
-        database.small("META_DATA_EXPORT", "name", "value")
-        or database.small("EXPORT_META_DATA", "name", "value")
+        database.read_small_table("META_DATA_EXPORT", "name", "value")
+        or database.read_small_table("EXPORT_META_DATA", "name", "value")
     )
     starts = [
         (_utc(utc), _integer(system))
-        for utc, system in database.small(
+        for utc, system in database.read_small_table(
             "TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs"
         )
     ]
@@ -139,7 +139,7 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
         starts, key=lambda start: (start[0] is None, start[0] or 0), default=(None, None)
     )
     system: dict[str, str] = {}
-    for name, value in database.small(
+    for name, value in database.read_small_table(
         "TARGET_INFO_SYSTEM_ENV",
         "name",
         "value",
@@ -147,7 +147,7 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
     ):
         if value:
             system.setdefault(name, str(value))
-    details = database.small("ANALYSIS_DETAILS", "duration")
+    details = database.read_small_table("ANALYSIS_DETAILS", "duration")
     domains, categories = _nvtx_names(database)
     return ReportInfo(
         path=database.path,
@@ -167,7 +167,7 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
         threads=_thread_names(database),
         ranks={
             tid & PROCESS_MASK: rank
-            for tid, rank in database.small("MPI_RANKS", "globalTid", "rank")
+            for tid, rank in database.read_small_table("MPI_RANKS", "globalTid", "rank")
             if isinstance(tid, int) and isinstance(rank, int)
         },
         launcher_ranks=launcher_ranks(database),
@@ -209,7 +209,7 @@ def _utc(value: object) -> int | None:
 
 
 def _processes(database: Source) -> dict[int, str]:
-    rows = database.small("PROCESSES", "globalPid", "name")
+    rows = database.read_small_table("PROCESSES", "globalPid", "name")
     return {
         pid: Path(name).name if isinstance(name, str) and name else ""
         for pid, name in rows
@@ -221,7 +221,7 @@ def _thread_names(database: Source) -> dict[int, str]:
     """Return the name of highest priority of each thread."""
     rows = [
         row
-        for row in database.small("ThreadNames", "globalTid", "nameId", "priority")
+        for row in database.read_small_table("ThreadNames", "globalTid", "nameId", "priority")
         if isinstance(row[0], int)
     ]
     best: dict[int, tuple[int, int]] = {}
@@ -234,7 +234,7 @@ def _thread_names(database: Source) -> dict[int, str]:
 
 def _gpus(database: Source) -> dict[int, Gpu]:
     gpus = {}
-    for number, name, uuid, bus in database.small(
+    for number, name, uuid, bus in database.read_small_table(
         "TARGET_INFO_GPU", "id", "name", "uuid", "busLocation"
     ):
         if isinstance(number, int):
@@ -246,7 +246,7 @@ def _cuda_gpus(database: Source) -> dict[tuple[int, int], int]:
     """Return (pid, CUDA ordinal) -> GPU number: ordinals differ per process under
     CUDA_VISIBLE_DEVICES.
     """
-    rows = database.small("TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId")
+    rows = database.read_small_table("TARGET_INFO_CUDA_DEVICE", "pid", "cudaId", "gpuId")
     return {
         (pid, ordinal): gpu
         for pid, ordinal, gpu in rows
@@ -263,7 +263,7 @@ def _nvtx_names(
     A domain may be created on several threads of a process, under the same number; one row is as
     good as another.
     """
-    rows = database.small(
+    rows = database.read_small_table(
         "NVTX_EVENTS",
         "eventType",
         "globalTid",

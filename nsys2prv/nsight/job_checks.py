@@ -207,6 +207,6 @@ def profiled_processes(database: Source) -> frozenset[int]:
     return frozenset(
         number & PROCESS_MASK
         for table, column in TELLING
-        for (number,) in database.small(table, column)
+        for (number,) in database.read_small_table(table, column)
         if isinstance(number, int) and pid_of(number) not in NO_PROCESSES
     )

@@ -191,7 +191,7 @@ class Folder(Source):
                 f"{self.path}: cannot be read as an export ({without_content(error)}); {self._again()}"
             ) from None
 
-    def small(self, table: str, *columns: str, where: str = "") -> list[tuple]:
+    def read_small_table(self, table: str, *columns: str, where: str = "") -> list[tuple]:
         if table not in self.tables:
             return []
         have = [name for name in columns if name in self.tables[table]]
@@ -235,7 +235,7 @@ class Folder(Source):
             ),
         )
 
-    def spread(self, columns: Mapping[str, str]) -> list[int]:
+    def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
         frames = [
             rows.select(pl.col(column).alias("time").cast(pl.Int64, strict=False))
             for table, column in columns.items()
@@ -292,7 +292,7 @@ class Folder(Source):
         columns = make_columns(rows, integers, texts)
         return None if columns.damaged else Shared(part, columns, met)
 
-    def read_for(
+    def read_joined(
         self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
     ) -> Columns:
         looked_at = [name for name in columns_asked(where) if name in self.tables[table]]

@@ -180,7 +180,7 @@ class Source(ABC):
         """Return a condition in SQL from one with the table's columns in braces: those that the
         export lacks are NULL. "" is true.
         """
-        return where.format_map(Named(self.tables[table].columns)) if where else "1"
+        return where.format_map(SqlNames(self.tables[table].columns)) if where else "1"
 
     @abstractmethod
     def count(self, table: str, where: str = "") -> int:
@@ -197,7 +197,7 @@ class Source(ABC):
         """Return all rows of a small query."""
 
     @abstractmethod
-    def small(self, table: str, *columns: str, where: str = "") -> list[tuple]:
+    def read_small_table(self, table: str, *columns: str, where: str = "") -> list[tuple]:
         """Return these columns of the rows of a small table that meet a condition, in the order of
         the rows.
 
@@ -209,7 +209,7 @@ class Source(ABC):
         """Return the text of these ids of StringIds; an id without a row is absent."""
 
     @abstractmethod
-    def spread(self, columns: Mapping[str, str]) -> list[int]:
+    def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
         """Return the integers that a few rows all over some tables have in one column each.
         columns: by table.
         """
@@ -238,7 +238,7 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def read_for(
+    def read_joined(
         self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
     ) -> Columns:
         """Return columns of the rows of another table that share a key with a part's rows and meet
@@ -262,7 +262,7 @@ def spread_rows(extent: Extent) -> list[int]:
     return sorted({extent.first + length * step // steps for step in range(SPREAD)})
 
 
-class Named(dict):
+class SqlNames(dict):
     """Column -> its name in SQL; NULL for a column that is not there."""
 
     def __init__(self, columns: Iterable[str]) -> None:

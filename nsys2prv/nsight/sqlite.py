@@ -21,11 +21,11 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.nsight.columns import Columns, make_columns
 from nsys2prv.nsight.source import (
     Extent,
-    Named,
     Part,
     Shared,
     SomeRows,
     Source,
+    SqlNames,
     Table,
     Tables,
     quote_name,
@@ -166,10 +166,10 @@ class Database(Source):
         except DAMAGE as error:
             raise self._unreadable(error) from None
 
-    def small(self, table: str, *columns: str, where: str = "") -> list[tuple]:
+    def read_small_table(self, table: str, *columns: str, where: str = "") -> list[tuple]:
         if table not in self.tables:
             return []
-        named = Named(self.tables[table].columns)
+        named = SqlNames(self.tables[table].columns)
         expressions = ", ".join(named[column] for column in columns)
         condition = self.condition(table, where)
         return [
@@ -213,7 +213,7 @@ class Database(Source):
                 )
         return found
 
-    def spread(self, columns: Mapping[str, str]) -> list[int]:
+    def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
         selects = []
         for table, column in columns.items():
             extent = self.tables[table].extent
@@ -329,7 +329,7 @@ class Database(Source):
             return None
         return Shared(part, make_columns(frame.drop(MET), integers, texts), frame[MET].to_numpy())
 
-    def read_for(
+    def read_joined(
         self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
     ) -> Columns:
         # By the other table's key, where it has one: reading in parts would walk all of it.

@@ -11,15 +11,15 @@ import pytest
 from tools.pages import Page
 from tools.view_answers import SAMPLES
 
-from nsys2prv.analysis.comparison import Run, difference
+from nsys2prv.analysis.comparison import ComparedJob, difference
 from nsys2prv.analysis.result import Result, Table
 from nsys2prv.cli.main import main
 
 
-def run(devices: dict[str, int]) -> Run:
+def run(devices: dict[str, int]) -> ComparedJob:
     """A job whose devices are useful for so long (ns)."""
     frame = pl.DataFrame({"device": list(devices), "useful_ns": list(devices.values())})
-    return Run(
+    return ComparedJob(
         {"name": "job", "duration_ns": 100, "ranks": 1, "devices": len(devices)},
         {"efficiencies": Result("efficiencies", "", {"devices": Table("", frame)})},
     )

@@ -21,7 +21,7 @@ from nsys2prv.analysis.intervals import merge_spans
 from nsys2prv.analysis.page.html import SECTION_OF
 from nsys2prv.analysis.page.sections import SECTIONS
 from nsys2prv.analysis.ranks import JobRanks
-from nsys2prv.analysis.result import KINDS, NOTHING, Finding, finding_lines
+from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding, finding_lines
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 from nsys2prv.analysis.waiting import (
     LEAST_SEGMENTS,
@@ -322,11 +322,11 @@ def test_the_parts_of_the_time_of_devices_are_all_of_it() -> None:
 
 
 def test_every_kind_is_explained_and_has_its_section() -> None:
-    assert {SECTION_OF[kind] for kind in KINDS} <= {
+    assert {SECTION_OF[kind] for kind in FINDING_KINDS} <= {
         make_section.__name__.removesuffix("_section") for make_section in SECTIONS
     }
     text = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text()
-    for kind, meaning in KINDS.items():
+    for kind, meaning in FINDING_KINDS.items():
         assert f"* `{kind}`: {meaning}" in text.replace("\n  ", " ")
 
 

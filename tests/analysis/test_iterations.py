@@ -9,7 +9,7 @@ import pytest
 from tools.exports import KERNEL, MEMCPY, PID, global_pid, global_tid, kernel, make_export, strings
 
 import nsys2prv
-from nsys2prv.analysis.comparison import Run, difference, slowdown
+from nsys2prv.analysis.comparison import ComparedJob, difference, slowdown
 from nsys2prv.analysis.iterations import PARTS
 from nsys2prv.analysis.result import Result, Table
 
@@ -58,7 +58,7 @@ def test_a_job_without_iterations_says_so(tmp_path: Path) -> None:
     assert "does not repeat itself" in result.missing[0]
 
 
-def run(steps: int, time: int, exposed: int) -> Run:
+def run(steps: int, time: int, exposed: int) -> ComparedJob:
     """A job of so many iterations, of so much time each, of which so much is exposed NCCL (ns)."""
     each = pl.DataFrame({"iteration": range(1, steps + 1), "time_ns": [time] * steps}).with_columns(
         pl.lit(0).alias(name) for name in PARTS
@@ -77,7 +77,7 @@ def run(steps: int, time: int, exposed: int) -> Run:
         name: Result(name, "", {key: Table("", frame) for key, frame in found.items()})
         for name, found in tables.items()
     }
-    return Run({"name": "job", "duration_ns": 1, "ranks": 1, "devices": 1}, results)
+    return ComparedJob({"name": "job", "duration_ns": 1, "ranks": 1, "devices": 1}, results)
 
 
 def test_jobs_of_different_numbers_of_iterations_compare() -> None:

@@ -350,10 +350,10 @@ def test_missing_inputs_are_named(tmp_path: Path) -> None:
 
 
 def test_scalability() -> None:
-    from nsys2prv.analysis.comparison import Run, scaling
+    from nsys2prv.analysis.comparison import ComparedJob, scaling
     from nsys2prv.analysis.result import Table
 
-    def run(name: str, devices: int, elapsed: int, useful: int) -> Run:
+    def run(name: str, devices: int, elapsed: int, useful: int) -> ComparedJob:
         ones = ("load_balance_efficiency", "communication_efficiency", "orchestration_efficiency")
         frame = pl.DataFrame(
             {
@@ -364,7 +364,7 @@ def test_scalability() -> None:
                 **dict.fromkeys(ones, 1.0),
             }
         )
-        return Run(
+        return ComparedJob(
             {"name": name},
             {"efficiencies": Result("efficiencies", "", {"device": Table("", frame)})},
         )
