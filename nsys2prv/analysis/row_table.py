@@ -9,7 +9,7 @@ from msgspec import Struct
 from nsys2prv.conversion.device_states import find_device
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, ThreadKey
-from nsys2prv.paraver.object_model import OF_GPU, gpu_identity
+from nsys2prv.paraver.devices import OF_GPU, gpu_identity
 
 HOST, STREAM, SAMPLED = "host", "stream", "samples"
 

@@ -20,7 +20,7 @@ from nsys2prv.clock.observations import Finding, Messages
 from nsys2prv.clock.solve import Alignment, solve_clocks
 from nsys2prv.conversion.timeline import AUTO, Timeline
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.paraver.object_model import NO_PROCESS, RankedProcess
+from nsys2prv.paraver.tree import NO_PROCESS, RankedProcess
 from nsys2prv.relations import (
     DEVICES,
     Observed,

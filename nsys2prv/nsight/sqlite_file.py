@@ -1,4 +1,6 @@
-"""SQLite files before they are opened: whether one is readable, what lies beside it, what errors may tell."""
+"""SQLite files before they are opened: whether one is readable, what lies beside it, what its errors
+may tell.
+"""
 
 from __future__ import annotations
 

@@ -20,33 +20,17 @@ from msgspec import Struct
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import natural_key
 from nsys2prv.events.extraction import (
-    DEVICE_KINDS,
     GPU,
-    GPU_CONTEXTS,
-    SWITCH,
     DeviceKey,
     ObjectKey,
     QueueKey,
     StreamKey,
     ThreadKey,
 )
-from nsys2prv.nsight.info import PROCESS_MASK, Gpu, ReportInfo, pid_of, tid_of
+from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, pid_of, tid_of
 from nsys2prv.nsight.launcher import distinct_launcher_ranks
-from nsys2prv.paraver.tree import ObjectTree, Task
-
-#: Stands for the pid of the task that a host gets for the rows of its devices.
-NO_PROCESS = 0
-#: Rows of physical GPUs, and what they are called; "Metrics GPU0" is what POP's BasicAnalysis
-#: parses.
-OF_GPU = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
-
-
-class RankedProcess(Struct, frozen=True):
-    """A process in its place: report index, globalPid, rank (None where nothing tells)."""
-
-    report: int
-    pid: int
-    rank: int | None
+from nsys2prv.paraver.devices import OF_GPU, Device, GpuNumbers, device_sort_key, place_devices
+from nsys2prv.paraver.tree import NO_PROCESS, ObjectTree, RankedProcess, Task
 
 
 class ObjectModel(Struct):
@@ -96,7 +80,7 @@ def build_object_model(
             continue
         pid = key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
         by_process[report, pid].append(key)
-    devices.sort(key=lambda found: (found[0], *_device_order(found[1], 0)))
+    devices.sort(key=lambda found: (found[0], *device_sort_key(found[1], 0)))
     peopled = {machines[report] for report, _ in by_process}
     apart = {machines[report] for report, pid in by_process if pid == NO_PROCESS}
     for report, key in devices:
@@ -107,10 +91,10 @@ def build_object_model(
     processes, ranked = _order_processes(infos, by_process)
     node_of, nodes = _nodes(infos, machines, processes)
     gpus = GpuNumbers(infos, machines)
-    placed = _place_devices(devices, processes, by_process, machines, gpus)
+    placed = place_devices(devices, processes, by_process, machines, gpus)
 
     tasks, rows, threads = [], {}, 0
-    ambiguous = _names_on_several_hosts(by_process, placed, infos, gpus)
+    ambiguous = _find_names_on_several_hosts(by_process, placed, infos, gpus)
     for process in processes:
         info = infos[process.report]
         found = by_process[process.report, process.pid]
@@ -137,83 +121,6 @@ def build_object_model(
             "convert fewer reports at a time, or leave kinds out with -t"
         )
     return ObjectModel(tree, rows, processes, gpus.used, ranked)
-
-
-class _Device(Struct):
-    """A row for a device: its name, and under what keys the reports have it."""
-
-    name: str
-    found: list[tuple[int, DeviceKey]]
-
-
-def gpu_identity(
-    infos: Sequence[ReportInfo], machines: Sequence[int], report: int, key: DeviceKey
-) -> tuple:
-    """Return the identity of a report's GPU among all of the trace. machines: numbers of each
-    report's machine.
-    """
-    if key.name:
-        return (machines[report], report, key.name, key.number)
-    gpu = infos[report].gpus.get(key.number)
-    return (machines[report], gpu.key if gpu is not None and gpu.key else key.number)
-
-
-def _place_devices(
-    devices: list[tuple[int, DeviceKey]],
-    processes: list[RankedProcess],
-    by_process: dict[tuple[int, int], list[ObjectKey]],
-    machines: list[int],
-    gpus: GpuNumbers,
-) -> dict[tuple[int, int], list[_Device]]:
-    """Return the rows of devices by (report, pid) of the process whose task they are in, in their
-    order.
-    """
-    first_on: dict[int, RankedProcess] = {}
-    apart_on: dict[int, RankedProcess] = {}
-    users: dict[tuple, tuple[RankedProcess, int]] = {}
-    for process in processes:
-        first_on.setdefault(machines[process.report], process)
-        if process.pid == NO_PROCESS:
-            apart_on.setdefault(machines[process.report], process)
-        streams = [
-            key for key in by_process[process.report, process.pid] if isinstance(key, StreamKey)
-        ]
-        for key in sorted(streams):
-            user = process, gpus.number(process.report, key)
-            users.setdefault(gpus.identity_of_stream(process.report, key), user)
-            users.setdefault(
-                gpus.identity(process.report, DeviceKey(GPU, str(key.pid), key.device)), user
-            )
-    known: dict[tuple, _Device] = {}
-    placed: dict[tuple[int, int], list[tuple[tuple, _Device]]] = defaultdict(list)
-    for report, key in devices:
-        machine = machines[report]
-        gpu = gpus.identity(report, key._replace(kind=GPU)) if key.kind in OF_GPU else None
-        if gpu is not None:
-            identity = (key.kind, *gpu)
-        else:
-            identity = (None if key.kind == SWITCH else machine, *key)
-        if identity not in known:
-            user, number = users.get(gpu, (first_on[machine], None))
-            if number is None:
-                number = 0 if gpu is None else gpus.number_of(report, key.number)
-            if key.kind == GPU:
-                owner = user
-            else:
-                owner = next(iter(apart_on.values())) if key.kind == SWITCH else apart_on[machine]
-            name = key.name if gpu is None else OF_GPU[key.kind].format(number)
-            known[identity] = _Device(name, [])
-            placed[owner.report, owner.pid].append((_device_order(key, number), known[identity]))
-        known[identity].found.append((report, key))
-    return {
-        owner: [device for _, device in sorted(found, key=lambda item: item[0])]
-        for owner, found in placed.items()
-    }
-
-
-def _device_order(key: DeviceKey, number: int) -> tuple:
-    """Return the place of a device in its task; `number`: that of its GPU on the machine."""
-    return DEVICE_KINDS.index(key.kind), number, natural_key(key.name), key.number
 
 
 def _order_processes(
@@ -262,80 +169,6 @@ def _nodes(
     return {process.report: index[machines[process.report]] for process in processes}, names
 
 
-class GpuNumbers:
-    """Numbers of physical GPUs on their machines, for the names of rows.
-
-    A CUDA ordinal means another GPU in every process under CUDA_VISIBLE_DEVICES; where the report
-    tells the GPU behind it that GPU's number on its machine is used, elsewhere the ordinal itself.
-    """
-
-    def __init__(self, infos: list[ReportInfo], machines: list[int]) -> None:
-        self._infos, self._machines = infos, machines
-        self._seen: set[tuple] = set()
-        keys: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
-        for info, machine in zip(infos, machines, strict=True):
-            for gpu in info.gpus.values():
-                if gpu.key:
-                    keys[machine][gpu.key].add(gpu.number)
-        self._numbers = {machine: _gpu_numbers(gpus) for machine, gpus in keys.items()}
-
-    def number(self, report: int, key: ObjectKey) -> int:
-        """Return the device number of the row of a stream or queue (0 for a host thread)."""
-        if isinstance(key, QueueKey):
-            return key.gpu if key.gpu < 0 else self.number_of(report, key.gpu)
-        if not isinstance(key, StreamKey):
-            return 0
-        machine, gpu = self._machines[report], self.gpu(report, key)
-        if gpu is not None and gpu.key:
-            self._seen.add((machine, gpu.key))
-            return self._numbers[machine][gpu.key]
-        self._seen.add((machine, report, key.pid, key.device))
-        return key.device
-
-    def gpu(self, report: int, key: StreamKey | QueueKey | DeviceKey) -> Gpu | None:
-        """Return the physical GPU that a row is of, where the report tells."""
-        info = self._infos[report]
-        if isinstance(key, StreamKey):
-            number = info.gpu_of(key.pid, key.device)
-            return None if number is None else info.gpus.get(number)
-        return info.gpus.get(key.gpu if isinstance(key, QueueKey) else key.number)
-
-    def identity(self, report: int, key: DeviceKey) -> tuple:
-        """Return the identity of one of the report's GPUs among all of the trace."""
-        return gpu_identity(self._infos, self._machines, report, key)
-
-    def identity_of_stream(self, report: int, key: StreamKey) -> tuple:
-        """Return the identity of the GPU of a stream among all of the trace. Where the report does
-        not tell its number, the ordinal is taken for it.
-        """
-        return self.identity(
-            report, DeviceKey(GPU, number=self._infos[report].gpu_or_ordinal(key.pid, key.device))
-        )
-
-    def number_of(self, report: int, number: int) -> int:
-        """Return the number on its machine of the GPU that the report gives this number."""
-        gpu = self._infos[report].gpus.get(number)
-        known = gpu is not None and gpu.key
-        return self._numbers[self._machines[report]][gpu.key] if known else number
-
-    @property
-    def used(self) -> int:
-        """Return the number of GPUs that had work; GPUs known by CUDA ordinal alone count once per
-        process.
-        """
-        return len(self._seen)
-
-
-def _gpu_numbers(gpus: dict[str, set[int]]) -> dict[str, int]:
-    """Return the number of each GPU of a machine: as reported where all reports agree and no two
-    GPUs share one, else by key.
-    """
-    reported = {key: next(iter(numbers)) for key, numbers in gpus.items() if len(numbers) == 1}
-    if len(reported) == len(gpus) and len(set(reported.values())) == len(gpus):
-        return reported
-    return {key: number for number, key in enumerate(sorted(gpus))}
-
-
 def _main_thread(keys: Iterable[ObjectKey], process: RankedProcess, info: ReportInfo) -> int | None:
     """Return the globalTid of the thread that stands for its process: the main one, or the first of
     those with a row.
@@ -366,9 +199,9 @@ def _thread_order(
     return (1, gpus.number(process.report, key), key.device, key.stream, key.lane)
 
 
-def _names_on_several_hosts(
+def _find_names_on_several_hosts(
     by_process: Mapping[tuple[int, int], Iterable[ObjectKey]],
-    placed: Mapping[tuple[int, int], Iterable[_Device]],
+    placed: Mapping[tuple[int, int], Iterable[Device]],
     infos: Sequence[ReportInfo],
     gpus: GpuNumbers,
 ) -> set[str]:

@@ -80,3 +80,15 @@ class ObjectTree(Struct, frozen=True, dict=True):
             for level, names in levels.items()
         )
         return "\n".join(sections)
+
+
+#: Stands for the pid of the task that a host gets for the rows of its devices.
+NO_PROCESS = 0
+
+
+class RankedProcess(Struct, frozen=True):
+    """A process in its place: report index, globalPid, rank (None where nothing tells)."""
+
+    report: int
+    pid: int
+    rank: int | None
