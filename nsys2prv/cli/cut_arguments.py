@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import parse_size
 from nsys2prv.cli.parsing import BOTH, WRITING, Group, Parser
-from nsys2prv.conversion.cut_options import CutOptions
+
+if TYPE_CHECKING:
+    from nsys2prv.conversion.cut_plan import CutOptions
 
 
 def add_cut(parser: Parser, command: str) -> None:
@@ -67,6 +70,8 @@ def add_cut(parser: Parser, command: str) -> None:
 
 def make_cut_options(options: argparse.Namespace) -> CutOptions:
     """Return the cut options that the arguments ask for."""
+    from nsys2prv.conversion.cut_plan import CutOptions
+
     return CutOptions(
         time=options.time,
         region=options.region,

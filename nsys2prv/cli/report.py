@@ -29,7 +29,7 @@ from nsys2prv.analysis.text import (
 )
 from nsys2prv.cli.cut_arguments import join_kind_options, parse_kinds, split_list
 from nsys2prv.cli.parsing import Group, Parser, check_pages
-from nsys2prv.conversion.cut_options import CutOptions
+from nsys2prv.conversion.cut_plan import CutOptions
 from nsys2prv.conversion.job import Job
 from nsys2prv.nsight.opening import is_report
 

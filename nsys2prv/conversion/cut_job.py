@@ -12,10 +12,18 @@ import numpy as np
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import NothingToWrite
-from nsys2prv._util.text import seconds_text
+from nsys2prv._util.text import seconds_text, size_text
 from nsys2prv.conversion import cut_runs
-from nsys2prv.conversion.cut_options import Moment, add_units, parse_span
-from nsys2prv.conversion.cut_plan import CutPlan, CutRuns, CutSpec, CutTask, Window
+from nsys2prv.conversion.cut_plan import (
+    CutPlan,
+    CutRuns,
+    CutSpec,
+    CutTask,
+    Moment,
+    Window,
+    add_units,
+    parse_span,
+)
 from nsys2prv.conversion.cut_selection import KeptRows, choose_rows, find_region_span
 from nsys2prv.conversion.cut_size import Fitting
 from nsys2prv.conversion.job import Job
@@ -49,13 +57,15 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
             f"--time {plan.cut.time} is all of the trace; numbers without a unit are seconds"
         )
     if plan.cut.max_size is not None:
-        fitting = Fitting.of(smaller, orders, plan.cut.max_size)
+        fitting = Fitting(smaller, orders, plan.cut.max_size)
         while not fitting.fits:
             # What was weighed before may be a little less than what comes out.
             parts = _cut_runs(job, fitting.go_further(), threads, f"fit-{len(fitting.done)}")
             smaller = _make_cut_job(job, window, rows, threads, parts)
-            fitting = fitting.measure_again(smaller)
-        told += fitting.notes()
+            fitting.measure_again(smaller)
+        if fitting.done:
+            left = "; ".join(step.what for step in fitting.done)
+            told.append(f"left out to stay within {size_text(fitting.limit)}: {left}")
     if smaller is job:
         return job
     if left_out := (smaller.left_out - job.left_out).total():

@@ -13,7 +13,7 @@ from msgspec import Struct
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import list_some, suggest_range
-from nsys2prv.conversion.cut_options import CutOptions, Region, parse_numbers
+from nsys2prv.conversion.cut_plan import CutOptions, Region, parse_numbers
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, catalogue
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey

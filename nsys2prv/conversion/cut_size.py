@@ -294,36 +294,22 @@ def describe_smaller_traces(job: Job) -> str:
     return f"smaller: {', '.join([*named, f'about {size_text(round(COMPRESSED * size))} with -z'])}"
 
 
-class Fitting(Struct, frozen=True):
-    """Progress of making a trace fit into --max-size."""
+class Fitting:
+    """Makes a trace fit into --max-size, step by step.
 
-    #: Greatest size of the .prv, bytes.
-    limit: int
-    #: Estimated size of the trace after the steps done, bytes.
-    bytes: float
-    #: Cut that all steps done amount to.
-    orders: CutSpec
-    #: Size of the lines of the runs before any step.
-    parts: tuple[Weight, ...]
-    beside: int
-    #: Steps that changed something.
-    done: tuple[Reduction, ...] = ()
-    #: Steps not tried yet.
-    left: tuple[Reduction, ...] = ()
+    job: without any step. orders: what is cut apart from the steps. limit: greatest size of the
+    .prv, bytes.
+    """
 
-    @classmethod
-    def of(cls, job: Job, orders: CutSpec, limit: int) -> Fitting:
-        parts = tuple(weigh_runs(job))
-        beside = BESIDE + len(job.model.tree.header("01/01/2000 at 00:00", job.duration))
-        return cls(
-            limit,
-            _sum_weights(parts, orders) + beside,
-            orders,
-            parts,
-            beside,
-            (),
-            tuple(list_reductions()),
-        )
+    def __init__(self, job: Job, orders: CutSpec, limit: int) -> None:
+        self.limit, self._orders = limit, orders
+        #: Steps that changed something, and those not tried yet.
+        self.done: list[Reduction] = []
+        self._left = iter(list_reductions())
+        self._weights = tuple(weigh_runs(job))
+        self._beside = BESIDE + len(job.model.tree.header("01/01/2000 at 00:00", job.duration))
+        #: Estimated size of the trace after the steps done, bytes.
+        self.bytes = self._estimate(orders)
 
     @property
     def fits(self) -> bool:
@@ -333,41 +319,27 @@ class Fitting(Struct, frozen=True):
         """Return the orders by which the trace should fit. Raises Nsys2prvError where no step is
         left.
         """
-        return self._advance().orders
-
-    def measure_again(self, job: Job) -> Fitting:
-        """Return the state after a cut by :meth:`go_further`, with its actual size."""
-        return replace(
-            self._advance(),
-            bytes=_sum_weights(weigh_runs(job), CutSpec(self.orders.window)) + self.beside,
-        )
-
-    def _advance(self) -> Fitting:
-        orders, done, left, size = self.orders, self.done, self.left, self.bytes
-        while left:
-            step, left = left[0], left[1:]
-            taken = step.take(orders)
-            smaller = _sum_weights(self.parts, taken) + self.beside
-            if smaller < size:
-                done = (*(found for found in done if found.subject != step.subject), step)
-            orders, size = taken, min(size, smaller)
-            if size * MARGIN <= self.limit:
-                return replace(self, orders=orders, done=done, left=left, bytes=size)
-        share = max(0.01, 100 * self.limit / (size * MARGIN))
+        for step in self._left:
+            self._orders = step.take(self._orders)
+            smaller = self._estimate(self._orders)
+            if smaller < self.bytes:
+                self.done = [found for found in self.done if found.subject != step.subject]
+                self.done.append(step)
+                self.bytes = smaller
+            if self.fits:
+                return self._orders
+        share = max(0.01, 100 * self.limit / (self.bytes * MARGIN))
         raise Nsys2prvError(
-            f"--max-size: the trace would still be about {size_text(size)} without everything that may be left out; "
+            f"--max-size: the trace would still be about {size_text(self.bytes)} without everything that may be left out; "
             f"cut its time as well, as in --time 0:{share:.2g}%"
         )
 
-    def notes(self) -> list[str]:
-        """Describe what was left out, one line each."""
-        return (
-            [
-                f"left out to stay within {size_text(self.limit)}: {'; '.join(step.what for step in self.done)}"
-            ]
-            if self.done
-            else []
-        )
+    def measure_again(self, job: Job) -> None:
+        """Take the actual size after a cut by :meth:`go_further`."""
+        self.bytes = _sum_weights(weigh_runs(job), CutSpec(self._orders.window)) + self._beside
+
+    def _estimate(self, orders: CutSpec) -> float:
+        return _sum_weights(self._weights, orders) + self._beside
 
 
 def _sum_weights(parts: Iterable[Weight], orders: CutSpec) -> float:

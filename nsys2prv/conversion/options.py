@@ -13,8 +13,7 @@ from nsys2prv._util import engines
 from nsys2prv._util.errors import UsageError
 from nsys2prv.clock.clock_file import ClockRecord
 from nsys2prv.conversion import timeline
-from nsys2prv.conversion.cut_options import CutOptions
-from nsys2prv.conversion.cut_plan import CutPlan, add_regions
+from nsys2prv.conversion.cut_plan import CutOptions, CutPlan, add_regions
 from nsys2prv.events.cpu import check_callstack
 from nsys2prv.events.extraction import Settings
 from nsys2prv.events.names.classes import load_rules

@@ -9,7 +9,7 @@ import pytest
 from nsys2prv import Options, convert
 from nsys2prv.cli.arguments import LEGACY_OPTIONS, conversion_parser
 from nsys2prv.cli.main import main
-from nsys2prv.conversion.cut_options import CutOptions, add_units
+from nsys2prv.conversion.cut_plan import CutOptions, add_units
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue.counters import counter_tables
 from nsys2prv.events.selection import kind_names

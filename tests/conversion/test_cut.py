@@ -33,7 +33,7 @@ from nsys2prv._util.errors import NothingToWrite, Nsys2prvError, UsageError
 from nsys2prv.cli.main import main
 from nsys2prv.conversion.convert import write_job
 from nsys2prv.conversion.cut_job import cut_job
-from nsys2prv.conversion.cut_options import CutOptions
+from nsys2prv.conversion.cut_plan import CutOptions
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import Plan
 from nsys2prv.conversion.prepare import prepare

@@ -16,7 +16,7 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, __version__, convert
 from nsys2prv.cli.main import main
-from nsys2prv.conversion.cut_options import CutOptions
+from nsys2prv.conversion.cut_plan import CutOptions
 from nsys2prv.events.reasons import Reason
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
