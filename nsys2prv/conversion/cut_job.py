@@ -24,10 +24,11 @@ from nsys2prv.conversion.cut_plan import (
     add_units,
     parse_span,
 )
-from nsys2prv.conversion.cut_selection import KeptRows, choose_rows, find_region_span
+from nsys2prv.conversion.cut_selection import choose_rows, find_region_span
 from nsys2prv.conversion.cut_size import Fitting
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.reasons import reason_text
+from nsys2prv.paraver.object_model import ObjectModel
 from nsys2prv.store.runs import Run
 
 
@@ -35,19 +36,17 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     """Return the job with what is wanted of it. Raises NothingToWrite where that is nothing,
     Nsys2prvError where it cannot be told what it is.
     """
-    rows = choose_rows(
-        plan.cut, job.infos, [placement.machine for placement in job.placed.placements], job.model
-    )
-    if rows is None and not plan.changes_runs and plan.cut.max_size is None:
+    model, threads = choose_rows(plan.cut, job)
+    rewrites = model is not job.model or plan.changes_runs
+    if not rewrites and plan.cut.max_size is None:
         return job
     window = _find_window(job, plan)
     orders = plan.spec(window)
-    threads = job.threads if rows is None else [rows.place[of_source] for of_source in job.threads]
     parts: list[CutRuns] = []
     smaller, told = job, []
-    if rows is not None or plan.changes_runs:
+    if rewrites:
         parts = _cut_runs(job, orders, threads, "cut")
-        smaller = _make_cut_job(job, window, rows, threads, parts)
+        smaller = _make_cut_job(job, window, model, threads, parts)
     if (window.first, window.last) != (0, job.duration):
         told.append(
             f"{seconds_text(window.first)} to {seconds_text(window.last)} of {seconds_text(job.duration)}"
@@ -61,7 +60,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
         while not fitting.fits:
             # What was weighed before may be a little less than what comes out.
             parts = _cut_runs(job, fitting.go_further(), threads, f"fit-{len(fitting.done)}")
-            smaller = _make_cut_job(job, window, rows, threads, parts)
+            smaller = _make_cut_job(job, window, model, threads, parts)
             fitting.measure_again(smaller)
         if fitting.done:
             left = "; ".join(step.what for step in fitting.done)
@@ -139,12 +138,12 @@ def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -
 
 
 def _make_cut_job(
-    job: Job, window: Window, rows: KeptRows | None, threads: list[np.ndarray], parts: list[CutRuns]
+    job: Job, window: Window, model: ObjectModel, threads: list[np.ndarray], parts: list[CutRuns]
 ) -> Job:
     smaller = replace(job, is_cut=True)
     smaller.runs = [run for part in parts for run in part.runs]
     smaller.threads = threads
-    smaller.model = job.model if rows is None else rows.model
+    smaller.model = model
     smaller.duration = window.last - window.origin
     *clocks, identity = job.clocks
     smaller.placed = replace(

@@ -297,13 +297,14 @@ def find_layouts(name: str) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(found)))
 
 
+def leave_out_attributes() -> dict[str, int]:
+    """Return the bits of the fields that stay, by layout, where events have no attributes."""
+    return {name: 1 for name, layout in catalogue().layouts.items() if len(layout.fields) > 1}
+
+
 def _find_present_fields(cut: CutOptions) -> dict[str, int]:
     layouts = catalogue().layouts
-    masks = (
-        {}
-        if cut.arguments
-        else {name: 1 for name, layout in layouts.items() if len(layout.fields) > 1}
-    )
+    masks = {} if cut.arguments else leave_out_attributes()
     for kind, names in cut.fields.items():
         found = [layouts[name] for name in find_layouts(kind) if layouts[name].fields]
         if not found:

@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase, translate
 
 import numpy as np
 import polars as pl
-from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import Nsys2prvError
@@ -81,28 +80,22 @@ def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
 LEAST_UUID = 6
 
 
-class KeptRows(Struct, frozen=True):
-    """Rows that a cut keeps."""
-
-    #: Object model of these rows.
-    model: ObjectModel
-    #: Row (thread index) of the whole model -> its row here, -1 for one that goes.
-    place: np.ndarray
-
-
-def choose_rows(
-    cut: CutOptions, infos: list[ReportInfo], machines: list[int], model: ObjectModel
-) -> KeptRows | None:
-    """Return the rows that stay; None where these are all. Raises Nsys2prvError where none does."""
+def choose_rows(cut: CutOptions, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:
+    """Return the object model of the rows that stay, the job's own where these are all, and for
+    each source the row of each local object, -1 for one that goes. Raises Nsys2prvError where none
+    stays.
+    """
+    infos, model = job.infos, job.model
     if not (cut.ranks or cut.hosts or cut.devices):
-        return None
+        return model, job.threads
+    machines = [placement.machine for placement in job.placed.placements]
     keys = _keep_reports(list(model.rows), set(choose_reports(infos, cut)), machines)
     if cut.ranks:
         keys = _keep_ranks(keys, infos, model, parse_numbers("--ranks", cut.ranks))
     if cut.devices:
         keys = _keep_devices(keys, infos, machines, cut.devices)
     if len(keys) == len(model.rows):
-        return None
+        return model, job.threads
     if not keys:
         raise Nsys2prvError(
             "nothing to write: these ranks have no rows on these devices (--ranks, --devices)"
@@ -111,7 +104,7 @@ def choose_rows(
     place = np.full(model.tree.threads, -1)
     for key, row in smaller.rows.items():
         place[model.rows[key]] = row
-    return KeptRows(smaller, place)
+    return smaller, [place[of_source] for of_source in job.threads]
 
 
 def _keep_reports(

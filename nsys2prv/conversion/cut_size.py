@@ -14,7 +14,13 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import duration_text, size_text
-from nsys2prv.conversion.cut_plan import CutSpec, Window, find_layouts, find_sampled_layouts
+from nsys2prv.conversion.cut_plan import (
+    CutSpec,
+    Window,
+    find_layouts,
+    find_sampled_layouts,
+    leave_out_attributes,
+)
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import DomainCode, NameSet, catalogue
 from nsys2prv.events.catalogue.counters import counter_codes
@@ -236,9 +242,8 @@ def list_reductions() -> list[Reduction]:
     """Return the reductions to apply one after the other until the trace fits, in the order of
     docs/cutting.md.
     """
-    layouts, lines = catalogue().layouts, frozenset(catalogue().lines)
-    bare = {name: 1 for name, layout in layouts.items() if len(layout.fields) > 1}
-    counters = frozenset(find_sampled_layouts(layouts))
+    lines, bare = frozenset(catalogue().lines), leave_out_attributes()
+    counters = frozenset(find_sampled_layouts(catalogue().layouts))
     calls = ("osrt", "pthread", "file_accesses")
     return [
         _leave_out("CPU samples", "cpu_samples"),

@@ -72,7 +72,7 @@ def make_ledger(
     """Return the account. kinds: the :func:`sum_accounts` of the results. written: records by
     layout and lines by kind; left_out: those that are not, by (layout or kind of line, reason).
     """
-    reasons = _group_by_kind(left_out)
+    reasons = group_by_name(left_out)
     events = _sum_counters(result.events for result in results)
     for result in results:
         for (name, reason), count in result.left_out.items():
@@ -108,7 +108,8 @@ def _sum_counters(counters: Iterable[Counter]) -> Counter:
     return total
 
 
-def _group_by_kind(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+def group_by_name(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
+    """Return counts by (kind or layout, reason) as reason -> count for each kind or layout."""
     found: dict[str, dict[str, int]] = {}
     for (name, reason), count in sorted(counts.items()):
         if count:

@@ -21,6 +21,7 @@ from msgspec.structs import asdict
 from nsys2prv._util.version import __version__
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.ledger import group_by_name
 from nsys2prv.conversion.options import DEFAULTS, Options
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events import all_kinds
@@ -105,7 +106,7 @@ def make_metadata(
             "tables": summary.ledger.tables,
             "tables_not_read": _list_not_read(job),
         },
-        "repaired": _nest_counts(summary.repaired),
+        "repaired": group_by_name(summary.repaired),
         "reasons": _describe_reasons(summary),
         "notes": _describe_notes(job, summary.notes, options),
         "warnings": _describe_notes(job, summary.warnings, options),
@@ -246,10 +247,3 @@ def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:
         }
         for table, count in sorted(rows.items())
     }
-
-
-def _nest_counts(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for (kind, why), count in sorted(counts.items()):
-        found.setdefault(kind, {})[why] = count
-    return found

@@ -220,8 +220,9 @@ class Summary(Struct, dict=True):
     ledger: Ledger = field(default_factory=Ledger)
     #: Notes; those that are :class:`nsys2prv._util.errors.Detail` need no attention.
     notes: list[str] = field(default_factory=list)
+    #: Where each report was placed in time, a line for each.
     placed: list[str] = field(default_factory=list)
-    #: The same for each host.
+    #: How the clock of each host was aligned.
     clocks: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     #: Event types in the trace.
@@ -304,10 +305,6 @@ class Summary(Struct, dict=True):
             ],
         )
 
-    def details(self) -> str:
-        """Describe where each report was placed in time, and where the time of the conversion went."""
-        return "\n".join([*self.placed, *([f"  {self.cpu}"] if self.cpu else [])])
-
     def __repr__(self) -> str:
         trace = next((str(path) for path in self.sizes if ".prv" in path.suffixes), "")
         return (
@@ -326,7 +323,7 @@ class Summary(Struct, dict=True):
 def _describe_placements(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
     earliest = min(placement.map.offset for placement in placements)
     return [
-        f"  {info.given}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
+        f"{info.given}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
         f"after the first report's, by {placement.method}"
         for info, placement in zip(infos, placements, strict=True)
     ]

@@ -164,7 +164,8 @@ def make_closing_parts(summary: Summary, verbose: bool = False) -> dict[str, lis
     }
     if verbose:
         parts["where the reports were placed, and where the time went"] = [
-            line.strip() for line in summary.details().splitlines()
+            *summary.placed,
+            *filter(None, [summary.cpu]),
         ]
     return parts
 

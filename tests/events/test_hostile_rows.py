@@ -455,7 +455,7 @@ def test_nsys_reports_are_ordered_by_their_names_not_by_the_command_line(
             "rank2",
             "rank10",
         ]
-        assert ".tmp" not in summary.details()
+        assert ".tmp" not in "".join(summary.placed)
 
 
 # ---- what stays behind --------------------------------------------------------------------------------------------------------------
