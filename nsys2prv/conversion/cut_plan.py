@@ -135,7 +135,7 @@ def parse_region(text: str) -> Region | None:
         return None
     match = _ITERATIONS.fullmatch(text)
     if match is None:
-        return Region(text, 1, None)
+        return Region(text)
     first = int(match[2])
     last = int(match[3]) if match[3] else first
     if not 1 <= first <= last:
@@ -238,9 +238,8 @@ class CutPlan(Struct, frozen=True):
     region: Region | None = None
     #: Layouts and kinds of lines that are left out.
     away: frozenset[str] = frozenset()
-    #: As in :class:`CutSpec`.
+    #: Fields and rates as in :class:`CutSpec`.
     present: dict[str, int] = field(default_factory=dict)
-    #: As in :class:`CutSpec`.
     rates: dict[str, int] = field(default_factory=dict)
 
     @classmethod
@@ -332,8 +331,11 @@ def _find_rates(asked: Mapping[str, int]) -> dict[str, int]:
     for kind, rate in asked.items():
         found = find_sampled_layouts(find_layouts(kind))
         if not found:
+            layouts = {item.name: item.layouts for item in all_kinds()}
+            layouts |= {item.name: item.layouts for item in all_relations()}
+            sampled = [name for name, held in layouts.items() if find_sampled_layouts(held)]
             raise UsageError(
-                f"--sample {kind}={rate}: no such kind of sampled numbers; there are: {', '.join(_list_sampled_kinds())}"
+                f"--sample {kind}={rate}: no such kind of sampled numbers; there are: {', '.join(sampled)}"
             )
         if not 1 <= rate <= 1_000_000_000:
             raise UsageError(
@@ -346,9 +348,3 @@ def _find_rates(asked: Mapping[str, int]) -> dict[str, int]:
 def find_sampled_layouts(layouts: Iterable[str]) -> list[str]:
     """Return those of the layouts that hold sampled numbers."""
     return [name for name in layouts if not catalogue().layouts[name].fields]
-
-
-def _list_sampled_kinds() -> list[str]:
-    layouts = {kind.name: kind.layouts for kind in all_kinds()}
-    layouts |= {relation.name: relation.layouts for relation in all_relations()}
-    return [name for name, found in layouts.items() if find_sampled_layouts(found)]

@@ -5,7 +5,7 @@ out, in a fixed order.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 
 import numpy as np
@@ -195,80 +195,74 @@ NUMBERS = "sampled numbers"
 
 
 class Reduction(Struct, frozen=True):
-    """Something to leave out: what, for people, and what becomes of the orders. A later step of the
-    same subject goes further.
+    """Something to leave out: what, for people, and what that adds to a :class:`CutSpec`. A later
+    step of the same subject goes further.
     """
 
     subject: str
     what: str
-    take: Callable[[CutSpec], CutSpec]
+    away: frozenset[str] = frozenset()
+    present: dict[str, int] = field(default_factory=dict)
+    least: dict[str, int] = field(default_factory=dict)
+    rates: dict[str, int] = field(default_factory=dict)
 
-
-def _leave_out(what: str, *kinds: str) -> Reduction:
-    names = frozenset(layout for kind in kinds for layout in find_layouts(kind))
-    return Reduction(what, what, lambda orders: replace(orders, away=orders.away | names))
-
-
-def _leave_out_short(what: str, least: int, *kinds: str) -> Reduction:
-    names = [
-        layout
-        for kind in kinds
-        for layout in find_layouts(kind)
-        if not catalogue().layouts[layout].is_state
-    ]
-    return Reduction(
-        what,
-        f"{what} shorter than {duration_text(least)}",
-        lambda orders: replace(
+    def take(self, orders: CutSpec) -> CutSpec:
+        """Return the orders with this left out as well."""
+        away, present, least, rates = orders.away, orders.present, orders.least, orders.rates
+        return replace(
             orders,
-            least=orders.least | {name: max(least, orders.least.get(name, 0)) for name in names},
-        ),
-    )
+            away=away | self.away,
+            present=present
+            | {name: mask & present.get(name, -1) for name, mask in self.present.items()},
+            least=least | {name: max(ns, least.get(name, 0)) for name, ns in self.least.items()},
+            rates=rates
+            | {name: min(most, rates.get(name, most)) for name, most in self.rates.items()},
+        )
 
 
-def _thin_samples(rate: int) -> Reduction:
-    names = find_sampled_layouts(catalogue().layouts)
-    return Reduction(
-        NUMBERS,
-        f"{NUMBERS} beyond {rate:,} a second",
-        lambda orders: replace(
-            orders,
-            rates=orders.rates | {name: min(rate, orders.rates.get(name, rate)) for name in names},
-        ),
-    )
+def _find_all_layouts(kinds: Iterable[str]) -> list[str]:
+    return [layout for kind in kinds for layout in find_layouts(kind)]
+
+
+def _leave_out_short(what: str, durations: Iterable[int], *kinds: str) -> Iterator[Reduction]:
+    layouts = catalogue().layouts
+    ranges = [name for name in _find_all_layouts(kinds) if not layouts[name].is_state]
+    for least in durations:
+        told = f"{what} shorter than {duration_text(least)}"
+        yield Reduction(what, told, least=dict.fromkeys(ranges, least))
 
 
 def list_reductions() -> list[Reduction]:
     """Return the reductions to apply one after the other until the trace fits, in the order of
     docs/cutting.md.
     """
-    lines, bare = frozenset(catalogue().lines), leave_out_attributes()
-    counters = frozenset(find_sampled_layouts(catalogue().layouts))
-    calls = ("osrt", "pthread", "file_accesses")
+    counters = find_sampled_layouts(catalogue().layouts)
+    nvtx, calls = (
+        ("nvtx_pushpop_trace", "nvtx_startend_trace"),
+        ("osrt", "pthread", "file_accesses"),
+    )
+    short = 10 * US, 100 * US, MS
+
+    def leave_out(what: str, *kinds: str) -> Reduction:
+        return Reduction(what, what, frozenset(_find_all_layouts(kinds)))
+
     return [
-        _leave_out("CPU samples", "cpu_samples"),
-        _leave_out("thread states", "sched"),
-        *(_leave_out_short("OS runtime calls", least, *calls) for least in (10 * US, 100 * US, MS)),
-        Reduction(
-            "attributes",
-            "attributes of events",
-            lambda orders: replace(
-                orders,
-                present={name: mask & orders.present.get(name, -1) for name, mask in bare.items()},
-            ),
-        ),
-        Reduction(
-            "lines", "communication lines", lambda orders: replace(orders, away=orders.away | lines)
-        ),
-        *(_thin_samples(rate) for rate in (1_000, 100, 10)),
+        leave_out("CPU samples", "cpu_samples"),
+        leave_out("thread states", "sched"),
+        *_leave_out_short("OS runtime calls", short, *calls),
+        Reduction("attributes", "attributes of events", present=leave_out_attributes()),
+        Reduction("lines", "communication lines", frozenset(catalogue().lines)),
         *(
-            _leave_out_short("NVTX ranges", least, "nvtx_pushpop_trace", "nvtx_startend_trace")
-            for least in (10 * US, 100 * US, MS)
+            Reduction(
+                NUMBERS, f"{NUMBERS} beyond {rate:,} a second", rates=dict.fromkeys(counters, rate)
+            )
+            for rate in (1_000, 100, 10)
         ),
-        _leave_out("OS runtime calls", *calls),
-        Reduction(NUMBERS, NUMBERS, lambda orders: replace(orders, away=orders.away | counters)),
-        *(_leave_out_short("CUDA calls", least, "cuda_api_trace") for least in (10 * US, 100 * US)),
-        *(_leave_out_short("ranges", least, "all") for least in (10 * US, 100 * US, MS, 10 * MS)),
+        *_leave_out_short("NVTX ranges", short, *nvtx),
+        leave_out("OS runtime calls", *calls),
+        Reduction(NUMBERS, NUMBERS, frozenset(counters)),
+        *_leave_out_short("CUDA calls", short[:2], "cuda_api_trace"),
+        *_leave_out_short("ranges", (*short, 10 * MS), "all"),
     ]
 
 
