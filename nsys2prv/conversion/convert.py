@@ -29,7 +29,7 @@ from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.report_stores import blame_stores
-from nsys2prv.conversion.summary import Summary, TraceContents
+from nsys2prv.conversion.summary import Summary
 from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events.catalogue import catalogue
 from nsys2prv.events.catalogue.counters import Metric, counter_codes
@@ -163,20 +163,15 @@ def write_job(
     }
     summary = Summary.of(
         job,
-        TraceContents(
-            lines,
-            events,
-            job.left_out
-            + Counter(
-                {(layout, Reason.SAMPLE_REPEATED): count for layout, count in repeated.items()}
-            ),
-            frozenset(
-                codes_of(catalogue().layouts.keys() & events.keys(), dict(job.domain_codes))
-                | sampled
-            ),
-            sizes,
-            smaller,
+        events,
+        job.left_out
+        + Counter({(layout, Reason.SAMPLE_REPEATED): count for layout, count in repeated.items()}),
+        lines=lines,
+        types=frozenset(
+            codes_of(catalogue().layouts.keys() & events.keys(), dict(job.domain_codes)) | sampled
         ),
+        sizes=sizes,
+        smaller=smaller,
     )
     if options.metadata:
         told.write_text(

@@ -77,13 +77,6 @@ def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
     return ""
 
 
-def find_idle_reports(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
-    """Return the names of reports without any work on a GPU, if such work was asked for."""
-    if not any(kind.gpu_work for kind in selection.kinds):
-        return []
-    return [info.name for info in infos if not _list_gpu_work(info)]
-
-
 def note_unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
     """Return a note where the reports hold work on GPUs and none was asked for."""
     if any(kind.gpu_work for kind in selection.kinds):
@@ -104,23 +97,18 @@ def _list_gpu_work(info: ReportInfo) -> list[str]:
 MOST_MESSAGES = 12
 
 
-def warn_of_losses(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return warnings: losses first, then what was recorded otherwise than asked for, then errors."""
-    return [
-        *_group_by_message(infos, "loss", "says that events may be missing"),
-        *_group_by_message(
-            infos, "fallback", "says that it recorded in another way than asked for"
-        ),
-        *_group_by_message(infos, "error", "reports an error"),
-    ]
-
-
-def list_notes(infos: Sequence[ReportInfo]) -> list[str]:
-    """Return the other warnings, but those about libraries that a program does not use."""
-    return [Detail(line) for line in _group_by_message(infos, "warning", "warns")]
+#: Classes of messages that are warned of, the worst first -> what such a message is said to do.
+CLASSES = {
+    "loss": "says that events may be missing",
+    "fallback": "says that it recorded in another way than asked for",
+    "error": "reports an error",
+}
 
 
 def _message_class(message: Message) -> str:
+    """Return the class of a message; "" for one that is not told, as about libraries that a program
+    does not use.
+    """
     if message.loss:
         return "loss"
     if message.fallback:
@@ -138,18 +126,15 @@ def _group_by_message(infos: Sequence[ReportInfo], wanted: str, what: str) -> li
             if _message_class(message) == wanted:
                 counts[message.text] += message.count
                 names.setdefault(message.text, {})[info.name] = None
+    times = {text: f"{count:,} times, " if count > 1 else "" for text, count in counts.items()}
     lines = [
-        f'Nsight Systems {what}: "{text}" ({_times_text(counts[text])}in {list_some([*reports])})'
+        f'Nsight Systems {what}: "{text}" ({times[text]}in {list_some([*reports])})'
         for text, reports in names.items()
     ]
     if len(lines) > MOST_MESSAGES:
         more = len(lines) - MOST_MESSAGES
         lines[MOST_MESSAGES:] = [f"Nsight Systems {what}: {more} further messages"]
     return lines
-
-
-def _times_text(count: int) -> str:
-    return f"{count:,} times, " if count > 1 else ""
 
 
 def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list[str]:
@@ -174,23 +159,6 @@ def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult])
 FAR_APART = 86_400 * 1_000_000_000
 #: Paraver keeps times as doubles, exact up to this (ns).
 EXACT_TIMES = 2**53
-
-
-class TraceContents(Struct, frozen=True):
-    """Contents of the files of a trace."""
-
-    #: Lines of the .prv.
-    lines: int
-    #: Records and samples by layout, communication lines by kind.
-    events: Counter[str]
-    #: Made but not written, by (layout or kind of lines, reason).
-    left_out: Counter[tuple[str, str]]
-    #: Event types in the trace.
-    types: frozenset[int]
-    #: Size of every file, bytes.
-    sizes: dict[Path, int]
-    #: What options would make of a large trace, for people.
-    smaller: str = ""
 
 
 class Summary(Struct, dict=True):
@@ -246,10 +214,24 @@ class Summary(Struct, dict=True):
         return first_views(self.types)
 
     @classmethod
-    def of(cls, job: Job, written: TraceContents) -> Summary:
+    def of(
+        cls,
+        job: Job,
+        events: Counter[str],
+        left_out: Counter[tuple[str, str]],
+        *,
+        lines: int,
+        types: frozenset[int],
+        sizes: dict[Path, int],
+        smaller: str = "",
+    ) -> Summary:
+        """Return the summary of a trace. events: records and samples by layout, communication lines
+        by kind. left_out: made but not written, by (layout or kind of lines, reason). The others
+        are as in the summary.
+        """
         infos, placed, results, model = job.infos, job.placed, job.results, job.model
         kinds = sum_accounts(results)
-        balance = make_ledger(kinds, results, written.events, written.left_out)
+        balance = make_ledger(kinds, results, events, left_out)
         dropped, repaired = (
             {
                 (kind, reason): count
@@ -265,28 +247,26 @@ class Summary(Struct, dict=True):
             devices=model.devices,
             threads=model.tree.threads,
             duration=job.duration,
-            lines=written.lines,
+            lines=lines,
             order=model.ranked,
             clock_lines=[
                 *describe_clocks(placed.record, placements, len(model.tree.nodes)),
                 *describe_causal_moves(placed.causal),
             ],
             is_cut=job.is_cut,
-            events={
-                name: count for name, count in written.events.items() if name in catalogue().layouts
-            },
+            events={name: count for name, count in events.items() if name in catalogue().layouts},
             dropped=dropped,
             repaired=repaired,
-            left_out=dict(written.left_out),
+            left_out=dict(left_out),
             ledger=balance,
-            sizes=written.sizes,
-            types=written.types,
-            smaller=written.smaller,
+            sizes=sizes,
+            types=types,
+            smaller=smaller,
             cpu=job.workers.spent.text(),
             unread=job.unread,
             notes=[
                 *(note for result in results for note in result.notes),
-                *list_notes(infos),
+                *map(Detail, _group_by_message(infos, "warning", "warns")),
                 *note_unrequested_kinds(infos, job.selection),
                 *job.notes,
             ],
@@ -294,10 +274,13 @@ class Summary(Struct, dict=True):
             clocks=describe_hosts(placed.record, MOST) if placed.record else [],
             warnings=[
                 *job.warnings,
-                *warn_of_losses(infos),
+                *(
+                    line
+                    for one, what in CLASSES.items()
+                    for line in _group_by_message(infos, one, what)
+                ),
                 *placed.warnings,
-                *_collect_warnings(infos, placements, job.selection, results),
-                *_warn_of_length(job.duration),
+                *_collect_warnings(job),
                 *(
                     f"{name}: {count:,} rows or records are not accounted for: a bug in nsys2prv, please report it"
                     for name, count in balance.missing.items()
@@ -329,12 +312,9 @@ def _describe_placements(infos: list[ReportInfo], placements: list[Placement]) -
     ]
 
 
-def _collect_warnings(
-    infos: list[ReportInfo],
-    placements: list[Placement],
-    selection: Selection,
-    results: list[TaskResult],
-) -> list[str]:
+def _collect_warnings(job: Job) -> list[str]:
+    infos, results, selection = job.infos, job.results, job.selection
+    placements = job.placed.placements
     warnings = warn_of_missing_kinds(infos, selection, results)
     unplaced = [
         info.name
@@ -360,14 +340,11 @@ def _collect_warnings(
             f"{list_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
             "them are not in the report; profile with --cuda-graph-trace=node to see them"
         )
-    if idle := find_idle_reports(infos, selection):
+    wanted = any(kind.gpu_work for kind in selection.kinds)
+    if idle := [info.name for info in infos if wanted and not _list_gpu_work(info)]:
         warnings.append(f"{list_some(idle)}: no work on any GPU")
+    if job.duration > EXACT_TIMES:
+        warnings.append(
+            f"the trace spans {job.duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"
+        )
     return warnings
-
-
-def _warn_of_length(duration: int) -> list[str]:
-    if duration <= EXACT_TIMES:
-        return []
-    return [
-        f"the trace spans {duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"
-    ]
