@@ -34,3 +34,17 @@ def describe_commit(checkout: Path) -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.strip()
+
+
+def version_text(package: Path) -> str:
+    """Return the version, for users. package: the installed package; in a checkout the folder above
+    has its pyproject.toml and .git.
+    """
+    checkout = package.parent
+    if (checkout / ".git").exists() and (checkout / "pyproject.toml").is_file():
+        commit = describe_commit(checkout)
+        where = f"commit {commit} in {checkout}" if commit else f"checkout {checkout}"
+        return f"nsys2prv {__version__} ({where})"
+    built_from = package / "_util" / COMMIT
+    commit = built_from.read_text(encoding="utf-8").strip() if built_from.is_file() else ""
+    return f"nsys2prv {__version__}" + (f" (commit {commit})" if commit else "")

@@ -102,9 +102,9 @@ class _Version(argparse.Action):
     """Prints the version."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nsys2prv.cli.parsing import version_text
+        from nsys2prv._util.version import version_text
 
-        print(version_text())
+        print(version_text(Path(__file__).parents[1]))
         parser.exit()
 
 

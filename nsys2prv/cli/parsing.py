@@ -1,5 +1,5 @@
-"""Parse arguments: errors in one line, suggestions for what was meant, command lines that cannot
-mean what they say, the version with its commit.
+"""Parse arguments: errors in one line, suggestions for what was meant, and command lines that
+cannot mean what they say.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any, NoReturn
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.files import named_as_report
 from nsys2prv._util.text import list_some
-from nsys2prv._util.version import COMMIT, __version__, describe_commit
 
 #: What argparse says of an option that has no value behind it.
 NO_VALUE = re.compile(r"argument (\S+): expected one argument$")
@@ -154,20 +153,6 @@ class Group:
     ) -> None:
         """Add an option that may be given several times, each with a value."""
         self.value(names, value, text, commands, action="append", default=[], **settings)
-
-
-def version_text(package: Path = Path(__file__).parents[1]) -> str:
-    """Return the version, for users. package: the installed package; in a checkout the folder above
-    has its pyproject.toml and .git.
-    """
-    checkout = package.parent
-    if (checkout / ".git").exists() and (checkout / "pyproject.toml").is_file():
-        commit = describe_commit(checkout)
-        where = f"commit {commit} in {checkout}" if commit else f"checkout {checkout}"
-        return f"nsys2prv {__version__} ({where})"
-    built_from = package / "_util" / COMMIT
-    commit = built_from.read_text(encoding="utf-8").strip() if built_from.is_file() else ""
-    return f"nsys2prv {__version__}" + (f" (commit {commit})" if commit else "")
 
 
 TRACES = (".prv", ".prv.gz")

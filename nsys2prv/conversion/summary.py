@@ -306,7 +306,7 @@ class Summary(Struct, dict=True):
 def _describe_placements(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
     earliest = min(placement.map.offset for placement in placements)
     return [
-        f"{info.given}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
+        f"  {info.given}: host {info.host or 'unknown'}, local time 0 at {placement.map.offset - earliest:,} ns "
         f"after the first report's, by {placement.method}"
         for info, placement in zip(infos, placements, strict=True)
     ]

@@ -164,7 +164,7 @@ def make_closing_parts(summary: Summary, verbose: bool = False) -> dict[str, lis
     }
     if verbose:
         parts["where the reports were placed, and where the time went"] = [
-            *summary.placed,
+            *map(str.strip, summary.placed),
             *filter(None, [summary.cpu]),
         ]
     return parts

@@ -15,9 +15,9 @@ from tools.commands import wait_for
 from tools.exports import KERNEL, kernel, make_export, strings
 
 from nsys2prv import __version__
+from nsys2prv._util.version import version_text
 from nsys2prv.analysis.text import Style
 from nsys2prv.cli.main import main
-from nsys2prv.cli.parsing import version_text
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 RANKS = sorted(map(str, (SAMPLES / "graphs").glob("rank*.sqlite")))
