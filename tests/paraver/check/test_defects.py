@@ -280,6 +280,14 @@ def test_blocks_of_any_size_tell_the_same(
         assert parts.contents == whole.contents
 
 
+def test_the_pcf_that_was_read_is_named_whatever_the_trace_is_called(tmp_path: Path) -> None:
+    write_trace(tmp_path, {"pcf": {19: None, 20: None, 22: None}})
+    (tmp_path / "t.prv").rename(tmp_path / "t.foo")
+    named = {finding.rule: finding.file for finding in check(tmp_path / "t.foo").findings}
+    assert named["type-among-values"] == "t.pcf"
+    assert named["type-unlabelled"] == "t.foo"
+
+
 def test_every_rule_of_records_and_labels_has_a_defect() -> None:
     """Rules of whole files have tests of their own, beside this one."""
     rules = {name for name, rule in RULES.items() if rule.part != "file"}
