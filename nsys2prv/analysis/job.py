@@ -143,7 +143,7 @@ class OpenJob:
     @property
     def warnings(self) -> list[str]:
         """Warnings about the reports and their clocks, a line each."""
-        return [*self._job.warnings, *self._job.placed.warnings]
+        return [*self._job.warnings, *self._job.timeline.warnings]
 
     @property
     def facts(self) -> dict[str, object]:

@@ -49,10 +49,10 @@ def _distinct(texts: Iterable[str]) -> list[str]:
 
 
 def _date(job: Job) -> str:
-    known = any(placement.method != UNPLACED for placement in job.placed.placements)
-    if not known or not 0 < job.placed.epoch < LATEST:
+    known = any(placement.method != UNPLACED for placement in job.timeline.placements)
+    if not known or not 0 < job.timeline.epoch < LATEST:
         return ""
-    begin = datetime.fromtimestamp(job.placed.epoch // 1_000_000_000, timezone.utc)
+    begin = datetime.fromtimestamp(job.timeline.epoch // 1_000_000_000, timezone.utc)
     return begin.strftime("%Y-%m-%d %H:%M:%S")
 
 
@@ -75,7 +75,7 @@ def clock_table(job: Job) -> pl.DataFrame:
     """Return how the clock of each host was corrected: host, method, offset_ns, drift_ppm,
     error_bound_ns (null where it is not known). Empty where there is one clock, or none was to be corrected.
     """
-    hosts = job.placed.record.hosts if job.placed.record else {}
+    hosts = job.timeline.record.hosts if job.timeline.record else {}
     return pl.DataFrame(
         [
             (name, clock.method, clock.offset_ns, clock.drift_ppm, clock.bound_ns, clock.sure)

@@ -85,7 +85,7 @@ def _gpus(job: Job) -> dict[int, tuple]:
     """Thread -> what tells its GPU from all others of the trace, of streams and of rows of GPUs
     themselves.
     """
-    infos, machines = job.infos, [placement.machine for placement in job.placed.placements]
+    infos, machines = job.infos, [placement.machine for placement in job.timeline.placements]
     found = {}
     for (report, key), thread in job.model.rows.items():
         if isinstance(key, StreamKey):

@@ -188,22 +188,22 @@ def _restore_order(reports: int, observed: Observed, pivot: int) -> CausalOrder:
 
 
 def move_reports(
-    placed: Timeline, order: CausalOrder, names: Sequence[str], hosts: Sequence[str]
+    timeline: Timeline, order: CausalOrder, names: Sequence[str], hosts: Sequence[str]
 ) -> Timeline:
     """Return the timeline with the reports moved, but for its epoch and clocks; the record says how
     far. names, hosts: of the reports.
     """
     placements = [
         replace(placement, map=placement.map.moved(order.shifts.get(report)))
-        for report, placement in enumerate(placed.placements)
+        for report, placement in enumerate(timeline.placements)
     ]
     moves = {names[report]: move for report, move in order.moves.items()}
     causal = CausalRecord(len(placements), order.before.counts(), order.after.counts(), moves)
-    record = placed.record
+    record = timeline.record
     if order.moves:
         unknown = {
             host: HostClock(method=placement.method)
-            for host, placement in zip(hosts, placed.placements, strict=True)
+            for host, placement in zip(hosts, timeline.placements, strict=True)
         }
         record = replace(record or ClockRecord(unknown), causal=causal)
     told = tuple(
@@ -214,11 +214,11 @@ def move_reports(
         if finding.kind in ("torn", "set aside", "given up")
     )
     return replace(
-        placed,
+        timeline,
         placements=placements,
         record=record,
         causal=causal,
-        warnings=(*placed.warnings, *told),
+        warnings=(*timeline.warnings, *told),
     )
 
 

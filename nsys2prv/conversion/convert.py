@@ -132,9 +132,11 @@ def write_job(
     outputs = prv, pcf, row, clock, told = _list_outputs(output, options.compress)
     metrics = _collect_metrics(job)
     manifest = _make_manifest(job, metrics)
-    placed, model = job.placed, job.model
+    timeline, model = job.timeline, job.model
 
-    head = model.tree.header(_find_date(placed), job.duration) + make_comment_lines(placed.record)
+    head = model.tree.header(_find_date(timeline), job.duration) + make_comment_lines(
+        timeline.record
+    )
     inputs = metadata.describe_inputs(job) if options.metadata else []
     smaller = _describe_smaller_traces(job)
     lines, repeated = _write_prv(job, manifest, head, prv, keep_runs)
@@ -152,8 +154,8 @@ def write_job(
     with pcf.open("wb") as file:
         write_pcf(types, file, _list_states(job))
     row.write_bytes(model.tree.row_file().encode())
-    if placed.record:
-        clock.write_text(placed.record.text(), encoding="utf-8")
+    if timeline.record:
+        clock.write_text(timeline.record.text(), encoding="utf-8")
     sizes = {path: path.stat().st_size for path in outputs[:4] if path.exists()}
     events = job.written - repeated
     sampled = {
@@ -176,7 +178,7 @@ def write_job(
     if options.metadata:
         told.write_text(
             metadata.make_metadata(
-                job, inputs, summary, options, clock.name if placed.record else None
+                job, inputs, summary, options, clock.name if timeline.record else None
             ),
             encoding="ascii",
         )
@@ -322,14 +324,14 @@ def _write_prv(
     )
 
 
-def _find_date(placed: Timeline) -> str:
+def _find_date(timeline: Timeline) -> str:
     """Return when the trace began, in UTC: from the reports, so that the same reports always give
     the same bytes.
     """
-    known = any(placement.method != UNPLACED for placement in placed.placements)
+    known = any(placement.method != UNPLACED for placement in timeline.placements)
     seconds = (
-        placed.epoch // 1_000_000_000
-        if known and 0 <= placed.epoch < 250_000_000_000_000_000_000
+        timeline.epoch // 1_000_000_000
+        if known and 0 <= timeline.epoch < 250_000_000_000_000_000_000
         else 0
     )
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d/%m/%Y at %H:%M")

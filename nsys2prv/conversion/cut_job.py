@@ -146,9 +146,9 @@ def _make_cut_job(
     smaller.model = model
     smaller.duration = window.last - window.origin
     *clocks, identity = job.clocks
-    smaller.placed = replace(
-        job.placed,
-        epoch=job.placed.epoch + window.origin,
+    smaller.timeline = replace(
+        job.timeline,
+        epoch=job.timeline.epoch + window.origin,
         clocks=[*(clock.shifted(-window.origin) for clock in clocks), identity],
     )
     smaller.written = _sum_counters(part.written for part in parts)

@@ -88,7 +88,7 @@ def choose_rows(cut: CutOptions, job: Job) -> tuple[ObjectModel, list[np.ndarray
     infos, model = job.infos, job.model
     if not (cut.ranks or cut.hosts or cut.devices):
         return model, job.threads
-    machines = [placement.machine for placement in job.placed.placements]
+    machines = [placement.machine for placement in job.timeline.placements]
     keys = _keep_reports(list(model.rows), set(choose_reports(infos, cut)), machines)
     if cut.ranks:
         keys = _keep_ranks(keys, infos, model, parse_numbers("--ranks", cut.ranks))

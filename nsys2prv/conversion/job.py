@@ -65,7 +65,7 @@ class Job(Struct, dict=True):
     #: Paraver's tree of nodes, tasks and threads.
     model: ObjectModel
     #: Timeline whose clock maps lead from local to trace time.
-    placed: Timeline
+    timeline: Timeline
     #: Name set -> labels of the values that `names` refers to.
     values: dict[str, NameValues]
     #: (name, number) of every NVTX domain, sorted.
@@ -125,7 +125,7 @@ class Job(Struct, dict=True):
     @property
     def clocks(self) -> list[ClockMap]:
         """To trace time: of every report, and last the identity for runs that are in trace time."""
-        return self.placed.clocks
+        return self.timeline.clocks
 
 
 def find_trace_duration(

@@ -73,7 +73,7 @@ def make_metadata(
             "files": {path.name: size for path, size in summary.sizes.items()},
             "lines": summary.lines,
             "duration_ns": summary.duration,
-            "begins_utc_ns": job.placed.epoch,
+            "begins_utc_ns": job.timeline.epoch,
             "tasks": summary.ranks,
             "hosts": summary.hosts,
             "gpus": summary.devices,
@@ -88,7 +88,7 @@ def make_metadata(
                 "clock": {"method": placement.method, **_describe_clock(to_trace)},
             }
             for info, files, placement, to_trace in zip(
-                job.infos, inputs, job.placed.placements, job.clocks, strict=False
+                job.infos, inputs, job.timeline.placements, job.clocks, strict=False
             )
         ],
         "clock_file": clock,

@@ -227,13 +227,13 @@ def _make_job(state: _JobState) -> Job:
         [name_values.reused_values_note(values.values())] if state.plan.base is not None else []
     )
     domains = domain_numbers({domain for result in state.results for domain in result.domains})
-    placed = _align_clocks(state, model)
+    timeline = _align_clocks(state, model)
     if state.plan.causal:
-        placed = _restore_order(state, model, placed)
-    state.results = mark_unsampled(state.results, state.spans, state.folder, placed.clocks)
-    hosts = [placement.machine for placement in placed.placements]
+        timeline = _restore_order(state, model, timeline)
+    state.results = mark_unsampled(state.results, state.spans, state.folder, timeline.clocks)
+    hosts = [placement.machine for placement in timeline.placements]
     book = _make_fact_book(
-        state, model, placed.clocks, hosts, group_comparable_reports(placed, state.infos)
+        state, model, timeline.clocks, hosts, group_comparable_reports(timeline, state.infos)
     )
     related = run_relations(book, state.folder, state.run)
     # One warning is enough where the launcher's environment tells it.
@@ -244,13 +244,13 @@ def _make_job(state: _JobState) -> Job:
         state.results += state.run(
             device_states.make_device_states,
             device_states.plan_device_states(
-                state.results, state.infos, model.rows, placed.clocks, state.folder, number
+                state.results, state.infos, model.rows, timeline.clocks, state.folder, number
             ),
             ahead=state.workers.pool.jobs,
         )
     state.results += related
     if state.plan.states:
-        states = _find_states(state, model, placed)
+        states = _find_states(state, model, timeline)
         state.results += states
         notes = [
             *notes,
@@ -263,7 +263,7 @@ def _make_job(state: _JobState) -> Job:
         state.plan.selection,
         state.results,
         model,
-        placed,
+        timeline,
         values,
         sorted(domains.items()),
         state.folder,
@@ -337,24 +337,26 @@ def _find_span(state: _JobState, placements: Sequence[Placement]) -> tuple[int, 
     return int(min(pair[0] for pair in times)), int(max(pair[1] for pair in times))
 
 
-def _restore_order(state: _JobState, model: object_model.ObjectModel, placed: Timeline) -> Timeline:
+def _restore_order(
+    state: _JobState, model: object_model.ObjectModel, timeline: Timeline
+) -> Timeline:
     """Return the timeline with ranks moved so that no event contradicts another's."""
     from nsys2prv.conversion import align
 
     reports = range(len(state.infos))
     book = _make_fact_book(
-        state, model, [placement.map for placement in placed.placements], reports
+        state, model, [placement.map for placement in timeline.placements], reports
     )
     order = align.restore_order(book, len(reports), state.folder / "order", state.run)
     clocks, hosts = find_host_clocks(state.infos, state.placements)
     names = align.distinct_report_names(state.infos, model.processes)
     return start_at_first_event(
-        align.move_reports(placed, order, names, [hosts[clock] for clock in clocks]), state.spans
+        align.move_reports(timeline, order, names, [hosts[clock] for clock in clocks]), state.spans
     )
 
 
 def _find_states(
-    state: _JobState, model: object_model.ObjectModel, placed: Timeline
+    state: _JobState, model: object_model.ObjectModel, timeline: Timeline
 ) -> list[TaskResult]:
     """Return the states of all rows."""
     from nsys2prv.relations import thread_states
@@ -364,8 +366,8 @@ def _find_states(
         state.results,
         model.rows,
         threads,
-        placed.clocks,
-        find_trace_duration(state.results, state.spans, placed.clocks),
+        timeline.clocks,
+        find_trace_duration(state.results, state.spans, timeline.clocks),
         state.folder,
     )
     return list(state.run(thread_states.make_states, tasks, ahead=state.workers.pool.jobs))

@@ -229,7 +229,7 @@ class Summary(Struct, dict=True):
         by kind. left_out: made but not written, by (layout or kind of lines, reason). The others
         are as in the summary.
         """
-        infos, placed, results, model = job.infos, job.placed, job.results, job.model
+        infos, timeline, results, model = job.infos, job.timeline, job.results, job.model
         kinds = sum_accounts(results)
         balance = make_ledger(kinds, results, events, left_out)
         dropped, repaired = (
@@ -240,7 +240,7 @@ class Summary(Struct, dict=True):
             }
             for name in ("dropped", "repaired")
         )
-        placements = placed.placements
+        placements = timeline.placements
         return cls(
             ranks=model.ranks,
             hosts=len(model.tree.nodes),
@@ -250,8 +250,8 @@ class Summary(Struct, dict=True):
             lines=lines,
             order=model.ranked,
             clock_lines=[
-                *describe_clocks(placed.record, placements, len(model.tree.nodes)),
-                *describe_causal_moves(placed.causal),
+                *describe_clocks(timeline.record, placements, len(model.tree.nodes)),
+                *describe_causal_moves(timeline.causal),
             ],
             is_cut=job.is_cut,
             events={name: count for name, count in events.items() if name in catalogue().layouts},
@@ -271,7 +271,7 @@ class Summary(Struct, dict=True):
                 *job.notes,
             ],
             placed=_describe_placements(infos, placements),
-            clocks=describe_hosts(placed.record, MOST) if placed.record else [],
+            clocks=describe_hosts(timeline.record, MOST) if timeline.record else [],
             warnings=[
                 *job.warnings,
                 *(
@@ -279,7 +279,7 @@ class Summary(Struct, dict=True):
                     for one, what in CLASSES.items()
                     for line in _group_by_message(infos, one, what)
                 ),
-                *placed.warnings,
+                *timeline.warnings,
                 *_collect_warnings(job),
                 *(
                     f"{name}: {count:,} rows or records are not accounted for: a bug in nsys2prv, please report it"
@@ -314,7 +314,7 @@ def _describe_placements(infos: list[ReportInfo], placements: list[Placement]) -
 
 def _collect_warnings(job: Job) -> list[str]:
     infos, results, selection = job.infos, job.results, job.selection
-    placements = job.placed.placements
+    placements = job.timeline.placements
     warnings = warn_of_missing_kinds(infos, selection, results)
     unplaced = [
         info.name

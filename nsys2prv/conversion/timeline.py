@@ -150,14 +150,14 @@ def make_timeline(
     return start_at_first_event(Timeline(list(placements), record, [], 0, tuple(warnings)), spans)
 
 
-def group_comparable_reports(placed: Timeline, infos: Sequence[ReportInfo]) -> list[int]:
+def group_comparable_reports(timeline: Timeline, infos: Sequence[ReportInfo]) -> list[int]:
     """Return a number for each report; times of reports of one number can be compared with each
     other. All can where nobody looked.
     """
-    if placed.record is None or not placed.record.hosts:
+    if timeline.record is None or not timeline.record.hosts:
         return [0] * len(infos)
-    numbers, names = find_host_clocks(infos, placed.placements)
-    hosts = placed.record.hosts
+    numbers, names = find_host_clocks(infos, timeline.placements)
+    hosts = timeline.record.hosts
     references = [
         hosts[name].reference or None if name in hosts and hosts[name].sure else name
         for name in names
@@ -168,21 +168,21 @@ def group_comparable_reports(placed: Timeline, infos: Sequence[ReportInfo]) -> l
     return [found[references[number]] for number in numbers]
 
 
-def start_at_first_event(placed: Timeline, spans: Mapping[int, Span]) -> Timeline:
+def start_at_first_event(timeline: Timeline, spans: Mapping[int, Span]) -> Timeline:
     """Return the timeline, of these placements, with the epoch and the clocks that follow from
     them. spans: of the events of each report, local ns.
     """
-    epoch = min(_find_first_times(placed.placements, spans).values())
+    epoch = min(_find_first_times(timeline.placements, spans).values())
     # The writer begins a range of 1 ns, of which a slowed clock leaves nothing, 1 ns earlier: also
     # the very first.
-    slowed = [placement.map for placement in placed.placements if placement.map.slack]
+    slowed = [placement.map for placement in timeline.placements if placement.map.slack]
     epoch -= any(
         (clock.to_global(clock.to_local(epoch) + np.arange(-4, 5)) == epoch).sum() > 1
         for clock in slowed
     )
     return replace(
-        placed,
-        clocks=[*(placement.map.shifted(-epoch) for placement in placed.placements), ClockMap()],
+        timeline,
+        clocks=[*(placement.map.shifted(-epoch) for placement in timeline.placements), ClockMap()],
         epoch=epoch,
     )
 
