@@ -28,7 +28,8 @@ from nsys2prv.relations import (
     Run,
     all_relations,
 )
-from nsys2prv.relations.blocks import CallPortion, MessageFile
+from nsys2prv.relations.blocks import MessageFile
+from nsys2prv.relations.call_blocks import CallPortion
 from nsys2prv.store.facts import FactBook
 
 T = TypeVar("T")

@@ -55,7 +55,8 @@ from nsys2prv.relations import run_relations
 from nsys2prv.relations.nccl_matching import absent_members
 from nsys2prv.store.facts import FactBook, read_fact
 from nsys2prv.store.overlaps import separate_overlaps
-from nsys2prv.store.row_corrections import clip_profiler_events, mark_unsampled, scale_fractions
+from nsys2prv.store.profiler_clipping import clip_profiler_events
+from nsys2prv.store.sample_corrections import mark_unsampled, scale_fractions
 from nsys2prv.store.samples import deduplicate_device_samples
 from nsys2prv.store.task_result import TaskResult
 

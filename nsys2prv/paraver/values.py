@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -11,85 +10,10 @@ import polars as pl
 from msgspec import Struct, field
 
 from nsys2prv._util.columns import StoredFrame, read_frame
-from nsys2prv.events.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, NameSet, catalogue
+from nsys2prv.events.catalogue import NameSet
 from nsys2prv.events.names.kernels import disambiguate, readable_kernel_name
-from nsys2prv.paraver.pcf import PcfType, read_pcf, safe_labels, without_brackets
-
-#: Greater values are none of ours, and leave no room behind them.
-GREATEST = 10**9
-NO_NAMES = pl.DataFrame(schema={"label": pl.String, "value": pl.Int64, "sure": pl.Boolean})
-
-
-def read_base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
-    """Return name set -> frame of `label`, `value` (each only once) and `sure`: whether the label
-    means this value and no other. The earlier file decides.
-    """
-    found: dict[str, list[pl.DataFrame]] = {}
-    for path in paths:
-        for name_set, frame in _of_file(read_pcf(path)).items():
-            found.setdefault(name_set, []).append(frame)
-    return {
-        name_set: pl.concat(frames)
-        .unique("value", keep="first", maintain_order=True)
-        .with_columns(pl.col("sure") & pl.col("label").is_first_distinct())
-        for name_set, frames in found.items()
-    }
-
-
-def _of_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
-    """Return the names of one file by set."""
-    fields = [
-        field
-        for layout in catalogue().layouts.values()
-        for field in layout.fields
-        if isinstance(field.values, NameSet)
-    ]
-    found: dict[str, list[pl.DataFrame]] = {}
-    for pcf_type in sorted(types, key=lambda item: item.code):
-        labels = pl.DataFrame(
-            list(pcf_type.labels.items()),
-            schema={"value": pl.Int64, "label": pl.String},
-            orient="row",
-        )
-        labels = without_brackets(
-            labels.filter(pl.col("value").is_between(1, GREATEST)).select("label", "value")
-        )
-        for name_set in {shown.values.name for shown in fields if _is_of(pcf_type, shown)}:
-            found.setdefault(name_set, []).append(labels)
-    return {
-        name_set: pl.concat(frames)
-        .unique(maintain_order=True)
-        .with_columns(sure=~pl.col("label").is_duplicated())
-        for name_set, frames in found.items()
-    }
-
-
-def _is_of(pcf_type: PcfType, field: Field) -> bool:
-    """True if a type of the file is that of a field, in any NVTX domain."""
-    if not isinstance(field.code, DomainCode):
-        return pcf_type.code == field.code
-    if pcf_type.code in dict(field.code.named).values():
-        return True
-    number, rest = divmod(
-        pcf_type.code - field.code.base, field.code.of("", 1) - field.code.of("", 0)
-    )
-    return (
-        rest == 0
-        and 0 <= number <= LAST_HASHED_DOMAIN
-        and pcf_type.label.startswith(field.label.partition("{domain}")[0])
-    )
-
-
-def count_families(names: pl.DataFrame) -> pl.DataFrame:
-    """Return the labels with `members`: how many share each but for the number behind it."""
-    bare = pl.col("label").str.extract(r"(?s)^(.*) #\d+$", 1)
-    family = pl.when(bare.is_in(names["label"].implode())).then(bare).otherwise("label")
-    return (
-        names.with_columns(family=family)
-        .with_columns(members=pl.len().over("family"))
-        .drop("family")
-    )
-
+from nsys2prv.paraver.base_values import NO_NAMES, count_families
+from nsys2prv.paraver.pcf import safe_labels
 
 #: A set's distinct names (text and short form, in order of value) -> their labels.
 Labeller = Callable[[list[str], list[str]], list[str]]

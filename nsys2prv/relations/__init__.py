@@ -25,7 +25,8 @@ from nsys2prv.store.runs import TRACE, SpillWriter
 from nsys2prv.store.task_result import TaskResult
 
 if TYPE_CHECKING:
-    from nsys2prv.relations.blocks import CallPortion, MessageFile
+    from nsys2prv.relations.blocks import MessageFile
+    from nsys2prv.relations.call_blocks import CallPortion
     from nsys2prv.store.facts import FactFile
 
 #: Models of parallel programs, as --align names them.

@@ -20,15 +20,8 @@ from nsys2prv.events.names.calls import ALL_WAIT, GROUP, ROOT_WAITS, WAIT_FOR_RO
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.columns import NULL
 from nsys2prv.relations import DEVICES, Observed, RelationContext
-from nsys2prv.relations.blocks import (
-    Block,
-    MemberBlock,
-    column_names,
-    divide_calls,
-    hash_signatures,
-    sort_calls,
-    write_blocks,
-)
+from nsys2prv.relations.blocks import Block, column_names, hash_signatures, write_blocks
+from nsys2prv.relations.call_blocks import MemberBlock, divide_calls, sort_calls
 from nsys2prv.relations.nccl_kernels import (
     BY_ENDS,
     KEPT,

@@ -139,7 +139,7 @@ class Run(Struct, frozen=True, eq=False):
     #: Number of sampled numbers, in a run of samples.
     values: int = 0
     #: True if these are zeros that mark where nothing was sampled
-    #: (:mod:`nsys2prv.store.row_corrections`).
+    #: (:mod:`nsys2prv.store.sample_corrections`).
     filler: bool = False
 
 

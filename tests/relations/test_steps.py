@@ -25,7 +25,7 @@ from nsys2prv.clock.observations import Calls
 from nsys2prv.clock.sequences import Member
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import NAME, OBJECT, TIME
-from nsys2prv.relations import MODULES, all_relations, blocks, nccl_collectives, nccl_messages
+from nsys2prv.relations import MODULES, all_relations, call_blocks, nccl_collectives, nccl_messages
 from nsys2prv.relations.blocks import write_blocks
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece, divide_kernels
 from nsys2prv.store import facts
@@ -50,7 +50,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
     monkeypatch.setattr(nccl_messages, "BUCKET_BYTES", 2_000)
     monkeypatch.setattr(nccl_messages, "STEP_ROWS", 20)
-    monkeypatch.setattr(blocks, "PORTION_ROWS", 0)
+    monkeypatch.setattr(call_blocks, "PORTION_ROWS", 0)
     monkeypatch.setattr(gathering, "ROWS", 100)
 
 
