@@ -28,7 +28,7 @@ from nsys2prv.events.catalogue import (
     catalogue,
 )
 from nsys2prv.events.catalogue.counters import counter_tables, hashed_types
-from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, MENUS, View, is_core, load, menus
+from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, MENUS, is_core, load, menus
 from nsys2prv.paraver.cfg.catalogue import codes_of as codes_named
 from nsys2prv.paraver.cfg.model import (
     Cfg,
@@ -41,6 +41,7 @@ from nsys2prv.paraver.cfg.model import (
     Look,
     Single,
 )
+from nsys2prv.paraver.cfg.view_specs import View
 from nsys2prv.paraver.cfg.writer import cfg_text
 from nsys2prv.paraver.event_types import codes_of
 from nsys2prv.paraver.views import first_views

@@ -16,9 +16,9 @@ from xml.sax.saxutils import escape
 
 from msgspec import Struct
 
-from nsys2prv.paraver.cfg.catalogue import View
 from nsys2prv.paraver.cfg.fits import contents_of_types, why_empty
 from nsys2prv.paraver.cfg.model import CfgError, Single
+from nsys2prv.paraver.cfg.view_specs import View
 
 SUFFIX = ".ws"
 SEPARATOR = "============="
