@@ -69,13 +69,12 @@ _HERE = uuid.uuid4()
 #: What people call the work of a module, or of a function.
 _STAGES = {
     "inspect_task": "opening",
-    "archive": "reading",
+    "report_stores": "reading",
     "reading": "reading",
     "derive": "reading",
     "align": "clocks",
     "thread_states": "states",
-    "device_states": "device states",
-    "records": "writing",
+    "window_writer": "writing",
 }
 
 
@@ -156,4 +155,4 @@ def _stage_of(function: Callable) -> str:
     while isinstance(function, partial):
         function = function.func
     module = function.__module__.rpartition(".")[2]
-    return _STAGES.get(function.__name__) or _STAGES.get(module, module)
+    return _STAGES.get(function.__name__) or _STAGES.get(module, module.replace("_", " "))
