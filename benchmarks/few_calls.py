@@ -14,14 +14,18 @@ figures.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
 from nsys2prv.clock import MPI, NCCL, Role
 from nsys2prv.clock.observations import Calls
-from nsys2prv.clock.solve import align
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from tools.clocks import align
 
 HOSTS, OFFSET, DRIFT = 4, 50e6, 50e-6
 COUNTS, GAPS = (1, 2, 3, 4, 6, 8, 12, 20, 50), (5, 50, 500)
