@@ -242,10 +242,10 @@ def _make_manifest(job: Job, metrics: dict[str, set[Metric]]) -> window_writer.M
     sampled = counter_codes(
         {layout: [metric.name for metric in met] for layout, met in metrics.items()}
     )
-    runs, meant, bounds = plan_windows(job)
+    runs, global_ids, bounds = plan_windows(job)
     return window_writer.Manifest(
         runs,
-        meant,
+        global_ids,
         job.model.tree.addresses,
         job.domain_codes,
         sampled,
@@ -256,27 +256,27 @@ def _make_manifest(job: Job, metrics: dict[str, set[Metric]]) -> window_writer.M
 
 def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
     """Return what :class:`WindowReader` reads a job's records from (its runs, small ones joined,
-    and their meanings), and the times (ns) at which its windows begin.
+    and the global ids of what they refer to), and the times (ns) at which its windows begin.
     """
-    meant = GlobalIds(
+    global_ids = GlobalIds(
         job.clocks,
         job.duration,
         IdTable.of(job.threads),
         IdTable.of(job.domains),
         {name: IdTable.of(columns) for name, columns in job.names.items()},
     )
-    runs = _join_small_runs(job, meant)
-    return runs, meant, choose_window_bounds(runs, job.clocks)
+    runs = _join_small_runs(job, global_ids)
+    return runs, global_ids, choose_window_bounds(runs, job.clocks)
 
 
-def _join_small_runs(job: Job, meant: GlobalIds) -> list[Run]:
+def _join_small_runs(job: Job, global_ids: GlobalIds) -> list[Run]:
     """Return the job's runs, of which small ones are joined."""
     groups = joining.group_small_runs(job.runs)
     folder = Path(mkdtemp(prefix="joined-", dir=job.folder))
     tasks = joining.plan_join_tasks(groups, folder)
     if not tasks:
         return job.runs
-    meant.save(folder / joining.MEANINGS)
+    global_ids.save(folder / joining.GLOBAL_IDS)
     return joining.replace_joined_groups(
         groups, job.workers.run(joining.join_task, tasks, what=lambda _: str(folder))
     )

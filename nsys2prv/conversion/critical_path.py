@@ -20,7 +20,7 @@ from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
 from nsys2prv.events.names.calls import LAYOUTS as MPI_LAYOUTS
 from nsys2prv.events.names.calls import synchronising_calls
 from nsys2prv.relations import path_search as path
-from nsys2prv.relations.path_search import EventCalls, awaited_operations, latest_before
+from nsys2prv.relations.path_search import EventCalls, find_awaited_operations, find_latest_before
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
     BEGIN,
@@ -54,7 +54,7 @@ def add_critical_path(job: Job, meetings: pl.DataFrame) -> Job:
     result = TaskResult(number, TRACE, 0)
     writer = SpillWriter(job.folder / f"runs-{number}.bin", TRACE, number)
     account = Account()
-    pieces = path.critical_path(*_read_work_and_calls(job, meetings), job.duration)
+    pieces = path.find_critical_path(*_read_work_and_calls(job, meetings), job.duration)
     try:
         if len(pieces.begin):
             columns = {"cause": pieces.cause, "class": pieces.kernel_class}
@@ -150,7 +150,7 @@ def _find_awaited(
     alone = numbers.filter(pl.len().over("task", "stream") == 1)
     waits = waits.join(alone, on=["task", "stream"])
     begin = calls["begin"].to_numpy()
-    return awaited_operations(
+    return find_awaited_operations(
         streams[work["thread"].to_numpy()],
         np.where(launched >= 0, begin[launched], -1) if len(begin) else launched,
         work["end"].to_numpy(),
@@ -234,7 +234,7 @@ def _look_up(events: pl.DataFrame, found: pl.DataFrame, column: str) -> np.ndarr
     thread, begin, at_thread, at = (
         frame[name].to_numpy() for frame in (found, events) for name in ("thread", "begin")
     )
-    place = latest_before(thread, begin, at_thread, at)
+    place = find_latest_before(thread, begin, at_thread, at)
     if not len(begin):
         return place
     there = (place >= 0) & (begin[place] == at)

@@ -23,7 +23,7 @@ from nsys2prv.store.runs import (
     Run,
     SpillReader,
     SpillWriter,
-    begin_dtype,
+    make_begin_dtype,
     pair_runs,
     take_records,
 )
@@ -195,7 +195,7 @@ class _Cutter(Struct, dict=True):
         present = run.shape.present & self.orders.present.get(layout.name, -1)
         if present == run.shape.present:
             return records, layout, present
-        new = np.empty(len(records), begin_dtype(layout, present, run.shape.wide))
+        new = np.empty(len(records), make_begin_dtype(layout, present, run.shape.wide))
         for column in new.dtype.names:
             new[column] = records[column]
         return new, layout, present

@@ -29,7 +29,7 @@ from nsys2prv.conversion.report_stores import (
 from nsys2prv.conversion.summary import warn_of_far_rows
 from nsys2prv.nsight.report_files import ensure_unchanged
 from nsys2prv.nsight.sqlite_file import has_log
-from nsys2prv.store.packing import pack
+from nsys2prv.store.packing import pack_result
 from nsys2prv.store.task_result import TaskResult
 
 
@@ -105,7 +105,7 @@ def read_and_pack(task: reading.Task) -> TaskResult:
     function over files).
     """
     result = reading.read_task(task)
-    pack(result, task.spill / f"task-{task.number}")
+    pack_result(result, task.spill / f"task-{task.number}")
     for path in {
         stored.path for stored in (*result.runs, *result.names.values(), *result.facts.values())
     }:

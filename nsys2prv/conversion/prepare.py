@@ -52,7 +52,7 @@ from nsys2prv.nsight.sqlite_file import has_log
 from nsys2prv.paraver import object_model
 from nsys2prv.paraver import values as name_values
 from nsys2prv.relations import run_relations
-from nsys2prv.relations.nccl_matching import absent_members
+from nsys2prv.relations.nccl_matching import warn_of_absent_members
 from nsys2prv.store.facts import FactBook, read_fact
 from nsys2prv.store.overlaps import separate_overlaps
 from nsys2prv.store.profiler_clipping import clip_profiler_events
@@ -239,7 +239,7 @@ def _make_job(state: _JobState) -> Job:
     related = run_relations(book, state.folder, state.run)
     # One warning is enough where the launcher's environment tells it.
     if not job_checks.missing_ranks(state.infos):
-        small = [*small, *absent_members(book)]
+        small = [*small, *warn_of_absent_members(book)]
     if gpus:
         number = 1 + max(result.task for result in (*state.results, *related))
         state.results += state.run(

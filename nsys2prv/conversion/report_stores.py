@@ -36,7 +36,7 @@ from nsys2prv.events.extraction import Settings
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.job_checks import are_copies, session_key
-from nsys2prv.store.packing import unpack
+from nsys2prv.store.packing import unpack_result
 from nsys2prv.store.task_result import TaskResult
 
 #: Of the form of stores. Raise it with every change of what they hold.
@@ -267,7 +267,7 @@ def run_reading_task(task: reading.Task | StoredTask) -> TaskResult:
         return reading.read_task(task)
     try:
         with open_archive(task.store) as archive:
-            return unpack(
+            return unpack_result(
                 partial(_open_member, archive, task.folder),
                 task.planned.spill,
                 task.planned.number,

@@ -34,7 +34,7 @@ class Manifest(Struct):
     """Everything that writing the windows needs."""
 
     runs: list[Run]
-    meanings: GlobalIds
+    global_ids: GlobalIds
     #: Address of every thread, as records name it.
     addresses: list[str]
     #: (name, number) of every NVTX domain.
@@ -92,7 +92,7 @@ class Formatter:
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self.reader = WindowReader(manifest.runs, manifest.meanings)
+        self.reader = WindowReader(manifest.runs, manifest.global_ids)
         self.repeated: Counter[int] = Counter()
         addresses = [address.encode() for address in manifest.addresses]
         self._events = Choice(tuple(b"2:" + address + b":" for address in addresses))
@@ -237,7 +237,7 @@ class Formatter:
         by_codes: dict[tuple[int, ...], list[int]] = {}
         for thread, codes in self.manifest.closings:
             by_codes.setdefault(codes, []).append(thread)
-        duration = self.manifest.meanings.duration
+        duration = self.manifest.global_ids.duration
         return [
             self._sample_batch(
                 SampleTable(

@@ -36,7 +36,7 @@ Grouped = TypeVar("Grouped", bound=HasGroup)
 SAMPLES = 64
 
 
-def column_names(text: str) -> tuple[str, ...]:
+def split_column_names(text: str) -> tuple[str, ...]:
     """Return the names of columns that a text lists."""
     return tuple(text.split())
 
@@ -58,7 +58,7 @@ class Block(Struct, frozen=True):
         """Return the rows with low <= ordinal < high (None: without a limit), copied from the file."""
         first, last = 0, self.rows
         if low is not None or high is not None:
-            ordinals = self._mapped()[:, 0]
+            ordinals = self._map_rows()[:, 0]
             first = 0 if low is None else int(np.searchsorted(ordinals, low))
             last = self.rows if high is None else int(np.searchsorted(ordinals, high))
         rows = np.fromfile(
@@ -69,11 +69,11 @@ class Block(Struct, frozen=True):
         )
         return rows.reshape(-1, self.width)
 
-    def ordinals(self, count: int) -> np.ndarray:
+    def sample_ordinals(self, count: int) -> np.ndarray:
         """Return a number of its ordinals, evenly spread."""
-        return self._mapped()[np.linspace(0, self.rows - 1, count).round().astype(np.int64), 0]
+        return self._map_rows()[np.linspace(0, self.rows - 1, count).round().astype(np.int64), 0]
 
-    def _mapped(self) -> np.ndarray:
+    def _map_rows(self) -> np.ndarray:
         return np.memmap(
             self.path, np.int64, "r", self.first * self.width * 8, (self.rows, self.width)
         )
@@ -125,7 +125,7 @@ def hash_signatures(*columns: np.ndarray) -> np.ndarray:
     return np.where(mixed > 0, mixed >> np.uint64(33) | np.uint64(1), 0).astype(np.int64)
 
 
-def buckets_of(communicators: np.ndarray, ranks: np.ndarray, count: int) -> np.ndarray:
+def assign_buckets(communicators: np.ndarray, ranks: np.ndarray, count: int) -> np.ndarray:
     """Return the bucket of each row: rows of one communicator and rank share one."""
     return (hash_rows(communicators, ranks) % np.uint64(count)).astype(np.int64)
 
@@ -138,7 +138,7 @@ def group_blocks(blocks: Iterable[Grouped]) -> list[tuple[Grouped, ...]]:
     return [tuple(groups[group]) for group in sorted(groups)]
 
 
-def ordinal_windows(blocks: Sequence[Block], most: int) -> list[tuple[int | None, int | None]]:
+def divide_ordinals(blocks: Sequence[Block], most: int) -> list[tuple[int | None, int | None]]:
     """Return spans (low, high) of ordinals that cut these blocks together into about equal parts of
     about `most` rows.
     """
@@ -147,7 +147,7 @@ def ordinal_windows(blocks: Sequence[Block], most: int) -> list[tuple[int | None
     if count <= 1:
         return [(None, None)]
     # A sample stands for as many rows in each block.
-    samples = [block.ordinals(-(-block.rows * count * SAMPLES // rows)) for block in blocks]
+    samples = [block.sample_ordinals(-(-block.rows * count * SAMPLES // rows)) for block in blocks]
     found = np.sort(np.concatenate(samples))
     cuts = np.unique(found[np.arange(1, count) * len(found) // count]).tolist()
     return list(zip([None, *cuts], [*cuts, None], strict=True))
@@ -167,7 +167,7 @@ def store_lines(
     """
     steps = [
         partial(_store_span, name, kind, tagged, number, tuple(pairs), *span, context.folder)
-        for number, span in enumerate(ordinal_windows(pairs, most), context.number)
+        for number, span in enumerate(divide_ordinals(pairs, most), context.number)
         if pairs
     ]
     return context.run(steps) or [TaskResult(context.number, TRACE, 0)]

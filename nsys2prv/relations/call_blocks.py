@@ -20,12 +20,12 @@ from nsys2prv.clock import Role
 if TYPE_CHECKING:
     from nsys2prv.clock.gathering import GatheredCalls, MemberCalls
     from nsys2prv.clock.observations import Calls
-from nsys2prv.relations.blocks import Block, column_names, group_blocks, write_blocks
+from nsys2prv.relations.blocks import Block, group_blocks, split_column_names, write_blocks
 
 #: A call: task * DEVICES + device; whose clock its times are of; the report's number of it or -1,
 #: and the function that it numbers; clock.observations.Role; whether of the root;
 #: times (ns); whether the report has the communicator's beginning; and its signature.
-COLUMNS = column_names("member host number function role is_root begin end began signature")
+COLUMNS = split_column_names("member host number function role is_root begin end began signature")
 #: Groups that a communicator may be, one for each function.
 GROUPS = 64
 #: Calls that are gathered at once, unless they are one communicator's that the report numbers.

@@ -36,7 +36,7 @@ EVENT = ("time_at", "operation", "object_gpu", "memory", "bytes")
 PIECE_ROWS = 500_000
 
 
-def relate(context: RelationContext) -> list[TaskResult]:
+def find_memory_in_use(context: RelationContext) -> list[TaskResult]:
     """Return memory in use, found by one step: it follows from all operations of a process."""
     files = context.files[FACTS]
     return context.run(
@@ -48,15 +48,15 @@ def add_up_memory(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], number: int, folder: Path
 ) -> TaskResult:
     """Add up the memory in use on all GPUs, and store it."""
-    found = [_resolved(rows) for rows in _pieces(read_fact(files, tasks))]
-    counters = _counters(pl.concat([part.changes for part in found])) if found else ()
+    found = [_find_changes(rows) for rows in _split_by_address(read_fact(files, tasks))]
+    counters = _make_counters(pl.concat([part.changes for part in found])) if found else ()
     result = write_result(NAME, number, folder, list(counters))
     unknown, replaced = sum(part.unknown for part in found), sum(part.replaced for part in found)
-    result.notes = list(_notes(unknown, replaced))
+    result.notes = list(_describe_unmatched(unknown, replaced))
     return result
 
 
-def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
+def _split_by_address(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
     """Yield the rows with times in pieces of about PIECE_ROWS, each with all rows of its addresses."""
     usable = (pl.col("time_at") != NULL) & pl.col("operation").is_in([ALLOCATION, RELEASE])
     count = -(-rows.height // PIECE_ROWS)
@@ -65,7 +65,7 @@ def _pieces(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
         yield rows.lazy().filter(usable & mine).select(*OWNER, *EVENT).collect()
 
 
-class _Resolved(Struct, frozen=True):
+class _MemoryChanges(Struct, frozen=True):
     """changes: frame of object_gpu, memory, time_at and delta (bytes). unknown: releases without
     their allocation. replaced: allocations at addresses in use.
     """
@@ -75,7 +75,7 @@ class _Resolved(Struct, frozen=True):
     replaced: int
 
 
-def _resolved(rows: pl.DataFrame) -> _Resolved:
+def _find_changes(rows: pl.DataFrame) -> _MemoryChanges:
     """Return the change of each allocation and release, compared with the row before it at its
     address.
     """
@@ -101,10 +101,10 @@ def _resolved(rows: pl.DataFrame) -> _Resolved:
             "delta": np.concatenate([size[begins], -size[ends]]),
         }
     )
-    return _Resolved(changes, int((~allocates & ~live).sum()), int((allocates & live).sum()))
+    return _MemoryChanges(changes, int((~allocates & ~live).sum()), int((allocates & live).sum()))
 
 
-def _notes(unknown: int, replaced: int) -> Iterator[str]:
+def _describe_unmatched(unknown: int, replaced: int) -> Iterator[str]:
     if unknown:
         yield Detail(
             f"memory in use: {unknown:,} releases of memory whose allocation is not in the reports, left out"
@@ -116,7 +116,7 @@ def _notes(unknown: int, replaced: int) -> Iterator[str]:
         )
 
 
-def _counters(changes: pl.DataFrame) -> Iterator[Counters]:
+def _make_counters(changes: pl.DataFrame) -> Iterator[Counters]:
     """Yield the totals from the changes, of each GPU and kind of memory: a record at each time at
     which it changed.
     """
@@ -138,4 +138,6 @@ def _counters(changes: pl.DataFrame) -> Iterator[Counters]:
         )
 
 
-RELATIONS = (Relation(NAME, "Memory in use on GPUs", NO_MODEL, (FACTS,), (LAYOUT,), relate),)
+RELATIONS = (
+    Relation(NAME, "Memory in use on GPUs", NO_MODEL, (FACTS,), (LAYOUT,), find_memory_in_use),
+)

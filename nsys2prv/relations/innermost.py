@@ -33,15 +33,15 @@ class Ranges(Struct):
     def __len__(self) -> int:
         return len(self.begin)
 
-    def chosen(self, rows: np.ndarray) -> Ranges:
+    def take(self, rows: np.ndarray) -> Ranges:
         return Ranges(*(column[rows] for column in astuple(self)))
 
     @classmethod
-    def joined(cls, parts: list[Ranges]) -> Ranges:
+    def concat(cls, parts: list[Ranges]) -> Ranges:
         return cls(*map(np.concatenate, zip(*map(astuple, parts), strict=True)))
 
     @classmethod
-    def none(cls) -> Ranges:
+    def make_empty(cls) -> Ranges:
         return cls(*(np.zeros(0, np.int64) for _ in range(4)), np.zeros(0, bool))
 
 
@@ -86,7 +86,7 @@ class Keys:
         return object_, place + self._first if self._places is None else self._places[place]
 
 
-def innermost_states(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
+def find_innermost_states(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.ndarray]:
     """Return the keys at which the innermost of these ranges changes, ascending, and its state from
     there on (NOTHING where none is open).
 
@@ -104,7 +104,7 @@ def innermost_states(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.ndarray
             np.lexsort((ranges.state[rows], -ranges.end[rows], ranges.begin[rows], begin[rows]))
         ]
     begin, end, state = begin[order], end[order], ranges.state[order]
-    outer = _enclosing(begin, end)
+    outer = _find_enclosing(begin, end)
     changes = np.sort(np.concatenate((begin, end)))  # numpy's unique is many times as slow
     changes = changes[np.append(True, changes[1:] != changes[:-1])] if len(changes) else changes
     changes = changes[(changes + 1) % keys.span != 0]
@@ -117,7 +117,7 @@ def innermost_states(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.ndarray
     return changes, np.where(found >= 0, state[found], NOTHING)
 
 
-def _enclosing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+def _find_enclosing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     """Return, for each range, the last of those before it that ends later, NOTHING where none does
     that is still open at its begin.
 

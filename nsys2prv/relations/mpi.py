@@ -31,7 +31,7 @@ from nsys2prv.relations.blocks import (
 )
 from nsys2prv.relations.call_blocks import MemberBlock, divide_calls, sort_calls
 from nsys2prv.relations.mpi_sides import ANY, KEPT, WHY, MessageSides, Process, sort_sides
-from nsys2prv.store.facts import FactFile, batches, read_fact
+from nsys2prv.store.facts import FactFile, batch_by_report, read_fact
 from nsys2prv.store.task_result import TaskResult
 
 
@@ -43,18 +43,18 @@ def observe_collectives(context: RelationContext) -> Observed:
     began = processes.filter("began")["task"].to_list() if processes.height else []
     steps = [
         partial(
-            sort_meetings,
+            sort_collective_calls,
             files,
             context.tasks,
             sorted(set(began)),
             context.folder / f"mpi-calls-{number}.blocks",
         )
-        for number, files in enumerate(batches(context.files[MEETINGS]))
+        for number, files in enumerate(batch_by_report(context.files[MEETINGS]))
     ]
     return Observed(divide_calls(chain.from_iterable(context.run(steps)), SOURCE))
 
 
-def sort_meetings(
+def sort_collective_calls(
     files: tuple[FactFile, ...],
     tasks: Mapping[tuple[int, int], int],
     began: Sequence[int],
@@ -104,7 +104,7 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
     )
     pairs = [block for part in found for block in part.pairs]
     results = store_lines(context, NAME, KIND, True, pairs, STEP_ROWS)
-    results[0].notes = _notes(
+    results[0].notes = _describe_unmatched(
         sum((part.fates for part in found), Counter()),
         sum(part.either for part in sides),
         sum(part.unfinished for part in found),
@@ -139,7 +139,7 @@ def _sort_into_buckets(
     files = context.files[MESSAGES]
     count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
     steps = []
-    for number, part in enumerate(batches(files)):
+    for number, part in enumerate(batch_by_report(files)):
         reports = {file.report for file in part}
         requests = tuple(file for file in context.files[REQUESTS] if file.report in reports)
         path = context.folder / f"mpi-{name}-{number}.blocks"
@@ -169,8 +169,8 @@ def match_messages(
     blocks: Sequence[Block], processes: Sequence[Process], path: Path
 ) -> MatchedMessages:
     """Match the messages of some communicators and receivers."""
-    pairs, fates = _pairs(_read(blocks), processes, in_time=True)
-    taken = _complete(pairs)
+    pairs, fates = _pair_messages(_read_blocks(blocks), processes, in_time=True)
+    taken = _keep_complete(pairs)
     rows = taken.select(
         "time_begin",
         "object_thread",
@@ -192,19 +192,19 @@ def match_messages(
 
 def observe_pairs(blocks: Sequence[Block], processes: Sequence[Process], path: Path) -> MessageFile:
     """Match the messages of some communicators and receivers, and store those between hosts."""
-    pairs, _ = _pairs(_read(blocks), processes, in_time=False)
-    return save_messages(_complete(pairs), SOURCE, path)
+    pairs, _ = _pair_messages(_read_blocks(blocks), processes, in_time=False)
+    return save_messages(_keep_complete(pairs), SOURCE, path)
 
 
-def _read(blocks: Sequence[Block]) -> pl.DataFrame:
+def _read_blocks(blocks: Sequence[Block]) -> pl.DataFrame:
     return read_frame(blocks, KEPT).sort("time_begin", "report", "place")
 
 
-def _complete(pairs: pl.DataFrame) -> pl.DataFrame:
+def _keep_complete(pairs: pl.DataFrame) -> pl.DataFrame:
     return pairs.filter((pl.col("completed") != NULL) & (pl.col("completed") != OPEN))
 
 
-def _pairs(
+def _pair_messages(
     messages: pl.DataFrame, processes: Sequence[Process], in_time: bool
 ) -> tuple[pl.DataFrame, Counter[tuple[int, str]]]:
     """Return the pairs that are certain, by sends, and the fates of sends and receives, see
@@ -220,7 +220,7 @@ def _pairs(
         for side in (sends, receives)
     ]
     wild = receives.filter(pl.col("why") == WHY.index(ANY))
-    streams = _streams(*numbered, wild, either, processes)
+    streams = _find_streams(*numbered, wild, either, processes)
     from_the_end = pl.col("number") - pl.len().over(_STREAM).cast(pl.Int64)
     sent, received = (
         side.join(streams, on=_STREAM, maintain_order="left").with_columns(
@@ -271,7 +271,7 @@ def _pairs(
     return certain, fates
 
 
-def _streams(
+def _find_streams(
     sends: pl.DataFrame,
     receives: pl.DataFrame,
     wild: pl.DataFrame,
@@ -320,7 +320,7 @@ def _streams(
     )
 
 
-def _notes(
+def _describe_unmatched(
     fates: Counter[tuple[int, str]], either: int, unfinished: int, early: Counter[bool]
 ) -> list[str]:
     told = {

@@ -30,7 +30,7 @@ from nsys2prv.events.mpi import (
     USED,
 )
 from nsys2prv.nsight.columns import NULL
-from nsys2prv.relations.blocks import Block, buckets_of, column_names, write_buckets
+from nsys2prv.relations.blocks import Block, assign_buckets, split_column_names, write_buckets
 from nsys2prv.store.facts import FactFile, read_fact
 
 #: A message whose partner or tag the report does not tell.
@@ -46,12 +46,12 @@ WHY = (
 )
 #: Columns of messages in blocks. completed: when a receive was, in trace time, NULL or OPEN where
 #: the completing call did not end; of others NULL. place: the order of the messages of a report.
-KEPT = column_names(
+KEPT = split_column_names(
     "role why communicator source destination tag named time_begin completed object_thread host size"
     " report place"
 )
 #: Columns of the facts that are read.
-READ = column_names(
+READ = split_column_names(
     "process object_thread time_begin time_end role communicator source destination named tag size"
     " request"
 )
@@ -87,11 +87,11 @@ def sort_sides(
     """Sort the messages of some reports into so many buckets by communicator and receiver; one that
     may be sent or received comes to the bucket of either.
     """
-    told = read_fact(requests, tasks) if requests else _no_requests()
-    sides = _sides(read_fact(messages, tasks, READ), told, processes)
+    told = read_fact(requests, tasks) if requests else _make_no_requests()
+    sides = _find_sides(read_fact(messages, tasks, READ), told, processes)
     communicator = sides["communicator"].to_numpy()
     bucket, back = (
-        buckets_of(communicator, sides[rank].to_numpy(), buckets)
+        assign_buckets(communicator, sides[rank].to_numpy(), buckets)
         for rank in ("destination", "source")
     )
     either = (sides["role"] == EITHER).to_numpy()
@@ -103,29 +103,29 @@ def sort_sides(
     )
 
 
-def _sides(
+def _find_sides(
     messages: pl.DataFrame, requests: pl.DataFrame, processes: Sequence[Process]
 ) -> pl.DataFrame:
     """Return all messages with `why`, `completed` and `place`."""
-    messages = _transferred(messages.filter(pl.col("time_begin") != NULL), requests).with_row_index(
-        "place"
-    )
+    messages = _repeat_persistent(
+        messages.filter(pl.col("time_begin") != NULL), requests
+    ).with_row_index("place")
     role = pl.col("role")
     messages = messages.with_columns(
         why=pl.when(role == SEND)
-        .then(_why_unmatched(processes, "source", "destination"))
+        .then(_explain_unmatchable(processes, "source", "destination"))
         .when(role == RECEIVE)
-        .then(_why_unmatched(processes, "destination", "source"))
+        .then(_explain_unmatchable(processes, "destination", "source"))
         .otherwise(-1),
         completed=pl.when(role == RECEIVE).then("time_end").otherwise(NULL),
     )
-    completed = _completed(messages, requests)
+    completed = _find_completions(messages, requests)
     if completed.height:
         messages = messages.update(completed, on="place", how="left", maintain_order="left")
     return messages
 
 
-def _why_unmatched(processes: Sequence[Process], own: str, other: str) -> pl.Expr:
+def _explain_unmatchable(processes: Sequence[Process], own: str, other: str) -> pl.Expr:
     """Return the number of why a message cannot be looked for, -1 if it can."""
     ranks = Counter(process.rank for process in processes if process.rank >= 0)
     twice = sorted(rank for rank, count in ranks.items() if count > 1)
@@ -147,12 +147,12 @@ def _why_unmatched(processes: Sequence[Process], own: str, other: str) -> pl.Exp
     )
 
 
-def _no_requests() -> pl.DataFrame:
+def _make_no_requests() -> pl.DataFrame:
     integers = ("task", "object_thread", "time_begin", "time_end", "request")
     return pl.DataFrame(schema={**dict.fromkeys(integers, pl.Int64), "role": pl.Int8})
 
 
-def _transferred(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
+def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
     """Return the messages, with one more for every start of a persistent request, by what its
     handle was prepared for last.
     """
@@ -174,7 +174,7 @@ def _transferred(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame
     return pl.concat([plain, started.select(plain.columns)])
 
 
-def _completed(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
+def _find_completions(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.DataFrame:
     """Return when receives through requests were `completed`, in trace time, by `place`: those that
     another call completed; NULL or OPEN where that did not end.
     """

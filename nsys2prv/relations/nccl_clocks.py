@@ -20,19 +20,19 @@ from nsys2prv.events.names.calls import ALL_WAIT, GROUP, ROOT_WAITS, WAIT_FOR_RO
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.columns import NULL
 from nsys2prv.relations import DEVICES, Observed, RelationContext
-from nsys2prv.relations.blocks import Block, column_names, hash_signatures, write_blocks
+from nsys2prv.relations.blocks import Block, hash_signatures, split_column_names, write_blocks
 from nsys2prv.relations.call_blocks import MemberBlock, divide_calls, sort_calls
 from nsys2prv.relations.nccl_kernels import (
     BY_ENDS,
     KEPT,
     MEMBER,
-    Piece,
+    CollectivePiece,
     describe_several,
     keep_sound_kernels,
+    list_operation_roles,
     number_streams,
-    operation_roles,
 )
-from nsys2prv.store.facts import FactFile, batches, read_fact
+from nsys2prv.store.facts import FactFile, batch_by_report, read_fact
 
 if TYPE_CHECKING:
     from nsys2prv.clock.sequences import CallSequence
@@ -53,16 +53,18 @@ class _MemberKernels(Struct, frozen=True):
     def read(self) -> dict[str, np.ndarray]:
         """Return its columns KEPT, and `place` in the block, by begins."""
         columns = dict(zip(KEPT, self.block.read().T, strict=True))
-        place = np.flatnonzero(_member(columns) == self.member)
+        place = np.flatnonzero(_number_members(columns) == self.member)
         place = place[np.lexsort((columns["before"][place], columns["time_begin"][place]))]
         return {name: column[place] for name, column in columns.items()} | {"place": place}
 
 
-def _member(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+def _number_members(columns: Mapping[str, np.ndarray]) -> np.ndarray:
     return columns["task"] * DEVICES + columns["device"]
 
 
-def number_by_ends(piece: Piece, even: bool, pivot: int, path: Path) -> tuple[Piece, int]:
+def number_by_ends(
+    piece: CollectivePiece, even: bool, pivot: int, path: Path
+) -> tuple[CollectivePiece, int]:
     """Number a communicator's kernels by when they ended. Return the piece with other ordinals, and
     how many kernels are of no collective. Where ends cannot tell, the order stands if all members
     have equally many operations (even).
@@ -75,7 +77,7 @@ def number_by_ends(piece: Piece, even: bool, pivot: int, path: Path) -> tuple[Pi
     for block in piece.blocks:
         rows = block.read()
         columns = dict(zip(KEPT, rows.T, strict=True))
-        owners, counts = np.unique(_member(columns), return_counts=True)
+        owners, counts = np.unique(_number_members(columns), return_counts=True)
         members += map(partial(_MemberKernels, block), owners.tolist(), counts.tolist())
         parts.update(np.unique(columns["part"]).tolist())
     members.sort(key=lambda part: part.member)
@@ -104,7 +106,7 @@ def _read_calls(part: _MemberKernels, pivot: int) -> CallSequence:
     return CallSequence(
         (columns["time_end"] - pivot).astype(np.float64),
         hash_signatures(*(columns[name] for name in KIND)),
-        operation_roles(columns["first_operation"]) == Role.ALL,
+        list_operation_roles(columns["first_operation"]) == Role.ALL,
     )
 
 
@@ -122,20 +124,20 @@ def _write_numbered(
 
 
 #: Columns of the facts that are read.
-READ = column_names(
+READ = split_column_names(
     "process device time_begin time_end communicator operation first_operation fused messages"
     " sequence root rank bytes"
 )
 READ_FOR_ORDER = (*READ, "stream", "in_graph", "by_name")
 
 
-def observe(context: RelationContext) -> Observed:
+def observe_collectives(context: RelationContext) -> Observed:
     """Return the kernels of collectives: by communicator and, where the trace numbers them,
     function. Where no communicator is known, by their order.
     """
     facts, path = context.files, context.folder / "nccl-calls"
     steps = []
-    for number, files in enumerate(batches(facts[KERNELS])):
+    for number, files in enumerate(batch_by_report(facts[KERNELS])):
         reports = {file.report for file in files}
         made = tuple(file for file in facts[COMMUNICATORS] if file.report in reports)
         steps.append(
@@ -169,7 +171,7 @@ def _sort_by_communicator(
     )
     # Nor are those of several operations of use, some with a root: they bind in a way that their
     # sum does not tell.
-    for_all = _waits() == Role.ALL
+    for_all = _list_roles() == Role.ALL
     usable = for_all | ((pl.col("operation") != GROUP) & (pl.col("rank") >= 0))
     return _sort_calls(kernels.filter(usable), path), kernels.height > 0
 
@@ -234,7 +236,7 @@ def _sort_calls(kernels: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
         member=pl.col("task") * DEVICES + pl.col("device"),
         number="sequence",
         function="first_operation",
-        role=_waits(),
+        role=_list_roles(),
         is_root=(pl.col("root") == pl.col("rank")) & (pl.col("root") >= 0),
         begin="time_begin",
         end="time_end",
@@ -244,7 +246,7 @@ def _sort_calls(kernels: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
     return sort_calls(calls.cast(pl.Int64), path)
 
 
-def _waits() -> pl.Expr:
+def _list_roles() -> pl.Expr:
     """Return the role of each call (clock.observations.Role)."""
     first = pl.col("first_operation")
     return (

@@ -30,14 +30,14 @@ from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.text import plural
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.relations import NCCL, Relation, RelationContext, nccl_clocks
-from nsys2prv.relations.blocks import Block, group_blocks, ordinal_windows
+from nsys2prv.relations.blocks import Block, divide_ordinals, group_blocks
 from nsys2prv.relations.nccl_clocks import number_by_ends
 from nsys2prv.relations.nccl_kernels import (
     BY_LAUNCH,
     BY_NUMBER,
     WAYS,
+    CollectivePiece,
     OrderedKernels,
-    Piece,
     describe_several,
     divide_kernels,
     order_by_launch,
@@ -62,15 +62,15 @@ ENOUGH_OVERLAP = 0.9
 STEP_ROWS = 100_000
 
 
-def relate(context: RelationContext) -> list[TaskResult]:
+def relate_collectives(context: RelationContext) -> list[TaskResult]:
     """Return who came late to each collective, who waited, and its transfer, stored by time."""
     surveys = order_kernels(context, "kernels")
     if len(frozenset().union(*(found.members for found in surveys))) < 2:
         return []
     known = any(found.blocks for found in surveys)
-    found, notes = (_by_communicator if known else _by_order)(context, surveys)
+    found, notes = (_match_by_communicator if known else _match_by_order)(context, surveys)
     results = _store_records(context, [part for part in found if part.records])
-    results[0].notes = [*notes, *_unused(surveys, known), *_describe_unplaced(found)]
+    results[0].notes = [*notes, *_describe_unused(surveys, known), *_describe_unplaced(found)]
     return results
 
 
@@ -89,7 +89,7 @@ def _store_records(
         (block, path) for part, path in zip(found, numbers, strict=True) for block in part.records
     ]
     transfers = [block for part in found for block in part.transfers]
-    windows = ordinal_windows([block for block, _ in parts], STEP_ROWS)
+    windows = divide_ordinals([block for block, _ in parts], STEP_ROWS)
     return context.run(
         [
             partial(store_records, number, parts, transfers, *window, context.folder)
@@ -98,16 +98,20 @@ def _store_records(
     )
 
 
-def _by_communicator(
+def _match_by_communicator(
     context: RelationContext, surveys: Sequence[OrderedKernels]
 ) -> tuple[list[MatchedCollectives], list[str]]:
     """Group kernels by the communicator, and the sequence number where all of its kernels have one,
     else by order or by when they ended.
     """
-    communicators = _communicators(surveys)
-    blocks = _blocks(context, surveys, frozenset(communicators.filter("numbered")["communicator"]))
+    communicators = _summarize_communicators(surveys)
+    blocks = _group_blocks(
+        context, surveys, frozenset(communicators.filter("numbered")["communicator"])
+    )
     pieces = {
-        group: Piece(group, blocks[group], BY_NUMBER if numbered else BY_LAUNCH, size, numbered)
+        group: CollectivePiece(
+            group, blocks[group], BY_NUMBER if numbered else BY_LAUNCH, size, numbered
+        )
         for group, numbered, size in communicators.select(
             "communicator", "numbered", "size"
         ).iter_rows()
@@ -115,7 +119,7 @@ def _by_communicator(
     doubtful = frozenset(
         communicators.filter(~pl.col("numbered") & ~pl.col("even"))["communicator"]
     )
-    first = _matched(
+    first = _match_pieces(
         context, [piece for group, piece in pieces.items() if group not in doubtful], True
     )
     wrong = frozenset().union(*(part.unsteady for part in first))
@@ -127,21 +131,21 @@ def _by_communicator(
         - {piece.group for part in found for piece in part.pieces}
         - wrong
     )
-    settled, lone = _by_ends(
+    settled, lone = _number_by_ends(
         context,
         pieces,
         communicators.filter(pl.col("communicator").is_in(sorted(doubtful | wrong))),
     )
-    found += _matched(
+    found += _match_pieces(
         context, [*(pieces[group] for group in sorted(again)), *settled], True, len(first)
     )
     return found, [
         *_describe_methods(found),
-        *_alone(lone, "belong to no collective of the other ranks"),
+        *_describe_lone(lone, "belong to no collective of the other ranks"),
     ]
 
 
-def _communicators(surveys: Sequence[OrderedKernels]) -> pl.DataFrame:
+def _summarize_communicators(surveys: Sequence[OrderedKernels]) -> pl.DataFrame:
     """Return a row for each communicator: whether all of its kernels have sequence numbers, ranks
     of a collective, whether all members have equally many operations, first and last time (ns).
     """
@@ -159,7 +163,7 @@ def _communicators(surveys: Sequence[OrderedKernels]) -> pl.DataFrame:
     )
 
 
-def _blocks(
+def _group_blocks(
     context: RelationContext, surveys: Sequence[OrderedKernels], numbered: frozenset[int]
 ) -> dict[int, tuple[Block, ...]]:
     """Return the blocks of each communicator, by order of launches unless it is `numbered`."""
@@ -173,9 +177,9 @@ def _blocks(
     return {blocks[0].group: blocks for blocks in group_blocks([*kept, *context.run(steps)])}
 
 
-def _by_ends(
-    context: RelationContext, pieces: dict[int, Piece], communicators: pl.DataFrame
-) -> tuple[list[Piece], int]:
+def _number_by_ends(
+    context: RelationContext, pieces: dict[int, CollectivePiece], communicators: pl.DataFrame
+) -> tuple[list[CollectivePiece], int]:
     """Return the pieces of these communicators, numbered by when they ended; and how many kernels
     are of no collective.
     """
@@ -198,8 +202,8 @@ def _by_ends(
     return [piece for piece, _ in results if piece.blocks], sum(lone for _, lone in results)
 
 
-def _matched(
-    context: RelationContext, pieces: Sequence[Piece], known: bool, first: int = 0
+def _match_pieces(
+    context: RelationContext, pieces: Sequence[CollectivePiece], known: bool, first: int = 0
 ) -> list[MatchedCollectives]:
     """Return the results of matching the pieces. first: number of the first step."""
     return context.run(
@@ -212,7 +216,7 @@ def _matched(
     )
 
 
-def _by_order(
+def _match_by_order(
     context: RelationContext, surveys: Sequence[OrderedKernels]
 ) -> tuple[list[MatchedCollectives], list[str]]:
     """Group kernels by their order on each stream, if all ranks have the same sequence and the
@@ -223,8 +227,8 @@ def _by_order(
         return [], []
     members = len(frozenset().union(*(part.members for part in surveys)))
     why = describe_several(read_fact(context.files[COMMUNICATORS], context.tasks), members)
-    pieces = [Piece(row[0].group, row, BY_LAUNCH, members, settled=True) for row in rows]
-    found = [] if why else _matched(context, pieces, False)
+    pieces = [CollectivePiece(row[0].group, row, BY_LAUNCH, members, settled=True) for row in rows]
+    found = [] if why else _match_pieces(context, pieces, False)
     matched = sum(part.matched for part in found)
     if not why and any(part.met != part.whole for part in found):
         why = "the ranks execute different sequences of kernels"
@@ -262,18 +266,18 @@ def _describe_methods(found: Sequence[MatchedCollectives]) -> list[str]:
     return notes
 
 
-def _unused(surveys: Sequence[OrderedKernels], known: bool) -> list[str]:
+def _describe_unused(surveys: Sequence[OrderedKernels], known: bool) -> list[str]:
     """Describe the kernels that could not be matched at all."""
     graphs, lone = sum(part.graphs for part in surveys), sum(part.lone for part in surveys)
     return [
-        *_alone(
+        *_describe_lone(
             graphs, "were launched by CUDA graphs, without a call that names their communicator"
         ),
-        *_alone(lone if known else 0, "have no call that names their communicator"),
+        *_describe_lone(lone if known else 0, "have no call that names their communicator"),
     ]
 
 
-def _alone(count: int, why: str) -> list[str]:
+def _describe_lone(count: int, why: str) -> list[str]:
     return (
         [f"NCCL: {plural(count, 'kernel')} that {why}: not compared across ranks"] if count else []
     )
@@ -309,7 +313,7 @@ RELATIONS = (
         NCCL,
         (KERNELS, COMMUNICATORS),
         (LAYOUT, TRANSFER),
-        relate=relate,
-        observe=nccl_clocks.observe,
+        relate=relate_collectives,
+        observe=nccl_clocks.observe_collectives,
     ),
 )

@@ -21,8 +21,8 @@ from nsys2prv.events.names.calls import ROOT_WAITS, WAIT_FOR_ROOT
 from nsys2prv.events.nccl import KERNELS
 from nsys2prv.nsight.columns import NULL
 from nsys2prv.relations import RelationContext
-from nsys2prv.relations.blocks import Block, column_names, write_blocks
-from nsys2prv.store.facts import FactFile, batches, read_fact
+from nsys2prv.relations.blocks import Block, split_column_names, write_blocks
+from nsys2prv.store.facts import FactFile, batch_by_report, read_fact
 
 #: How collectives of a communicator were told from each other.
 WAYS = ("sequence number", "order of launches", "the times at which they ended")
@@ -31,12 +31,12 @@ MEMBER = ("task", "device")
 #: Columns of the facts that are read, and those that are kept in blocks. before: operations of the
 #: member on the communicator until then. ordinal: what numbers its collectives, as the block is
 #: sorted.
-READ = column_names(
+READ = split_column_names(
     "process device stream object_kernel time_begin time_end time_call in_graph by_name communicator"
     " operation first_operation fused messages sequence ranks bytes known reduce_bytes share_bytes"
     " message_bytes"
 )
-KEPT = column_names(
+KEPT = split_column_names(
     "ordinal before task device object_kernel time_begin time_end by_name operation first_operation"
     " fused bytes known reduce_bytes share_bytes message_bytes part"
 )
@@ -70,7 +70,7 @@ def order_kernels(context: RelationContext, name: str) -> list[OrderedKernels]:
                 context.tasks,
                 context.folder / f"{name}-{context.number}-{number}.blocks",
             )
-            for number, files in enumerate(batches(context.files[KERNELS]))
+            for number, files in enumerate(batch_by_report(context.files[KERNELS]))
         ]
     )
 
@@ -163,7 +163,7 @@ def describe_several(communicators: pl.DataFrame, members: int) -> str:
     return "there are several, or one with ranks that have no report"
 
 
-def operation_roles(first: np.ndarray) -> np.ndarray:
+def list_operation_roles(first: np.ndarray) -> np.ndarray:
     """Return the role of each operation (clock.observations.Role)."""
     return np.where(
         np.isin(first, WAIT_FOR_ROOT),
@@ -199,7 +199,7 @@ def order_by_launch(block: Block, path: Path) -> Block:
     return write_blocks(path, np.full(len(rows), block.group), rows)[0]
 
 
-class Piece(Struct, frozen=True):
+class CollectivePiece(Struct, frozen=True):
     """Collectives of a group with low <= ordinal < high (None: without a limit), in all its blocks."""
 
     group: int
@@ -225,16 +225,18 @@ class Piece(Struct, frozen=True):
         return np.concatenate([block.read(self.low, self.high) for block in self.blocks])
 
 
-def divide_kernels(pieces: Sequence[Piece], most: int) -> list[tuple[Piece, ...]]:
+def divide_kernels(
+    pieces: Sequence[CollectivePiece], most: int
+) -> list[tuple[CollectivePiece, ...]]:
     """Return portions of about `most` kernels at most: several pieces, in their order, or a part of
     one.
     """
-    found: list[tuple[Piece, ...]] = []
-    few: list[Piece] = []
+    found: list[tuple[CollectivePiece, ...]] = []
+    few: list[CollectivePiece] = []
     room = most
     for piece in pieces:
         if piece.rows > most:
-            found += [(part,) for part in _parts(piece, -(-piece.rows // most))]
+            found += [(part,) for part in _split_piece(piece, -(-piece.rows // most))]
             continue
         if few and piece.rows > room:
             found.append(tuple(few))
@@ -244,10 +246,10 @@ def divide_kernels(pieces: Sequence[Piece], most: int) -> list[tuple[Piece, ...]
     return [*found, tuple(few)] if few else found
 
 
-def _parts(piece: Piece, count: int) -> list[Piece]:
+def _split_piece(piece: CollectivePiece, count: int) -> list[CollectivePiece]:
     """Return the piece in about so many parts, by the ordinals of its largest block."""
     largest = max(piece.blocks, key=lambda block: block.rows)
-    cuts = np.unique(largest.ordinals(count + 1)[1:-1]).tolist()
+    cuts = np.unique(largest.sample_ordinals(count + 1)[1:-1]).tolist()
     return [
         replace(piece, low=low, high=high)
         for low, high in zip([None, *cuts], [*cuts, None], strict=True)

@@ -19,7 +19,7 @@ from nsys2prv.events.names.calls import GROUP, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.relations import DEVICES, write_result
 from nsys2prv.relations.blocks import Block, write_block
-from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece
+from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, CollectivePiece
 from nsys2prv.store.facts import FactBook, read_fact
 from nsys2prv.store.task_result import TaskResult
 
@@ -42,7 +42,7 @@ SAME, SAME_UNKNOWN = ("operation", "fused", "bytes"), ("by_name",)
 class MatchedCollectives(Struct, frozen=True):
     """Collectives that a step matched in its pieces."""
 
-    pieces: tuple[Piece, ...]
+    pieces: tuple[CollectivePiece, ...]
     #: File with a row for each collective: first begin, group, function, ordinal.
     firsts: Path
     #: RECORD rows of kernels of complete collectives, numbered from 1 within the step.
@@ -65,7 +65,9 @@ class MatchedCollectives(Struct, frozen=True):
     unplaced: int = 0
 
 
-def match_kernels(pieces: tuple[Piece, ...], known: bool, path: Path) -> MatchedCollectives:
+def match_kernels(
+    pieces: tuple[CollectivePiece, ...], known: bool, path: Path
+) -> MatchedCollectives:
     """Match the kernels of the pieces. known: whether they are of known communicators. path: of
     files, but for their endings.
     """
@@ -101,7 +103,7 @@ def match_kernels(pieces: tuple[Piece, ...], known: bool, path: Path) -> Matched
     )
 
 
-def _read_kernels(pieces: Sequence[Piece]) -> pl.DataFrame:
+def _read_kernels(pieces: Sequence[CollectivePiece]) -> pl.DataFrame:
     """Return the kernels of the pieces: columns KEPT, KEY, and what is known of their pieces."""
     parts = [piece.read() for piece in pieces]
     sizes = [len(part) for part in parts]
@@ -209,8 +211,8 @@ def store_records(
         rows[:, numbered] = np.fromfile(path, np.int64)[rows[:, numbered] - 1]
         found.append(rows)
     made = [
-        _rows(LAYOUT, RECORD, FIELDS, found),
-        _rows(
+        _make_rows(LAYOUT, RECORD, FIELDS, found),
+        _make_rows(
             TRANSFER,
             TRANSFER_RECORD,
             TRANSFER_FIELDS,
@@ -220,7 +222,7 @@ def store_records(
     return write_result(NAME, number, folder, [rows for rows in made if len(rows.begin)])
 
 
-def _rows(
+def _make_rows(
     layout: str, columns: tuple[str, ...], fields: tuple[str, ...], parts: Sequence[np.ndarray]
 ) -> Rows:
     """Return records of a layout from parts with these columns, which begin with begin, end and
@@ -237,16 +239,16 @@ def _rows(
 MOST_NAMED = 8
 
 
-def absent_members(book: FactBook) -> list[str]:
+def warn_of_absent_members(book: FactBook) -> list[str]:
     """Return a warning where the largest communicator that lacks ranks says that there are more
     ranks than reports of them.
     """
     files = book.files([COMMUNICATORS])[COMMUNICATORS]
-    return _missing_ranks_warning(read_fact(files, book.tasks)) if files else []
+    return _describe_missing_ranks(read_fact(files, book.tasks)) if files else []
 
 
-def _missing_ranks_warning(communicators: pl.DataFrame) -> list[str]:
-    """Return what :func:`absent_members` does. communicators: a row for each time that a process
+def _describe_missing_ranks(communicators: pl.DataFrame) -> list[str]:
+    """Return what :func:`warn_of_absent_members` does. communicators: a row for each time that a process
     told of one: communicator, task, ranks (their number), rank.
     """
     known = communicators.filter(

@@ -35,17 +35,17 @@ from nsys2prv.relations import NCCL, Observed, Relation, RelationContext, write_
 from nsys2prv.relations.blocks import (
     Block,
     MessageFile,
-    buckets_of,
-    column_names,
+    assign_buckets,
     group_blocks,
     read_frame,
     save_messages,
+    split_column_names,
     store_lines,
     write_block,
     write_buckets,
 )
 from nsys2prv.relations.nccl_kernels import keep_sound_kernels
-from nsys2prv.store.facts import FactFile, batches, read_fact
+from nsys2prv.store.facts import FactFile, batch_by_report, read_fact
 from nsys2prv.store.task_result import TaskResult
 
 NAME, KIND = "nccl_messages", "nccl_message"
@@ -55,11 +55,11 @@ LAYOUT, TRANSFER = "nccl_point_to_point", "nccl_message_transfer"
 TELL_NOTHING = ("few", "ambiguous", "unrelated")
 _STREAM = ["communicator", "source", "target"]
 #: Columns of the facts that are read, and of messages in blocks.
-READ = column_names(
+READ = split_column_names(
     "process object_kernel time_begin time_end time_call place communicator operation bytes peer"
     " ranks rank messages pure"
 )
-KEPT = column_names(
+KEPT = split_column_names(
     "task host part object_kernel time_begin time_end time_call place communicator source target"
     " sends bytes messages pure"
 )
@@ -68,12 +68,12 @@ ORDER = ("task", "communicator", "time_call", "place")
 #: Of a kernel and one of its messages: the kernel's times and row of the trace, the begin of the
 #: other side's kernel, whether it sends, its bytes (ABSENT where unknown), how many messages the
 #: kernel has, whether it does nothing else, and whether the times can be compared.
-SIDE = column_names("begin end object there sends bytes messages pure comparable")
+SIDE = split_column_names("begin end object there sends bytes messages pure comparable")
 #: Facts (bytes) that one step matches; lines that one step stores.
 BUCKET_BYTES, STEP_ROWS = 8_000_000, 200_000
 
 
-def relate(context: RelationContext) -> list[TaskResult]:
+def relate_messages(context: RelationContext) -> list[TaskResult]:
     """Return lines from sends to receives, stored by time, and what they tell of their kernels."""
     buckets = _sort_into_buckets(context, "messages")
     found = context.run(
@@ -103,10 +103,10 @@ def relate(context: RelationContext) -> list[TaskResult]:
     return [*results, *context.run(steps)]
 
 
-def observe(context: RelationContext) -> Observed:
+def observe_messages(context: RelationContext) -> Observed:
     """Return observations of clocks from messages between hosts, by senders."""
     steps = [
-        partial(observe_messages, blocks, context.folder / f"observed-messages-{place}.pickle")
+        partial(observe_pairs, blocks, context.folder / f"observed-messages-{place}.pickle")
         for place, blocks in enumerate(_sort_into_buckets(context, "clock-messages"))
     ]
     return Observed(messages=context.run(steps))
@@ -120,7 +120,7 @@ def _sort_into_buckets(context: RelationContext, name: str) -> list[tuple[Block,
         partial(
             sort_messages, part, context.tasks, count, context.folder / f"{name}-{number}.blocks"
         )
-        for number, part in enumerate(batches(files))
+        for number, part in enumerate(batch_by_report(files))
     ]
     return group_blocks(block for blocks in context.run(steps) for block in blocks)
 
@@ -129,8 +129,10 @@ def sort_messages(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], buckets: int, path: Path
 ) -> tuple[Block, ...]:
     """Sort the messages of some reports into so many buckets by communicator and sender."""
-    messages = _usable(read_fact(files, tasks, READ))
-    bucket = buckets_of(messages["communicator"].to_numpy(), messages["source"].to_numpy(), buckets)
+    messages = _keep_usable(read_fact(files, tasks, READ))
+    bucket = assign_buckets(
+        messages["communicator"].to_numpy(), messages["source"].to_numpy(), buckets
+    )
     return write_buckets(path, bucket, messages.to_numpy())
 
 
@@ -147,7 +149,9 @@ class PairedMessages(Struct, frozen=True):
 def pair_messages(blocks: Sequence[Block], buckets: int, path: Path) -> PairedMessages:
     """Match the messages of some senders. buckets: of the kernels' rows."""
     messages = read_frame(blocks, KEPT)
-    pairs = _pairs(messages, ALIGNED_ERROR if messages["part"].n_unique() == 1 else UTC_ERROR)
+    pairs = _pair_messages(
+        messages, ALIGNED_ERROR if messages["part"].n_unique() == 1 else UTC_ERROR
+    )
     rows = pairs.sort("time_begin", maintain_order=True).select(
         pl.col("time_begin", "object_kernel", "time_end_there", "object_kernel_there", "bytes"),
         pl.lit(0).alias("tag"),
@@ -160,13 +164,13 @@ def pair_messages(blocks: Sequence[Block], buckets: int, path: Path) -> PairedMe
     )
 
 
-def observe_messages(blocks: Sequence[Block], path: Path) -> MessageFile:
+def observe_pairs(blocks: Sequence[Block], path: Path) -> MessageFile:
     """Match the messages of some senders, and store those between hosts."""
-    pairs = _pairs(read_frame(blocks, KEPT), UTC_ERROR)
+    pairs = _pair_messages(read_frame(blocks, KEPT), UTC_ERROR)
     return save_messages(pairs.with_columns(completed="time_end_there"), SOURCE, path)
 
 
-def _usable(messages: pl.DataFrame) -> pl.DataFrame:
+def _keep_usable(messages: pl.DataFrame) -> pl.DataFrame:
     """Return the messages of which both sides are known, with columns KEPT."""
     two = (pl.col("ranks") == 2) & pl.col("peer").is_between(0, 1)
     rank = (
@@ -197,23 +201,23 @@ def _usable(messages: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _pairs(messages: pl.DataFrame, error: float) -> pl.DataFrame:
+def _pair_messages(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     """Return sends with their receives (`..._there`). error: of the clocks, ns."""
     messages = messages.sort(ORDER).with_columns(pl.col("sends") == 1, doubtful=pl.lit(False))
     messages = messages.with_columns(ordinal=pl.int_range(pl.len()).over(*_STREAM, "sends"))
-    orders = messages.join(_orders(messages), on=_STREAM, how="left", maintain_order="left")
+    orders = messages.join(_find_orders(messages), on=_STREAM, how="left", maintain_order="left")
     doubtful = orders.filter(~pl.col("together").fill_null(False))
     if doubtful.height:
         messages = pl.concat(
             [
                 orders.filter("together"),
-                _by_ends(doubtful.with_columns(doubtful=pl.lit(True)), error),
+                _order_by_ends(doubtful.with_columns(doubtful=pl.lit(True)), error),
             ]
         )
-    return _joined(messages.filter(pl.col("ordinal") >= 0))
+    return _join_sides(messages.filter(pl.col("ordinal") >= 0))
 
 
-def _joined(messages: pl.DataFrame) -> pl.DataFrame:
+def _join_sides(messages: pl.DataFrame) -> pl.DataFrame:
     sent, received = messages.filter("sends"), messages.filter(~pl.col("sends"))
     pairs = sent.join(
         received, on=[*_STREAM, "ordinal"], how="inner", suffix="_there", maintain_order="left"
@@ -221,7 +225,7 @@ def _joined(messages: pl.DataFrame) -> pl.DataFrame:
     return pairs.filter(pl.col("bytes") == pl.col("bytes_there"))
 
 
-def _orders(messages: pl.DataFrame) -> pl.DataFrame:
+def _find_orders(messages: pl.DataFrame) -> pl.DataFrame:
     """Return, for each stream, whether its orders may be right (`possible`: equally many sends and
     receives, of equal sizes, none received before it is sent), and whether they certainly are
     (`together`: all their kernels overlap).
@@ -232,7 +236,7 @@ def _orders(messages: pl.DataFrame) -> pl.DataFrame:
     causal = pl.col("time_end_there") >= pl.col("time_begin")
     overlap = causal & (pl.col("time_end") >= pl.col("time_begin_there"))
     met = (
-        _joined(messages)
+        _join_sides(messages)
         .group_by(_STREAM)
         .agg(pairs=pl.len(), causal=causal.all(), overlap=overlap.all())
     )
@@ -242,7 +246,7 @@ def _orders(messages: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
+def _order_by_ends(messages: pl.DataFrame, error: float) -> pl.DataFrame:
     """Return the messages with the ordinals that their kernels' ends tell, -1 where they tell none
     and the order is not possible.
     """
@@ -289,11 +293,11 @@ def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, 
 
 def store_kernels(number: int, blocks: Sequence[Block], folder: Path) -> TaskResult:
     """Store the records of the kernels in some blocks of SIDE."""
-    made = _records(read_frame(blocks, SIDE))
+    made = _make_records(read_frame(blocks, SIDE))
     return write_result(NAME, number, folder, [rows for rows in made if len(rows.begin)])
 
 
-def _records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
+def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
     """Return the records of kernels, and those of transfers whose bytes are known."""
     sent = pl.col("sends") == 1
     kernels = (
@@ -341,8 +345,8 @@ def _records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
         "last", "object", "end"
     )
     return (
-        _rows(LAYOUT, told, "begin", ("operation", "late", "wait", "transfer")),
-        _rows(
+        _make_rows(LAYOUT, told, "begin", ("operation", "late", "wait", "transfer")),
+        _make_rows(
             TRANSFER,
             moved.with_columns(algorithm_bandwidth="speed", bus_bandwidth="speed"),
             "last",
@@ -351,7 +355,7 @@ def _records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
     )
 
 
-def _rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, ...]) -> Rows:
+def _make_rows(layout: str, frame: pl.DataFrame, begin: str, fields: tuple[str, ...]) -> Rows:
     column = {
         name: frame[name].to_numpy().astype(np.int64) for name in (begin, "end", "object", *fields)
     }
@@ -365,7 +369,7 @@ RELATIONS = (
         NCCL,
         (MESSAGES,),
         (LAYOUT, TRANSFER),
-        relate=relate,
-        observe=observe,
+        relate=relate_messages,
+        observe=observe_messages,
     ),
 )

@@ -89,7 +89,7 @@ class Calls(Struct, frozen=True):
     sender: np.ndarray
 
 
-class Pieces(Struct, frozen=True):
+class PathPieces(Struct, frozen=True):
     """Pieces of the path, the last first: columns of int64."""
 
     #: Begin.
@@ -104,19 +104,19 @@ class Pieces(Struct, frozen=True):
     kernel_class: np.ndarray
 
 
-def critical_path(work: Operations, calls: Calls, duration: int) -> Pieces:
+def find_critical_path(work: Operations, calls: Calls, duration: int) -> PathPieces:
     """Return the path through a job of this duration (ns). Time and memory are linear in the number
     of operations and calls, apart from sorting them.
     """
-    before, times = _predecessors(work, calls)
+    before, times = _find_predecessors(work, calls)
     if not len(times):
-        return Pieces(*np.zeros((5, 0), np.int64))
+        return PathPieces(*np.zeros((5, 0), np.int64))
     ends = np.r_[: len(work.end), 2 * len(work.end) : 2 * len(work.end) + len(calls.end)]
-    path = _chain(before, int(ends[np.argmax(times[ends])]))
-    return _pieces(work, calls, path, times, duration)
+    path = _trace_back(before, int(ends[np.argmax(times[ends])]))
+    return _make_pieces(work, calls, path, times, duration)
 
 
-def _predecessors(work: Operations, calls: Calls) -> tuple[np.ndarray, np.ndarray]:
+def _find_predecessors(work: Operations, calls: Calls) -> tuple[np.ndarray, np.ndarray]:
     """Return for each state the one that the path comes from (-1: none), and its time. States are
     the ends of operations, their begins, the ends of calls, their begins, in this order.
     """
@@ -132,12 +132,12 @@ def _predecessors(work: Operations, calls: Calls) -> tuple[np.ndarray, np.ndarra
 
     # The begin of an operation: the latest of the operation ahead of it on its stream, the one that
     # an event made it wait for, and the call that launched it.
-    ahead = latest_before(work.stream, work.end, work.stream, work.begin)
-    ahead_at = _at(work.end, ahead)
-    called, ended = _at(calls.begin, work.call), _at(calls.end, work.call)
+    ahead = find_latest_before(work.stream, work.end, work.stream, work.begin)
+    ahead_at = _take_or_none(work.end, ahead)
+    called, ended = _take_or_none(calls.begin, work.call), _take_or_none(calls.end, work.call)
     launched = (work.call >= 0) & (called <= work.begin)
     released = np.where(launched, np.where(ended <= work.begin, ended, called), -1)
-    signalled = _at(work.end, work.awaited)
+    signalled = _take_or_none(work.end, work.awaited)
     by_event = (signalled <= work.begin) & (signalled > ahead_at)
     ahead, ahead_at = np.where(by_event, (work.awaited, signalled), (ahead, ahead_at))
     by_stream = ahead_at > released
@@ -147,36 +147,38 @@ def _predecessors(work: Operations, calls: Calls) -> tuple[np.ndarray, np.ndarra
     # Where all of these are long over, what its device did last.
     known = np.maximum(ahead_at, released)
     waiting = np.flatnonzero(work.begin - known > SLACK)
-    other = latest_before(work.device, work.end, work.device[waiting], work.begin[waiting])
-    found = _at(work.end, other) > known[waiting]
+    other = find_latest_before(work.device, work.end, work.device[waiting], work.begin[waiting])
+    found = _take_or_none(work.end, other) > known[waiting]
     before[n + waiting[found]] = op_end + other[found]
 
     # The end of a call: its begin, or what it waited for.
     before[call_end:call_begin] = call_begin + np.arange(m)
     waits = np.flatnonzero(calls.cause == WAIT)
-    done = latest_before(work.task, work.end, calls.task[waits], calls.end[waits])
-    found = _at(work.end, done) > calls.begin[waits]
+    done = find_latest_before(work.task, work.end, calls.task[waits], calls.end[waits])
+    found = _take_or_none(work.end, done) > calls.begin[waits]
     before[call_end + waits[found]] = op_end + done[found]
-    sent = _at(calls.begin, calls.sender)
+    sent = _take_or_none(calls.begin, calls.sender)
     late = np.flatnonzero((calls.sender >= 0) & (sent > calls.begin) & (sent < calls.end))
     before[call_end + late] = call_begin + calls.sender[late]
 
     # The begin of a call: the call before it on its thread, of a thread's first one in its task.
-    previous = latest_before(calls.thread, calls.end, calls.thread, calls.begin)
+    previous = find_latest_before(calls.thread, calls.end, calls.thread, calls.begin)
     first = np.flatnonzero(previous < 0)
-    previous[first] = latest_before(calls.task, calls.end, calls.task[first], calls.begin[first])
+    previous[first] = find_latest_before(
+        calls.task, calls.end, calls.task[first], calls.begin[first]
+    )
     before[call_begin:] = np.where(previous >= 0, call_end + previous, -1)
     return before, times
 
 
-def _at(values: np.ndarray, places: np.ndarray) -> np.ndarray:
+def _take_or_none(values: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Return the values at some places, -1 where a place is negative."""
     if not len(values):
         return np.full(len(places), -1, np.int64)
     return np.where(places >= 0, values[places], -1)
 
 
-def _chain(before: np.ndarray, state: int) -> np.ndarray:
+def _trace_back(before: np.ndarray, state: int) -> np.ndarray:
     """Return the states from this one on to the first."""
 
     def states(state: int) -> Iterator[int]:
@@ -188,9 +190,9 @@ def _chain(before: np.ndarray, state: int) -> np.ndarray:
     return np.fromiter(states(state), np.int64)
 
 
-def _pieces(
+def _make_pieces(
     work: Operations, calls: Calls, path: np.ndarray, times: np.ndarray, duration: int
-) -> Pieces:
+) -> PathPieces:
     """Return the pieces between the states of a path, the last first: of each where it was and its
     cause, which the sorts of the two states tell.
     """
@@ -239,7 +241,7 @@ def _pieces(
     begin, end, thread, cause, kernel_class = map(np.concatenate, zip(*columns, strict=True))
     order = np.argsort(-end, kind="stable")
     order = order[end[order] > begin[order]]
-    return Pieces(*(column[order] for column in (begin, end, thread, cause, kernel_class)))
+    return PathPieces(*(column[order] for column in (begin, end, thread, cause, kernel_class)))
 
 
 class EventCalls(Struct, frozen=True):
@@ -255,7 +257,7 @@ class EventCalls(Struct, frozen=True):
     stream: np.ndarray
 
 
-def awaited_operations(
+def find_awaited_operations(
     stream: np.ndarray,
     launched: np.ndarray,
     end: np.ndarray,
@@ -277,11 +279,11 @@ def awaited_operations(
         return_inverse=True,
     )[1].reshape(-1)
     mine, asked = number[: len(records.time)], number[len(records.time) :]
-    record = latest_before(mine, records.time, asked, waits.time)
-    first = _first_after(stream[known], launched[known], waits.stream, waits.time)
+    record = find_latest_before(mine, records.time, asked, waits.time)
+    first = _find_first_after(stream[known], launched[known], waits.stream, waits.time)
     pairs = np.flatnonzero((record >= 0) & (first >= 0))
     record, first = record[pairs], first[pairs]
-    last = latest_before(
+    last = find_latest_before(
         stream[known], launched[known], records.stream[record], records.time[record]
     )
     found = (last >= 0) & (records.stream[record] != waits.stream[pairs])
@@ -291,17 +293,17 @@ def awaited_operations(
     return awaited
 
 
-def _first_after(
+def _find_first_after(
     group: np.ndarray, time: np.ndarray, at_group: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
     """Return for each (at_group, at) the index of the earliest time of that group that is not
     earlier, -1 for none.
     """
     last = max(int(time.max()), int(at.max()))
-    return latest_before(group, last - time, at_group, last - at)
+    return find_latest_before(group, last - time, at_group, last - at)
 
 
-def latest_before(
+def find_latest_before(
     group: np.ndarray, time: np.ndarray, at_group: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
     """Return for each (at_group, at) the index of the latest time of that group that is not later,

@@ -18,7 +18,7 @@ from nsys2prv.relations.innermost import (
     Changes,
     Keys,
     Ranges,
-    innermost_states,
+    find_innermost_states,
     overlay_layers,
 )
 from nsys2prv.store import windows
@@ -37,7 +37,7 @@ from nsys2prv.store.runs import (
 from nsys2prv.store.task_result import TaskResult
 
 
-class Records:
+class OpenStates:
     """The state that each object is in since when; changes, in the order of time, turn it into
     records.
 
@@ -48,7 +48,7 @@ class Records:
         self._state = state.copy()
         self._since = np.zeros(len(state), np.int64)
 
-    def after(self, changes: Changes) -> tuple[np.ndarray, ...]:
+    def close_changed(self, changes: Changes) -> tuple[np.ndarray, ...]:
         """Return object, begin, end and state of the records that these changes end, by begin."""
         object_, time, state = changes.object, changes.time, changes.state
         # An object's changes with its present state in front of them.
@@ -65,16 +65,16 @@ class Records:
         last = np.append(np.diff(object_) != 0, True) if len(object_) else np.zeros(0, bool)
         self._since[object_[last]], self._state[object_[last]] = time[last], state[last]
         ended = np.flatnonzero(~last)
-        return _by_begin(object_[ended], time[ended], time[ended + 1], state[ended])
+        return _sort_by_begin(object_[ended], time[ended], time[ended + 1], state[ended])
 
-    def rest(self, objects: np.ndarray, end: int) -> tuple[np.ndarray, ...]:
+    def close_at_end(self, objects: np.ndarray, end: int) -> tuple[np.ndarray, ...]:
         """Return the records of these objects that last until the end."""
-        return _by_begin(
+        return _sort_by_begin(
             objects, self._since[objects], np.full(len(objects), end), self._state[objects]
         )
 
 
-def _by_begin(
+def _sort_by_begin(
     object_: np.ndarray, begin: np.ndarray, end: np.ndarray, state: np.ndarray
 ) -> tuple[np.ndarray, ...]:
     kept = np.flatnonzero(begin < end)
@@ -101,7 +101,7 @@ class StateTask(Struct, frozen=True):
     #: Thread -> the state in which it is outside of all ranges; only these have states.
     states: Mapping[int, int]
     #: Threads that have states only if a range implies one.
-    asked: frozenset[int]
+    with_states: frozenset[int]
     #: Map to trace time.
     clock: ClockMap
     #: Length of the trace, ns.
@@ -139,7 +139,7 @@ def plan_state_tasks(
         tasks.append(
             StateTask(
                 number,
-                tuple(run for run in runs if run.shape.stream == BEGIN and _implies_states(run)),
+                tuple(run for run in runs if run.shape.stream == BEGIN and _has_states(run)),
                 {result.task: result.names for result in own},
                 {result.task: threads[result.task] for result in own},
                 states[report],
@@ -151,18 +151,18 @@ def plan_state_tasks(
                     run
                     for run in runs
                     if run.shape.stream in (COUNTER, LINE)
-                    or (run.shape.stream == BEGIN and not _implies_states(run))
+                    or (run.shape.stream == BEGIN and not _has_states(run))
                 ),
             )
         )
     return tasks
 
 
-def _implies_states(run: Run) -> bool:
+def _has_states(run: Run) -> bool:
     return catalogue().layouts[run.shape.name].state is not None
 
 
-def _without_events(task: StateTask, threads: np.ndarray) -> np.ndarray:
+def _find_idle_threads(task: StateTask, threads: np.ndarray) -> np.ndarray:
     """Return which of the threads are of a host and have no event at all, nor a line."""
     silent = np.array([task.states[thread] == RUNNING for thread in threads.tolist()], bool)
     reader = SpillReader()
@@ -186,7 +186,7 @@ def make_states(task: StateTask) -> TaskResult:
     writer = SpillWriter(task.spill / f"runs-{task.number}.bin", TRACE, task.number)
     shape = Shape(STATE, STATE)
     try:
-        for thread, begin, end, state in _records(task):
+        for thread, begin, end, state in _make_records(task):
             if len(thread):
                 records = np.empty(len(thread), shape.dtype)
                 records["time"], records["end"] = begin, end
@@ -197,53 +197,51 @@ def make_states(task: StateTask) -> TaskResult:
     return result
 
 
-def _records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
+def _make_records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield thread, begin, end and state of records, by begin, a piece of the report's time after
     the other.
     """
     threads = np.array(sorted(task.states), np.int64)
     outside = np.array([task.states[thread] for thread in threads.tolist()], np.int64)
-    outside[_without_events(task, threads)] = NOT_CREATED
-    wanted = ~np.isin(threads, np.fromiter(task.asked, np.int64, len(task.asked)))
-    records = Records(outside)
-    ranges, holding = Ranges.none(), Ranges.none()
+    outside[_find_idle_threads(task, threads)] = NOT_CREATED
+    wanted = ~np.isin(threads, np.fromiter(task.with_states, np.int64, len(task.with_states)))
+    records = OpenStates(outside)
+    ranges, holding = Ranges.make_empty(), Ranges.make_empty()
     first = 0
-    for new_ranges, new_holding, limit in ranges_by_chunk(task, threads):
+    for new_ranges, new_holding, limit in read_range_chunks(task, threads):
         wanted[new_ranges.object] = True
-        ranges, holding = Ranges.joined([ranges, new_ranges]), Ranges.joined([holding, new_holding])
+        ranges, holding = Ranges.concat([ranges, new_ranges]), Ranges.concat([holding, new_holding])
         # What a clock moved to the limit or behind it is for the next chunk.
-        begun, held = (
-            part.chosen(np.flatnonzero(part.begin < limit)) for part in (ranges, holding)
-        )
+        begun, held = (part.take(np.flatnonzero(part.begin < limit)) for part in (ranges, holding))
         keys = Keys(first, limit, len(threads), (begun.begin, begun.end, held.begin))
         layers = [
-            innermost_states(begun.chosen(np.flatnonzero(begun.yields == yields)), keys)
+            find_innermost_states(begun.take(np.flatnonzero(begun.yields == yields)), keys)
             for yields in (False, True)
         ]
         layers.append((keys.of(held.object, held.begin), held.state))
-        objects, *columns = records.after(overlay_layers(layers, outside, keys))
+        objects, *columns = records.close_changed(overlay_layers(layers, outside, keys))
         yield threads[objects], *columns
         outside[held.object] = held.state
         # What ends at the limit is told to end with the next chunk.
         ranges, holding = (
-            ranges.chosen(np.flatnonzero(ranges.end >= limit)),
-            holding.chosen(np.flatnonzero(holding.begin >= limit)),
+            ranges.take(np.flatnonzero(ranges.end >= limit)),
+            holding.take(np.flatnonzero(holding.begin >= limit)),
         )
         first = limit
-    objects, *columns = records.rest(np.flatnonzero(wanted), task.duration)
+    objects, *columns = records.close_at_end(np.flatnonzero(wanted), task.duration)
     yield threads[objects], *columns
 
 
-def ranges_by_chunk(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Ranges, Ranges, int]]:
+def read_range_chunks(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Ranges, Ranges, int]]:
     """Yield the ranges that begin in a chunk of time, what the layouts that hold say in it (by
     begin), and up to when all that began is told.
 
     Objects are indices into `threads`.
     """
     reader = SpillReader()
-    rules = _Rules(task.names)
-    for first, last, limit in _bounds(task):
-        ranges, holding = [Ranges.none()], [Ranges.none()]
+    rules = _StateRules(task.names)
+    for first, last, limit in _choose_chunks(task):
+        ranges, holding = [Ranges.make_empty()], [Ranges.make_empty()]
         for run in task.runs:
             if (last is not None and run.first >= last) or (
                 first is not None and run.until < first
@@ -252,13 +250,13 @@ def ranges_by_chunk(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Rang
             found = reader.read_between(run, -OPEN if first is None else first, last)
             if len(found):
                 part = holding if catalogue().layouts[run.shape.name].is_state else ranges
-                part.append(_ranges(task, run, found, threads, rules))
-        states = Ranges.joined(holding)
-        yield Ranges.joined(ranges), states.chosen(np.argsort(states.begin, kind="stable")), limit
+                part.append(_read_ranges(task, run, found, threads, rules))
+        states = Ranges.concat(holding)
+        yield Ranges.concat(ranges), states.take(np.argsort(states.begin, kind="stable")), limit
     reader.close()
 
 
-def _bounds(task: StateTask) -> Iterator[tuple[int | None, int | None, int]]:
+def _choose_chunks(task: StateTask) -> Iterator[tuple[int | None, int | None, int]]:
     """Yield chunks of local time (None: without a bound), and the trace time up to which each and
     those before it are complete.
     """
@@ -274,8 +272,8 @@ def _bounds(task: StateTask) -> Iterator[tuple[int | None, int | None, int]]:
     yield first, None, task.duration
 
 
-def _ranges(
-    task: StateTask, run: Run, found: np.ndarray, threads: np.ndarray, rules: _Rules
+def _read_ranges(
+    task: StateTask, run: Run, found: np.ndarray, threads: np.ndarray, rules: _StateRules
 ) -> Ranges:
     """Return the records of a run that imply states of rows with states."""
     layout = catalogue().layouts[run.shape.name]
@@ -283,7 +281,7 @@ def _ranges(
     end = windows.to_end_times(found, task.clock, task.duration)
     thread = task.threads[run.source][found["object"]]
     object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
-    state = rules.states(run, layout, found)
+    state = rules.find_states(run, layout, found)
     kept = np.flatnonzero(
         (threads[object_] == thread) & (state != NOTHING) & ((begin < end) | layout.is_state)
     )
@@ -291,27 +289,27 @@ def _ranges(
     return Ranges(object_[kept], begin[kept], end[kept], state[kept], yields)
 
 
-class _Rules:
+class _StateRules:
     """State rules of layouts, applied to records; caches the states of the names of each task."""
 
     def __init__(self, names: Mapping[int, Mapping[str, StoredFrame]]) -> None:
         self._names = names
         self._of_names: dict[tuple[int, str, str], np.ndarray] = {}
 
-    def states(self, run: Run, layout: Layout, found: np.ndarray) -> np.ndarray:
+    def find_states(self, run: Run, layout: Layout, found: np.ndarray) -> np.ndarray:
         """Return the state that each record implies, NOTHING where it implies none."""
         rule = layout.state
         wanted = rule.field or layout.fields[0].name
         field = next(field for field in layout.fields if field.name == wanted)
         if field in list_present_fields(layout, run.shape.present):
             if rule.names and isinstance(field.values, NameSet):
-                return self._by_name(run.source, layout, field.values.name)[found[wanted]]
+                return self._map_names(run.source, layout, field.values.name)[found[wanted]]
             if rule.values:
-                table = _by_value(rule)
+                table = _make_value_table(rule)
                 return table[np.minimum(found[wanted], len(table) - 1)]
-        return np.full(len(found), _otherwise(rule))
+        return np.full(len(found), _find_default_state(rule))
 
-    def _by_name(self, source: int, layout: Layout, name_set: str) -> np.ndarray:
+    def _map_names(self, source: int, layout: Layout, name_set: str) -> np.ndarray:
         """Return the state for each of the names that a task met."""
         key = source, layout.name, name_set
         if key not in self._of_names:
@@ -322,7 +320,7 @@ class _Rules:
                 [
                     next(
                         (state for state, pattern in patterns if pattern.search(text)),
-                        _otherwise(rule),
+                        _find_default_state(rule),
                     )
                     for text in texts
                 ],
@@ -331,13 +329,13 @@ class _Rules:
         return self._of_names[key]
 
 
-def _otherwise(rule: StateRule) -> int:
+def _find_default_state(rule: StateRule) -> int:
     return NOTHING if rule.otherwise is None else rule.otherwise
 
 
-def _by_value(rule: StateRule) -> np.ndarray:
+def _make_value_table(rule: StateRule) -> np.ndarray:
     """Return the state for each value up to one more than the greatest that the rule knows."""
-    table = np.full(max(value for value, _ in rule.values) + 2, _otherwise(rule))
+    table = np.full(max(value for value, _ in rule.values) + 2, _find_default_state(rule))
     for value, state in rule.values:
         table[value] = state
     return table

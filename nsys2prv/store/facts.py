@@ -73,7 +73,7 @@ class FactBook(Struct, frozen=True):
         }
 
 
-def batches(files: Sequence[FactFile]) -> list[tuple[FactFile, ...]]:
+def batch_by_report(files: Sequence[FactFile]) -> list[tuple[FactFile, ...]]:
     """Return the files in batches for a step each, all of a report in one."""
     found: list[list[FactFile]] = []
     room, report = 0, -1
@@ -98,13 +98,13 @@ def read_fact(
         list(group) for _, group in groupby(read, key=lambda found: list(found[1].schema.items()))
     ]
     return (
-        pl.concat([_translated(group, tasks) for group in alike], how="diagonal")
+        pl.concat([_translate_facts(group, tasks) for group in alike], how="diagonal")
         if alike
         else pl.DataFrame()
     )
 
 
-def _translated(
+def _translate_facts(
     found: Sequence[tuple[FactFile, pl.DataFrame]], tasks: Mapping[tuple[int, int], int]
 ) -> pl.DataFrame:
     """Return the facts of tasks whose frames have the same columns."""
@@ -132,7 +132,7 @@ def _translated(
     }
     for name in frame.columns:
         if name.startswith(TIME):
-            columns[name] = by_file(name, _in_trace_time)
+            columns[name] = by_file(name, _to_trace_times)
         elif name.startswith(OBJECT):
             columns[name] = by_file(name, lambda file, objects: file.threads[objects])
     if "process" in frame.columns:
@@ -140,6 +140,6 @@ def _translated(
     return frame.with_columns(pl.Series(name, values) for name, values in columns.items())
 
 
-def _in_trace_time(file: FactFile, times: np.ndarray) -> np.ndarray:
+def _to_trace_times(file: FactFile, times: np.ndarray) -> np.ndarray:
     known = (times != NULL) & (times != OPEN)
     return np.where(known, file.clock.to_global(np.where(known, times, 0)), times)

@@ -26,12 +26,12 @@ from nsys2prv.store.windows import GlobalIds, WindowRecords
 #: into it; and of a run made of such.
 SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
 #: File with what the runs' times and indices mean, see :mod:`nsys2prv.store.windows`.
-MEANINGS = "meanings"
+GLOBAL_IDS = "global_ids"
 
 
 class JoinTask(Struct, frozen=True):
     """Groups of runs, each of one shape, of which each becomes one run. folder: of all tasks and
-    what is in their runs (MEANINGS).
+    what is in their runs (GLOBAL_IDS).
     """
 
     number: int
@@ -88,22 +88,22 @@ def remove_replaced_files(files: Iterable[Path], runs: Iterable[Run]) -> None:
 
 def join_task(task: JoinTask) -> list[Run]:
     """Return a run for each group."""
-    meant = _load_meanings(task.folder / MEANINGS)
+    global_ids = _load_global_ids(task.folder / GLOBAL_IDS)
     writer = SpillWriter(task.folder / f"runs-{task.number}.bin", TRACE, RESOLVED)
     try:
-        return [_join(group, meant, writer) for group in task.groups]
+        return [_join_group(group, global_ids, writer) for group in task.groups]
     finally:
         writer.close()
 
 
 @lru_cache(1)
-def _load_meanings(path: Path) -> GlobalIds:
+def _load_global_ids(path: Path) -> GlobalIds:
     return windows.load_global_ids(path)
 
 
-def _join(group: Sequence[Run], meant: GlobalIds, writer: SpillWriter) -> Run:
+def _join_group(group: Sequence[Run], global_ids: GlobalIds, writer: SpillWriter) -> Run:
     shape = group[0].shape
-    pieces = WindowRecords(shape, meant, [(run, read_run(run)) for run in group])
+    pieces = WindowRecords(shape, global_ids, [(run, read_run(run)) for run in group])
     columns = pieces.translate_columns()
     order = np.argsort(pieces.times, kind="stable")
     records = pieces.take_stored(order)

@@ -28,7 +28,7 @@ def assign_nesting_lanes(
     )
     stretch = _find_stretches(begin, end, object_, owner, layers)
     crowded += sum(
-        _assign_nested(rows, begin, end, stretch, lanes)
+        _assign_nested_lanes(rows, begin, end, stretch, lanes)
         for rows in _group_rows(begin, end, object_)
     )
     return lanes, crowded
@@ -82,7 +82,7 @@ def _find_stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np
     return stretch
 
 
-def _assign_nested(
+def _assign_nested_lanes(
     rows: np.ndarray, begin: np.ndarray, end: np.ndarray, stretch: np.ndarray, lanes: np.ndarray
 ) -> int:
     """Fill in the lanes of an object's rows, stretch by stretch; returns how many find none."""
@@ -92,7 +92,7 @@ def _assign_nested(
         stays = np.ones(int(unit.max()) + 1, bool)
         stays[unit[_find_crossing(begin[rows], end[rows])]] = False
         if not stays[unit].any():
-            return _assign_free(rows, begin, end, unit, lanes, lane)
+            return _assign_free_lanes(rows, begin, end, unit, lanes, lane)
         lanes[rows] = lane
         rows, unit = rows[~stays[unit]], unit[~stays[unit]]
         if not len(rows):
@@ -100,7 +100,7 @@ def _assign_nested(
     return len(rows)
 
 
-def _assign_free(
+def _assign_free_lanes(
     rows: np.ndarray,
     begin: np.ndarray,
     end: np.ndarray,

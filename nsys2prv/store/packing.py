@@ -56,7 +56,7 @@ class PackedRun(Struct, frozen=True):
     values: int
 
 
-class Entry(Struct, frozen=True):
+class PackedResult(Struct, frozen=True):
     """A result without its files. names, facts: what there are files of."""
 
     result: TaskResult
@@ -65,7 +65,7 @@ class Entry(Struct, frozen=True):
     facts: list[str]
 
 
-def pack(result: TaskResult, folder: Path) -> None:
+def pack_result(result: TaskResult, folder: Path) -> None:
     """Write a result to files in a new folder."""
     folder.mkdir()
     dtypes: dict[np.dtype, int] = {}
@@ -86,23 +86,25 @@ def pack(result: TaskResult, folder: Path) -> None:
                 PackedRun(ends.shape, NO_FILE, 0, ends.rows, ends.last, ends.object, ends.values)
             )
     for number, frames in columns.items():
-        _write(pl.concat(frames), folder / f"runs-{number}.arrow")
+        _write_frame(pl.concat(frames), folder / f"runs-{number}.arrow")
     for kind, files in (("names", result.names), ("facts", result.facts)):
         for number, frame in enumerate(files.values()):
-            _write(read_frame(frame), folder / f"{kind}-{number}.arrow")
+            _write_frame(read_frame(frame), folder / f"{kind}-{number}.arrow")
     bare = replace(result, runs=[], names={}, facts={}, launches=[], regions=[])
-    entry = Entry(bare, runs, list(result.names), list(result.facts))
-    (folder / ENTRY).write_text(json.dumps(to_json(entry, Entry)), encoding="ascii")
+    entry = PackedResult(bare, runs, list(result.names), list(result.facts))
+    (folder / ENTRY).write_text(json.dumps(to_json(entry, PackedResult)), encoding="ascii")
 
 
-def unpack(opened: Callable[[str], BinaryIO], spill: Path, number: int, report: int) -> TaskResult:
+def unpack_result(
+    opened: Callable[[str], BinaryIO], spill: Path, number: int, report: int
+) -> TaskResult:
     """Return the result whose files `opened` gives, as task `number` of this report; its own files
     are in the folder `spill`.
 
-    Raises an exception of its own choice for files that :func:`pack` did not write.
+    Raises an exception of its own choice for files that :func:`pack_result` did not write.
     """
     with opened(ENTRY) as file:
-        entry = from_json(json.load(file), Entry)
+        entry = from_json(json.load(file), PackedResult)
     result = replace(entry.result, task=number, report=report)
     with FrameWriter(spill / f"frames-{number}.arrows") as stored:
         for kind, names, target in (
@@ -110,12 +112,12 @@ def unpack(opened: Callable[[str], BinaryIO], spill: Path, number: int, report: 
             ("facts", entry.facts, result.facts),
         ):
             for index, name in enumerate(names):
-                target[name] = stored.append(_read(opened, f"{kind}-{index}.arrow"))
+                target[name] = stored.append(_read_frame(opened, f"{kind}-{index}.arrow"))
     limits = {
         "objects": len(result.objects),
         "domains": len(result.domains),
         **{
-            name: _read(opened, f"names-{index}.arrow").height
+            name: _read_frame(opened, f"names-{index}.arrow").height
             for index, name in enumerate(entry.names)
         },
     }
@@ -124,9 +126,9 @@ def unpack(opened: Callable[[str], BinaryIO], spill: Path, number: int, report: 
     try:
         for run, ends in pair_runs(entry.runs):
             if run.file not in frames:
-                frames[run.file] = _read(opened, f"runs-{run.file}.arrow")
+                frames[run.file] = _read_frame(opened, f"runs-{run.file}.arrow")
             records = _to_records(run, frames[run.file].slice(run.first, run.rows))
-            _check(run.shape, records, limits)
+            _check_records(run.shape, records, limits)
             result.runs.append(_append_records(writer, run, records))
             if ends is not None:
                 layout = catalogue().layouts[run.shape.name]
@@ -176,7 +178,7 @@ def _to_records(run: PackedRun, columns: pl.DataFrame) -> np.ndarray:
     return records
 
 
-def _check(shape: Shape, records: np.ndarray, limits: Mapping[str, int]) -> None:
+def _check_records(shape: Shape, records: np.ndarray, limits: Mapping[str, int]) -> None:
     """Raise ValueError where records do not ascend by time, or refer to what is not there."""
     if (np.diff(records["time"]) < 0).any():
         raise ValueError("times are out of order")
@@ -212,12 +214,12 @@ def find_unpacked_size(content: bytes) -> int:
     return total
 
 
-def _write(frame: pl.DataFrame, path: Path) -> None:
+def _write_frame(frame: pl.DataFrame, path: Path) -> None:
     with path.open("wb") as file:
         frame.write_ipc(file, compression="zstd")
 
 
-def _read(opened: Callable[[str], BinaryIO], name: str) -> pl.DataFrame:
+def _read_frame(opened: Callable[[str], BinaryIO], name: str) -> pl.DataFrame:
     with opened(name) as file:
         content = file.read()
     check_unpacked(find_unpacked_size(content), len(content), name)

@@ -45,7 +45,7 @@ _LINE_COLUMNS = [
 ]
 
 
-def begin_dtype(layout: Layout, present: int, wide: int) -> np.dtype:
+def make_begin_dtype(layout: Layout, present: int, wide: int) -> np.dtype:
     """Return records of begins: `present` has a bit for every field of the layout that these
     records carry, `wide` one for every field of which one number needs more than 32 bits.
     """
@@ -60,12 +60,12 @@ def begin_dtype(layout: Layout, present: int, wide: int) -> np.dtype:
     return np.dtype(columns)
 
 
-def line_dtype(kind: LineKind) -> np.dtype:
+def make_line_dtype(kind: LineKind) -> np.dtype:
     """Return records of lines; those of a kind without a tag carry their own."""
     return np.dtype(_LINE_COLUMNS if kind.tag is not None else [*_LINE_COLUMNS, ("tag", "<i8")])
 
 
-def end_dtype(layout: Layout) -> np.dtype:
+def make_end_dtype(layout: Layout) -> np.dtype:
     columns = [("time", "<i8"), ("object", "<u4")]
     if layout.has_domain:
         columns.append(("domain", "<u4"))
@@ -81,7 +81,7 @@ class Shape(Struct, frozen=True, dict=True):
     """Format of a run's records: begins or ends of a layout with certain fields, lines of a kind,
     samples of a layout's metrics, or states.
 
-    present, wide: of begins, see :func:`begin_dtype`. Samples are stored as value + 1 in `present`
+    present, wide: of begins, see :func:`make_begin_dtype`. Samples are stored as value + 1 in `present`
     bytes each, 0 where a record lacks a metric.
     """
 
@@ -94,7 +94,7 @@ class Shape(Struct, frozen=True, dict=True):
     @cached_property
     def dtype(self) -> np.dtype:
         if self.stream == LINE:
-            return line_dtype(catalogue().lines[self.name])
+            return make_line_dtype(catalogue().lines[self.name])
         if self.stream == COUNTER:
             return np.dtype(
                 [
@@ -107,9 +107,9 @@ class Shape(Struct, frozen=True, dict=True):
             return STATE_DTYPE
         layout = catalogue().layouts[self.name]
         return (
-            begin_dtype(layout, self.present, self.wide)
+            make_begin_dtype(layout, self.present, self.wide)
             if self.stream == BEGIN
-            else end_dtype(layout)
+            else make_end_dtype(layout)
         )
 
 
@@ -143,14 +143,14 @@ class Run(Struct, frozen=True, eq=False):
     filler: bool = False
 
 
-class Shaped(Protocol):
+class HasShape(Protocol):
     """A run, wherever its records are."""
 
     @property
     def shape(self) -> Shape: ...
 
 
-R = TypeVar("R", bound=Shaped)
+R = TypeVar("R", bound=HasShape)
 
 
 def pair_runs(runs: Iterable[R]) -> Iterator[tuple[R, R | None]]:
@@ -185,7 +185,7 @@ class SpillWriter:
 
     def __init__(self, path: Path, report: int, source: int) -> None:
         self.path, self.report, self.source = path, report, source
-        self._file = path.open("wb")
+        self._open_file = path.open("wb")
 
     def append(
         self, shape: Shape, records: np.ndarray, last: int, object_: int = -1, values: int = 0
@@ -193,8 +193,8 @@ class SpillWriter:
         """Store records, which must ascend by their field `time`. The other arguments are as in
         :class:`Run`.
         """
-        offset = self._file.tell()
-        self._file.write(memoryview(records).cast("B"))
+        offset = self._open_file.tell()
+        self._open_file.write(memoryview(records).cast("B"))
         times = records["time"]
         return Run(
             shape,
@@ -224,7 +224,7 @@ class SpillWriter:
 
         They are put together a block at a time, which stays in the processor's cache.
         """
-        offset, dtype, times = self._file.tell(), shape.dtype, columns["time"]
+        offset, dtype, times = self._open_file.tell(), shape.dtype, columns["time"]
         every = isinstance(rows, slice)
         count = len(times) if every else len(rows)
         used = {name: np.ascontiguousarray(columns[name], np.int64) for name in dtype.names}
@@ -232,7 +232,7 @@ class SpillWriter:
         for first in range(0, count, BLOCK):
             records = block[: count - first]
             fill_records(records, used, None if every else rows, first)
-            self._file.write(memoryview(records).cast("B"))
+            self._open_file.write(memoryview(records).cast("B"))
         ends = (0, -1) if every else (rows[0], rows[-1])
         samples = times[::SAMPLE].copy() if every else times[rows[::SAMPLE]]
         return Run(
@@ -250,7 +250,7 @@ class SpillWriter:
         )
 
     def close(self) -> None:
-        self._file.close()
+        self._open_file.close()
 
 
 def fill_records(
@@ -317,7 +317,7 @@ class SpillReader:
         """Return the position in the run of the first record with first <= time < last, and all
         such records.
         """
-        start, stop = _blocks(run, first, last)
+        start, stop = _find_block_bounds(run, first, last)
         if start >= stop:
             return start, np.empty(0, run.shape.dtype)
         records = self._read(run, start, stop)
@@ -348,7 +348,7 @@ class SpillReader:
     def _read(self, run: Run, start: int, stop: int) -> np.ndarray:
         """Return the records from one place in a run to another."""
         records = np.empty(stop - start, run.shape.dtype)
-        file = self._file(run.path)
+        file = self._open_file(run.path)
         file.seek(run.offset + start * records.itemsize)
         left = memoryview(records.view(np.uint8))
         while left:
@@ -358,7 +358,7 @@ class SpillReader:
             left = left[got:]
         return records
 
-    def _file(self, path: Path) -> FileIO:
+    def _open_file(self, path: Path) -> FileIO:
         file = self._files.pop(path, None)
         if file is None:
             if len(self._files) >= OPEN_FILES:
@@ -375,7 +375,7 @@ class SpillReader:
         return file
 
 
-def _blocks(run: Run, first: int, last: int | None) -> tuple[int, int]:
+def _find_block_bounds(run: Run, first: int, last: int | None) -> tuple[int, int]:
     """Return the bounds of the records with first <= time < last, both at multiples of SAMPLE or
     the run's end.
     """

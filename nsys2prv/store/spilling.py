@@ -23,8 +23,8 @@ from nsys2prv.store.runs import (
     Run,
     Shape,
     SpillWriter,
-    end_dtype,
     list_present_fields,
+    make_end_dtype,
 )
 
 #: The greatest number that is stored in 32 bits.
@@ -257,7 +257,7 @@ def find_only_object(objects: np.ndarray) -> int:
 
 def make_end_records(begins: np.ndarray, end: np.ndarray, layout: Layout) -> np.ndarray:
     """Return the end records of begin records that end at `end`, ascending by time."""
-    ends = np.empty(len(begins), end_dtype(layout))
+    ends = np.empty(len(begins), make_end_dtype(layout))
     order = slice(None) if is_sorted(end) else np.argsort(end, kind="stable")
     ends["time"] = end[order]
     for name in ends.dtype.names[1:]:
@@ -268,7 +268,7 @@ def make_end_records(begins: np.ndarray, end: np.ndarray, layout: Layout) -> np.
 def make_closing_records(objects: np.ndarray, layout: Layout) -> np.ndarray:
     """End records at the end of the trace, one for each of the objects of begin records."""
     objects = np.unique(objects)
-    ends = np.zeros(len(objects), end_dtype(layout))
+    ends = np.zeros(len(objects), make_end_dtype(layout))
     ends["time"], ends["object"] = OPEN, objects
     return ends
 

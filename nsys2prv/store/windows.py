@@ -101,7 +101,7 @@ def read_window(
     records = read_around_window(reader, run, clock, first, last)
     times = find_trace_times(run.shape, records, clock, duration)
     if clock.slack:
-        inside = are_in_window(times, first, last)
+        inside = mask_window(times, first, last)
         times, records = times[inside], take_records(records, inside)
     return times, records
 
@@ -117,7 +117,7 @@ def read_around_window(
     )
 
 
-def are_in_window(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
+def mask_window(times: np.ndarray, first: int, last: int | None) -> np.ndarray:
     """Return a mask (bool) of the times in a window."""
     return (times >= first) & (True if last is None else times < last)
 
@@ -145,7 +145,7 @@ class IdTable(Struct):
         lengths = np.array([len(column) for column in columns], np.int64)
         return cls(np.cumsum(lengths) - lengths, np.concatenate([*columns, np.zeros(0, np.int64)]))
 
-    def table_of(self, source: int) -> np.ndarray:
+    def get_table(self, source: int) -> np.ndarray:
         """Return a table from local indices of a source to global numbers; it may have more rows."""
         return self.table[self.start[source] :]
 
@@ -159,7 +159,7 @@ class IdTable(Struct):
         if resolved.all():
             return local.astype(np.int64)
         if which is None:
-            return self.table_of(sources[0])[local]
+            return self.get_table(sources[0])[local]
         start = self.start[sources]
         if not resolved.any():
             return self.table[start[which] + local]
@@ -182,7 +182,7 @@ class GlobalIds(Struct):
     #: Name set -> per source: event value of each local name.
     names: Mapping[str, IdTable]
 
-    def lookup(self, shape: Shape, column: str) -> IdTable | None:
+    def find_table(self, shape: Shape, column: str) -> IdTable | None:
         """Return the table from local to global numbers of a column, None if it holds plain numbers
         or times.
         """
@@ -195,7 +195,7 @@ class GlobalIds(Struct):
             pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
 
 
-def is_moment(column: str) -> bool:
+def holds_times(column: str) -> bool:
     """True if a column of records holds times besides the one that sorts them; OPEN stays as it is
     in it.
     """
@@ -227,10 +227,10 @@ class WindowReader:
     Writers of any format go through it.
     """
 
-    def __init__(self, runs: Sequence[Run], meanings: GlobalIds) -> None:
-        self._runs, self._meanings, self._reader = runs, meanings, SpillReader()
-        self._first = np.array([self._trace_time(run, run.first) for run in runs], np.int64)
-        self._until = np.array([self._trace_time(run, run.until) for run in runs], np.int64)
+    def __init__(self, runs: Sequence[Run], global_ids: GlobalIds) -> None:
+        self._runs, self._global_ids, self._reader = runs, global_ids, SpillReader()
+        self._first = np.array([self._to_trace_time(run, run.first) for run in runs], np.int64)
+        self._until = np.array([self._to_trace_time(run, run.until) for run in runs], np.int64)
 
     def read(self, first: int, last: int | None) -> dict[Shape, WindowRecords]:
         """Return the records with first <= time < last (ns; None: to the end of the trace), by
@@ -243,26 +243,26 @@ class WindowReader:
         for index in np.flatnonzero(touched):
             run = self._runs[index]
             records = read_around_window(
-                self._reader, run, self._meanings.clocks[run.report], first, last
+                self._reader, run, self._global_ids.clocks[run.report], first, last
             )
             if len(records):
                 runs.setdefault(run.shape, []).append((run, records))
         return {
             shape: pieces
             for shape in list(runs)
-            if len(pieces := WindowRecords(shape, self._meanings, runs.pop(shape), (first, last)))
+            if len(pieces := WindowRecords(shape, self._global_ids, runs.pop(shape), (first, last)))
         }
 
     def close(self) -> None:
         """Close the files of the runs."""
         self._reader.close()
 
-    def _trace_time(self, run: Run, time: int) -> int:
-        meant = self._meanings
+    def _to_trace_time(self, run: Run, time: int) -> int:
+        global_ids = self._global_ids
         return (
-            meant.duration
+            global_ids.duration
             if time == OPEN
-            else int(meant.clocks[run.report].to_global(np.int64(time)))
+            else int(global_ids.clocks[run.report].to_global(np.int64(time)))
         )
 
 
@@ -275,11 +275,11 @@ class WindowRecords:
     def __init__(
         self,
         shape: Shape,
-        meanings: GlobalIds,
+        global_ids: GlobalIds,
         pieces: Sequence[tuple[Run, np.ndarray]],
         window: tuple[int, int | None] | None = None,
     ) -> None:
-        self._shape, self._meanings = shape, meanings
+        self._shape, self._global_ids = shape, global_ids
         self._reports = np.array([run.report for run, _ in pieces])
         self._sources = np.array([run.source for run, _ in pieces])
         self._records = concat_records([records for _, records in pieces])
@@ -291,9 +291,9 @@ class WindowRecords:
                 np.arange(len(pieces), dtype=np.int32), [len(records) for _, records in pieces]
             )
         #: Trace times (ns).
-        self.times = find_trace_times(shape, self._records, self._clock, meanings.duration)
+        self.times = find_trace_times(shape, self._records, self._clock, global_ids.duration)
         if window is not None and self._clock.slack:
-            self._keep(are_in_window(self.times, *window))
+            self._keep(mask_window(self.times, *window))
 
     def __len__(self) -> int:
         return len(self._records)
@@ -305,9 +305,9 @@ class WindowRecords:
         have as 0, and so do not store.
         """
         column = self._records[name]
-        if is_moment(name):
+        if holds_times(name):
             return to_trace_times(column, self._clock, OPEN)
-        lookup = self._meanings.lookup(self._shape, name)
+        lookup = self._global_ids.find_table(self._shape, name)
         return column if lookup is None else lookup(column, self._sources, self._which)
 
     def stored_column(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
@@ -315,10 +315,10 @@ class WindowRecords:
         they say what :meth:`column` does, without a copy where all rows are of one source. None:
         the values stand for themselves.
         """
-        lookup = self._meanings.lookup(self._shape, name)
+        lookup = self._global_ids.find_table(self._shape, name)
         if lookup is None or self._which is not None or self._sources[0] == RESOLVED:
             return self.column(name), None
-        return self._records[name], lookup.table_of(self._sources[0])
+        return self._records[name], lookup.get_table(self._sources[0])
 
     def translate_columns(self) -> dict[str, np.ndarray]:
         """Return the columns that are not in trace time or in global numbers as they are stored,
@@ -327,7 +327,7 @@ class WindowRecords:
         return {
             name: self.column(name)
             for name in self._shape.dtype.names[1:]
-            if is_moment(name) or self._meanings.lookup(self._shape, name) is not None
+            if holds_times(name) or self._global_ids.find_table(self._shape, name) is not None
         }
 
     def take_stored(self, order: np.ndarray) -> np.ndarray:
@@ -336,7 +336,7 @@ class WindowRecords:
 
     @cached_property
     def _clock(self) -> Clock:
-        clocks = self._meanings.clocks
+        clocks = self._global_ids.clocks
         if self._which is None or (self._reports == self._reports[0]).all():
             return clocks[self._reports[0]]
         distinct, code = np.unique(self._reports, return_inverse=True)

@@ -27,8 +27,8 @@ def write_chrome_trace(reports: list[Path], path: Path, folder: Path) -> None:
     each row of the trace.
     """
     job = prepare(reports, Plan.of(Options()), folder, alone(), quiet=True)
-    runs, meanings, bounds = plan_windows(job)
-    reader = WindowReader(runs, meanings)
+    runs, global_ids, bounds = plan_windows(job)
+    reader = WindowReader(runs, global_ids)
     labels = {
         name: dict(values.labels.select("value", "label").iter_rows())
         for name, values in job.values.items()

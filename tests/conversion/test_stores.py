@@ -353,7 +353,7 @@ def test_what_would_unpack_to_thousands_of_times_its_size_is_refused(
     zeros = io.BytesIO()
     pl.DataFrame({"time": np.zeros(40_000_000, np.int64)}).write_ipc(zeros, compression="zstd")
     with pytest.raises(zipfile.BadZipFile, match=r"runs-0\.arrow unpacks to 320,000,000 bytes"):
-        packing._read(lambda _: io.BytesIO(zeros.getvalue()), "runs-0.arrow")
+        packing._read_frame(lambda _: io.BytesIO(zeros.getvalue()), "runs-0.arrow")
     for number, (name, content) in enumerate([("store.json", b" " * 300_000_000)]):
         other = changed(store, tmp_path / f"{number}.store", name, content)
         assert other.stat().st_size < 3_000_000

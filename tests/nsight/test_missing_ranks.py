@@ -12,7 +12,7 @@ from samples import generate
 from nsys2prv.cli.main import main
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.relations.nccl_matching import _missing_ranks_warning
+from nsys2prv.relations.nccl_matching import _describe_missing_ranks
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_ranks_that_a_batch_step_gives_to_all() -> None:
 
 def test_members_of_communicators() -> None:
     def told(*rows: tuple[int, int, int, int]) -> list[str]:
-        return _missing_ranks_warning(
+        return _describe_missing_ranks(
             pl.DataFrame(rows, schema=["communicator", "task", "ranks", "rank"], orient="row")
         )
 

@@ -32,8 +32,8 @@ from nsys2prv.relations.path_search import (
     Calls,
     EventCalls,
     Operations,
-    awaited_operations,
-    critical_path,
+    find_awaited_operations,
+    find_critical_path,
 )
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -64,7 +64,7 @@ def calls(*rows: tuple[int, int, int, int, int], sender: dict[int, int] = {}) ->
 
 def pieces(work: Operations, host: Calls, duration: int) -> list[tuple[int, int, int, int]]:
     """(begin, end, thread, cause), the first first."""
-    found = critical_path(work, host, duration)
+    found = find_critical_path(work, host, duration)
     columns = (found.begin, found.end, found.thread, found.cause)
     return [tuple(row) for row in np.array(columns).T[::-1].tolist()]
 
@@ -218,7 +218,7 @@ def walked(work: Operations, host: Calls, duration: int) -> list[tuple[int, int,
 
 
 def check_against_the_slow_one(work: Operations, host: Calls, duration: int) -> None:
-    found = critical_path(work, host, duration)
+    found = find_critical_path(work, host, duration)
     begin, end, cause = (column.tolist() for column in (found.begin, found.end, found.cause))
     assert list(zip(begin, end, cause, strict=True)) == walked(work, host, duration)
     assert [end[0], begin[-1]] == [duration, 0]
@@ -314,7 +314,7 @@ def test_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         conversion.path,
         "critical_path",
-        lambda *given: asked.append(given) or critical_path(*given),
+        lambda *given: asked.append(given) or find_critical_path(*given),
     )
     trace, summary = convert_and_read(
         sorted((SAMPLES / "training").glob("rank*.sqlite")),
@@ -419,15 +419,17 @@ def test_a_wait_is_for_the_record_before_it() -> None:
     end = np.array([100, 200, 300, 400, 500])
     records = EventCalls(*np.array([(12, 0, 1, 0), (22, 0, 1, 0), (24, 9, 1, 7), (32, 0, 1, 0)]).T)
     waits = EventCalls(*np.array([(25, 0, 1, 1)]).T)
-    awaited = awaited_operations(stream, launched, end, records, waits)
+    awaited = find_awaited_operations(stream, launched, end, records, waits)
     assert awaited.tolist() == [-1, -1, -1, 1, -1]
     # Of several, the one that ends last counts; a launch that is not known tells nothing.
     waits = EventCalls(*np.array([(13, 0, 1, 1), (25, 0, 1, 1)]).T)
-    assert awaited_operations(stream, launched, end, records, waits).tolist() == awaited.tolist()
+    assert (
+        find_awaited_operations(stream, launched, end, records, waits).tolist() == awaited.tolist()
+    )
     launched[3] = -1
-    assert awaited_operations(stream, launched, end, records, waits).tolist() == [-1] * 4 + [1]
+    assert find_awaited_operations(stream, launched, end, records, waits).tolist() == [-1] * 4 + [1]
     nothing = EventCalls(*np.zeros((4, 0), np.int64))
-    assert awaited_operations(stream, launched, end, nothing, waits).tolist() == [-1] * 5
+    assert find_awaited_operations(stream, launched, end, nothing, waits).tolist() == [-1] * 5
 
 
 def test_it_is_written_on_demand_alone(tmp_path: Path) -> None:
@@ -441,7 +443,7 @@ def test_it_is_written_on_demand_alone(tmp_path: Path) -> None:
 
 def test_a_job_without_anything() -> None:
     assert pieces(operations(), calls(), 100) == []
-    assert path.critical_path(operations(), calls((5, 9, 0, 0, CALL)), 10).begin.tolist() == [
+    assert path.find_critical_path(operations(), calls((5, 9, 0, 0, CALL)), 10).begin.tolist() == [
         9,
         5,
         0,

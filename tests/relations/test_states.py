@@ -111,24 +111,24 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
             until = limit + (seed % 2 and limit < DURATION)
             yield (
                 *(
-                    part.chosen(np.flatnonzero((part.begin > first) & (part.begin <= until - 1)))
+                    part.take(np.flatnonzero((part.begin > first) & (part.begin <= until - 1)))
                     for part in (ranges, holding)
                 ),
                 limit,
             )
             first = until - 1
 
-    monkeypatch.setattr(thread_states, "ranges_by_chunk", chunks)
-    monkeypatch.setattr(thread_states, "_without_events", lambda _, threads: threads < 0)
+    monkeypatch.setattr(thread_states, "read_range_chunks", chunks)
+    monkeypatch.setattr(thread_states, "_find_idle_threads", lambda _, threads: threads < 0)
     task = thread_states.StateTask(
         0, (), {}, {}, {7: 1, 9: 0, 12: 1, 20: 0}, frozenset(), ClockMap(), DURATION, Path()
     )
     found = [
         tuple(record)
-        for columns in thread_states._records(task)
+        for columns in thread_states._make_records(task)
         for record in zip(*(column.tolist() for column in columns), strict=True)
     ]
-    for columns in thread_states._records(task):
+    for columns in thread_states._make_records(task):
         assert (np.diff(columns[1]) >= 0).all()
     table = list(zip(*(column.tolist() for column in asdict(ranges).values()), strict=True))
     held = list(

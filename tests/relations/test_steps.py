@@ -27,7 +27,7 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import NAME, OBJECT, TIME
 from nsys2prv.relations import MODULES, all_relations, call_blocks, nccl_collectives, nccl_messages
 from nsys2prv.relations.blocks import write_blocks
-from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, Piece, divide_kernels
+from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, CollectivePiece, divide_kernels
 from nsys2prv.store import facts
 
 COLLECTIVE, NUMBER, LATE, MESSAGE = 9540, 9541, 9542, 55010
@@ -246,7 +246,7 @@ def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
             rows[:, 0] = np.sort(rng.integers(0, 120, size))
             rows[:, 1] = group * 1_000_000 + number * 1_000 + np.arange(size)
             blocks += write_blocks(tmp_path / f"{group}-{number}", np.full(size, group), rows)
-        pieces.append(Piece(group, tuple(blocks), BY_LAUNCH, 2))
+        pieces.append(CollectivePiece(group, tuple(blocks), BY_LAUNCH, 2))
     found = divide_kernels(pieces, 100)
     read = [piece.read() for portion in found for piece in portion]
     assert len(found) > 6

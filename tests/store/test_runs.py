@@ -185,7 +185,7 @@ def test_records_of_several_runs(chosen: list[int], window: tuple[int, int | Non
     random = np.random.default_rng(len(chosen))
     sources, duration = 4, 10**6
     lookups = [[random.integers(0, 10**9, 50) for _ in range(sources)] for _ in range(3)]
-    meant = GlobalIds(
+    global_ids = GlobalIds(
         [*MAPS, ClockMap()],
         duration,
         *map(IdTable.of, lookups[:2]),
@@ -207,7 +207,7 @@ def test_records_of_several_runs(chosen: list[int], window: tuple[int, int | Non
                 records,
             )
         )
-        clock = meant.clocks[report]
+        clock = global_ids.clocks[report]
         for time, end, *indices in records.tolist():
             placed = int(clock.to_global(np.array([time]))[0])
             ended = OPEN if end == OPEN else int(clock.to_global(np.array([end]))[0])
@@ -228,7 +228,7 @@ def test_records_of_several_runs(chosen: list[int], window: tuple[int, int | Non
                         ),
                     )
                 )
-    if window is not None and not any(meant.clocks[report].slack for report in chosen):
+    if window is not None and not any(global_ids.clocks[report].slack for report in chosen):
         window = None  # runs of such clocks are given cut already
     elif window is not None:
         expected = [
@@ -236,7 +236,7 @@ def test_records_of_several_runs(chosen: list[int], window: tuple[int, int | Non
             for row in expected
             if row[0] >= window[0] and (window[1] is None or row[0] < window[1])
         ]
-    found = WindowRecords(RANGES, meant, pieces, window)
+    found = WindowRecords(RANGES, global_ids, pieces, window)
     assert RANGES.dtype.names == ("time", "end", "object", "domain", "range")
     columns = [found.times, *(found.column(name) for name in RANGES.dtype.names[1:])]
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
