@@ -406,7 +406,7 @@ def test_a_store_is_replaced_by_a_complete_one_only(
     def broken(*_: object) -> None:
         raise OSError(28, "nothing free")
 
-    monkeypatch.setattr(extract, "pack", broken)
+    monkeypatch.setattr(extract, "pack_result", broken)
     with pytest.raises(Nsys2prvError, match="no space left"):
         extract_to(GRAPHS, store)
     assert files(tmp_path) == before
