@@ -17,7 +17,7 @@ from tools.slow import LARGE_SAMPLES
 from nsys2prv import Options, Summary
 from nsys2prv.conversion import convert
 from nsys2prv.conversion.options import DEFAULTS
-from nsys2prv.events.catalogue import NameSet, catalogue
+from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.kind import Counters, Rows
 from nsys2prv.paraver.check import Severity
 from nsys2prv.paraver.check.check_trace import check
@@ -82,7 +82,7 @@ def _with_names(store: Callable[..., None]) -> Callable[..., None]:
     def wrapper(result: TaskResult, rows: Rows | Counters, *args: object) -> None:
         if isinstance(rows, Rows):
             chosen = slice(None) if rows.selection is None else rows.selection
-            for field in catalogue().layouts[rows.layout].fields:
+            for field in load_catalogue().layouts[rows.layout].fields:
                 if isinstance(field.values, NameSet) and not field.optional:
                     assert (np.asarray(rows.columns[field.name])[chosen] >= 0).all(), (
                         f"{rows.layout}: rows without {field.name}, which is not optional"

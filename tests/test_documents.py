@@ -13,7 +13,7 @@ from tools.paramedir import need_paramedir, run_paramedir
 
 from nsys2prv import Options, convert
 from nsys2prv.cli.main import main
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.cfg.catalogue import FILE, menus
 from nsys2prv.paraver.views import folder
 
@@ -78,7 +78,7 @@ def test_the_event_types_that_the_tour_offers_are_free() -> None:
     first, last = map(
         int, re.search(r"taken from (\d+) to (\d+), which nothing uses", text).groups()
     )
-    assert not [code for code in check_claims(catalogue()) if first <= code <= last]
+    assert not [code for code in check_claims(load_catalogue()) if first <= code <= last]
 
 
 def test_the_readme_is_short_and_has_two_commands() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
-from nsys2prv.events.catalogue.counters import counter_tables, hashed_types
+from nsys2prv.events.catalogue import DomainCode, Field, NameSet, ValueSet, load_catalogue
+from nsys2prv.events.catalogue.counters import find_hashed_types, load_counter_tables
 from nsys2prv.relations import all_relations
 
 HEAD = """# Events in the trace
@@ -105,9 +105,9 @@ def _relations() -> Iterator[str]:
 
 def _states() -> Iterator[str]:
     yield f"{STATES}\n| value | state | within |\n|---|---|---|"
-    labels = {state.value: state.label for state in catalogue().states}
+    labels = {state.value: state.label for state in load_catalogue().states}
     within: dict[int, list[str]] = {value: [] for value in labels}
-    for layout in catalogue().layouts.values():
+    for layout in load_catalogue().layouts.values():
         rule = layout.state
         for value in labels:
             if rule is not None and value in {
@@ -126,10 +126,10 @@ def _states() -> Iterator[str]:
 
 def _layouts(names: Iterable[str]) -> Iterator[str]:
     for name in names:
-        if name in counter_tables():
+        if name in load_counter_tables():
             yield from _counters(name)
             continue
-        layout = catalogue().layouts[name]
+        layout = load_catalogue().layouts[name]
         yield f"### {layout.title}\n"
         yield "| type | label | values | |\n|---|---|---|---|"
         yield from (_field(field) for field in layout.fields)
@@ -137,11 +137,11 @@ def _layouts(names: Iterable[str]) -> Iterator[str]:
 
 
 def _counters(layout: str) -> Iterator[str]:
-    yield f"### {catalogue().layouts[layout].title}\n"
-    table = counter_tables()[layout]
-    where = f"[Types of {catalogue().layouts[layout].title}](#types-of-{catalogue().layouts[layout].title.replace(' ', '-').lower()}); "
-    if layout in hashed_types():
-        first, last = hashed_types()[layout]
+    yield f"### {load_catalogue().layouts[layout].title}\n"
+    table = load_counter_tables()[layout]
+    where = f"[Types of {load_catalogue().layouts[layout].title}](#types-of-{load_catalogue().layouts[layout].title.replace(' ', '-').lower()}); "
+    if layout in find_hashed_types():
+        first, last = find_hashed_types()[layout]
         hashed = f"{'other names' if table.labels else 'names'}: {first} to {last}, by a hash of the name."
         yield f"{where if table.labels else ''}{hashed}{NOTES.get(layout, '')}\n"
     else:
@@ -149,9 +149,9 @@ def _counters(layout: str) -> Iterator[str]:
 
 
 def _counter_tables() -> Iterator[str]:
-    for layout, table in counter_tables().items():
+    for layout, table in load_counter_tables().items():
         if table.labels:
-            yield f"## Types of {catalogue().layouts[layout].title}\n\n| type | label |\n|---|---|"
+            yield f"## Types of {load_catalogue().layouts[layout].title}\n\n| type | label |\n|---|---|"
             yield from (f"| {code} | {label} |" for code, label in sorted(table.labels.items()))
             yield ""
 
@@ -180,13 +180,13 @@ def _values(field: Field) -> str:
 def _lines() -> Iterator[str]:
     yield "## Lines (communication records)\n\n| tag | meaning |\n|---|---|"
     yield from (
-        f"| {line.tag or 'its own'} | {line.label} |" for line in catalogue().lines.values()
+        f"| {line.tag or 'its own'} | {line.label} |" for line in load_catalogue().lines.values()
     )
     yield ""
 
 
 def _value_sets() -> Iterator[str]:
-    for values in catalogue().value_sets.values():
+    for values in load_catalogue().value_sets.values():
         yield f"### {values.name}\n\n| value | label |\n|---|---|"
         yield from (f"| {value} | {label} |" for value, label in values.labels)
         yield ""
@@ -196,7 +196,8 @@ def _domains() -> Iterator[str]:
     yield "## Numbers of NVTX domains\n"
     yield (
         ", ".join(
-            f"{number} {name or '*default*'}" for number, name in enumerate(catalogue().domains)
+            f"{number} {name or '*default*'}"
+            for number, name in enumerate(load_catalogue().domains)
         )
         + "\n"
     )

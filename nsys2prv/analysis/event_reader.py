@@ -17,7 +17,7 @@ from nsys2prv._util.columns import ABSENT, factorize_together
 from nsys2prv.analysis.row_table import RowTable, row_table
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.job import Job
-from nsys2prv.events.catalogue import NameSet, catalogue
+from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
     BEGIN,
@@ -126,7 +126,7 @@ class EventReader(Struct, dict=True):
             "end": end,
             "thread": self.threads[run.source].astype(dtype)[records["object"]],
         }
-        layout = catalogue().layouts[run.shape.name]
+        layout = load_catalogue().layouts[run.shape.name]
         declared = {field.name: field for field in list_present_fields(layout, run.shape.present)}
         # Plain numbers that every event has are not stored where they are 0.
         nothing = {

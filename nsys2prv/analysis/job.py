@@ -43,8 +43,8 @@ from nsys2prv.conversion.options import Options, Plan, choose_options
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.report_stores import blame_stores
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import NameSet, ValueSet, catalogue
-from nsys2prv.events.names.calls import io_calls, synchronising_calls
+from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
+from nsys2prv.events.names.calls import select_io_calls, select_synchronising_calls
 from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.relations import all_relations
 
@@ -180,7 +180,7 @@ class OpenJob:
 
         Raises UsageError for an unknown layout or field; the message lists those there are.
         """
-        known = catalogue().layouts.get(layout)
+        known = load_catalogue().layouts.get(layout)
         if known is None:
             raise UsageError(
                 f"{layout}: no such kind of record; this job holds {', '.join(sorted(self.layouts)) or 'none'}"
@@ -210,9 +210,9 @@ class OpenJob:
         `mpi_message`), a row for each: sent (ns) and sender (`thread` of :attr:`rows`), begin and
         end (ns) of the event that the line leads to and its thread, bytes.
         """
-        if kind not in catalogue().lines:
+        if kind not in load_catalogue().lines:
             raise UsageError(
-                f"{kind}: no such kind of line; there are {', '.join(catalogue().lines)}"
+                f"{kind}: no such kind of line; there are {', '.join(load_catalogue().lines)}"
             )
         return self.reader.lines(kind)
 
@@ -361,8 +361,8 @@ class OpenJob:
             useful,
             windows(self.reader, self.labels["nvtx"], region),
             bins,
-            synchronising_calls(self.labels["cuda_api"]),
-            io_calls(self.labels["osrt"]),
+            select_synchronising_calls(self.labels["cuda_api"]),
+            select_io_calls(self.labels["osrt"]),
             self._groups,
             self.steady,
         )

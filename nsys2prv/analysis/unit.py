@@ -25,7 +25,7 @@ from nsys2prv.analysis.intervals import (
 )
 from nsys2prv.analysis.row_table import HOST
 from nsys2prv.analysis.steady import Steady
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 
 #: What a device does.
 COMPUTE, NCCL, GRAPH, MEMORY = range(4)
@@ -276,7 +276,7 @@ def find_rows(
 
 def labels_of(value_set: str) -> dict[int, str]:
     """The labels of a closed set."""
-    return dict(catalogue().value_sets[value_set].labels)
+    return dict(load_catalogue().value_sets[value_set].labels)
 
 
 def label_values(column: str, value_set: str, default: str | None) -> pl.Expr:

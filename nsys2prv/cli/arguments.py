@@ -323,7 +323,7 @@ def as_options(arguments: argparse.Namespace) -> Options:
     if arguments.jobs < 0:
         raise UsageError("-j takes a number of processes, or 0 for one per CPU")
     from nsys2prv.conversion.options import Options
-    from nsys2prv.events.selection import least_durations
+    from nsys2prv.events.selection import parse_least_durations
 
     signals.raise_ended()
     given = {
@@ -332,7 +332,7 @@ def as_options(arguments: argparse.Namespace) -> Options:
         if hasattr(arguments, name)
     }
     durations = arguments.min_duration
-    least_durations(
+    parse_least_durations(
         {kind: least for kind, least, _ in durations}, {kind: typed for kind, _, typed in durations}
     )
     given |= {

@@ -69,7 +69,7 @@ def _looked_at(path: Path) -> _ReportContents:
             kinds = {}
             for kind in all_kinds():
                 tables = {
-                    table: database.count(table, kind.condition(info))
+                    table: database.count(table, kind.make_condition(info))
                     for table in kind.tables
                     if table in counts
                 }

@@ -255,7 +255,7 @@ def _kinds_among(paths: Sequence[str]) -> list[str]:
     ]
     if not names:
         return []
-    from nsys2prv.events.selection import kind_names as kinds
+    from nsys2prv.events.selection import list_kind_names as kinds
 
     known = set(kinds())
     return [name for name in names if name.lstrip("-") in known]

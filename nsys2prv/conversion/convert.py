@@ -31,8 +31,8 @@ from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.report_stores import blame_stores
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.conversion.timeline import Timeline
-from nsys2prv.events.catalogue import catalogue
-from nsys2prv.events.catalogue.counters import Metric, counter_codes
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.catalogue.counters import Metric, assign_counter_codes
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.report_files import find_reports
@@ -170,7 +170,8 @@ def write_job(
         + Counter({(layout, Reason.SAMPLE_REPEATED): count for layout, count in repeated.items()}),
         lines=lines,
         types=frozenset(
-            codes_of(catalogue().layouts.keys() & events.keys(), dict(job.domain_codes)) | sampled
+            codes_of(load_catalogue().layouts.keys() & events.keys(), dict(job.domain_codes))
+            | sampled
         ),
         sizes=sizes,
         smaller=smaller,
@@ -199,7 +200,7 @@ def _list_states(job: Job) -> list[StateLabel]:
     """Return the labels and colours of state records, if the trace has any."""
     if not any(run.shape.stream == STATE for run in job.runs):
         return []
-    return [StateLabel(state.value, state.label, state.color) for state in catalogue().states]
+    return [StateLabel(state.value, state.label, state.color) for state in load_catalogue().states]
 
 
 def _list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
@@ -239,7 +240,7 @@ def _find_closings(
 
 def _make_manifest(job: Job, metrics: dict[str, set[Metric]]) -> window_writer.Manifest:
     """Return the windows' common data, small runs joined."""
-    sampled = counter_codes(
+    sampled = assign_counter_codes(
         {layout: [metric.name for metric in met] for layout, met in metrics.items()}
     )
     runs, global_ids, bounds = plan_windows(job)

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion.job import Job
-from nsys2prv.events.catalogue import NameSet, catalogue
+from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.cuda import STREAM_WAIT_EVENT
 from nsys2prv.events.extraction import StreamKey
 from nsys2prv.events.kind import Account, Rows
 from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
 from nsys2prv.events.names.calls import LAYOUTS as MPI_LAYOUTS
-from nsys2prv.events.names.calls import synchronising_calls
+from nsys2prv.events.names.calls import select_synchronising_calls
 from nsys2prv.relations import path_search as path
 from nsys2prv.relations.path_search import EventCalls, find_awaited_operations, find_latest_before
 from nsys2prv.store import windows
@@ -322,7 +322,7 @@ def _read_fields(
     job: Job, run: Run, records: np.ndarray, names: Sequence[str]
 ) -> dict[str, np.ndarray]:
     """Return fields of records, ABSENT where they lack one."""
-    layout = catalogue().layouts[run.shape.name]
+    layout = load_catalogue().layouts[run.shape.name]
     declared = {field.name: field for field in list_present_fields(layout, run.shape.present)}
     always = {field.name for field in layout.fields if field.values is None and not field.optional}
     found = {}
@@ -340,6 +340,8 @@ def _find_synchronising_calls(job: Job) -> np.ndarray:
     """Return the values of calls that wait for devices."""
     known = job.values.get("cuda_api")
     return np.array(
-        synchronising_calls(known.labels) if known is not None and known.labels.height else (),
+        select_synchronising_calls(known.labels)
+        if known is not None and known.labels.height
+        else (),
         np.int64,
     )

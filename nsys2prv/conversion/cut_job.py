@@ -27,7 +27,7 @@ from nsys2prv.conversion.cut_plan import (
 from nsys2prv.conversion.cut_selection import choose_rows, find_region_span
 from nsys2prv.conversion.cut_size import Fitting
 from nsys2prv.conversion.job import Job
-from nsys2prv.events.reasons import reason_text
+from nsys2prv.events.reasons import describe_reason
 from nsys2prv.paraver.object_model import ObjectModel
 from nsys2prv.store.runs import Run
 
@@ -132,7 +132,9 @@ def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -
         for part in parts:
             for (_, reason), count in part.left_out.items():
                 lost[reason] += count
-        told = ", ".join(f"{count:,} {reason_text(why)}" for why, count in lost.items() if count)
+        told = ", ".join(
+            f"{count:,} {describe_reason(why)}" for why, count in lost.items() if count
+        )
         raise NothingToWrite(f"nothing to write: the cut leaves nothing ({told})")
     return parts
 

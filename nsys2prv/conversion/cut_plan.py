@@ -19,8 +19,8 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import UNITS
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import catalogue
-from nsys2prv.events.selection import Selection, kind_names, unknown_kind_text
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.selection import Selection, describe_unknown_kind, list_kind_names
 from nsys2prv.relations import all_relations
 from nsys2prv.store.runs import Run
 
@@ -252,7 +252,7 @@ class CutPlan(Struct, frozen=True):
             cut,
             *parse_span(cut.time),
             parse_region(cut.region),
-            frozenset() if cut.lines else frozenset(catalogue().lines),
+            frozenset() if cut.lines else frozenset(load_catalogue().lines),
             _find_present_fields(cut),
             _find_rates(cut.rates),
         )
@@ -291,28 +291,28 @@ def find_layouts(name: str) -> list[str]:
     """Return the layouts of the kinds of events, and of relations between ranks, that a name means;
     none for a name that is none.
     """
-    found = [kind.layouts for kind in all_kinds() if kind.called(name)]
+    found = [kind.layouts for kind in all_kinds() if kind.is_called(name)]
     found += [relation.layouts for relation in all_relations() if name in (relation.name, "all")]
     return list(dict.fromkeys(chain.from_iterable(found)))
 
 
 def leave_out_attributes() -> dict[str, int]:
     """Return the bits of the fields that stay, by layout, where events have no attributes."""
-    return {name: 1 for name, layout in catalogue().layouts.items() if len(layout.fields) > 1}
+    return {name: 1 for name, layout in load_catalogue().layouts.items() if len(layout.fields) > 1}
 
 
 def _find_present_fields(cut: CutOptions) -> dict[str, int]:
-    layouts = catalogue().layouts
+    layouts = load_catalogue().layouts
     masks = {} if cut.arguments else leave_out_attributes()
     for kind, names in cut.fields.items():
         found = [layouts[name] for name in find_layouts(kind) if layouts[name].fields]
         if not found:
             asked = f"--args {kind}={','.join(names)}"
-            if kind in kind_names():
+            if kind in list_kind_names():
                 raise UsageError(
                     f"{asked}: events of this kind have no attributes; give another kind"
                 )
-            raise UsageError(f"{asked}: {unknown_kind_text(kind)}")
+            raise UsageError(f"{asked}: {describe_unknown_kind(kind)}")
         known = dict.fromkeys(field.name for layout in found for field in layout.fields[1:])
         for name in names:
             if name not in known:
@@ -347,4 +347,4 @@ def _find_rates(asked: Mapping[str, int]) -> dict[str, int]:
 
 def find_sampled_layouts(layouts: Iterable[str]) -> list[str]:
     """Return those of the layouts that hold sampled numbers."""
-    return [name for name in layouts if not catalogue().layouts[name].fields]
+    return [name for name in layouts if not load_catalogue().layouts[name].fields]

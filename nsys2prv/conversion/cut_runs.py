@@ -12,7 +12,7 @@ from nsys2prv._util.columns import OPEN, is_sorted
 from nsys2prv._util.text import duration_text
 from nsys2prv.conversion.cut_plan import CutRuns, CutTask
 from nsys2prv.conversion.cut_samples import Samples
-from nsys2prv.events.catalogue import Layout, catalogue
+from nsys2prv.events.catalogue import Layout, load_catalogue
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
@@ -96,7 +96,7 @@ class _Cutter(Struct, dict=True):
                 self.samples.add(run, self._read_up_to_end(run))
             elif shape.stream == STATE:
                 self._cut_state_records(run)
-            elif catalogue().layouts[shape.name].is_state:
+            elif load_catalogue().layouts[shape.name].is_state:
                 self._cut_states(run)
             else:
                 self._cut_ranges(run, ends is not None and ends.until == OPEN)
@@ -156,7 +156,7 @@ class _Cutter(Struct, dict=True):
         self.out.clipped[name] += int(
             np.count_nonzero((begin < window.first) | (end > window.last))
         )
-        if catalogue().layouts[name].nests and (before := begin < window.first).any():
+        if load_catalogue().layouts[name].nests and (before := begin < window.first).any():
             self.heads.append(
                 _Heads(run, take_records(records, before), begin[before], end[before])
             )
@@ -191,7 +191,7 @@ class _Cutter(Struct, dict=True):
 
     def _keep_fields(self, run: Run, records: np.ndarray) -> tuple[np.ndarray, Layout, int]:
         """Return the records with the fields that are wanted alone."""
-        layout = catalogue().layouts[run.shape.name]
+        layout = load_catalogue().layouts[run.shape.name]
         present = run.shape.present & self.orders.present.get(layout.name, -1)
         if present == run.shape.present:
             return records, layout, present
@@ -289,9 +289,9 @@ class _Cutter(Struct, dict=True):
         """
         groups: dict[object, list[_States]] = {}
         for found in self.states:
-            groups.setdefault(catalogue().layouts[found.run.shape.name].fields[0].code, []).append(
-                found
-            )
+            groups.setdefault(
+                load_catalogue().layouts[found.run.shape.name].fields[0].code, []
+            ).append(found)
         for group in groups.values():
             group.sort(key=lambda found: (found.run.shape.name, found.run.shape.present))
             thread, time = (

@@ -14,7 +14,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import list_some, suggest_range
 from nsys2prv.conversion.cut_plan import CutOptions, Region, parse_numbers
 from nsys2prv.conversion.job import Job
-from nsys2prv.events.catalogue import NameSet, catalogue
+from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.events.names.nvtx import load_rules, rename_ranges
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
@@ -197,7 +197,7 @@ NAMES, MARKS = "nvtx", "nvtx_mark"
 def find_region_layouts() -> frozenset[str]:
     """Return the layouts of NVTX ranges."""
     found = []
-    for name, layout in catalogue().layouts.items():
+    for name, layout in load_catalogue().layouts.items():
         values = layout.fields[0].values if layout.fields else None
         if name != MARKS and isinstance(values, NameSet) and values.name == NAMES:
             found.append(name)
@@ -261,7 +261,7 @@ def _read_ranges(
             if not len(of_name):
                 continue
             records = reader.read_between(run, run.first, None)
-            named = catalogue().layouts[run.shape.name].fields[0].name
+            named = load_catalogue().layouts[run.shape.name].fields[0].name
             wanted = np.isin(records[named], of_name)
             if number is not None:
                 # Ranges without a number count as 0.

@@ -22,8 +22,8 @@ from nsys2prv.conversion.cut_plan import (
     leave_out_attributes,
 )
 from nsys2prv.conversion.job import Job
-from nsys2prv.events.catalogue import DomainCode, NameSet, catalogue
-from nsys2prv.events.catalogue.counters import counter_codes
+from nsys2prv.events.catalogue import DomainCode, NameSet, load_catalogue
+from nsys2prv.events.catalogue.counters import assign_counter_codes
 from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, Shape, SpillReader
 
 #: Records looked at of each run, or all of a small one, to make a trace fit. To tell people of
@@ -103,7 +103,7 @@ class _Weigher:
         metrics: dict[str, list[str]] = {}
         for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
             metrics.setdefault(shape.name, []).extend(metric.name for metric in shape.metrics)
-        self._codes = counter_codes(
+        self._codes = assign_counter_codes(
             {layout: sorted(set(names)) for layout, names in metrics.items()}
         )
 
@@ -118,7 +118,7 @@ class _Weigher:
         clock = self.job.clocks[run.report]
         time = clock.to_global(records["time"])
         if run.shape.stream == LINE:
-            line = catalogue().lines[run.shape.name]
+            line = load_catalogue().lines[run.shape.name]
             tag = _count_digits(records["tag"]) if line.tag is None else len(str(line.tag))
             base = (
                 10
@@ -151,7 +151,7 @@ class _Weigher:
         return self._weigh_events(run, records, time, each)
 
     def _weigh_events(self, run: Run, records: np.ndarray, time: np.ndarray, each: float) -> Weight:
-        layout = catalogue().layouts[run.shape.name]
+        layout = load_catalogue().layouts[run.shape.name]
         end = self.job.clocks[run.report].to_global(np.minimum(records["end"], 1 << 61))
         lines = 1 if layout.is_state else 2
         base = lines * (4 + self._find_address_width(run, records["object"])) + _count_digits(time)
@@ -225,7 +225,7 @@ def _find_all_layouts(kinds: Iterable[str]) -> list[str]:
 
 
 def _leave_out_short(what: str, durations: Iterable[int], *kinds: str) -> Iterator[Reduction]:
-    layouts = catalogue().layouts
+    layouts = load_catalogue().layouts
     ranges = [name for name in _find_all_layouts(kinds) if not layouts[name].is_state]
     for least in durations:
         told = f"{what} shorter than {duration_text(least)}"
@@ -236,7 +236,7 @@ def list_reductions() -> list[Reduction]:
     """Return the reductions to apply one after the other until the trace fits, in the order of
     docs/cutting.md.
     """
-    counters = find_sampled_layouts(catalogue().layouts)
+    counters = find_sampled_layouts(load_catalogue().layouts)
     nvtx, calls = (
         ("nvtx_pushpop_trace", "nvtx_startend_trace"),
         ("osrt", "pthread", "file_accesses"),
@@ -251,7 +251,7 @@ def list_reductions() -> list[Reduction]:
         leave_out("thread states", "sched"),
         *_leave_out_short("OS runtime calls", short, *calls),
         Reduction("attributes", "attributes of events", present=leave_out_attributes()),
-        Reduction("lines", "communication lines", frozenset(catalogue().lines)),
+        Reduction("lines", "communication lines", frozenset(load_catalogue().lines)),
         *(
             Reduction(
                 NUMBERS, f"{NUMBERS} beyond {rate:,} a second", rates=dict.fromkeys(counters, rate)

@@ -26,7 +26,7 @@ from nsys2prv.conversion.options import DEFAULTS, Options
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account
-from nsys2prv.events.reasons import reason_text
+from nsys2prv.events.reasons import describe_reason
 from nsys2prv.nsight.info import ReportInfo, why_not_read
 
 ENDING = ".nsys2prv.json"
@@ -216,7 +216,7 @@ def _describe_reasons(summary: Summary) -> dict[str, str]:
         keys |= writing.left_out.keys()
     for counts in ledger.tables.values():
         keys |= counts.keys() - {"rows"}
-    return {key: reason_text(key) for key in sorted(keys)}
+    return {key: describe_reason(key) for key in sorted(keys)}
 
 
 def _describe_account(account: Account) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from nsys2prv.clock.clock_file import ClockRecord
 from nsys2prv.conversion import timeline
 from nsys2prv.conversion.cut_plan import CutOptions, CutPlan, add_regions
 from nsys2prv.events.cpu import check_callstack
-from nsys2prv.events.extraction import Settings
+from nsys2prv.events.extraction import ReadingSettings
 from nsys2prv.events.names.classes import load_rules
 from nsys2prv.events.names.nvtx import load_rules as load_nvtx_rules
-from nsys2prv.events.selection import Selection, least_durations, select_kinds
+from nsys2prv.events.selection import Selection, parse_least_durations, select_kinds
 from nsys2prv.paraver.base_values import read_base_names
 
 
@@ -95,7 +95,7 @@ class Plan(Struct, frozen=True):
     """
 
     selection: Selection
-    settings: Settings
+    settings: ReadingSettings
     method: str | ClockRecord = timeline.AUTO
     causal: bool = False
     full_kernel_names: bool = False
@@ -110,8 +110,8 @@ class Plan(Struct, frozen=True):
         """Check the options and make a plan of them. Raises UsageError, or Nsys2prvError for a file
         of rules or clocks that cannot be read.
         """
-        settings = Settings(
-            least=least_durations(options.min_duration),
+        settings = ReadingSettings(
+            least=parse_least_durations(options.min_duration),
             rules=load_rules(options.kernel_rules),
             nvtx_rules=load_nvtx_rules(options.nvtx_rules),
             callstack=check_callstack(options.callstack),

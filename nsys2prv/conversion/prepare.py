@@ -41,9 +41,9 @@ from nsys2prv.conversion.timeline import (
     start_at_first_event,
 )
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import catalogue, domain_numbers
+from nsys2prv.events.catalogue import load_catalogue, number_domains
 from nsys2prv.events.mpi import MEETINGS
-from nsys2prv.events.reasons import reason_text
+from nsys2prv.events.reasons import describe_reason
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
@@ -227,7 +227,7 @@ def _make_job(state: _JobState) -> Job:
     notes += (
         [name_values.reused_values_note(values.values())] if state.plan.base is not None else []
     )
-    domains = domain_numbers({domain for result in state.results for domain in result.domains})
+    domains = number_domains({domain for result in state.results for domain in result.domains})
     timeline = _align_clocks(state, model)
     if state.plan.causal:
         timeline = _restore_order(state, model, timeline)
@@ -295,7 +295,9 @@ def _name_values(state: _JobState) -> dict[str, name_values.NameValues]:
     for result in state.results:
         for name_set, found in result.names.items():
             met.setdefault(name_set, {})[result.task] = name_values.NameFile(found, result.domains)
-    return name_values.assign_values(catalogue().name_sets, met, labellers, state.plan.base or {})
+    return name_values.assign_values(
+        load_catalogue().name_sets, met, labellers, state.plan.base or {}
+    )
 
 
 def _align_clocks(state: _JobState, model: object_model.ObjectModel) -> Timeline:
@@ -401,7 +403,7 @@ def _describe_nothing_found(state: _JobState) -> str:
         for account in result.accounts.values():
             lost += account.dropped
     why = (
-        f" ({', '.join(f'{count} {reason_text(reason)}' for reason, count in lost.items())})"
+        f" ({', '.join(f'{count} {describe_reason(reason)}' for reason, count in lost.items())})"
         if lost
         else ""
     )

@@ -23,7 +23,7 @@ from nsys2prv.events.call_indexes import (
     Segment,
     save_regions,
 )
-from nsys2prv.events.extraction import Extraction, Settings
+from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import Account, EventKind, Index
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.info import ReportInfo, read_report_info
@@ -128,7 +128,7 @@ def read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) ->
         for names in (lambda kind: kind.reads.columns, lambda kind: kind.reads.texts)
     )
     return extraction.database.read_once(
-        part, integers, texts, [kind.condition(extraction.report) for kind in kinds]
+        part, integers, texts, [kind.make_condition(extraction.report) for kind in kinds]
     )
 
 
@@ -149,7 +149,7 @@ class Task(Struct, frozen=True):
     #: once.
     parts: tuple[tuple[tuple[str, ...], Part, bool], ...]
     spill: Path
-    settings: Settings
+    settings: ReadingSettings
     #: Table whose rows are counted -> the kind whose parts are its.
     counting: Mapping[str, str] = field(default_factory=dict)
     launches: tuple[Segment, ...] = ()
@@ -224,7 +224,7 @@ def _read_piece(
     for number, kind in enumerate(kinds):
         if shared is not None and not shared.meeting(number).any():
             continue
-        extraction.condition = kind.condition(task.info)
+        extraction.condition = kind.make_condition(task.info)
         extraction.least = task.settings.least.get(kind.name, 0)
         extraction.shared = None if shared is None else (shared, number)
         rows = piece if shared is None or kind.reads.columns else shared.narrowed(number)
@@ -242,7 +242,7 @@ def _extract_piece(
     account = extraction.account = Account()
     for rows in kind.extract(extraction, piece):
         if kind.rows.extends_trace:
-            rows = extraction.in_capture(rows)
+            rows = extraction.drop_far_rows(rows)
         if wanted:
             result.store(rows, writer, account, kind.rows.open_ended)
     if kind.derived:
@@ -254,7 +254,10 @@ def _extract_piece(
 
 
 def plan_tasks(
-    reports: list[ReportInfo], kinds: Iterable[EventKind], spill_folder: Path, settings: Settings
+    reports: list[ReportInfo],
+    kinds: Iterable[EventKind],
+    spill_folder: Path,
+    settings: ReadingSettings,
 ) -> tuple[list[Task], list[Task]]:
     """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
     then those that may ask them.

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv.events import all_kinds
-from nsys2prv.events.extraction import Extraction, Settings
+from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.capture import ENDS, TIMES
@@ -48,7 +48,7 @@ class SpanTask(Struct, frozen=True):
     known: Span | None
     #: File for a moment.
     spill: Path
-    settings: Settings
+    settings: ReadingSettings
 
 
 def find_known_spans(results: Sequence[TaskResult], extending: bool = True) -> dict[int, Span]:
@@ -70,7 +70,7 @@ def plan_span_tasks(
     infos: Sequence[ReportInfo],
     results: Sequence[TaskResult],
     selection: Selection,
-    settings: Settings,
+    settings: ReadingSettings,
     folder: Path,
 ) -> list[SpanTask]:
     """Return a task for each report with tables that were not read, or of which short ranges were
@@ -95,7 +95,7 @@ def plan_span_tasks(
                     kinds,
                     known.get(report),
                     folder / f"span-of-{report}.bin",
-                    Settings(rules=settings.rules, nvtx_rules=settings.nvtx_rules),
+                    ReadingSettings(rules=settings.rules, nvtx_rules=settings.nvtx_rules),
                 )
             )
     return tasks
@@ -184,13 +184,13 @@ def _are_in_capture(info: ReportInfo, times: np.ndarray) -> np.ndarray:
 def _read_span(task: SpanTask, database: Source, kind: EventKind, part: Part) -> Span | None:
     """Return the span of the events of a kind in a piece of its table, by reading them."""
     extraction = Extraction(task.info, database, settings=task.settings)
-    extraction.condition = kind.condition(task.info)
+    extraction.condition = kind.make_condition(task.info)
     result = TaskResult(0, task.report, 0)
     writer = SpillWriter(task.spill, task.report, 0)
     try:
         for rows in kind.extract(extraction, part):
             if kind.rows.extends_trace:
-                rows = extraction.in_capture(rows)
+                rows = extraction.drop_far_rows(rows)
             result.store(rows, writer, extraction.account, kind.rows.open_ended)
     finally:
         writer.close()

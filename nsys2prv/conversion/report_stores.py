@@ -31,8 +31,8 @@ from nsys2prv._util.version import __version__
 from nsys2prv._util.yaml_files import data_texts
 from nsys2prv.conversion import reading
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import catalogue
-from nsys2prv.events.extraction import Settings
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.extraction import ReadingSettings
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.job_checks import are_copies, session_key
@@ -72,7 +72,7 @@ class ArchiveManifest(Struct, frozen=True):
     #: Kinds that the user named.
     asked: frozenset[str]
     #: Settings of reading.
-    settings: Settings
+    settings: ReadingSettings
     #: Reports in the store.
     reports: list[ArchivedReport]
 
@@ -101,7 +101,7 @@ class StoredTask(Struct, frozen=True):
 @cache
 def catalogue_digest() -> str:
     """Return a digest that tells event types and layouts from those of another version."""
-    package = catalogue.__module__
+    package = load_catalogue.__module__
     texts = [*data_texts(package, ".yaml"), *data_texts(f"{package}.events", ".yaml")]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
@@ -186,10 +186,10 @@ def damaged_store_error(path: Path, error: BaseException) -> Nsys2prvError:
 
 def check_settings_match(
     selection: Selection,
-    settings: Settings,
+    settings: ReadingSettings,
     stores: Sequence[Store],
-    usual: tuple[Selection, Settings],
-) -> tuple[Selection, Settings]:
+    usual: tuple[Selection, ReadingSettings],
+) -> tuple[Selection, ReadingSettings]:
     """Return what to read: the stores' own selection and settings, unless others are asked for.
     Raises one clear line where they do not fit.
     """
@@ -211,7 +211,7 @@ def _check_same(name: str, one: ArchiveManifest, other_name: str, other: Archive
     different = ["-t"] if one.kinds != other.kinds else []
     different += [
         OPTIONS.get(name, name)
-        for name in Settings.__struct_fields__
+        for name in ReadingSettings.__struct_fields__
         if getattr(one.settings, name) != getattr(other.settings, name)
     ]
     if different:

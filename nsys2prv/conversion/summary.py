@@ -19,7 +19,7 @@ from nsys2prv.conversion.clock_text import MOST, describe_causal_moves, describe
 from nsys2prv.conversion.ledger import Ledger, make_ledger, sum_accounts
 from nsys2prv.conversion.summary_text import closing_html, closing_text, describe_clocks
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.events.selection import Selection
@@ -53,7 +53,7 @@ def warn_of_missing_kinds(
     warnings = []
     for name in sorted(selection.asked):
         named = [kind for kind in selection.kinds if kind.name == name]
-        meant = named or [kind for kind in selection.kinds if kind.called(name)]
+        meant = named or [kind for kind in selection.kinds if kind.is_called(name)]
         if meant and not any(
             kind.name in dropped or any(found[layout] for layout in kind.layouts) for kind in meant
         ):
@@ -254,7 +254,9 @@ class Summary(Struct, dict=True):
                 *describe_causal_moves(timeline.causal),
             ],
             is_cut=job.is_cut,
-            events={name: count for name, count in events.items() if name in catalogue().layouts},
+            events={
+                name: count for name, count in events.items() if name in load_catalogue().layouts
+            },
             dropped=dropped,
             repaired=repaired,
             left_out=dict(left_out),

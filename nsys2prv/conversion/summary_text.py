@@ -14,8 +14,8 @@ from nsys2prv._util.text import list_some, plural, size_text
 from nsys2prv.clock.clock_file import ClockRecord, HostClock
 from nsys2prv.clock.maps import Placement
 from nsys2prv.conversion.timeline import AS_THEY_ARE
-from nsys2prv.events.catalogue import catalogue
-from nsys2prv.events.reasons import Reason, is_routine, reason_text
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.reasons import Reason, describe_reason, is_routine
 
 if TYPE_CHECKING:
     from nsys2prv.conversion.summary import Summary
@@ -202,7 +202,7 @@ def _describe_main_events(summary: Summary) -> list[str]:
 
 
 def _describe_all_events(summary: Summary) -> list[str]:
-    layouts = catalogue().layouts
+    layouts = load_catalogue().layouts
     width = max((len(f"{count:,}") for count in summary.events.values()), default=1)
     return [
         f"{count:>{width},} {layouts[name].title}"
@@ -239,23 +239,23 @@ def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
         for (kind, reason), count in sorted(counts.items()):
             yield (
                 is_routine(reason),
-                f"{plural(count, 'row')} of {kind} {what}: {reason_text(reason)}",
+                f"{plural(count, 'row')} of {kind} {what}: {describe_reason(reason)}",
             )
     for (name, reason), count in sorted(summary.left_out.items()):
         if reason != Reason.IN_OTHER_REPORT:
             # Of a cut its note tells it in one line.
             yield (
                 summary.is_cut or is_routine(reason),
-                f"{count:,} {_find_title(name)} left out: {reason_text(reason)}",
+                f"{count:,} {_find_title(name)} left out: {describe_reason(reason)}",
             )
 
 
 def _find_title(name: str) -> str:
     """Return the title of a layout or of a kind of lines, as used within a sentence."""
     title = (
-        catalogue().layouts[name].title
-        if name in catalogue().layouts
-        else catalogue().lines[name].label
+        load_catalogue().layouts[name].title
+        if name in load_catalogue().layouts
+        else load_catalogue().lines[name].label
     )
     return title if title[1:2].isupper() or title[2:3].isupper() else title[:1].lower() + title[1:]
 

@@ -18,13 +18,13 @@ from nsys2prv.events.kind import EventKind, declare_kind
 def all_kinds() -> tuple[EventKind, ...]:
     """Return every kind of event this version translates, in alphabetical order."""
     from nsys2prv.events.calls import extract_declared
-    from nsys2prv.events.catalogue import catalogue
+    from nsys2prv.events.catalogue import load_catalogue
 
     kinds = {
         kind.name: kind
         for module in pkgutil.iter_modules(__path__)
         for kind in getattr(import_module(f"{__name__}.{module.name}"), "KINDS", ())
     }
-    for name in catalogue().kinds.keys() - kinds.keys():
+    for name in load_catalogue().kinds.keys() - kinds.keys():
         kinds[name] = declare_kind(name, partial(extract_declared, name))
     return tuple(kinds[name] for name in sorted(kinds))

@@ -3,13 +3,13 @@
 Fields of the catalogue that name a column are read by :func:`read_fields`: each by what NULL and 0
 mean in exports.
 
-================  ==================  ========  =====================================
-function          NULL or negative    0         for
-================  ==================  ========  =====================================
-optional          ABSENT              0         numbers of which 0 is one as any other
-positive          ABSENT              ABSENT    numbers that begin at 1, such as ids
-number_or_zero    0                   0         plain numbers, of which 0 says nothing
-================  ==================  ========  =====================================
+===================  ==================  ========  =====================================
+function             NULL or negative    0         for
+===================  ==================  ========  =====================================
+blank_negative       ABSENT              0         numbers of which 0 is one as any other
+blank_nonpositive    ABSENT              ABSENT    numbers that begin at 1, such as ids
+fill_with_zero       0                   0         plain numbers, of which 0 says nothing
+===================  ==================  ========  =====================================
 
 ABSENT is for optional fields alone: in any other it is stored as 0, of a name set as its first
 name. All take and return int64, shape (n,). The catalogue's sets of values begin at 1, as a 0 in a
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, is_sorted
-from nsys2prv.events.catalogue import Field, ValueSet, catalogue
+from nsys2prv.events.catalogue import Field, ValueSet, load_catalogue
 from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.kind import Counters
 from nsys2prv.events.reasons import Reason
@@ -35,17 +35,17 @@ if TYPE_CHECKING:
     from nsys2prv.events.extraction import Extraction
 
 
-def optional(column: np.ndarray) -> np.ndarray:
+def blank_negative(column: np.ndarray) -> np.ndarray:
     """Return the column with ABSENT for NULL and negative values."""
     return column if column.min(initial=0) >= 0 else np.where(column < 0, ABSENT, column)
 
 
-def positive(column: np.ndarray) -> np.ndarray:
+def blank_nonpositive(column: np.ndarray) -> np.ndarray:
     """Return the column with ABSENT for NULL, negative values and 0."""
     return column if column.min(initial=1) > 0 else np.where(column <= 0, ABSENT, column)
 
 
-def number_or_zero(column: np.ndarray) -> np.ndarray:
+def fill_with_zero(column: np.ndarray) -> np.ndarray:
     """Return the column with 0 for NULL and negative values. Most records are written without such
     a number where it is 0.
     """
@@ -53,9 +53,9 @@ def number_or_zero(column: np.ndarray) -> np.ndarray:
 
 
 @cache
-def columns_of(*layouts: str) -> tuple[str, ...]:
+def list_columns(*layouts: str) -> tuple[str, ...]:
     """Return the columns that :func:`read_fields` takes for these layouts."""
-    fields = (field for layout in layouts for field in catalogue().layouts[layout].fields)
+    fields = (field for layout in layouts for field in load_catalogue().layouts[layout].fields)
     return tuple(dict.fromkeys(field.column for field in fields if field.column))
 
 
@@ -65,25 +65,25 @@ def read_fields(
     """Return the fields of a layout that name a column, by name."""
     return {
         field.name: _read_field(extraction, field, columns[field.column])
-        for field in catalogue().layouts[layout].fields
+        for field in load_catalogue().layouts[layout].fields
         if field.column
     }
 
 
 def _read_field(extraction: Extraction, field: Field, column: np.ndarray) -> np.ndarray:
     if isinstance(field.values, ValueSet):
-        table = _value_table(field.values, field.plus, field.unknown)
+        table = _make_value_table(field.values, field.plus, field.unknown)
         values = table[np.clip(column, -1, len(table) - 2) + 1]
         return np.where(column < field.least, ABSENT, values) if field.least else values
     if field.values is not None:
         return name_registered_strings(extraction, field.values.name, column, field.optional)
     if not field.optional:
-        return number_or_zero(column)
-    return positive(column) if field.least else optional(column)
+        return fill_with_zero(column)
+    return blank_nonpositive(column) if field.least else blank_negative(column)
 
 
 @cache
-def _value_table(values: ValueSet, plus: int, unknown: int | None) -> np.ndarray:
+def _make_value_table(values: ValueSet, plus: int, unknown: int | None) -> np.ndarray:
     """Return the values of numbers in a column: at 0 those of negative ones, at number + 1 the
     others, the last for all that are greater.
     """
@@ -100,15 +100,15 @@ def name_registered_strings(
     an empty one, if such are skipped.
     """
     distinct, codes = factorize(ids)
-    texts = extraction.strings(distinct)
+    texts = extraction.read_strings(distinct)
     if not skip_empty:
-        return extraction.name(name_set, codes, text=texts)
+        return extraction.number_names(name_set, codes, text=texts)
     named = np.array([bool(text) for text in texts], bool)
     found = np.flatnonzero(named[codes])
     result = np.full(len(ids), ABSENT)
     if len(found):
         place = np.cumsum(named) - 1
-        result[found] = extraction.name(
+        result[found] = extraction.number_names(
             name_set, place[codes[found]], text=[text for text in texts if text]
         )
     return result

@@ -160,11 +160,11 @@ class LaunchIndex(Struct):
         for process, first, last in zip(distinct, [0, *stops], stops, strict=False):
             for segment in self.segments:
                 if segment.process == process:
-                    _probe(segment, wanted, first, last, found)
+                    _find_in_segment(segment, wanted, first, last, found)
         return found if isinstance(order, slice) else found.placed(order)
 
 
-def _probe(
+def _find_in_segment(
     segment: Segment, wanted: np.ndarray, first: int, last: int, found: FoundLaunches
 ) -> None:
     """Look up the ids `first` to `last` (not included) of those wanted, which ascend, in one
@@ -228,7 +228,7 @@ class LaunchWriter:
                 known if len(processes) == 1 else known & (of_kind == number)[launches.code]
             )
             if len(rows):
-                self._segment(launches, int(process), _earliest(launches, rows))
+                self._segment(launches, int(process), _keep_earliest(launches, rows))
 
     def _segment(self, launches: Launches, process: int, rows: slice | np.ndarray) -> None:
         ids, begin = launches.correlation[rows], launches.begin[rows]
@@ -263,7 +263,7 @@ class LaunchWriter:
             self._file.close()
 
 
-def _earliest(launches: Launches, rows: np.ndarray) -> slice | np.ndarray:
+def _keep_earliest(launches: Launches, rows: np.ndarray) -> slice | np.ndarray:
     """Return, of these rows, those with the earliest call of each id, ascending by id."""
     ids = launches.correlation[rows]
     if (ids[1:] > ids[:-1]).all():
@@ -410,7 +410,7 @@ class RegionIndex:
         which kernel belongs to which: communicator and bytes stay unknown.
         """
         units = {column.name: column.to_numpy() for column in self.units.iter_columns()}
-        place = _last_begun(units["thread"], units["begin"], threads, times)
+        place = _find_last_begun(units["thread"], units["begin"], threads, times)
         fused, shared = units["fused"], units["shared"]
         parts = np.where(shared > 0, shared, _count_devices(place, devices, len(fused)))
         parts = np.where((parts > 1) & (fused % np.maximum(parts, 1) == 0), parts, 1)
@@ -426,7 +426,7 @@ class RegionIndex:
         }
 
 
-def _last_begun(
+def _find_last_begun(
     unit_threads: np.ndarray, begins: np.ndarray, threads: np.ndarray, times: np.ndarray
 ) -> np.ndarray:
     """Return the last unit that had begun on a thread at a time, -1 for none."""

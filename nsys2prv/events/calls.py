@@ -10,8 +10,8 @@ from functools import partial
 import numpy as np
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.events.attributes import columns_of, read_fields
-from nsys2prv.events.catalogue import CallTable, catalogue
+from nsys2prv.events.attributes import list_columns, read_fields
+from nsys2prv.events.catalogue import CallTable, load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, GpuWork, Reading, RowRules, Rows, declare_kind
 from nsys2prv.nsight.columns import NULL, Columns
@@ -23,7 +23,7 @@ THREAD_COLUMNS = ("start", "end", "globalTid")
 
 def extract_declared(layout: str, extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield rows on host threads whose fields all name their column in the catalogue."""
-    columns = extraction.read(part, (*THREAD_COLUMNS, *columns_of(layout)))
+    columns = extraction.read(part, (*THREAD_COLUMNS, *list_columns(layout)))
     if columns.rows:
         yield _make_rows(layout, extraction, columns)
 
@@ -31,13 +31,13 @@ def extract_declared(layout: str, extraction: Extraction, part: Part) -> Iterato
 def _make_rows(layout: str, extraction: Extraction, columns: Columns) -> Rows:
     begin, end, thread = (columns[name] for name in THREAD_COLUMNS)
     fields = read_fields(extraction, layout, columns)
-    return Rows(layout, begin, end, extraction.threads(thread), fields)
+    return Rows(layout, begin, end, extraction.number_threads(thread), fields)
 
 
 def extract_line(call: CallTable, extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield the rows of a line of ``calls``."""
     gpu = [call.gpu] if call.queue else []
-    wanted = (*call.time, call.thread, *call.names, *gpu, *columns_of(call.name))
+    wanted = (*call.time, call.thread, *call.names, *gpu, *list_columns(call.name))
     columns = extraction.read(part, wanted)
     if not columns.rows:
         return
@@ -45,9 +45,9 @@ def extract_line(call: CallTable, extraction: Extraction, part: Part) -> Iterato
     if not call.has_duration or call.marks:
         end = np.where((end == NULL) | (not call.has_duration), begin + 1, end)
     objects = (
-        extraction.queues(columns[call.thread], call.queue, columns[call.gpu])
+        extraction.number_queues(columns[call.thread], call.queue, columns[call.gpu])
         if call.queue
-        else extraction.threads(columns[call.thread])
+        else extraction.number_threads(columns[call.thread])
     )
     fields = {"call": _name_calls(call, extraction, columns)}
     yield Rows(call.name, begin, end, objects, fields | read_fields(extraction, call.name, columns))
@@ -55,15 +55,17 @@ def extract_line(call: CallTable, extraction: Extraction, part: Part) -> Iterato
 
 def _name_calls(call: CallTable, extraction: Extraction, columns: Columns) -> np.ndarray:
     if not call.names:
-        return extraction.name(call.name, np.zeros(columns.rows, np.int64), text=[call.label])
+        return extraction.number_names(
+            call.name, np.zeros(columns.rows, np.int64), text=[call.label]
+        )
     ids = columns[call.names[0]]
     for other in call.names[1:]:
         ids = np.where(ids == NULL, columns[other], ids)
     distinct, codes = factorize(ids)
     if not call.enum:
-        return extraction.name(call.name, codes, text=extraction.strings(distinct))
+        return extraction.number_names(call.name, codes, text=extraction.read_strings(distinct))
     labels = dict(extraction.database.read_small_table(call.enum, "id", "label"))
-    return extraction.name(
+    return extraction.number_names(
         call.name,
         codes,
         text=[
@@ -96,12 +98,12 @@ OS_CALLS = "coalesce({eventClass}, 27) = 27"
 OF_PTHREAD = "coalesce({nameId} IN (SELECT id FROM StringIds WHERE value GLOB 'pthread*'), 0)"
 
 
-def pthread_condition(info: ReportInfo) -> str:
+def select_pthread_calls(info: ReportInfo) -> str:
     """Return the condition for pthread calls."""
     return f"{OS_CALLS} AND {OF_PTHREAD}" if "StringIds" in info.parts else "0"
 
 
-def others_condition(info: ReportInfo) -> str:
+def select_other_calls(info: ReportInfo) -> str:
     """Return the condition for OS runtime calls; those without a name are such."""
     return f"{OS_CALLS} AND NOT {OF_PTHREAD}" if "StringIds" in info.parts else OS_CALLS
 
@@ -120,11 +122,11 @@ def extract_os_calls(layout: str, extraction: Extraction, part: Part) -> Iterato
 
 
 KINDS = (
-    *map(make_kind, catalogue().calls.values()),
+    *map(make_kind, load_catalogue().calls.values()),
     *(
         declare_kind(
             name, partial(extract_os_calls, name), where=condition, reads=Reading(OS_COLUMNS)
         )
-        for name, condition in (("osrt", others_condition), ("pthread", pthread_condition))
+        for name, condition in (("osrt", select_other_calls), ("pthread", select_pthread_calls))
     ),
 )

@@ -11,7 +11,7 @@ import polars as pl
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv._util.errors import UsageError
-from nsys2prv.events.attributes import columns_of, read_fields
+from nsys2prv.events.attributes import list_columns, read_fields
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.reasons import Reason
@@ -41,11 +41,11 @@ def keep_profiled(extraction: Extraction, columns: Columns) -> Columns:
         np.bincount(codes, minlength=len(pids))[~wanted].tolist(),
         strict=True,
     ):
-        extraction.account.dropped[_reason(extraction, pid)] += count
+        extraction.account.dropped[_explain_skip(extraction, pid)] += count
     return columns.where(wanted[codes])
 
 
-def _reason(extraction: Extraction, pid: int) -> str:
+def _explain_skip(extraction: Extraction, pid: int) -> str:
     report = extraction.report
     main = pid | pid_of(pid)
     name = (
@@ -74,7 +74,9 @@ LOOKED_AT = 100_000
 def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = keep_profiled(
         extraction,
-        extraction.read(part, ("start", "cpu", "isSchedIn", "globalTid", *columns_of(WITH_REASON))),
+        extraction.read(
+            part, ("start", "cpu", "isSchedIn", "globalTid", *list_columns(WITH_REASON))
+        ),
     )
     unknown = columns["isSchedIn"] == NULL
     if unknown.any():
@@ -90,10 +92,10 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
         [runs, state == RUNNING, columns["threadState"] == NULL], [RUNNING, READY, OFF], state
     )
     fields |= {"state": state, "cpu": np.where(runs, np.maximum(columns["cpu"], -1) + 1, 0)}
-    with_reason = _reasons_recorded(extraction) or not not_told.all()
+    with_reason = _records_reasons(extraction) or not not_told.all()
     if with_reason:
         fields["reason"] = np.where(runs | not_told, 0, reason)
-    start, thread = columns["start"], extraction.threads(columns["globalTid"])
+    start, thread = columns["start"], extraction.number_threads(columns["globalTid"])
     ended = np.flatnonzero((state == TERMINATED) & (start != NULL))
     extraction.account.synthesized[Reason.THREAD_END] += len(ended)
     start, thread = np.append(start, start[ended] + 1), np.append(thread, thread[ended])
@@ -103,7 +105,7 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
     yield Rows(WITH_REASON if with_reason else STATE_LAYOUT, start, start, thread, fields)
 
 
-def _reasons_recorded(extraction: Extraction) -> bool:
+def _records_reasons(extraction: Extraction) -> bool:
     """True if the report's system records why threads leave the CPU; it does so for all or for
     none.
     """
@@ -136,7 +138,8 @@ def check_callstack(frames: int) -> int:
 
 def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = keep_profiled(
-        extraction, extraction.read(part, ("id", "start", "globalTid", *columns_of(SAMPLE_LAYOUT)))
+        extraction,
+        extraction.read(part, ("id", "start", "globalTid", *list_columns(SAMPLE_LAYOUT))),
     )
     if not columns.rows:
         return
@@ -163,7 +166,7 @@ def extract_samples(extraction: Extraction, part: Part) -> Iterator[Rows]:
         WITH_CALLERS if depth > 1 else SAMPLE_LAYOUT,
         start,
         start + 1,
-        extraction.threads(columns["globalTid"]),
+        extraction.number_threads(columns["globalTid"]),
         fields,
     )
 
@@ -177,7 +180,7 @@ def _find_frames(
     names = {"sample": "id", "depth": "stackDepth", "function": "symbol", "module": "module"}
     asked = pl.DataFrame({"sample": samples})
     frames = pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
-    if extraction.has(CHAINS, *names.values()) and extraction.has(SAMPLE_TABLE, "id"):
+    if extraction.has_table(CHAINS, *names.values()) and extraction.has_table(SAMPLE_TABLE, "id"):
         found = extraction.database.read_joined(
             part, "id", CHAINS, tuple(names.values()), f"{{stackDepth}} < {depth}"
         )
@@ -192,20 +195,20 @@ def _name_functions(extraction: Extraction, function: np.ndarray, module: np.nda
     """Return local names of functions; of those without a name, of their modules."""
     (functions, modules), codes = factorize_together(function, module)
     texts = [
-        _label(name, where)
+        _make_label(name, where)
         for name, where in zip(
-            extraction.strings(functions), extraction.strings(modules), strict=True
+            extraction.read_strings(functions), extraction.read_strings(modules), strict=True
         )
     ]
-    return extraction.name("cpu_function", codes, text=texts)
+    return extraction.number_names("cpu_function", codes, text=texts)
 
 
-def _label(name: str, module: str) -> str:
+def _make_label(name: str, module: str) -> str:
     if not name:
         return NO_CHAIN
     # The column `unresolved` is no measure: it also marks functions that have names, and exports
     # differ in it.
-    return f"unresolved in {_short(module)}" if name.startswith("0x") else name
+    return f"unresolved in {_take_file_name(module)}" if name.startswith("0x") else name
 
 
 def _name_modules(extraction: Extraction, module: np.ndarray) -> np.ndarray:
@@ -214,13 +217,15 @@ def _name_modules(extraction: Extraction, module: np.ndarray) -> np.ndarray:
     result = np.full(len(module), ABSENT)
     if len(rows):
         ids, codes = factorize(module[rows])
-        result[rows] = extraction.name(
-            "cpu_module", codes, text=[_short(text) for text in extraction.strings(ids)]
+        result[rows] = extraction.number_names(
+            "cpu_module",
+            codes,
+            text=[_take_file_name(text) for text in extraction.read_strings(ids)],
         )
     return result
 
 
-def _short(module: str) -> str:
+def _take_file_name(module: str) -> str:
     """Return a module's file name; the folders before it differ from machine to machine."""
     return module.replace("\\", "/").rstrip("/").rpartition("/")[2] or "a module without a name"
 

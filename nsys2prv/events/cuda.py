@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
-from nsys2prv.events.attributes import columns_of, optional, positive, read_fields
+from nsys2prv.events.attributes import blank_negative, blank_nonpositive, list_columns, read_fields
 from nsys2prv.events.call_indexes import CALL_KIND, FoundLaunches, Launches
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import GpuWork, Lines, Rows, declare_kind
@@ -38,10 +38,10 @@ def name_calls(extraction: Extraction, ids: np.ndarray, unnamed: str = "") -> np
     functions.
     """
     distinct, codes = factorize(ids)
-    return extraction.name(
+    return extraction.number_names(
         "cuda_api",
         codes,
-        text=[strip_version(symbol) or unnamed for symbol in extraction.strings(distinct)],
+        text=[strip_version(symbol) or unnamed for symbol in extraction.read_strings(distinct)],
     )
 
 
@@ -66,7 +66,7 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     extraction.launched.append(Launches(correlation, begin, end, codes, kinds))
 
     if extraction.least:
-        long = extraction.long_enough(begin, end)
+        long = extraction.mask_long_enough(begin, end)
         begin, end, correlation, codes = (
             column[long] for column in (begin, end, correlation, codes)
         )
@@ -76,11 +76,11 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         "cuda_api",
         begin,
         end,
-        extraction.threads(kinds["thread"])[codes],
+        extraction.number_threads(kinds["thread"])[codes],
         {
             "call": name_calls(extraction, kinds["name"])[codes],
-            "correlation": positive(correlation),
-            "error": positive(kinds["result"])[codes],
+            "correlation": blank_nonpositive(correlation),
+            "error": blank_nonpositive(kinds["result"])[codes],
         },
     )
 
@@ -96,7 +96,7 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
     that was not collected).
     """
     columns = extraction.read(
-        part, ("timestamp", "correlationId", "globalPid", *columns_of("cuda_event"))
+        part, ("timestamp", "correlationId", "globalPid", *list_columns("cuda_event"))
     )
     done = columns["timestamp"] > 0
     if done.any():
@@ -106,7 +106,7 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
             "cuda_event_completion",
             complete["timestamp"],
             complete["timestamp"] + 1,
-            extraction.streams(*(complete[name] for name in STREAM_COLUMNS)),
+            extraction.number_streams(*(complete[name] for name in STREAM_COLUMNS)),
             {
                 "completion": np.full(complete.rows, COMPLETED),
                 **read_fields(extraction, "cuda_event_completion", complete),
@@ -115,17 +115,17 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
     if extraction.least:
-        long = extraction.long_enough(np.where(found.hit, found.begin, NULL), found.end)
+        long = extraction.mask_long_enough(np.where(found.hit, found.begin, NULL), found.end)
         columns, found = columns.where(long), found.of(long)
-    threads = np.where(found.hit, found.thread, extraction.main_threads(columns["globalPid"]))
+    threads = np.where(found.hit, found.thread, extraction.find_main_threads(columns["globalPid"]))
     yield Rows(
         "cuda_event",
         np.where(found.hit, found.begin, NULL),
         np.where(found.hit, found.end, NULL),
-        extraction.threads(threads),
+        extraction.number_threads(threads),
         {
             "call": name_calls(extraction, np.where(found.hit, found.name, NULL), "unknown call"),
-            "result": positive(found.result),
+            "result": blank_nonpositive(found.result),
             **read_fields(extraction, "cuda_event", columns),
         },
     )
@@ -169,10 +169,10 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
         part, ("start", "end", "streamId", "correlationId", "globalPid", "eventId")
     )
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    threads = np.where(found.hit, found.thread, extraction.main_threads(columns["globalPid"]))
+    threads = np.where(found.hit, found.thread, extraction.find_main_threads(columns["globalPid"]))
     ids, codes = factorize(np.where(found.hit, found.name, NULL))
     types = np.array(
-        [find_synchronization_type(name) for name in extraction.strings(ids)], np.int64
+        [find_synchronization_type(name) for name in extraction.read_strings(ids)], np.int64
     )[codes]
     of_stream = np.isin(types, (STREAM, STREAM_WAIT_EVENT, STREAM_QUERY))
     of_event = np.isin(types, (EVENT, STREAM_WAIT_EVENT, EVENT_QUERY))
@@ -180,7 +180,7 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
         "cuda_synchronization",
         columns["start"],
         columns["end"],
-        extraction.threads(threads),
+        extraction.number_threads(threads),
         {
             "type": types,
             "stream": _keep_ids(columns["streamId"], of_stream),
@@ -190,7 +190,7 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
 
 
 def _keep_ids(column: np.ndarray, has: np.ndarray) -> np.ndarray:
-    return np.where(has & (column != NO_ID), optional(column), ABSENT)
+    return np.where(has & (column != NO_ID), blank_negative(column), ABSENT)
 
 
 #: Columns of every operation of a stream.
@@ -216,7 +216,7 @@ def make_launch_lines(
         found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
     hit = slice(None) if found.hit.all() else found.hit
     kinds, codes = factorize(found.code[hit])
-    senders = extraction.threads(found.kinds["thread"][kinds])[codes]
+    senders = extraction.number_threads(found.kinds["thread"][kinds])[codes]
     return Lines(
         kind,
         found.begin[hit],
@@ -233,16 +233,21 @@ KERNEL_TABLE = "CUPTI_ACTIVITY_KIND_KERNEL"
 
 def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
-        part, (*OPERATION, "demangledName", "shortName", *columns_of("cuda_kernel"))
+        part, (*OPERATION, "demangledName", "shortName", *list_columns("cuda_kernel"))
     )
     (demangled, short), codes = factorize_together(columns["demangledName"], columns["shortName"])
-    shorts = np.array(extraction.strings(short), object)
+    shorts = np.array(extraction.read_strings(short), object)
     names = np.array(
-        [full or brief for full, brief in zip(extraction.strings(demangled), shorts, strict=True)],
+        [
+            full or brief
+            for full, brief in zip(extraction.read_strings(demangled), shorts, strict=True)
+        ],
         object,
     )
     of_nccl = np.fromiter((is_nccl_kernel(name) for name in names), bool, len(names))
-    objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
+    objects = extraction.number_streams(
+        columns["globalPid"], columns["deviceId"], columns["streamId"]
+    )
     attributes = read_fields(extraction, "cuda_kernel", columns)
     attributes |= _classify(extraction, names, codes)
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
@@ -252,7 +257,7 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
     if not of_nccl.all():
         chosen = np.flatnonzero(~of_nccl[codes]) if of_nccl.any() else None
-        kernel = _name_some(extraction, "kernels", names, shorts, ~of_nccl)[codes]
+        kernel = _name_wanted(extraction, "kernels", names, shorts, ~of_nccl)[codes]
         yield Rows(
             "cuda_kernel",
             columns["start"],
@@ -266,7 +271,7 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
     if of_nccl.any():
         rows = np.flatnonzero(of_nccl[codes])
         fields = {field: column[rows] for field, column in attributes.items()}
-        fields["kernel"] = _name_some(extraction, "nccl_kernels", names, shorts, of_nccl)[
+        fields["kernel"] = _name_wanted(extraction, "nccl_kernels", names, shorts, of_nccl)[
             codes[rows]
         ]
         fields |= attach_payloads(
@@ -287,13 +292,13 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
         )
 
 
-def _name_some(
+def _name_wanted(
     extraction: Extraction, name_set: str, names: np.ndarray, shorts: np.ndarray, wanted: np.ndarray
 ) -> np.ndarray:
     """Return for each name its local index in a set; it has but those that are `wanted`, and what
     others get means nothing.
     """
-    return extraction.name(
+    return extraction.number_names(
         name_set, np.cumsum(wanted) - 1, text=names[wanted].tolist(), short=shorts[wanted].tolist()
     )
 
@@ -309,7 +314,9 @@ def _classify(
     number = {shape: index for index, shape in enumerate(known)}
     shape = np.array([number.get(shape, ABSENT) for shape in shapes], np.int64)[codes]
     if known:
-        shape = np.where(shape == ABSENT, ABSENT, extraction.name("gemm", shape, text=known))
+        shape = np.where(
+            shape == ABSENT, ABSENT, extraction.number_names("gemm", shape, text=known)
+        )
     return {"class": kinds[codes], "tensor_cores": tensor_cores[codes], "gemm": shape}
 
 
@@ -320,8 +327,10 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Yield one row per graph launch. Traced by node instead, a graph's kernels are rows of the
     kernel table with a graphNodeId.
     """
-    columns = extraction.read(part, (*OPERATION, *columns_of("cuda_graph")))
-    objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
+    columns = extraction.read(part, (*OPERATION, *list_columns("cuda_graph")))
+    objects = extraction.number_streams(
+        columns["globalPid"], columns["deviceId"], columns["streamId"]
+    )
     ids, codes = factorize(columns["graphExecId"])
     names = ["CUDA graph" if number == NULL else f"CUDA graph exec {number}" for number in ids]
     lines = make_launch_lines(
@@ -333,14 +342,14 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
         columns["end"],
         objects,
         {
-            "execution": extraction.name("graphs", codes, text=names),
+            "execution": extraction.number_names("graphs", codes, text=names),
             **read_fields(extraction, "cuda_graph", columns),
         },
         lines=lines,
     )
 
 
-def traced_by_node(source: Source) -> str:
+def is_traced_by_node(source: Source) -> str:
     """True if graphs were traced node by node."""
     if source.has(KERNEL_TABLE, "graphNodeId") and source.count(KERNEL_TABLE, "{graphNodeId} > 0"):
         return "graphs were traced node by node, and their nodes are rows of `kernels`"
@@ -358,13 +367,15 @@ OPERATIONS = np.array(
 def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Rows]:
     copies = part.table == COPIES
     further = ("copyKind", "srcDeviceId", "dstDeviceId") if copies else ("memKind",)
-    columns = extraction.read(part, (*OPERATION, *columns_of("memory_operation"), *further))
+    columns = extraction.read(part, (*OPERATION, *list_columns("memory_operation"), *further))
     if not copies:
         columns.integers["dstKind"] = columns["memKind"]
-    objects = extraction.streams(columns["globalPid"], columns["deviceId"], columns["streamId"])
+    objects = extraction.number_streams(
+        columns["globalPid"], columns["deviceId"], columns["streamId"]
+    )
     fields = read_fields(extraction, "memory_operation", columns)
     fields["operation"] = (
-        copy_operations(*(columns[name] for name in further))
+        find_copy_operations(*(columns[name] for name in further))
         if copies
         else np.full(columns.rows, MEMSET)
     )
@@ -372,7 +383,9 @@ def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Ro
     yield Rows("memory_operation", columns["start"], columns["end"], objects, fields, lines=lines)
 
 
-def copy_operations(kind: np.ndarray, source: np.ndarray, destination: np.ndarray) -> np.ndarray:
+def find_copy_operations(
+    kind: np.ndarray, source: np.ndarray, destination: np.ndarray
+) -> np.ndarray:
     """Return memory_operation values of copies. A device-to-device copy between two devices is a
     peer-to-peer copy.
     """
@@ -392,6 +405,6 @@ KINDS = (
     declare_kind("cuda_events", extract_event_records),
     declare_kind("cuda_sync", extract_synchronizations),
     declare_kind("kernels", extract_kernels),
-    declare_kind("graphs", extract_graphs, gpu_work=GpuWork(hint_when_missing=traced_by_node)),
+    declare_kind("graphs", extract_graphs, gpu_work=GpuWork(hint_when_missing=is_traced_by_node)),
     declare_kind("memory", extract_memory_operations),
 )

@@ -22,11 +22,11 @@ from nsys2prv._util.columns import (
     factorize_together,
 )
 from nsys2prv._util.text import duration_text
-from nsys2prv.events.attributes import optional
+from nsys2prv.events.attributes import blank_negative
 from nsys2prv.events.call_indexes import Launches, LaunchIndex, RegionIndex
 from nsys2prv.events.kind import Account, Counters, Rows
 from nsys2prv.events.names import nvtx
-from nsys2prv.events.names.classes import Classifier, Rule, classifier, load_rules
+from nsys2prv.events.names.classes import Classifier, ClassRule, get_classifier, load_rules
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.capture import ENDS, TIMES
 from nsys2prv.nsight.columns import NULL, Columns, all_usable, usable
@@ -80,7 +80,7 @@ DEVICE_KINDS = ("gpu", "gpu_contexts", "nic", "switch", "source")
 GPU, GPU_CONTEXTS, NIC, SWITCH, SOURCE = DEVICE_KINDS
 ObjectKey = ThreadKey | StreamKey | QueueKey | DeviceKey
 #: Columns of facts whose names begin so hold local times (ns), local objects and local names of the
-#: set that follows; DOMAIN is the column of local domains. See :meth:`Extraction.fact`.
+#: set that follows; DOMAIN is the column of local domains. See :meth:`Extraction.add_fact`.
 TIME, OBJECT, NAME, DOMAIN = "time_", "object_", "name_", "domain"
 
 
@@ -118,7 +118,7 @@ class Numbering(dict):
         return np.fromiter((self.setdefault(key, len(self)) for key in keys), np.int64)
 
 
-class Settings(Struct, frozen=True):
+class ReadingSettings(Struct, frozen=True):
     """Settings of reading."""
 
     #: True if the calls that lines begin at are in the trace.
@@ -126,14 +126,14 @@ class Settings(Struct, frozen=True):
     #: Kind -> ns; shorter ranges of it are dropped.
     least: Mapping[str, int] = field(default_factory=dict)
     #: Rules of kernel classes; None for those that come with nsys2prv.
-    rules: tuple[Rule, ...] | None = None
+    rules: tuple[ClassRule, ...] | None = None
     #: Number of stack frames of each CPU sample.
     callstack: int = 1
     #: Rules of NVTX names; None for those that come with nsys2prv.
-    nvtx_rules: tuple[nvtx.Rule, ...] | None = None
+    nvtx_rules: tuple[nvtx.NvtxRule, ...] | None = None
 
 
-_USUAL = Settings()
+_USUAL = ReadingSettings()
 
 
 class Extraction:
@@ -147,7 +147,7 @@ class Extraction:
         report: ReportInfo,
         database: Source,
         launches: LaunchIndex | None = None,
-        settings: Settings = _USUAL,
+        settings: ReadingSettings = _USUAL,
         regions: RegionIndex | None = None,
     ) -> None:
         self.report = report
@@ -194,7 +194,7 @@ class Extraction:
 
         Rows whose columns `start` and `end` are closer than :attr:`least` are left out and counted,
         unless `short`: then all come, for the caller to take what else they tell before
-        :meth:`long_enough`.
+        :meth:`mask_long_enough`.
         """
         integers = tuple(dict.fromkeys(integers))
         if (
@@ -211,13 +211,13 @@ class Extraction:
             self.account.rows += columns.rows
         if columns.damaged:
             self.account.repaired[Reason.NOT_INTEGER] += columns.damaged
-        columns = self._without_far_rows(columns, times, where is None)
+        columns = self._drop_far_rows(columns, times, where is None)
         if self.least and not short and {"start", "end"} <= columns.integers.keys():
-            long = self.long_enough(columns["start"], columns["end"])
+            long = self.mask_long_enough(columns["start"], columns["end"])
             return columns if long.all() else columns.where(long)
         return columns
 
-    def _without_far_rows(self, columns: Columns, times: tuple[str, ...], counted: bool) -> Columns:
+    def _drop_far_rows(self, columns: Columns, times: tuple[str, ...], counted: bool) -> Columns:
         capture = self.report.capture
         asked = [columns[name] for name in times if name in columns.integers]
         if not any(capture.has_far(column) for column in asked):
@@ -227,7 +227,7 @@ class Extraction:
             self.account.dropped[Reason.FAR] += int(far.sum())
         return columns.where(~far) if far.any() else columns
 
-    def in_capture(self, rows: Rows | Counters) -> Rows | Counters:
+    def drop_far_rows(self, rows: Rows | Counters) -> Rows | Counters:
         """Return rows or samples without those far outside the capture, which are counted."""
         capture = self.report.capture
         times = [rows.time] if isinstance(rows, Counters) else [rows.begin, rows.end]
@@ -241,7 +241,7 @@ class Extraction:
         self.account.dropped[Reason.FAR] += int(np.count_nonzero(far[chosen]))
         return replace(rows, selection=chosen[~far[chosen]])
 
-    def long_enough(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def mask_long_enough(self, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
         """Return a mask of the ranges that last :attr:`least` ns or have no end; the others are
         counted as dropped.
         """
@@ -255,17 +255,17 @@ class Extraction:
     @cached_property
     def classifier(self) -> Classifier:
         """Tells the class of a kernel by its name."""
-        return classifier(load_rules() if self.settings.rules is None else self.settings.rules)
+        return get_classifier(load_rules() if self.settings.rules is None else self.settings.rules)
 
     @cached_property
-    def nvtx_rules(self) -> tuple[nvtx.Rule, ...]:
+    def nvtx_rules(self) -> tuple[nvtx.NvtxRule, ...]:
         """Return the rules of NVTX names."""
         return nvtx.load_rules() if self.settings.nvtx_rules is None else self.settings.nvtx_rules
 
-    def has(self, table: str, *columns: str) -> bool:
+    def has_table(self, table: str, *columns: str) -> bool:
         return self.database.has(table, *columns)
 
-    def strings(self, ids: np.ndarray) -> list[str]:
+    def read_strings(self, ids: np.ndarray) -> list[str]:
         """Return the texts of these ids of StringIds; an id that is not there reads as `string
         <id>`.
         """
@@ -277,41 +277,43 @@ class Extraction:
             for number in map(int, ids)
         ]
 
-    def threads(self, tids: np.ndarray) -> np.ndarray:
+    def number_threads(self, tids: np.ndarray) -> np.ndarray:
         """Return objects of host threads by globalTid; NULL is the main thread of process 0."""
         distinct, codes = factorize(tids)
-        return self.objects.number(ThreadKey(_known(tid)) for tid in distinct)[codes]
+        return self.objects.number(ThreadKey(_zero_if_null(tid)) for tid in distinct)[codes]
 
-    def main_threads(self, pids: np.ndarray) -> np.ndarray:
+    def find_main_threads(self, pids: np.ndarray) -> np.ndarray:
         """Return the globalTid of each process's main thread, whose thread id is the process id."""
         known = np.where(pids == NULL, 0, pids)
         return (known & PROCESS_MASK) | ((known >> 24) & 0xFFFFFF)
 
-    def streams(self, pids: np.ndarray, devices: np.ndarray, streams: np.ndarray) -> np.ndarray:
+    def number_streams(
+        self, pids: np.ndarray, devices: np.ndarray, streams: np.ndarray
+    ) -> np.ndarray:
         """Return objects of CUDA streams by globalPid, CUDA device ordinal and stream id."""
         values, codes = factorize_together(pids, devices, streams)
         keys = (
-            StreamKey(_known(pid), _known(device), _known(stream))
+            StreamKey(_zero_if_null(pid), _zero_if_null(device), _zero_if_null(stream))
             for pid, device, stream in zip(*values, strict=True)
         )
         return self.objects.number(keys)[codes]
 
-    def queues(self, ids: np.ndarray, queue: str, gpus: np.ndarray) -> np.ndarray:
+    def number_queues(self, ids: np.ndarray, queue: str, gpus: np.ndarray) -> np.ndarray:
         """Return objects of the queues of this word by globalPid or globalTid and number of the
         GPU.
         """
         values, codes = factorize_together(
-            np.where(ids == NULL, 0, ids) & PROCESS_MASK, optional(gpus)
+            np.where(ids == NULL, 0, ids) & PROCESS_MASK, blank_negative(gpus)
         )
         return self.objects.number(
             QueueKey(int(pid), queue, int(gpu)) for pid, gpu in zip(*values, strict=True)
         )[codes]
 
-    def device(self, key: DeviceKey) -> int:
+    def number_device(self, key: DeviceKey) -> int:
         """Return the object of a device."""
         return self.objects.setdefault(key, len(self.objects))
 
-    def fact(self, name: str, columns: Mapping[str, np.ndarray | pl.Series]) -> None:
+    def add_fact(self, name: str, columns: Mapping[str, np.ndarray | pl.Series]) -> None:
         """Set facts aside: columns of equal length. They are for the relations between reports, or
         for `derive` of a kind that is `Derived`.
 
@@ -324,7 +326,9 @@ class Extraction:
         self._facts.setdefault(name, []).append(
             pl.DataFrame(
                 {
-                    column: _time(np.asarray(values)) if column.startswith(TIME) else values
+                    column: _convert_times(np.asarray(values))
+                    if column.startswith(TIME)
+                    else values
                     for column, values in columns.items()
                 }
             )
@@ -337,7 +341,7 @@ class Extraction:
             for name, pieces in self._facts.items()
         }
 
-    def name(
+    def number_names(
         self, name_set: str, codes: np.ndarray, **columns: Sequence[str] | pl.Series | np.ndarray
     ) -> np.ndarray:
         """Return local name indices of rows whose names are those at `codes` of the columns `text`
@@ -346,11 +350,11 @@ class Extraction:
         return codes + self.names.setdefault(name_set, Names()).append(columns)
 
 
-def _time(column: np.ndarray) -> np.ndarray:
+def _convert_times(column: np.ndarray) -> np.ndarray:
     return (
         column if all_usable(column) else np.where(usable(column) | (column == OPEN), column, NULL)
     )
 
 
-def _known(value: np.integer) -> int:
+def _zero_if_null(value: np.integer) -> int:
     return 0 if value == NULL else int(value)

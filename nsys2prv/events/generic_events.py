@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import factorize
 from nsys2prv.events.attributes import group_rows, make_counters
-from nsys2prv.events.catalogue.counters import Metric, known_label, labels_of
+from nsys2prv.events.catalogue.counters import Metric, find_known_label, label_metrics
 from nsys2prv.events.extraction import SOURCE, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, declare_kind
 from nsys2prv.events.metrics import (
@@ -50,7 +50,7 @@ class EventSource(Struct, frozen=True):
     fields: tuple[tuple[int, str, bool], ...]
 
 
-def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
+def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Counters]:
     sources = _find_sources(extraction.database)
     rows = extraction.database.count_of(part)
     extraction.account.rows += rows
@@ -90,7 +90,7 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
             for key in keys.tolist()
         ]
         as_gpu = part.table != DATA and sum(
-            known_label(GPU_LAYOUT, name) is not None for name, _ in names
+            find_known_label(GPU_LAYOUT, name) is not None for name, _ in names
         ) * 2 > len(names)
         value = np.where(real[rows], scale_fraction(fraction[rows]), whole[rows])
         if as_gpu:
@@ -106,12 +106,12 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Counters]:
             floating & ~real[rows], scale_fraction(whole[rows].astype(np.float64)), value
         )
         value = np.where(~floating & real[rows], value // 10**FLOAT_DECIMALS, value)
-        labels = labels_of(LAYOUT, (f"{source.source}: {name}" for name, _ in names))
+        labels = label_metrics(LAYOUT, (f"{source.source}: {name}" for name, _ in names))
         metrics = tuple(
             Metric(label, FLOAT_DECIMALS if exact else 0)
             for label, (_, exact) in zip(labels, names, strict=True)
         )
-        object_ = extraction.device(DeviceKey(SOURCE, source.row))
+        object_ = extraction.number_device(DeviceKey(SOURCE, source.row))
         yield make_counters(extraction, LAYOUT, object_, time[rows], codes, metrics, value)
 
 
@@ -220,4 +220,4 @@ def _find_name(database: Source, name: object, data: object) -> str:
     )
 
 
-KINDS = (declare_kind("generic_events", extract),)
+KINDS = (declare_kind("generic_events", extract_generic_events),)

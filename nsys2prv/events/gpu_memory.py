@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize_together
-from nsys2prv.events.attributes import columns_of, number_or_zero, read_fields
+from nsys2prv.events.attributes import fill_with_zero, list_columns, read_fields
 from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
 from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.nsight.columns import NULL, Columns, decode_texts
@@ -23,19 +23,19 @@ FACTS = "gpu_memory"
 
 def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
-        part, ("start", "globalPid", "address", "bytes", *columns_of("memory_usage")), ("name",)
+        part, ("start", "globalPid", "address", "bytes", *list_columns("memory_usage")), ("name",)
     )
     if not columns.rows:
         return
     fields = read_fields(extraction, "memory_usage", columns)
-    operation, size = columns["memoryOperationType"], number_or_zero(columns["bytes"])
+    operation, size = columns["memoryOperationType"], fill_with_zero(columns["bytes"])
     on_host = np.isin(fields["memory"], HOST_KINDS)
 
     def if_(which: np.ndarray, wanted: int) -> np.ndarray:
         return np.where(which & (operation == wanted), size, ABSENT)
 
     known = (operation == ALLOCATION) | (operation == RELEASE)
-    extraction.fact(
+    extraction.add_fact(
         FACTS,
         {
             "time_at": columns["start"],
@@ -63,7 +63,7 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 def extract_pools(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = extraction.read(part, ("start", "globalPid", *columns_of("memory_pool")))
+    columns = extraction.read(part, ("start", "globalPid", *list_columns("memory_pool")))
     if columns.rows:
         fields = read_fields(extraction, "memory_pool", columns)
         yield _make_points("memory_pool", columns, _find_threads(extraction, columns), fields)
@@ -84,7 +84,9 @@ def find_gpus(extraction: Extraction, process: np.ndarray, device: np.ndarray) -
         np.where(process == NULL, 0, process), np.where(device == NULL, 0, device)
     )
     found = [
-        extraction.device(DeviceKey(GPU, number=extraction.report.gpu_or_ordinal(pid, ordinal)))
+        extraction.number_device(
+            DeviceKey(GPU, number=extraction.report.gpu_or_ordinal(pid, ordinal))
+        )
         for pid, ordinal in zip(processes.tolist(), ordinals.tolist(), strict=True)
     ]
     return np.array(found, np.int64)[codes]
@@ -93,8 +95,8 @@ def find_gpus(extraction: Extraction, process: np.ndarray, device: np.ndarray) -
 def _find_threads(extraction: Extraction, columns: Columns) -> np.ndarray:
     """Return the thread of the call that did it, else the process's main one."""
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    return extraction.threads(
-        np.where(found.hit, found.thread, extraction.main_threads(columns["globalPid"]))
+    return extraction.number_threads(
+        np.where(found.hit, found.thread, extraction.find_main_threads(columns["globalPid"]))
     )
 
 
@@ -105,20 +107,22 @@ def _name_variables(extraction: Extraction, columns: Columns) -> np.ndarray:
     if not named.any():
         return np.full(columns.rows, ABSENT)
     result = np.full(columns.rows, ABSENT)
-    result[named] = extraction.name("memory_variable", codes[named], text=decode_texts(distinct))
+    result[named] = extraction.number_names(
+        "memory_variable", codes[named], text=decode_texts(distinct)
+    )
     return result
 
 
 def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
         part,
-        ("start", "globalPid", "sourceFile", "sourceLine", *columns_of("cpu_page_fault")),
+        ("start", "globalPid", "sourceFile", "sourceLine", *list_columns("cpu_page_fault")),
     )
     if not columns.rows:
         return
     fields = read_fields(extraction, "cpu_page_fault", columns)
     fields["source"] = _name_sources(extraction, columns)
-    threads = extraction.threads(extraction.main_threads(columns["globalPid"]))
+    threads = extraction.number_threads(extraction.find_main_threads(columns["globalPid"]))
     yield _make_points("cpu_page_fault", columns, threads, fields)
 
 
@@ -132,15 +136,15 @@ def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
         )
         texts = [
             f"{file}:{line}" if line > 0 else file
-            for file, line in zip(extraction.strings(files), lines.tolist(), strict=True)
+            for file, line in zip(extraction.read_strings(files), lines.tolist(), strict=True)
         ]
-        result[known] = extraction.name("page_fault_source", codes, text=texts)
+        result[known] = extraction.number_names("page_fault_source", codes, text=texts)
     return result
 
 
 def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
-        part, ("start", "end", "globalPid", "deviceId", *columns_of("gpu_page_fault"))
+        part, ("start", "end", "globalPid", "deviceId", *list_columns("gpu_page_fault"))
     )
     if columns.rows:
         yield Rows(

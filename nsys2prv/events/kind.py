@@ -13,7 +13,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.catalogue.counters import Metric
 
 if TYPE_CHECKING:
@@ -226,8 +226,8 @@ class EventKind(Struct, frozen=True):
     >>> def extract(extraction, part):
     ...     columns = extraction.read(part, ("start", "end", "globalTid", "nameId"))
     ...     ids, codes = factorize(columns["nameId"])
-    ...     names = extraction.name("io_call", codes, text=extraction.strings(ids))
-    ...     threads = extraction.threads(columns["globalTid"])
+    ...     names = extraction.number_names("io_call", codes, text=extraction.read_strings(ids))
+    ...     threads = extraction.number_threads(columns["globalTid"])
     ...     yield Rows("io_call", columns["start"], columns["end"], threads, {"call": names})
     >>> kind = EventKind(
     ...     name="io_calls",
@@ -240,7 +240,7 @@ class EventKind(Struct, frozen=True):
     ...     where="{eventClass} = 7",
     ...     rows=RowRules(open_ended=True),
     ... )
-    >>> kind.called("io"), kind.called("all"), kind.called("mpi")
+    >>> kind.is_called("io"), kind.is_called("all"), kind.is_called("mpi")
     (True, True, False)
     """
 
@@ -272,7 +272,7 @@ class EventKind(Struct, frozen=True):
     #: None: all of its events come from rows of its tables.
     derived: Derived | None = None
 
-    def called(self, name: str) -> bool:
+    def is_called(self, name: str) -> bool:
         """True if a command-line name means this kind, by itself or as part of a group."""
         return name in (ALL, self.name, *self.groups)
 
@@ -284,7 +284,7 @@ class EventKind(Struct, frozen=True):
         """True if it looks something up in this index."""
         return index in self.indexes.needs
 
-    def condition(self, info: ReportInfo) -> str:
+    def make_condition(self, info: ReportInfo) -> str:
         """Return the SQL condition on the rows of its tables that it translates in a report, as in
         `where`; "" for all.
         """
@@ -299,7 +299,7 @@ def declare_kind(name: str, extract: Extract, **more: Any) -> EventKind:
     """Return the kind that the catalogue declares under this name. more: what it does not say, such
     as a condition that differs from report to report.
     """
-    spec = {"row": "host thread", "layouts": (name,), **catalogue().kinds[name], **more}
+    spec = {"row": "host thread", "layouts": (name,), **load_catalogue().kinds[name], **more}
     parts = {
         part: msgspec.convert(spec[part], kind) for part, kind in _PARTS.items() if part in spec
     }

@@ -10,8 +10,8 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.events.attributes import columns_of, group_rows, make_counters, read_fields
-from nsys2prv.events.catalogue.counters import Metric, labels_of, split_unit
+from nsys2prv.events.attributes import group_rows, list_columns, make_counters, read_fields
+from nsys2prv.events.catalogue.counters import Metric, label_metrics, split_unit
 from nsys2prv.events.extraction import GPU, NIC, SOURCE, SWITCH, DeviceKey, Extraction
 from nsys2prv.events.kind import Counters, Rows, declare_kind
 from nsys2prv.events.reasons import Reason
@@ -34,7 +34,7 @@ FLOATING = (2, 3)
 
 
 def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    clock = "timestamp" if extraction.has(TABLE, "timestamp") else "rawTimestamp"
+    clock = "timestamp" if extraction.has_table(TABLE, "timestamp") else "rawTimestamp"
     columns = extraction.read(part, (clock, "typeId", "metricId", "value"))
     if not columns.rows:
         return
@@ -67,7 +67,7 @@ def make_gpu_counters(
     bytes of numbers that are floating point, else 0; codes: each row's index into them. unsigned:
     units of numbers that lack their sign.
     """
-    labels = labels_of(GPU_LAYOUT, (name for name, _ in names))
+    labels = label_metrics(GPU_LAYOUT, (name for name, _ in names))
     value = value.copy()
     for code in np.flatnonzero(np.bincount(codes)):
         unit, size = split_unit(labels[code])[1], names[code][1]
@@ -76,7 +76,9 @@ def make_gpu_counters(
             value[rows] = (
                 decode_float(value[rows], size) if size else to_unsigned(value[rows], unit)
             )
-    object_ = extraction.device(DeviceKey(GPU, number=0 if source == NULL else source & 0xFF))
+    object_ = extraction.number_device(
+        DeviceKey(GPU, number=0 if source == NULL else source & 0xFF)
+    )
     metrics = tuple(
         Metric(label, FLOAT_DECIMALS if size else 0)
         for label, (_, size) in zip(labels, names, strict=True)
@@ -156,7 +158,7 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
     if not len(kept):
         return
     columns = {name: column[kept] for name, column in columns.integers.items()}
-    begin = _capture_begin(extraction)
+    begin = _find_capture_begin(extraction)
     end = np.where(columns["end"] == NULL, columns["start"], columns["end"])
     early = np.flatnonzero((columns["start"] < begin) & (end <= begin))
     if len(early):
@@ -178,7 +180,7 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
         yield make_counters(
             extraction,
             NIC_LAYOUT,
-            extraction.device(key),
+            extraction.number_device(key),
             start[rows],
             metric[rows],
             metrics,
@@ -187,7 +189,7 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
         )
 
 
-def _capture_begin(extraction: Extraction) -> int:
+def _find_capture_begin(extraction: Extraction) -> int:
     """Return when the capture began, in the report's time: the first sample of each metric begins
     long before.
     """
@@ -211,7 +213,7 @@ def _find_metrics(
         named.get((int(number), int(index)), f"Network metric {index} of list {number}")
         for number, index in zip(lists, indices, strict=True)
     )
-    return tuple(Metric(label) for label in labels_of(NIC_LAYOUT, names))
+    return tuple(Metric(label) for label in label_metrics(NIC_LAYOUT, names))
 
 
 def _find_device_names(extraction: Extraction, kind: str) -> dict[int, str]:
@@ -247,7 +249,7 @@ def _make_key(kind: str, name: str, device: int, port: int) -> DeviceKey:
 
 
 def _extract_congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    columns = extraction.read(part, ("start", "globalId", *columns_of("switch_congestion")))
+    columns = extraction.read(part, ("start", "globalId", *list_columns("switch_congestion")))
     fields = read_fields(extraction, "switch_congestion", columns)
     names = _find_device_names(extraction, SWITCH)
     devices, device_of = factorize(columns["globalId"])
@@ -255,7 +257,7 @@ def _extract_congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
         _make_key(SWITCH, names.get(device, ""), device, NULL)
         for device in map(int, devices.tolist())
     ]
-    objects = np.array([extraction.device(key) for key in keys], np.int64)[device_of]
+    objects = np.array([extraction.number_device(key) for key in keys], np.int64)[device_of]
     start = columns["start"]
     yield Rows("switch_congestion", start, start + 1, objects, fields)
 
@@ -285,7 +287,7 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     distinct, codes = factorize(number)
     layout = "cpu_metric" if computed else "cpu_counter"
     names = _find_names(extraction.database)
-    labels = labels_of(
+    labels = label_metrics(
         layout,
         (
             names.get(found, f"CPU {'metric' if computed else 'event'} {found}")
@@ -298,7 +300,7 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
         key = DeviceKey(
             SOURCE, components.get(found, "CPU" if found == NULL else f"CPU component {found}")
         )
-        object_ = extraction.device(key)
+        object_ = extraction.number_device(key)
         samples = (start[rows], codes[rows], metrics, value[rows], end[rows])
         yield make_counters(extraction, layout, object_, *samples)
 

@@ -18,11 +18,11 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together, occurrence
 from nsys2prv._util.yaml_files import data_text, load_shipped
-from nsys2prv.events.attributes import number_or_zero, optional, read_fields
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.attributes import blank_negative, fill_with_zero, read_fields
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
-from nsys2prv.events.names.calls import LAYOUTS, function_name, layout_of
+from nsys2prv.events.names.calls import LAYOUTS, find_layout, normalize_function_name
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.columns import NULL
 from nsys2prv.nsight.communicators import UNKNOWN, Communicators
@@ -89,7 +89,7 @@ _MEETINGS = {
 }
 
 
-class _Calls(Struct, dict=True):
+class _CallRows(Struct, dict=True):
     """Rows of one table. All arrays have one element per row."""
 
     extraction: Extraction
@@ -104,14 +104,14 @@ class _Calls(Struct, dict=True):
     #: Rank of the process in MPI_COMM_WORLD, UNKNOWN if not known.
     rank: np.ndarray
 
-    def have_role(self, *roles: str) -> np.ndarray:
+    def mask_role(self, *roles: str) -> np.ndarray:
         """Return a mask of the rows that are calls of functions that do one of these."""
         functions = {name for role in roles for name in _ROLES[role]}
         return np.array([name in functions for name in self.names], bool)[self.codes]
 
-    def choose(self, rows: np.ndarray) -> _Calls:
+    def take(self, rows: np.ndarray) -> _CallRows:
         columns = {name: column[rows] for name, column in self.columns.items()}
-        return _Calls(
+        return _CallRows(
             self.extraction,
             self.table,
             self.names,
@@ -128,13 +128,13 @@ class _Calls(Struct, dict=True):
             self.rank, *(self.columns[name] for name in ("commHandle", "commUid", "start"))
         )
 
-    def world_ranks(self, column: str) -> np.ndarray:
+    def to_world_ranks(self, column: str) -> np.ndarray:
         """Return the ranks of a column as ranks in MPI_COMM_WORLD."""
         return find_communicators(self.extraction).world_ranks(
             self.communicator, self.columns[column]
         )
 
-    def set_aside(self, fact: str, rows: np.ndarray, **columns: np.ndarray) -> None:
+    def save_fact(self, fact: str, rows: np.ndarray, **columns: np.ndarray) -> None:
         """Set rows aside with these columns, their process and their times."""
         if len(rows):
             known = {
@@ -145,11 +145,11 @@ class _Calls(Struct, dict=True):
             chosen = {name: column[rows] for name, column in (known | columns).items()}
             if "request" in chosen:
                 thread = self.columns["globalTid"][rows]
-                chosen["object_thread"] = self.extraction.threads(thread)
-            self.extraction.fact(fact, chosen)
+                chosen["object_thread"] = self.extraction.number_threads(thread)
+            self.extraction.add_fact(fact, chosen)
 
 
-def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
+def extract_mpi_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
     calls, mine = _read_calls(extraction, part)
     if part.table == P2P:
         yield from _extract_point_to_point(calls, mine)
@@ -157,33 +157,33 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         yield from _extract_collectives(calls)
     elif part.table == START_WAIT:
         place, _ = _find_places(calls, np.ones(len(calls.codes), bool))
-        calls, place = calls.choose(mine), place[mine]
-        started, waited = map(calls.have_role, ("starts_requests", "waits_for_requests"))
-        _set_requests_aside(calls, np.select([started, waited], [STARTED, COMPLETED], ASKED))
+        calls, place = calls.take(mine), place[mine]
+        started, waited = map(calls.mask_role, ("starts_requests", "waits_for_requests"))
+        _save_requests(calls, np.select([started, waited], [STARTED, COMPLETED], ASKED))
         yield from _make_rows(calls, place == 0)
     else:
         yield from _make_rows(calls, np.ones(len(calls.codes), bool))
 
 
-def _extract_point_to_point(calls: _Calls, mine: np.ndarray) -> Iterator[Rows]:
-    both = calls.have_role("sends_and_receives")
+def _extract_point_to_point(calls: _CallRows, mine: np.ndarray) -> Iterator[Rows]:
+    both = calls.mask_role("sends_and_receives")
     place, of = _find_places(calls, both)
-    in_order = _are_in_order(calls)
-    calls, both, place, of = calls.choose(mine), both[mine], place[mine], of[mine]
+    in_order = _is_in_order(calls)
+    calls, both, place, of = calls.take(mine), both[mine], place[mine], of[mine]
     # UNKNOWN where the call names none: MPI_ANY_SOURCE and MPI_PROC_NULL are negative.
-    partner = calls.world_ranks("remoteRank")
+    partner = calls.to_world_ranks("remoteRank")
     key = find_communicators(calls.extraction).keys(calls.communicator)
     told = both & ((of == 1) | in_order)
     sent, received = told & (place == 0), told & ((place == 1) | (of == 1))
     for role, rows in (
-        (SEND, calls.have_role("sends") | sent),
-        (RECEIVE, calls.have_role("receives") | received),
-        (SEND_INIT, calls.have_role("prepares_to_send")),
-        (RECEIVE_INIT, calls.have_role("prepares_to_receive")),
+        (SEND, calls.mask_role("sends") | sent),
+        (RECEIVE, calls.mask_role("receives") | received),
+        (SEND_INIT, calls.mask_role("prepares_to_send")),
+        (RECEIVE_INIT, calls.mask_role("prepares_to_receive")),
         (EITHER, both & ~told),
     ):
         is_sent = role in (SEND, SEND_INIT, EITHER)
-        calls.set_aside(
+        calls.save_fact(
             MESSAGES,
             np.flatnonzero(rows),
             role=np.full(len(rows), role, np.int8),
@@ -195,11 +195,11 @@ def _extract_point_to_point(calls: _Calls, mine: np.ndarray) -> Iterator[Rows]:
             size=calls.columns["size"],
             request=calls.columns["requestHandle"],
         )
-    yield from _make_rows(calls, place == 0, partner=optional(partner))
+    yield from _make_rows(calls, place == 0, partner=blank_negative(partner))
 
 
-def _extract_collectives(calls: _Calls) -> Iterator[Rows]:
-    _set_requests_aside(calls, np.full(len(calls.codes), USED))
+def _extract_collectives(calls: _CallRows) -> Iterator[Rows]:
+    _save_requests(calls, np.full(len(calls.codes), USED))
     function, waits = (
         np.array([_MEETINGS.get(name, (0, ALL))[item] for name in calls.names], np.int64)[
             calls.codes
@@ -207,12 +207,12 @@ def _extract_collectives(calls: _Calls) -> Iterator[Rows]:
         for item in (0, 1)
     )
     key = find_communicators(calls.extraction).keys(calls.communicator)
-    root = calls.world_ranks("rootRank")
+    root = calls.to_world_ranks("rootRank")
     # Equal on all ranks.
     sizes_tell = function <= len(_ROLES["all_wait_of_equal_size"])
-    size = np.where(sizes_tell, number_or_zero(calls.columns["size"]), 0)
+    size = np.where(sizes_tell, fill_with_zero(calls.columns["size"]), 0)
     timed = (calls.columns["start"] != NULL) & (calls.columns["end"] != NULL)
-    calls.set_aside(
+    calls.save_fact(
         MEETINGS,
         np.flatnonzero((function > 0) & (key != 0) & timed),
         communicator=key,
@@ -220,18 +220,18 @@ def _extract_collectives(calls: _Calls) -> Iterator[Rows]:
         is_root=(root == calls.rank) & (root != UNKNOWN),
         signature=((size & 0xFFFFFFFFFFFF) << 8) | function,
     )
-    yield from _make_rows(calls, np.ones(len(calls.codes), bool), root=optional(root))
+    yield from _make_rows(calls, np.ones(len(calls.codes), bool), root=blank_negative(root))
 
 
-def _set_requests_aside(calls: _Calls, role: np.ndarray) -> None:
+def _save_requests(calls: _CallRows, role: np.ndarray) -> None:
     """Set aside what the calls do with requests."""
     request = calls.columns["requestHandle"]
-    calls.set_aside(
+    calls.save_fact(
         REQUESTS, np.flatnonzero(request != NULL), role=role.astype(np.int8), request=request
     )
 
 
-def _read_calls(extraction: Extraction, part: Part) -> tuple[_Calls, np.ndarray]:
+def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarray]:
     """Return the calls of a part and the indices of its own rows among them: where a call may have
     several rows, some before and after it come along.
     """
@@ -257,13 +257,13 @@ def _read_calls(extraction: Extraction, part: Part) -> tuple[_Calls, np.ndarray]
     ids, codes = factorize(columns["textId"])
     processes, process_codes = factorize(process)
     ranks = find_communicators(extraction).own_ranks(processes)
-    names = [function_name(text) for text in extraction.strings(ids)]
-    calls = _Calls(extraction, part.table, names, codes, columns, process, ranks[process_codes])
+    names = [normalize_function_name(text) for text in extraction.read_strings(ids)]
+    calls = _CallRows(extraction, part.table, names, codes, columns, process, ranks[process_codes])
     began, ended = (
-        np.unique(process[calls.have_role(role)]) if part.table == OTHER else processes[:0]
+        np.unique(process[calls.mask_role(role)]) if part.table == OTHER else processes[:0]
         for role in ("begins", "ends")
     )
-    extraction.fact(
+    extraction.add_fact(
         PROCESSES,
         {
             "process": processes,
@@ -275,7 +275,7 @@ def _read_calls(extraction: Extraction, part: Part) -> tuple[_Calls, np.ndarray]
     return calls, mine
 
 
-def _find_places(calls: _Calls, concerned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_places(calls: _CallRows, concerned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return, for the rows concerned, each row's place among the rows of its call, from 0, and
     their number. Others are the first of one.
     """
@@ -289,7 +289,7 @@ def _find_places(calls: _Calls, concerned: np.ndarray) -> tuple[np.ndarray, np.n
     return place, of
 
 
-def _are_in_order(calls: _Calls) -> bool:
+def _is_in_order(calls: _CallRows) -> bool:
     """True if the rows of each thread are in the order of their begins, or of their ends."""
     by_thread = np.argsort(calls.columns["globalTid"], kind="stable")
     same = np.diff(calls.columns["globalTid"][by_thread]) == 0
@@ -306,20 +306,20 @@ def find_communicators(extraction: Extraction) -> Communicators:
     return known["communicators"]
 
 
-def _name_communicators(calls: _Calls) -> np.ndarray:
+def _name_communicators(calls: _CallRows) -> np.ndarray:
     """Return local name indices of communicators; ABSENT for those not known."""
     rows = np.flatnonzero(calls.communicator != UNKNOWN)
     result = np.full(len(calls.communicator), ABSENT)
     if len(rows):
         found, codes = factorize(calls.communicator[rows])
         names = find_communicators(calls.extraction).names
-        result[rows] = calls.extraction.name(
+        result[rows] = calls.extraction.number_names(
             "mpi_communicators", codes, text=[names[index] for index in found]
         )
     return result
 
 
-def _make_rows(calls: _Calls, wanted: np.ndarray, **fields: np.ndarray) -> Iterator[Rows]:
+def _make_rows(calls: _CallRows, wanted: np.ndarray, **fields: np.ndarray) -> Iterator[Rows]:
     """Yield the wanted calls by layout. fields: of the table's layout, where it does not name their
     columns.
     """
@@ -328,7 +328,7 @@ def _make_rows(calls: _Calls, wanted: np.ndarray, **fields: np.ndarray) -> Itera
         fields["communicator"] = _name_communicators(calls)
         fields |= read_fields(extraction, own_layout, calls.columns)
     layouts = np.array(
-        [LAYOUTS.index(layout_of(name, own_layout)) for name in calls.names], np.int64
+        [LAYOUTS.index(find_layout(name, own_layout)) for name in calls.names], np.int64
     )
     of_call = layouts[calls.codes]
     extraction.account.skipped[Reason.FURTHER_ROW] += len(wanted) - int(wanted.sum())
@@ -336,7 +336,9 @@ def _make_rows(calls: _Calls, wanted: np.ndarray, **fields: np.ndarray) -> Itera
         # Short calls are left out of the trace, not of the matching of messages.
         own = np.flatnonzero(wanted)
         wanted = np.zeros(len(wanted), bool)
-        wanted[own] = extraction.long_enough(calls.columns["start"][own], calls.columns["end"][own])
+        wanted[own] = extraction.mask_long_enough(
+            calls.columns["start"][own], calls.columns["end"][own]
+        )
     for index, layout in enumerate(LAYOUTS):
         rows = np.flatnonzero(wanted & (of_call == index))
         if not len(rows):
@@ -345,9 +347,9 @@ def _make_rows(calls: _Calls, wanted: np.ndarray, **fields: np.ndarray) -> Itera
         columns = {
             # What its table has no column for.
             field.name: np.full(len(rows), ABSENT if field.optional else 0)
-            for field in catalogue().layouts[layout].fields
+            for field in load_catalogue().layouts[layout].fields
         }
-        columns["call"] = extraction.name(
+        columns["call"] = extraction.number_names(
             layout,
             np.searchsorted(used, calls.codes[rows]),
             text=[calls.names[code] for code in used],
@@ -355,7 +357,7 @@ def _make_rows(calls: _Calls, wanted: np.ndarray, **fields: np.ndarray) -> Itera
         if layout == own_layout:
             columns |= {name: column[rows] for name, column in fields.items()}
         start, end, thread = (calls.columns[name][rows] for name in ("start", "end", "globalTid"))
-        yield Rows(layout, start, end, extraction.threads(thread), columns)
+        yield Rows(layout, start, end, extraction.number_threads(thread), columns)
 
 
-KINDS = (declare_kind("mpi_event_trace", extract),)
+KINDS = (declare_kind("mpi_event_trace", extract_mpi_calls),)

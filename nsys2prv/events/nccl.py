@@ -16,11 +16,11 @@ from nsys2prv.events.names.calls import (
     LAST_MAKING,
     RECEIVE,
     SEND,
-    kernel_operation,
-    operation_of,
+    find_kernel_operation,
+    find_operation,
 )
 from nsys2prv.events.nccl_payloads import read_payloads
-from nsys2prv.events.nvtx import PUSHPOP, STARTEND, find_texts, nccl_condition, range_names
+from nsys2prv.events.nvtx import PUSHPOP, STARTEND, find_texts, name_ranges, select_nccl_rows
 from nsys2prv.nsight.columns import NULL
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import Part
@@ -56,7 +56,7 @@ def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
         )
         if not columns.rows:
             return
-        ranges = range_names(extraction, columns, "range")
+        ranges = name_ranges(extraction, columns, "range")
         said = read_payloads(extraction, columns)
         texts, text_codes = find_texts(extraction, columns)
         operation = find_operations(texts)[text_codes]
@@ -71,12 +71,12 @@ def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
             fields["any_domain"] = fields["range"]
         wanted = ranges.wanted
         if extraction.least:
-            wanted = wanted & extraction.long_enough(columns["start"], columns["end"])
+            wanted = wanted & extraction.mask_long_enough(columns["start"], columns["end"])
         yield Rows(
             layout,
             columns["start"],
             columns["end"],
-            extraction.threads(columns["globalTid"]),
+            extraction.number_threads(columns["globalTid"]),
             fields,
             domain=ranges.domain,
         ).where(wanted)
@@ -86,7 +86,7 @@ def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
 
 def find_operations(texts: pl.Series) -> np.ndarray:
     """Return nccl_operation values of the catalogue by the names of ranges; 0 for other ranges."""
-    return np.fromiter(map(operation_of, texts.to_list()), np.int64, len(texts))
+    return np.fromiter(map(find_operation, texts.to_list()), np.int64, len(texts))
 
 
 def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray:
@@ -97,7 +97,7 @@ def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray
     rows = np.flatnonzero(hashes)
     if len(rows):
         distinct, codes = factorize(hashes[rows])
-        result[rows] = extraction.name(
+        result[rows] = extraction.number_names(
             "nccl_communicator",
             codes,
             text=[f"{value:#018x}" for value in distinct.view(np.uint64).tolist()],
@@ -137,7 +137,7 @@ def _index_calls(
         made=made,
     ).unique(maintain_order=True)
     if told.height:
-        extraction.fact(COMMUNICATORS, {name: told[name] for name in told.columns})
+        extraction.add_fact(COMMUNICATORS, {name: told[name] for name in told.columns})
 
 
 #: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
@@ -181,7 +181,7 @@ def attach_payloads(
         if extraction.nccl_index
         else None
     )
-    by_name = np.array([kernel_operation(name) for name in names], np.int64)[codes]
+    by_name = np.array([find_kernel_operation(name) for name in names], np.int64)[codes]
     facts = {
         "process": process,
         "device": device,
@@ -195,7 +195,7 @@ def attach_payloads(
     }
     lacking = np.full(len(begin), ABSENT)
     if tied is None:
-        extraction.fact(
+        extraction.add_fact(
             KERNELS,
             {
                 **facts,
@@ -204,15 +204,15 @@ def attach_payloads(
             },
         )
         return dict.fromkeys((*FIELDS, "communicator"), lacking)
-    extraction.fact(KERNELS, {**facts, **{name: tied[name] for name in FACTS}})
-    _set_messages_aside(extraction, tied, facts)
+    extraction.add_fact(KERNELS, {**facts, **{name: tied[name] for name in FACTS}})
+    _save_messages(extraction, tied, facts)
     said = {field: tied[field] for field in FIELDS}
     # A kernel of several operations has no number of its own.
     said["sequence"] = np.where(tied["fused"] == 1, said["sequence"], ABSENT)
     return {**said, "communicator": name_communicators(extraction, tied["communicator"])}
 
 
-def _set_messages_aside(
+def _save_messages(
     extraction: Extraction, tied: Mapping[str, np.ndarray], facts: dict[str, np.ndarray]
 ) -> None:
     """Set MESSAGES aside."""
@@ -234,10 +234,12 @@ def _set_messages_aside(
         pl.col("operation").is_in((SEND, RECEIVE))
     ).select("unit", "place", "communicator", "operation", "bytes", "peer", "ranks", "rank")
     joined = kernels.join(calls, on="unit", how="inner", maintain_order="left_right")
-    extraction.fact(MESSAGES, {name: joined[name] for name in joined.columns if name != "unit"})
+    extraction.add_fact(MESSAGES, {name: joined[name] for name in joined.columns if name != "unit"})
 
 
 KINDS = (
-    declare_kind("nccl", make_extract("nccl_call"), where=nccl_condition(PUSHPOP)),
-    declare_kind("nccl_operations", make_extract("nccl_operation"), where=nccl_condition(STARTEND)),
+    declare_kind("nccl", make_extract("nccl_call"), where=select_nccl_rows(PUSHPOP)),
+    declare_kind(
+        "nccl_operations", make_extract("nccl_operation"), where=select_nccl_rows(STARTEND)
+    ),
 )

@@ -21,7 +21,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
-from nsys2prv.events.catalogue.counters import values_of
+from nsys2prv.events.catalogue.counters import map_labels
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.columns import NULL, Columns, decode_texts
@@ -49,14 +49,14 @@ FIELDS = tuple(field for field in SPELLINGS if field != "count")
 #: Whether a payload is a whole object, beside its fields.
 _WHOLE = "whole object"
 #: Value set nccl_reduction of the catalogue by name.
-REDUCTIONS = values_of("nccl_reduction") | {"prod": values_of("nccl_reduction")["product"]}
+REDUCTIONS = map_labels("nccl_reduction") | {"prod": map_labels("nccl_reduction")["product"]}
 #: NCCL's own reductions have numbers (ncclRedOp_t) below this; those from it on are made by the
 #: user and have no label.
-BUILT_IN = len(values_of("nccl_reduction"))
+BUILT_IN = len(map_labels("nccl_reduction"))
 #: Bytes of an element by NCCL's ncclDataType_t (index); value set nccl_data_type of the catalogue
 #: by name, also of the C types.
 TYPE_SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
-_TYPES = values_of("nccl_data_type")
+_TYPES = map_labels("nccl_data_type")
 TYPE_VALUES = _TYPES | {
     "char": _TYPES["int8"],
     "int": _TYPES["int32"],
@@ -75,12 +75,14 @@ DYNAMIC_TABLE = re.compile(r"DYNAMIC_NVTXPAYLOAD_DATATYPE_(-?\d+)_(\d+)_(\d+)")
 SMALL_TABLE = 100_000
 
 
-def _plain(name: str) -> str:
+def _normalize_field_name(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
 _FIELD_OF = {
-    _plain(spelling): field for field, spellings in SPELLINGS.items() for spelling in spellings
+    _normalize_field_name(spelling): field
+    for field, spellings in SPELLINGS.items()
+    for spelling in spellings
 }
 
 
@@ -95,18 +97,18 @@ def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndar
     for found in (_read_json(extraction, columns), _read_binary(extraction.database, columns)):
         for field, values in found.fields.items():
             result[field] = np.where(
-                _lacking(field, result[field]), values[found.codes], result[field]
+                _is_absent(field, result[field]), values[found.codes], result[field]
             )
         damaged |= found.damaged[found.codes]
     _read_dynamic(extraction, columns, result)
-    told = np.any([~_lacking(field, result[field]) for field in FIELDS], axis=0)
+    told = np.any([~_is_absent(field, result[field]) for field in FIELDS], axis=0)
     lost = int((damaged & ~told).sum())
     if lost:
         extraction.account.repaired[Reason.DAMAGED_PAYLOAD] += lost
     return result
 
 
-def _lacking(field: str, values: np.ndarray) -> np.ndarray:
+def _is_absent(field: str, values: np.ndarray) -> np.ndarray:
     return values == (0 if field == "communicator" else ABSENT)
 
 
@@ -123,7 +125,9 @@ def _read_json(extraction: Extraction, columns: Columns) -> _Payloads:
     codes, found = columns.texts["jsonText"]
     inline = found.series
     ids, id_codes = factorize(columns["jsonTextId"])
-    texts = pl.concat([decode_texts(inline), pl.Series(extraction.strings(ids), dtype=pl.String)])
+    texts = pl.concat(
+        [decode_texts(inline), pl.Series(extraction.read_strings(ids), dtype=pl.String)]
+    )
     empty = (inline.bin.size() == 0).to_numpy()[codes]
     row_codes = np.where(empty, len(inline) + id_codes, codes)
     if not texts.str.len_bytes().sum():
@@ -134,12 +138,12 @@ def _read_json(extraction: Extraction, columns: Columns) -> _Payloads:
         pl.col("json") == ""
     )
     values = texts.to_frame("json").select(
-        whole.alias(_WHOLE), **{field: _json_value(field) for field in SPELLINGS}
+        whole.alias(_WHOLE), **{field: _make_json_query(field) for field in SPELLINGS}
     )
     return _Payloads(_make_numbers(values, pl.col(_WHOLE)), ~values[_WHOLE].to_numpy(), row_codes)
 
 
-def _json_value(field: str) -> pl.Expr:
+def _make_json_query(field: str) -> pl.Expr:
     """Return a field's value as text: of a flat object, or one type name deeper (``"Root":
     {"int32": 3}``).
     """
@@ -159,41 +163,41 @@ def _make_numbers(texts: pl.DataFrame, whole: pl.Expr) -> dict[str, np.ndarray]:
 
     All in one question to polars, as each has its price.
     """
-    typed = texts.with_columns(data_type=_valued("data_type", TYPE_VALUES, len(TYPE_SIZES)))
-    counted = _integer("count") * pl.col("data_type").replace_strict(
+    typed = texts.with_columns(data_type=_look_up_values("data_type", TYPE_VALUES, len(TYPE_SIZES)))
+    counted = _cast_to_integer("count") * pl.col("data_type").replace_strict(
         dict(enumerate(TYPE_SIZES, 1)), default=None, return_dtype=pl.Int64
     )
-    numbers = {field: _integer(field) for field in FIELDS} | {
+    numbers = {field: _cast_to_integer(field) for field in FIELDS} | {
         "data_type": pl.col("data_type"),
-        "reduction": _valued("reduction", REDUCTIONS, BUILT_IN),
-        "bytes": _integer("bytes").fill_null(counted),
+        "reduction": _look_up_values("reduction", REDUCTIONS, BUILT_IN),
+        "bytes": _cast_to_integer("bytes").fill_null(counted),
     }
     found = typed.select(
         **{
             field: pl.when(whole & (number >= 0)).then(number).otherwise(ABSENT)
             for field, number in numbers.items()
         }
-        | {"communicator": pl.when(whole).then(_hashes("communicator")).fill_null(0)}
+        | {"communicator": pl.when(whole).then(_parse_hashes("communicator")).fill_null(0)}
     )
     return {field: found[field].to_numpy() for field in FIELDS}
 
 
-def _integer(field: str) -> pl.Expr:
+def _cast_to_integer(field: str) -> pl.Expr:
     return pl.col(field).cast(pl.Int64, strict=False)
 
 
-def _valued(field: str, values: Mapping[str, int], count: int) -> pl.Expr:
+def _look_up_values(field: str, values: Mapping[str, int], count: int) -> pl.Expr:
     """Return values of the catalogue by NCCL's names (``ncclFloat32``), or by its numbers, of which
     there are `count` from 0; else null.
     """
-    number = _integer(field)
+    number = _cast_to_integer(field)
     name = pl.col(field).str.to_lowercase().str.strip_prefix("nccl").str.replace_all("_", "")
     return name.replace_strict(dict(values), default=None, return_dtype=pl.Int64).fill_null(
         pl.when(number.is_between(0, count - 1)).then(number + 1)
     )
 
 
-def _hashes(field: str) -> pl.Expr:
+def _parse_hashes(field: str) -> pl.Expr:
     """Return communicator hashes from decimal (signed or not) or hexadecimal text: their 64 bits as
     a signed number.
     """
@@ -202,7 +206,9 @@ def _hashes(field: str) -> pl.Expr:
     hexadecimal = text.str.extract("^0[xX]([0-9a-fA-F]+)$", 1).str.to_integer(
         base=16, dtype=pl.UInt64, strict=False
     )
-    return unsigned.fill_null(_integer(field)).fill_null(hexadecimal.reinterpret(signed=True))
+    return unsigned.fill_null(_cast_to_integer(field)).fill_null(
+        hexadecimal.reinterpret(signed=True)
+    )
 
 
 class PayloadField(Struct, frozen=True):
@@ -244,7 +250,7 @@ def read_schemas(database: Source) -> dict[tuple[int, int], tuple[PayloadField, 
         width = INTEGERS.get(kind)
         if kind >= FIRST_SCHEMA_ID:
             width = {1: "i1", 2: "i2", 8: "i8"}.get(sizes.get((domain, kind)) or 4, "i4")
-        field = _FIELD_OF.get(_plain(name)) if isinstance(name, str) else None
+        field = _FIELD_OF.get(_normalize_field_name(name)) if isinstance(name, str) else None
         entry = (
             PayloadField(
                 field,
@@ -275,7 +281,9 @@ def _read_binary(database: Source, columns: Columns) -> _Payloads:
     if not len(headed):
         return _Payloads(fields, damaged, codes)
     known = read_schemas(database)
-    heads = _matrix(distinct.gather(headed).bin.slice(0, HEADER_BYTES), HEADER_BYTES).view("<i8")
+    heads = _to_byte_matrix(distinct.gather(headed).bin.slice(0, HEADER_BYTES), HEADER_BYTES).view(
+        "<i8"
+    )
     (domains, numbers, offsets, lengths), shape = factorize_together(
         heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed]
     )
@@ -286,7 +294,7 @@ def _read_binary(database: Source, columns: Columns) -> _Payloads:
         if entries is None or offset < 0:
             continue
         rows = headed[shape == index]
-        block = _matrix(distinct.gather(rows), int(length))
+        block = _to_byte_matrix(distinct.gather(rows), int(length))
         damaged[rows] = False
         for entry in entries:
             first = int(offset) + entry.offset
@@ -312,7 +320,7 @@ def _read_binary(database: Source, columns: Columns) -> _Payloads:
     )
 
 
-def _matrix(values: pl.Series, width: int) -> np.ndarray:
+def _to_byte_matrix(values: pl.Series, width: int) -> np.ndarray:
     """Return byte strings of equal length as a matrix of bytes, a row each."""
     return np.frombuffer(b"".join(values.to_list()), np.uint8).reshape(-1, width)
 
@@ -343,11 +351,11 @@ def _read_dynamic(extraction: Extraction, columns: Columns, result: dict[str, np
     where = f"{{eventId}} BETWEEN {known.min()} AND {known.max()}"
     for table in tables:
         names = {
-            _FIELD_OF[_plain(column)]: column
+            _FIELD_OF[_normalize_field_name(column)]: column
             for column in extraction.database.tables[table].columns
-            if _plain(column) in _FIELD_OF
+            if _normalize_field_name(column) in _FIELD_OF
         }
-        if not names or not extraction.has(table, "eventId"):
+        if not names or not extraction.has_table(table, "eventId"):
             continue
         part = extraction.report.parts[table]
         small = part.last - part.first < SMALL_TABLE
@@ -368,5 +376,5 @@ def _read_dynamic(extraction: Extraction, columns: Columns, result: dict[str, np
         rows = order[place]
         same = events[rows] == read["eventId"]
         for field, column in values.items():
-            fill = same & _lacking(field, result[field][rows])
+            fill = same & _is_absent(field, result[field][rows])
             result[field][rows[fill]] = column[fill]

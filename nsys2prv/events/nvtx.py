@@ -9,10 +9,10 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Reading, Rows, declare_kind
-from nsys2prv.events.names.nvtx import RenamedRanges, Rule, rename_by_template, rename_ranges
+from nsys2prv.events.names.nvtx import NvtxRule, RenamedRanges, rename_by_template, rename_ranges
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.columns import NULL, Columns, decode_texts
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
@@ -31,19 +31,19 @@ MARK, PUSHPOP, STARTEND = (
 )
 
 
-def nccl_condition(where: str) -> Callable[[ReportInfo], str]:
+def select_nccl_rows(where: str) -> Callable[[ReportInfo], str]:
     """Return the condition for rows of NCCL's domain that `where` selects."""
-    return lambda info: f"{where} AND {_in_nccl(info)}"
+    return lambda info: f"{where} AND {_match_nccl_domain(info)}"
 
 
-def others_condition(where: str) -> Callable[[ReportInfo], str]:
+def select_other_rows(where: str) -> Callable[[ReportInfo], str]:
     """Return the condition for rows that `where` selects and that no other kind translates: NCCL's
     ranges have kinds of their own.
     """
-    return lambda info: f"{where} AND NOT {_in_nccl(info)}"
+    return lambda info: f"{where} AND NOT {_match_nccl_domain(info)}"
 
 
-def _in_nccl(info: ReportInfo) -> str:
+def _match_nccl_domain(info: ReportInfo) -> str:
     """Return a mask of the rows in NCCL's domain, whose number differs from process to process. The
     domain is compared first, since that is cheap.
     """
@@ -67,7 +67,7 @@ class NamedRanges(Struct):
     wanted: np.ndarray
 
 
-def range_names(extraction: Extraction, columns: Columns, field: str) -> NamedRanges:
+def name_ranges(extraction: Extraction, columns: Columns, field: str) -> NamedRanges:
     """Return the names of rows read with globalTid, domainId, category, textId and text. field: the
     layout's first.
     """
@@ -82,11 +82,11 @@ def range_names(extraction: Extraction, columns: Columns, field: str) -> NamedRa
             rules,
         )
     else:
-        found, codes = _renamed(extraction, columns, rules)
+        found, codes = _rename_texts(extraction, columns, rules)
     numbers = extraction.domains.number(domains)
     (names, domain_codes), name_of = factorize_together(found.codes[codes], domain_of)
-    own = ~np.isin(np.array(domains), catalogue().domains)[domain_of]
-    name = extraction.name(
+    own = ~np.isin(np.array(domains), load_catalogue().domains)[domain_of]
+    name = extraction.number_names(
         "nvtx",
         name_of,
         text=found.texts.replace("", NO_TEXT).gather(names),
@@ -107,8 +107,8 @@ def range_names(extraction: Extraction, columns: Columns, field: str) -> NamedRa
     return NamedRanges(fields, numbers[domain_of], wanted)
 
 
-def _renamed(
-    extraction: Extraction, columns: Columns, rules: tuple[Rule, ...]
+def _rename_texts(
+    extraction: Extraction, columns: Columns, rules: tuple[NvtxRule, ...]
 ) -> tuple[RenamedRanges, np.ndarray]:
     """Return what rules that ask for no domain make of the texts, and each row's index into it."""
     codes, inline = columns.texts["text"]
@@ -142,7 +142,7 @@ def make_extract(layout: str, field: str) -> Callable[[Extraction, Part], Iterat
         columns = extraction.read(part, COLUMNS, TEXTS)
         if not columns.rows:
             return
-        ranges = range_names(extraction, columns, field)
+        ranges = name_ranges(extraction, columns, field)
         if layout == "nvtx_startend":
             ranges.fields["any_domain"] = ranges.fields[field]
         end = columns["start"] + 1 if layout == "nvtx_mark" else columns["end"]
@@ -150,7 +150,7 @@ def make_extract(layout: str, field: str) -> Callable[[Extraction, Part], Iterat
             layout,
             columns["start"],
             end,
-            extraction.threads(columns["globalTid"]),
+            extraction.number_threads(columns["globalTid"]),
             ranges.fields,
             domain=ranges.domain,
         ).where(ranges.wanted)
@@ -190,7 +190,9 @@ def find_texts(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.
     if not len(rows):
         return decode_texts(inline), codes
     ids, id_codes = factorize(columns["textId"][rows])
-    registered = pl.Series([text or NO_TEXT for text in extraction.strings(ids)], dtype=pl.String)
+    registered = pl.Series(
+        [text or NO_TEXT for text in extraction.read_strings(ids)], dtype=pl.String
+    )
     if len(rows) == len(codes):
         return registered, id_codes
     codes = codes.copy()
@@ -215,15 +217,15 @@ def _name_categories(extraction: Extraction, columns: Columns, domain: np.ndarra
             known.get((int(process), int(number), int(value)), f"category {value}")
             for process, number, value in zip(processes, numbers, categories, strict=True)
         ]
-        result[rows] = extraction.name("nvtx_category", codes, text=names, domain=domains)
+        result[rows] = extraction.number_names("nvtx_category", codes, text=names, domain=domains)
     return result
 
 
 KINDS = tuple(
     declare_kind(name, make_extract(layout, field), where=where, reads=Reading(COLUMNS, TEXTS))
     for name, layout, field, where in (
-        ("nvtx_pushpop_trace", "nvtx_pushpop", "range", others_condition(PUSHPOP)),
-        ("nvtx_startend_trace", "nvtx_startend", "range", others_condition(STARTEND)),
+        ("nvtx_pushpop_trace", "nvtx_pushpop", "range", select_other_rows(PUSHPOP)),
+        ("nvtx_startend_trace", "nvtx_startend", "range", select_other_rows(STARTEND)),
         ("nvtx_marks", "nvtx_mark", "mark", MARK),
     )
 )

@@ -21,7 +21,7 @@ from nsys2prv._util.columns import OPEN, over_slices
 from nsys2prv.events.attributes import group_rows
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Derived, Rows, declare_kind
-from nsys2prv.events.nvtx import PUSHPOP, TABLE, range_names
+from nsys2prv.events.nvtx import PUSHPOP, TABLE, name_ranges
 from nsys2prv.nsight.columns import NULL, usable
 from nsys2prv.nsight.source import Part
 
@@ -30,23 +30,23 @@ RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
 PAIRS = 1 << 20
 
 
-def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
+def collect_facts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     """Set facts aside; the rows follow when all parts are read."""
     if part.table == TABLE:
-        _set_ranges_aside(extraction, part)
+        _save_ranges(extraction, part)
     else:
-        _set_operations_aside(extraction, part)
+        _save_operations(extraction, part)
     yield from ()
 
 
-def _set_ranges_aside(extraction: Extraction, part: Part) -> None:
+def _save_ranges(extraction: Extraction, part: Part) -> None:
     columns = extraction.read(
         part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",)
     )
     columns = columns.where(usable(columns["start"]) & (columns["globalTid"] != NULL))
     if not columns.rows:
         return
-    ranges = range_names(extraction, columns, "range")
+    ranges = name_ranges(extraction, columns, "range")
     begin, end = columns["start"], columns["end"]
     facts = {
         "thread": columns["globalTid"],
@@ -56,10 +56,10 @@ def _set_ranges_aside(extraction: Extraction, part: Part) -> None:
         "number": ranges.fields["number"],
         "domain": ranges.domain,
     }
-    extraction.fact(RANGES, {name: column[ranges.wanted] for name, column in facts.items()})
+    extraction.add_fact(RANGES, {name: column[ranges.wanted] for name, column in facts.items()})
 
 
-def _set_operations_aside(extraction: Extraction, part: Part) -> None:
+def _save_operations(extraction: Extraction, part: Part) -> None:
     columns = extraction.read(
         part,
         ("start", "end", "deviceId", "streamId", "correlationId", "globalPid"),
@@ -78,7 +78,7 @@ def _set_operations_aside(extraction: Extraction, part: Part) -> None:
             "thread": calls.thread,
             "call_begin": calls.begin,
             "call_end": np.maximum(calls.end, calls.begin + 1),
-            "object_stream": extraction.streams(
+            "object_stream": extraction.number_streams(
                 *(columns[name][rows] for name in ("globalPid", "deviceId", "streamId"))
             ),
             "begin": begin,
@@ -89,7 +89,7 @@ def _set_operations_aside(extraction: Extraction, part: Part) -> None:
     operations = operations.group_by("thread", "call_begin", "call_end", "object_stream").agg(
         pl.col("begin").min(), pl.col("end").max()
     )
-    extraction.fact(OPERATIONS, dict(operations.to_dict()))
+    extraction.add_fact(OPERATIONS, dict(operations.to_dict()))
 
 
 def derive_ranges(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
@@ -247,7 +247,7 @@ def _project_crossing(
 KINDS = (
     declare_kind(
         "nvtx_on_gpu",
-        extract,
+        collect_facts,
         where=PUSHPOP,
         derived=Derived((RANGES, OPERATIONS), derive_ranges),
     ),

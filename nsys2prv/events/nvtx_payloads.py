@@ -12,7 +12,7 @@ from nsys2prv.events.attributes import group_rows, make_counters
 from nsys2prv.events.catalogue.counters import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Counters, declare_kind
-from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, find_domains, others_condition
+from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, find_domains, select_other_rows
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.columns import NULL, decode_texts
 from nsys2prv.nsight.info import ReportInfo
@@ -36,14 +36,14 @@ PLACE = ", ".join(
 )
 
 
-def payload_condition(info: ReportInfo) -> str:
+def select_payload_rows(info: ReportInfo) -> str:
     """Return rows with a payload: ranges of other domains than NCCL's, and marks of all."""
-    ranges = " OR ".join(f"({others_condition(where)(info)})" for where in (PUSHPOP, STARTEND))
+    ranges = " OR ".join(f"({select_other_rows(where)(info)})" for where in (PUSHPOP, STARTEND))
     return f"({{jsonText}} IS NOT NULL OR {{jsonTextId}} IS NOT NULL) AND ({MARK} OR {ranges})"
 
 
 def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
-    if not (extraction.has(TABLE, "jsonText") or extraction.has(TABLE, "jsonTextId")):
+    if not (extraction.has_table(TABLE, "jsonText") or extraction.has_table(TABLE, "jsonTextId")):
         return
     rows = extraction.database.count_of(part, extraction.condition)
     extraction.account.rows += rows
@@ -65,7 +65,7 @@ def make_payload_counters(extraction: Extraction, leaves: pl.DataFrame) -> Itera
     )
     value = np.where(
         leaves["real"].to_numpy(),
-        _bits(extraction, leaves["fraction"].to_numpy()),
+        _to_sortable_bits(extraction, leaves["fraction"].to_numpy()),
         leaves["whole"].to_numpy(),
     )
     begin, end = leaves["begin"].to_numpy(), leaves["end"].to_numpy()
@@ -80,7 +80,7 @@ def make_payload_counters(extraction: Extraction, leaves: pl.DataFrame) -> Itera
         yield make_counters(
             extraction,
             LAYOUT,
-            int(extraction.threads(np.array([tid]))[0]),
+            int(extraction.number_threads(np.array([tid]))[0]),
             np.concatenate([begin[rows], times]),
             np.concatenate([column, ended]),
             metrics,
@@ -88,7 +88,7 @@ def make_payload_counters(extraction: Extraction, leaves: pl.DataFrame) -> Itera
         )
 
 
-def _bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
+def _to_sortable_bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
     """Return fractions as the integers that their bits are: those of greater ones are greater. They
     are scaled once all of a name are known (:mod:`nsys2prv.store.sample_corrections`).
     """
@@ -137,7 +137,7 @@ def drop_short_ranges(extraction: Extraction, frame: pl.DataFrame) -> pl.DataFra
     if extraction.least:
         frame = frame.filter(
             pl.Series(
-                extraction.long_enough(
+                extraction.mask_long_enough(
                     frame["begin"].to_numpy(),
                     frame.select(pl.when("mark").then(NULL).otherwise("end"))
                     .to_series()
@@ -211,7 +211,7 @@ WHOLE, REAL = (LARGE, "int64Value", "uint32Value", "int32Value"), ("doubleValue"
 NAME = "payload"
 
 
-def _carried(columns: tuple[str, ...], kinds: str) -> str:
+def _select_number(columns: tuple[str, ...], kinds: str) -> str:
     """Return SQL for the first of these columns that has a number."""
     return (
         "coalesce("
@@ -222,7 +222,7 @@ def _carried(columns: tuple[str, ...], kinds: str) -> str:
     )
 
 
-_INTEGER, _FLOAT = _carried(WHOLE, "'integer'"), _carried(REAL, "'integer', 'real'")
+_INTEGER, _FLOAT = _select_number(WHOLE, "'integer'"), _select_number(REAL, "'integer', 'real'")
 #: It looks at the types of the numbers, of which there are fewer than numbers.
 _ANY = " OR ".join(
     f"typeof({{{name}}}) IN ({kinds})"
@@ -234,7 +234,7 @@ CONDITION = f"({_ANY}) AND ({MARK} OR {PUSHPOP} OR {STARTEND})"
 
 def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
     database = extraction.database
-    if not any(extraction.has(TABLE, name) for name in (*WHOLE, *REAL)):
+    if not any(extraction.has_table(TABLE, name) for name in (*WHOLE, *REAL)):
         return
     columns = (
         f"{PLACE}, {MARK} AS mark, typeof({{{LARGE}}}) = 'integer' AS large, coalesce({_INTEGER}, 0) AS whole, "
@@ -262,6 +262,6 @@ def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
 
 
 KINDS = (
-    declare_kind("nvtx_payloads", extract_payloads, where=payload_condition),
+    declare_kind("nvtx_payloads", extract_payloads, where=select_payload_rows),
     declare_kind("nvtx_values", extract_values, where=CONDITION),
 )

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize_together
-from nsys2prv.events.attributes import columns_of, optional, read_fields
+from nsys2prv.events.attributes import blank_negative, list_columns, read_fields
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.nsight.columns import NULL, Columns
@@ -25,11 +25,11 @@ LAYOUTS = {
 NVIDIA = 4
 
 
-def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
+def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:
     layout = LAYOUTS[part.table]
     columns = extraction.read(
         part,
-        ("start", "end", "globalTid", "nameId", "srcFile", "cuDeviceId", *columns_of(layout)),
+        ("start", "end", "globalTid", "nameId", "srcFile", "cuDeviceId", *list_columns(layout)),
     )
     if not columns.rows:
         return
@@ -37,10 +37,14 @@ def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
     has_ordinal = (device == NVIDIA) | (device == NULL)
     fields = read_fields(extraction, layout, columns) | {
         "source": _name_sources(extraction, columns),
-        "device": np.where(has_ordinal, optional(columns["cuDeviceId"]), ABSENT),
+        "device": np.where(has_ordinal, blank_negative(columns["cuDeviceId"]), ABSENT),
     }
     yield Rows(
-        layout, columns["start"], columns["end"], extraction.threads(columns["globalTid"]), fields
+        layout,
+        columns["start"],
+        columns["end"],
+        extraction.number_threads(columns["globalTid"]),
+        fields,
     )
 
 
@@ -52,10 +56,13 @@ def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
     texts = [
         f"{name}@{file}" + (f":{line}" if line != NULL else "") if file else name
         for name, file, line in zip(
-            extraction.strings(names), extraction.strings(files), lines.tolist(), strict=True
+            extraction.read_strings(names),
+            extraction.read_strings(files),
+            lines.tolist(),
+            strict=True,
         )
     ]
-    return extraction.name("openacc_source", codes, text=texts)
+    return extraction.number_names("openacc_source", codes, text=texts)
 
 
-KINDS = (declare_kind("openacc", extract),)
+KINDS = (declare_kind("openacc", extract_openacc),)

@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.events.attributes import columns_of, read_fields
-from nsys2prv.events.catalogue import ValueSet, catalogue
+from nsys2prv.events.attributes import list_columns, read_fields
+from nsys2prv.events.catalogue import ValueSet, load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.reasons import Reason
@@ -89,7 +89,7 @@ def make_extract(
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
         constructs = [construct for construct in declared if PREFIX + construct.table == part.table]
         wanted = {
-            *columns_of(*(construct.layout for construct in constructs)),
+            *list_columns(*(construct.layout for construct in constructs)),
             *(construct.value for construct in constructs if isinstance(construct.value, str)),
         }
         columns = extraction.read(
@@ -98,7 +98,9 @@ def make_extract(
         if lasting:
             columns.integers["end"] = _find_ends(extraction, part, columns)
             if extraction.least:
-                columns = columns.where(extraction.long_enough(columns["start"], columns["end"]))
+                columns = columns.where(
+                    extraction.mask_long_enough(columns["start"], columns["end"])
+                )
         else:
             columns.integers["end"] = np.where(columns["start"] == NULL, NULL, columns["start"] + 1)
         if not columns.rows:
@@ -120,14 +122,14 @@ def _make_records(extraction: Extraction, construct: Construct, columns: Columns
         columns, kind = columns.where(chosen), kind[chosen]
     if not columns.rows:
         return
-    known = catalogue().layouts[construct.layout].fields[0].values
+    known = load_catalogue().layouts[construct.layout].fields[0].values
     assert isinstance(known, ValueSet)
     event = np.where(np.isin(kind, [value for value, _ in known.labels]), kind, UNKNOWN)
     yield Rows(
         construct.layout,
         columns["start"],
         columns["end"],
-        extraction.threads(columns["globalTid"]),
+        extraction.number_threads(columns["globalTid"]),
         {"event": event, **read_fields(extraction, construct.layout, columns)},
     )
 
@@ -167,7 +169,7 @@ def _find_region_ends(
     if (
         part is None
         or not ids
-        or not extraction.has(table, "start", "end", "parallelId", "globalTid")
+        or not extraction.has_table(table, "start", "end", "parallelId", "globalTid")
     ):
         return np.full(len(region), NULL)
     pieces = []

@@ -21,7 +21,7 @@ class Reason(str, Enum):
 
     >>> Reason.TOO_SHORT.of("5 us")
     'too-short: 5 us'
-    >>> reason_text("too-short: 5 us"), is_routine("too-short: 5 us")
+    >>> describe_reason("too-short: 5 us"), is_routine("too-short: 5 us")
     ('shorter than 5 us', False)
     """
 
@@ -35,12 +35,12 @@ class Reason(str, Enum):
     @property
     def text(self) -> str:
         """The text for people; "{}" stands for the detail."""
-        return _texts()["routine"].get(self.value) or _texts()["unusual"][self.value]
+        return _load_texts()["routine"].get(self.value) or _load_texts()["unusual"][self.value]
 
     @property
     def routine(self) -> bool:
         """Happens in every capture, or has a warning of its own: needs nobody's attention."""
-        return self.value in _texts()["routine"]
+        return self.value in _load_texts()["routine"]
 
     # Rows that are dropped.
     NO_TIME = "no-time"
@@ -112,21 +112,21 @@ class Reason(str, Enum):
 
 
 @cache
-def _texts() -> dict[str, dict[str, str]]:
+def _load_texts() -> dict[str, dict[str, str]]:
     """Return key -> text, of reasons that are routine and of those that are not."""
     return load_shipped(data_text(__package__, "reasons.yaml"))
 
 
-def reason_of(key: str) -> Reason:
+def parse_reason(key: str) -> Reason:
     """Return the reason of a key, with or without a detail. Raises ValueError for no key."""
     return Reason(key.partition(SEPARATOR)[0])
 
 
-def reason_text(key: str) -> str:
+def describe_reason(key: str) -> str:
     """Return what a key, with or without a detail, tells people."""
-    return reason_of(key).text.replace("{}", key.partition(SEPARATOR)[2])
+    return parse_reason(key).text.replace("{}", key.partition(SEPARATOR)[2])
 
 
 def is_routine(key: str) -> bool:
     """True if rows dropped or changed for this reason need nobody's attention."""
-    return reason_of(key).routine
+    return parse_reason(key).routine

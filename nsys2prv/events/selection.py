@@ -25,7 +25,7 @@ class Selection(Struct, frozen=True):
     asked: frozenset[str]
 
 
-def kind_names() -> list[str]:
+def list_kind_names() -> list[str]:
     """Return every name that -t takes."""
     called = {
         name
@@ -35,18 +35,18 @@ def kind_names() -> list[str]:
     return sorted({*called, ALL})
 
 
-def unknown_kind_text(name: str) -> str:
+def describe_unknown_kind(name: str) -> str:
     """Return the message for a name that is no kind: the kind meant by it elsewhere, or similar
     names.
     """
     of_report = [kind.name for kind in all_kinds() if name in kind.selection.stats]
     if of_report:
         return f"no such kind of event; the rows of this report of nsys stats are {','.join(of_report)} here"
-    near = get_close_matches(name.lower(), kind_names(), LIKE)
-    return f"no such kind of event; {f'is it {_either(near)}? ' if near else ''}nsys2prv --kinds lists all"
+    near = get_close_matches(name.lower(), list_kind_names(), LIKE)
+    return f"no such kind of event; {f'is it {_join_with_or(near)}? ' if near else ''}nsys2prv --kinds lists all"
 
 
-def _either(words: Sequence[str]) -> str:
+def _join_with_or(words: Sequence[str]) -> str:
     return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
@@ -69,12 +69,12 @@ def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selectio
         members = {
             kind.name
             for kind in kinds
-            if kind.called(name) or (name in kind.selection.implied_by and not negative)
+            if kind.is_called(name) or (name in kind.selection.implied_by and not negative)
         }
         if not negative:
             members -= opt_in - {name}
         if not members:
-            raise UsageError(f"-t {name}: {unknown_kind_text(name)}")
+            raise UsageError(f"-t {name}: {describe_unknown_kind(name)}")
         if negative:
             left_out |= members
         else:
@@ -88,7 +88,7 @@ def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selectio
     )
 
 
-def least_durations(
+def parse_least_durations(
     given: Mapping[str, int], typed: Mapping[str, str] | None = None
 ) -> dict[str, int]:
     """Return kind -> duration in ns below which its ranges are dropped. given: by the names that -t
@@ -100,9 +100,9 @@ def least_durations(
     """
     for name, duration in given.items():
         text = (typed or {}).get(name, f"{name}={duration_text(duration)}")
-        members = [kind for kind in all_kinds() if kind.called(name)]
+        members = [kind for kind in all_kinds() if kind.is_called(name)]
         if not members:
-            raise UsageError(f"--min-duration {text}: {unknown_kind_text(name)}")
+            raise UsageError(f"--min-duration {text}: {describe_unknown_kind(name)}")
         if not any(kind.rows.has_duration for kind in members):
             raise UsageError(
                 f"--min-duration {text}: events of this kind have no duration; give another kind"

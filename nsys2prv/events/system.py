@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import OPEN, factorize, factorize_together
-from nsys2prv.events.attributes import columns_of, group_rows, optional, read_fields
+from nsys2prv.events.attributes import blank_negative, group_rows, list_columns, read_fields
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.reasons import Reason
@@ -29,17 +29,19 @@ _HOST_BITS = ~0xFFFF_FFFF_FFFF
 def extract_file_accesses(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
         part,
-        ("fileAccessId", "threadId", "startedAt", "endedAt", *columns_of("file_access")),
+        ("fileAccessId", "threadId", "startedAt", "endedAt", *list_columns("file_access")),
     )
     if extraction.least:
-        columns = columns.where(extraction.long_enough(columns["startedAt"], columns["endedAt"]))
+        columns = columns.where(
+            extraction.mask_long_enough(columns["startedAt"], columns["endedAt"])
+        )
     if not columns.rows:
         return
     ids, places = factorize(columns["fileAccessId"])
     described = _describe_files(extraction, int(ids[ids != NULL].min(initial=0)), int(ids.max()))
     found = [described.get(int(number), (0, NO_FILE)) for number in ids]
     pids = np.array([pid for pid, _ in found], np.int64)[places]
-    file = extraction.name("files", places, text=[path for _, path in found])
+    file = extraction.number_names("files", places, text=[path for _, path in found])
     yield Rows(
         "file_access",
         columns["startedAt"],
@@ -71,7 +73,7 @@ def _find_threads(extraction: Extraction, pids: np.ndarray, tids: np.ndarray) ->
     host = next(iter(extraction.report.processes), 0) & _HOST_BITS
     pairs = zip(*map(np.ndarray.tolist, values), strict=True)
     ids = [known.get(pid, host | (pid & 0xFFFFFF) << 24) | (tid & 0xFFFFFF) for pid, tid in pairs]
-    return extraction.threads(np.array(ids, np.int64)[codes])
+    return extraction.number_threads(np.array(ids, np.int64)[codes])
 
 
 SAVE_END, RESTORE_START, ENGINE_RESET = 7, 8, 11
@@ -80,7 +82,7 @@ KEY = ("gpuId", "vmId", "contextId")
 
 def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     table = extraction.database.tables[part.table]
-    if not extraction.has(part.table, "tag", "timestamp", *KEY):
+    if not extraction.has_table(part.table, "tag", "timestamp", *KEY):
         rows = extraction.database.count_of(part)
         extraction.account.rows += rows
         extraction.account.dropped[Reason.NO_SWITCH_COLUMNS] += rows
@@ -104,20 +106,20 @@ def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
         return
     ends = _find_switches_out(extraction, part.table, columns)
     if extraction.least:
-        long = extraction.long_enough(columns["timestamp"], np.where(ends == OPEN, NULL, ends))
+        long = extraction.mask_long_enough(columns["timestamp"], np.where(ends == OPEN, NULL, ends))
         columns, ends = columns.where(long), ends[long]
-    context = optional(columns["contextId"])
+    context = blank_negative(columns["contextId"])
     for gpu, rows in group_rows(columns["gpuId"]):
         pids, codes = factorize(columns["globalPid"][rows])
         begin = columns["timestamp"][rows]
-        device = extraction.device(DeviceKey(GPU_CONTEXTS, number=max(gpu, 0)))
+        device = extraction.number_device(DeviceKey(GPU_CONTEXTS, number=max(gpu, 0)))
         yield Rows(
             "gpu_context",
             begin,
             ends[rows],
             np.full(len(begin), device),
             {
-                "process": extraction.name(
+                "process": extraction.number_names(
                     "gpu_contexts", codes, text=[_name_owner(extraction, int(pid)) for pid in pids]
                 ),
                 "context": context[rows],
@@ -202,7 +204,7 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
     main, (first, last) = extraction.state_between_parts[MESSAGES]
     pids = columns["globalPid"]
     of_none = (pids == NULL) | np.isin(pids >> 24 & 0xFFFFFF, NO_PROCESSES)
-    threads = extraction.main_threads(np.where(of_none, 0 if main is None else main, pids))
+    threads = extraction.find_main_threads(np.where(of_none, 0 if main is None else main, pids))
     codes, texts = columns.texts["text"]
     known = columns["timestamp"] != NULL
     begin = np.where(known, np.clip(columns["timestamp"], first, last), NULL)
@@ -213,10 +215,10 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
         "diagnostic",
         begin,
         np.where(known, begin + 1, NULL),
-        extraction.threads(threads),
+        extraction.number_threads(threads),
         {
             **read_fields(extraction, "diagnostic", columns),
-            "text": extraction.name(
+            "text": extraction.number_names(
                 "diagnostics",
                 codes,
                 text=[shorten_message(text) for text in decode_texts(texts.series)],

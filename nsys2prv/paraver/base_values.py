@@ -7,7 +7,7 @@ from pathlib import Path
 
 import polars as pl
 
-from nsys2prv.events.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, NameSet, catalogue
+from nsys2prv.events.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, NameSet, load_catalogue
 from nsys2prv.paraver.pcf import PcfType, read_pcf, without_brackets
 
 #: Greater values are none of ours, and leave no room behind them.
@@ -35,7 +35,7 @@ def _of_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
     """Return the names of one file by set."""
     fields = [
         field
-        for layout in catalogue().layouts.values()
+        for layout in load_catalogue().layouts.values()
         for field in layout.fields
         if isinstance(field.values, NameSet)
     ]

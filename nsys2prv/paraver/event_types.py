@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv.events.catalogue import DomainCode, Field, NameSet, ValueSet, catalogue
+from nsys2prv.events.catalogue import DomainCode, Field, NameSet, ValueSet, load_catalogue
 from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.paraver.pcf import LONGEST, EventType, clean_label
 from nsys2prv.paraver.values import NameValues
@@ -39,13 +39,13 @@ def event_types(
     layouts share is listed once.
     """
     types = {event_type.code: event_type for event_type in counters}
-    fields = [field for layout in layouts for field in catalogue().layouts[layout].fields]
+    fields = [field for layout in layouts for field in load_catalogue().layouts[layout].fields]
     beside = [] if ON_GPU.isdisjoint(layouts) else [*BESIDE_IT]
     beside += [] if COMPUTED_FROM.isdisjoint(layouts) else [NAMES_OF_VIEWS]
     fields += [
         field
         for layout, name in beside
-        for field in catalogue().layouts[layout].fields
+        for field in load_catalogue().layouts[layout].fields
         if field.name == name
     ]
     for field in fields:
@@ -59,7 +59,7 @@ def codes_of(layouts: Iterable[str], domains: Mapping[str, int]) -> set[int]:
     NVTX domains of the trace.
     """
     codes: set[int] = set()
-    for field in (field for layout in layouts for field in catalogue().layouts[layout].fields):
+    for field in (field for layout in layouts for field in load_catalogue().layouts[layout].fields):
         if isinstance(field.code, DomainCode) and not field.optional:
             codes.update(field.code.of(*domain) for domain in domains.items())
         elif not field.optional:

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from nsys2prv._util.columns import StoredFrame, read_frame
 from nsys2prv.events.catalogue import NameSet
-from nsys2prv.events.names.kernels import disambiguate, readable_kernel_name
+from nsys2prv.events.names.kernels import make_kernel_label, make_labels_unique
 from nsys2prv.paraver.base_values import NO_NAMES, count_families
 from nsys2prv.paraver.pcf import safe_labels
 
@@ -63,8 +63,8 @@ def readable_kernels(texts: list[str], shorts: list[str]) -> list[str]:
     """Return short kernel names that are still distinctive: the functor stays where the short name
     alone is useless.
     """
-    return disambiguate(
-        [readable_kernel_name(text, short) for text, short in zip(texts, shorts, strict=True)],
+    return make_labels_unique(
+        [make_kernel_label(text, short) for text, short in zip(texts, shorts, strict=True)],
         texts,
     )
 

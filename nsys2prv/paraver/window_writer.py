@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct, field
 
-from nsys2prv.events.catalogue import DomainCode, Field, catalogue
+from nsys2prv.events.catalogue import DomainCode, Field, load_catalogue
 from nsys2prv.paraver.lines import (
     Batch,
     Choice,
@@ -131,7 +131,7 @@ class Formatter:
                 times,
                 [objects, times, pieces.column("end"), pieces.column("state")],
             )
-        layout = catalogue().layouts[shape.name]
+        layout = load_catalogue().layouts[shape.name]
         fields = list_present_fields(layout, shape.present)
         domain = [_column(pieces, "domain")] if layout.has_domain else []
         if shape.stream == END:
@@ -177,7 +177,7 @@ class Formatter:
             _column(pieces, name) for name in ("sender", "receiver", "size", *own)
         )
         receive = pieces.column("receive")
-        tag = catalogue().lines[shape.name].tag
+        tag = load_catalogue().lines[shape.name].tag
 
         def line() -> Iterator[Piece]:
             between = Text(b":")

@@ -17,7 +17,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.errors import Detail
-from nsys2prv.events.catalogue.counters import Metric, counter_tables
+from nsys2prv.events.catalogue.counters import Metric, load_counter_tables
 from nsys2prv.events.gpu_memory import ALLOCATION, FACTS, RELEASE
 from nsys2prv.events.kind import Counters
 from nsys2prv.nsight.columns import NULL
@@ -120,7 +120,7 @@ def _make_counters(changes: pl.DataFrame) -> Iterator[Counters]:
     """Yield the totals from the changes, of each GPU and kind of memory: a record at each time at
     which it changed.
     """
-    labels = counter_tables()[LAYOUT].labels
+    labels = load_counter_tables()[LAYOUT].labels
     for (gpu, memory), found in sorted(
         changes.partition_by("object_gpu", "memory", as_dict=True, include_key=False).items()
     ):

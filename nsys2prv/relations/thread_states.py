@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN, StoredFrame, read_frame
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.events.catalogue import Layout, NameSet, StateRule, catalogue
+from nsys2prv.events.catalogue import Layout, NameSet, StateRule, load_catalogue
 from nsys2prv.events.extraction import ObjectKey, QueueKey, StreamKey, ThreadKey
 from nsys2prv.relations.innermost import (
     NOTHING,
@@ -159,7 +159,7 @@ def plan_state_tasks(
 
 
 def _has_states(run: Run) -> bool:
-    return catalogue().layouts[run.shape.name].state is not None
+    return load_catalogue().layouts[run.shape.name].state is not None
 
 
 def _find_idle_threads(task: StateTask, threads: np.ndarray) -> np.ndarray:
@@ -249,7 +249,7 @@ def read_range_chunks(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Ra
                 continue
             found = reader.read_between(run, -OPEN if first is None else first, last)
             if len(found):
-                part = holding if catalogue().layouts[run.shape.name].is_state else ranges
+                part = holding if load_catalogue().layouts[run.shape.name].is_state else ranges
                 part.append(_read_ranges(task, run, found, threads, rules))
         states = Ranges.concat(holding)
         yield Ranges.concat(ranges), states.take(np.argsort(states.begin, kind="stable")), limit
@@ -276,7 +276,7 @@ def _read_ranges(
     task: StateTask, run: Run, found: np.ndarray, threads: np.ndarray, rules: _StateRules
 ) -> Ranges:
     """Return the records of a run that imply states of rows with states."""
-    layout = catalogue().layouts[run.shape.name]
+    layout = load_catalogue().layouts[run.shape.name]
     begin = windows.to_begin_times(found, task.clock)
     end = windows.to_end_times(found, task.clock, task.duration)
     thread = task.threads[run.source][found["object"]]

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, RESOLVED, TRACE, Run, Shape, SpillWriter, read_run
 from nsys2prv.store.spilling import MOST_NARROW
@@ -108,7 +108,7 @@ def _join_group(group: Sequence[Run], global_ids: GlobalIds, writer: SpillWriter
     order = np.argsort(pieces.times, kind="stable")
     records = pieces.take_stored(order)
     if shape.stream == BEGIN:
-        fields = catalogue().layouts[shape.name].fields
+        fields = load_catalogue().layouts[shape.name].fields
         wide = sum(
             1 << bit
             for bit, field in enumerate(fields)

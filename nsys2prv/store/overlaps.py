@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import factorize_together, occurrence
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Account
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillReader, pair_runs, read_run, rewrite_run
@@ -315,7 +315,7 @@ def _move_rows(
         rewrite_run(run, begins)
         rewrite_run(
             ends_of_run[run],
-            make_end_records(begins, begins["end"], catalogue().layouts[run.shape.name]),
+            make_end_records(begins, begins["end"], load_catalogue().layouts[run.shape.name]),
         )
         targets.setdefault(result.task, []).append(
             (old, begins["time"][rows], begins["end"][rows], new)

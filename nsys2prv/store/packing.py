@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from nsys2prv._util.archive import check_unpacked, from_json, to_json
 from nsys2prv._util.columns import FrameWriter, read_frame
 from nsys2prv._util.untrusted import panics_unseen
-from nsys2prv.events.catalogue import NameSet, catalogue
+from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.store.runs import (
     BEGIN,
     Run,
@@ -131,7 +131,7 @@ def unpack_result(
             _check_records(run.shape, records, limits)
             result.runs.append(_append_records(writer, run, records))
             if ends is not None:
-                layout = catalogue().layouts[run.shape.name]
+                layout = load_catalogue().layouts[run.shape.name]
                 closing = (
                     make_closing_records(records["object"], layout)
                     if layout.is_state
@@ -183,7 +183,7 @@ def _check_records(shape: Shape, records: np.ndarray, limits: Mapping[str, int])
     if (np.diff(records["time"]) < 0).any():
         raise ValueError("times are out of order")
     fields = (
-        list_present_fields(catalogue().layouts[shape.name], shape.present)
+        list_present_fields(load_catalogue().layouts[shape.name], shape.present)
         if shape.stream == BEGIN
         else []
     )

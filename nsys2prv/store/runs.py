@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv._util.native import core
-from nsys2prv.events.catalogue import Layout, LineKind, catalogue
+from nsys2prv.events.catalogue import Layout, LineKind, load_catalogue
 from nsys2prv.events.catalogue.counters import Metric
 
 BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
@@ -94,7 +94,7 @@ class Shape(Struct, frozen=True, dict=True):
     @cached_property
     def dtype(self) -> np.dtype:
         if self.stream == LINE:
-            return make_line_dtype(catalogue().lines[self.name])
+            return make_line_dtype(load_catalogue().lines[self.name])
         if self.stream == COUNTER:
             return np.dtype(
                 [
@@ -105,7 +105,7 @@ class Shape(Struct, frozen=True, dict=True):
             )
         if self.stream == STATE:
             return STATE_DTYPE
-        layout = catalogue().layouts[self.name]
+        layout = load_catalogue().layouts[self.name]
         return (
             make_begin_dtype(layout, self.present, self.wide)
             if self.stream == BEGIN

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, factorize, is_sorted
-from nsys2prv.events.catalogue import Layout, catalogue
+from nsys2prv.events.catalogue import Layout, load_catalogue
 from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.kind import Account, Counters, Lines, Rows
 from nsys2prv.events.reasons import Reason
@@ -40,7 +40,7 @@ def spill_rows(
 
     open_ended: a row without an end lasts to the end of the trace.
     """
-    layout = catalogue().layouts[rows.layout]
+    layout = load_catalogue().layouts[rows.layout]
     if layout.is_state:
         rows = replace(rows, end=rows.begin + 1)
     kept, end = _repair_times(rows, open_ended, account)
@@ -237,7 +237,7 @@ def append_events(
     """Store begin records, ascending by time, and the end records that belong to them. end: of
     each; last: as in :class:`Run`.
     """
-    layout = catalogue().layouts[shape.name]
+    layout = load_catalogue().layouts[shape.name]
     object_ = find_only_object(begins["object"])
     ends = (
         make_closing_records(begins["object"], layout)

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv.clock.maps import Clock, ClockMap, RowClocks
-from nsys2prv.events.catalogue import NameSet, catalogue
+from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.store.runs import (
     BEGIN,
     RESOLVED,
@@ -211,7 +211,7 @@ def _find_role(stream: str, kind: str, name: str) -> str:
         return OBJECT
     if name == "domain":
         return DOMAIN
-    layout = catalogue().layouts.get(kind) if stream == BEGIN else None
+    layout = load_catalogue().layouts.get(kind) if stream == BEGIN else None
     field = next((field for field in layout.fields if field.name == name), None) if layout else None
     return field.values.name if field and isinstance(field.values, NameSet) else ""
 

@@ -11,8 +11,8 @@ from nsys2prv.cli.arguments import LEGACY_OPTIONS, conversion_parser
 from nsys2prv.cli.main import main
 from nsys2prv.conversion.cut_plan import CutOptions, add_units
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue.counters import counter_tables
-from nsys2prv.events.selection import kind_names
+from nsys2prv.events.catalogue.counters import load_counter_tables
+from nsys2prv.events.selection import list_kind_names
 
 DOCS = Path(__file__).parents[2] / "docs"
 REPORT = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank1.sqlite"
@@ -65,7 +65,7 @@ def test_what_the_answers_name_is_there() -> None:
         conversion_parser().parse_args([*line, "r.sqlite", "o"])
     of_stats = {name for kind in all_kinds() for name in kind.selection.stats}
     assert len(of_stats) >= 10
-    assert not of_stats & {*kind_names()}
+    assert not of_stats & {*list_kind_names()}
 
 
 def test_the_page_tells_all_of_them() -> None:
@@ -86,7 +86,9 @@ def test_the_page_tells_all_of_them() -> None:
 )
 def test_the_types_of_metrics_that_the_page_names(told: str, label: str) -> None:
     assert told in " ".join((DOCS / "from-bsc.md").read_text().split())
-    assert counter_tables()["gpu_metric"].labels[int(told.split()[-1])].startswith(f"{label} [")
+    assert (
+        load_counter_tables()["gpu_metric"].labels[int(told.split()[-1])].startswith(f"{label} [")
+    )
 
 
 def test_version_where_v_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from nsys2prv._util.engines import alone
 from nsys2prv.conversion.convert import plan_windows
 from nsys2prv.conversion.options import Options, Plan
 from nsys2prv.conversion.prepare import prepare
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.store.runs import BEGIN
 from nsys2prv.store.windows import WindowReader
 
@@ -39,7 +39,7 @@ def write_chrome_trace(reports: list[Path], path: Path, folder: Path) -> None:
             for shape, records in reader.read(first, last).items():
                 if shape.stream != BEGIN:
                     continue
-                field = catalogue().layouts[shape.name].fields[0]
+                field = load_catalogue().layouts[shape.name].fields[0]
                 named = labels.get(getattr(field.values, "name", ""), {})
                 columns = (
                     records.times,

@@ -21,7 +21,7 @@ from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.conversion.cut_plan import CutOptions
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.nsight.sqlite import Database
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -45,7 +45,7 @@ def check(summary: Summary, prv: Path) -> None:
     assert summary.ledger.missing == {}
     assert not any("not accounted for" in warning for warning in summary.warnings)
     trace = cut_filter.whole(prv)
-    layouts = catalogue().layouts
+    layouts = load_catalogue().layouts
     events = {
         name: account.written
         for name, account in summary.ledger.records.items()

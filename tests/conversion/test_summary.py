@@ -21,7 +21,7 @@ from nsys2prv.clock.clock_file import ClockRecord, HostClock
 from nsys2prv.clock.maps import ClockMap, Placement
 from nsys2prv.conversion.cut_plan import CutOptions
 from nsys2prv.conversion.summary_text import describe_clocks
-from nsys2prv.events.reasons import reason_text
+from nsys2prv.events.reasons import describe_reason
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 PARTS = ["the job:", "its clocks:", "what was written:", "what to look at now:"]
@@ -48,7 +48,7 @@ def test_what_needs_no_action_is_told_on_request_and_beside_the_trace(summary: S
     details = [note for note in summary.notes if isinstance(note, Detail)]
     assert details
     assert summary.repaired
-    for part in [*details, *(reason_text(reason) for _, reason in summary.repaired)]:
+    for part in [*details, *(describe_reason(reason) for _, reason in summary.repaired)]:
         assert part not in short
         assert part in full
     assert set(short.splitlines()[:2]) <= set(full.splitlines())

@@ -7,10 +7,10 @@ import pytest
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.events.attributes import (
-    columns_of,
-    number_or_zero,
-    optional,
-    positive,
+    blank_negative,
+    blank_nonpositive,
+    fill_with_zero,
+    list_columns,
     read_fields,
 )
 from nsys2prv.events.extraction import Extraction
@@ -22,9 +22,9 @@ COLUMN = np.array([NULL, -5, 0, 1, 7])
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        (optional, [ABSENT, ABSENT, 0, 1, 7]),
-        (positive, [ABSENT, ABSENT, ABSENT, 1, 7]),
-        (number_or_zero, [0, 0, 0, 1, 7]),
+        (blank_negative, [ABSENT, ABSENT, 0, 1, 7]),
+        (blank_nonpositive, [ABSENT, ABSENT, ABSENT, 1, 7]),
+        (fill_with_zero, [0, 0, 0, 1, 7]),
     ],
 )
 def test_null_and_0_by_their_meaning(function, expected) -> None:
@@ -47,6 +47,6 @@ def test_null_and_0_by_their_meaning(function, expected) -> None:
 def test_numbers_of_enumerations_become_values_of_the_catalogue(layout, field, expected) -> None:
     numbers = np.append(COLUMN, np.iinfo(np.int64).max)
     extraction = Extraction(None, None)  # type: ignore[arg-type]
-    extraction.strings = lambda ids: [""] * len(ids)  # type: ignore[method-assign]
-    columns = Columns(len(numbers), dict.fromkeys(columns_of(layout), numbers), {})
+    extraction.read_strings = lambda ids: [""] * len(ids)  # type: ignore[method-assign]
+    columns = Columns(len(numbers), dict.fromkeys(list_columns(layout), numbers), {})
     assert read_fields(extraction, layout, columns)[field].tolist() == expected

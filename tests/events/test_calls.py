@@ -11,12 +11,12 @@ from tools.conversions import convert_and_read, found
 from tools.exports import PID, Row, global_pid, global_tid, make_export, strings
 
 from nsys2prv.events import all_kinds, calls
-from nsys2prv.events.catalogue import CallTable, DomainCode, catalogue
+from nsys2prv.events.catalogue import CallTable, DomainCode, load_catalogue
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.events.selection import select_kinds
 
-LINES = catalogue().calls
+LINES = load_catalogue().calls
 TEXTS = ("first", "second")
 
 
@@ -67,10 +67,10 @@ def test_codes_of_lines_lie_apart() -> None:
     codes = sorted(line.code for line in LINES.values())
     assert all(code % 100 == 0 and 68000000 <= code < 68007000 for code in codes)
     assert len(set(codes)) == len(codes)
-    of_lines = {field.code for line in LINES for field in catalogue().layouts[line].fields}
+    of_lines = {field.code for line in LINES for field in load_catalogue().layouts[line].fields}
     others = {
         field.code
-        for name, layout in catalogue().layouts.items()
+        for name, layout in load_catalogue().layouts.items()
         if name not in LINES
         for field in layout.fields
     }

@@ -24,13 +24,13 @@ from tools.trace_reader import Trace
 
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events import generic_events
-from nsys2prv.events.catalogue import catalogue, hashed_numbers
+from nsys2prv.events.catalogue import hash_to_numbers, load_catalogue
 from nsys2prv.events.catalogue.counters import (
-    counter_codes,
-    counter_tables,
-    hashed_types,
-    known_label,
-    labels_of,
+    assign_counter_codes,
+    find_hashed_types,
+    find_known_label,
+    label_metrics,
+    load_counter_tables,
 )
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store import runs
@@ -110,12 +110,12 @@ def series(trace: Trace, code: int) -> dict[str, list[tuple[int, int]]]:
 
 # ------------------------------------------------------------------------------------------------------------------ catalogue
 def test_numbers_of_counters_are_free_and_their_labels_unique() -> None:
-    tables = counter_tables()
+    tables = load_counter_tables()
     codes = [code for table in tables.values() for code in table.labels]
     labels = [label for table in tables.values() for label in table.labels.values()]
     others = {
         field.code
-        for layout in catalogue().layouts.values()
+        for layout in load_catalogue().layouts.values()
         for field in layout.fields
         if isinstance(field.code, int)
     }
@@ -129,7 +129,7 @@ def test_numbers_of_counters_are_free_and_their_labels_unique() -> None:
         for code in tables[layout].labels
     ):
         assert 9400 <= code <= 9499 or 90000 <= code <= 91899
-        assert not any(first <= code <= last for first, last in hashed_types().values())
+        assert not any(first <= code <= last for first, last in find_hashed_types().values())
 
 
 def test_a_name_means_the_same_whatever_its_spelling() -> None:
@@ -139,17 +139,20 @@ def test_a_name_means_the_same_whatever_its_spelling() -> None:
         "sms  active",
         "SMs Active [throughput%]",
     ):
-        assert known_label("gpu_metric", name) == "SMs Active [Throughput %]"
-    assert known_label("gpu_metric", "GPC Clock Frequency [MHz]") == "GPC Clock Frequency [Hz]"
-    assert known_label("gpu_metric", "VRAM Read Bandwidth") == "DRAM Read Bandwidth [Throughput %]"
-    assert known_label("gpu_metric", "Compute Warps in Flight [Avg]") != known_label(
+        assert find_known_label("gpu_metric", name) == "SMs Active [Throughput %]"
+    assert find_known_label("gpu_metric", "GPC Clock Frequency [MHz]") == "GPC Clock Frequency [Hz]"
+    assert (
+        find_known_label("gpu_metric", "VRAM Read Bandwidth")
+        == "DRAM Read Bandwidth [Throughput %]"
+    )
+    assert find_known_label("gpu_metric", "Compute Warps in Flight [Avg]") != find_known_label(
         "gpu_metric", "Compute Warps In Flight"
     )
-    assert known_label("gpu_metric", "SMs Active [Cycles]") is None
+    assert find_known_label("gpu_metric", "SMs Active [Cycles]") is None
 
 
 def test_labels_of_one_set_are_never_the_same() -> None:
-    assert labels_of(
+    assert label_metrics(
         "gpu_metric", ["SM Active", "SMs Active [Throughput %]", "odd [GB/s]", "odd [GB/s]", ""]
     ) == [
         "SMs Active [Throughput %]",
@@ -161,18 +164,18 @@ def test_labels_of_one_set_are_never_the_same() -> None:
 
 
 def test_numbers_of_unlisted_names_depend_on_nothing_else() -> None:
-    alone = counter_codes({"gpu_metric": ["Quantum Active [%]"]})[
+    alone = assign_counter_codes({"gpu_metric": ["Quantum Active [%]"]})[
         "gpu_metric", "Quantum Active [%]"
     ]
-    crowd = counter_codes(
+    crowd = assign_counter_codes(
         {"gpu_metric": [f"metric {number}" for number in range(20)] + ["Quantum Active [%]"]}
     )
     assert 99000 <= alone <= 99999
     assert crowd["gpu_metric", "Quantum Active [%]"] == alone
     assert len(set(crowd.values())) == len(crowd)
-    many = hashed_numbers([str(number) for number in range(900)], 1, 1000)
+    many = hash_to_numbers([str(number) for number in range(900)], 1, 1000)
     assert len(set(many.values())) == 900
-    assert len(set(hashed_numbers([str(number) for number in range(30)], 1, 10).values())) == 30
+    assert len(set(hash_to_numbers([str(number) for number in range(30)], 1, 10).values())) == 30
 
 
 # ---------------------------------------------------------------------------------------------------------------- GPU metrics
@@ -250,7 +253,9 @@ def test_counts_and_sums_are_those_of_sql(tmp_path: Path) -> None:
     found: dict[tuple[str, int], tuple[int, int]] = {}
     codes = {label: code for code, label in trace.labels.types.items()}
     for name in names:
-        for row, values in series(trace, codes[known_label("gpu_metric", name) or name]).items():
+        for row, values in series(
+            trace, codes[find_known_label("gpu_metric", name) or name]
+        ).items():
             kept = values[:-1]  # the zero at the end
             found[name, int(row.removeprefix("Metrics GPU"))] = (
                 len(kept),

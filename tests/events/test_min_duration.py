@@ -28,10 +28,10 @@ from nsys2prv import Summary
 from nsys2prv._util.errors import NothingToWrite, UsageError
 from nsys2prv.cli.main import main
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.reasons import Reason
-from nsys2prv.events.selection import least_durations
+from nsys2prv.events.selection import parse_least_durations
 from nsys2prv.nsight.columns import NULL
 
 OSRT, PTHREAD, API, KERNELS, EVENTS, PUSHPOP, MARKS = (
@@ -84,7 +84,7 @@ def test_samples_take_no_least_duration() -> None:
     """Their intervals are those of the sampling, which a least duration would thin out, or drop
     altogether.
     """
-    layouts = catalogue().layouts
+    layouts = load_catalogue().layouts
     sampling = {
         kind.name: kind.rows.has_duration
         for kind in all_kinds()
@@ -175,7 +175,7 @@ def test_durations_at_the_ends_of_time() -> None:
     last = np.iinfo(np.int64).max
     begin = np.array([0, 0, NULL, 0, -last, last, 5, NULL])
     end = np.array([9, 10, 5, NULL, last, -last, 4, NULL])
-    assert extraction.long_enough(begin, end).tolist() == [
+    assert extraction.mask_long_enough(begin, end).tolist() == [
         False,
         True,
         True,
@@ -189,12 +189,12 @@ def test_durations_at_the_ends_of_time() -> None:
 
 
 def test_a_kinds_own_name_goes_before_groups_and_these_before_all() -> None:
-    least = least_durations({"nvtx_pushpop_trace": 1, "nvtx": 7, "nccl": 9, "all": 5})
+    least = parse_least_durations({"nvtx_pushpop_trace": 1, "nvtx": 7, "nccl": 9, "all": 5})
     assert least["nvtx_pushpop_trace"] == 1
     assert least["nvtx_startend_trace"] == 7
     assert least["osrt"] == 5
     assert "nvtx_marks" not in least
-    assert least_durations({}) == {}
+    assert parse_least_durations({}) == {}
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ def test_a_kinds_own_name_goes_before_groups_and_these_before_all() -> None:
 )
 def test_least_durations_that_cannot_be(given: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        least_durations(given)
+        parse_least_durations(given)
 
 
 @pytest.mark.parametrize(

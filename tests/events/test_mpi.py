@@ -13,8 +13,8 @@ from tools.trace_reader import Trace
 import nsys2prv
 from nsys2prv.conversion import reading
 from nsys2prv.conversion.summary import Summary
-from nsys2prv.events.catalogue import catalogue
-from nsys2prv.events.names.calls import LAYOUTS, function_name, layout_of
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.names.calls import LAYOUTS, find_layout, normalize_function_name
 from nsys2prv.relations import mpi
 from nsys2prv.store import facts
 
@@ -237,7 +237,7 @@ def test_tags_and_partners_are_one_higher_in_the_trace_alone(tmp_path: Path) -> 
     ],
 )
 def test_one_spelling_for_every_function(text: str, name: str) -> None:
-    assert function_name(text) == name
+    assert normalize_function_name(text) == name
 
 
 @pytest.mark.parametrize(
@@ -257,11 +257,11 @@ def test_one_spelling_for_every_function(text: str, name: str) -> None:
     ],
 )
 def test_kind_of_a_function(name: str, layout: str) -> None:
-    assert layout_of(name, "otherwise") == layout
+    assert find_layout(name, "otherwise") == layout
 
 
 def test_values_of_extrae_and_no_value_twice() -> None:
-    sets = [catalogue().name_sets[layout] for layout in LAYOUTS]
+    sets = [load_catalogue().name_sets[layout] for layout in LAYOUTS]
     values = [(name, value) for name_set in sets for name, value in name_set.known_values().items()]
     assert len({value for _, value in values}) == len({name for name, _ in values}) == len(values)
     assert max(value for _, value in values) < min(name_set.first for name_set in sets)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from nsys2prv.events import reasons
-from nsys2prv.events.reasons import Reason, is_routine, reason_text
+from nsys2prv.events.reasons import Reason, describe_reason, is_routine
 
 
 def test_the_examples_run() -> None:
@@ -29,7 +29,7 @@ def test_a_reason_is_its_key_everywhere(reason: Reason) -> None:
     assert (str(reason), f"{reason}") == (key, key)
     assert pickle.loads(pickle.dumps(reason)) is reason
     assert is_routine(reason.of("this")) is is_routine(key) is reason.routine
-    assert reason_text(reason.of("this: that")) == reason.text.replace("{}", "this: that")
+    assert describe_reason(reason.of("this: that")) == reason.text.replace("{}", "this: that")
 
 
 def test_every_key_is_documented() -> None:

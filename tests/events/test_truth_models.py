@@ -15,7 +15,7 @@ from tools.corpus import EXPORTS, need_corpus
 from tools.exports import by_sql
 from tools.trace import Trace
 
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.openmp import POINTS, RANGES
 
 SET = Path(__file__).parents[2] / "sample_reports" / "machine"
@@ -104,7 +104,7 @@ def test_openmp_is_what_was_put_in(trace: Trace, rank: int) -> None:
     truth = TRUTH[rank]["additions"]["openmp"]
     assert truth["closed"].keys() == {construct.layout for construct in (*RANGES, *POINTS)}
     for layout, values in truth["closed"].items():
-        code = catalogue().layouts[layout].fields[0].code
+        code = load_catalogue().layouts[layout].fields[0].code
         found = defaultdict(lambda: [0, 0])
         for item in trace.intervals(code):
             if item.row[0] == rank + 1 and not (
@@ -116,7 +116,7 @@ def test_openmp_is_what_was_put_in(trace: Trace, rank: int) -> None:
             value: [entry["rows"], entry["ns"]] for value, entry in values.items()
         }, layout
     for layout in truth["open"]:
-        code = catalogue().layouts[layout].fields[0].code
+        code = load_catalogue().layouts[layout].fields[0].code
         assert (
             sum(
                 item.row[0] == rank + 1 and item.end == trace.duration

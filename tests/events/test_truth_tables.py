@@ -19,14 +19,14 @@ from tools.trace import Interval, Trace
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.cli.main import main
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.nsight.info import UNKNOWN_TABLE, why_not_read
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 ALL_SAMPLES = sorted(SAMPLES.glob("*/rank*.sqlite"))
 CALL, ACTION, BYTES, FILE = range(68007000, 68007004)
 PROCESS = 68007100
-LINES = {line.table: line for line in catalogue().calls.values()}
+LINES = {line.table: line for line in load_catalogue().calls.values()}
 
 
 def opened(path: Path) -> sqlite3.Connection:
@@ -95,7 +95,7 @@ def test_a_table_of_tomorrow_is_named_as_unknown(
 def exported(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[sqlite3.Connection, Trace]:
-    kinds = ("file_accesses", *catalogue().calls)
+    kinds = ("file_accesses", *load_catalogue().calls)
     try:
         trace, summary = convert_and_read(
             [request.param], tmp_path_factory.mktemp("trace") / "o.prv", kinds=kinds

@@ -18,7 +18,7 @@ from tools.trace_reader import read_trace
 from nsys2prv import Options, convert
 from nsys2prv._util.columns import FrameWriter
 from nsys2prv.cli.main import main
-from nsys2prv.events.catalogue import NameSet, catalogue
+from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.paraver.cfg.model import Cfg, Columns, Filter, Function, Histogram, Single
 from nsys2prv.paraver.cfg.writer import cfg_text
 from nsys2prv.paraver.values import NameFile, assign_values
@@ -55,7 +55,7 @@ def open_types(trace: Trace) -> dict[int, dict[int, str]]:
     """Labels of the values of types with open names."""
     codes = {
         field.code
-        for layout in catalogue().layouts.values()
+        for layout in load_catalogue().layouts.values()
         for field in layout.fields
         if isinstance(field.values, NameSet)
     }
@@ -232,7 +232,7 @@ def values_of(
 
 
 def test_sets_of_a_space_do_not_overlap_and_fixed_values_stay(tmp_path: Path) -> None:
-    fixed = catalogue().name_sets["cuda_api"].known_values()
+    fixed = load_catalogue().name_sets["cuda_api"].known_values()
     call, number = next(iter(fixed.items()))
     base = {"some": {"a": 3000, "b": 3001}, "more": {"k": 3005}, "calls": {call: 7, "own": number}}
     assert values_of(tmp_path, base, some=["a", "c", "d"]) == {

@@ -25,9 +25,9 @@ from nsys2prv.events.catalogue import (
     FORBIDDEN_DOMAINS,
     LAST_HASHED_DOMAIN,
     DomainCode,
-    catalogue,
+    load_catalogue,
 )
-from nsys2prv.events.catalogue.counters import counter_tables, hashed_types
+from nsys2prv.events.catalogue.counters import find_hashed_types, load_counter_tables
 from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, MENUS, is_core, load, menus
 from nsys2prv.paraver.cfg.catalogue import codes_of as codes_named
 from nsys2prv.paraver.cfg.model import (
@@ -52,7 +52,7 @@ FOLDER = ROOT / "cfgs"
 VIEWS = load(FOLDER / FILE)
 BY_PATH = {view.path: view for view in VIEWS}
 KERNEL, NCCL, GRAPH, MEMORY = 63000006, 63000007, 63000008, 63000001
-FIXED_DOMAINS = [(name, number) for number, name in enumerate(catalogue().domains)]
+FIXED_DOMAINS = [(name, number) for number, name in enumerate(load_catalogue().domains)]
 OWN_DOMAINS = [
     ("own", number)
     for number in range(FIRST_HASHED_DOMAIN, LAST_HASHED_DOMAIN + 1)
@@ -110,14 +110,14 @@ def test_what_no_menu_has_is_extra(tmp_path: Path) -> None:
 def test_every_field_and_metric_that_is_declared_has_a_timeline() -> None:
     codes = {
         field.code
-        for layout in catalogue().layouts.values()
+        for layout in load_catalogue().layouts.values()
         for field in layout.fields
         if isinstance(field.code, int)
     }
     codes |= {
         code
         for layout in ("gpu_metric", "network_metric")
-        for code in counter_tables()[layout].labels
+        for code in load_counter_tables()[layout].labels
     }
     shown = {
         code
@@ -272,7 +272,7 @@ def test_views_read_back_as_they_were_meant() -> None:
 
 # ------------------------------------------------------------------------------------------------------- event types
 def test_event_types_are_those_of_the_events() -> None:
-    known, tags = _codes(), {line.tag for line in catalogue().lines.values()}
+    known, tags = _codes(), {line.tag for line in load_catalogue().lines.values()}
     for view in VIEWS:
         assert set(_listed(view)) <= known, view.path
         for window in _singles(view):
@@ -304,9 +304,10 @@ def test_event_types_are_named_by_layout_and_field(tmp_path: Path) -> None:
     plain = {
         number for topic in topics for number in topic["codes"].values() if isinstance(number, int)
     }
-    fields = {field.code for layout in catalogue().layouts.values() for field in layout.fields}
+    fields = {field.code for layout in load_catalogue().layouts.values() for field in layout.fields}
     assert (
-        plain & (fields | {code for table in counter_tables().values() for code in table.labels})
+        plain
+        & (fields | {code for table in load_counter_tables().values() for code in table.labels})
         == set()
     )
 
@@ -330,7 +331,7 @@ def test_event_types_that_are_not_there_are_refused(spec: str, tmp_path: Path) -
 def test_lines_of_messages_are_told_by_the_tags_they_do_not_have() -> None:
     (window,) = BY_PATH["views/mpi_messages.cfg"].cfg.windows
     assert window.filters["tag_msg"] == Filter(
-        "!=", tuple(sorted(line.tag for line in catalogue().lines.values() if line.tag))
+        "!=", tuple(sorted(line.tag for line in load_catalogue().lines.values() if line.tag))
     )
 
 
@@ -343,7 +344,7 @@ def test_nvtx_views_show_all_domains() -> None:
             "extra/analysis/nvtx_calls_2dh.cfg",
         ),
     }.items():
-        fields = {field.name: field.code for field in catalogue().layouts[layout].fields}
+        fields = {field.name: field.code for field in load_catalogue().layouts[layout].fields}
         first = next(iter(fields.values()))
         known = {first.of(*domain) for domain in FIXED_DOMAINS}
         for path in paths:
@@ -361,7 +362,7 @@ def test_every_kind_of_event_has_a_view_to_open_first() -> None:
     viewed = {code for view in VIEWS for code in _listed(view)}
     for kind in (*all_kinds(), *all_relations()):
         for layout in kind.layouts:
-            labels = counter_tables()[layout].labels if layout in counter_tables() else {}
+            labels = load_counter_tables()[layout].labels if layout in load_counter_tables() else {}
             types = codes_of([layout], {"own": LAST_HASHED_DOMAIN}) | set(labels)
             assert first_views(types) or not types & viewed, layout
 
@@ -379,18 +380,18 @@ def test_views_to_open_first_come_in_their_order() -> None:
 
 def _codes() -> set[int]:
     """Every event type that there may be."""
-    fields = [field for layout in catalogue().layouts.values() for field in layout.fields]
+    fields = [field for layout in load_catalogue().layouts.values() for field in layout.fields]
     plain = {field.code for field in fields if not isinstance(field.code, DomainCode)}
     by_domain = [field.code for field in fields if isinstance(field.code, DomainCode)]
-    plain |= {code for table in counter_tables().values() for code in table.labels}
-    plain |= {code for ends in hashed_types().values() for code in ends}
+    plain |= {code for table in load_counter_tables().values() for code in table.labels}
+    plain |= {code for ends in find_hashed_types().values() for code in ends}
     return plain | {
         code.of(*domain) for code in by_domain for domain in FIXED_DOMAINS + OWN_DOMAINS
     }
 
 
 def _last_nvtx() -> int:
-    codes = [field.code for layout in catalogue().layouts.values() for field in layout.fields]
+    codes = [field.code for layout in load_catalogue().layouts.values() for field in layout.fields]
     return max(
         code.of(*domain)
         for code in codes
@@ -537,7 +538,7 @@ def test_columns_that_views_compute_have_names_whatever_a_trace_holds(tmp_path: 
     """
     (labels,) = (
         field.values.labels
-        for field in catalogue().layouts["cuda_kernel"].fields
+        for field in load_catalogue().layouts["cuda_kernel"].fields
         if field.name == "tensor_cores"
     )
     named = dict(labels)

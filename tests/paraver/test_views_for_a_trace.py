@@ -16,7 +16,7 @@ from tools.view_reader import read_cfg, reason_to_ask
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli.main import main
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.catalogue import FILE, load, menus
 from nsys2prv.paraver.cfg.contents import TraceContents
@@ -537,7 +537,7 @@ def test_no_table_opens_silently_with_figures_of_something_else(
     }
     states = {path for path in tables if "/state_" in path}
     silent = set()
-    for layout in catalogue().layouts.values():
+    for layout in load_catalogue().layouts.values():
         lacking = held.types & {field.code for field in layout.fields}
         left = held.types - lacking
         values = frozenset(pair for pair in held.values or () if pair[0] in left)
@@ -558,7 +558,7 @@ ASKED = {"extra/views/openmp_working_threads.cfg", "extra/analysis/openmp_workin
 def test_paraver_opens_views_without_a_question_that_show_something_of_one_kind_alone() -> None:
     """Three timelines of which a trace has one, too."""
     asked = set()
-    for layout in catalogue().layouts.values():
+    for layout in load_catalogue().layouts.values():
         if all(isinstance(field.code, int) for field in layout.fields) and layout.fields:
             codes = frozenset(field.code for field in layout.fields)
             held = Contents(codes, codes, frozenset())

@@ -42,7 +42,7 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.relations import innermost, thread_states
 from nsys2prv.relations.innermost import Ranges
 from nsys2prv.store import runs, windows
@@ -305,7 +305,7 @@ def test_no_states_unless_asked_for(tmp_path: Path) -> None:
 def test_labels_are_those_of_the_catalogue(tmp_path: Path) -> None:
     report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 10)], "StringIds": NAMES})
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True)
-    assert trace.labels.states == {state.value: state.label for state in catalogue().states}
+    assert trace.labels.states == {state.value: state.label for state in load_catalogue().states}
     assert trace.labels.states[17] == "Memory transfer"
 
 
@@ -420,8 +420,8 @@ def test_asking_for_some_kinds_only(tmp_path: Path) -> None:
 
 
 def test_all_layouts_with_states_name_known_states() -> None:
-    known = {state.value for state in catalogue().states}
-    for layout in catalogue().layouts.values():
+    known = {state.value for state in load_catalogue().states}
+    for layout in load_catalogue().layouts.values():
         if layout.state is not None:
             said = {
                 layout.state.otherwise,

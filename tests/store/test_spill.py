@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from nsys2prv._util.columns import ABSENT, OPEN
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Account, Lines, Rows
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.columns import NULL, TIME_LIMIT
@@ -21,7 +21,7 @@ LAYOUTS = {"cuda_kernel": False, "cuda_api": False, "nvtx_pushpop": True, "memor
 
 
 def _rows(random: np.random.Generator, name: str, count: int, damaged: bool) -> Rows:
-    layout = catalogue().layouts[name]
+    layout = load_catalogue().layouts[name]
     begin = random.integers(0, max(count, 1) * random.choice([1, 10]), count)
     begin = np.sort(begin) if random.random() < 0.5 else begin
     end = begin + random.integers(1, 50, count)
@@ -60,7 +60,7 @@ def _usable(time: int) -> bool:
 
 def _expected(rows: Rows, wanted: list[int]) -> tuple[list[dict[str, int]], Counter[str]]:
     """The begin records, and what is counted."""
-    layout, records, counted = catalogue().layouts[rows.layout], [], Counter()
+    layout, records, counted = load_catalogue().layouts[rows.layout], [], Counter()
     for row in wanted:
         begin, end = int(rows.begin[row]), int(rows.end[row])
         if not _usable(begin) or not (_usable(end) or LAYOUTS[rows.layout]):
@@ -121,7 +121,7 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
             assert run.last == max(
                 time for time in (*records["end"].tolist(), run.until + 1) if time != OPEN
             )
-            for place, field in enumerate(catalogue().layouts[name].fields):
+            for place, field in enumerate(load_catalogue().layouts[name].fields):
                 if field.name in records.dtype.names:
                     assert (run.shape.wide >> place & 1) == (records[field.name].max() > 0xFFFFFFFF)
             found += [

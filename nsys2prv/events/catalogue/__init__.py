@@ -19,7 +19,7 @@ from nsys2prv._util.yaml_files import data_text, data_texts, load_shipped
 
 DOMAIN_STEP = 100
 #: Domains numbered by their text take these numbers; lower ones belong to the fixed names, see
-#: :func:`domain_numbers`.
+#: :func:`number_domains`.
 FIRST_HASHED_DOMAIN, LAST_HASHED_DOMAIN = 50, 499
 #: 9600 + 100 * 204 is 30000, which POP's BasicAnalysis takes for CPU sampling.
 FORBIDDEN_DOMAINS = frozenset({204})
@@ -64,7 +64,7 @@ class NameSet(Struct, frozen=True, forbid_unknown_fields=True):
     known: str | None = None
 
     def known_values(self) -> dict[str, int]:
-        return _known_names(self.known) if self.known else {}
+        return _read_known_names(self.known) if self.known else {}
 
 
 class Field(Struct, frozen=True):
@@ -243,14 +243,14 @@ class Catalogue(Struct, frozen=True):
 
 
 @cache
-def catalogue() -> Catalogue:
+def load_catalogue() -> Catalogue:
     """Load the files in ``events`` as one catalogue. Raises ValueError or TypeError for what is
     wrong in them.
     """
     data = _read_sections()
     calls = _make_each(CallTable, data["calls"])
-    _add(data, "layouts", {name: call.layout() for name, call in calls.items()})
-    _add(data, "name_sets", {name: {} for name in calls})
+    _add_section(data, "layouts", {name: call.layout() for name, call in calls.items()})
+    _add_section(data, "name_sets", {name: {} for name in calls})
     value_sets = {
         name: ValueSet(name, tuple(sorted(labels.items())))
         for name, labels in data["value_sets"].items()
@@ -334,11 +334,11 @@ def _read_sections() -> dict[str, Any]:
             if isinstance(entries, list):
                 found.setdefault(section, []).extend(entries)
             else:
-                _add(found, section, entries)
+                _add_section(found, section, entries)
     return found
 
 
-def _add(found: dict[str, Any], section: str, entries: dict[str, Any]) -> None:
+def _add_section(found: dict[str, Any], section: str, entries: dict[str, Any]) -> None:
     known = found.setdefault(section, {})
     if twice := known.keys() & entries.keys():
         raise ValueError(f"{section}: {', '.join(sorted(twice))} stands there twice")
@@ -346,13 +346,13 @@ def _add(found: dict[str, Any], section: str, entries: dict[str, Any]) -> None:
 
 
 @cache
-def _known_names(filename: str) -> dict[str, int]:
+def _read_known_names(filename: str) -> dict[str, int]:
     lines = data_text(__package__, filename).splitlines()
     pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
     return {name: int(value) for value, name in pairs}
 
 
-def hashed_numbers(
+def hash_to_numbers(
     names: Iterable[str], first: int, last: int, forbidden: Set[int] = frozenset()
 ) -> dict[str, int]:
     """Return a number from `first` to `last` for each name.
@@ -372,15 +372,15 @@ def hashed_numbers(
     return numbers
 
 
-def domain_numbers(domains: set[str]) -> dict[str, int]:
+def number_domains(domains: set[str]) -> dict[str, int]:
     """Return the number of each NVTX domain by its name ("" is the default domain).
 
     Known names have fixed numbers. Any other name has the number that its text hashes to, so that
     it is the same in every trace; where two names of one trace meet on a number, the later in
     alphabetical order moves to the next free one.
     """
-    known = catalogue().domains
+    known = load_catalogue().domains
     numbers = {name: known.index(name) for name in domains if name in known}
-    return numbers | hashed_numbers(
+    return numbers | hash_to_numbers(
         domains - set(numbers), FIRST_HASHED_DOMAIN, LAST_HASHED_DOMAIN, FORBIDDEN_DOMAINS
     )

@@ -10,7 +10,7 @@ from functools import cache
 from typing import NamedTuple
 
 from nsys2prv._util.yaml_files import data_text, load_shipped
-from nsys2prv.events.catalogue import DomainCode, catalogue, hashed_numbers
+from nsys2prv.events.catalogue import DomainCode, hash_to_numbers, load_catalogue
 
 #: What the exports' integers are in where a name says another unit: SQLite holds the numbers before
 #: Nsight's display factor.
@@ -44,27 +44,29 @@ class CounterTable(NamedTuple):
 
 
 @cache
-def hashed_types() -> dict[str, tuple[int, int]]:
+def find_hashed_types() -> dict[str, tuple[int, int]]:
     """Return the event types of names that ``counters.yaml`` does not list, by layout: first and
     last.
     """
-    return {name: layout.hashed for name, layout in catalogue().layouts.items() if layout.hashed}
+    return {
+        name: layout.hashed for name, layout in load_catalogue().layouts.items() if layout.hashed
+    }
 
 
 @cache
-def counter_tables() -> dict[str, CounterTable]:
+def load_counter_tables() -> dict[str, CounterTable]:
     """Return the tables of listed names by layout of counters, empty for one that has none."""
     tables = {
         name: CounterTable({}, {})
-        for name, layout in catalogue().layouts.items()
+        for name, layout in load_catalogue().layouts.items()
         if not layout.fields
     }
-    listed = load_shipped(data_text(__package__, "counters.yaml")) | catalogue().counters
+    listed = load_shipped(data_text(__package__, "counters.yaml")) | load_catalogue().counters
     for layout, entries in listed.items():
         known: dict[tuple[str, str], str] = {}
         for names in entries.values():
             for name in names:
-                base, unit = _reduced(name)
+                base, unit = _reduce_name(name)
                 known.setdefault((base, unit), names[0])
                 if unit in IMPLIED_UNITS:
                     known.setdefault((base, ""), names[0])
@@ -78,7 +80,7 @@ def split_unit(name: str) -> tuple[str, str]:
     return (match[1].strip(), match[2].strip()) if match else (name.strip(), "")
 
 
-def _reduced(name: str) -> tuple[str, str]:
+def _reduce_name(name: str) -> tuple[str, str]:
     """Return the common form of two spellings of one name."""
     base, unit = split_unit(name)
     unit = re.sub(r"\s+", "", unit.casefold())
@@ -87,12 +89,12 @@ def _reduced(name: str) -> tuple[str, str]:
     ).casefold()
 
 
-def known_label(layout: str, name: str) -> str | None:
+def find_known_label(layout: str, name: str) -> str | None:
     """Return the label of a name that is listed, else None."""
-    return counter_tables()[layout].known.get(_reduced(name))
+    return load_counter_tables()[layout].known.get(_reduce_name(name))
 
 
-def labels_of(layout: str, names: Iterable[str]) -> list[str]:
+def label_metrics(layout: str, names: Iterable[str]) -> list[str]:
     """Return the labels of metrics that are sampled together, each its own.
 
     An unlisted name is its own label, in the unit that the export's integers really have; so is one
@@ -100,7 +102,7 @@ def labels_of(layout: str, names: Iterable[str]) -> list[str]:
     """
     labels: dict[str, None] = {}
     for name in names:
-        label = known_label(layout, name) or ""
+        label = find_known_label(layout, name) or ""
         if not label or label in labels:
             base, unit = split_unit(name)
             unit = REAL_UNITS.get(re.sub(r"\s+", "", unit.casefold()), unit)
@@ -113,34 +115,34 @@ def labels_of(layout: str, names: Iterable[str]) -> list[str]:
     return list(labels)
 
 
-def counter_codes(names: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], int]:
+def assign_counter_codes(names: Mapping[str, Iterable[str]]) -> dict[tuple[str, str], int]:
     """Return the event type of every (layout, label) met."""
     codes = {
         (layout, label): code
-        for layout, table in counter_tables().items()
+        for layout, table in load_counter_tables().items()
         for code, label in table.labels.items()
     }
     unlisted: dict[tuple[int, int], list[tuple[str, str]]] = {}
     for layout, labels in names.items():
         for label in set(labels):
             if (layout, label) not in codes:
-                unlisted.setdefault(hashed_types()[layout], []).append((layout, label))
+                unlisted.setdefault(find_hashed_types()[layout], []).append((layout, label))
     for (first, last), keys in unlisted.items():
-        numbers = hashed_numbers((f"{layout}\0{label}" for layout, label in keys), first, last)
+        numbers = hash_to_numbers((f"{layout}\0{label}" for layout, label in keys), first, last)
         codes.update({(layout, label): numbers[f"{layout}\0{label}"] for layout, label in keys})
     return codes
 
 
-def code_of(layout: str, name: str) -> int:
+def find_code(layout: str, name: str) -> int:
     """Return the event type of a layout's field, or of a counter by its label. Raises KeyError for
     one that is not there.
 
     A field whose type depends on the NVTX domain has none.
     """
-    for field in catalogue().layouts[layout].fields:
+    for field in load_catalogue().layouts[layout].fields:
         if field.name == name and not isinstance(field.code, DomainCode):
             return field.code
-    labels = counter_tables()[layout].labels if layout in counter_tables() else {}
+    labels = load_counter_tables()[layout].labels if layout in load_counter_tables() else {}
     found = [code for code, label in labels.items() if label == name]
     if not found:
         raise KeyError(f"{layout}: no field or counter {name!r} with an event type of its own")
@@ -148,6 +150,6 @@ def code_of(layout: str, name: str) -> int:
 
 
 @cache
-def values_of(value_set: str) -> dict[str, int]:
+def map_labels(value_set: str) -> dict[str, int]:
     """Return label in lower case -> value."""
-    return {label.lower(): value for value, label in catalogue().value_sets[value_set].labels}
+    return {label.lower(): value for value, label in load_catalogue().value_sets[value_set].labels}

@@ -9,8 +9,8 @@ from functools import cache
 
 import polars as pl
 
-from nsys2prv.events.catalogue import catalogue
-from nsys2prv.events.catalogue.counters import values_of
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.catalogue.counters import map_labels
 
 #: Calls that wait until the device has done something.
 SYNCHRONISING = r"(?i)^cu(?:da)?(?:Device|Stream|Event|Ctx|Thread|Context)_?Synchronize|^cu(?:da)?Ctx.*Synchronize"
@@ -24,17 +24,17 @@ IO = (
 )
 
 
-def matching(labels: pl.DataFrame, pattern: str) -> tuple[int, ...]:
+def select_matching(labels: pl.DataFrame, pattern: str) -> tuple[int, ...]:
     """Return the values of labels that match. labels: value and label."""
     return tuple(labels.filter(pl.col("label").str.contains(pattern))["value"].to_list())
 
 
-def synchronising_calls(labels: pl.DataFrame) -> tuple[int, ...]:
-    return matching(labels, SYNCHRONISING)
+def select_synchronising_calls(labels: pl.DataFrame) -> tuple[int, ...]:
+    return select_matching(labels, SYNCHRONISING)
 
 
-def io_calls(labels: pl.DataFrame) -> tuple[int, ...]:
-    return matching(labels, IO)
+def select_io_calls(labels: pl.DataFrame) -> tuple[int, ...]:
+    return select_matching(labels, IO)
 
 
 #: Layouts of the catalogue; the set of names of each is called the same.
@@ -49,15 +49,15 @@ _ONE_SIDED = re.compile(
 
 
 @cache
-def _known() -> dict[str, tuple[str, str]]:
+def _map_known_names() -> dict[str, tuple[str, str]]:
     """Name in small letters -> its spelling, and the layout that it belongs to."""
-    sets = catalogue().name_sets
+    sets = load_catalogue().name_sets
     return {
         name.lower(): (name, layout) for layout in LAYOUTS for name in sets[layout].known_values()
     }
 
 
-def function_name(text: str) -> str:
+def normalize_function_name(text: str) -> str:
     """Return the name of an MPI function as the standard spells it for C: MPI_Send for `mpi_send_`,
     `PMPI_Send` and `MPI_Send_c`.
 
@@ -68,15 +68,15 @@ def function_name(text: str) -> str:
         return text
     prefix, rest = f"MPI{match[1].upper()}_", match[2].lower().rstrip("_")
     for candidate in (rest, _SUFFIX.sub("", rest)):
-        if (prefix + candidate).lower() in _known():
-            return _known()[(prefix + candidate).lower()][0]
+        if (prefix + candidate).lower() in _map_known_names():
+            return _map_known_names()[(prefix + candidate).lower()][0]
     return prefix + (_SUFFIX.sub("", rest) or rest).capitalize()
 
 
-def layout_of(function: str, otherwise: str) -> str:
+def find_layout(function: str, otherwise: str) -> str:
     """Return the layout of a function by its name; `otherwise` for names that tell nothing."""
-    if function.lower() in _known():
-        return _known()[function.lower()][1]
+    if function.lower() in _map_known_names():
+        return _map_known_names()[function.lower()][1]
     if function.startswith("MPI_File_"):
         return "mpi_io"
     return "mpi_one_sided" if _ONE_SIDED.match(function) else otherwise
@@ -111,7 +111,7 @@ def is_nccl_kernel(name: str) -> bool:
     return _KERNEL.match(name) is not None
 
 
-_VALUES = values_of("nccl_operation")
+_VALUES = map_labels("nccl_operation")
 #: Of several operations: of one kernel, and of calls between GroupStart and GroupEnd.
 GROUP = _VALUES["several operations in a group"]
 ALL_REDUCE, SEND, RECEIVE, SEND_RECEIVE, GROUP_START, GROUP_END = (
@@ -138,14 +138,14 @@ _COLLECTIVE = re.compile(
 )
 
 
-def operation_of(name: str) -> int:
+def find_operation(name: str) -> int:
     """Return the nccl_operation of a range: of a C function (``ncclAllReduce``) or of the advanced
     trace (``AllReduce``); 0 for none.
     """
     return OPERATIONS.get(name.removeprefix("nccl").lower(), 0)
 
 
-def kernel_operation(name: str) -> int:
+def find_kernel_operation(name: str) -> int:
     """Return the nccl_operation that a kernel's name tells, 0 for none (``ncclDevKernel_Generic``)."""
     found = _COLLECTIVE.search(name)
     return OPERATIONS[found.group(1).lower()] if found else 0

@@ -24,8 +24,8 @@ from nsys2prv._util.yaml_files import (
     parse_rule_file,
     read_rule_file,
 )
-from nsys2prv.events.catalogue import catalogue
-from nsys2prv.events.catalogue.counters import values_of
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.catalogue.counters import map_labels
 
 SHIPPED = "kernel_rules.yaml"
 #: Of a name no more is looked at, of the kernel's own name less, so that no name is slow.
@@ -52,7 +52,7 @@ _WORD = re.compile(r"[a-z0-9_:]+")
 _GAP, _FIRST_GROUP = "\0", 0xE000
 
 
-class Rule(Struct, frozen=True):
+class ClassRule(Struct, frozen=True):
     """One rule, checked. kind, tensor_cores: values of the sets kernel_class and tensor_cores. The
     others are patterns, "" for none.
     """
@@ -78,11 +78,11 @@ class KernelClass(NamedTuple):
 class Classifier:
     """Applies rules in their order; remembers the names it has seen."""
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
+    def __init__(self, rules: Iterable[ClassRule]) -> None:
         self._rules = tuple(rules)
-        self._gemm = values_of("kernel_class")["gemm"]
+        self._gemm = map_labels("kernel_class")["gemm"]
         self._unknown = KernelClass(
-            values_of("kernel_class")["other"], values_of("tensor_cores")["unknown"]
+            map_labels("kernel_class")["other"], map_labels("tensor_cores")["unknown"]
         )
         self._of = lru_cache(REMEMBERED)(self._classify)
 
@@ -108,7 +108,9 @@ class Classifier:
                 shaped = rule.shape and rule.kind == self._gemm
                 found = _search(rule.shape, full) if shaped else None
                 return KernelClass(
-                    rule.kind, rule.tensor_cores, "" if found is None else _shape(found.groupdict())
+                    rule.kind,
+                    rule.tensor_cores,
+                    "" if found is None else _format_shape(found.groupdict()),
                 )
         return self._unknown
 
@@ -126,19 +128,19 @@ def normalize_name(name: str) -> tuple[str, str]:
 
 def _search(pattern: str, name: str) -> re.Match[str] | None:
     """Search a pattern in a lower-case name, which takes half the time of ignoring case."""
-    words = _required_words(pattern)
+    words = _find_required_words(pattern)
     if words and not any(word in name for word in words):
         return None  # most patterns are never compiled, which takes longer than all else here
-    return _compiled(pattern).search(name)
+    return _compile(pattern).search(name)
 
 
 @cache
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(_lower(pattern))
+def _compile(pattern: str) -> re.Pattern[str]:
+    return re.compile(_lower_pattern(pattern))
 
 
 @cache
-def _required_words(pattern: str) -> tuple[str, ...]:
+def _find_required_words(pattern: str) -> tuple[str, ...]:
     """Return words of which each text that a pattern matches has at least one; none where they are
     not easily told.
     """
@@ -162,24 +164,24 @@ def _required_words(pattern: str) -> tuple[str, ...]:
             chosen += max(options, key=lambda words: min(map(len, words)))
         return chosen
 
-    bare = _ONE_CHARACTER.sub(_GAP, _lower(pattern))
+    bare = _ONE_CHARACTER.sub(_GAP, _lower_pattern(pattern))
     while bare != (bare := _INNERMOST_GROUP.sub(stand_for, bare)):
         pass
     return words_of(bare)
 
 
-def _lower(pattern: str) -> str:
+def _lower_pattern(pattern: str) -> str:
     return _CAPITAL.sub(lambda found: found[0] if len(found[0]) > 1 else found[0].lower(), pattern)
 
 
-def _shape(groups: dict[str, str | None]) -> str:
+def _format_shape(groups: dict[str, str | None]) -> str:
     """Return `layout mxnxk`, or as much of it as there is."""
     tile = "x".join(size for size in (groups.get("m"), groups.get("n"), groups.get("k")) if size)
     return " ".join(part for part in (groups.get("layout") or "", tile) if part)
 
 
 @lru_cache(maxsize=4)
-def classifier(rules: tuple[Rule, ...]) -> Classifier:
+def get_classifier(rules: tuple[ClassRule, ...]) -> Classifier:
     """Return the classifier of these rules, made once in a process."""
     return Classifier(rules)
 
@@ -187,62 +189,64 @@ def classifier(rules: tuple[Rule, ...]) -> Classifier:
 # ---- reading rules ------------------------------------------------------------------------------------------------------------------
 
 
-def load_rules(path: Path | None = None) -> tuple[Rule, ...]:
+def load_rules(path: Path | None = None) -> tuple[ClassRule, ...]:
     """Return the rules of this file, if any, and then those that come with nsys2prv. What is wrong
     with the file is one line.
     """
     return (
-        _shipped()
+        _load_shipped_rules()
         if path is None
-        else read_rules(read_rule_file(path, "kernel"), str(path)) + _shipped()
+        else read_rules(read_rule_file(path, "kernel"), str(path)) + _load_shipped_rules()
     )
 
 
 @cache
-def _shipped() -> tuple[Rule, ...]:
+def _load_shipped_rules() -> tuple[ClassRule, ...]:
     """Return the shipped rules, not checked, which takes as long as to compile all patterns; a test
     does that.
     """
-    return tuple(_rule(spec) for spec in load_shipped(data_text(__package__, SHIPPED))["rules"])
+    return tuple(
+        _parse_rule(spec) for spec in load_shipped(data_text(__package__, SHIPPED))["rules"]
+    )
 
 
-def read_rules(text: str, source: str) -> tuple[Rule, ...]:
+def read_rules(text: str, source: str) -> tuple[ClassRule, ...]:
     """Return rules from YAML text; `source` is what errors call it."""
     rules = parse_rule_file(text, source, "kernel")["rules"]
     for number, spec in enumerate(rules, 1):
-        _check(spec, f"{source}: rule {number}")
-    return tuple(map(_rule, rules))
+        _check_rule(spec, f"{source}: rule {number}")
+    return tuple(map(_parse_rule, rules))
 
 
-def _rule(spec: dict[str, Any]) -> Rule:
+def _parse_rule(spec: dict[str, Any]) -> ClassRule:
     """Return a rule from its keys."""
     tensor = spec.get("tensor_cores", "unknown")
-    return Rule(
-        values_of("kernel_class")[spec["class"].lower()],
+    return ClassRule(
+        map_labels("kernel_class")[spec["class"].lower()],
         spec.get("name", ""),
         spec.get("full", ""),
-        values_of("tensor_cores")[_BOOLEANS.get(tensor, tensor).lower()],
+        map_labels("tensor_cores")[_BOOLEANS.get(tensor, tensor).lower()],
         spec.get("shape", ""),
     )
 
 
-def _check(spec: Any, where: str) -> None:
+def _check_rule(spec: Any, where: str) -> None:
     """Raise where a rule is wrong; `where` begins the message."""
     check_rule_keys(spec, _KEYS, where)
     patterns = {
-        key: _checked_pattern(spec[key], f"{where}: {key}")
+        key: _check_pattern(spec[key], f"{where}: {key}")
         for key in ("name", "full", "shape")
         if key in spec
     }
     if not ("name" in patterns or "full" in patterns):
         raise Nsys2prvError(f"{where}: lacks the key name or full")
     kind = spec.get("class")
-    if not isinstance(kind, str) or kind.lower() not in values_of("kernel_class"):
-        labels = ", ".join(label for _, label in catalogue().value_sets["kernel_class"].labels)
+    if not isinstance(kind, str) or kind.lower() not in map_labels("kernel_class"):
+        labels = ", ".join(label for _, label in load_catalogue().value_sets["kernel_class"].labels)
         raise Nsys2prvError(f"{where}: class {str(kind)[:40]!r} is none of {labels}")
     tensor = spec.get("tensor_cores", "unknown")
     tensor = _BOOLEANS[tensor] if isinstance(tensor, bool) else tensor
-    if not isinstance(tensor, str) or tensor.lower() not in values_of("tensor_cores"):
+    if not isinstance(tensor, str) or tensor.lower() not in map_labels("tensor_cores"):
         raise Nsys2prvError(
             f"{where}: tensor_cores {str(tensor)[:40]!r} is none of yes, no, unknown"
         )
@@ -253,7 +257,7 @@ def _check(spec: Any, where: str) -> None:
         )
 
 
-def _checked_pattern(pattern: Any, where: str) -> str:
+def _check_pattern(pattern: Any, where: str) -> str:
     if not isinstance(pattern, str) or not pattern:
         raise Nsys2prvError(
             f"{where}: {str(pattern)[:40]!r} is not a regular expression; put it in quotes"
@@ -261,7 +265,7 @@ def _checked_pattern(pattern: Any, where: str) -> str:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            re.compile(_lower(pattern))
+            re.compile(_lower_pattern(pattern))
     except (re.error, OverflowError, RecursionError) as error:
         raise Nsys2prvError(
             f"{where}: {pattern[:60]!r} is not a regular expression: {str(error).partition(chr(10))[0]}"

@@ -38,7 +38,7 @@ _VALUES = {"true": "1", "false": "0", "void": ""}
 # ---- telling ------------------------------------------------------------------------------------
 
 
-def _text(expr: Expr, depth: int) -> str:
+def _format_argument(expr: Expr, depth: int) -> str:
     """Return the readable form of an argument, its own arguments shown ``depth`` levels deep; ""
     for noise.
     """
@@ -47,12 +47,12 @@ def _text(expr: Expr, depth: int) -> str:
         path = [part for part in path if not part.is_operator]
         for at, part in enumerate(path):
             if part.ordinal:
-                return _closure(path[:at], path[at:], depth)
-    text = _named(path, depth) if path else ""
+                return _format_lambda(path[:at], path[at:], depth)
+    text = _format_path(path, depth) if path else ""
     return text + "*" * expr.stars if text else ""
 
 
-def _named(path: list[Part], depth: int) -> str:
+def _format_path(path: list[Part], depth: int) -> str:
     last = path[-1]
     name, args = last.text, last.args
     if len(path) == 1 and not args:
@@ -68,33 +68,37 @@ def _named(path: list[Part], depth: int) -> str:
         ):
             return ""
         if args and name in WRAPPERS and WRAPPERS[name] < len(args):
-            return _text(args[WRAPPERS[name]], depth) + "*" * (name == "device_ptr")
+            return _format_argument(args[WRAPPERS[name]], depth) + "*" * (name == "device_ptr")
     if name.startswith("__nv_") and args:  # how nvcc itself writes an extended lambda
-        return _nvcc_closure(args, depth)
+        return _format_nvcc_lambda(args, depth)
     if len(path) > 1 and (path[-2].args or name in _GENERIC):
         owner = path[-2].text
         if path[-2].args:
-            owner = _named([path[0], path[-2]] if len(path) > 2 else path[:1], depth)
+            owner = _format_path([path[0], path[-2]] if len(path) > 2 else path[:1], depth)
         name = f"{owner}::{name}" if owner else name
     shape = library in ("cute", "cutlass") and last.text in _SHAPES
     if not args or (depth <= 0 and not shape):
         return name
     if library:
-        return _of_library(library, last.text, name, args, depth)
-    return _with(name, [text for arg in args if (text := _text(arg, depth - 1))])
+        return _format_library_template(library, last.text, name, args, depth)
+    return _append_arguments(
+        name, [text for arg in args if (text := _format_argument(arg, depth - 1))]
+    )
 
 
-def _of_library(library: str, template: str, name: str, args: list[Expr], depth: int) -> str:
+def _format_library_template(
+    library: str, template: str, name: str, args: list[Expr], depth: int
+) -> str:
     """Return a template of a known library, whose arguments are known too."""
     if library in _LAUNCHERS:
-        args = [arg for arg in args if _has_closure(arg)][:1] or args
+        args = [arg for arg in args if _has_lambda(arg)][:1] or args
     elif library == "Eigen" and template.startswith("Tensor"):
-        return _of_eigen(template, args, depth)
-    texts = [text for arg in args if (text := _text(arg, depth - 1))]
+        return _format_eigen(template, args, depth)
+    texts = [text for arg in args if (text := _format_argument(arg, depth - 1))]
     if library in ("cute", "cutlass") and template in _SHAPES:
         if texts and all(not text.strip("0123456789x") for text in texts):
             return "x".join(texts)
-        return "" if template == "tuple" else _with(name, texts)
+        return "" if template == "tuple" else _append_arguments(name, texts)
     if template in ("array", "Array") and texts and texts[0] == "char*":
         return ""  # the data pointers of a PyTorch kernel
     if library == "at":
@@ -104,47 +108,49 @@ def _of_library(library: str, template: str, name: str, args: list[Expr], depth:
         if len(scalars) == 1:  # BinaryFunctor<float,float,float,...>: once is enough
             first = texts.index(scalars.pop())
             texts = [text for at, text in enumerate(texts) if at == first or text != texts[first]]
-    return _with(name, texts)
+    return _append_arguments(name, texts)
 
 
-def _of_eigen(template: str, args: list[Expr], depth: int) -> str:
+def _format_eigen(template: str, args: list[Expr], depth: int) -> str:
     """Return an Eigen expression as the formula it is:
     ``sum(Tensor<float,1>,Broadcasting(Tensor<float,1>))``.
     """
     texts = [
-        text for arg in args if (text := _text(arg, depth - 1)) and not text.startswith("array")
+        text
+        for arg in args
+        if (text := _format_argument(arg, depth - 1)) and not text.startswith("array")
     ]
     if template == "TensorAssignOp" and texts and texts[0].startswith("Tensor<"):
         return ",".join(texts[1:])
     if template == "Tensor" or not template.endswith("Op"):
-        return _with(template, texts[:2])
+        return _append_arguments(template, texts[:2])
     operation = template[len("Tensor") : -len("Op")]
     if operation.startswith("Cwise"):
-        operation, texts = _eigen_operation(args[0]), texts[1:]
+        operation, texts = _find_eigen_operation(args[0]), texts[1:]
     return f"{operation}({','.join(texts)})" if depth > 1 else operation
 
 
-def _eigen_operation(expr: Expr) -> str:
+def _find_eigen_operation(expr: Expr) -> str:
     name, args = (expr.path[-1].text, expr.path[-1].args) if expr.path else ("", None)
     if name in ("scalar_left", "scalar_right") and args and len(args) > 2:
-        return f"{_eigen_operation(args[2])}_{name[7:]}"
+        return f"{_find_eigen_operation(args[2])}_{name[7:]}"
     return name.removeprefix("scalar_").removesuffix("_op")
 
 
-def _closure(function: list[Part], lambdas: list[Part], depth: int) -> str:
+def _format_lambda(function: list[Part], lambdas: list[Part], depth: int) -> str:
     """Return a lambda, told by the function it stands in."""
     ordinals = [part.ordinal for part in lambdas if part.ordinal]
     torch = bool(function) and function[0].text == "at"
     if torch and (
         function[-1].text in _NOISE or (function[-1].text in WRAPPERS and function[-1].args)
     ):
-        return _named(function, depth)
+        return _format_path(function, depth)
     types = ""
     if torch and len(ordinals) > 1:
         # One lambda an operator, in it one a data type, in it the code. The argument types tell the
         # second.
         arguments = dict.fromkeys(
-            text for arg in lambdas[-1].params or () if (text := _text(arg, 1))
+            text for arg in lambdas[-1].params or () if (text := _format_argument(arg, 1))
         )
         if any(text.split()[-1] in _SCALARS for text in arguments):
             types = f"({','.join(arguments)})"
@@ -153,7 +159,7 @@ def _closure(function: list[Part], lambdas: list[Part], depth: int) -> str:
     number = "#" + ".".join(map(str, ordinals)) if ordinals != [1] else ""
     if not function:
         return "lambda" + number
-    name = _named(function, depth) or function[-1].text
+    name = _format_path(function, depth) or function[-1].text
     if (
         len(function) > 1
         and function[0].text not in _LIBRARIES
@@ -163,26 +169,26 @@ def _closure(function: list[Part], lambdas: list[Part], depth: int) -> str:
     return name + number + types
 
 
-def _nvcc_closure(args: list[Expr], depth: int) -> str:
+def _format_nvcc_lambda(args: list[Expr], depth: int) -> str:
     """Read ``__nv_dl_wrapper_t<__nv_dl_tag<type of f, &f, ordinal>, captures...>``, and its
     relatives.
     """
     for arg in args:
         tag = arg.path[-1] if arg.path else None
         if tag and tag.text.startswith("__nv_") and tag.args and len(tag.args) > 2:
-            ordinal = _text(tag.args[-1], 0)
-            return _text(tag.args[1], depth) + (f"#{ordinal}" if ordinal != "1" else "")
+            ordinal = _format_argument(tag.args[-1], 0)
+            return _format_argument(tag.args[1], depth) + (f"#{ordinal}" if ordinal != "1" else "")
     return "lambda"
 
 
-def _has_closure(expr: Expr) -> bool:
+def _has_lambda(expr: Expr) -> bool:
     return any(
-        part.ordinal or part.text.startswith("__nv_") or any(map(_has_closure, part.args or ()))
+        part.ordinal or part.text.startswith("__nv_") or any(map(_has_lambda, part.args or ()))
         for part in expr.path
     )
 
 
-def _with(name: str, texts: list[str]) -> str:
+def _append_arguments(name: str, texts: list[str]) -> str:
     return f"{name}<{','.join(texts)}>" if texts else name
 
 
@@ -212,7 +218,7 @@ def _normalize(name: str) -> str:
     return name
 
 
-def readable_kernel_name(demangled: str, short: str) -> str:
+def make_kernel_label(demangled: str, short: str) -> str:
     """Return a label for a kernel: at most 120 characters, never empty, of one line."""
     name = _clean(demangled[:_PARSED_LENGTH]) or _clean(short[:_PARSED_LENGTH]) or "unnamed kernel"
     if not _STRUCTURE.search(name):
@@ -222,7 +228,7 @@ def readable_kernel_name(demangled: str, short: str) -> str:
     # CUTLASS tells tile, types and schedule first: there the beginning is worth more than an
     # outline.
     for depth in (MAX_DEPTH,) if "cutlass::" in name else (MAX_DEPTH, 6, 5, 4, 3, 2, 1, 0):
-        deeper, label = label, _clean(_text(tree, depth))
+        deeper, label = label, _clean(_format_argument(tree, depth))
         if len(label) <= _LABEL_LENGTH:
             break
     if len(label) < _LABEL_LENGTH // 2 and deeper:
@@ -233,7 +239,7 @@ def readable_kernel_name(demangled: str, short: str) -> str:
 # ---- telling apart ------------------------------------------------------------------------------
 
 
-def disambiguate(labels: Sequence[str], full: Sequence[str]) -> list[str]:
+def make_labels_unique(labels: Sequence[str], full: Sequence[str]) -> list[str]:
     """Make labels unique: ``labels[i]`` is that of the kernel whose full name is ``full[i]``.
 
     Where kernels share a label, each gets the template arguments or parameters in which it differs
@@ -248,7 +254,7 @@ def disambiguate(labels: Sequence[str], full: Sequence[str]) -> list[str]:
     for label in sorted(label for label, names in kernels.items() if len(names) > 1):
         names = sorted(kernels[label])
         told: defaultdict[str, list[str]] = defaultdict(list)
-        for name, difference in zip(names, _differences(names), strict=True):
+        for name, difference in zip(names, _find_differences(names), strict=True):
             told[f"{label} {difference}" if difference else label].append(name)
         for candidate, same in sorted(told.items()):
             numbered = (f"{candidate} #{number}" for number in count(1))
@@ -261,11 +267,13 @@ def disambiguate(labels: Sequence[str], full: Sequence[str]) -> list[str]:
     return [unique.get((label, name), label) for label, name in zip(labels, full, strict=True)]
 
 
-def _differences(names: list[str]) -> list[str]:
+def _find_differences(names: list[str]) -> list[str]:
     """Return, for each name, its distinctive part, in as few words as tell most of them apart."""
     texts = [_normalize(name) for name in names]
     chosen, distinct = [""] * len(names), 1
-    for column in _columns([(text, parse_name(text, parameters=True)) for text in texts]):
+    for column in _find_differing_places(
+        [(text, parse_name(text, parameters=True)) for text in texts]
+    ):
         tried = [f"{old},{new}" if old else new for old, new in zip(chosen, column, strict=True)]
         if len(set(tried)) > distinct:
             chosen, distinct = tried, len(set(tried))
@@ -279,7 +287,7 @@ def _differences(names: list[str]) -> list[str]:
     return [text if not text or text.startswith("(") else f"<{text}>" for text in chosen]
 
 
-def _columns(kernels: list[tuple[str, Expr]]) -> Iterator[list[str]]:
+def _find_differing_places(kernels: list[tuple[str, Expr]]) -> Iterator[list[str]]:
     """Yield the places where some of the names differ, outermost first, with what each has there."""
     exprs = [expr for _, expr in kernels]
     if len({text[expr.start : expr.end] for text, expr in kernels}) == 1:
@@ -288,8 +296,8 @@ def _columns(kernels: list[tuple[str, Expr]]) -> Iterator[list[str]]:
         len({(expr.path[-1].text, expr.path[-1].ordinal) if expr.path else None for expr in exprs})
         > 1
     ):
-        yield [_text(expr, 2) or _plain(expr, 1) for expr in exprs]
-        yield [_plain(expr, 2) for expr in exprs]
+        yield [_format_argument(expr, 2) or _format_plainly(expr, 1) for expr in exprs]
+        yield [_format_plainly(expr, 2) for expr in exprs]
         return
     yield ["::".join(part.text for part in expr.path[:-1]) for expr in exprs]
     yield ["*" * expr.stars for expr in exprs]
@@ -299,7 +307,7 @@ def _columns(kernels: list[tuple[str, Expr]]) -> Iterator[list[str]]:
         yield [f"{part.text}#{part.ordinal}" if part.ordinal else "" for part in parts]
         for lists in [part.args for part in parts], [part.params for part in parts]:
             if len({None if args is None else len(args) for args in lists}) > 1:
-                texts = [",".join(_plain(arg, 1) for arg in args or ()) for args in lists]
+                texts = [",".join(_format_plainly(arg, 1) for arg in args or ()) for args in lists]
                 if lists[0] is parts[0].params:
                     long = max(map(len, texts)) > _SUFFIX_LENGTH
                     texts = [
@@ -309,17 +317,17 @@ def _columns(kernels: list[tuple[str, Expr]]) -> Iterator[list[str]]:
                 yield texts
             elif lists[0]:
                 for column in zip(*lists, strict=True):
-                    yield from _columns(
+                    yield from _find_differing_places(
                         [(text, arg) for (text, _), arg in zip(kernels, column, strict=True)]
                     )
 
 
-def _plain(expr: Expr, depth: int) -> str:
+def _format_plainly(expr: Expr, depth: int) -> str:
     """Return the argument as it stands, but for namespaces, casts and inner arguments."""
     if not expr.path:
         return "*" * expr.stars
     last = expr.path[-1]
     text = last.text + (f"#{last.ordinal}" if last.ordinal else "")
     if last.args and depth > 0:
-        text += f"<{','.join(_plain(arg, depth - 1) for arg in last.args)}>"
+        text += f"<{','.join(_format_plainly(arg, depth - 1) for arg in last.args)}>"
     return text + "*" * expr.stars

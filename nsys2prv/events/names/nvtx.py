@@ -43,7 +43,7 @@ _REFERENCE = re.compile(r"\$\$|\$\{(?P<braced>[^}]*)\}|\$(?P<bare>[0-9A-Za-z_]+)
 _WHOLE = re.compile(r"[0-9]+")
 
 
-class Rule(Struct, frozen=True):
+class NvtxRule(Struct, frozen=True):
     """One rule, checked. match, domain: patterns searched in the name and in its domain's name, ""
     for any domain. replace: what takes the place of every match; None where names that match are
     dropped. keeps: whether the pattern has a group `number`. any_digits: whether numbers of any
@@ -70,7 +70,7 @@ class RenamedRanges(Struct):
 
 
 def rename_ranges(
-    texts: pl.Series, domains: pl.Series | None, rules: Sequence[Rule]
+    texts: pl.Series, domains: pl.Series | None, rules: Sequence[NvtxRule]
 ) -> RenamedRanges:
     """Apply the rules to names, each with the name of its domain ("" for the default one; None if
     no rule asks for domains).
@@ -104,7 +104,7 @@ def rename_ranges(
             kept = chosen.str.extract_groups(rule.match).struct.field(NUMBER)
             kept = kept.cast(pl.Int64, strict=False).fill_null(ABSENT)
             numbers[rows] = kept.to_numpy()[of_row]
-        made, of_changed = _distinct(
+        made, of_changed = _deduplicate(
             chosen.str.replace_all(rule.match, rule.replace)
             if replaced is None
             else replaced.gather(changing)
@@ -115,7 +115,7 @@ def rename_ranges(
         texts = pl.concat(
             [texts.gather(used[:left]), made.gather(used[left:] - len(texts)).str.strip_chars()]
         )
-    texts, merged = _distinct(texts)
+    texts, merged = _deduplicate(texts)
     return RenamedRanges(texts, merged[codes], wanted, numbers)
 
 
@@ -130,7 +130,7 @@ _EACH_APART = -2
 FEW_TEXTS, MOST_KNOWN = 1000, 100_000
 
 
-def rename_by_template(texts: DistinctTexts, rules: tuple[Rule, ...]) -> RenamedRanges | None:
+def rename_by_template(texts: DistinctTexts, rules: tuple[NvtxRule, ...]) -> RenamedRanges | None:
     """Apply the rules as :func:`rename_ranges` does, but once for all texts that differ by nothing
     but numbers ("aten::mm, seq = 7" and "aten::mm, seq = 8"); None where that is not worth it, or
     where a rule may tell such texts apart.
@@ -186,9 +186,9 @@ def _find_kept_number(text: str, name: str, number: int) -> int:
     return number - _FIRST if _FIRST <= number < _FIRST + len(text) else _EACH_APART
 
 
-def _rename_known(texts: list[str], rules: tuple[Rule, ...]) -> RenamedRanges:
+def _rename_known(texts: list[str], rules: tuple[NvtxRule, ...]) -> RenamedRanges:
     """Apply the rules to texts, whose names are remembered for parts of reports that follow."""
-    known = _known_texts(rules)
+    known = _get_known_texts(rules)
     new = [text for text in dict.fromkeys(texts) if text not in known]
     if new:
         if len(known) > MOST_KNOWN:
@@ -208,12 +208,12 @@ def _rename_known(texts: list[str], rules: tuple[Rule, ...]) -> RenamedRanges:
 
 
 @cache
-def _known_texts(rules: tuple[Rule, ...]) -> dict[str, tuple[str, bool, int]]:
+def _get_known_texts(rules: tuple[NvtxRule, ...]) -> dict[str, tuple[str, bool, int]]:
     """Return the texts that are known of these rules."""
     return {}
 
 
-def _distinct(texts: pl.Series) -> tuple[pl.Series, np.ndarray]:
+def _deduplicate(texts: pl.Series) -> tuple[pl.Series, np.ndarray]:
     """Return the texts without repetitions, and each one's index among them."""
     kept = texts.unique(maintain_order=True)
     if len(kept) == len(texts):
@@ -234,68 +234,70 @@ def _distinct(texts: pl.Series) -> tuple[pl.Series, np.ndarray]:
 # ---- reading rules ------------------------------------------------------------------------------------------------------------------
 
 
-def load_rules(source: str | Path | None = None) -> tuple[Rule, ...]:
+def load_rules(source: str | Path | None = None) -> tuple[NvtxRule, ...]:
     """Return the rules of this file, if any, and then those that come with nsys2prv, unless the
     file or `none` leaves them out.
     """
     if source is None:
-        return _shipped()
+        return _load_shipped_rules()
     if str(source) == NONE:
         return ()
     return read_rules(read_rule_file(Path(source), "NVTX"), str(source))
 
 
 @cache
-def _shipped() -> tuple[Rule, ...]:
+def _load_shipped_rules() -> tuple[NvtxRule, ...]:
     """Return the shipped rules, not checked, which takes as long as to apply them; a test does
     that.
     """
     return tuple(
-        Rule(
+        NvtxRule(
             spec["match"], spec["replace"], keeps=f"(?<{NUMBER}>" in spec["match"], any_digits=True
         )
         for spec in load_shipped(data_text(__package__, SHIPPED))["rules"]
     )
 
 
-def read_rules(text: str, source: str) -> tuple[Rule, ...]:
+def read_rules(text: str, source: str) -> tuple[NvtxRule, ...]:
     """Return rules from YAML text; `source` is what errors call it."""
     data = parse_rule_file(text, source, "NVTX", (_BUILTIN,))
     builtin = data.get(_BUILTIN, True)
     if not isinstance(builtin, bool):
         raise Nsys2prvError(f"{source}: {_BUILTIN} is yes or no, not {str(builtin)[:40]!r}")
-    rules = _rules(data["rules"], source)
-    return rules + _shipped() if builtin else rules
+    rules = _parse_rules(data["rules"], source)
+    return rules + _load_shipped_rules() if builtin else rules
 
 
-def _rules(specs: list[Any], source: str) -> tuple[Rule, ...]:
-    return tuple(_rule(spec, f"{source}: rule {number}") for number, spec in enumerate(specs, 1))
+def _parse_rules(specs: list[Any], source: str) -> tuple[NvtxRule, ...]:
+    return tuple(
+        _parse_rule(spec, f"{source}: rule {number}") for number, spec in enumerate(specs, 1)
+    )
 
 
-def _rule(spec: Any, where: str) -> Rule:
+def _parse_rule(spec: Any, where: str) -> NvtxRule:
     """Return a rule from its keys. `where` begins the message when something is wrong with it."""
     check_rule_keys(spec, _KEYS, where)
     if "match" not in spec:
         raise Nsys2prvError(f"{where}: lacks the key match")
-    groups = _groups(spec["match"], f"{where}: match")
+    groups = _list_groups(spec["match"], f"{where}: match")
     if "domain" in spec:
-        _groups(spec["domain"], f"{where}: domain")
+        _list_groups(spec["domain"], f"{where}: domain")
     drop = spec.get("drop", False)
     if not isinstance(drop, bool):
         raise Nsys2prvError(f"{where}: drop is yes or no, not {str(drop)[:40]!r}")
     if drop == ("replace" in spec):
         raise Nsys2prvError(f"{where}: needs either `replace` or `drop: yes`")
     if drop:
-        return Rule(spec["match"], None, spec.get("domain", ""))
-    return Rule(
+        return NvtxRule(spec["match"], None, spec.get("domain", ""))
+    return NvtxRule(
         spec["match"],
-        _replacement(spec["replace"], groups, f"{where}: replace"),
+        _parse_replacement(spec["replace"], groups, f"{where}: replace"),
         spec.get("domain", ""),
         NUMBER in groups,
     )
 
 
-def _groups(pattern: Any, where: str) -> set[str]:
+def _list_groups(pattern: Any, where: str) -> set[str]:
     """Return the groups of a pattern, by number and by name."""
     if not isinstance(pattern, str) or not pattern:
         raise Nsys2prvError(
@@ -312,7 +314,7 @@ def _groups(pattern: Any, where: str) -> set[str]:
     return {"0", *named, *(str(number) for number in range(1, len(named) + 1))}
 
 
-def _replacement(text: Any, groups: set[str], where: str) -> str:
+def _parse_replacement(text: Any, groups: set[str], where: str) -> str:
     if not isinstance(text, str):
         raise Nsys2prvError(f"{where}: {str(text)[:40]!r} is not text; put it in quotes")
     for found in _REFERENCE.finditer(text):

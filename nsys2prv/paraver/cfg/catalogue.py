@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from nsys2prv._util.yaml_files import parse_yaml
-from nsys2prv.events.catalogue.counters import code_of
+from nsys2prv.events.catalogue.counters import find_code
 from nsys2prv.paraver.cfg.declared import declared_types, declared_views
 from nsys2prv.paraver.cfg.model import (
     CfgError,
@@ -172,7 +172,7 @@ def _numbers(spec: Any) -> Iterator[int]:
     a list of these.
     """
     if isinstance(spec, dict) and len(spec) == 1:
-        yield code_of(*next(iter(spec.items())))
+        yield find_code(*next(iter(spec.items())))
     elif isinstance(spec, dict):
         yield from range(spec["first"], spec["first"] + spec["step"] * spec["count"], spec["step"])
     elif isinstance(spec, list):

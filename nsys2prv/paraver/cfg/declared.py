@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from nsys2prv.events.catalogue import Field, Layout, NameSet, catalogue
-from nsys2prv.events.catalogue.counters import counter_tables
+from nsys2prv.events.catalogue import Field, Layout, NameSet, load_catalogue
+from nsys2prv.events.catalogue.counters import load_counter_tables
 
 #: Layouts of counters that have views -> what a window takes of their samples: each tells of the
 #: time before it, or from it on.
@@ -26,14 +26,14 @@ def declared_types() -> dict[str, int]:
     """Return label -> event type, of all fields and counters that have one of their own."""
     types = {
         field.label: field.code
-        for layout in catalogue().layouts.values()
+        for layout in load_catalogue().layouts.values()
         for field in layout.fields
         if isinstance(field.code, int)
     }
     return types | {
         label: code
         for layout in COUNTERS
-        for code, label in counter_tables()[layout].labels.items()
+        for code, label in load_counter_tables()[layout].labels.items()
     }
 
 
@@ -78,7 +78,7 @@ def _shown(listed: Iterable[Spec], codes: Mapping[str, Collection[int]]) -> dict
 
 def _of_layouts() -> Iterator[tuple[str, int, str, Spec]]:
     """Kind of view, event type, name and specification of each view of fields."""
-    for layout in catalogue().layouts.values():
+    for layout in load_catalogue().layouts.values():
         for place, field in enumerate(layout.fields):
             if not isinstance(field.code, int):
                 continue
@@ -117,7 +117,7 @@ def _timeline(layout: Layout, field: Field, window: Spec) -> Spec:
 def _of_counters() -> Iterator[tuple[str, int, str, Spec]]:
     """Yield the same of sampled numbers."""
     for layout, function in COUNTERS.items():
-        for code, label in counter_tables()[layout].labels.items():
+        for code, label in load_counter_tables()[layout].labels.items():
             unit = re.search(r"\[(.*)\]$", label)
             spec: Spec = {
                 "title": _title(label),

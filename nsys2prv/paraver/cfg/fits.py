@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.cfg.grammar import (
     COMMUNICATION_STATISTICS,
     COMPOSES,
@@ -84,7 +84,9 @@ class Contents(Struct, frozen=True):
 def contents_of_types(types: Iterable[int]) -> Contents:
     """Return the contents of a trace with these event types and lines of any kind."""
     known = frozenset(types)
-    return Contents(known, known, frozenset(line.tag or 0 for line in catalogue().lines.values()))
+    return Contents(
+        known, known, frozenset(line.tag or 0 for line in load_catalogue().lines.values())
+    )
 
 
 def why_empty(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.check import Findings
 from nsys2prv.paraver.check.labels import LAST_LABELLED, Labels
 from nsys2prv.paraver.check.lines import Place
@@ -296,7 +296,7 @@ class Events:
         # hold until the next, none is.
         holding = {
             field.code
-            for layout in catalogue().layouts.values()
+            for layout in load_catalogue().layouts.values()
             if layout.is_state
             for field in layout.fields
         }

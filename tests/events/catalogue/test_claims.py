@@ -18,9 +18,9 @@ def build(monkeypatch: pytest.MonkeyPatch, **added: dict[str, Any]) -> Catalogue
     """The catalogue as its files are, with further entries of sections."""
     data = module._read_sections()
     for section, entries in added.items():
-        module._add(data, section, entries)
+        module._add_section(data, section, entries)
     monkeypatch.setattr(module, "_read_sections", lambda: data)
-    found = module.catalogue.__wrapped__()
+    found = module.load_catalogue.__wrapped__()
     check_claims(found)
     return found
 
@@ -35,7 +35,7 @@ def layout(code: Any, label: str = "New kind", **more: Any) -> dict[str, Any]:
 
 
 def test_every_event_type_has_one_meaning() -> None:
-    assert len(check_claims(module.catalogue())) > 1000
+    assert len(check_claims(module.load_catalogue())) > 1000
 
 
 def test_a_new_layout_with_the_type_of_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def test_a_field_of_another_label_is_not_shared(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("code", [66400000, 9400, 99500])
 def test_a_listed_counter_has_a_type_of_its_own(code: int) -> None:
-    known = module.catalogue()
+    known = module.load_catalogue()
     entries = {**known.counters, "cpu_counter": {code: ["New number"]}}
     with pytest.raises(ValueError, match=f"event type {code}: .*counter 'New number'"):
         check_claims(replace(known, counters=entries))

@@ -22,12 +22,12 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.yaml_files import data_text
 from nsys2prv.cli.main import main
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.names.calls import is_nccl_kernel
 from nsys2prv.events.names.classes import (
     Classifier,
-    _lower,
-    _required_words,
+    _find_required_words,
+    _lower_pattern,
     _search,
     load_rules,
     normalize_name,
@@ -37,7 +37,7 @@ from nsys2prv.events.names.classes import (
 SAMPLES = Path(__file__).parents[3] / "sample_reports"
 KERNEL_TYPES, CLASS, TENSOR, SHAPE = (63000006, 63000007), 63000060, 63000061, 63000062
 LABELS = {
-    code: dict(catalogue().value_sets[name].labels)
+    code: dict(load_catalogue().value_sets[name].labels)
     for code, name in ((CLASS, "kernel_class"), (TENSOR, "tensor_cores"))
 }
 SHIPPED = Classifier(load_rules())
@@ -681,15 +681,19 @@ ODD_PATTERNS = (
 @given(st.data())
 def test_no_name_that_a_pattern_matches_is_sorted_out(data: st.DataObject) -> None:
     shipped = [text for rule in load_rules() for text in (rule.name, rule.full) if text]
-    pattern = re.compile(_lower(data.draw(st.sampled_from([*shipped, *ODD_PATTERNS]))))
+    pattern = re.compile(_lower_pattern(data.draw(st.sampled_from([*shipped, *ODD_PATTERNS]))))
     name = data.draw(st.from_regex(pattern))
     assert bool(_search(pattern.pattern, name)) == bool(pattern.search(name))
     assert _search(pattern.pattern, name)
 
 
 def test_patterns_have_required_words() -> None:
-    assert _required_words("^nccl(?:Dev)?Kernel_|(?<!x)(?:ab|cde)mm?") == ("kernel_", "ab", "cde")
-    assert _required_words(r"\d+|gemm") == _required_words("(?i)gemm") == ()
+    assert _find_required_words("^nccl(?:Dev)?Kernel_|(?<!x)(?:ab|cde)mm?") == (
+        "kernel_",
+        "ab",
+        "cde",
+    )
+    assert _find_required_words(r"\d+|gemm") == _find_required_words("(?i)gemm") == ()
 
 
 def test_case_does_not_count_and_escapes_are_kept() -> None:

@@ -8,7 +8,7 @@ import time
 import pytest
 from tools.corpus import in_corpus
 
-from nsys2prv.events.names.kernels import disambiguate, readable_kernel_name
+from nsys2prv.events.names.kernels import make_kernel_label, make_labels_unique
 
 # demangled name -> label
 LABELS = {
@@ -244,13 +244,13 @@ def is_label(label: str) -> bool:
 
 @pytest.mark.parametrize(("demangled", "label"), LABELS.items())
 def test_label(demangled: str, label: str) -> None:
-    assert readable_kernel_name(demangled, "short") == label
+    assert make_kernel_label(demangled, "short") == label
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name[:24]))
 def test_odd_names_have_a_label_soon(name: str) -> None:
     begin = time.perf_counter()
-    labels = [readable_kernel_name(name, short) for short in ("", "short", name)]
+    labels = [make_kernel_label(name, short) for short in ("", "short", name)]
     assert time.perf_counter() - begin < 1
     assert all(is_label(label) for label in labels)
 
@@ -267,28 +267,28 @@ def test_damaged_names_have_a_label() -> None:
                 + chance.choice(("", *"<>()[]{}:,*& #'$", chance.choice(names)[:40]))
                 + name[at + 3 :]
             )
-        assert is_label(readable_kernel_name(name, "")), name
+        assert is_label(make_kernel_label(name, "")), name
 
 
 def test_without_demangled_name_the_short_one_serves() -> None:
-    assert readable_kernel_name("", "saxpy") == "saxpy"
-    assert readable_kernel_name("", "") == "unnamed kernel"
+    assert make_kernel_label("", "saxpy") == "saxpy"
+    assert make_kernel_label("", "") == "unnamed kernel"
 
 
 def test_the_whole_name_goes_before_a_short_one_that_was_cut() -> None:
     name = "_ZN10tensorflow67_GLOBAL__N__c6b73f6f_27_check_numerics_op_gpu_cu_cc_020c7bc0_10225319CheckNumericsKernelIfEEvPKT_iPi"
-    assert readable_kernel_name(name, "_ZN10tensorflow67_GLOBAL__N__c_3...") == name
+    assert make_kernel_label(name, "_ZN10tensorflow67_GLOBAL__N__c_3...") == name
 
 
 def test_long_names_end_in_an_ellipsis() -> None:
     name = "sm80_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x128x32_stage4_warpsize2x2x1_g1_"
-    label = readable_kernel_name(name + "tensor16x8x16_t1r1s1_kernel_cudnn", "")
+    label = make_kernel_label(name + "tensor16x8x16_t1r1s1_kernel_cudnn", "")
     assert label == name + "tensor16x..."
 
 
 def test_long_template_arguments_are_told_in_outline() -> None:
     inner = "std::map<unsigned long long, std::vector<std::complex<double>, my_allocator<double>>, comparator<int>>"
-    label = readable_kernel_name(f"void k<{inner}, {inner}, (int)3>(int)", "k")
+    label = make_kernel_label(f"void k<{inner}, {inner}, (int)3>(int)", "k")
     assert (
         label
         == "k<map<unsigned long long,vector,comparator>,map<unsigned long long,vector,comparator>,3>"
@@ -302,7 +302,7 @@ ELEMENTWISE = (
 
 
 def told_apart(*names: str) -> list[str]:
-    return disambiguate([readable_kernel_name(name, "") for name in names], names)
+    return make_labels_unique([make_kernel_label(name, "") for name in names], names)
 
 
 def test_labels_that_do_not_collide_stay() -> None:
@@ -316,7 +316,7 @@ def test_collisions_get_the_arguments_that_differ() -> None:
     label = "vectorized_elementwise_kernel<FillFunctor<float>>"
     assert told_apart(first, wider) == [f"{label} <4>", f"{label} <8>"]
     assert told_apart(older, first) == [f"{label} <Array<char*,1>>", f"{label} <array<char*,1>>"]
-    assert disambiguate(["k", "k"], ["void k<float>(T1)", "void k<double>(T1)"]) == [
+    assert make_labels_unique(["k", "k"], ["void k<float>(T1)", "void k<double>(T1)"]) == [
         "k <float>",
         "k <double>",
     ]
@@ -333,11 +333,11 @@ def test_collisions_get_parameters_or_namespaces_if_those_differ() -> None:
 
 def test_collisions_without_a_telling_difference_are_numbered() -> None:
     names = ["k<<", "k<", "k<<<"]
-    assert disambiguate(["k"] * 3, names) == ["k #2", "k #1", "k #3"]
+    assert make_labels_unique(["k"] * 3, names) == ["k #2", "k #1", "k #3"]
 
 
 def test_a_new_label_does_not_meet_an_old_one() -> None:
-    labels = disambiguate(
+    labels = make_labels_unique(
         ["k", "k", "k <float>"], ["void k<float>(T1)", "void k<double>(T1)", "other"]
     )
     assert labels[2] == "k <float>"
@@ -345,7 +345,7 @@ def test_a_new_label_does_not_meet_an_old_one() -> None:
 
 
 def test_the_same_kernel_twice_has_one_label() -> None:
-    assert disambiguate(["k", "k", "k"], ["k(int)", "k(float)", "k(int)"]) == [
+    assert make_labels_unique(["k", "k", "k"], ["k(int)", "k(float)", "k(int)"]) == [
         "k <int>",
         "k <float>",
         "k <int>",
@@ -359,12 +359,12 @@ def test_order_does_not_matter() -> None:
         for kind in ("float", "c10::Half")
         for array in ("std::array", "at::detail::Array")
     ]
-    expected = dict(zip(names, disambiguate(["k"] * len(names), names), strict=True))
+    expected = dict(zip(names, make_labels_unique(["k"] * len(names), names), strict=True))
     assert len(set(expected.values())) == len(names)
     chance = random.Random(2)
     for _ in range(20):
         chance.shuffle(names)
-        assert disambiguate(["k"] * len(names), names) == [expected[name] for name in names]
+        assert make_labels_unique(["k"] * len(names), names) == [expected[name] for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -380,13 +380,13 @@ def corpus() -> list[tuple[str, str]]:
 
 def test_corpus_labels(corpus: list[tuple[str, str]]) -> None:
     for demangled, short in corpus:
-        assert is_label(readable_kernel_name(demangled, short)), demangled
+        assert is_label(make_kernel_label(demangled, short)), demangled
 
 
 def test_corpus_kernels_are_told_apart(corpus: list[tuple[str, str]]) -> None:
     names = [demangled for demangled, _ in corpus]
-    labels = [readable_kernel_name(demangled, short) for demangled, short in corpus]
+    labels = [make_kernel_label(demangled, short) for demangled, short in corpus]
     assert len(set(labels)) >= 0.95 * len(names)
-    assert len(set(disambiguate(labels, names))) == len(names)
-    by_short_name = disambiguate([short for _, short in corpus], names)
+    assert len(set(make_labels_unique(labels, names))) == len(names)
+    by_short_name = make_labels_unique([short for _, short in corpus], names)
     assert len(set(by_short_name)) == len(names)

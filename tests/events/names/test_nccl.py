@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nsys2prv.events.catalogue import catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.names import calls
-from nsys2prv.events.names.calls import is_nccl_kernel, kernel_operation, operation_of
+from nsys2prv.events.names.calls import find_kernel_operation, find_operation, is_nccl_kernel
 from nsys2prv.events.nccl_payloads import BUILT_IN, REDUCTIONS, TYPE_SIZES, TYPE_VALUES
 
 OF_NCCL = [
@@ -137,14 +137,14 @@ ROOTED = {"Broadcast": "from", "Scatter": "from", "Reduce": "to", "Gather": "to"
 
 
 def test_functions_have_their_values() -> None:
-    assert {name: operation_of(name) for name in FUNCTIONS} == FUNCTIONS
-    assert {name: operation_of(name.removeprefix("nccl")) for name in FUNCTIONS} == FUNCTIONS
+    assert {name: find_operation(name) for name in FUNCTIONS} == FUNCTIONS
+    assert {name: find_operation(name.removeprefix("nccl")) for name in FUNCTIONS} == FUNCTIONS
     assert [
-        operation_of(name)
+        find_operation(name)
         for name in ("ncclGetUniqueId", "", "Several operations in a group", "gather")
     ] == [0, 0, 0, 9]
     assert (
-        kernel_operation("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
+        find_kernel_operation("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
         == calls.SEND_RECEIVE
         == 15
     )
@@ -152,7 +152,9 @@ def test_functions_have_their_values() -> None:
 
 def test_sets_of_operations() -> None:
     def named(values: tuple[int, ...]) -> set[str]:
-        return {dict(catalogue().value_sets["nccl_operation"].labels)[value] for value in values}
+        return {
+            dict(load_catalogue().value_sets["nccl_operation"].labels)[value] for value in values
+        }
 
     assert named(calls.WAIT_FOR_ROOT) == {name for name, way in ROOTED.items() if way == "from"}
     assert named(calls.ROOT_WAITS) == {name for name, way in ROOTED.items() if way == "to"}
