@@ -26,7 +26,7 @@ import numpy as np
 from PIL import Image
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.views import copy_to
+from nsys2prv.paraver.views import copy_views
 
 ROOT = Path(__file__).parent.parent
 PICTURES = ROOT / "docs" / "views"
@@ -206,7 +206,7 @@ def main(wanted: list[str]) -> int:
                 : scene.ranks
             ]
             convert(reports, trace, Options(kinds=scene.kinds, jobs=1, quiet=True, **scene.more))
-            copy_to(folder / trace.stem, trace)
+            copy_views(folder / trace.stem, trace)
             home = _home(folder, trace, ROOT / "cfgs" / f"{views[0]}.cfg")
             for view in views:
                 picture = PICTURES / f"{view}.png"

@@ -20,8 +20,8 @@ from nsys2prv.conversion.options import DEFAULTS
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.kind import Counters, Rows
 from nsys2prv.paraver.check import Severity
-from nsys2prv.paraver.check.check_trace import check
-from nsys2prv.paraver.output import trace_paths
+from nsys2prv.paraver.check.check_trace import check_trace
+from nsys2prv.paraver.output import derive_trace_paths
 from nsys2prv.store.task_result import TaskResult
 
 if TYPE_CHECKING:
@@ -58,9 +58,11 @@ def _checked(write: Callable[..., Summary]) -> Callable[..., Summary]:
         job: object, output: str | Path, options: Options = DEFAULTS, **asked: object
     ) -> Summary:
         summary = write(job, output, options, **asked)
-        trace = trace_paths(output, options.compress)[0]
+        trace = derive_trace_paths(output, options.compress)[0]
         findings = [
-            finding for finding in check(trace).findings if finding.severity is not Severity.REMARK
+            finding
+            for finding in check_trace(trace).findings
+            if finding.severity is not Severity.REMARK
         ]
         wrong = [
             f"{found.file}:{found.line} ({found.count}) {found.rule}: {found.message}"

@@ -14,8 +14,8 @@ from tools.paramedir import need_paramedir, run_paramedir
 from nsys2prv import Options, convert
 from nsys2prv.cli.main import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.paraver.cfg.catalogue import FILE, menus
-from nsys2prv.paraver.views import folder
+from nsys2prv.paraver.cfg.catalogue import FILE, load_menus
+from nsys2prv.paraver.views import find_views_folder
 
 DOCS = Path(__file__).parent.parent / "docs"
 TRAINING = DOCS.parent / "sample_reports" / "training"
@@ -136,7 +136,8 @@ def test_the_tutorial_names_entries_of_menus() -> None:
         re.M,
     )
     titles = {
-        menu: [view.title for view in group] for menu, group in menus(folder() / FILE).items()
+        menu: [view.title for view in group]
+        for menu, group in load_menus(find_views_folder() / FILE).items()
     }
     assert len(entries) == 4
     assert [entry for menu, entry in entries if entry not in titles[menu]] == []
@@ -193,7 +194,9 @@ def test_the_tutorial_has_the_figures_of_paraver(tmp_path: Path) -> None:
         "nccl-exposed-2dh",
     )
     asked = [
-        word for view in views for word in (folder() / "analysis" / f"{view}.cfg", tmp_path / view)
+        word
+        for view in views
+        for word in (find_views_folder() / "analysis" / f"{view}.cfg", tmp_path / view)
     ]
     assert run_paramedir(tmp_path, tmp_path / "t.prv", *asked)[0] == "done"
     text = (DOCS / "tutorial.md").read_text(encoding="utf-8")

@@ -98,7 +98,7 @@ def _told() -> Iterator[tuple[str, str]]:
             if (
                 isinstance(node, ast.Raise)
                 or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
-                or (isinstance(node, ast.Call) and ast.unparse(node.func) == "column_names")
+                or (isinstance(node, ast.Call) and ast.unparse(node.func) == "split_column_names")
             ):
                 inner |= {id(part) for part in ast.walk(node)}
             elif isinstance(node, ast.JoinedStr):

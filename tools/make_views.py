@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import json
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.cfg.catalogue import FILE, is_core, load, menus
+from nsys2prv.paraver.cfg.catalogue import FILE, is_core_view, load_menus, load_views
 from nsys2prv.paraver.cfg.model import Single
 from nsys2prv.paraver.cfg.view_specs import SUFFIX, View
 from nsys2prv.paraver.views import FIRST, GROUPS
@@ -60,7 +60,7 @@ made by rule of what is declared of events: `extra/basics/LAYOUT_FIELD` is a tim
 
 def files_of(views: Sequence[View], folder: Path) -> dict[Path, str]:
     """Return path -> text of everything made from the catalogue of a folder."""
-    core = [view for view in views if is_core(view)]
+    core = [view for view in views if is_core_view(view)]
     made = {folder / view.path: view.text for view in core}
     chosen = sorted((view.first, view.path, view.shows, view.cfg) for view in core if view.first)
     first = [entry[1:] for entry in chosen]
@@ -69,7 +69,7 @@ def files_of(views: Sequence[View], folder: Path) -> dict[Path, str]:
     made[folder / GROUPS] = "[\n" + ",\n".join(map(str, groups)) + "\n]\n"
     table = table_path(folder)
     if table is not None:
-        made[table] = table_text(views, menus(folder / FILE), table.parent)
+        made[table] = table_text(views, load_menus(folder / FILE), table.parent)
     return made
 
 
@@ -92,7 +92,7 @@ def table_path(folder: Path) -> Path | None:
 
 def stray(views: Sequence[View], folder: Path) -> list[Path]:
     """Return views in the folder that the catalogue does not make."""
-    made = {folder / view.path for view in views if is_core(view)}
+    made = {folder / view.path for view in views if is_core_view(view)}
     return sorted(path for path in folder.rglob(f"*{SUFFIX}") if path not in made)
 
 
@@ -106,11 +106,13 @@ def table_text(views: Sequence[View], menus: Mapping[str, Sequence[View]], docs:
         parts += [f"\n## {title}\n", *_described(own, docs)]
     parts += [
         OTHERS,
-        *_described([view for view in left.values() if is_core(view)], docs),
+        *_described([view for view in left.values() if is_core_view(view)], docs),
         EXTRA_HEAD,
     ]
     parts += [
-        f"| `{view.path}` | {_cell(view.title)} |\n" for view in left.values() if not is_core(view)
+        f"| `{view.path}` | {_cell(view.title)} |\n"
+        for view in left.values()
+        if not is_core_view(view)
     ]
     return "".join(parts)
 
@@ -142,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     folder: Path = parser.parse_args(arguments).folder
     try:
-        views = load(folder / FILE)
+        views = load_views(folder / FILE)
         for path, text in files_of(views, folder).items():
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8", newline="\n")
@@ -151,7 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     for path in stray(views, folder):
         print(f"not in the catalogue: {path}", file=sys.stderr)
-    core = sum(map(is_core, views))
+    core = sum(map(is_core_view, views))
     print(
         f"{core} views in {folder}, {len(views) - core} more when they are installed"
         + (f", listed in {table_path(folder)}" if table_path(folder) else "")

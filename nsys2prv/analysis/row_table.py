@@ -9,7 +9,7 @@ from msgspec import Struct
 from nsys2prv.conversion.device_states import find_device
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, ThreadKey
-from nsys2prv.paraver.devices import OF_GPU, gpu_identity
+from nsys2prv.paraver.devices import OF_GPU, identify_gpu
 
 HOST, STREAM, SAMPLED = "host", "stream", "samples"
 
@@ -89,9 +89,9 @@ def _gpus(job: Job) -> dict[int, tuple]:
     found = {}
     for (report, key), thread in job.model.rows.items():
         if isinstance(key, StreamKey):
-            found[thread] = gpu_identity(infos, machines, report, find_device(infos[report], key))
+            found[thread] = identify_gpu(infos, machines, report, find_device(infos[report], key))
         elif isinstance(key, DeviceKey) and key.kind in OF_GPU:
-            found[thread] = gpu_identity(infos, machines, report, key._replace(kind=GPU))
+            found[thread] = identify_gpu(infos, machines, report, key._replace(kind=GPU))
     return found
 
 

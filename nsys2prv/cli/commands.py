@@ -143,17 +143,21 @@ def copy_views(arguments: list[str]) -> int:
     if options.trace:
         check_traces("cfgs --for", [str(options.trace)])
     if options.trace and not options.folder:
-        found = views.views_for_trace(options.trace)
+        found = views.find_views_for_trace(options.trace)
         print("\n".join(views.format_views(options.trace, found, options.all)))
     elif options.folder:
-        copied, workspaces = views.copy_to(options.folder, options.trace)
+        copied, workspaces = views.copy_views(options.folder, options.trace)
         print(f"{len(copied)} views written to {options.folder}")
         print(
             "to have Paraver offer them under Hints: File > Preferences > Workspaces, button `Import workspaces`, and choose "
             f"the {len(workspaces)} files in {(options.folder / views.WORKSPACES).resolve()}"
         )
     else:
-        print("\n".join([*views.views(), *(views.extra_views() if options.all else [])]))
+        print(
+            "\n".join(
+                [*views.list_core_views(), *(views.list_extra_views() if options.all else [])]
+            )
+        )
     return 0
 
 
@@ -203,7 +207,7 @@ def show_clocks(arguments: list[str]) -> int:
 
 
 def check_traces_given(arguments: list[str]) -> int:
-    from nsys2prv.paraver.check.check_trace import NO_TRACE, check, format_result
+    from nsys2prv.paraver.check.check_trace import NO_TRACE, check_trace, format_result
 
     asked = Parser(
         "nsys2prv check",
@@ -221,7 +225,7 @@ def check_traces_given(arguments: list[str]) -> int:
     check_traces("check", options.traces)
     results = []
     for trace in options.traces:
-        results.append(check(trace))
+        results.append(check_trace(trace))
         if options.json:
             continue
         if any(finding.rule == NO_TRACE for finding in results[-1].findings):

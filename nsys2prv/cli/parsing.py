@@ -291,9 +291,9 @@ def check_folder_of_views(folder: Path) -> None:
         )
     # "states" is a view and a good name for a folder.
     if not folder.exists() and set(folder.name) & set("_-"):
-        from nsys2prv.paraver.views import views
+        from nsys2prv.paraver.views import list_core_views
 
-        names = {Path(view).stem: view for view in views()}
+        names = {Path(view).stem: view for view in list_core_views()}
         if near := get_close_matches(folder.name, names, 1, 0.85):
             raise UsageError(
                 f"{folder}: nsys2prv cfgs takes a folder, and this is like the name of the view {names[near[0]]}; "

@@ -37,8 +37,8 @@ from nsys2prv.events.kind import EventKind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.paraver import window_writer
-from nsys2prv.paraver.event_types import codes_of, counter_types, event_types
-from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput, trace_paths
+from nsys2prv.paraver.event_types import list_codes, make_counter_types, make_event_types
+from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput, derive_trace_paths
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
 from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store import joining
@@ -145,15 +145,15 @@ def write_job(
     present = {run.shape.name for run in job.runs}
     sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
     kinds = [source for source in sources if present & set(source.layouts)]
-    types = event_types(
+    types = make_event_types(
         [layout for kind in kinds for layout in kind.layouts if layout in present],
         job.values,
         dict(job.domain_codes),
-        counter_types(metrics, manifest.counter_codes),
+        make_counter_types(metrics, manifest.counter_codes),
     )
     with pcf.open("wb") as file:
         write_pcf(types, file, _list_states(job))
-    row.write_bytes(model.tree.row_file().encode())
+    row.write_bytes(model.tree.format_row_file().encode())
     if timeline.record:
         clock.write_text(timeline.record.text(), encoding="utf-8")
     sizes = {path: path.stat().st_size for path in outputs[:4] if path.exists()}
@@ -170,7 +170,7 @@ def write_job(
         + Counter({(layout, Reason.SAMPLE_REPEATED): count for layout, count in repeated.items()}),
         lines=lines,
         types=frozenset(
-            codes_of(load_catalogue().layouts.keys() & events.keys(), dict(job.domain_codes))
+            list_codes(load_catalogue().layouts.keys() & events.keys(), dict(job.domain_codes))
             | sampled
         ),
         sizes=sizes,
@@ -205,7 +205,7 @@ def _list_states(job: Job) -> list[StateLabel]:
 
 def _list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
     """Return the trace, its labels, its rows, the clocks of its hosts, and of what it was made."""
-    prv, pcf, row = trace_paths(output, compress)
+    prv, pcf, row = derive_trace_paths(output, compress)
     return prv, pcf, row, pcf.with_suffix(".clock.yaml"), pcf.with_suffix(metadata.ENDING)
 
 

@@ -225,7 +225,7 @@ def _make_job(state: _JobState) -> Job:
     with state.workers.spent.stage("names"):
         values = _name_values(state)
     notes += (
-        [name_values.reused_values_note(values.values())] if state.plan.base is not None else []
+        [name_values.describe_reused_values(values.values())] if state.plan.base is not None else []
     )
     domains = number_domains({domain for result in state.results for domain in result.domains})
     timeline = _align_clocks(state, model)
@@ -287,10 +287,10 @@ def _name_values(state: _JobState) -> dict[str, name_values.NameValues]:
     labellers = (
         {}
         if state.plan.full_kernel_names
-        else dict.fromkeys(("kernels", "nccl_kernels"), name_values.readable_kernels)
+        else dict.fromkeys(("kernels", "nccl_kernels"), name_values.make_kernel_labels)
     )
     if state.plan.without_paths:
-        labellers["files"] = name_values.names_without_folders
+        labellers["files"] = name_values.strip_folders
     met: dict[str, dict[int, name_values.NameFile]] = {}
     for result in state.results:
         for name_set, found in result.names.items():

@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from nsys2prv.events.catalogue import LAST_HASHED_DOMAIN, DomainCode, Field, NameSet, load_catalogue
-from nsys2prv.paraver.pcf import PcfType, read_pcf, without_brackets
+from nsys2prv.paraver.pcf import PcfType, read_pcf, replace_brackets
 
 #: Greater values are none of ours, and leave no room behind them.
 GREATEST = 10**9
@@ -21,7 +21,7 @@ def read_base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
     """
     found: dict[str, list[pl.DataFrame]] = {}
     for path in paths:
-        for name_set, frame in _of_file(read_pcf(path)).items():
+        for name_set, frame in _read_file(read_pcf(path)).items():
             found.setdefault(name_set, []).append(frame)
     return {
         name_set: pl.concat(frames)
@@ -31,7 +31,7 @@ def read_base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
     }
 
 
-def _of_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
+def _read_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
     """Return the names of one file by set."""
     fields = [
         field
@@ -46,10 +46,12 @@ def _of_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
             schema={"value": pl.Int64, "label": pl.String},
             orient="row",
         )
-        labels = without_brackets(
+        labels = replace_brackets(
             labels.filter(pl.col("value").is_between(1, GREATEST)).select("label", "value")
         )
-        for name_set in {shown.values.name for shown in fields if _is_of(pcf_type, shown)}:
+        for name_set in {
+            shown.values.name for shown in fields if _is_type_of_field(pcf_type, shown)
+        }:
             found.setdefault(name_set, []).append(labels)
     return {
         name_set: pl.concat(frames)
@@ -59,7 +61,7 @@ def _of_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
     }
 
 
-def _is_of(pcf_type: PcfType, field: Field) -> bool:
+def _is_type_of_field(pcf_type: PcfType, field: Field) -> bool:
     """True if a type of the file is that of a field, in any NVTX domain."""
     if not isinstance(field.code, DomainCode):
         return pcf_type.code == field.code

@@ -35,7 +35,7 @@ class Device(Struct):
     found: list[tuple[int, DeviceKey]]
 
 
-def gpu_identity(
+def identify_gpu(
     infos: Sequence[ReportInfo], machines: Sequence[int], report: int, key: DeviceKey
 ) -> tuple:
     """Return the identity of a report's GPU among all of the trace. machines: numbers of each
@@ -92,7 +92,9 @@ def place_devices(
                 owner = next(iter(apart_on.values())) if key.kind == SWITCH else apart_on[machine]
             name = key.name if gpu is None else OF_GPU[key.kind].format(number)
             known[identity] = Device(name, [])
-            placed[owner.report, owner.pid].append((device_sort_key(key, number), known[identity]))
+            placed[owner.report, owner.pid].append(
+                (make_device_sort_key(key, number), known[identity])
+            )
         known[identity].found.append((report, key))
     return {
         owner: [device for _, device in sorted(found, key=lambda item: item[0])]
@@ -100,7 +102,7 @@ def place_devices(
     }
 
 
-def device_sort_key(key: DeviceKey, number: int) -> tuple:
+def make_device_sort_key(key: DeviceKey, number: int) -> tuple:
     """Return the place of a device in its task; `number`: that of its GPU on the machine."""
     return DEVICE_KINDS.index(key.kind), number, natural_key(key.name), key.number
 
@@ -120,7 +122,7 @@ class GpuNumbers:
             for gpu in info.gpus.values():
                 if gpu.key:
                     keys[machine][gpu.key].add(gpu.number)
-        self._numbers = {machine: _gpu_numbers(gpus) for machine, gpus in keys.items()}
+        self._numbers = {machine: _number_gpus(gpus) for machine, gpus in keys.items()}
 
     def number(self, report: int, key: ObjectKey) -> int:
         """Return the device number of the row of a stream or queue (0 for a host thread)."""
@@ -145,7 +147,7 @@ class GpuNumbers:
 
     def identity(self, report: int, key: DeviceKey) -> tuple:
         """Return the identity of one of the report's GPUs among all of the trace."""
-        return gpu_identity(self._infos, self._machines, report, key)
+        return identify_gpu(self._infos, self._machines, report, key)
 
     def identity_of_stream(self, report: int, key: StreamKey) -> tuple:
         """Return the identity of the GPU of a stream among all of the trace. Where the report does
@@ -169,7 +171,7 @@ class GpuNumbers:
         return len(self._seen)
 
 
-def _gpu_numbers(gpus: dict[str, set[int]]) -> dict[str, int]:
+def _number_gpus(gpus: dict[str, set[int]]) -> dict[str, int]:
     """Return the number of each GPU of a machine: as reported where all reports agree and no two
     GPUs share one, else by key.
     """

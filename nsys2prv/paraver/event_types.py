@@ -29,7 +29,7 @@ COMPUTED_FROM = ON_GPU | {
 }
 
 
-def event_types(
+def make_event_types(
     layouts: Sequence[str],
     values: Mapping[str, NameValues],
     domains: Mapping[str, int],
@@ -49,12 +49,12 @@ def event_types(
         if field.name == name
     ]
     for field in fields:
-        for event_type in _types_of(field, values, domains):
+        for event_type in _make_field_types(field, values, domains):
             types.setdefault(event_type.code, event_type)
-    return _with_unique_labels([types[code] for code in sorted(types)])
+    return _make_labels_unique([types[code] for code in sorted(types)])
 
 
-def codes_of(layouts: Iterable[str], domains: Mapping[str, int]) -> set[int]:
+def list_codes(layouts: Iterable[str], domains: Mapping[str, int]) -> set[int]:
     """Return the event types that all records of these layouts have; `domains`: the numbers of the
     NVTX domains of the trace.
     """
@@ -67,7 +67,7 @@ def codes_of(layouts: Iterable[str], domains: Mapping[str, int]) -> set[int]:
     return codes
 
 
-def _with_unique_labels(types: list[EventType]) -> list[EventType]:
+def _make_labels_unique(types: list[EventType]) -> list[EventType]:
     """Return the types with their code behind a label that an earlier one has: views look types up
     by label, too.
     """
@@ -82,14 +82,14 @@ def _with_unique_labels(types: list[EventType]) -> list[EventType]:
     return result
 
 
-def _scale(decimals: int) -> str:
+def _format_scale(decimals: int) -> str:
     """Return the end of a label that tells what its numbers are multiplied by."""
     if not decimals:
         return ""
     return f" (x {10**decimals})" if decimals <= MOST_ZEROS else f" (x 10^{decimals})"
 
 
-def counter_types(
+def make_counter_types(
     metrics: Mapping[str, Iterable[Metric]], codes: Mapping[tuple[str, str], int]
 ) -> list[EventType]:
     """Return the event types of the metrics met, by layout. Labels tell what fractions are
@@ -97,29 +97,29 @@ def counter_types(
     readers of .pcf files know.
     """
     return [
-        EventType(codes[layout, metric.name], metric.name + _scale(metric.precision))
+        EventType(codes[layout, metric.name], metric.name + _format_scale(metric.precision))
         for layout, found in metrics.items()
         for metric in sorted(found)
     ]
 
 
-def _types_of(
+def _make_field_types(
     field: Field, values: Mapping[str, NameValues], domains: Mapping[str, int]
 ) -> list[EventType]:
     if not isinstance(field.code, DomainCode):
-        return [EventType(field.code, field.label, _labels(field, values, None))]
+        return [EventType(field.code, field.label, _find_labels(field, values, None))]
     return [
         EventType(
             field.code.of(domain, number),
             field.label.format(domain=domain or DEFAULT_DOMAIN),
-            _labels(field, values, domain),
+            _find_labels(field, values, domain),
         )
         for domain, number in domains.items()
         if not field.code.only_named or domain in dict(field.code.named)
     ]
 
 
-def _labels(
+def _find_labels(
     field: Field, values: Mapping[str, NameValues], domain: str | None
 ) -> pl.DataFrame | None:
     if isinstance(field.values, ValueSet):

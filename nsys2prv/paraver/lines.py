@@ -57,9 +57,9 @@ class LineShape:
         """The pieces for the compiled writer: texts, each with what follows it, see
         `native/lines.c`.
         """
-        return tuple(self._steps())
+        return tuple(self._list_steps())
 
-    def _steps(self) -> Iterator[tuple]:
+    def _list_steps(self) -> Iterator[tuple]:
         text = b""
         for piece in self.pieces:
             if isinstance(piece, Text):
@@ -104,14 +104,14 @@ def merge_lines(batches: Sequence[Batch]) -> Iterator[np.ndarray]:
     if not batches:
         return
     if core is None:
-        yield from _polars_texts(batches, _order_by_numpy(batches))
+        yield from _format_by_polars(batches, _order_by_numpy(batches))
         return
     order = np.empty(sum(len(batch.times) for batch in batches), np.uint64)
-    core.order([(_integers(batch.times), _integers(batch.ties)) for batch in batches], order)
-    yield from _compiled_texts(batches, order)
+    core.order([(_to_integers(batch.times), _to_integers(batch.ties)) for batch in batches], order)
+    yield from _format_by_core(batches, order)
 
 
-def _integers(values: np.ndarray | None) -> np.ndarray | None:
+def _to_integers(values: np.ndarray | None) -> np.ndarray | None:
     return None if values is None else np.ascontiguousarray(values, np.int64)
 
 
@@ -150,7 +150,7 @@ TEXT_BYTES = 1 << 24
 LINES_AT_ONCE = 131_072
 
 
-def _compiled_texts(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.ndarray]:
+def _format_by_core(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the text of the lines of all batches in this order, in pieces (uint8), by the compiled
     writer. order: of each line, its batch and row, see :data:`ROW_BITS`.
     """
@@ -165,14 +165,14 @@ def _compiled_texts(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.
         yield text[:size]
 
 
-def _polars_texts(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.ndarray]:
+def _format_by_polars(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.ndarray]:
     """Yield the same bytes by polars, much slower, for installations without a compiler."""
     for first in range(0, len(order), LINES_AT_ONCE):
         lines = order[first : first + LINES_AT_ONCE].view(np.int64)
         owners, rows = lines >> ROW_BITS, lines & ((1 << ROW_BITS) - 1)
         places = [np.flatnonzero(owners == number) for number in range(len(batches))]
         made = [
-            _format(batch, rows[mine])
+            _format_batch(batch, rows[mine])
             for batch, mine in zip(batches, places, strict=True)
             if len(mine)
         ]
@@ -180,7 +180,7 @@ def _polars_texts(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.nd
         yield np.frombuffer("".join(text).encode("latin-1"), np.uint8)
 
 
-def _format(batch: Batch, rows: np.ndarray) -> pl.Series:
+def _format_batch(batch: Batch, rows: np.ndarray) -> pl.Series:
     """Return the lines of these rows of a batch. Bytes are taken as Latin-1, so that any come back as they
     were.
     """

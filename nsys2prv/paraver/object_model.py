@@ -29,7 +29,7 @@ from nsys2prv.events.extraction import (
 )
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, pid_of, tid_of
 from nsys2prv.nsight.launcher import distinct_launcher_ranks
-from nsys2prv.paraver.devices import OF_GPU, Device, GpuNumbers, device_sort_key, place_devices
+from nsys2prv.paraver.devices import OF_GPU, Device, GpuNumbers, make_device_sort_key, place_devices
 from nsys2prv.paraver.tree import NO_PROCESS, ObjectTree, RankedProcess, Task
 
 
@@ -80,7 +80,7 @@ def build_object_model(
             continue
         pid = key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
         by_process[report, pid].append(key)
-    devices.sort(key=lambda found: (found[0], *device_sort_key(found[1], 0)))
+    devices.sort(key=lambda found: (found[0], *make_device_sort_key(found[1], 0)))
     peopled = {machines[report] for report, _ in by_process}
     apart = {machines[report] for report, pid in by_process if pid == NO_PROCESS}
     for report, key in devices:
@@ -89,7 +89,7 @@ def build_object_model(
             apart.add(machine)
             by_process.setdefault((report, NO_PROCESS), [])
     processes, ranked = _order_processes(infos, by_process)
-    node_of, nodes = _nodes(infos, machines, processes)
+    node_of, nodes = _order_nodes(infos, machines, processes)
     gpus = GpuNumbers(infos, machines)
     placed = place_devices(devices, processes, by_process, machines, gpus)
 
@@ -98,13 +98,13 @@ def build_object_model(
     for process in processes:
         info = infos[process.report]
         found = by_process[process.report, process.pid]
-        main = _main_thread(found, process, info)
-        keys = sorted(found, key=lambda key: _thread_order(key, main, process, info, gpus))
+        main = _find_main_thread(found, process, info)
+        keys = sorted(found, key=lambda key: _make_thread_sort_key(key, main, process, info, gpus))
         for position, key in enumerate(keys):
             rows[process.report, key] = threads + position
         task = len(tasks) + 1
         names = [
-            _thread_name(key, info, task, position + 1, gpus.number(process.report, key))
+            _name_thread_row(key, info, task, position + 1, gpus.number(process.report, key))
             for position, key in enumerate(keys)
         ]
         for device in placed.get((process.report, process.pid), ()):
@@ -113,7 +113,7 @@ def build_object_model(
         if info.host:
             names = [f"{name}-{info.host}" if name in ambiguous else name for name in names]
         threads += len(names)
-        tasks.append(Task(_task_name(process, info), node_of[process.report], tuple(names)))
+        tasks.append(Task(_name_task(process, info), node_of[process.report], tuple(names)))
     tree = ObjectTree(tuple(nodes), tuple(tasks))
     if tree.threads > ObjectTree.LIMIT:
         raise Nsys2prvError(
@@ -151,7 +151,7 @@ def _order_processes(
     return processes, method or "file names"
 
 
-def _nodes(
+def _order_nodes(
     infos: list[ReportInfo], machines: list[int], processes: list[RankedProcess]
 ) -> tuple[dict[int, int], list[str]]:
     """Return the nodes in the order in which the tasks first need them: report -> node index, and
@@ -169,23 +169,25 @@ def _nodes(
     return {process.report: index[machines[process.report]] for process in processes}, names
 
 
-def _main_thread(keys: Iterable[ObjectKey], process: RankedProcess, info: ReportInfo) -> int | None:
+def _find_main_thread(
+    keys: Iterable[ObjectKey], process: RankedProcess, info: ReportInfo
+) -> int | None:
     """Return the globalTid of the thread that stands for its process: the main one, or the first of
     those with a row.
     """
     threads = {key.tid for key in keys if isinstance(key, ThreadKey)}
     return min(
         threads,
-        key=lambda tid: (tid_of(tid) != pid_of(process.pid), *_by_name(tid, info)),
+        key=lambda tid: (tid_of(tid) != pid_of(process.pid), *_make_name_sort_key(tid, info)),
         default=None,
     )
 
 
-def _by_name(tid: int, info: ReportInfo) -> tuple:
+def _make_name_sort_key(tid: int, info: ReportInfo) -> tuple:
     return natural_key(info.threads.get(tid, "")), tid_of(tid), tid
 
 
-def _thread_order(
+def _make_thread_sort_key(
     key: ObjectKey, main: int | None, process: RankedProcess, info: ReportInfo, gpus: GpuNumbers
 ) -> tuple:
     """Return the place of a row in its task: the main thread, streams, other work on GPUs, other
@@ -193,7 +195,7 @@ def _thread_order(
     """
     if isinstance(key, ThreadKey):
         group = 4 if key.lane else 0 if key.tid == main else 3
-        return (group, key.tid != main, *_by_name(key.tid, info), key.lane)
+        return (group, key.tid != main, *_make_name_sort_key(key.tid, info), key.lane)
     if isinstance(key, QueueKey):
         return (2, key.queue, gpus.number(process.report, key), key.gpu, key.lane)
     return (1, gpus.number(process.report, key), key.device, key.stream, key.lane)
@@ -213,7 +215,7 @@ def _find_names_on_several_hosts(
     for (report, _), keys in by_process.items():
         for key in keys:
             if isinstance(key, StreamKey | QueueKey):
-                hosts[_work_name(key, gpus.number(report, key))].add(infos[report].host or "")
+                hosts[_name_work_row(key, gpus.number(report, key))].add(infos[report].host or "")
     for (report, _), devices in placed.items():
         for device in devices:
             if not device.name.startswith(OF_GPU[GPU].format("")):
@@ -221,26 +223,26 @@ def _find_names_on_several_hosts(
     return {name for name, found in hosts.items() if len(found) > 1}
 
 
-def _work_name(key: StreamKey | QueueKey, device: int) -> str:
+def _name_work_row(key: StreamKey | QueueKey, device: int) -> str:
     """Return the name of a row for work on a GPU; POP's BasicAnalysis parses those of streams."""
     if isinstance(key, StreamKey):
         return f"CUDA-D{device}.S{key.stream}"
     return f"{key.queue} GPU{device}" if device >= 0 else f"{key.queue} GPU"
 
 
-def _thread_name(key: ObjectKey, info: ReportInfo, task: int, thread: int, device: int) -> str:
+def _name_thread_row(key: ObjectKey, info: ReportInfo, task: int, thread: int, device: int) -> str:
     """Return the name of a row. Further rows of a thread, for ranges that overlap, are numbered:
     `+1`, `+2`.
     """
     if isinstance(key, StreamKey | QueueKey):
-        return _work_name(key, device)
+        return _name_work_row(key, device)
     name = info.threads.get(key.tid) or info.processes.get(key.tid & PROCESS_MASK) or ""
     label = f"THREAD 1.{task}.{thread}"
     further = [f"+{key.lane}"] if key.lane else []
     return " ".join([label, *([name] if name else []), *further, str(tid_of(key.tid))])
 
 
-def _task_name(process: RankedProcess, info: ReportInfo) -> str:
+def _name_task(process: RankedProcess, info: ReportInfo) -> str:
     if process.pid == NO_PROCESS and not info.processes.get(NO_PROCESS):
         return f"devices of {info.host or 'unknown-host'}"
     name = info.processes.get(process.pid, "")

@@ -35,9 +35,9 @@ class Output(Struct, frozen=True):
 
     def begin(self, head: bytes, parts: int) -> None:
         """Make the file with its first bytes, in front of so many parts."""
-        self.path.write_bytes(b"".join(_members([head], self.compress)))
+        self.path.write_bytes(b"".join(_compress([head], self.compress)))
 
-    def put(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
+    def write_part(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
         """Write part `number`, from 0 on."""
         raise NotImplementedError
 
@@ -66,12 +66,12 @@ class SharedFileOutput(Output):
             np.append(self.path.stat().st_size, np.zeros(parts, np.int64)).tobytes()
         )
 
-    def put(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
+    def write_part(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
         """Write a part. Waits until all parts before it are written, so those must be under way."""
         with self._places.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
             places = np.frombuffer(mapped, np.int64)
             try:
-                data = _members(pieces, self.compress)
+                data = _compress(pieces, self.compress)
                 while not places[number]:
                     time.sleep(LOOK_SECONDS)
                 place = int(places[number])
@@ -79,7 +79,7 @@ class SharedFileOutput(Output):
                     raise OSError(f"{self.path}: a part before this one was not written")
                 with self.path.open("r+b", buffering=0) as out:
                     out.seek(place)
-                    _write(out, data)
+                    _write_all(out, data)
                 places[number + 1] = place + sum(map(len, data))
             except BaseException:
                 places[number + 1] = _FAILED
@@ -102,9 +102,9 @@ class PartFilesOutput(Output):
     def _part(self, number: int) -> Path:
         return self.folder / f"part-{number}"
 
-    def put(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
+    def write_part(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
         with self._part(number).open("wb", buffering=0) as out:
-            _write(out, _members(pieces, self.compress))
+            _write_all(out, _compress(pieces, self.compress))
 
     def collect(self, number: int) -> None:
         part = self._part(number)
@@ -113,7 +113,7 @@ class PartFilesOutput(Output):
         part.unlink()
 
 
-def _members(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list[memoryview]:
+def _compress(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list[memoryview]:
     """Return the bytes to write."""
     views = [memoryview(piece).cast("B") for piece in pieces]
     if not compress:
@@ -124,7 +124,7 @@ def _members(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list[memor
     return [memoryview(data) for data in (*map(gzip.compress, views), gzip.flush()) if data]
 
 
-def _write(out: FileIO, data: Iterable[memoryview]) -> None:
+def _write_all(out: FileIO, data: Iterable[memoryview]) -> None:
     for piece in data:
         for start in range(0, len(piece), WRITE_BYTES):
             left = piece[start : start + WRITE_BYTES]
@@ -132,7 +132,7 @@ def _write(out: FileIO, data: Iterable[memoryview]) -> None:
                 left = left[out.write(left) :]
 
 
-def trace_paths(output: str | Path, compress: bool) -> tuple[Path, Path, Path]:
+def derive_trace_paths(output: str | Path, compress: bool) -> tuple[Path, Path, Path]:
     """Return the .prv (or .prv.gz), .pcf and .row of an output given as `out`, `out.prv` or
     `out.prv.gz`.
     """

@@ -46,20 +46,20 @@ def to_ascii(text: str) -> str:
     :func:`from_ascii` gives the text back: a backslash that would read as such an escape is written
     as one.
     """
-    return text if text.isascii() and "\\" not in text else _NOT_ASCII.sub(_escape, text)
+    return text if text.isascii() and "\\" not in text else _NOT_ASCII.sub(_escape_character, text)
 
 
-def _escape(found: re.Match[str]) -> str:
+def _escape_character(found: re.Match[str]) -> str:
     number = ord(found[0])
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
 def from_ascii(text: str) -> str:
     """Return the text that :func:`to_ascii` was given."""
-    return _ESCAPE.sub(_character, text) if "\\" in text else text
+    return _ESCAPE.sub(_unescape_character, text) if "\\" in text else text
 
 
-def _character(escape: re.Match[str]) -> str:
+def _unescape_character(escape: re.Match[str]) -> str:
     number = int(escape[1] or escape[2], 16)
     return chr(number) if number < 0xD800 or 0xDFFF < number < 0x110000 else escape[0]
 
@@ -88,7 +88,7 @@ THREAD_FUNC         State As Is
 
 class EventType(Struct, frozen=True):
     """An event type and, where its values have names, their labels: a frame of `value` and `label`,
-    as :func:`safe_labels` makes it (0 is always End).
+    as :func:`make_labels_safe` makes it (0 is always End).
     """
 
     code: int
@@ -115,7 +115,7 @@ def write_pcf(
     """
     file.write(OPTIONS.encode())
     if states:
-        labels = "".join(f"{state.value} {_line(state.label)}\n" for state in states)
+        labels = "".join(f"{state.value} {_to_line(state.label)}\n" for state in states)
         colors = "".join(
             f"{state.value} {{{','.join(map(str, state.color))}}}\n" for state in states
         )
@@ -125,9 +125,11 @@ def write_pcf(
     ):
         group = list(alike)
         if named < 0:
-            file.write(f"\nEVENT_TYPE\n7 {group[0].code} {_line(group[0].label)}\n".encode())
+            file.write(f"\nEVENT_TYPE\n7 {group[0].code} {_to_line(group[0].label)}\n".encode())
             continue
-        heads = "".join(f"0 {event_type.code} {_line(event_type.label)}\n" for event_type in group)
+        heads = "".join(
+            f"0 {event_type.code} {_to_line(event_type.label)}\n" for event_type in group
+        )
         file.write(f"\nEVENT_TYPE\n{heads}VALUES\n0 {END}\n".encode())
         for piece in group[0].labels.iter_slices(PIECE_ROWS):
             lines = "".join(
@@ -137,11 +139,13 @@ def write_pcf(
             file.write(to_ascii(lines).encode())
 
 
-def _line(label: str) -> str:
+def _to_line(label: str) -> str:
     return to_ascii(clean_label(label))
 
 
-def _mapped(labels: pl.DataFrame, rows: pl.Series, change: Callable[[str], str]) -> pl.DataFrame:
+def _change_labels(
+    labels: pl.DataFrame, rows: pl.Series, change: Callable[[str], str]
+) -> pl.DataFrame:
     """Return the labels with some of them changed."""
     changed = {value: change(label) for value, label in labels.filter(rows).iter_rows()}
     return labels.with_columns(
@@ -198,7 +202,7 @@ def read_pcf(path: Path) -> list[PcfType]:
     return types
 
 
-def safe_labels(labels: pl.DataFrame) -> pl.DataFrame:
+def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
     """Return the labels as single lines of valid text, none empty, too long or with brackets, each
     but once.
     """
@@ -208,13 +212,13 @@ def safe_labels(labels: pl.DataFrame) -> pl.DataFrame:
         bracket=pl.col("label").str.contains("[", literal=True),
     )
     if told["odd"].any():
-        labels = _mapped(labels, told["odd"], clean_label)
+        labels = _change_labels(labels, told["odd"], clean_label)
     if told["bracket"].any():
-        labels = without_brackets(labels)
-    return _unique(labels if labels["value"].is_sorted() else labels.sort("value"))
+        labels = replace_brackets(labels)
+    return _make_unique(labels if labels["value"].is_sorted() else labels.sort("value"))
 
 
-def without_brackets(labels: pl.DataFrame) -> pl.DataFrame:
+def replace_brackets(labels: pl.DataFrame) -> pl.DataFrame:
     """Return the labels with braces where they have brackets.
 
     Paraver's short names (heads of columns, what it tells under the mouse) leave out all from the
@@ -227,7 +231,7 @@ def without_brackets(labels: pl.DataFrame) -> pl.DataFrame:
     return labels.with_columns(label=pl.when(cut).then(braces).otherwise(label))
 
 
-def _unique(labels: pl.DataFrame) -> pl.DataFrame:
+def _make_unique(labels: pl.DataFrame) -> pl.DataFrame:
     """Return the labels with a number behind those that an earlier value, or End, already has."""
     texts = labels["label"]
     if texts.n_unique() == len(texts) and not (texts == END).any():

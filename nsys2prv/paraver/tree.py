@@ -64,7 +64,7 @@ class ObjectTree(Struct, frozen=True, dict=True):
         tasks = ",".join(f"{len(task.threads)}:{task.node + 1}" for task in self.tasks)
         return f"#Paraver ({date}):{duration}_ns:{len(self.nodes)}({cpus}):1:{len(self.tasks)}({tasks})\n"
 
-    def row_file(self) -> str:
+    def format_row_file(self) -> str:
         """Return the text of the .row file."""
         nodes = zip(self.nodes, self.cpus_per_node, strict=True)
         levels = {

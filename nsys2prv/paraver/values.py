@@ -13,7 +13,7 @@ from nsys2prv._util.columns import StoredFrame, read_frame
 from nsys2prv.events.catalogue import NameSet
 from nsys2prv.events.names.kernels import make_kernel_label, make_labels_unique
 from nsys2prv.paraver.base_values import NO_NAMES, count_families
-from nsys2prv.paraver.pcf import safe_labels
+from nsys2prv.paraver.pcf import make_labels_safe
 
 #: A set's distinct names (text and short form, in order of value) -> their labels.
 Labeller = Callable[[list[str], list[str]], list[str]]
@@ -59,7 +59,7 @@ class NameValues(Struct):
         return self.labels.join(met, on="value", how="semi")
 
 
-def readable_kernels(texts: list[str], shorts: list[str]) -> list[str]:
+def make_kernel_labels(texts: list[str], shorts: list[str]) -> list[str]:
     """Return short kernel names that are still distinctive: the functor stays where the short name
     alone is useless.
     """
@@ -69,7 +69,7 @@ def readable_kernels(texts: list[str], shorts: list[str]) -> list[str]:
     )
 
 
-def names_without_folders(texts: list[str], _: list[str]) -> list[str]:
+def strip_folders(texts: list[str], _: list[str]) -> list[str]:
     """Return the last parts of paths."""
     return [text.rstrip("/").rsplit("/", 1)[-1] or text for text in texts]
 
@@ -89,7 +89,10 @@ def assign_values(
     """
     result = {}
     following: dict[str, int] = {}
-    used = {space: _used(sets, base, space) for space in {item.space for item in sets.values()}}
+    used = {
+        space: _list_used_values(sets, base, space)
+        for space in {item.space for item in sets.values()}
+    }
     for name_set in sorted(sets.values(), key=lambda item: (item.space, item.first)):
         first = max(name_set.first, following.get(name_set.space, 0))
         result[name_set.name], following[name_set.space] = _assign_set(
@@ -103,7 +106,7 @@ def assign_values(
     return result
 
 
-def reused_values_note(values: Iterable[NameValues]) -> str:
+def describe_reused_values(values: Iterable[NameValues]) -> str:
     """Return a note on how many names have the values of an earlier trace."""
     found = list(values)
     kept, ambiguous = sum(item.kept for item in found), sum(item.ambiguous for item in found)
@@ -113,7 +116,9 @@ def reused_values_note(values: Iterable[NameValues]) -> str:
     )
 
 
-def _used(sets: Mapping[str, NameSet], base: Mapping[str, pl.DataFrame], space: str) -> np.ndarray:
+def _list_used_values(
+    sets: Mapping[str, NameSet], base: Mapping[str, pl.DataFrame], space: str
+) -> np.ndarray:
     """Return the values that the base has in a space, in order."""
     return np.unique(
         np.concatenate(
@@ -149,7 +154,7 @@ def _assign_set(
         orient="row",
     )
     distinct = (
-        _distinct(batches, labeller is not None)
+        _find_distinct(batches, labeller is not None)
         .lazy()
         .join(known, on="text", how="left", maintain_order="left")
         .with_columns(
@@ -168,14 +173,14 @@ def _assign_set(
             labeller(distinct["text"].to_list(), distinct["short"].to_list()), dtype=pl.String
         )
     )
-    values.labels = safe_labels(pl.DataFrame({"value": distinct["value"], "label": labels}))
+    values.labels = make_labels_safe(pl.DataFrame({"value": distinct["value"], "label": labels}))
     if base is not None:
-        distinct, following = _continued(values, distinct, name_set, base, first, used)
+        distinct, following = _reuse_values(values, distinct, name_set, base, first, used)
     _look_up(values, batches, distinct)
     return values, following
 
 
-def _continued(
+def _reuse_values(
     values: NameValues,
     distinct: pl.DataFrame,
     name_set: NameSet,
@@ -218,7 +223,7 @@ def _continued(
     return distinct.with_columns(value="now"), max(first, start + new if new else 0)
 
 
-def _distinct(batches: Iterable[Batch], shorts: bool) -> pl.DataFrame:
+def _find_distinct(batches: Iterable[Batch], shorts: bool) -> pl.DataFrame:
     """Return the distinct texts in order, each with the least of its short forms if those are
     wanted.
     """
@@ -230,7 +235,7 @@ def _distinct(batches: Iterable[Batch], shorts: bool) -> pl.DataFrame:
             [
                 found,
                 *(
-                    _with_short(frame) if shorts else frame["text"].to_frame()
+                    _add_short_column(frame) if shorts else frame["text"].to_frame()
                     for _, _, frame in batch
                 ),
             ]
@@ -244,7 +249,7 @@ def _distinct(batches: Iterable[Batch], shorts: bool) -> pl.DataFrame:
     return found
 
 
-def _with_short(frame: pl.DataFrame) -> pl.DataFrame:
+def _add_short_column(frame: pl.DataFrame) -> pl.DataFrame:
     return frame.select("text", "short" if "short" in frame.columns else pl.lit("").alias("short"))
 
 

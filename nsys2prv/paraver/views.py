@@ -36,7 +36,7 @@ class ViewFit(Struct, frozen=True):
     lacking: str  #: what the trace lacks for it, in words; "" where it shows something
 
 
-def folder() -> Path:
+def find_views_folder() -> Path:
     """Return the folder of the views: inside the installed package, or next to it in a checkout."""
     package = Path(__file__).parents[1]
     for candidate in (package / "cfgs", package.parent / "cfgs"):
@@ -47,20 +47,22 @@ def folder() -> Path:
     )
 
 
-def views() -> list[str]:
-    """Return every view of the core, as a path below :func:`folder`."""
-    root = folder()
+def list_core_views() -> list[str]:
+    """Return every view of the core, as a path below :func:`find_views_folder`."""
+    root = find_views_folder()
     return sorted(str(path.relative_to(root)) for path in root.rglob("*.cfg"))
 
 
-def extra_views() -> list[str]:
-    """Return every other view, as the path that :func:`copy_to` gives it."""
-    from nsys2prv.paraver.cfg.catalogue import FILE, is_core, load
+def list_extra_views() -> list[str]:
+    """Return every other view, as the path that :func:`copy_views` gives it."""
+    from nsys2prv.paraver.cfg.catalogue import FILE, is_core_view, load_views
 
-    return sorted(view.path for view in load(folder() / FILE) if not is_core(view))
+    return sorted(
+        view.path for view in load_views(find_views_folder() / FILE) if not is_core_view(view)
+    )
 
 
-def copy_to(target: Path, trace: Path | None = None) -> tuple[list[str], list[str]]:
+def copy_views(target: Path, trace: Path | None = None) -> tuple[list[str], list[str]]:
     """Write all views into a folder, which is made, with workspaces that make Paraver offer them;
     returns what was written.
 
@@ -68,20 +70,20 @@ def copy_to(target: Path, trace: Path | None = None) -> tuple[list[str], list[st
     for Paraver compares every event with each type of a list, tables have those rows alone that
     show something, and windows open as high as their rows need.
     """
-    from nsys2prv.paraver.cfg.catalogue import FILE, load
+    from nsys2prv.paraver.cfg.catalogue import FILE, load_views
     from nsys2prv.paraver.cfg.contents import TraceContents
     from nsys2prv.paraver.cfg.fits import remove_empty_rows
     from nsys2prv.paraver.cfg.model import narrow_types
-    from nsys2prv.paraver.cfg.writer import cfg_text
+    from nsys2prv.paraver.cfg.writer import format_cfg
 
-    texts = {view.path: view.text for view in load(folder() / FILE)}
+    texts = {view.path: view.text for view in load_views(find_views_folder() / FILE)}
     if trace:
         held, rows = TraceContents(trace), _rows_by_level(trace)
         types, by_row = held.whole.types, held.rows
-        for view in load(folder() / FILE):
+        for view in load_views(find_views_folder() / FILE):
             fitting = remove_empty_rows(narrow_types(view.cfg, types), by_row)
-            texts[view.path] = cfg_text(fitting, rows)
-    spaces = {f"{WORKSPACES}/{name}": text for name, text in workspaces().items()}
+            texts[view.path] = format_cfg(fitting, rows)
+    spaces = {f"{WORKSPACES}/{name}": text for name, text in make_workspaces().items()}
     try:
         for name, text in (texts | spaces).items():
             (target / name).parent.mkdir(parents=True, exist_ok=True)
@@ -107,51 +109,53 @@ def _rows_by_level(trace: Path) -> dict[str, int]:
     }
 
 
-def workspaces() -> dict[str, str]:
+def make_workspaces() -> dict[str, str]:
     """Return name -> text of files that Paraver imports: one for each menu."""
-    from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, menus
-    from nsys2prv.paraver.cfg.workspace import SUFFIX, workspace, workspace_text
+    from nsys2prv.paraver.cfg.catalogue import FILE, load_codes, load_menus
+    from nsys2prv.paraver.cfg.workspace import SUFFIX, format_workspace, make_workspace
 
-    catalogue = folder() / FILE
-    known = frozenset(code for codes in codes_of(catalogue).values() for code in codes)
-    groups = {f"nsys2prv {title}": group for title, group in menus(catalogue).items()}
+    catalogue = find_views_folder() / FILE
+    known = frozenset(code for codes in load_codes(catalogue).values() for code in codes)
+    groups = {f"nsys2prv {title}": group for title, group in load_menus(catalogue).items()}
     return {
-        name.replace(" ", "-") + SUFFIX: workspace_text(workspace(name, group, known))
+        name.replace(" ", "-") + SUFFIX: format_workspace(make_workspace(name, group, known))
         for name, group in groups.items()
     }
 
 
-def views_for_trace(trace: Path) -> list[ViewFit]:
+def find_views_for_trace(trace: Path) -> list[ViewFit]:
     """Return every view, with what the trace lacks for it, in the catalogue's order."""
-    from nsys2prv.paraver.cfg.catalogue import FILE, codes_of, load, menus
+    from nsys2prv.paraver.cfg.catalogue import FILE, load_codes, load_menus, load_views
     from nsys2prv.paraver.cfg.contents import TraceContents
-    from nsys2prv.paraver.cfg.fits import why_empty
+    from nsys2prv.paraver.cfg.fits import explain_empty_view
 
-    catalogue, held = folder() / FILE, TraceContents(trace).whole
-    by_breadth = sorted(codes_of(catalogue).items(), key=lambda entry: -len(entry[1]))
+    catalogue, held = find_views_folder() / FILE, TraceContents(trace).whole
+    by_breadth = sorted(load_codes(catalogue).items(), key=lambda entry: -len(entry[1]))
     names = {code: name for name, codes in by_breadth for code in codes}
-    places = {title: {view.path for view in group} for title, group in menus(catalogue).items()}
+    places = {
+        title: {view.path for view in group} for title, group in load_menus(catalogue).items()
+    }
     return [
         ViewFit(
             view.path,
             view.title,
             tuple(title for title, paths in places.items() if view.path in paths),
-            why_empty(view.cfg, held, names),
+            explain_empty_view(view.cfg, held, names),
         )
-        for view in load(catalogue)
+        for view in load_views(catalogue)
     ]
 
 
-def to_begin_with(found: Collection[ViewFit]) -> dict[str, list[ViewFit]]:
+def choose_listed_views(found: Collection[ViewFit]) -> dict[str, list[ViewFit]]:
     """Return title of a menu -> those of its views that a listing begins with: of all menus the
     first view that shows something of the trace, then of all the second, until there are enough.
     """
-    from nsys2prv.paraver.cfg.catalogue import FILE, menus
+    from nsys2prv.paraver.cfg.catalogue import FILE, load_menus
 
     shown = {fit.path: fit for fit in found if not fit.lacking}
     ranks = {
         title: [shown[view.path] for view in group if view.path in shown]
-        for title, group in menus(folder() / FILE).items()
+        for title, group in load_menus(find_views_folder() / FILE).items()
     }
     turns = (fit for turn in zip_longest(*ranks.values()) for fit in turn if fit)
     chosen = list(islice(dict.fromkeys(turns), MOST_LISTED))
@@ -161,31 +165,33 @@ def to_begin_with(found: Collection[ViewFit]) -> dict[str, list[ViewFit]]:
     }
 
 
-def first_views(types: Collection[int]) -> dict[str, str]:
+def choose_first_views(types: Collection[int]) -> dict[str, str]:
     """Return up to five views worth opening first on a trace with these event types, and with lines
     of any kind, and what each shows in a sentence; where the catalogue names none for them,
     timelines of the types themselves.
     """
     from msgspec import json
 
-    from nsys2prv.paraver.cfg.fits import contents_of_types, why_empty
+    from nsys2prv.paraver.cfg.fits import explain_empty_view, make_contents
     from nsys2prv.paraver.cfg.model import Cfg
 
-    held = contents_of_types(types)
+    held = make_contents(types)
     # The catalogue of all takes ten times as long.
-    chosen = json.Decoder(tuple[str, str, Cfg]).decode_lines((folder() / FIRST).read_bytes())
-    for found in (chosen, _timelines(named=True), _timelines(named=False)):
+    chosen = json.Decoder(tuple[str, str, Cfg]).decode_lines(
+        (find_views_folder() / FIRST).read_bytes()
+    )
+    for found in (chosen, _list_timelines(named=True), _list_timelines(named=False)):
         fitting = (
-            (path, _first_sentence(shows))
+            (path, _take_first_sentence(shows))
             for path, shows, cfg in found
-            if not why_empty(cfg, held, {})
+            if not explain_empty_view(cfg, held, {})
         )
         if first := dict(islice(fitting, MOST_FIRST)):
             return first
     return {}
 
 
-def _first_sentence(shows: str) -> str:
+def _take_first_sentence(shows: str) -> str:
     """Return the first sentence on what a view shows, or its begin."""
     sentence = shows.partition(". ")[0].rstrip(".")
     if len(sentence) <= MOST_SENTENCE:
@@ -195,24 +201,24 @@ def _first_sentence(shows: str) -> str:
     return begun[:cut] if cut >= 0 else f"{begun.rsplit(' ', 1)[0]} ..."
 
 
-def _timelines(named: bool) -> Iterator[tuple[str, str, Cfg]]:
+def _list_timelines(named: bool) -> Iterator[tuple[str, str, Cfg]]:
     """Yield path, description and view of those that are none of tables, the plainest first: those
     of values with names, or those of numbers, which may all be 0.
     """
-    from nsys2prv.paraver.cfg.catalogue import FILE, load
+    from nsys2prv.paraver.cfg.catalogue import FILE, load_views
 
     found = [
         (view.path, view.shows, view.cfg)
-        for view in load(folder() / FILE)
+        for view in load_views(find_views_folder() / FILE)
         if view.cfg.histogram is None and (view.cfg.windows[-1].look.style == "code") == named
     ]
     yield from sorted(found, key=lambda view: "basics/" not in view[0])
 
 
 def format_views(trace: Path, found: Collection[ViewFit], everything: bool = False) -> list[str]:
-    """Format the result of :func:`views_for_trace`: views to begin with by menu, or all of them."""
+    """Format the result of :func:`find_views_for_trace`: views to begin with by menu, or all of them."""
     shown, empty = [fit for fit in found if not fit.lacking], [fit for fit in found if fit.lacking]
-    groups = _by_menu(shown) if everything else to_begin_with(found)
+    groups = _group_by_menu(shown) if everything else choose_listed_views(found)
     named = [fit for group in groups.values() for fit in group] + (empty if everything else [])
     width = max((len(fit.path) for fit in named), default=0)
     head = f"{len(shown)} of {len(found)} views show something of {trace}" + (
@@ -229,14 +235,18 @@ def format_views(trace: Path, found: Collection[ViewFit], everything: bool = Fal
     return lines
 
 
-def _by_menu(found: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
+def _group_by_menu(found: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
     """Return title of a menu -> its views, each in the first menu that has it, in their order
     there; behind them those that no menu has.
     """
-    from nsys2prv.paraver.cfg.catalogue import FILE, menus
+    from nsys2prv.paraver.cfg.catalogue import FILE, load_menus
 
-    groups: dict[str, list[ViewFit]] = {title: [] for title in (*menus(folder() / FILE), OTHERS)}
-    order = [view.path for group in menus(folder() / FILE).values() for view in group]
+    groups: dict[str, list[ViewFit]] = {
+        title: [] for title in (*load_menus(find_views_folder() / FILE), OTHERS)
+    }
+    order = [
+        view.path for group in load_menus(find_views_folder() / FILE).values() for view in group
+    ]
     for fit in sorted(found, key=lambda fit: order.index(fit.path) if fit.menus else len(order)):
         groups[fit.menus[0] if fit.menus else OTHERS].append(fit)
     return groups

@@ -55,15 +55,15 @@ def write_window(manifest_path: Path, output: Output, number: int) -> tuple[int,
     """Format one window and put it into its place; returns its number of lines, and by event type
     how many sampled numbers were one of several of the same time.
     """
-    formatter = _formatter(manifest_path)
+    formatter = _get_formatter(manifest_path)
     formatter.repeated.clear()
     batches: list[Batch] = []
 
     def pieces() -> Iterator[np.ndarray]:
-        batches.extend(formatter.batches(number))
+        batches.extend(formatter.make_batches(number))
         yield from merge_lines(batches)
 
-    output.put(number, pieces())
+    output.write_part(number, pieces())
     return sum(len(batch.times) for batch in batches), formatter.repeated.copy()
 
 
@@ -71,7 +71,7 @@ def write_window(manifest_path: Path, output: Output, number: int) -> tuple[int,
 _FORMATTERS: dict[tuple[Path, int], Formatter] = {}
 
 
-def _formatter(path: Path) -> Formatter:
+def _get_formatter(path: Path) -> Formatter:
     key = path, threading.get_ident()
     if key not in _FORMATTERS:
         for other in [other for other in list(_FORMATTERS) if other[1] == key[1]]:
@@ -101,7 +101,7 @@ class Formatter:
         self._receivers = Choice(tuple(b":" + address + b":" for address in addresses))
         self._shapes: dict[Hashable, LineShape] = {}
 
-    def batches(self, number: int) -> list[Batch]:
+    def make_batches(self, number: int) -> list[Batch]:
         """Return the lines of a window by shape: states first, then ends, so that they come before
         begins of the same time.
         """
@@ -111,29 +111,29 @@ class Formatter:
         ranks = {STATE: 0, END: 1, BEGIN: 2, LINE: 3}
         sampled = {shape: found.pop(shape) for shape in list(found) if shape.stream == COUNTER}
         batches = [
-            self._batch(shape, found[shape])
+            self._make_batch(shape, found[shape])
             for shape in sorted(
                 found,
                 key=lambda shape: (ranks[shape.stream], shape.name, shape.present, shape.wide),
             )
         ]
-        batches += self._sample_batches(sampled)
-        return batches + self._closing_batches() if last is None else batches
+        batches += self._make_sample_batches(sampled)
+        return batches + self._make_closing_batches() if last is None else batches
 
-    def _batch(self, shape: Shape, pieces: WindowRecords) -> Batch:
+    def _make_batch(self, shape: Shape, pieces: WindowRecords) -> Batch:
         times = pieces.times
         if shape.stream == LINE:
-            return self._line_batch(shape, times, pieces)
-        objects = _column(pieces, "object")
+            return self._make_line_batch(shape, times, pieces)
+        objects = _make_column(pieces, "object")
         if shape.stream == STATE:
             return Batch(
-                self._shape(shape, self._state_line),
+                self._make_shape(shape, self._make_state_shape),
                 times,
                 [objects, times, pieces.column("end"), pieces.column("state")],
             )
         layout = load_catalogue().layouts[shape.name]
         fields = list_present_fields(layout, shape.present)
-        domain = [_column(pieces, "domain")] if layout.has_domain else []
+        domain = [_make_column(pieces, "domain")] if layout.has_domain else []
         if shape.stream == END:
             if layout.is_state:
                 # Every part of a table closes what it saw; once is enough.
@@ -141,40 +141,42 @@ class Formatter:
                 times = times[first]
             coded = [column for f in fields if isinstance(f.code, DomainCode) for column in domain]
             return Batch(
-                self._shape(shape, lambda: self._end_line(fields)), times, [objects, times, *coded]
+                self._make_shape(shape, lambda: self._make_end_shape(fields)),
+                times,
+                [objects, times, *coded],
             )
         columns = [objects, times]
         for f in fields:
-            column = _column(pieces, f.name)
+            column = _make_column(pieces, f.name)
             if f.offset:
                 column = np.add(pieces.column(f.name), f.offset, dtype=np.int64)
             columns += [*(domain if isinstance(f.code, DomainCode) else ()), column]
         # Of ranges that begin together the longer is the outer one, whichever attributes they
         # carry.
         return Batch(
-            self._shape(shape, lambda: self._begin_line(f.code for f in fields)),
+            self._make_shape(shape, lambda: self._make_begin_shape(f.code for f in fields)),
             times,
             columns,
             -pieces.column("end") if layout.nests else None,
         )
 
-    def _begin_line(self, codes: Iterable[int | DomainCode]) -> Iterator[Piece]:
+    def _make_begin_shape(self, codes: Iterable[int | DomainCode]) -> Iterator[Piece]:
         yield from (self._events, Number())
         for code in codes:
-            yield from (self._code(code, b":"), Number())
+            yield from (self._make_code(code, b":"), Number())
 
-    def _end_line(self, fields: Sequence[Field]) -> Iterator[Piece]:
+    def _make_end_shape(self, fields: Sequence[Field]) -> Iterator[Piece]:
         yield from (self._events, Number())
         for f in fields:
-            yield self._code(f.code, b":0")
+            yield self._make_code(f.code, b":0")
 
-    def _state_line(self) -> Iterator[Piece]:
+    def _make_state_shape(self) -> Iterator[Piece]:
         yield from (self._states, Number(), Text(b":"), Number(), Text(b":"), Number())
 
-    def _line_batch(self, shape: Shape, send: np.ndarray, pieces: WindowRecords) -> Batch:
+    def _make_line_batch(self, shape: Shape, send: np.ndarray, pieces: WindowRecords) -> Batch:
         own = ["tag"] if "tag" in shape.dtype.names else []
         sender, receiver, size, *tags = (
-            _column(pieces, name) for name in ("sender", "receiver", "size", *own)
+            _make_column(pieces, name) for name in ("sender", "receiver", "size", *own)
         )
         receive = pieces.column("receive")
         tag = load_catalogue().lines[shape.name].tag
@@ -196,22 +198,22 @@ class Formatter:
             yield from (between, Number()) if tags else (Text(b":%d" % tag),)
 
         return Batch(
-            self._shape(shape, line),
+            self._make_shape(shape, line),
             send,
             [sender, send, send, receiver, receive, receive, size, *tags],
         )
 
-    def _sample_batches(self, found: dict[Shape, WindowRecords]) -> list[Batch]:
+    def _make_sample_batches(self, found: dict[Shape, WindowRecords]) -> list[Batch]:
         """Return lines of samples: one for each instant of an object, with all its numbers."""
-        tables = [self._samples(shape, pieces) for shape, pieces in found.items()]
+        tables = [self._read_samples(shape, pieces) for shape, pieces in found.items()]
         made = join_samples(tables) if tables else []
         if len(made) != len(tables) or any(
             table is not before for table, before in zip(made, tables, strict=True)
         ):
             self.repeated += count_samples(tables) - count_samples(made)
-        return [self._sample_batch(part) for table in made for part in split_at_holes(table)]
+        return [self._make_sample_batch(part) for table in made for part in split_at_holes(table)]
 
-    def _samples(self, shape: Shape, pieces: WindowRecords) -> SampleTable:
+    def _read_samples(self, shape: Shape, pieces: WindowRecords) -> SampleTable:
         codes = np.array(
             [self.manifest.counter_codes[shape.name, metric.name] for metric in shape.metrics]
         )
@@ -224,22 +226,22 @@ class Formatter:
             stored if (order[1:] > order[:-1]).all() else stored[:, order],
         )
 
-    def _sample_batch(self, table: SampleTable) -> Batch:
+    def _make_sample_batch(self, table: SampleTable) -> Batch:
         codes = tuple(map(int, table.codes))
         return Batch(
-            self._shape(codes, lambda: self._begin_line(codes)),
+            self._make_shape(codes, lambda: self._make_begin_shape(codes)),
             table.time,
             [table.object, table.time, *(table.stored - 1).T],
         )
 
-    def _closing_batches(self) -> list[Batch]:
+    def _make_closing_batches(self) -> list[Batch]:
         """Return zeros for every sampled number at the end of the trace."""
         by_codes: dict[tuple[int, ...], list[int]] = {}
         for thread, codes in self.manifest.closings:
             by_codes.setdefault(codes, []).append(thread)
         duration = self.manifest.global_ids.duration
         return [
-            self._sample_batch(
+            self._make_sample_batch(
                 SampleTable(
                     np.array(codes),
                     np.full(len(threads), duration),
@@ -250,7 +252,7 @@ class Formatter:
             for codes, threads in sorted(by_codes.items())
         ]
 
-    def _code(self, code: int | DomainCode, behind: bytes) -> Piece:
+    def _make_code(self, code: int | DomainCode, behind: bytes) -> Piece:
         """Return `:code` and what follows it."""
         if isinstance(code, DomainCode):
             return Choice(
@@ -261,13 +263,13 @@ class Formatter:
             )
         return Text(b":%d%s" % (code, behind))
 
-    def _shape(self, key: Hashable, pieces: Callable[[], Iterator[Piece]]) -> LineShape:
+    def _make_shape(self, key: Hashable, pieces: Callable[[], Iterator[Piece]]) -> LineShape:
         if key not in self._shapes:
             self._shapes[key] = LineShape([*pieces(), Text(b"\n")])
         return self._shapes[key]
 
 
-def _column(pieces: WindowRecords, name: str) -> np.ndarray | Indices:
+def _make_column(pieces: WindowRecords, name: str) -> np.ndarray | Indices:
     """Return a column that holds no times, to be written."""
     values, table = pieces.stored_column(name)
     return values if table is None else Indices(values, table)

@@ -356,7 +356,7 @@ def test_parts_follow_one_another(kind: type, compress: bool, tmp_path: Path) ->
     output = kind(tmp_path / "file", tmp_path, compress)
     output.begin(b"head\n", 3)
     for number in range(3):
-        output.put(number, [b"part %d\n" % number * 100_000, b"", b"."])
+        output.write_part(number, [b"part %d\n" % number * 100_000, b"", b"."])
         output.collect(number)
     found = (tmp_path / "file").read_bytes()
     assert (gzip.decompress(found) if compress else found) == b"head\n" + b"".join(
@@ -374,9 +374,9 @@ def test_a_part_after_one_that_failed_is_not_waited_for(tmp_path: Path) -> None:
         raise ValueError("no text")
 
     with pytest.raises(ValueError, match="no text"):
-        output.put(0, broken())
+        output.write_part(0, broken())
     with pytest.raises(OSError, match="a part before this one was not written"):
-        output.put(1, [b"y"])
+        output.write_part(1, [b"y"])
 
 
 def test_parts_of_a_file_that_is_not_wanted_any_more_do_not_wait(tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def test_parts_of_a_file_that_is_not_wanted_any_more_do_not_wait(tmp_path: Path)
     output.begin(b"", 3)
     output.abandon()
     with pytest.raises(OSError, match="a part before this one was not written"):
-        output.put(1, [b"y"])
+        output.write_part(1, [b"y"])
 
 
 @pytest.mark.parametrize(

@@ -331,7 +331,7 @@ def test_every_kind_is_explained_and_has_its_section() -> None:
 
 
 def test_views_of_findings_are_there() -> None:
-    known = {Path(str(name)).stem for name in views.views()}
+    known = {Path(str(name)).stem for name in views.list_core_views()}
     named = {
         view
         for module in (findings, rank_findings)

@@ -380,7 +380,7 @@ def test_a_string_stored_as_bytes_is_its_text(tmp_path: Path) -> None:
 def test_many_names_with_one_label_take_linear_time() -> None:
     import polars as pl
 
-    from nsys2prv.paraver.pcf import safe_labels
+    from nsys2prv.paraver.pcf import make_labels_safe
 
     count = 6000
     labels = pl.DataFrame(
@@ -390,7 +390,7 @@ def test_many_names_with_one_label_take_linear_time() -> None:
         }
     )
     start = time.process_time()
-    assert safe_labels(labels)["label"].n_unique() == count
+    assert make_labels_safe(labels)["label"].n_unique() == count
     assert time.process_time() - start < 2
 
 

@@ -13,7 +13,7 @@ import pytest
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.views import views_for_trace
+from nsys2prv.paraver.views import find_views_for_trace
 
 MACHINE = Path(__file__).parents[2] / "sample_reports" / "machine"
 RANGES, NUMBER, ON_GPU = 9600, 9602, 9630
@@ -110,7 +110,7 @@ def test_all_names_fit_in_few_values(trace: Trace) -> None:
 
 
 def test_views_of_it_show_something(path: Path) -> None:
-    shown = {fit.path for fit in views_for_trace(path) if not fit.lacking}
+    shown = {fit.path for fit in find_views_for_trace(path) if not fit.lacking}
     assert shown >= {
         "extra/views/nvtx_numbers.cfg",
         "extra/basics/nvtx_on_gpu.cfg",

@@ -106,7 +106,7 @@ def in_polars(*_: object, **__: object) -> None:
 
 
 WRITERS = [
-    (output, "_write"),
+    (output, "_write_all"),
     (runs.SpillWriter, "append"),
     (runs.SpillWriter, "close"),
     (conversion, "write_pcf"),
@@ -155,8 +155,10 @@ def test_a_folder_for_temporary_files_that_vanishes(
 ) -> None:
     folder, target = tmp_path / "gone", tmp_path / "store"
     folder.mkdir()
-    done = storing.pack
-    monkeypatch.setattr(storing, "pack", lambda *given: (shutil.rmtree(folder), done(*given)))
+    done = storing.pack_result
+    monkeypatch.setattr(
+        storing, "pack_result", lambda *given: (shutil.rmtree(folder), done(*given))
+    )
     with pytest.raises(Nsys2prvError, match=f"{folder}: is gone"):
         storing.extract_to(REPORTS[:1], target, Options(tmp=folder))
     assert content(tmp_path) == {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nsys2prv.paraver.check import Severity
-from nsys2prv.paraver.check.check_trace import check
+from nsys2prv.paraver.check.check_trace import check_trace
 
 from .bases import SECRET
 
@@ -94,7 +94,7 @@ def _files(done: Outcome, folder: Path, output: Path | None) -> list[str]:
     if output.exists() and ".prv" in output.suffixes:
         found += [
             f"check: {finding.file}:{finding.line} {finding.rule}: {finding.message}"
-            for finding in check(output).findings
+            for finding in check_trace(output).findings
             if finding.severity is Severity.ERROR and not _said(finding.rule, done.stderr)
         ]
     if (report := output.with_name("out.report.json")).exists():

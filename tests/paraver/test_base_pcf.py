@@ -20,7 +20,7 @@ from nsys2prv._util.columns import FrameWriter
 from nsys2prv.cli.main import main
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.paraver.cfg.model import Cfg, Columns, Filter, Function, Histogram, Single
-from nsys2prv.paraver.cfg.writer import cfg_text
+from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.values import NameFile, assign_values
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -125,7 +125,7 @@ def test_a_view_on_a_value_of_the_first_works_on_the_second(training: Path, tmp_
         (window,),
         Histogram("Time of one kernel", 1, 1, "Time", Columns(1, value, value)),
     )
-    (tmp_path / "one.cfg").write_text(cfg_text(cfg))
+    (tmp_path / "one.cfg").write_text(format_cfg(cfg))
     subprocess.run(
         [PARAMEDIR, "o.prv", "one.cfg", "out.txt"], cwd=tmp_path, check=True, capture_output=True
     )

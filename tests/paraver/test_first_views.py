@@ -11,7 +11,7 @@ import pytest
 from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.events import all_kinds
-from nsys2prv.paraver.views import views_for_trace
+from nsys2prv.paraver.views import find_views_for_trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 REPORTS = {
@@ -62,6 +62,6 @@ def test_a_trace_of_one_kind_names_views_that_show_something(kind: str, tmp_path
     summary = converted(kind, tmp_path)
     assert (summary is None) == (kind in NOWHERE or kind.startswith(WINDOWS))
     if summary is not None:
-        shown = {fit.path for fit in views_for_trace(tmp_path / "t.prv") if not fit.lacking}
+        shown = {fit.path for fit in find_views_for_trace(tmp_path / "t.prv") if not fit.lacking}
         assert set(summary.views) <= shown
         assert bool(summary.views) == (kind not in WITHOUT_VIEW)

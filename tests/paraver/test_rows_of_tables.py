@@ -15,7 +15,7 @@ from tools.view_answers import MADE, SAMPLES, VIEWS, ask, needs_paraver
 from nsys2prv.cli.main import main
 from nsys2prv.paraver.cfg.contents import TraceContents
 from nsys2prv.paraver.cfg.fits import LARGE
-from nsys2prv.paraver.views import copy_to
+from nsys2prv.paraver.views import copy_views
 
 ROOT = Path(__file__).parents[2]
 #: Tables of when a device does nothing; those of hosts' network devices never do.
@@ -94,7 +94,7 @@ def test_tables_written_for_a_trace_have_rows_with_data(
 ) -> None:
     path = tmp_path / "t.prv"
     path.write_text(TRACE)
-    copy_to(tmp_path / "views", path)
+    copy_views(tmp_path / "views", path)
     found = [*(tmp_path / "views").rglob(f"{view.rpartition('/')[2]}.cfg")]
     text = found[0].read_text()
     assert f"\nAnalyzer2D.Objects: {rows}\n" in text
@@ -110,7 +110,7 @@ def test_rows_that_are_left_out_are_empty_and_the_others_have_their_figures(
 ) -> None:
     """Of every table on every sample, by Paraver itself."""
     answers = ask(sample)
-    copy_to(tmp_path / "views", answers.path)
+    copy_views(tmp_path / "views", answers.path)
     chosen = {
         view.path: tmp_path / f"table{number:03d}"
         for number, view in enumerate(VIEWS)

@@ -28,8 +28,8 @@ from nsys2prv.events.catalogue import (
     load_catalogue,
 )
 from nsys2prv.events.catalogue.counters import find_hashed_types, load_counter_tables
-from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, MENUS, is_core, load, menus
-from nsys2prv.paraver.cfg.catalogue import codes_of as codes_named
+from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, MENUS, is_core_view, load_menus, load_views
+from nsys2prv.paraver.cfg.catalogue import load_codes as codes_named
 from nsys2prv.paraver.cfg.model import (
     Cfg,
     CfgError,
@@ -42,14 +42,14 @@ from nsys2prv.paraver.cfg.model import (
     Single,
 )
 from nsys2prv.paraver.cfg.view_specs import View
-from nsys2prv.paraver.cfg.writer import cfg_text
-from nsys2prv.paraver.event_types import codes_of
-from nsys2prv.paraver.views import first_views
+from nsys2prv.paraver.cfg.writer import format_cfg
+from nsys2prv.paraver.event_types import list_codes
+from nsys2prv.paraver.views import choose_first_views
 from nsys2prv.relations import all_relations
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "cfgs"
-VIEWS = load(FOLDER / FILE)
+VIEWS = load_views(FOLDER / FILE)
 BY_PATH = {view.path: view for view in VIEWS}
 KERNEL, NCCL, GRAPH, MEMORY = 63000006, 63000007, 63000008, 63000001
 FIXED_DOMAINS = [(name, number) for number, name in enumerate(load_catalogue().domains)]
@@ -81,12 +81,12 @@ def test_every_file_name_of_bsc_is_in_its_place() -> None:
 
 
 def test_menus_are_short_and_lead_to_views_of_the_core() -> None:
-    found = menus(FOLDER / FILE)
+    found = load_menus(FOLDER / FILE)
     assert [title.split()[0] for title in found] == list("12345678")
     for title, group in found.items():
         assert 0 < len({view.path for view in group}) == len(group) <= 20, title
-        assert all(map(is_core, group)), title
-    assert sum(map(is_core, VIEWS)) <= 135
+        assert all(map(is_core_view, group)), title
+    assert sum(map(is_core_view, VIEWS)) <= 135
 
 
 def test_what_no_menu_has_is_extra(tmp_path: Path) -> None:
@@ -96,15 +96,15 @@ def test_what_no_menu_has_is_extra(tmp_path: Path) -> None:
     )
     written(tmp_path, text)
     (tmp_path / FILE / MENUS).write_text("menus: {1 One: [basics/first]}\n")
-    found = {view.path: view for view in load(tmp_path / FILE)}
-    assert [path for path, view in found.items() if is_core(view)] == ["basics/first.cfg"]
+    found = {view.path: view for view in load_views(tmp_path / FILE)}
+    assert [path for path, view in found.items() if is_core_view(view)] == ["basics/first.cfg"]
     assert f"{EXTRA}/basics/second.cfg" in found
-    assert menus(tmp_path / FILE) == {"1 One": (found["basics/first.cfg"],)}
+    assert load_menus(tmp_path / FILE) == {"1 One": (found["basics/first.cfg"],)}
     (tmp_path / "other").mkdir()
     written(tmp_path / "other", text)
     (tmp_path / "other" / FILE / MENUS).write_text("menus: {1 One: [basics/third]}\n")
     with pytest.raises(CfgError, match="no view is called basics/third"):
-        load(tmp_path / "other" / FILE)
+        load_views(tmp_path / "other" / FILE)
 
 
 def test_every_field_and_metric_that_is_declared_has_a_timeline() -> None:
@@ -204,7 +204,7 @@ def test_the_command_writes_the_files(tmp_path: Path, capsys: pytest.CaptureFixt
     (folder / "mine.cfg").write_text("#ParaverCFG\n")
     assert make_views.main([str(folder)]) == 0
     assert "mine.cfg" in capsys.readouterr().err
-    core = [view for view in VIEWS if is_core(view)]
+    core = [view for view in VIEWS if is_core_view(view)]
     assert [(folder / view.path).read_text(encoding="utf-8") for view in core] == [
         view.text for view in core
     ]
@@ -236,7 +236,7 @@ families:
 
 def test_a_family_makes_a_view_of_each_member(tmp_path: Path) -> None:
     written(tmp_path, FAMILY)
-    first, second = load(tmp_path / FILE)
+    first, second = load_views(tmp_path / FILE)
     assert [(view.path, view.title, view.shows) for view in (first, second)] == [
         ("basics/k.cfg", "Kernels now", "Kernels."),
         ("basics/n.cfg", "NCCL kernels now", "NCCL kernels."),
@@ -263,7 +263,7 @@ def test_members_that_do_not_fit_their_family_are_refused(
 ) -> None:
     written(tmp_path, FAMILY.replace(old, new, 1))
     with pytest.raises(CfgError, match=problem):
-        load(tmp_path / FILE)
+        load_views(tmp_path / FILE)
 
 
 def test_views_read_back_as_they_were_meant() -> None:
@@ -363,8 +363,8 @@ def test_every_kind_of_event_has_a_view_to_open_first() -> None:
     for kind in (*all_kinds(), *all_relations()):
         for layout in kind.layouts:
             labels = load_counter_tables()[layout].labels if layout in load_counter_tables() else {}
-            types = codes_of([layout], {"own": LAST_HASHED_DOMAIN}) | set(labels)
-            assert first_views(types) or not types & viewed, layout
+            types = list_codes([layout], {"own": LAST_HASHED_DOMAIN}) | set(labels)
+            assert choose_first_views(types) or not types & viewed, layout
 
 
 def test_views_to_open_first_come_in_their_order() -> None:
@@ -373,9 +373,9 @@ def test_views_to_open_first_come_in_their_order() -> None:
         "views/cuda_activities.cfg",
         "views/nvtx_ranges.cfg",
     ]
-    assert list(first_views(_codes())) == [view.path for view in order[:5]]
-    assert list(first_views({9403})) == ["hwcounters/sm_active.cfg"]
-    assert first_views({1}) == {}
+    assert list(choose_first_views(_codes())) == [view.path for view in order[:5]]
+    assert list(choose_first_views({9403})) == ["hwcounters/sm_active.cfg"]
+    assert choose_first_views({1}) == {}
 
 
 def _codes() -> set[int]:
@@ -478,7 +478,7 @@ WRONG = {
 @pytest.mark.parametrize("problem", WRONG)
 def test_what_paraver_would_crash_on_or_misread_is_refused(problem: str) -> None:
     with pytest.raises(CfgError, match=problem):
-        cfg_text(WRONG[problem])
+        format_cfg(WRONG[problem])
 
 
 def test_a_good_view_is_written_and_read() -> None:
@@ -489,7 +489,7 @@ def test_a_good_view_is_written_and_read() -> None:
     }
     table = replace(TABLE, columns=Columns(2.0, 0.0, 9.0), planes=3, sort=True)
     cfg = replace(_with(WINDOW, look=look, functions=functions, physical=True), histogram=table)
-    assert read_cfg(cfg_text(cfg)) == cfg
+    assert read_cfg(format_cfg(cfg)) == cfg
 
 
 @pytest.mark.parametrize(
@@ -507,7 +507,7 @@ def test_a_good_view_is_written_and_read() -> None:
     ],
 )
 def test_files_that_paraver_would_stop_at_are_refused(old: str, new: str, problem: str) -> None:
-    text = cfg_text(replace(GOOD, histogram=TABLE))
+    text = format_cfg(replace(GOOD, histogram=TABLE))
     assert old in text
     with pytest.raises(CfgError, match=problem):
         read_cfg(text.replace(old, new, 1))

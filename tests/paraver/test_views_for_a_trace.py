@@ -18,9 +18,9 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli.main import main
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.cfg import grammar
-from nsys2prv.paraver.cfg.catalogue import FILE, load, menus
+from nsys2prv.paraver.cfg.catalogue import FILE, load_menus, load_views
 from nsys2prv.paraver.cfg.contents import TraceContents
-from nsys2prv.paraver.cfg.fits import LARGE, Contents, why_empty
+from nsys2prv.paraver.cfg.fits import LARGE, Contents, explain_empty_view
 from nsys2prv.paraver.cfg.model import (
     Cfg,
     CfgError,
@@ -31,13 +31,13 @@ from nsys2prv.paraver.cfg.model import (
     Single,
     Window,
 )
-from nsys2prv.paraver.cfg.workspace import Workspace, workspace_text
-from nsys2prv.paraver.cfg.writer import cfg_text
+from nsys2prv.paraver.cfg.workspace import Workspace, format_workspace
+from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.check import blocks
-from nsys2prv.paraver.views import OTHERS, copy_to, folder, views_for_trace
+from nsys2prv.paraver.views import OTHERS, copy_views, find_views_folder, find_views_for_trace
 
 ROOT = Path(__file__).parents[2]
-VIEWS = {view.path: view for view in load(folder() / FILE)}
+VIEWS = {view.path: view for view in load_views(find_views_folder() / FILE)}
 SAMPLES = ("cluster", "graphs", "training")
 HEADER = "#Paraver (01/01/2026 at 00:00):1000_ns:1(2):1:1(2:1),1\nc:1:1:1:1\n"
 KERNEL, NCCL, GRAPH, API, GRID, METRIC = 63000006, 63000007, 63000008, 63000000, 9101, 9403
@@ -190,7 +190,7 @@ def test_what_is_no_trace_is_told_in_one_line(
 def test_what_is_no_trace_is_not_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsys2prv.paraver.cfg.contents.lines_of", None)
+    monkeypatch.setattr("nsys2prv.paraver.cfg.contents.split_lines", None)
     with pytest.raises(Nsys2prvError, match="not a Paraver trace"):
         TraceContents(_written(tmp_path, "SQLite format 3\n" + "2:1:1:1:1:5:7:8\n"))
 
@@ -219,7 +219,7 @@ def _why(
         frozenset(tags),
         values=None if values is None else frozenset(values),
     )
-    return why_empty(VIEWS[path].cfg, held, names)
+    return explain_empty_view(VIEWS[path].cfg, held, names)
 
 
 def test_views_need_their_events() -> None:
@@ -318,14 +318,14 @@ def test_views_of_lines_need_lines_of_their_tag() -> None:
 def test_views_of_states_need_states(view: str) -> None:
     assert _why(view, {KERNEL}) == "no states"
     with_states = Contents(frozenset({KERNEL}), frozenset({KERNEL}), frozenset(), frozenset({0, 1}))
-    assert why_empty(VIEWS[view].cfg, with_states, {}) == ""
+    assert explain_empty_view(VIEWS[view].cfg, with_states, {}) == ""
 
 
 # -------------------------------------------------------------------------------------------------------- as Paraver does
 @pytest.mark.parametrize("sample", [*view_answers.SAMPLES, *view_answers.MADE])
 def test_views_that_show_something_are_those_of_which_paraver_gives_figures(sample: str) -> None:
     answers = view_answers.ask(sample)
-    shown = {fit.path: not fit.lacking for fit in views_for_trace(answers.path)}
+    shown = {fit.path: not fit.lacking for fit in find_views_for_trace(answers.path)}
     assert {path for path in answers.tables.known if shown[path]} == {
         path for path in answers.tables.known if _has_figures(answers, path)
     }
@@ -407,7 +407,7 @@ def test_what_is_made_of_zero_is_what_paraver_makes_of_it(tmp_path: Path) -> Non
     views = {name: Cfg(name, windows) for name, windows in _made_of_zero().items()}
     asked = []
     for number, view in enumerate(views.values()):
-        (tmp_path / f"{number}.cfg").write_text(cfg_text(view))
+        (tmp_path / f"{number}.cfg").write_text(format_cfg(view))
         asked += [f"{number}.cfg", f"out{number}"]
     outcome, said = paramedir.run_paramedir(tmp_path, trace, *asked)
     assert outcome == "done", said
@@ -418,12 +418,12 @@ def test_what_is_made_of_zero_is_what_paraver_makes_of_it(tmp_path: Path) -> Non
         ]
         found[name] = any(float(length) and float(value) for _, _, length, value in lines)
     held = TraceContents(trace).whole
-    assert {name: not why_empty(view, held, {}) for name, view in views.items()} == found
+    assert {name: not explain_empty_view(view, held, {}) for name, view in views.items()} == found
 
 
 def test_the_summary_names_views_that_show_something(trace: tuple[Path, list[str]]) -> None:
     path, named = trace
-    shown = {fit.path for fit in views_for_trace(path) if not fit.lacking}
+    shown = {fit.path for fit in find_views_for_trace(path) if not fit.lacking}
     assert len(named) == 5
     assert set(named) <= shown
 
@@ -440,7 +440,9 @@ def test_listed_are_all_views_each_once(
     assert sorted(line.split()[0] for line in lines if line.startswith("  ")) == sorted(VIEWS)
     assert all(VIEWS[line.split()[0]].title in line for line in shown)
     titles = [line for line in lines[:at] if not line.startswith("  ")]
-    assert titles == [title for title in (*menus(folder() / FILE), OTHERS) if title in titles]
+    assert titles == [
+        title for title in (*load_menus(find_views_folder() / FILE), OTHERS) if title in titles
+    ]
     assert all(re.search("  no(thing but 0)? ", line) for line in lines[at + 1 :])
 
 
@@ -450,7 +452,7 @@ def test_a_listing_begins_with_ten_views_of_all_menus(
     path, _ = trace
     assert main(["cfgs", "--for", str(path)]) == 0
     head, *lines, rest = capsys.readouterr().out.splitlines()
-    shown = {fit.path for fit in views_for_trace(path) if not fit.lacking}
+    shown = {fit.path for fit in find_views_for_trace(path) if not fit.lacking}
     named = [line.split()[0] for line in lines if line.startswith("  ")]
     assert len(set(named)) == len(named) == 10
     assert set(named) <= shown
@@ -461,7 +463,7 @@ def test_a_listing_begins_with_ten_views_of_all_menus(
     )
     first = {
         title: [view.path for view in group if view.path in shown]
-        for title, group in menus(folder() / FILE).items()
+        for title, group in load_menus(find_views_folder() / FILE).items()
     }
     assert all(group[0] in named for group in first.values() if group)
 
@@ -546,7 +548,7 @@ def test_no_table_opens_silently_with_figures_of_something_else(
             silent |= {
                 path
                 for path, (cfg, _) in tables.items()
-                if why_empty(cfg, without, {}) and not reason_to_ask(cfg, left)
+                if explain_empty_view(cfg, without, {}) and not reason_to_ask(cfg, left)
             }
     assert silent - states - OPENED == set()
 
@@ -565,7 +567,7 @@ def test_paraver_opens_views_without_a_question_that_show_something_of_one_kind_
             asked |= {
                 path
                 for path, view in VIEWS.items()
-                if not why_empty(view.cfg, held, {}) and reason_to_ask(view.cfg, codes)
+                if not explain_empty_view(view.cfg, held, {}) and reason_to_ask(view.cfg, codes)
             }
     assert asked - ASKED == set()
 
@@ -574,7 +576,7 @@ def test_paraver_opens_views_without_a_question_that_show_something_of_one_kind_
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
     target = tmp_path_factory.mktemp("installed")
-    _, written = copy_to(target)
+    _, written = copy_views(target)
     return target, written
 
 
@@ -596,7 +598,9 @@ def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[s
             for item in space.iterfind("hintCFGs/item")
         ]
         assert [file for file, _ in hints] == list(parts)
-        group = menus(folder() / FILE)[space.findtext("name").removeprefix("nsys2prv ")]
+        group = load_menus(find_views_folder() / FILE)[
+            space.findtext("name").removeprefix("nsys2prv ")
+        ]
         assert [title for _, title in hints] == [view.title for view in group]
         for file, title in hints:
             candidates = {
@@ -608,7 +612,9 @@ def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[s
             (path,) = candidates
             assert parts[file] == (target / path).read_text(encoding="utf-8")
             held |= candidates
-    assert held == {view.path for group in menus(folder() / FILE).values() for view in group}
+    assert held == {
+        view.path for group in load_menus(find_views_folder() / FILE).values() for view in group
+    }
 
 
 def test_workspaces_have_the_form_of_a_boost_archive(installed: tuple[Path, list[str]]) -> None:
@@ -640,7 +646,7 @@ def test_a_workspace_is_offered_wherever_one_of_its_views_shows_something(
     target, written = installed
     held, shown = (
         TraceContents(trace[0]).whole.types,
-        {fit.title for fit in views_for_trace(trace[0]) if not fit.lacking},
+        {fit.title for fit in find_views_for_trace(trace[0]) if not fit.lacking},
     )
     for name in written:
         space = _imported(target / name)[0].find("workspace")
@@ -663,12 +669,12 @@ def test_workspaces_of_what_few_traces_have_are_not_offered_on_others(
 
 def test_names_are_written_as_xml_and_not_twice() -> None:
     kernels = VIEWS["extra/basics/cuda_kernels.cfg"]
-    odd = workspace_text(Workspace("a & b", (1,), (replace(kernels, title="1 < 2"),)))
+    odd = format_workspace(Workspace("a & b", (1,), (replace(kernels, title="1 < 2"),)))
     space = ElementTree.fromstring(odd.split("=============")[0]).find("workspace")
     assert (space.findtext("name"), space.findtext("hintCFGs/item/second")) == ("a & b", "1 < 2")
     (window,) = read_cfg(odd.partition("=============")[2].partition("\n")[2]).windows
     assert isinstance(window, Single)
     with pytest.raises(CfgError, match="one file name"):
-        workspace_text(
+        format_workspace(
             Workspace("w", (1,), (kernels, replace(kernels, path="views/cuda_kernels.cfg")))
         )

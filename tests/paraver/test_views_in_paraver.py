@@ -33,7 +33,7 @@ from tools.view_answers import (
 )
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.cfg.catalogue import is_core
+from nsys2prv.paraver.cfg.catalogue import is_core_view
 
 GRAPH = 63000008
 #: What paramedir says of a view or record that it does not like; it exits with 0 all the same.
@@ -130,7 +130,7 @@ def test_every_view_of_the_core_has_a_sample(tmp_path: Path) -> None:
             int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]
         }
         found |= {view.path for view in served(present)}
-    assert {view.path for view in VIEWS if is_core(view)} - found == NOT_IN_SAMPLES
+    assert {view.path for view in VIEWS if is_core_view(view)} - found == NOT_IN_SAMPLES
 
 
 def _sorted_sums(pairs: Iterable[tuple[str, float]]) -> list[float]:

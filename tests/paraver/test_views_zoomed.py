@@ -16,7 +16,7 @@ import pytest
 from tools.installed_views import VIEWS, file_of
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.views import views_for_trace
+from nsys2prv.paraver.views import find_views_for_trace
 
 ROOT = Path(__file__).parents[2]
 PARAMEDIR = shutil.which("paramedir")
@@ -46,7 +46,7 @@ def different(
     )
     duration = int(trace.read_text().split(":")[2].removesuffix("_ns"))
     views = [
-        fit.path for fit in views_for_trace(trace) if not fit.lacking and fit.path in TIMELINES
+        fit.path for fit in find_views_for_trace(trace) if not fit.lacking and fit.path in TIMELINES
     ]
     arguments, outputs = [], []
     for number, path in enumerate(views):

@@ -8,10 +8,10 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
-from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, load
-from nsys2prv.paraver.views import copy_to, folder
+from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, load_views
+from nsys2prv.paraver.views import copy_views, find_views_folder
 
-VIEWS = load(folder() / FILE)
+VIEWS = load_views(find_views_folder() / FILE)
 BY_PATH = {view.path: view for view in VIEWS}
 
 
@@ -20,7 +20,7 @@ def views_folder() -> Path:
     """The folder, which is made once a session."""
     target = Path(tempfile.mkdtemp(prefix="views-"))
     atexit.register(shutil.rmtree, target, ignore_errors=True)
-    copy_to(target)
+    copy_views(target)
     return target
 
 

@@ -38,7 +38,7 @@ _FIXED = re.compile(
 
 def read_cfg(text: str) -> Cfg:
     """Return the view in a file's text; raises CfgError for what Paraver would refuse or what
-    :func:`cfg_text` never writes.
+    :func:`format_cfg` never writes.
     """
     if not text.startswith("#ParaverCFG\n"):
         raise CfgError("the first line is not #ParaverCFG")

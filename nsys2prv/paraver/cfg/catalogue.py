@@ -14,7 +14,7 @@ import yaml
 
 from nsys2prv._util.yaml_files import parse_yaml
 from nsys2prv.events.catalogue.counters import find_code
-from nsys2prv.paraver.cfg.declared import declared_types, declared_views
+from nsys2prv.paraver.cfg.declared import list_declared_types, make_declared_views
 from nsys2prv.paraver.cfg.model import (
     CfgError,
     check_view,
@@ -30,20 +30,20 @@ _WORD = re.compile(r"\{(\w+)\}")
 
 
 @cache
-def load(path: Path) -> tuple[View, ...]:
+def load_views(path: Path) -> tuple[View, ...]:
     """Return all views of a catalogue. Raises CfgError naming the view with everything that is
     wrong.
     """
-    codes = Codes(codes_of(path))
-    listed = [spec for topic in _topics(path).values() for spec in _specs_of(topic)]
-    core = {name for menu in _places(path).values() for name in menu}
+    codes = Codes(load_codes(path))
+    listed = [spec for topic in _read_topics(path).values() for spec in _read_specs(topic)]
+    core = {name for menu in _read_menu_places(path).values() for name in menu}
     specs = listed
     if core:
         unknown = core - {name for name, _ in listed}
         if unknown:
             raise CfgError(f"{path / MENUS}: no view is called {', '.join(sorted(unknown))}")
         specs = [(name if name in core else f"{EXTRA}/{name}", spec) for name, spec in listed]
-        specs += declared_views(
+        specs += make_declared_views(
             [spec for _, spec in listed], {name for name, _ in specs}, codes.numbers
         )
     views, titles, paths = [], set(), set()
@@ -65,32 +65,32 @@ def load(path: Path) -> tuple[View, ...]:
     return tuple(views)
 
 
-def _specs_of(topic: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_specs(topic: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Name and specification of each view of a file."""
     yield from topic.get("views", {}).items()
     for family in topic.get("families", []):
-        yield from _family(family)
+        yield from _expand_family(family)
 
 
 @cache
-def menus(path: Path) -> dict[str, tuple[View, ...]]:
+def load_menus(path: Path) -> dict[str, tuple[View, ...]]:
     """Return title of each menu of a catalogue -> its views, in their order."""
-    found = {view.path: view for view in load(path)}
+    found = {view.path: view for view in load_views(path)}
     return {
         title: tuple(found[name + SUFFIX] for name in names)
-        for title, names in _places(path).items()
+        for title, names in _read_menu_places(path).items()
         if title
     }
 
 
-def is_core(view: View) -> bool:
+def is_core_view(view: View) -> bool:
     """True if a view has a file next to the catalogue; the others are made when views are
     installed.
     """
     return not view.path.startswith(f"{EXTRA}/")
 
 
-def _places(path: Path) -> dict[str, tuple[str, ...]]:
+def _read_menu_places(path: Path) -> dict[str, tuple[str, ...]]:
     """Return title of a menu -> names of its views; under "" those of the core that no menu has.
     Empty: all views are of the core.
     """
@@ -101,29 +101,29 @@ def _places(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 @cache
-def codes_of(path: Path) -> dict[str, tuple[int, ...]]:
+def load_codes(path: Path) -> dict[str, tuple[int, ...]]:
     """Return name -> event types, of a catalogue."""
     found: dict[str, tuple[int, ...]] = {}
-    for name, topic in _topics(path).items():
+    for name, topic in _read_topics(path).items():
         for word, spec in topic.get("codes", {}).items():
             if word in found:
                 raise CfgError(f"{path / name}: another file has the event type {word!r} too")
             try:
-                found[word] = tuple(_numbers(spec))
+                found[word] = tuple(_list_numbers(spec))
             except (KeyError, TypeError, ValueError) as error:
                 raise CfgError(f"{path / name}: event type {word!r}: {error}") from error
-    if _places(path):
+    if _read_menu_places(path):
         named = {code for codes in found.values() for code in codes if len(codes) == 1}
         found.update(
             (label, (code,))
-            for label, code in declared_types().items()
+            for label, code in list_declared_types().items()
             if label not in found and code not in named
         )
     return found
 
 
 @cache
-def _topics(path: Path) -> dict[str, dict[str, Any]]:
+def _read_topics(path: Path) -> dict[str, dict[str, Any]]:
     """Return the catalogue's files by name, each read with the templates before it."""
     files = sorted(file for file in path.glob("*.yaml") if file.name not in (TEMPLATES, MENUS))
     if not files:
@@ -139,17 +139,17 @@ def _topics(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _family(family: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _expand_family(family: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the views of a family: each of its patterns with the words of each member."""
     for words in family["members"]:
         for path, pattern in family["views"].items():
             try:
-                yield _filled(path, words), _filled(pattern, words)
+                yield _fill_in(path, words), _fill_in(pattern, words)
             except KeyError as error:
                 raise CfgError(f"{path}: no word {error} in {words}") from error
 
 
-def _filled(pattern: Any, words: Mapping[str, Any]) -> Any:
+def _fill_in(pattern: Any, words: Mapping[str, Any]) -> Any:
     """Return a pattern with its {words} filled in. A string that is one word becomes what the word
     stands for, whatever that is; such a key is replaced by the entries of its word.
     """
@@ -157,17 +157,17 @@ def _filled(pattern: Any, words: Mapping[str, Any]) -> Any:
         word = _WORD.fullmatch(pattern)
         return words[word[1]] if word else pattern.format_map(words)
     if isinstance(pattern, list):
-        return [_filled(part, words) for part in pattern]
+        return [_fill_in(part, words) for part in pattern]
     if not isinstance(pattern, dict):
         return pattern
     filled: dict[Any, Any] = {}
     for key, value in pattern.items():
-        name = _filled(key, words)
-        filled.update(name if isinstance(name, dict) else {name: _filled(value, words)})
+        name = _fill_in(key, words)
+        filled.update(name if isinstance(name, dict) else {name: _fill_in(value, words)})
     return filled
 
 
-def _numbers(spec: Any) -> Iterator[int]:
+def _list_numbers(spec: Any) -> Iterator[int]:
     """Yield numbers of an entry of `codes`: a field or counter of a layout, a number, a series, or
     a list of these.
     """
@@ -177,6 +177,6 @@ def _numbers(spec: Any) -> Iterator[int]:
         yield from range(spec["first"], spec["first"] + spec["step"] * spec["count"], spec["step"])
     elif isinstance(spec, list):
         for part in spec:
-            yield from _numbers(part)
+            yield from _list_numbers(part)
     else:
         yield int(spec)

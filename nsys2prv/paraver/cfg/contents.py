@@ -13,7 +13,7 @@ from nsys2prv.paraver.cfg.fits import LARGE, Contents
 from nsys2prv.paraver.check import Findings
 from nsys2prv.paraver.check.blocks import split_opening
 from nsys2prv.paraver.check.header import MAGIC, Objects, read_header
-from nsys2prv.paraver.check.lines import Place, lines_of, sound_lines
+from nsys2prv.paraver.check.lines import BlockReporter, check_lines, split_lines
 from nsys2prv.paraver.check.records import STATE_VALUE
 
 #: Bits that hold a value up to LARGE, and the place of a row's number above them and an event type
@@ -46,29 +46,31 @@ class TraceContents:
         #: Task of each thread; empty where the header is damaged.
         self._tasks = np.repeat(np.arange(len(tasks)), [threads for threads, _ in tasks])
         for block in blocks:
-            self._add(Place(lines_of(block), 2, Findings(path.name)), objects)
+            self._add(BlockReporter(split_lines(block), 2, Findings(path.name)), objects)
         _check_whole(path, findings)
 
-    def _add(self, place: Place, objects: Objects | None) -> None:
+    def _add(self, place: BlockReporter, objects: Objects | None) -> None:
         """Add the lines of a block; the first row is 1, and 0 stands for an unknown one."""
-        sound, first, numbers = sound_lines(place, 0), place.lines.first, place.lines.numbers
+        sound, first, numbers = check_lines(place, 0), place.lines.first, place.lines.numbers
         rows_of_states, rows_of_events = (
             objects.rows(place, lines, 1) + 1 if objects else np.zeros(len(lines), np.int64)
             for lines in (sound.states, sound.events)
         )
         self._tags.add(numbers[first[sound.comms] + TAG])
         states = numbers[first[sound.states] + STATE_VALUE]
-        self._states.add((rows_of_states << ROW | states << VALUE_BITS)[_fit(states)])
-        record, at = place.lines.pairs(sound.events)
+        self._states.add(
+            (rows_of_states << ROW | states << VALUE_BITS)[_mask_representable(states)]
+        )
+        record, at = place.lines.find_pairs(sound.events)
         types, values = numbers[at], numbers[at + 1]
         values = np.where((values < 0) | (values > LARGE), LARGE, values)
         keys = rows_of_events[record] << ROW | types << VALUE_BITS | values
-        self._pairs.add(keys[_fit(types)])
+        self._pairs.add(keys[_mask_representable(types)])
 
     @property
     def whole(self) -> Contents:
         """All contents."""
-        return self._by_group(np.zeros(len(self._tasks) + 1, np.int64), 1)[0]
+        return self._group_contents(np.zeros(len(self._tasks) + 1, np.int64), 1)[0]
 
     @property
     def rows(self) -> dict[str, list[Contents]]:
@@ -79,11 +81,11 @@ class TraceContents:
         if not threads:
             return {}
         return {
-            "thread": self._by_group(np.arange(-1, threads), threads),
-            "task": self._by_group(np.append(-1, self._tasks), int(self._tasks[-1]) + 1),
+            "thread": self._group_contents(np.arange(-1, threads), threads),
+            "task": self._group_contents(np.append(-1, self._tasks), int(self._tasks[-1]) + 1),
         }
 
-    def _by_group(self, groups: np.ndarray, count: int) -> list[Contents]:
+    def _group_contents(self, groups: np.ndarray, count: int) -> list[Contents]:
         """Return the contents of each group of rows. groups: that of unknown rows, then that of each
         row; -1 for none.
         """
@@ -119,7 +121,7 @@ def _check_whole(path: Path, findings: Findings) -> None:
         raise Nsys2prvError(f"{path}: the compressed file is damaged: {found.examples[0]}")
 
 
-def _fit(numbers: np.ndarray) -> np.ndarray:
+def _mask_representable(numbers: np.ndarray) -> np.ndarray:
     """Return which numbers of event types or states Paraver can keep."""
     return (numbers >= 0) & (numbers <= LAST_TYPE)
 

@@ -22,7 +22,7 @@ Spec = dict[str, Any]
 
 
 @cache
-def declared_types() -> dict[str, int]:
+def list_declared_types() -> dict[str, int]:
     """Return label -> event type, of all fields and counters that have one of their own."""
     types = {
         field.label: field.code
@@ -37,7 +37,7 @@ def declared_types() -> dict[str, int]:
     }
 
 
-def declared_views(
+def make_declared_views(
     listed: Iterable[Spec], taken: Collection[str], codes: Mapping[str, Collection[int]]
 ) -> list[tuple[str, Spec]]:
     """Return name and specification of each view, as the catalogue's files would hold them.
@@ -45,11 +45,11 @@ def declared_views(
     listed: specifications of the catalogue's views, whose event types need no other view of the
     same kind. taken: names of views. codes: name -> event types.
     """
-    shown = {kind: set(found) for kind, found in _shown(listed, codes).items()}
+    shown = {kind: set(found) for kind, found in _list_shown_types(listed, codes).items()}
     names = {code: name for name, found in codes.items() if len(found) == 1 for code in found}
     made: dict[str, Spec] = {}
     titles = {spec["title"] for spec in listed}
-    for kind, code, name, spec in (*_of_counters(), *_of_layouts()):
+    for kind, code, name, spec in (*_make_counter_views(), *_make_layout_views()):
         if code in shown[kind]:
             continue
         shown[kind].add(code)
@@ -61,7 +61,9 @@ def declared_views(
     return list(made.items())
 
 
-def _shown(listed: Iterable[Spec], codes: Mapping[str, Collection[int]]) -> dict[str, list[int]]:
+def _list_shown_types(
+    listed: Iterable[Spec], codes: Mapping[str, Collection[int]]
+) -> dict[str, list[int]]:
     """Statistic of a table, "" for timelines -> event types that a view of one plain window shows."""
     shown: dict[str, list[int]] = {"": [], "Time": [], "# Bursts": []}
     for spec in listed:
@@ -76,7 +78,7 @@ def _shown(listed: Iterable[Spec], codes: Mapping[str, Collection[int]]) -> dict
     return shown
 
 
-def _of_layouts() -> Iterator[tuple[str, int, str, Spec]]:
+def _make_layout_views() -> Iterator[tuple[str, int, str, Spec]]:
     """Kind of view, event type, name and specification of each view of fields."""
     for layout in load_catalogue().layouts.values():
         for place, field in enumerate(layout.fields):
@@ -84,29 +86,29 @@ def _of_layouts() -> Iterator[tuple[str, int, str, Spec]]:
                 continue
             name = layout.name if place == 0 else f"{layout.name}_{field.name}"
             window: Spec = {"compose_thread": "Stacked Val"} if layout.nests else {}
-            yield "", field.code, f"extra/basics/{name}", _timeline(layout, field, window)
+            yield "", field.code, f"extra/basics/{name}", _make_timeline(layout, field, window)
             if field.values is None:
                 continue
             if place == 0 or (layout.nests and isinstance(field.values, NameSet)):
                 shows = f"Time that each row spends with each value of: {field.label}."
-                spec = _table(field, "Time", "time", shows, "ns") | window
+                spec = _make_table(field, "Time", "time", shows, "ns") | window
                 yield "Time", field.code, f"extra/analysis/{name}_time_2dh", spec
             if place == 0:
                 shows = f"How often each row has each value of: {field.label}."
-                spec = _table(field, "# Bursts", "number", shows, "times")
+                spec = _make_table(field, "# Bursts", "number", shows, "times")
                 yield "# Bursts", field.code, f"extra/analysis/{name}_calls_2dh", spec
 
 
-def _table(field: Field, statistic: str, what: str, shows: str, unit: str) -> Spec:
-    title = f"{_title(field.label)}: {what}"
+def _make_table(field: Field, statistic: str, what: str, shows: str, unit: str) -> Spec:
+    title = f"{_make_title(field.label)}: {what}"
     return {"title": title, "shows": shows, "unit": unit, "histogram": {"statistic": statistic}}
 
 
-def _timeline(layout: Layout, field: Field, window: Spec) -> Spec:
+def _make_timeline(layout: Layout, field: Field, window: Spec) -> Spec:
     nested = " Of records within others the innermost." if layout.nests else ""
     number = {"look": "gradient"} if field.values is None else {}
     return {
-        "title": _title(field.label),
+        "title": _make_title(field.label),
         "shows": f"{field.label}, as the records of {layout.title} tell it, while they last.{nested}",
         "unit": field.unit or ("number" if field.values is None else "name"),
         **window,
@@ -114,13 +116,13 @@ def _timeline(layout: Layout, field: Field, window: Spec) -> Spec:
     }
 
 
-def _of_counters() -> Iterator[tuple[str, int, str, Spec]]:
+def _make_counter_views() -> Iterator[tuple[str, int, str, Spec]]:
     """Yield the same of sampled numbers."""
     for layout, function in COUNTERS.items():
         for code, label in load_counter_tables()[layout].labels.items():
             unit = re.search(r"\[(.*)\]$", label)
             spec: Spec = {
-                "title": _title(label),
+                "title": _make_title(label),
                 "shows": f"{label}, as sampled; of each device on its row.",
                 "unit": unit[1] if unit else "number",
                 "thread": function,
@@ -128,13 +130,13 @@ def _of_counters() -> Iterator[tuple[str, int, str, Spec]]:
             }
             if unit and unit[1].endswith("%"):
                 spec["scale"] = [0, 100]
-            yield "", code, f"extra/hwcounters/{_file_name(label)}", spec
+            yield "", code, f"extra/hwcounters/{_make_file_name(label)}", spec
 
 
-def _title(label: str) -> str:
+def _make_title(label: str) -> str:
     """Return a label as Paraver takes it for a window: without slashes."""
     return label.replace("/", "-")
 
 
-def _file_name(label: str) -> str:
+def _make_file_name(label: str) -> str:
     return re.sub(r"[^a-z0-9%]+", "_", label.lower().replace("%", "percent")).strip("_")

@@ -81,7 +81,7 @@ class Contents(Struct, frozen=True):
     values: frozenset[tuple[int, int]] | None = None
 
 
-def contents_of_types(types: Iterable[int]) -> Contents:
+def make_contents(types: Iterable[int]) -> Contents:
     """Return the contents of a trace with these event types and lines of any kind."""
     known = frozenset(types)
     return Contents(
@@ -89,7 +89,7 @@ def contents_of_types(types: Iterable[int]) -> Contents:
     )
 
 
-def why_empty(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> str:
+def explain_empty_view(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> str:
     """Return what a view needs and the trace lacks, in words; empty if it shows something. names:
     event type -> name.
 
@@ -100,8 +100,10 @@ def why_empty(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> str:
     view names.
     """
     windows = _Windows(cfg.windows, trace, names)
-    reasons = windows.lacking_all() or (
-        windows.of_timelines() if cfg.histogram is None else windows.of_table(cfg.histogram)
+    reasons = windows.list_missing_types() or (
+        windows.explain_timelines()
+        if cfg.histogram is None
+        else windows.explain_table(cfg.histogram)
     )
     return "; ".join(dict.fromkeys(reasons))
 
@@ -130,7 +132,7 @@ def remove_empty_rows(cfg: Cfg, rows: Mapping[str, Sequence[Contents]]) -> Cfg:
     ):
         return cfg
     held = rows.get(level, ())
-    shown = {contents: not why_empty(cfg, contents, {}) for contents in set(held)}
+    shown = {contents: not explain_empty_view(cfg, contents, {}) for contents in set(held)}
     chosen = tuple(number for number, contents in enumerate(held) if shown[contents])
     if len(chosen) in (0, len(held)):
         return cfg
@@ -146,109 +148,114 @@ class _Windows(Struct, frozen=True):
     trace: Contents
     names: Mapping[int, str]
 
-    def lacking_all(self) -> list[str]:
+    def list_missing_types(self) -> list[str]:
         singles = [window for window in self.windows if isinstance(window, Single)]
         if any(
-            window.types.condition in ("All", "None") or _passing(window.types, self.trace.types)
+            window.types.condition in ("All", "None")
+            or _apply_filter(window.types, self.trace.types)
             for window in singles
         ):
             return []
-        return [f"no {_types(window.types, self.names)}" for window in singles if not window.guards]
+        return [
+            f"no {_name_types(window.types, self.names)}" for window in singles if not window.guards
+        ]
 
-    def of_timelines(self) -> list[str]:
+    def explain_timelines(self) -> list[str]:
         shown = [number for number, window in enumerate(self.windows, 1) if window.look.shown]
-        return _all_of([self.of_window(number) for number in shown])
+        return _join_reasons([self.explain_window(number) for number in shown])
 
-    def of_table(self, histogram: Histogram) -> list[str]:
+    def explain_table(self, histogram: Histogram) -> list[str]:
         if histogram.statistic in COMMUNICATION_STATISTICS:
-            return self._of_tags(self.windows[histogram.data - 1])
-        if histogram.zero and all(told := self._of_records()):
-            return [reason for reasons in told for reason in reasons]
+            return self._explain_tags(self.windows[histogram.data - 1])
+        if histogram.zero and all(reasons := self._explain_records()):
+            return [reason for window_reasons in reasons for reason in window_reasons]
         numbers = [
             histogram.control,
             *([histogram.planes] if histogram.planes is not None else []),
             *([] if histogram.statistic in OF_THE_COLUMNS else [histogram.data]),
         ]
-        return [reason for number in numbers for reason in self.of_window(number)]
+        return [reason for number in numbers for reason in self.explain_window(number)]
 
-    def _of_records(self) -> list[list[str]]:
+    def _explain_records(self) -> list[list[str]]:
         """Return the results for the windows that read records, whatever is made of them."""
         return [
-            self._of_single(window)
+            self._explain_single(window)
             for window in self.windows
-            if isinstance(window, Single) and _function(window) not in OF_ROWS
+            if isinstance(window, Single) and _get_function_name(window) not in OF_ROWS
         ]
 
-    def of_window(self, number: int) -> list[str]:
+    def explain_window(self, number: int) -> list[str]:
         """Return the result for a window by its number, from 1."""
         window = self.windows[number - 1]
         functions = [function for place, function in window.functions.items() if place in COMPOSES]
         logarithm = any(function.name == LOGARITHM for function in functions)
         if any(
-            _from_zero(function)
+            _changes_zero(function)
             for function in functions
             if not (logarithm and function.name in FROM_ZERO_BY_A_NUMBER)
         ):
             return []
         return (
-            self._of_composed(window) if isinstance(window, Composed) else self._of_single(window)
+            self._explain_composed(window)
+            if isinstance(window, Composed)
+            else self._explain_single(window)
         )
 
-    def _of_composed(self, window: Composed) -> list[str]:
+    def _explain_composed(self, window: Composed) -> list[str]:
         if window.operation in OF_NONE:
             return []
         if window.operation in OF_THE_FIRST:
-            return self.of_window(window.parents[0])
+            return self.explain_window(window.parents[0])
         if window.operation not in OF_EITHER:
-            return [reason for parent in window.parents for reason in self.of_window(parent)]
+            return [reason for parent in window.parents for reason in self.explain_window(parent)]
         counted = zip(window.parents, window.factors, strict=True)
-        return _all_of([self.of_window(parent) for parent, factor in counted if factor])
+        return _join_reasons([self.explain_window(parent) for parent, factor in counted if factor])
 
-    def _of_single(self, window: Single) -> list[str]:
-        function = _function(window)
+    def _explain_single(self, window: Single) -> list[str]:
+        function = _get_function_name(window)
         if function in OF_ROWS:
             return []
         if function in OF_STATES:
             return [] if any(self.trace.states) else ["no states"]
         return (
-            self._of_tags(window)
+            self._explain_tags(window)
             if function in OF_COMMUNICATIONS
-            else list(self._of_events(window, function))
+            else list(self._explain_events(window, function))
         )
 
-    def _of_events(self, window: Single, function: str) -> Iterator[str]:
+    def _explain_events(self, window: Single, function: str) -> Iterator[str]:
         types = window.types
-        if not _passing(types, self.trace.types):
-            yield f"no {_types(types, self.names)}"
-        elif function not in OF_ANY_VALUE and not _passing(types, self.trace.filled):
-            yield f"nothing but 0 in {_types(types, self.names)}"
-        elif self.trace.values is not None and (lists := _wanted(window)):
-            held = {value for code, value in self.trace.values if _passing(types, (code,))}
+        if not _apply_filter(types, self.trace.types):
+            yield f"no {_name_types(types, self.names)}"
+        elif function not in OF_ANY_VALUE and not _apply_filter(types, self.trace.filled):
+            yield f"nothing but 0 in {_name_types(types, self.names)}"
+        elif self.trace.values is not None and (lists := _list_wanted_values(window)):
+            held = {value for code, value in self.trace.values if _apply_filter(types, (code,))}
             for wanted in lists:
                 held &= {min(int(value), LARGE) for value in wanted}
             if not any(held):
-                yield f"no value {_listed([str(int(value)) for value in lists[0] if value])} in {_types(types, self.names)}"
+                yield f"no value {_join_words([str(int(value)) for value in lists[0] if value])} in {_name_types(types, self.names)}"
 
-    def _of_tags(self, window: Window) -> list[str]:
+    def _explain_tags(self, window: Window) -> list[str]:
         filters = window.filters if isinstance(window, Single) else {}
         wanted = filters.get("tag_msg", Filter("All"))
-        if _passing(wanted, self.trace.tags):
+        if _apply_filter(wanted, self.trace.tags):
             return []
         tags = ", ".join(f"{tag:.0f}" for tag in wanted.values)
         return ["no communication" + (f" of tag {tags}" if wanted.condition == "=" else "")]
 
 
-def _all_of(reasons: Sequence[list[str]]) -> list[str]:
+def _join_reasons(reasons: Sequence[list[str]]) -> list[str]:
     """Return the reasons of all windows; none if one window has none."""
     return [reason for found in reasons for reason in found] if all(reasons) else []
 
 
-def _function(window: Single) -> str:
+def _get_function_name(window: Single) -> str:
     """Return the name of a window's function of a thread's records."""
     return window.functions.get("thread", Function(SELECTED["thread"][1])).name
 
 
-def _from_zero(function: Function) -> bool:
+def _changes_zero(function: Function) -> bool:
     """True if a function makes something else of 0."""
     numbers = [number for parameter in function.parameters for number in parameter]
     return (
@@ -260,7 +267,7 @@ def _from_zero(function: Function) -> bool:
     )
 
 
-def _wanted(window: Single) -> list[tuple[float, ...]]:
+def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
     """Lists of event values; a window shows those alone that stand in each."""
     values = window.filters.get("evt_value", Filter("All"))
     function = window.functions.get("compose_thread", Function("As Is"))
@@ -270,7 +277,7 @@ def _wanted(window: Single) -> list[tuple[float, ...]]:
     ]
 
 
-def _passing(condition: Filter, found: Collection[int]) -> set[int]:
+def _apply_filter(condition: Filter, found: Collection[int]) -> set[int]:
     """Return the numbers that pass a filter, as in Paraver: `=` passes one of them, the others all."""
     values = condition.values
     match condition.condition:
@@ -291,7 +298,7 @@ def _passing(condition: Filter, found: Collection[int]) -> set[int]:
     return set(filter(passes, found))
 
 
-def _types(types: Filter, names: Mapping[int, str]) -> str:
+def _name_types(types: Filter, names: Mapping[int, str]) -> str:
     """Return the types of a window by name; of a range its ends."""
     if not types.values:
         return "events"
@@ -299,14 +306,14 @@ def _types(types: Filter, names: Mapping[int, str]) -> str:
     called = {names.get(number, "") for number in numbers}
     ends = types.condition == "[x,y]"
     if len(called) == 1 and called != {""}:
-        told = f"{numbers[0]} … {numbers[-1]}" if ends else _listed(list(map(str, numbers)))
+        told = f"{numbers[0]} … {numbers[-1]}" if ends else _join_words(list(map(str, numbers)))
         return f"{called.pop()} ({told})"
     words = [
         f"{names[number]} ({number})" if number in names else f"event type {number}"
         for number in numbers
     ]
-    return " to ".join(words) if ends else _listed(words)
+    return " to ".join(words) if ends else _join_words(words)
 
 
-def _listed(words: Sequence[str]) -> str:
+def _join_words(words: Sequence[str]) -> str:
     return ", ".join(words) if len(words) <= NAMED else f"{words[0]} … {words[-1]}"

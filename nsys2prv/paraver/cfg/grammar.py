@@ -10,24 +10,24 @@ from __future__ import annotations
 from types import MappingProxyType
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split_words(text: str) -> tuple[str, ...]:
     """Return the words of a list; several words of one name have single blanks between them."""
     return tuple(" ".join(word.split()) for word in text.split(",") if word.strip())
 
 
-def _functions(*by_parameters: str) -> MappingProxyType[str, int]:
+def _load_functions(*by_parameters: str) -> MappingProxyType[str, int]:
     """Return function -> how many parameters it takes, of lists of those with none, one, two."""
     return MappingProxyType(
-        {name: count for count, text in enumerate(by_parameters) for name in _words(text)}
+        {name: count for count, text in enumerate(by_parameters) for name in _split_words(text)}
     )
 
 
 #: Function -> how many parameters it takes (each a number or a list of numbers), by group: those that
 #: tell of state records, of communications, and of threads, with all others.
-OF_STATES = _functions(
+OF_STATES = _load_functions(
     "State As Is, Useful, State Sign", "Given State, In State, Not In State, State Record Dur."
 )
-OF_COMMUNICATIONS = _functions(
+OF_COMMUNICATIONS = _load_functions(
     """
     Last Tag, Comm Size, Comm Recv. Partner, Comm Partner, Last Send Dur., Next Recv Dur.,
     Last Send Size, Send Bytes in Transit, Send Messages in Transit, Recv Bytes in Transit,
@@ -37,7 +37,7 @@ OF_COMMUNICATIONS = _functions(
     """,
     "Send BandWidth, Recv BandWidth",
 )
-_OF_EVENTS = _functions(
+_OF_EVENTS = _load_functions(
     """
     Last Evt Type, Last Evt Val, Last Evt Val w/o Bursts, Next Evt Type, Next Evt Val,
     Int. Between Evt, Application ID, TaskID, Thread ID, Node ID, Cpu ID
@@ -49,12 +49,12 @@ _OF_EVENTS = _functions(
     "In Evt Range",
 )
 THREAD = MappingProxyType({**_OF_EVENTS, **OF_STATES, **OF_COMMUNICATIONS})
-HIGH = _functions(
+HIGH = _load_functions(
     "Adding, AddingSign, Average, Maximum, Minimum, Mode, Changed value",
     "Activity, In Activity, Thread i, Add Tasks",
 )
-PROCESSOR = _functions("Active Thd, Active Thd Sign", "Active Thd Val, Active Thd Val Sign")
-COMPOSE = _functions(
+PROCESSOR = _load_functions("Active Thd, Active Thd Sign", "Active Thd Val, Active Thd Val Sign")
+COMPOSE = _load_functions(
     """
     As Is, Sign, 1-Sign, Floor, Ceil, Round, Abs, Stacked Val, Nesting level, Enumerate, Accumulate,
     Delta, Burst Time, Divide by Burst Time, Begin Time, End Time, Join Bursts, sin, cos,
@@ -66,7 +66,7 @@ COMPOSE = _functions(
     """,
     "Select Range, Select Range [), Is In Range, Is In Range [)",
 )
-OPERATIONS = _words(
+OPERATIONS = _split_words(
     """
     add, product, substract, divide, maximum, minimum, different, controlled: clear by,
     controlled: maximum, controlled: add, controlled: enumerate, controlled: average
@@ -108,20 +108,20 @@ LOOKS = MappingProxyType(
         "fused": (True, "window_in_fused_lines_mode"),
     }
 )
-DRAW_MODES = _words(
+DRAW_MODES = _split_words(
     """
     draw_last, draw_maximum, draw_minnotzero, draw_random, draw_randnotzero, draw_average,
     draw_averagenotzero, draw_mode, draw_absolute_maximum, draw_absolute_minimum
     """
 )
-STATISTICS = _words(
+STATISTICS = _split_words(
     """
     Time, % Time, % Time Not Zero, % Window Time, # Bursts, % # Bursts, Integral, Average value,
     Maximum, Minimum, Average Burst Time, Stdev Burst Time, Average per Burst, Average value != 0,
     Average per Burst != 0, # Bursts != 0, Sum bursts
     """
 )
-COMMUNICATION_STATISTICS = _words(
+COMMUNICATION_STATISTICS = _split_words(
     """
     #Sends, #Receives, Bytes sent, Bytes received, Average bytes sent, Average bytes received,
     Minimum bytes sent, Minimum bytes received, Maximum bytes sent, Maximum bytes received

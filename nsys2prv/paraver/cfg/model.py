@@ -145,18 +145,18 @@ def find_problems(cfg: Cfg) -> Iterator[str]:
     for number, window in enumerate(cfg.windows, 1):
         where = f"window {number} ({window.title})"
         found = (
-            _of_single(window)
+            _check_single(window)
             if isinstance(window, Single)
-            else _of_composed(window, number, cfg.windows)
+            else _check_composed(window, number, cfg.windows)
         )
-        for problem in (*_of_any(window), *found):
+        for problem in (*_check_any_window(window), *found):
             yield f"{where}: {problem}"
     if cfg.histogram is not None and cfg.windows:
-        for problem in _of_histogram(cfg.histogram, cfg.windows):
+        for problem in _check_histogram(cfg.histogram, cfg.windows):
             yield f"histogram: {problem}"
 
 
-def _of_any(window: Window) -> Iterator[str]:
+def _check_any_window(window: Window) -> Iterator[str]:
     if not window.title.strip() or window.title.strip() != window.title or _is_odd(window.title):
         yield f"title {window.title!r} is empty, has blanks around it or holds a slash or line end"
     if window.level not in (*grammar.PROCESS_LEVELS, *grammar.RESOURCE_LEVELS):
@@ -194,7 +194,7 @@ def _is_odd(title: str) -> bool:
     return "\n" in title or "/" in title
 
 
-def _of_single(window: Single) -> Iterator[str]:
+def _check_single(window: Single) -> Iterator[str]:
     for name, condition in window.filters.items():
         if name not in grammar.FILTERS:
             yield f"no filter {name!r}"
@@ -213,7 +213,7 @@ def _of_single(window: Single) -> Iterator[str]:
         yield "the range of event types is empty"
 
 
-def _of_composed(window: Window, number: int, windows: tuple[Window, ...]) -> Iterator[str]:
+def _check_composed(window: Window, number: int, windows: tuple[Window, ...]) -> Iterator[str]:
     if not isinstance(window, Composed):
         yield "neither single nor composed"
         return
@@ -231,7 +231,7 @@ def _of_composed(window: Window, number: int, windows: tuple[Window, ...]) -> It
     yield "levels of processes and of resources together"
 
 
-def _of_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Iterator[str]:
+def _check_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Iterator[str]:
     if not histogram.title or _is_odd(histogram.title):
         yield f"title {histogram.title!r} is empty or holds a slash or line end"
     if histogram.statistic not in (*grammar.STATISTICS, *grammar.COMMUNICATION_STATISTICS):
@@ -257,25 +257,27 @@ def _of_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Iterator
         elif control.level in kind and data.level not in kind:
             yield "levels of processes and of resources together"
     for above, below in ((histogram.control, histogram.data), (histogram.data, histogram.control)):
-        if above != below and above in _ancestors(windows, below):
+        if above != below and above in _list_ancestors(windows, below):
             yield f"window {above} is a parent of window {below}: control and data must not be"
 
 
-def _ancestors(windows: tuple[Window, ...], number: int) -> set[int]:
+def _list_ancestors(windows: tuple[Window, ...], number: int) -> set[int]:
     window = windows[number - 1]
     if not isinstance(window, Composed):
         return set()
-    return set(window.parents).union(*(_ancestors(windows, parent) for parent in window.parents))
+    return set(window.parents).union(
+        *(_list_ancestors(windows, parent) for parent in window.parents)
+    )
 
 
 def narrow_types(cfg: Cfg, present: Collection[int]) -> Cfg:
     """Return the view with long lists of event types cut to those that are there; a list of which
     none is there stays.
     """
-    return replace(cfg, windows=tuple(_narrowed(window, present) for window in cfg.windows))
+    return replace(cfg, windows=tuple(_narrow_window(window, present) for window in cfg.windows))
 
 
-def _narrowed(window: Window, present: Collection[int]) -> Window:
+def _narrow_window(window: Window, present: Collection[int]) -> Window:
     types = window.types if isinstance(window, Single) else Filter("All")
     values = tuple(code for code in types.values if code in present)
     if types.condition != "=" or len(types.values) <= LONG_LIST or not values:

@@ -23,7 +23,7 @@ from nsys2prv.paraver.cfg.model import (
     Single,
     Window,
 )
-from nsys2prv.paraver.cfg.writer import cfg_text
+from nsys2prv.paraver.cfg.writer import format_cfg
 
 SUFFIX = ".cfg"
 DESCRIPTION_WIDTH = 100
@@ -55,7 +55,7 @@ class View(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        return cfg_text(self.cfg)
+        return format_cfg(self.cfg)
 
 
 class Codes(Struct, frozen=True):
@@ -97,14 +97,14 @@ def make_view(name: str, spec: dict[str, Any], codes: Codes) -> View:
     for key in keys:
         last = key == keys[-1] and histogram is None
         own = {"title": title if last else key, "open": last, **specs[key]}
-        own = {"draw": _draw_mode(own, spec["unit"]), **own}
-        windows.append(_window(own, keys[: len(windows)], windows, codes))
+        own = {"draw": _choose_draw_mode(own, spec["unit"]), **own}
+        windows.append(_make_window(own, keys[: len(windows)], windows, codes))
     shown = [window.get("types") for window in specs.values() if window.get("values") != NO_VALUE]
-    needs = _needs(shown, "any_of" in spec, codes) or "states (--states)"
-    guards = [_types(guard, codes) or Filter("None") for guard in _guards(spec)]
-    windows, numbers = _guarded(windows, guards, title, histogram is None)
+    needs = _describe_needs(shown, "any_of" in spec, codes) or "states (--states)"
+    guards = [_parse_types(guard, codes) or Filter("None") for guard in _parse_guards(spec)]
+    windows, numbers = _add_guards(windows, guards, title, histogram is None)
     places = dict(zip(keys, numbers, strict=True))
-    table = None if histogram is None else _histogram(histogram, title, places, windows)
+    table = None if histogram is None else _make_histogram(histogram, title, places, windows)
     text = "\n".join(
         [
             *textwrap.wrap(spec["shows"], DESCRIPTION_WIDTH),
@@ -116,7 +116,7 @@ def make_view(name: str, spec: dict[str, Any], codes: Codes) -> View:
     return View(name + SUFFIX, title, spec["shows"], spec["unit"], needs, cfg, first)
 
 
-def _draw_mode(window: Mapping[str, Any], unit: str) -> str:
+def _choose_draw_mode(window: Mapping[str, Any], unit: str) -> str:
     """Return how a pixel shows the many values that it stands for: codes at random except 0, which
     mixes the colours of a stretch as its values are; rates by their average, or the average of
     non-zero values for rates during operations; other numbers by the maximum.
@@ -128,7 +128,9 @@ def _draw_mode(window: Mapping[str, Any], unit: str) -> str:
     return "draw_averagenotzero" if unit in RATES else "draw_maximum"
 
 
-def _window(spec: dict[str, Any], names: list[str], windows: list[Window], codes: Codes) -> Window:
+def _make_window(
+    spec: dict[str, Any], names: list[str], windows: list[Window], codes: Codes
+) -> Window:
     composed = "op" in spec
     check_keys(spec, _COMPOSED if composed else _SINGLE)
     colors = {int(value): tuple(color) for value, color in spec.get("colors", {}).items()}
@@ -143,7 +145,7 @@ def _window(spec: dict[str, Any], names: list[str], windows: list[Window], codes
         spec.get("group", 0),
         scale,
     )
-    functions = {place: _function(spec[place]) for place in spec if place in _PLACES}
+    functions = {place: _parse_function(spec[place]) for place in spec if place in _PLACES}
     if composed:
         parents = [names.index(parent) + 1 if parent in names else 0 for parent in spec["of"]]
         level = spec.get("level") or (windows[parents[0] - 1].level if parents[0] else "thread")
@@ -155,30 +157,32 @@ def _window(spec: dict[str, Any], names: list[str], windows: list[Window], codes
     if functions["thread"].name == grammar.SELECTED["thread"][1]:
         del functions["thread"]
     filters = {
-        "evt_type": _types(spec.get("types"), codes),
-        "evt_value": _condition(spec.get("values")),
-        "tag_msg": _condition(spec.get("tags")),
+        "evt_type": _parse_types(spec.get("types"), codes),
+        "evt_value": _parse_condition(spec.get("values")),
+        "tag_msg": _parse_condition(spec.get("tags")),
     }
     filters = {name: condition for name, condition in filters.items() if condition is not None}
     level, physical = spec.get("level", "thread"), spec.get("physical", False)
     return Single(spec["title"], level, functions, look, filters, physical)
 
 
-def _function(spec: str | dict[str, Any]) -> Function:
+def _parse_function(spec: str | dict[str, Any]) -> Function:
     """`Sign`, or `{Prod: 100}`, `{Is Equal: [[3, 4]]}`, `{Select Range: [6, 0]}`: the parameters,
     each a number or a list.
     """
     if isinstance(spec, str):
         return Function(spec)
     ((name, parameters),) = spec.items()
-    return Function(name, tuple(tuple(map(float, _listed(value))) for value in _listed(parameters)))
+    return Function(
+        name, tuple(tuple(map(float, _to_list(value))) for value in _to_list(parameters))
+    )
 
 
-def _listed(value: Any) -> list[Any]:
+def _to_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _types(spec: Any, codes: Codes) -> Filter | None:
+def _parse_types(spec: Any, codes: Codes) -> Filter | None:
     """Return a name, a list of names, or `{from: name, to: name}` for all types between two."""
     if spec is None:
         return Filter("None")
@@ -188,22 +192,22 @@ def _types(spec: Any, codes: Codes) -> Filter | None:
     return Filter("=", tuple(dict.fromkeys(code for name in names for code in codes[name])))
 
 
-def _condition(spec: Any) -> Filter | None:
+def _parse_condition(spec: Any) -> Filter | None:
     """Return a number or a list of numbers to pass, or `{"<": 100}`."""
     if spec is None:
         return None
     condition, values = next(iter(spec.items())) if isinstance(spec, dict) else ("=", spec)
-    return Filter(condition, tuple(map(float, _listed(values))))
+    return Filter(condition, tuple(map(float, _to_list(values))))
 
 
-def _guards(spec: Mapping[str, Any]) -> list[Any]:
+def _parse_guards(spec: Mapping[str, Any]) -> list[Any]:
     """Return the types of a view's guards, in their order: ranges, then what has to be there."""
     any_of = spec.get("any_of", [])
     several = isinstance(any_of, list) and all(isinstance(guard, dict) for guard in any_of)
     return [*(any_of if several else [any_of]), *([spec["needs"]] if "needs" in spec else [])]
 
 
-def _guarded(
+def _add_guards(
     windows: list[Window], guards: Sequence[Filter], title: str, timeline: bool
 ) -> tuple[list[Window], list[int]]:
     """Return the windows with the guards behind the last single one, and the new number of each.
@@ -241,7 +245,7 @@ def _guarded(
     return moved, numbers
 
 
-def _histogram(
+def _make_histogram(
     spec: dict[str, Any], title: str, places: dict[str, int], windows: list[Window]
 ) -> Histogram:
     check_keys(spec, _HISTOGRAM)
@@ -273,12 +277,12 @@ def _shows_names(window: Window) -> bool:
     )
 
 
-def _needs(types: list[Any], suffices: bool, codes: Codes) -> str:
+def _describe_needs(types: list[Any], suffices: bool, codes: Codes) -> str:
     """Return the events that windows of these `types` show, in words; one of them `suffices`, or
     each window needs its own.
     """
     ranges = [spec for spec in types if isinstance(spec, dict)]
-    lists = [_listed(spec or []) for spec in types if not isinstance(spec, dict)]
+    lists = [_to_list(spec or []) for spec in types if not isinstance(spec, dict)]
     parts = [codes.words(name) for names in lists for name in names]
     parts += [
         f"any type from {codes.words(spec['from'])} to {codes.words(spec['to'])}" for spec in ranges

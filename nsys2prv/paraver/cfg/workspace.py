@@ -16,7 +16,7 @@ from xml.sax.saxutils import escape
 
 from msgspec import Struct
 
-from nsys2prv.paraver.cfg.fits import contents_of_types, why_empty
+from nsys2prv.paraver.cfg.fits import explain_empty_view, make_contents
 from nsys2prv.paraver.cfg.model import CfgError, Single
 from nsys2prv.paraver.cfg.view_specs import View
 
@@ -36,35 +36,39 @@ class Workspace(Struct, frozen=True):
     views: tuple[View, ...]
 
 
-def workspace(name: str, views: Sequence[View], known: Collection[int]) -> Workspace:
+def make_workspace(name: str, views: Sequence[View], known: Collection[int]) -> Workspace:
     """Return a workspace of views, offered on traces with an event type that tells that one of them
     shows something; known: all types.
     """
-    types = {code for view in views for code in _telling_types(view, frozenset(known))}
+    types = {code for view in views for code in _find_telling_types(view, frozenset(known))}
     return Workspace(name, tuple(sorted(types)), tuple(views))
 
 
-def _telling_types(view: View, known: frozenset[int]) -> set[int]:
+def _find_telling_types(view: View, known: frozenset[int]) -> set[int]:
     """Return all event types of a view; but of one that shows nothing without others than CUDA's,
     those others alone.
     """
-    found = [_types_of(window, known) for window in view.cfg.windows if isinstance(window, Single)]
+    found = [
+        _list_window_types(window, known)
+        for window in view.cfg.windows
+        if isinstance(window, Single)
+    ]
     needed = [
         types
         for types in found
-        if types and why_empty(view.cfg, contents_of_types(known - types), {})
+        if types and explain_empty_view(view.cfg, make_contents(known - types), {})
     ]
     return set().union(*([types for types in needed if not types <= OF_CUDA] or found))
 
 
-def _types_of(window: Single, known: frozenset[int]) -> set[int]:
+def _list_window_types(window: Single, known: frozenset[int]) -> set[int]:
     numbers = {int(code) for code in window.types.values}
     if window.types.condition != "[x,y]":
         return numbers
     return {code for code in known if min(numbers) <= code <= max(numbers)}
 
 
-def workspace_text(space: Workspace) -> str:
+def format_workspace(space: Workspace) -> str:
     """Return the file; raises CfgError if Paraver could not import it as meant."""
     files = [PurePosixPath(view.path).name for view in space.views]
     if len(set(files)) < len(files):
@@ -84,11 +88,11 @@ def workspace_text(space: Workspace) -> str:
         f'<workspace class_id="0" tracking_level="0" version="{CLASS}">',
         f"\t<name>{escape(space.name)}</name>",
         "\t<autoTypes>",
-        *_counted(space.types),
+        *_format_count(space.types),
         *(f"\t\t<item>{code}</item>" for code in space.types),
         "\t</autoTypes>",
         '\t<hintCFGs class_id="2" tracking_level="0" version="0">',
-        *_counted(files),
+        *_format_count(files),
         *hints,
         "\t</hintCFGs>",
         "</workspace>",
@@ -101,5 +105,5 @@ def workspace_text(space: Workspace) -> str:
     return "\n".join(head) + "\n" + "".join(parts)
 
 
-def _counted(items: Sized) -> list[str]:
+def _format_count(items: Sized) -> list[str]:
     return [f"\t\t<count>{len(items)}</count>", "\t\t<item_version>0</item_version>"]

@@ -21,7 +21,7 @@ DESCRIPTION_BEGIN, DESCRIPTION_END = "ConfigFile.BeginDescription", "ConfigFile.
 NEW_HISTOGRAM = "< NEW ANALYZER2D >"
 
 
-def cfg_text(cfg: Cfg, rows: Mapping[str, int] | None = None) -> str:
+def format_cfg(cfg: Cfg, rows: Mapping[str, int] | None = None) -> str:
     """Return the file; raises CfgError if Paraver would not read it as meant.
 
     rows: level -> number of its rows in the trace that the file is for. Windows are then as high as
@@ -41,31 +41,35 @@ def cfg_text(cfg: Cfg, rows: Mapping[str, int] | None = None) -> str:
     parts = [
         head,
         *(
-            _window(window, number, shown[number - 1], _height(window.level, rows, shown[-1]))
+            _format_window(
+                window, number, shown[number - 1], _choose_height(window.level, rows, shown[-1])
+            )
             for number, window in enumerate(cfg.windows, 1)
         ),
     ]
     if cfg.histogram is not None:
         parts.append(
-            _histogram(cfg.histogram, rows.get(cfg.windows[cfg.histogram.control - 1].level, 0))
+            _format_histogram(
+                cfg.histogram, rows.get(cfg.windows[cfg.histogram.control - 1].level, 0)
+            )
         )
     return "\n\n".join("\n".join(part) for part in parts) + "\n"
 
 
-def number_text(value: float) -> str:
+def format_number(value: float) -> str:
     """Return a number without exponent, blanks or needless decimals."""
     return str(int(value)) if value == int(value) else f"{value:.12f}".rstrip("0")
 
 
-def _flag(value: bool) -> str:
+def _format_lower_bool(value: bool) -> str:
     return "true" if value else "false"
 
 
-def _capital(value: bool) -> str:
+def _format_capital_bool(value: bool) -> str:
     return "True" if value else "False"
 
 
-def _height(level: str, rows: Mapping[str, int], shown: int) -> int:
+def _choose_height(level: str, rows: Mapping[str, int], shown: int) -> int:
     """Return the height of one of the timelines that share a screen."""
     most = SCREEN // max(1, shown) - TITLE
     if level in rows:
@@ -73,7 +77,7 @@ def _height(level: str, rows: Mapping[str, int], shown: int) -> int:
     return min(HEIGHT if level == "thread" else LOW, most)
 
 
-def _window(window: Window, number: int, place: int, height: int) -> list[str]:
+def _format_window(window: Window, number: int, place: int, height: int) -> list[str]:
     """Return lines of a window; `place` is how many of those that are shown stand above it."""
     return [
         "#" * 80,
@@ -81,36 +85,36 @@ def _window(window: Window, number: int, place: int, height: int) -> list[str]:
         "#" * 80,
         f"window_name {window.title}",
         *(
-            _single(window, number, place, height)
+            _format_single(window, number, place, height)
             if isinstance(window, Single)
-            else _composed(window, number, place, height)
+            else _format_composed(window, number, place, height)
         ),
     ]
 
 
-def _single(window: Single, number: int, place: int, height: int) -> list[str]:
+def _format_single(window: Single, number: int, place: int, height: int) -> list[str]:
     conditions = {name: window.filters.get(name, Filter("All")) for name in grammar.FILTERS}
     lines = [
         "window_type single",
         f"window_id {number}",
-        *_shown(window, place, height),
-        f"window_logical_filtered {_flag(not window.physical)}",
-        f"window_physical_filtered {_flag(window.physical)}",
+        *_format_appearance(window, place, height),
+        f"window_logical_filtered {_format_lower_bool(not window.physical)}",
+        f"window_physical_filtered {_format_lower_bool(window.physical)}",
         "window_intracomms_enabled true",
         "window_intercomms_enabled true",
         "window_comm_fromto true",
         "window_comm_tagsize true",
         "window_comm_typeval true",
-        *_functions(window, tuple(grammar.SELECTED), conditions),
+        *_format_functions(window, tuple(grammar.SELECTED), conditions),
     ]
     for name, condition in conditions.items():
         if condition.values:
-            numbers = " ".join(number_text(value) for value in condition.values)
+            numbers = " ".join(format_number(value) for value in condition.values)
             lines.append(f"window_filter_module {name} {len(condition.values)} {numbers}")
     return lines
 
 
-def _composed(window: Composed, number: int, place: int, height: int) -> list[str]:
+def _format_composed(window: Composed, number: int, place: int, height: int) -> list[str]:
     places = tuple(place for place in grammar.SELECTED if place not in grammar.SINGLE_ONLY)
     return [
         "window_type composed",
@@ -119,12 +123,12 @@ def _composed(window: Composed, number: int, place: int, height: int) -> list[st
         "window_shifts 0 0",
         f"window_operation {window.operation}",
         "window_identifiers " + " ".join(map(str, window.parents)),
-        *_shown(window, place, height),
-        *_functions(window, places, {}),
+        *_format_appearance(window, place, height),
+        *_format_functions(window, places, {}),
     ]
 
 
-def _shown(window: Window, place: int, height: int) -> list[str]:
+def _format_appearance(window: Window, place: int, height: int) -> list[str]:
     look = window.look
     low, high = look.scale or (0.0, 1.0)
     colored, mode = grammar.LOOKS[look.style]
@@ -133,13 +137,13 @@ def _shown(window: Window, place: int, height: int) -> list[str]:
         f"window_position_y {50 + place * (height + TITLE)}",
         f"window_width {WIDTH}",
         f"window_height {height}",
-        f"window_comm_lines_enabled {_flag(look.lines)}",
+        f"window_comm_lines_enabled {_format_lower_bool(look.lines)}",
         "window_flags_enabled false",
-        f"window_noncolor_mode {_flag(colored)}",
+        f"window_noncolor_mode {_format_lower_bool(colored)}",
     ]
     if mode:
         lines.append(f"window_color_mode {mode}")
-    lines.append(f"window_custom_color_enabled {_flag(bool(look.colors))}")
+    lines.append(f"window_custom_color_enabled {_format_lower_bool(bool(look.colors))}")
     if look.colors:
         lines.append(
             "window_custom_color_palette "
@@ -149,17 +153,17 @@ def _shown(window: Window, place: int, height: int) -> list[str]:
         )
     return [
         *lines,
-        f"window_semantic_scale_min_at_zero {_flag(look.style in ('line', 'fused'))}",
+        f"window_semantic_scale_min_at_zero {_format_lower_bool(look.style in ('line', 'fused'))}",
         f"window_units {look.units}",
-        f"window_maximum_y {number_text(high)}",
-        f"window_minimum_y {number_text(low)}",
-        f"window_compute_y_max {_flag(look.scale is None)}",
+        f"window_maximum_y {format_number(high)}",
+        f"window_minimum_y {format_number(low)}",
+        f"window_compute_y_max {_format_lower_bool(look.scale is None)}",
         f"window_level {window.level}",
         "window_scale_relative 1",
         "window_end_time_relative 1",
-        *_selection(window.level),
+        *_format_selection(window.level),
         "window_begin_time_relative 0",
-        f"window_open {_flag(look.shown)}",
+        f"window_open {_format_lower_bool(look.shown)}",
         f"window_drawmode {look.draw}",
         f"window_drawmode_rows {look.draw}",
         "window_pixel_size 1",
@@ -168,14 +172,16 @@ def _shown(window: Window, place: int, height: int) -> list[str]:
     ]
 
 
-def _selection(level: str) -> list[str]:
+def _format_selection(level: str) -> list[str]:
     """All objects. Levels of the machine are all selected where nothing is said."""
     if level not in grammar.PROCESS_LEVELS:
         return []
     return [f"window_object appl {{ 1, {{ {'1' if level == 'appl' else 'All'} }} }}"]
 
 
-def _functions(window: Window, places: Iterable[str], conditions: dict[str, Filter]) -> list[str]:
+def _format_functions(
+    window: Window, places: Iterable[str], conditions: dict[str, Filter]
+) -> list[str]:
     """Functions and filter conditions of each place, and the parameters of those that have some."""
     chosen = {
         place: window.functions[place].name
@@ -207,7 +213,7 @@ def _functions(window: Window, places: Iterable[str], conditions: dict[str, Filt
     return lines
 
 
-def _histogram(histogram: Histogram, rows: int) -> list[str]:
+def _format_histogram(histogram: Histogram, rows: int) -> list[str]:
     """Return lines of a table; `rows` is 0 where their number is not known."""
     rows = rows if histogram.rows is None else len(histogram.rows)
     columns = histogram.columns
@@ -238,17 +244,20 @@ def _histogram(histogram: Histogram, rows: int) -> list[str]:
         ("Color", "True"),
         ("SemanticColor", "False"),
         ("Zoom", "Disabled"),
-        ("SortCols", _capital(histogram.sort)),
+        ("SortCols", _format_capital_bool(histogram.sort)),
         ("SortCriteria", "Total"),
         ("SortReverse", "False"),
         ("AnalysisLimits", "Alltrace"),
-        ("ComputeYScale", _capital(columns.first is None or histogram.rows is not None)),
-        ("ComputeYScaleZero", _capital(histogram.zero)),
-        ("Minimum", number_text(first)),
-        ("Maximum", number_text(last)),
-        ("Delta", number_text(width)),
-        ("UseFixedDelta", _capital(columns.width > 0)),
-        ("NumColumns", number_text(max(1, (last - first) // width + 1))),
+        (
+            "ComputeYScale",
+            _format_capital_bool(columns.first is None or histogram.rows is not None),
+        ),
+        ("ComputeYScaleZero", _format_capital_bool(histogram.zero)),
+        ("Minimum", format_number(first)),
+        ("Maximum", format_number(last)),
+        ("Delta", format_number(width)),
+        ("UseFixedDelta", _format_capital_bool(columns.width > 0)),
+        ("NumColumns", format_number(max(1, (last - first) // width + 1))),
         ("ComputeGradient", "True"),
         ("MinimumGradient", "0"),
         ("MaximumGradient", "1"),

@@ -44,14 +44,14 @@ PARTS: dict[str, str] = {part: declared["title"] for part, declared in _DECLARED
 """Part of a trace -> title."""
 
 
-def _rules() -> Iterator[Rule]:
+def _load_rules() -> Iterator[Rule]:
     for part, declared in _DECLARED.items():
         for name, rule in declared["rules"].items():
             (severity, wrong), (_, effect) = rule.items()
             yield Rule(name, part, Severity(severity), wrong, effect)
 
 
-RULES = {rule.name: rule for rule in _rules()}
+RULES = {rule.name: rule for rule in _load_rules()}
 """Id -> rule."""
 
 
@@ -100,7 +100,7 @@ class Findings:
         finding.count += count
         finding.line = min(finding.line, line)
         for example in examples:
-            text = printable(str(example))
+            text = make_printable(str(example))
             if text in finding.examples:
                 continue
             if len(finding.examples) == EXAMPLES:
@@ -120,7 +120,7 @@ def sort_findings(*files: Findings) -> tuple[Finding, ...]:
     )
 
 
-def printable(text: str) -> str:
+def make_printable(text: str) -> str:
     """Return a text on one line, cut where it is long."""
     line = "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in text

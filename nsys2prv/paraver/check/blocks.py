@@ -18,13 +18,13 @@ BLOCK, LONGEST_LINE = 1 << 18, 1 << 26
 GZIP = 31
 
 
-def blocks(path: Path, findings: Findings) -> Iterator[bytes]:
+def read_blocks(path: Path, findings: Findings) -> Iterator[bytes]:
     """Yield whole lines, of about BLOCK bytes each time, without carriage returns at their ends;
     every block ends with a line end.
     """
     rest: list[bytes] = []
     length, number, returns, cut = 0, 1, 0, True
-    for piece in _pieces(path, findings):
+    for piece in _read_pieces(path, findings):
         end = piece.rfind(b"\n") + 1
         if not end:
             rest.append(piece)
@@ -51,16 +51,16 @@ def blocks(path: Path, findings: Findings) -> Iterator[bytes]:
 
 def split_opening(path: Path, findings: Findings) -> tuple[bytes, Iterator[bytes]]:
     """Return the first line of a trace, and the blocks of lines behind it."""
-    text = blocks(path, findings)
+    text = read_blocks(path, findings)
     opening, _, rest = next(text, b"").partition(b"\n")
     return opening, chain([rest] if rest else [], text)
 
 
-def _pieces(path: Path, findings: Findings) -> Iterator[bytes]:
+def _read_pieces(path: Path, findings: Findings) -> Iterator[bytes]:
     try:
         with path.open("rb", buffering=0) as file:
             if path.suffix == ".gz":
-                yield from _members(file, findings)
+                yield from _decompress_members(file, findings)
                 return
             while piece := file.read(BLOCK):
                 yield piece
@@ -68,7 +68,7 @@ def _pieces(path: Path, findings: Findings) -> Iterator[bytes]:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
 
 
-def _members(file: BinaryIO, findings: Findings) -> Iterator[bytes]:
+def _decompress_members(file: BinaryIO, findings: Findings) -> Iterator[bytes]:
     """Yield the text of all members of a gzip file, a bounded piece at a time, and what is wrong
     with them.
     """

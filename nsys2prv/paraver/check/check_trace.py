@@ -17,7 +17,7 @@ from nsys2prv.paraver.check.blocks import split_opening
 from nsys2prv.paraver.check.header import Header, read_header
 from nsys2prv.paraver.check.labels import check_row, judge_groups, read_pcf
 from nsys2prv.paraver.check.records import Records
-from nsys2prv.paraver.views import GROUPS, folder
+from nsys2prv.paraver.views import GROUPS, find_views_folder
 
 #: wxparaver's limit, and what it takes for the size of compressed text.
 ASKS_FROM, GZIP_FACTOR = 500 << 20, 6.3
@@ -53,7 +53,7 @@ class CheckedContents(Struct, frozen=True):
     objects: dict[str, int]
 
 
-class Result(Struct, frozen=True):
+class CheckResult(Struct, frozen=True):
     """Result of checking a trace."""
 
     path: Path
@@ -87,7 +87,7 @@ class Result(Struct, frozen=True):
         }
 
 
-def check(path: str | Path) -> Result:
+def check_trace(path: str | Path) -> CheckResult:
     """Check a .prv or .prv.gz with the .pcf and .row beside it, whoever wrote it.
 
     Raises Nsys2prvError, in one line, for what cannot be read at all.
@@ -106,21 +106,21 @@ def check(path: str | Path) -> Result:
         stem = path.stem
     of_labels, of_names = Findings(f"{stem}.pcf"), Findings(f"{stem}.row")
     labels = read_pcf(path.with_name(of_labels.file), of_labels)
-    judge_groups(labels, _groups(), of_labels)
+    judge_groups(labels, _list_type_groups(), of_labels)
     opening, text = split_opening(path, findings)
     header = read_header(opening.decode("utf-8", "replace"), findings)
     if header is None:
-        return Result(path, sort_findings(findings, of_labels), None)
+        return CheckResult(path, sort_findings(findings, of_labels), None)
     check_row(path.with_name(of_names.file), header, of_names)
     records = Records(header, labels, findings)
     for block in text:
         records.add(block)
-    _close(records, path, header, findings, of_labels)
+    _report_whole_trace(records, path, header, findings, of_labels)
     found = sort_findings(findings, of_labels, of_names)
-    return Result(path, found, _contents(records, header))
+    return CheckResult(path, found, _summarize_contents(records, header))
 
 
-def _close(
+def _report_whole_trace(
     records: Records, path: Path, header: Header, findings: Findings, of_labels: Findings
 ) -> None:
     """Report findings that only the whole trace shows."""
@@ -138,7 +138,7 @@ def _close(
         findings.add("asks-to-cut", 0, f"{size / (1 << 20):.0f} MB")
 
 
-def _contents(records: Records, header: Header) -> CheckedContents:
+def _summarize_contents(records: Records, header: Header) -> CheckedContents:
     times = records.times
     return CheckedContents(
         records.lines,
@@ -155,21 +155,23 @@ def _contents(records: Records, header: Header) -> CheckedContents:
     )
 
 
-def _groups() -> list[frozenset[int]]:
+def _list_type_groups() -> list[frozenset[int]]:
     """Return types that one window of our views shows together by their values."""
-    return list(map(frozenset, json.loads((folder() / GROUPS).read_text(encoding="utf-8"))))
+    return list(
+        map(frozenset, json.loads((find_views_folder() / GROUPS).read_text(encoding="utf-8")))
+    )
 
 
 #: Event types that are named one by one.
 MOST_TYPES = 12
 
 
-def format_result(result: Result) -> Iterator[str]:
+def format_result(result: CheckResult) -> Iterator[str]:
     """Yield the contents of the trace, its findings, the worst first, and a line of counts."""
     yield f"{result.path}:"
     if result.contents:
-        yield from (f"  {line}" for line in _contents_text(result.contents))
-    yield from (f"  {_finding(finding)}" for finding in result.findings)
+        yield from (f"  {line}" for line in _format_contents(result.contents))
+    yield from (f"  {_format_finding(finding)}" for finding in result.findings)
     counts = [
         f"{len(found)} {severity.value}{'' if len(found) == 1 else 's'}"
         for severity in Severity
@@ -178,7 +180,7 @@ def format_result(result: Result) -> Iterator[str]:
     yield f"  {', '.join(counts) or 'nothing found'}"
 
 
-def _contents_text(held: CheckedContents) -> Iterator[str]:
+def _format_contents(held: CheckedContents) -> Iterator[str]:
     yield (
         f"{held.lines:,} lines: {held.events:,} events with {held.pairs:,} values, {held.states:,} states, "
         f"{held.comms:,} communications"
@@ -201,6 +203,6 @@ def _contents_text(held: CheckedContents) -> Iterator[str]:
         yield f"times from {held.first} to {held.last} {held.unit}, the trace ends at {held.end:.0f}"
 
 
-def _finding(found: Finding) -> str:
+def _format_finding(found: Finding) -> str:
     where = f"{found.file}:{found.line}" if found.line else found.file
     return f"{found.severity.value:<7} {found.rule} {where}{f' ({found.count} places)' if found.count > 1 else ''}: {found.message}"

@@ -8,12 +8,12 @@ from msgspec import Struct
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.check import Findings
 from nsys2prv.paraver.check.labels import LAST_LABELLED, Labels
-from nsys2prv.paraver.check.lines import Place
+from nsys2prv.paraver.check.lines import BlockReporter
 
 _SIZES = [1 << bits for bits in range(10, 21)]
 
 
-class Index:
+class ValueNumbers:
     """Numbers distinct values in the order in which they are met. `values`: the value of each
     number.
     """
@@ -94,9 +94,9 @@ class Events:
 
     def __init__(self, rows: int, labels: Labels) -> None:
         self.pairs = 0
-        self.types = Index()
+        self.types = ValueNumbers()
         self._rows, self._labels = rows, labels
-        self._keys = Index()
+        self._keys = ValueNumbers()
         self._open = _Open(*(np.empty(0, np.int64) for _ in range(6)))
         self._unlabelled: dict[int, list[int]] = {}
         self._ranges = np.empty(0, bool)
@@ -104,15 +104,17 @@ class Events:
         self._counts = np.empty(0, np.int64)
         self._tables: list[np.ndarray | None] = []
 
-    def add(self, place: Place, lines: np.ndarray, rows: np.ndarray, times: np.ndarray) -> None:
+    def add(
+        self, place: BlockReporter, lines: np.ndarray, rows: np.ndarray, times: np.ndarray
+    ) -> None:
         """Check the events of a block (line, row and time of each), in the order of the file."""
         numbers = place.lines.numbers
-        record, at = place.lines.pairs(lines)
+        record, at = place.lines.find_pairs(lines)
         if not len(at):
             return
         types, values = numbers[at], numbers[at + 1]
-        sound = self._types_fit(place, lines, record, types)
-        self._values_fit(place, lines, record, values)
+        sound = self._check_types(place, lines, record, types)
+        self._check_values(place, lines, record, values)
         if not sound.all():
             record, types, values = record[sound], types[sound], values[sound]
         if not len(types):
@@ -120,13 +122,13 @@ class Events:
         self.pairs += len(types)
         code, new = self.types.numbers(types)
         if len(new):
-            self._new_types(place, lines[record[new]])
+            self._note_new_types(place, lines[record[new]])
         self._counts += np.bincount(code, minlength=len(self.types))
         self._check_labels(place, lines, record, code, values)
-        self._follow(place, lines[record], rows[record], times[record], code, values)
+        self._follow_pairs(place, lines[record], rows[record], times[record], code, values)
 
-    def _types_fit(
-        self, place: Place, lines: np.ndarray, record: np.ndarray, types: np.ndarray
+    def _check_types(
+        self, place: BlockReporter, lines: np.ndarray, record: np.ndarray, types: np.ndarray
     ) -> np.ndarray:
         sound = (types >= 0) & (types <= LAST_TYPE)
         if not sound.all():
@@ -134,15 +136,15 @@ class Events:
             place.report("type-wraps", np.unique(lines[record[types > LAST_TYPE]]))
         return sound
 
-    def _values_fit(
-        self, place: Place, lines: np.ndarray, record: np.ndarray, values: np.ndarray
+    def _check_values(
+        self, place: BlockReporter, lines: np.ndarray, record: np.ndarray, values: np.ndarray
     ) -> None:
         if int(values.min()) < 0:
             place.report("negative-value", lines[record[values < 0]])
         if int(values.max()) > LAST_EXACT:
             place.report("value-inexact", lines[record[values > LAST_EXACT]])
 
-    def _new_types(self, place: Place, lines: np.ndarray) -> None:
+    def _note_new_types(self, place: BlockReporter, lines: np.ndarray) -> None:
         """Note the types that occur for the first time in these lines."""
         new = self.types.values[-len(lines) :].tolist()
         for code, line in zip(new, lines.tolist(), strict=True):
@@ -151,7 +153,7 @@ class Events:
             elif code not in self._labels.types:
                 self._unlabelled[code] = [place.base + line]
             values = self._labels.values.get(code)
-            self._tables.append(_table(values) if values else None)
+            self._tables.append(_make_label_table(values) if values else None)
         self._labelled = np.append(
             self._labelled, [table is not None for table in self._tables[-len(new) :]]
         )
@@ -163,7 +165,7 @@ class Events:
 
     def _check_labels(
         self,
-        place: Place,
+        place: BlockReporter,
         lines: np.ndarray,
         record: np.ndarray,
         code: np.ndarray,
@@ -181,7 +183,7 @@ class Events:
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
             mine = order[begin:end]
             table, number = self._tables[code[mine[0]]], int(self.types.values[code[mine[0]]])
-            bad = mine[~_in_table(table, values[mine])]
+            bad = mine[~_has_label(table, values[mine])]
             if len(bad):
                 beyond = values[bad] > LAST_LABELLED
                 place.report(
@@ -199,9 +201,9 @@ class Events:
                     )
                 place.report("value-unlabelled", lines[record[bad]], "")
 
-    def _follow(
+    def _follow_pairs(
         self,
-        place: Place,
+        place: BlockReporter,
         lines: np.ndarray,
         rows: np.ndarray,
         times: np.ndarray,
@@ -240,16 +242,16 @@ class Events:
             place.report("value-overwritten", np.sort(lines[again & ~ranges & (values != 0)]))
         zero = values == 0
         count, zeros = last - begins + 1, np.add.reduceat(zero, begins, dtype=np.int64)
-        self._nest(place, lines, ranges, zero, begins, count, groups)
+        self._count_open(place, lines, ranges, zero, begins, count, groups)
         state.time[groups] = times[last]
         state.value[groups] = values[last]
         state.line[groups] = place.base + lines[last]
         state.pairs[groups] += count
         state.zeros[groups] += zeros
 
-    def _nest(
+    def _count_open(
         self,
-        place: Place,
+        place: BlockReporter,
         lines: np.ndarray,
         ranges: np.ndarray,
         zero: np.ndarray,
@@ -332,7 +334,7 @@ class Events:
             findings.add(rule, int(lines.min()), *examples, count=len(places))
 
 
-def _table(values: dict[int, str]) -> np.ndarray:
+def _make_label_table(values: dict[int, str]) -> np.ndarray:
     """Return the values that have a label: a mask by value, or their sorted numbers if these are
     large.
     """
@@ -344,7 +346,7 @@ def _table(values: dict[int, str]) -> np.ndarray:
     return table
 
 
-def _in_table(table: np.ndarray, values: np.ndarray) -> np.ndarray:
+def _has_label(table: np.ndarray, values: np.ndarray) -> np.ndarray:
     if table.dtype == bool:
         return table[np.clip(values, 0, len(table) - 1)] & (values >= 0)
     if not len(table):

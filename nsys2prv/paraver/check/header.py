@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv.paraver.check import Findings
-from nsys2prv.paraver.check.lines import Place
+from nsys2prv.paraver.check.lines import BlockReporter
 
 MAGIC = "#Paraver"
 #: Paraver counts objects in 16 bits.
@@ -102,23 +102,23 @@ def read_header(line: str, findings: Findings) -> Header | None:
         return None
     date, duration, unit, count, cpus, applications, rest = match.groups()
     try:
-        tasks, communicators = _applications(rest, int(applications), findings)
-        nodes = _nodes(int(count), cpus, findings)
+        tasks, communicators = _read_applications(rest, int(applications), findings)
+        nodes = _read_nodes(int(count), cpus, findings)
         header = Header(date, float(duration), unit, nodes, tasks, communicators)
     except ValueError as error:
         findings.add("header-syntax", 1, error)
         return None
-    _judge(header, findings)
+    _judge_header(header, findings)
     return None if max(header.threads, header.cpus, len(header.tasks)) > MOST_OBJECTS else header
 
 
-def _nodes(count: int, cpus: str | None, findings: Findings) -> tuple[int, ...]:
+def _read_nodes(count: int, cpus: str | None, findings: Findings) -> tuple[int, ...]:
     if cpus is None:
         if count > MOST_OBJECTS:
             findings.add("too-many-objects", 1, f"{count} nodes")
             raise ValueError(f"{count} nodes")
         return (1,) * count
-    numbers = [_number(text, "CPUs of a node") for text in cpus.split(",")] if count else []
+    numbers = [_read_number(text, "CPUs of a node") for text in cpus.split(",")] if count else []
     if len(numbers) < count:
         raise ValueError(f"{count} nodes, but the CPUs of {len(numbers)}")
     if len(numbers) > count:
@@ -127,7 +127,7 @@ def _nodes(count: int, cpus: str | None, findings: Findings) -> tuple[int, ...]:
     return tuple(numbers[:count])
 
 
-def _applications(
+def _read_applications(
     rest: str, count: int, findings: Findings
 ) -> tuple[tuple[tuple[tuple[int, int], ...], ...], int]:
     """Return tasks of each application, and the number of communicators."""
@@ -144,7 +144,7 @@ def _applications(
             raise ValueError(f"application {number} is not tasks(threads:node,...)")
         rest = rest[match.end() :]
         announced = int(match[1])
-        tasks = [_task(text) for text in match[2].split(",")]
+        tasks = [_read_task(text) for text in match[2].split(",")]
         if not 0 < announced <= len(tasks):
             raise ValueError(
                 f"application {number} announces {announced} tasks and has {len(tasks)}"
@@ -161,23 +161,23 @@ def _applications(
     return tuple(applications), int(communicators[1])
 
 
-def _task(text: str) -> tuple[int, int]:
+def _read_task(text: str) -> tuple[int, int]:
     threads, colon, node = text.partition(":")
     if not colon:
         raise ValueError(f"a task is {text!r}, not threads:node")
-    count = _number(threads, "threads of a task")
+    count = _read_number(threads, "threads of a task")
     if not count:
         raise ValueError("a task without threads")
-    return count, _number(node, "node of a task")
+    return count, _read_number(node, "node of a task")
 
 
-def _number(text: str, what: str) -> int:
+def _read_number(text: str, what: str) -> int:
     if not re.fullmatch(r"\s*\d{1,18}\s*", text):
         raise ValueError(f"{what}: {text!r} is no number")
     return int(text)
 
 
-def _judge(header: Header, findings: Findings) -> None:
+def _judge_header(header: Header, findings: Findings) -> None:
     if not _DATE.fullmatch(header.date):
         findings.add("date", 1, header.date or "empty")
     if not header.unit:
@@ -218,7 +218,7 @@ class Objects:
         self._row_of_cpu = np.full(header.cpus + 1, -1, np.int64)
         self.with_cpu = 0
 
-    def rows(self, place: Place, lines: np.ndarray, at: int) -> np.ndarray:
+    def rows(self, place: BlockReporter, lines: np.ndarray, at: int) -> np.ndarray:
         """Return the row of `cpu:appl:task:thread` from this field of each line on; -1 where
         Paraver would skip the record.
         """
@@ -243,7 +243,7 @@ class Objects:
 
     def _check_cpus(
         self,
-        place: Place,
+        place: BlockReporter,
         lines: np.ndarray,
         cpu: np.ndarray,
         rows: np.ndarray,

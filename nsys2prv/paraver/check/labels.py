@@ -49,7 +49,7 @@ def read_pcf(path: Path, findings: Findings) -> Labels:
         findings.add("pcf-missing")
         return Labels()
     reader = _Reader(findings)
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(_read_lines(path), 1):
         reader.line(line, number)
     reader.close()
     labels = reader.labels
@@ -59,7 +59,7 @@ def read_pcf(path: Path, findings: Findings) -> Labels:
     return labels
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _read_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a file, without their ends."""
     if not path.is_file():
         raise Nsys2prvError(f"{path}: is not a regular file")
@@ -100,27 +100,27 @@ class _Reader:
             self._section, self._begun, self._types, self._in_values = text, number, [], False
             self._refused = False
         elif not text.startswith("#"):
-            self._content(text, number)
+            self._read_content(text, number)
 
     def close(self) -> None:
         """End a section."""
         if self._section == "EVENT_TYPE" and not (self._types or self._refused):
             self._add("event-type-empty", self._begun)
         for code in self._types if self._in_values else ():
-            self._zero(code)
+            self._check_zero(code)
 
-    def _content(self, text: str, number: int) -> None:
+    def _read_content(self, text: str, number: int) -> None:
         match self._section:
             case "":
                 self._add("outside-section", number, text)
             case "STATES":
-                self._state(text, number)
+                self._read_state(text, number)
             case "STATES_COLOR":
-                self._color(text, number)
+                self._read_color(text, number)
             case "EVENT_TYPE":
-                self._event(text, number)
+                self._read_event(text, number)
 
-    def _event(self, text: str, number: int) -> None:
+    def _read_event(self, text: str, number: int) -> None:
         if text == "VALUES":
             self._in_values, self._texts, self._labelled = True, {}, set()
             for code in self._types:
@@ -129,11 +129,11 @@ class _Reader:
             if not re.fullmatch(r"PRECISION\s+\d+", text):
                 self._add("precision-line", number, text)
         elif self._in_values:
-            self._value(text, number)
+            self._read_value(text, number)
         else:
-            self._type(text, number)
+            self._read_type(text, number)
 
-    def _type(self, text: str, number: int) -> None:
+    def _read_type(self, text: str, number: int) -> None:
         match = _TYPE.fullmatch(text)
         if match is None:
             self._add("type-line", number, text)
@@ -144,14 +144,14 @@ class _Reader:
             self._add("type-twice", number, code)
         if code > LAST_LABELLED:
             self._add("number-beyond-labels", number, code)
-        self._label(label, number)
+        self._check_label(label, number)
         if "*" in label:
             self._add("label-wildcard", number, label)
         self._types.append(code)
         self.labels.types[code] = label
         self.labels.lines[code] = number
 
-    def _value(self, text: str, number: int) -> None:
+    def _read_value(self, text: str, number: int) -> None:
         match = _NUMBERED.fullmatch(text)
         if match is None:
             self._add("value-line", number, text)
@@ -159,7 +159,7 @@ class _Reader:
         value, label = int(match[1]), match[2]
         if value > LAST_LABELLED:
             self._add("number-beyond-labels", number, value)
-        self._label(label, number)
+        self._check_label(label, number)
         if (inner := _NUMBERED.fullmatch(label)) and label[:1].isdigit():
             self.labels.suspects.append((int(inner[1]), number))
         if self._texts.setdefault(label, value) != value:
@@ -170,22 +170,22 @@ class _Reader:
             self._add("value-twice", number, value)
         self._labelled.add(value)
 
-    def _state(self, text: str, number: int) -> None:
+    def _read_state(self, text: str, number: int) -> None:
         match = _NUMBERED.fullmatch(text)
         if match is None:
             self._add("state-line", number, text)
             return
-        self._label(match[2], number)
+        self._check_label(match[2], number)
         self.labels.states[int(match[1])] = match[2]
 
-    def _color(self, text: str, number: int) -> None:
+    def _read_color(self, text: str, number: int) -> None:
         match = _COLOR.fullmatch(text)
         if match is None or max(int(match[place]) for place in (2, 3, 4)) > 255:
             self._add("color-line", number, text)
         elif not 0 <= int(match[1]) <= LAST_COLOR:
             self._add("color-number", number, match[1])
 
-    def _label(self, label: str, number: int) -> None:
+    def _check_label(self, label: str, number: int) -> None:
         if _CONTROL.search(label):
             self._add("label-control", number, label)
         if _IN_BRACKETS.fullmatch(label):
@@ -193,7 +193,7 @@ class _Reader:
         elif _IN_BRACKETS.search(label):
             self._add("brackets-in-label", number, label)
 
-    def _zero(self, code: int) -> None:
+    def _check_zero(self, code: int) -> None:
         zero = self.labels.values[code].get(0)
         if zero is None:
             self._add("zero-unlabelled", self.labels.lines[code], f"type {code}")
@@ -240,7 +240,7 @@ def check_row(path: Path, header: Header, findings: Findings) -> None:
         findings.add("row-missing")
         return
     texts = []
-    for number, line in enumerate(_lines(path), 1):
+    for number, line in enumerate(_read_lines(path), 1):
         if line.endswith(b"\r"):
             findings.add("row-line-ends", number)
         texts.append(line.removesuffix(b"\r").decode("utf-8", "replace"))
@@ -281,13 +281,15 @@ def _check_levels(lines: list[str], header: Header, findings: Findings) -> None:
         elif size != sizes[level] and (header.nodes or level not in ("SYSTEM", "NODE", "CPU")):
             findings.add("row-count", number, f"{line}, but {sizes[level]} in the header")
         seen.add(level)
-        _names(names, number + 1, level, header, findings)
+        _check_names(names, number + 1, level, header, findings)
     for level in WANTED:
         if level not in seen and (header.nodes or level != "NODE"):
             findings.add("level-missing", 0, level)
 
 
-def _names(names: list[str], first: int, level: str, header: Header, findings: Findings) -> None:
+def _check_names(
+    names: list[str], first: int, level: str, header: Header, findings: Findings
+) -> None:
     for number, text in enumerate(names, first):
         if not text.strip():
             findings.add("name-empty", number, level)

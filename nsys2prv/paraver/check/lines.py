@@ -19,7 +19,7 @@ _DIGITS = np.array(
 _PAIRS = np.uint64(0x000000FF000000FF)
 
 
-class Lines(Struct, frozen=True):
+class BlockLines(Struct, frozen=True):
     """The lines of a block.
 
     kind: the first byte of each line; first: index of its first field; fields: their number; text:
@@ -38,11 +38,11 @@ class Lines(Struct, frozen=True):
     overflow: np.ndarray
     empty: np.ndarray
 
-    def line_of(self, fields: np.ndarray) -> np.ndarray:
+    def find_lines(self, fields: np.ndarray) -> np.ndarray:
         """Return the lines in which these fields stand."""
         return np.searchsorted(self.first, fields, "right") - 1
 
-    def pairs(self, events: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def find_pairs(self, events: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return, for each type:value pair of these lines of events, the index of its line among
         them and the field of its type.
         """
@@ -51,7 +51,7 @@ class Lines(Struct, frozen=True):
         first = np.repeat(self.first[events] + EVENT_FIELDS - 2 * before, counts)
         return np.repeat(np.arange(len(events)), counts), first + 2 * np.arange(len(first))
 
-    def quoted(self, line: int) -> str:
+    def quote_line(self, line: int) -> str:
         """Return the text of a line."""
         begin = self.ends[self.first[line] - 1] + 1 if line else 0
         return (
@@ -61,7 +61,7 @@ class Lines(Struct, frozen=True):
         )
 
 
-def lines_of(block: bytes) -> Lines:
+def split_lines(block: bytes) -> BlockLines:
     """Return the fields of whole lines."""
     padded = np.frombuffer(b"".join((b"0" * DIGITS, block)), np.uint8)
     text = padded[DIGITS:]
@@ -82,9 +82,9 @@ def lines_of(block: bytes) -> Lines:
     starts = begins[first]
     begins[negative] += 1
     widths = ends - begins
-    numbers, overflow = _numbers(padded, ends, widths)
+    numbers, overflow = _parse_numbers(padded, ends, widths)
     numbers[negative] *= -1
-    return Lines(
+    return BlockLines(
         text,
         text[starts],
         first,
@@ -97,7 +97,7 @@ def lines_of(block: bytes) -> Lines:
     )
 
 
-def _numbers(
+def _parse_numbers(
     padded: np.ndarray, ends: np.ndarray, widths: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the numbers that end at these places of the text, and which of them are too large
@@ -106,22 +106,24 @@ def _numbers(
     # The eight bytes from every place of the text on, as numbers.
     words = np.ndarray(len(padded) - WORD + 1, "<u8", padded, 0, (1,))
     at = ends + (DIGITS - WORD)
-    numbers = _eight_digits(words[at], widths)
+    numbers = _parse_eight_digits(words[at], widths)
     if len(widths) and int(widths.max()) <= WORD:
         return numbers.view(np.int64), np.empty(0, np.int64)
     long = np.flatnonzero(widths > WORD)
-    numbers[long] += _eight_digits(words[at[long] - WORD], widths[long] - WORD) * np.uint64(10**8)
+    numbers[long] += _parse_eight_digits(words[at[long] - WORD], widths[long] - WORD) * np.uint64(
+        10**8
+    )
     longer = long[widths[long] > 2 * WORD]
     if not len(longer):
         return numbers.view(np.int64), longer
-    high = _eight_digits(words[at[longer] - 2 * WORD], widths[longer] - 2 * WORD)
+    high = _parse_eight_digits(words[at[longer] - 2 * WORD], widths[longer] - 2 * WORD)
     sums = numbers[longer] + np.minimum(high, np.uint64(999)) * np.uint64(10**16)
     over = (high > 999) | (sums > LARGEST) | (widths[longer] > DIGITS)
     numbers[longer] = np.where(over, np.uint64(0), sums)
     return numbers.view(np.int64), longer[over]
 
 
-def _eight_digits(words: np.ndarray, widths: np.ndarray) -> np.ndarray:
+def _parse_eight_digits(words: np.ndarray, widths: np.ndarray) -> np.ndarray:
     """Return numbers from the last `widths` of eight bytes of text, the first of which is the
     lowest byte. Neighbours are added in pairs: tens and ones, then hundreds, then ten thousands;
     the last two steps by one multiplication each, whose upper half is the sum.
@@ -140,12 +142,12 @@ def _eight_digits(words: np.ndarray, widths: np.ndarray) -> np.ndarray:
     return words
 
 
-class Place(Struct, frozen=True):
+class BlockReporter(Struct, frozen=True):
     """A block of the trace's lines, the first of which is line `base` of the file, and where
     findings go.
     """
 
-    lines: Lines
+    lines: BlockLines
     base: int
     findings: Findings
 
@@ -154,7 +156,7 @@ class Place(Struct, frozen=True):
         quoted unless an example is given.
         """
         if len(lines):
-            shown = self.lines.quoted(int(lines[0])) if example is None else example
+            shown = self.lines.quote_line(int(lines[0])) if example is None else example
             examples = [shown] if shown else []
             self.findings.add(rule, self.base + int(lines[0]), *examples, count=len(lines))
 
@@ -173,7 +175,7 @@ class ReadableLines(Struct, frozen=True):
     comms: np.ndarray
 
 
-def sound_lines(place: Place, communicators: int) -> ReadableLines:
+def check_lines(place: BlockReporter, communicators: int) -> ReadableLines:
     """Return the records of a block; `communicators` lines of them follow the header."""
     lines = place.lines
     kind = lines.kind
@@ -184,7 +186,7 @@ def sound_lines(place: Place, communicators: int) -> ReadableLines:
     record = (kind >= STATE) & (kind <= COMM)
     other = np.flatnonzero(~record)
     if len(other) or empty.any():
-        _others(place, other[~empty[other]], communicators)
+        _check_other_lines(place, other[~empty[other]], communicators)
         place.report("empty-line", np.flatnonzero(empty), "")
         record &= ~empty
     if place.base <= communicators + 1:
@@ -198,13 +200,13 @@ def sound_lines(place: Place, communicators: int) -> ReadableLines:
     place.report("unknown-record", np.flatnonzero(record & ~single & ~broken))
     place.report("number-syntax", np.flatnonzero(record & broken))
     record &= single & ~broken
-    _fields(place, record)
+    _check_fields(place, record)
     return ReadableLines(
         *(np.flatnonzero(record & (kind == which)) for which in (STATE, EVENT, COMM))
     )
 
 
-def _others(place: Place, other: np.ndarray, communicators: int) -> None:
+def _check_other_lines(place: BlockReporter, other: np.ndarray, communicators: int) -> None:
     """Check lines that are no record of a state, event or communication."""
     lines = place.lines
     kind = lines.kind[other]
@@ -216,16 +218,16 @@ def _others(place: Place, other: np.ndarray, communicators: int) -> None:
     comments = other[kind == COMMENT]
     # Only comments of so many fields can be the cutter's; of those there are few.
     for line in comments[(lines.fields[comments] >= 4) & (lines.fields[comments] != CUTTER_FIELDS)]:
-        if lines.quoted(line).split(":")[1] == "CUTTER":
+        if lines.quote_line(line).split(":")[1] == "CUTTER":
             place.report("crash-comment", np.array([line]))
     rest = other[~communicator & (kind != COLLECTIVE) & (kind != COMMENT)]
     odd = rest[np.isin(lines.kind[rest], np.frombuffer(b" \t", np.uint8))]
-    blanks = odd[np.array([not lines.quoted(line).strip(" \t") for line in odd], bool)]
+    blanks = odd[np.array([not lines.quote_line(line).strip(" \t") for line in odd], bool)]
     place.report("blank-line", blanks, "")
     place.report("unknown-record", np.setdiff1d(rest, blanks))
 
 
-def _fields(place: Place, record: np.ndarray) -> None:
+def _check_fields(place: BlockReporter, record: np.ndarray) -> None:
     """Check how many fields records have and what they are; leaves out of `record` what Paraver
     cannot read.
     """
@@ -255,10 +257,10 @@ def _fields(place: Place, record: np.ndarray) -> None:
         np.flatnonzero(event & ((fields == EVENT_FIELDS) | (colon & (fields == EVENT_FIELDS + 1)))),
     )
     if len(lines.empty):
-        at = lines.line_of(lines.empty)
+        at = lines.find_lines(lines.empty)
         inside = record[at] & ~(colon[at] & (lines.empty == last[at]))
         place.report("empty-field", np.unique(at[inside]))
     if len(lines.overflow):
-        at = lines.line_of(lines.overflow)
+        at = lines.find_lines(lines.overflow)
         place.report("number-overflow", np.unique(at[record[at]]))
     record &= ~few

@@ -8,7 +8,7 @@ from nsys2prv.paraver.check import Findings
 from nsys2prv.paraver.check.events import Events
 from nsys2prv.paraver.check.header import Header, Objects
 from nsys2prv.paraver.check.labels import Labels
-from nsys2prv.paraver.check.lines import Place, lines_of, sound_lines
+from nsys2prv.paraver.check.lines import BlockReporter, check_lines, split_lines
 
 LAST_EXACT = 2**53
 #: Communications behind the end that are kept until the end is known.
@@ -28,7 +28,7 @@ class Times:
         self._reached = -(2**63)
         self._late = np.empty(0, np.int64), np.empty(0, np.int64)
 
-    def order(self, place: Place, lines: np.ndarray, times: np.ndarray) -> None:
+    def order(self, place: BlockReporter, lines: np.ndarray, times: np.ndarray) -> None:
         """Return the times by which the file must be sorted, in the order of the file's records."""
         if not len(times):
             return
@@ -39,7 +39,7 @@ class Times:
         self.first = first if self.first is None else min(self.first, first)
 
     def check(
-        self, place: Place, lines: np.ndarray, columns: list[np.ndarray], *, moves_end: bool
+        self, place: BlockReporter, lines: np.ndarray, columns: list[np.ndarray], *, moves_end: bool
     ) -> np.ndarray:
         """Check all times of these records and return which records Paraver can read. moves_end:
         not so for communications.
@@ -65,7 +65,7 @@ class Times:
         self.last = max(self.last, last)
         return sound
 
-    def _keep_late(self, place: Place, lines: np.ndarray, largest: np.ndarray) -> None:
+    def _keep_late(self, place: BlockReporter, lines: np.ndarray, largest: np.ndarray) -> None:
         """Keep communications behind the end as far as it is known."""
         late = np.flatnonzero(largest > self.end)[: MOST_LATE - len(self._late[0])]
         times, places = self._late
@@ -109,9 +109,9 @@ class Records:
 
     def add(self, block: bytes) -> None:
         """Check the next lines."""
-        place = Place(lines_of(block), self.lines + 1, self._findings)
+        place = BlockReporter(split_lines(block), self.lines + 1, self._findings)
         self.lines += len(place.lines.kind)
-        sound = sound_lines(place, self._header.communicators)
+        sound = check_lines(place, self._header.communicators)
         numbers, first = place.lines.numbers, place.lines.first
         timed = np.sort(np.concatenate((sound.states, sound.events, sound.comms)))
         self.times.order(place, timed, numbers[first[timed] + TIME])
@@ -121,7 +121,7 @@ class Records:
         if len(sound.comms):
             self._add_comms(place, sound.comms)
 
-    def _add_events(self, place: Place, lines: np.ndarray) -> None:
+    def _add_events(self, place: BlockReporter, lines: np.ndarray) -> None:
         times = place.lines.numbers[place.lines.first[lines] + TIME]
         rows = self.objects.rows(place, lines, 1)
         kept = self.times.check(place, lines, [times], moves_end=True) & (rows >= 0)
@@ -130,7 +130,7 @@ class Records:
         self.events += len(lines)
         self.pairs.add(place, lines, rows, times)
 
-    def _add_states(self, place: Place, lines: np.ndarray) -> None:
+    def _add_states(self, place: BlockReporter, lines: np.ndarray) -> None:
         numbers, first = place.lines.numbers, place.lines.first[lines]
         begin, end, value = (numbers[first + field] for field in (TIME, STATE_END, STATE_VALUE))
         is_open = end == OPEN_ENDED
@@ -164,7 +164,7 @@ class Records:
         last = np.append(begins[1:], len(rows)) - 1
         self._state_ends[rows[last]] = end[order][last]
 
-    def _add_comms(self, place: Place, lines: np.ndarray) -> None:
+    def _add_comms(self, place: BlockReporter, lines: np.ndarray) -> None:
         numbers, first = place.lines.numbers, place.lines.first[lines]
         sent, physically_sent, received, physically_received, size = (
             numbers[first + field]

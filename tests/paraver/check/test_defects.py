@@ -12,7 +12,7 @@ from tools.defects import PRV, Edit, write_trace
 from tools.paramedir import bursts, fate, need_paramedir
 
 from nsys2prv.paraver.check import RULES, Severity
-from nsys2prv.paraver.check.check_trace import check
+from nsys2prv.paraver.check.check_trace import check_trace
 
 HEADER, _, *RECORDS = PRV.splitlines()
 
@@ -227,7 +227,7 @@ DEFECTS = [
 
 
 def test_the_sound_trace_is_sound(tmp_path: Path) -> None:
-    result = check(write_trace(tmp_path))
+    result = check_trace(write_trace(tmp_path))
     assert not result.findings
     held = result.contents
     assert (held.lines, held.states, held.events, held.comms, held.pairs) == (12, 3, 6, 1, 8)
@@ -245,7 +245,7 @@ def test_the_sound_trace_is_sound(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("defect", DEFECTS, ids=str)
 def test_a_defect_is_found_by_its_rule(tmp_path: Path, defect: Defect) -> None:
-    result = check(write_trace(tmp_path, {defect.file: defect.edit}))
+    result = check_trace(write_trace(tmp_path, {defect.file: defect.edit}))
     found = {(finding.rule, finding.file): finding for finding in result.findings}
     finding = found.get((defect.rule, f"t.{defect.file}"))
     assert finding, list(found)
@@ -271,9 +271,9 @@ def test_blocks_of_any_size_tell_the_same(
     for defect in DEFECTS:
         prv = write_trace(tmp_path, {defect.file: defect.edit})
         monkeypatch.undo()
-        whole = check(prv)
+        whole = check_trace(prv)
         monkeypatch.setattr("nsys2prv.paraver.check.blocks.BLOCK", size)
-        parts = check(prv)
+        parts = check_trace(prv)
         assert [(found.rule, found.line, found.count) for found in parts.findings] == [
             (found.rule, found.line, found.count) for found in whole.findings
         ], defect
@@ -283,7 +283,7 @@ def test_blocks_of_any_size_tell_the_same(
 def test_the_pcf_that_was_read_is_named_whatever_the_trace_is_called(tmp_path: Path) -> None:
     write_trace(tmp_path, {"pcf": {19: None, 20: None, 22: None}})
     (tmp_path / "t.prv").rename(tmp_path / "t.foo")
-    named = {finding.rule: finding.file for finding in check(tmp_path / "t.foo").findings}
+    named = {finding.rule: finding.file for finding in check_trace(tmp_path / "t.foo").findings}
     assert named["type-among-values"] == "t.pcf"
     assert named["type-unlabelled"] == "t.foo"
 
@@ -342,4 +342,6 @@ def test_paraver_shows_what_the_rule_says(
     tmp_path: Path, rule: str, edit: Edit, bursts: list[tuple[str, int, int, int]]
 ) -> None:
     assert sorted(shown(tmp_path, edit)) == sorted(bursts)
-    assert rule == "" or rule in {finding.rule for finding in check(tmp_path / "t.prv").findings}
+    assert rule == "" or rule in {
+        finding.rule for finding in check_trace(tmp_path / "t.prv").findings
+    }

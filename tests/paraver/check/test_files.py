@@ -13,14 +13,14 @@ from tools.defects import PCF, PRV, ROW, write_trace
 from tools.paramedir import fate, need_paramedir, run_paramedir
 
 from nsys2prv.cli.main import main
-from nsys2prv.paraver.check.check_trace import Result, check
-from nsys2prv.paraver.check.lines import lines_of
+from nsys2prv.paraver.check.check_trace import CheckResult, check_trace
+from nsys2prv.paraver.check.lines import split_lines
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 HEADER, COMMUNICATOR, *RECORDS = PRV.splitlines(keepends=True)
 
 
-def found(result: Result) -> set[tuple[str, str, int, int]]:
+def found(result: CheckResult) -> set[tuple[str, str, int, int]]:
     return {
         (finding.rule, finding.file, finding.line, finding.count) for finding in result.findings
     }
@@ -60,12 +60,12 @@ def found(result: Result) -> set[tuple[str, str, int, int]]:
 def test_defects_of_files(
     tmp_path: Path, texts: dict[str, bytes | str | None], expected: tuple[str, str, int, int]
 ) -> None:
-    assert expected in found(check(write_trace(tmp_path, **texts)))
+    assert expected in found(check_trace(write_trace(tmp_path, **texts)))
 
 
 def test_a_name_that_paraver_does_not_take(tmp_path: Path) -> None:
     other = write_trace(tmp_path).rename(tmp_path / "t.txt")
-    assert found(check(other)) == {("file-name", "t.txt", 0, 1)}
+    assert found(check_trace(other)) == {("file-name", "t.txt", 0, 1)}
     need_paramedir()
     assert fate(tmp_path, other) == "unrecognised"
 
@@ -74,7 +74,7 @@ def test_compressed_traces(tmp_path: Path) -> None:
     write_trace(tmp_path)
     whole, half = gzip.compress(PRV.encode()), len(PRV) // 2
     packed = tmp_path / "t.prv.gz"
-    sound = check(tmp_path / "t.prv")
+    sound = check_trace(tmp_path / "t.prv")
     for content, expected in (
         (whole, set()),
         (whole + b"\0" * 8, set()),
@@ -88,8 +88,8 @@ def test_compressed_traces(tmp_path: Path) -> None:
         ),
     ):
         packed.write_bytes(content)
-        assert found(check(packed)) == expected
-        assert check(packed).contents == sound.contents
+        assert found(check_trace(packed)) == expected
+        assert check_trace(packed).contents == sound.contents
     for content in (
         whole[:-4],
         whole[:-20],
@@ -98,14 +98,14 @@ def test_compressed_traces(tmp_path: Path) -> None:
         whole[:30] + b"\xff\xff\xff" + whole[33:],
     ):
         packed.write_bytes(content)
-        assert "damaged-gzip" in {finding.rule for finding in check(packed).findings}
+        assert "damaged-gzip" in {finding.rule for finding in check_trace(packed).findings}
 
 
 def test_paraver_asks_before_it_opens_large_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nsys2prv.paraver.check.check_trace.ASKS_FROM", 100)
-    assert {rule for rule, *_ in found(check(write_trace(tmp_path)))} == {"asks-to-cut"}
+    assert {rule for rule, *_ in found(check_trace(write_trace(tmp_path)))} == {"asks-to-cut"}
 
 
 CUTTER = """<?xml version="1.0" encoding="UTF-8"?>
@@ -126,7 +126,9 @@ def test_the_cutter_writes_without_end_on_negative_values(
         run_paramedir(tmp_path, "-c", "-o", tmp_path / "cut.prv", prv, tmp_path / "cut.xml")[0]
         == outcome
     )
-    assert ("negative-value" in {finding.rule for finding in check(prv).findings}) == (value < 0)
+    assert ("negative-value" in {finding.rule for finding in check_trace(prv).findings}) == (
+        value < 0
+    )
 
 
 def test_the_cutter_loses_what_is_not_in_order(tmp_path: Path) -> None:
@@ -137,7 +139,7 @@ def test_the_cutter_loses_what_is_not_in_order(tmp_path: Path) -> None:
     for name, records in (("sorted", [*RECORDS, late]), ("unsorted", [late, *RECORDS])):
         records = [record for record in records if not record.startswith("1:3:1:2:1:0:")]
         prv = write_trace(tmp_path, prv=HEADER + COMMUNICATOR + "".join(records))
-        assert ("time-order" in {finding.rule for finding in check(prv).errors}) == (
+        assert ("time-order" in {finding.rule for finding in check_trace(prv).errors}) == (
             name == "unsorted"
         )
         assert (
@@ -161,7 +163,7 @@ def test_a_header_as_bsc_writes_it(tmp_path: Path) -> None:
         tmp_path,
         prv=header + "".join("2:0" + line[3:] for line in RECORDS if line.startswith("2:")),
     )
-    result = check(prv)
+    result = check_trace(prv)
     assert {finding.rule for finding in result.findings} == {"no-resources"}
     assert result.contents.objects["THREAD"] == 3
     need_paramedir()
@@ -175,7 +177,7 @@ def test_numbers_are_read_as_python_reads_them() -> None:
         for digits in random.integers(1, 19, 20_000)
     ]
     numbers += [2**63 - 1, -(2**63 - 1), 2**63, 10**19, 10**23, 10**24, 0]
-    lines = lines_of((":".join(map(str, numbers)) + "\n").encode())
+    lines = split_lines((":".join(map(str, numbers)) + "\n").encode())
     fits = [abs(number) < 2**63 for number in numbers]
     assert lines.numbers.tolist() == [
         number if fit else 0 for number, fit in zip(numbers, fits, strict=True)
@@ -322,7 +324,7 @@ def test_a_trace_as_extrae_writes_it(tmp_path: Path) -> None:
     sent.
     """
     prv = write_trace(tmp_path, prv=EXTRAE_PRV, pcf=EXTRAE_PCF, row=EXTRAE_ROW)
-    result = check(prv)
+    result = check_trace(prv)
     assert found(result) == {
         ("brackets-in-label", "t.pcf", 37, 2),
         ("level-missing", "t.row", 0, 1),
@@ -370,7 +372,7 @@ def test_whatever_the_damage_there_is_an_answer(tmp_path: Path) -> None:
             int(random.integers(4))
         ]
         assert (
-            check(write_trace(tmp_path, **{ending: damaged(text, random)})).path
+            check_trace(write_trace(tmp_path, **{ending: damaged(text, random)})).path
             == tmp_path / "t.prv"
         )
 
@@ -386,6 +388,6 @@ def test_what_paraver_does_not_read_is_found(tmp_path: Path) -> None:
         prv = write_trace(tmp_path, prv=damaged(PRV, random))
         if fate(tmp_path, prv) != "done":
             unread += 1
-            result = check(prv)
+            result = check_trace(prv)
             assert result.errors or result.warnings, prv.read_bytes()
     assert unread > 40
