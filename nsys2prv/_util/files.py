@@ -110,7 +110,7 @@ class Owner(Struct, frozen=True):
         return cls(_host(), _namespace(), os.getpid(), _began(os.getpid()))
 
     @classmethod
-    def of(cls, folder: Path) -> Owner | None:
+    def read(cls, folder: Path) -> Owner | None:
         """Return the owner of a folder, by its name: so that none is without an owner, however soon
         its run is killed.
         """
@@ -260,7 +260,7 @@ def remove_leftovers(parent: Path) -> None:
     with suppress(OSError):
         for entry in os.scandir(parent):
             folder = Path(entry.path)
-            owner = Owner.of(folder)
+            owner = Owner.read(folder)
             if owner and entry.is_dir(follow_symlinks=False):
                 with suppress(OSError, ValueError):
                     if folder.lstat().st_uid == os.geteuid() and _dead(owner, folder):

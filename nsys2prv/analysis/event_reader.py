@@ -64,7 +64,7 @@ class EventReader(Struct, dict=True):
     duration: int
 
     @classmethod
-    def of(cls, job: Job) -> EventReader:
+    def from_job(cls, job: Job) -> EventReader:
         rows = row_table(job)
         return cls(
             _by_unit(job, rows), job.clocks, job.threads, job.domains, job.names, rows, job.duration

@@ -44,7 +44,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         if found["devices"].height
         else found
     )
-    job = JobRanks.of(
+    job = JobRanks.from_job(
         context, _parts(found["devices"], others), found["records"], others, end - begin
     )
     findings = []

@@ -85,7 +85,7 @@ class OpenJob:
 
     def __init__(self, job: Job, stack: ExitStack | None = None) -> None:
         self._job, self._stack = job, stack or ExitStack()
-        self.reader = EventReader.of(job)
+        self.reader = EventReader.from_job(job)
         self._saved = job.folder / "reader"
         self.reader.save(self._saved)
         self._results: dict[tuple[object, ...], Result] = {}
@@ -444,7 +444,7 @@ def open_job(
     """
     options = choose_options(options, asked)
     given = find_reports([reports] if isinstance(reports, str | Path) else reports)
-    plan = Plan.of(options)
+    plan = Plan.from_options(options)
     if options.tmp:
         check_folder(Path(options.tmp))
     stack = ExitStack()

@@ -39,7 +39,7 @@ class JobRanks(Struct, frozen=True):
     levelled: tuple[int, ...] = ()
 
     @classmethod
-    def of(
+    def from_job(
         cls,
         context: Context,
         devices: pl.DataFrame,

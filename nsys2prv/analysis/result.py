@@ -73,7 +73,7 @@ class Finding(Struct, frozen=True):
         }
 
     @classmethod
-    def of(cls, found: dict[str, Any]) -> Finding:
+    def from_dict(cls, found: dict[str, Any]) -> Finding:
         """Return the finding that :meth:`as_dict` wrote."""
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value

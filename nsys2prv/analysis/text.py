@@ -179,7 +179,7 @@ def from_json(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
             raise ValueError
         results = {name: _result(name, one) for name, one in found["analyses"].items()}
         if "findings" in results:
-            results["findings"].findings.extend(Finding.of(one) for one in found["findings"])
+            results["findings"].findings.extend(Finding.from_dict(one) for one in found["findings"])
         return found["job"], results
     except OSError as error:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None

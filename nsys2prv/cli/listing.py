@@ -18,7 +18,13 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import list_some, plural
 from nsys2prv.events import all_kinds
 from nsys2prv.nsight import job_checks
-from nsys2prv.nsight.info import ReportInfo, pid_of, rank_of_reason, read_report_info, why_not_read
+from nsys2prv.nsight.info import (
+    ReportInfo,
+    explain_unread_table,
+    pid_of,
+    rank_reason,
+    read_report_info,
+)
 from nsys2prv.nsight.opening import open_source, prepare_export
 
 #: Of the lists of tables.
@@ -55,7 +61,7 @@ def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
     infos = [one.info for one in held]
     if len(infos) < 2:
         return text, []
-    return text, [*job_checks.missing_ranks(infos), *job_checks.job_warnings(infos)]
+    return text, [*job_checks.check_missing_ranks(infos), *job_checks.check_job(infos)]
 
 
 def _looked_at(path: Path) -> _ReportContents:
@@ -220,9 +226,9 @@ def _untranslated(held: Sequence[_ReportContents]) -> list[str]:
         counts.update(one.counts)
     found: dict[str, list[str]] = {}
     for table in sorted(counts.keys() - translated):
-        found.setdefault(why_not_read(table), []).append(table)
+        found.setdefault(explain_unread_table(table), []).append(table)
     lines = []
-    for why in sorted(found, key=rank_of_reason):
+    for why in sorted(found, key=rank_reason):
         enums = [table for table in found[why] if table.startswith("ENUM_")]
         named = [f"{table} ({counts[table]:,})" for table in found[why] if table not in enums]
         named += [f"{len(enums)} tables ENUM_..."] if enums else []

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.clock.hull import Bounds, feasible_region, middle_line, nearest_point
+from nsys2prv.clock.hull import Bounds, find_feasible_region, find_middle_line, find_nearest_point
 from nsys2prv.clock.least_squares import SECOND, Network
 from nsys2prv.clock.observations import NOISE, Finding
 from nsys2prv.clock.verdict import Precedences
@@ -48,7 +48,7 @@ class Estimate(Struct, frozen=True):
     first: float = float("nan")
     last: float = float("nan")
 
-    def then(self, onward: Estimate) -> Estimate:
+    def compose(self, onward: Estimate) -> Estimate:
         """Return this correction and then that of its reference to another host."""
         first, last = max(self.first, onward.first), min(self.last, onward.last)
         bound, rate = self.bound + onward.bound, self.rate + onward.rate
@@ -66,7 +66,7 @@ class Estimate(Struct, frozen=True):
         )
 
 
-def estimates_of(net: Network, floors: np.ndarray, cover: float) -> list[Estimate]:
+def make_estimates(net: Network, floors: np.ndarray, cover: float) -> list[Estimate]:
     """Return estimates by the ends alone; hosts that share no collective with others are references
     of their own. floors: by host, ns.
     """
@@ -118,14 +118,14 @@ def connect_parts(estimates: list[Estimate], orders: Precedences) -> list[Estima
         rows = across[start:stop]
         one, other = divmod(int(pair[start]), len(part))
         for reference, host in ((one, other), (other, one)):
-            road = _between(host, reference, begin, end, before == host, rows)
+            road = _place_between(host, reference, begin, end, before == host, rows)
             if road is not None:
                 more = float(inner[orders.before[rows]].max() + inner[orders.after[rows]].max())
                 roads.setdefault(reference, []).append(replace(road, bound=road.bound + more))
-    return _along(estimates, part, roads)
+    return _compose_along(estimates, part, roads)
 
 
-def _between(
+def _place_between(
     host: int,
     reference: int,
     begin: np.ndarray,
@@ -143,7 +143,7 @@ def _between(
     first = float(min(bounds.upper_times.min(), bounds.lower_times.min()))
     last = float(max(bounds.upper_times.max(), bounds.lower_times.max()))
     for by in RELAXED:
-        found = middle_line(bounds.relaxed(by), first, last)
+        found = find_middle_line(bounds.relax(by), first, last)
         if found is not None:
             slope = (found.last - found.first) / max(last - first, 1.0)
             return Estimate(
@@ -161,7 +161,7 @@ def _between(
     return None
 
 
-def _along(
+def _compose_along(
     estimates: list[Estimate], part: np.ndarray, roads: dict[int, list[Estimate]]
 ) -> list[Estimate]:
     """Return corrections of the parts composed along the roads of the smallest error from the
@@ -181,7 +181,7 @@ def _along(
             reached[at] = here
             for road in roads.get(at, []):
                 if road.host not in reached:
-                    whole = road.then(here)
+                    whole = road.compose(here)
                     heapq.heappush(queue, (whole.bound, whole.host, queued, whole))
                     queued += 1
     result = []
@@ -196,7 +196,7 @@ def _along(
             if not np.isfinite(estimate.first):
                 observed = replace(estimate, **everywhere)
             estimate = replace(
-                observed.then(road),
+                observed.compose(road),
                 method=BOUNDS if alone else f"{ENDS}, {BOUNDS}",
                 observations=estimate.observations or road.observations,
             )
@@ -213,7 +213,7 @@ def remove_violations(
     estimates = list(estimates)
     if not len(orders):
         return estimates, []
-    slack = TOLERANCE + _slack(orders)
+    slack = TOLERANCE + _find_slack(orders)
     errors = np.array([estimate.bound for estimate in estimates])
     same = np.array([estimate.reference for estimate in estimates])
     same = same[orders.before] == same[orders.after]
@@ -229,22 +229,22 @@ def remove_violations(
         if not movable:
             break
         for host in sorted(movable, key=lambda host: -errors[host]):
-            estimates[host] = _moved(estimates, host, orders, same & ~beyond, slack)
+            estimates[host] = _move_host(estimates, host, orders, same & ~beyond, slack)
     hosts, counts = np.unique(orders.before[beyond], return_counts=True)
     found = zip(hosts.tolist(), counts.tolist(), strict=True)
     return estimates, [Finding("early", count, clock=host) for host, count in found]
 
 
-def _moved(
+def _move_host(
     estimates: list[Estimate], host: int, orders: Precedences, heeded: np.ndarray, slack: np.ndarray
 ) -> Estimate:
     estimate = estimates[host]
     rows = np.flatnonzero(heeded & ((orders.before == host) | (orders.after == host)))
-    begin, end = _correct(estimates, orders.of(rows))
-    corners = _feasible_changes(estimate, begin, end, orders.before[rows] == host, slack[rows])
+    begin, end = _correct(estimates, orders.take(rows))
+    corners = _find_feasible_changes(estimate, begin, end, orders.before[rows] == host, slack[rows])
     if not len(corners):
         return estimate
-    first, last = nearest_point(corners).tolist()
+    first, last = find_nearest_point(corners).tolist()
     if max(abs(first), abs(last)) > estimate.bound:
         return estimate
     slope = (last - first) / max(estimate.last - estimate.first, 1.0)
@@ -258,7 +258,7 @@ def _moved(
 def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estimate]:
     """Return bounds no wider than what the hosts' own precedences with their reference leave."""
     reference = np.array([estimate.reference for estimate in estimates])
-    slack = _slack(orders)
+    slack = _find_slack(orders)
     begin, end = _correct(estimates, orders)
     leaving = np.flatnonzero(orders.after == reference[orders.before])
     coming = np.flatnonzero(orders.before == reference[orders.after])
@@ -279,7 +279,7 @@ def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estim
         ):
             continue
         at = rows[some]
-        corners = _feasible_changes(estimate, begin[at], end[at], is_leaving[some], slack[at])
+        corners = _find_feasible_changes(estimate, begin[at], end[at], is_leaving[some], slack[at])
         if len(corners):
             result[host] = replace(
                 estimate, bound=min(estimate.bound, float(np.abs(corners).max()))
@@ -287,7 +287,7 @@ def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estim
     return result
 
 
-def _feasible_changes(
+def _find_feasible_changes(
     estimate: Estimate, begin: np.ndarray, end: np.ndarray, leaving: np.ndarray, slack: np.ndarray
 ) -> np.ndarray:
     """Return the corners of what may still be added to the times of the host that `leaving`
@@ -297,20 +297,20 @@ def _feasible_changes(
     room = end - begin + slack
     bounds = Bounds(begin[leaving], room[leaving], end[~leaving], -room[~leaving])
     first, last = estimate.first, estimate.last
-    return feasible_region(bounds.thinned(first, last), first, last, estimate.rate)
+    return find_feasible_region(bounds.thin(first, last), first, last, estimate.rate)
 
 
-def corrections_of(estimates: Sequence[Estimate]) -> tuple[np.ndarray, np.ndarray]:
+def list_corrections(estimates: Sequence[Estimate]) -> tuple[np.ndarray, np.ndarray]:
     """Return the offset and the drift of each host."""
     return np.array([e.offset for e in estimates]), np.array([e.drift for e in estimates])
 
 
 def _correct(estimates: Sequence[Estimate], orders: Precedences) -> tuple[np.ndarray, np.ndarray]:
     """Return the begins and the ends of the precedences, by the estimates."""
-    return orders.corrected(*corrections_of(estimates))
+    return orders.corrected(*list_corrections(estimates))
 
 
-def _slack(orders: Precedences) -> np.ndarray:
+def _find_slack(orders: Precedences) -> np.ndarray:
     slack = np.zeros(len(orders))
     for source, noise in NOISE.items():
         slack[orders.source == source] = noise.slack

@@ -25,7 +25,7 @@ from nsys2prv.clock import Role
 from nsys2prv.clock.clock_file import RankMove
 from nsys2prv.clock.gathering import drop_unrelated_members
 from nsys2prv.clock.maps import Shifts
-from nsys2prv.clock.observations import Calls, Finding, Messages, call_frame, sort_findings
+from nsys2prv.clock.observations import Calls, Finding, Messages, make_call_frame, sort_findings
 from nsys2prv.clock.sequences import number_calls
 from nsys2prv.clock.verdict import Violations
 
@@ -44,14 +44,16 @@ class GroupTimes(Struct, frozen=True):
     #: Index of its time among the knots.
     knot: np.ndarray
 
-    def of(self, groups: np.ndarray) -> GroupTimes:
+    def take(self, groups: np.ndarray) -> GroupTimes:
         """Return the part of the groups that are True in the mask."""
         if groups.all():
             return self
         rows = np.flatnonzero(groups[self.group])
         return GroupTimes(*(column[rows] for column in astuple(self)))
 
-    def greatest_of_others(self, values: np.ndarray, groups: int, asked: GroupTimes) -> np.ndarray:
+    def find_greatest_of_others(
+        self, values: np.ndarray, groups: int, asked: GroupTimes
+    ) -> np.ndarray:
         """Return the greatest of the values that other reports have in the group of each time asked
         for; -FAR where there is none.
         """
@@ -82,31 +84,33 @@ class Bindings(Struct, frozen=True):
     knots: np.ndarray
     bounds: np.ndarray
 
-    def of(self, groups: np.ndarray) -> Bindings:
+    def take(self, groups: np.ndarray) -> Bindings:
         """Return the bindings with only the groups that are True."""
-        return replace(self, begins=self.begins.of(groups), ends=self.ends.of(groups))
+        return replace(self, begins=self.begins.take(groups), ends=self.ends.take(groups))
 
     def parts(self) -> list[slice]:
         """Return where the knots of each report are."""
         return [slice(*ends) for ends in pairwise(self.bounds.tolist())]
 
-    def lacks(self, shifts: np.ndarray) -> np.ndarray:
+    def find_lacks(self, shifts: np.ndarray) -> np.ndarray:
         """Return how far each end lies before the last begin of the others, ns; negative where it
         is after it. shifts: of every knot, ns.
         """
         begins = self.begins.time + shifts[self.begins.knot]
-        last = self.begins.greatest_of_others(begins, self.groups, self.ends)
+        last = self.begins.find_greatest_of_others(begins, self.groups, self.ends)
         return last - (self.ends.time + shifts[self.ends.knot])
 
-    def room(self, shifts: np.ndarray) -> np.ndarray:
+    def find_room(self, shifts: np.ndarray) -> np.ndarray:
         """Return how far each begin may be moved in all, ns, until it reaches the first end of the
         others. shifts: those of ends, ns.
         """
         ends = self.ends.time + shifts[self.ends.knot]
-        return -self.ends.greatest_of_others(-ends, self.groups, self.begins) - self.begins.time
+        return (
+            -self.ends.find_greatest_of_others(-ends, self.groups, self.begins) - self.begins.time
+        )
 
-    def violations(self, shifts: np.ndarray) -> Violations:
-        late = self.lacks(shifts)
+    def list_violations(self, shifts: np.ndarray) -> Violations:
+        late = self.find_lacks(shifts)
         late = late[late > -FAR // 2]
         wrong = late[late > 0]
         return Violations(len(late), len(wrong), float(wrong.max(initial=0)), float(wrong.sum()))
@@ -127,20 +131,20 @@ class BoundCalls(Struct, frozen=True):
 
 def bind_calls(calls: Calls, pivot: int) -> BoundCalls:
     """Return the bindings of calls; whole groups, whose clocks are their reports."""
-    table, findings = call_frame(calls, pivot)
+    table, findings = make_call_frame(calls, pivot)
     table, found = number_calls(table)
     table, lost = drop_unrelated_members(table)
     begins, ends, collectives, torn = _bind_collectives(table)
     return BoundCalls(begins, ends, collectives, [*findings, *found, *lost], torn)
 
 
-def bindings_of(
+def find_bindings(
     parts: Sequence[BoundCalls], messages: Messages, reports: int, pivot: int
 ) -> tuple[Bindings, list[Finding]]:
     """Return the bindings between reports, which are the messages' clocks. parts: ascending by
     source and group.
     """
-    parts = parts or [bind_calls(Calls.none(), pivot)]
+    parts = parts or [bind_calls(Calls.make_empty(), pivot)]
     *firsts, first = np.cumsum([0, *(part.collectives for part in parts)]).tolist()
     begins, ends = (
         pl.concat(
@@ -169,7 +173,7 @@ def bindings_of(
                 np.concatenate([frame["time"].to_numpy(), time[sent] - np.int64(pivot)]),
             )
         )
-    knots, places, bounds = _knots(sides, reports)
+    knots, places, bounds = _number_knots(sides, reports)
     return Bindings(
         first + len(number),
         GroupTimes(*sides[0], places[0]),
@@ -220,7 +224,7 @@ def _bind_collectives(table: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, 
     return begins, ends, int(rows["group"].max()) + 1 if rows.height else 0, len(torn)
 
 
-def _knots(
+def _number_knots(
     sides: list[tuple[np.ndarray, np.ndarray, np.ndarray]], reports: int
 ) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
     """Return all times by report, where each side's are among them, and where each report's begin."""
@@ -281,17 +285,17 @@ def restore_causal_order(
     parts: what calls bind, in parts of whole groups, ascending by source and group. pivot: an
     instant amid all times (ns).
     """
-    net, findings = bindings_of(parts, messages, reports, pivot)
+    net, findings = find_bindings(parts, messages, reports, pivot)
     still = np.zeros(len(net.knots), np.int64)
-    before = net.violations(still)
+    before = net.list_violations(still)
     if not before.number:
         return CausalOrder({}, {}, before, before, findings)
-    kept, shifts, rate = _settle(net)
-    slopes = [_allowed(net, rate, CLOSE), _allowed(net, GROWING, 1)]
-    shifts = _smoothed(net.of(kept), shifts, *slopes)
-    bent = _bent(shifts, *slopes)
-    corners, shifts = _corners(net.of(kept), shifts, bent)
-    after = net.violations(shifts)
+    kept, shifts, rate = _settle_shifts(net)
+    slopes = [_find_allowed_changes(net, rate, CLOSE), _find_allowed_changes(net, GROWING, 1)]
+    shifts = _smooth_shifts(net.take(kept), shifts, *slopes)
+    bent = _find_bends(shifts, *slopes)
+    corners, shifts = _find_corners(net.take(kept), shifts, bent)
+    after = net.list_violations(shifts)
     complete = bool(kept.all())
     if not complete:
         if not kept.any() or after.total >= before.total:
@@ -304,7 +308,7 @@ def restore_causal_order(
             largest = int(np.argmax(shifts[part])) + part.start
             chosen = np.flatnonzero(corners[part]) + part.start
             free = (np.diff(chosen) == 1) & (bent[chosen[:-1]] == OTHER)
-            found[report] = _curve(net.knots[chosen] + pivot, shifts[chosen], free, rate)
+            found[report] = _make_curve(net.knots[chosen] + pivot, shifts[chosen], free, rate)
             moves[report] = RankMove(
                 int(shifts[largest]),
                 round(float(shifts[part].mean())),
@@ -313,7 +317,7 @@ def restore_causal_order(
     return CausalOrder(found, moves, before, after, findings, complete)
 
 
-def _allowed(net: Bindings, rate: int, close: int) -> np.ndarray:
+def _find_allowed_changes(net: Bindings, rate: int, close: int) -> np.ndarray:
     """Return the change that a shift may make at 1 ns in `rate`, summed up from each report's first
     knot, ns.
     """
@@ -323,7 +327,7 @@ def _allowed(net: Bindings, rate: int, close: int) -> np.ndarray:
     return np.cumsum(steps)
 
 
-def _settle(net: Bindings) -> tuple[np.ndarray, np.ndarray, int]:
+def _settle_shifts(net: Bindings) -> tuple[np.ndarray, np.ndarray, int]:
     """Return groups that were heeded, the smallest shifts that satisfy them going forward, and how
     they fade.
     """
@@ -331,11 +335,11 @@ def _settle(net: Bindings) -> tuple[np.ndarray, np.ndarray, int]:
     best = None
     most = int(np.clip(WORK // max(len(net.knots), 1), *ROUNDS))
     for attempt in range(ATTEMPTS):
-        part = net.of(kept)
+        part = net.take(kept)
         # At first the slowest fading that will do; after something was set aside, the fastest tells
         # soonest whether that was enough.
         for rate in FADING[::-1] if attempt else FADING:
-            found, wrong = _forward(part, _allowed(net, rate, CLOSE), most)
+            found, wrong = _move_forward(part, _find_allowed_changes(net, rate, CLOSE), most)
             done = not len(wrong)
             best = (found, rate) if done else best
             if done == (attempt == 0):
@@ -352,7 +356,7 @@ def _settle(net: Bindings) -> tuple[np.ndarray, np.ndarray, int]:
     return np.zeros(net.groups, bool), np.zeros(len(net.knots), np.int64), FADING[0]
 
 
-def _forward(net: Bindings, fading: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
+def _move_forward(net: Bindings, fading: np.ndarray, rounds: int) -> tuple[np.ndarray, np.ndarray]:
     """Return shifts, and the ends that are still too early: each round moves what is too early, and
     what follows on its report.
     """
@@ -360,7 +364,7 @@ def _forward(net: Bindings, fading: np.ndarray, rounds: int) -> tuple[np.ndarray
     active = net
     reports = len(net.bounds) - 1
     for _ in range(rounds):
-        lack = active.lacks(shifts)
+        lack = active.find_lacks(shifts)
         wrong = np.flatnonzero(lack > 0)
         if not len(wrong):
             return shifts, wrong
@@ -374,16 +378,16 @@ def _forward(net: Bindings, fading: np.ndarray, rounds: int) -> tuple[np.ndarray
             shifts[part] = np.maximum.accumulate(shifts[part] + fading[part]) - fading[part]
         touched = np.zeros(net.groups, bool)
         touched[net.begins.group[(shifts != before)[net.begins.knot]]] = True
-        active = net.of(touched)
-    return shifts, np.flatnonzero(net.lacks(shifts) > 0)
+        active = net.take(touched)
+    return shifts, np.flatnonzero(net.find_lacks(shifts) > 0)
 
 
-def _smoothed(
+def _smooth_shifts(
     net: Bindings, shifts: np.ndarray, fading: np.ndarray, growing: np.ndarray
 ) -> np.ndarray:
     """Return the shifts, with what lies before them moved too, as far as begins have room."""
     room = np.full(len(shifts), FAR)
-    np.minimum.at(room, net.begins.knot, net.room(shifts))
+    np.minimum.at(room, net.begins.knot, net.find_room(shifts))
     result = shifts.copy()
     for part in net.parts():
         if shifts[part].any():
@@ -395,7 +399,7 @@ def _smoothed(
     return result
 
 
-def _bent(shifts: np.ndarray, fading: np.ndarray, growing: np.ndarray) -> np.ndarray:
+def _find_bends(shifts: np.ndarray, fading: np.ndarray, growing: np.ndarray) -> np.ndarray:
     """Return the change of the shift between each knot and the next, ns."""
     step = np.diff(shifts)
     none = (step == 0) & (shifts[1:] == 0)
@@ -406,7 +410,9 @@ def _bent(shifts: np.ndarray, fading: np.ndarray, growing: np.ndarray) -> np.nda
     )
 
 
-def _corners(net: Bindings, shifts: np.ndarray, bent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _find_corners(
+    net: Bindings, shifts: np.ndarray, bent: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the knots between which lines may be drawn, and what the shifts of all knots are by
     such lines.
     """
@@ -420,7 +426,7 @@ def _corners(net: Bindings, shifts: np.ndarray, bent: np.ndarray) -> tuple[np.nd
             if shifts[part].any():
                 line = Shifts(net.knots[part][corners[part]], shifts[part][corners[part]])
                 drawn[part] = line.to_global(net.knots[part]) - net.knots[part]
-        wrong = np.flatnonzero(net.lacks(drawn) > 0)
+        wrong = np.flatnonzero(net.find_lacks(drawn) > 0)
         if not len(wrong):
             return corners, drawn
         # A line is off by less than 1 ns for rounding, which may be too much where two times are to
@@ -428,11 +434,11 @@ def _corners(net: Bindings, shifts: np.ndarray, bent: np.ndarray) -> tuple[np.nd
         groups = np.zeros(net.groups, bool)
         groups[net.ends.group[wrong]] = True
         corners[net.ends.knot[wrong]] = True
-        corners[net.begins.of(groups).knot] = True
+        corners[net.begins.take(groups).knot] = True
     return np.ones(len(shifts), bool), shifts
 
 
-def _curve(times: np.ndarray, shifts: np.ndarray, free: np.ndarray, rate: int) -> Shifts:
+def _make_curve(times: np.ndarray, shifts: np.ndarray, free: np.ndarray, rate: int) -> Shifts:
     """Return the curve through corners. free: between which and the next nothing was observed, so
     that a shift may fade and grow again.
     """

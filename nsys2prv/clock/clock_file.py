@@ -93,7 +93,7 @@ class ClockRecord(Struct, frozen=True):
     #: Warnings for the user.
     warnings: tuple[str, ...] = ()
 
-    def text(self) -> str:
+    def format(self) -> str:
         """Return the file."""
         import yaml
 
@@ -134,7 +134,7 @@ def read_record(text: str, source: str) -> ClockRecord:
             f"{source}: not a clock file: needs `hosts:` with offset_ns and drift_ppm of each, as in a trace's .clock.yaml"
         )
     _check_keys(content, ClockRecord, source)
-    hosts = {str(name): _checked(clock, f"{source}: {name}") for name, clock in hosts.items()}
+    hosts = {str(name): _parse_host(clock, f"{source}: {name}") for name, clock in hosts.items()}
     try:
         return convert({**content, "hosts": hosts}, ClockRecord)
     except ValidationError as error:
@@ -148,7 +148,7 @@ def _check_keys(content: Mapping[str, Any], of: type[Struct], where: str) -> Non
             raise Nsys2prvError(f"{where}: unknown key {str(key)[:40]!r}; known are {known}")
 
 
-def _checked(clock: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _parse_host(clock: Mapping[str, Any], where: str) -> dict[str, Any]:
     """Return the fields of a host's clock, times in whole ns."""
     _check_keys(clock, HostClock, where)
     if "offset_ns" not in clock:

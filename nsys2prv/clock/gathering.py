@@ -17,8 +17,8 @@ from nsys2prv.clock.observations import (
     TO_SIGMA,
     Calls,
     Finding,
-    call_frame,
-    evenly,
+    choose_evenly,
+    make_call_frame,
     sort_findings,
 )
 from nsys2prv.clock.sequences import (
@@ -48,7 +48,7 @@ def downsample(table: pl.DataFrame) -> pl.DataFrame:
         return table.with_columns(held=pl.lit(False))
     keys = ordinals["key"].to_numpy()
     starts = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
-    parts = [sample_indices(size) for size in np.diff(np.append(starts, len(keys))).tolist()]
+    parts = [choose_sample_indices(size) for size in np.diff(np.append(starts, len(keys))).tolist()]
     kept = np.concatenate(
         [start + part for start, (part, _) in zip(starts.tolist(), parts, strict=True)]
     )
@@ -58,9 +58,9 @@ def downsample(table: pl.DataFrame) -> pl.DataFrame:
     return table.join(ordinals, on=["key", "ordinal"])
 
 
-def sample_indices(count: int) -> tuple[np.ndarray, np.ndarray]:
+def choose_sample_indices(count: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the collectives to look at, and of those among them that are held back."""
-    kept = evenly(count, MOST)
+    kept = choose_evenly(count, MOST)
     return kept, np.arange(len(kept)) % HOLD_BACK == HOLD_BACK - 1
 
 
@@ -75,7 +75,7 @@ def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Find
     ):
         ordinals = part["ordinal"].unique().sort()
         part = part.filter(
-            pl.col("ordinal").is_in(ordinals[evenly(len(ordinals), SAMPLE)].implode())
+            pl.col("ordinal").is_in(ordinals[choose_evenly(len(ordinals), SAMPLE)].implode())
         )
         rows, row = factorize(part["ordinal"].to_numpy())
         if len(rows) < 5:
@@ -83,7 +83,7 @@ def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Find
         members, column = factorize(part["member"].to_numpy())
         ends = np.full((len(rows), len(members)), np.nan)
         ends[row, column] = part["end"].to_numpy()
-        wrong = _interval_spreads(ends) > NOISE[source].misfit * 2**0.5
+        wrong = _find_interval_spreads(ends) > NOISE[source].misfit * 2**0.5
         for at in np.flatnonzero(wrong).tolist():
             member, count = int(members[at]), int(np.isfinite(ends[:, at]).sum())
             bad.append((key, member))
@@ -94,17 +94,17 @@ def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Find
     return table, findings
 
 
-def _interval_spreads(ends: np.ndarray) -> np.ndarray:
+def _find_interval_spreads(ends: np.ndarray) -> np.ndarray:
     """Return the spread of each column's intervals about the usual ones, without a drift."""
     intervals = np.diff(ends, axis=0)
     with np.errstate(all="ignore"):
-        usual = _median(intervals, 1)[:, None]
+        usual = _take_median(intervals, 1)[:, None]
         misfit = intervals - usual
-        misfit = misfit - _median(misfit / np.where(usual == 0, np.nan, usual), 0) * usual
-        return np.nan_to_num(TO_SIGMA * _median(np.abs(misfit - _median(misfit, 0)), 0))
+        misfit = misfit - _take_median(misfit / np.where(usual == 0, np.nan, usual), 0) * usual
+        return np.nan_to_num(TO_SIGMA * _take_median(np.abs(misfit - _take_median(misfit, 0)), 0))
 
 
-def _median(values: np.ndarray, axis: int) -> np.ndarray:
+def _take_median(values: np.ndarray, axis: int) -> np.ndarray:
     """Return median along the axis of what is finite; NaN of nothing."""
     ordered = np.sort(values, axis=axis)
     count = np.isfinite(ordered).sum(axis=axis, keepdims=True)
@@ -119,7 +119,7 @@ def _median(values: np.ndarray, axis: int) -> np.ndarray:
     )
 
 
-def per_host(table: pl.DataFrame) -> pl.DataFrame:
+def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
     """Return one row per collective and host, sorted by both, of collectives on several hosts.
 
     Columns: key, source, ordinal, clock, held, role; begin: the latest of the host's members;
@@ -190,21 +190,21 @@ class GatheredCalls(Struct, frozen=True):
 
 def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
     """Return some groups' calls. pivot: an instant amid all times."""
-    everything, findings = call_frame(calls, pivot)
+    everything, findings = make_call_frame(calls, pivot)
     table, found = number_calls(everything)
     table, lost = drop_unrelated_members(downsample(table))
     unclear = {finding.group for finding in found if finding.kind in OPEN}
     return GatheredCalls(
-        per_host(table),
+        gather_per_host(table),
         [*findings, *found, *lost],
-        _one_of_each_host(
+        _choose_one_per_host(
             everything.filter(pl.col("group").is_in(sorted(unclear)) & ~pl.col("numbered"))
         ),
         frozenset(everything["clock"].unique()),
     )
 
 
-def _one_of_each_host(calls: pl.DataFrame) -> pl.DataFrame:
+def _choose_one_per_host(calls: pl.DataFrame) -> pl.DataFrame:
     """Return the first calls of one member of each group and host, in their order."""
     calls = calls.filter(
         pl.col("member") == pl.col("member").min().over("source", "group", "clock")
@@ -230,7 +230,7 @@ def gather_by_member(members: Sequence[Member], source: int, group: int) -> Gath
     """Return a group's calls (MemberCalls), of which the trace does not number all and none ends
     before it begins; a member's at a time. `members` ascend.
     """
-    nothing = gather_calls(Calls.none(), 0)
+    nothing = gather_calls(Calls.make_empty(), 0)
     hosts = frozenset(member.clock for member in members)
     if len(hosts) < 2:
         return nothing
@@ -239,7 +239,7 @@ def gather_by_member(members: Sequence[Member], source: int, group: int) -> Gath
     for found in fits.values():
         if not np.array_equal(found, ordinals):
             ordinals = np.union1d(ordinals, found[found >= 0])
-    kept, held = sample_indices(len(ordinals))
+    kept, held = choose_sample_indices(len(ordinals))
     ordinals = ordinals[kept]
     table = pl.concat([_choose_calls(members[at], fits[at], ordinals) for at in sorted(fits)])
     table = table.with_columns(
@@ -250,7 +250,7 @@ def gather_by_member(members: Sequence[Member], source: int, group: int) -> Gath
     rows, collectives = [nothing.rows], 0
     step = max(1, ROWS // len(members))
     for first in range(0, len(ordinals), step):
-        part = per_host(table.filter(pl.col("place").is_between(first, first + step - 1)))
+        part = gather_per_host(table.filter(pl.col("place").is_between(first, first + step - 1)))
         rows.append(
             part.with_columns(pl.col("collective") + collectives).select(nothing.rows.columns)
         )
@@ -258,7 +258,7 @@ def gather_by_member(members: Sequence[Member], source: int, group: int) -> Gath
     unsettled = nothing.unsettled
     if any(finding.kind in OPEN for finding in findings):
         first_of = {member.clock: member for member in reversed(members)}
-        unsettled = _one_of_each_host(
+        unsettled = _choose_one_per_host(
             pl.concat([_load_open_calls(member, source, group) for member in first_of.values()])
         )
     return GatheredCalls(pl.concat(rows), findings, unsettled, hosts)
@@ -300,7 +300,7 @@ def _choose_calls(member: Member, numbers: np.ndarray, ordinals: np.ndarray) -> 
 
 def merge_groups(parts: Sequence[GatheredCalls]) -> GatheredCalls:
     """Return all parts, as if they had been gathered at once."""
-    parts = parts or [gather_calls(Calls.none(), 0)]
+    parts = parts or [gather_calls(Calls.make_empty(), 0)]
     rows, keys, collectives = [], 0, 0
     for part in parts:
         rows.append(

@@ -28,7 +28,7 @@ class Bounds(Struct, frozen=True):
     lower_times: np.ndarray
     lower: np.ndarray
 
-    def without(self, offset: float, slope: float) -> Bounds:
+    def subtract_line(self, offset: float, slope: float) -> Bounds:
         """Return bounds of what remains of the value without that line."""
         return Bounds(
             self.upper_times,
@@ -37,29 +37,29 @@ class Bounds(Struct, frozen=True):
             self.lower - offset - slope * self.lower_times,
         )
 
-    def relaxed(self, by: float) -> Bounds:
+    def relax(self, by: float) -> Bounds:
         return Bounds(self.upper_times, self.upper + by, self.lower_times, self.lower - by)
 
-    def thinned(self, begin: float, end: float) -> Bounds:
+    def thin(self, begin: float, end: float) -> Bounds:
         """Return the tightest bound of each side in each of PARTS parts of the span."""
-        above = _tightest(self.upper_times, self.upper, begin, end)
-        below = _tightest(self.lower_times, -self.lower, begin, end)
+        above = _find_tightest(self.upper_times, self.upper, begin, end)
+        below = _find_tightest(self.lower_times, -self.lower, begin, end)
         return Bounds(
             self.upper_times[above], self.upper[above], self.lower_times[below], self.lower[below]
         )
 
-    def joined(self, other: Bounds) -> Bounds:
+    def concat(self, other: Bounds) -> Bounds:
         return Bounds(*map(np.concatenate, zip(astuple(self), astuple(other), strict=True)))
 
 
-def _tightest(times: np.ndarray, values: np.ndarray, begin: float, end: float) -> np.ndarray:
+def _find_tightest(times: np.ndarray, values: np.ndarray, begin: float, end: float) -> np.ndarray:
     """Return indices of the smallest value in each of PARTS parts of the span."""
     part = np.clip((times - begin) / max(end - begin, 1.0) * PARTS, 0, PARTS - 1).astype(np.int64)
     order = np.lexsort((values, part))
     return order[np.flatnonzero(np.diff(part[order], prepend=-1))]
 
 
-def feasible_region(
+def find_feasible_region(
     bounds: Bounds, begin: float, end: float, steepest: float = PLAUSIBLE_DRIFT
 ) -> np.ndarray:
     """Return corners (value at `begin`, value at `end`) of the region that the bounds leave to
@@ -110,7 +110,7 @@ class MiddleLine(Struct, frozen=True):
     slope_error: float
 
 
-def middle_line(bounds: Bounds, begin: float, end: float) -> MiddleLine | None:
+def find_middle_line(bounds: Bounds, begin: float, end: float) -> MiddleLine | None:
     """Return the line amid the bounds; None if they contradict or leave a side open. What a short
     span leaves of the slope is drawn to 0.
     """
@@ -122,17 +122,17 @@ def middle_line(bounds: Bounds, begin: float, end: float) -> MiddleLine | None:
         # What is tightest shows only once the slope is about right.
         slope = (last - first) / length
         near = (
-            bounds.without(first - slope * begin, slope)
-            .thinned(begin, end)
-            .without(slope * begin - first, -slope)
+            bounds.subtract_line(first - slope * begin, slope)
+            .thin(begin, end)
+            .subtract_line(slope * begin - first, -slope)
         )
-        kept = kept.joined(near)
-        corners = feasible_region(kept, begin, end, STEEP)
+        kept = kept.concat(near)
+        corners = find_feasible_region(kept, begin, end, STEEP)
         if not len(corners):
-            corners = feasible_region(kept, begin, end)
+            corners = find_feasible_region(kept, begin, end)
         if not len(corners) or np.abs(corners).max() >= ANYWHERE / 2:
             return None
-        first, last = _centre(corners, length)
+        first, last = _find_centre(corners, length)
     slopes = (corners[:, 1] - corners[:, 0]) / length
     return MiddleLine(
         first,
@@ -142,7 +142,7 @@ def middle_line(bounds: Bounds, begin: float, end: float) -> MiddleLine | None:
     )
 
 
-def _centre(corners: np.ndarray, length: float) -> tuple[float, float]:
+def _find_centre(corners: np.ndarray, length: float) -> tuple[float, float]:
     """Return the likeliest line of a region: slopes that it leaves are as likely as they are of
     clocks, and of one slope the middle is taken.
     """
@@ -161,7 +161,7 @@ def _centre(corners: np.ndarray, length: float) -> tuple[float, float]:
     return amid - wanted / 2, amid + wanted / 2
 
 
-def nearest_point(corners: np.ndarray) -> np.ndarray:
+def find_nearest_point(corners: np.ndarray) -> np.ndarray:
     """Return the point of the convex polygon that is nearest to (0, 0)."""
     after = np.roll(corners, -1, axis=0)
     edges = after - corners

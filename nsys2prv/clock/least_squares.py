@@ -26,8 +26,8 @@ from nsys2prv.clock.observations import (
     NOISE,
     TO_SIGMA,
     Finding,
-    line_through,
-    spread_of,
+    estimate_spread,
+    fit_line,
 )
 
 #: Hosts tried as the one that the others of their group are compared with.
@@ -71,7 +71,7 @@ class Link(Struct, frozen=True):
     drift: float
     weight: float
 
-    def reversed(self) -> Link:
+    def reverse(self) -> Link:
         return Link(
             self.to,
             self.clock,
@@ -81,7 +81,7 @@ class Link(Struct, frozen=True):
         )
 
 
-def blocks_of(hosts: pl.DataFrame) -> list[Block]:
+def make_blocks(hosts: pl.DataFrame) -> list[Block]:
     """Return a block of each group's synchronising collectives that are not held back."""
     some = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
     keys = some["key"].to_numpy()
@@ -110,13 +110,13 @@ def blocks_of(hosts: pl.DataFrame) -> list[Block]:
     return blocks
 
 
-def links_of(blocks: list[Block]) -> tuple[list[Link], list[Finding]]:
+def make_links(blocks: list[Block]) -> tuple[list[Link], list[Finding]]:
     """Return lines of each block's hosts against one of them; hosts that fit none are taken out of
     the block.
     """
     links, findings = [], []
     for block in blocks:
-        best, alone = _star(block)
+        best, alone = _link_to_centre(block)
         links += best
         for at in alone:
             count, clock = int(block.seen[:, at].sum()), int(block.clocks[at])
@@ -125,7 +125,7 @@ def links_of(blocks: list[Block]) -> tuple[list[Link], list[Finding]]:
     return links, findings
 
 
-def _star(block: Block) -> tuple[list[Link], list[int]]:
+def _link_to_centre(block: Block) -> tuple[list[Link], list[int]]:
     """Return lines of the hosts against the one that most fit, and the places of those that do not."""
     noise = NOISE[block.source]
     seen = block.seen.sum(axis=0)
@@ -137,7 +137,7 @@ def _star(block: Block) -> tuple[list[Link], list[int]]:
             if at == hub or not both.any():
                 continue
             times = block.end[both, at]
-            offset, drift, spread = line_through(times, block.end[both, hub] - times)
+            offset, drift, spread = fit_line(times, block.end[both, hub] - times)
             if spread > noise.misfit:
                 alone.append(at)
                 continue
@@ -192,25 +192,29 @@ class Network(Struct):
         return float(np.sqrt(max(variance, 0.0)))
 
 
-def solve(blocks: list[Block], links: list[Link], hosts: int) -> Network:
+def solve_network(blocks: list[Block], links: list[Link], hosts: int) -> Network:
     """Return corrections from the blocks, starting from the links' lines; the lowest host of what
     is connected is the reference.
     """
-    offset, drift, reference = _first(links, hosts)
+    offset, drift, reference = _start_from_tree(links, hosts)
     scale = {block.source: 1.0 for block in blocks}
     for round_ in range(ROUNDS):
-        _weigh(blocks, offset, drift, scale, rescale=round_ == 1)
-        normal, right, eliminated = _normal(blocks, offset, drift, scale, reference)
-        step = _solve(normal, right, reference)
+        _set_weights(blocks, offset, drift, scale, rescale=round_ == 1)
+        normal, right, eliminated = _make_normal_equations(blocks, offset, drift, scale, reference)
+        step = _solve_step(normal, right, reference)
         offset, drift = offset + step[:hosts], drift + step[hosts:] / SECOND
         for block, (row, top, bottom) in zip(blocks, eliminated, strict=True):
-            block.lateness += float((top - row @ step[_params(block.clocks, hosts)]) / bottom)
+            block.lateness += float(
+                (top - row @ step[_index_parameters(block.clocks, hosts)]) / bottom
+            )
         if round_ > 2 and np.abs(step[:hosts]).max(initial=0) < 0.1:
             break
-    residuals = _weigh(blocks, offset, drift, scale)
+    residuals = _set_weights(blocks, offset, drift, scale)
     for block in blocks:
         block.weight = (block.weight > 0) / (NOISE[block.source].end * scale[block.source]) ** 2
-    covariance = _inverse(_normal(blocks, offset, drift, scale, reference)[0], reference)
+    covariance = _invert_normal(
+        _make_normal_equations(blocks, offset, drift, scale, reference)[0], reference
+    )
     parts: list[list[tuple[Block, np.ndarray, int]]] = [[] for _ in range(hosts)]
     for block, residual in zip(blocks, residuals, strict=True):
         for at, clock in enumerate(block.clocks.tolist()):
@@ -221,13 +225,13 @@ def solve(blocks: list[Block], links: list[Link], hosts: int) -> Network:
         drift,
         reference,
         covariance,
-        _hops(blocks, reference),
+        _count_hops(blocks, reference),
         *map(np.array, observed),
         scale,
     )
 
 
-def _first(links: list[Link], hosts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _start_from_tree(links: list[Link], hosts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return corrections along the tree of the most certain links."""
     root = list(range(hosts))
 
@@ -243,7 +247,7 @@ def _first(links: list[Link], hosts: int) -> tuple[np.ndarray, np.ndarray, np.nd
         if one != other:
             root[one] = other
             tree[link.to].append(link)
-            tree[link.clock].append(link.reversed())
+            tree[link.clock].append(link.reverse())
     offset, drift, reference = np.zeros(hosts), np.zeros(hosts), np.full(hosts, -1)
     for start in range(hosts):
         if reference[start] >= 0:
@@ -261,7 +265,7 @@ def _first(links: list[Link], hosts: int) -> tuple[np.ndarray, np.ndarray, np.nd
     return offset, drift, reference
 
 
-def _weigh(
+def _set_weights(
     blocks: list[Block],
     offset: np.ndarray,
     drift: np.ndarray,
@@ -278,9 +282,9 @@ def _weigh(
             weight = block.weight
             common = (ends * weight).sum(axis=1) / np.maximum(weight.sum(axis=1), 1e-300)
             lost = weight.sum(axis=1) == 0
-            common[lost] = _middle(ends[lost], block.seen[lost])
+            common[lost] = _take_median(ends[lost], block.seen[lost])
         else:
-            common = _middle(ends, block.seen)
+            common = _take_median(ends, block.seen)
         count = np.maximum(block.seen.sum(axis=1, keepdims=True), 2)
         residuals.append((ends - common[:, None]) / np.sqrt(1 - 1 / count))
     if rescale:
@@ -290,7 +294,7 @@ def _weigh(
                 for r, b in zip(residuals, blocks, strict=True)
                 if b.source == source and b.seen.any()
             ]
-            spread = spread_of(np.concatenate(values)) if values else 0.0
+            spread = estimate_spread(np.concatenate(values)) if values else 0.0
             scale[source] = spread / NOISE[source].end if spread > 1.5 * NOISE[source].end else 1.0
     for block, residual in zip(blocks, residuals, strict=True):
         sigma = NOISE[block.source].end * scale[block.source]
@@ -303,7 +307,7 @@ def _weigh(
     return residuals
 
 
-def _middle(ends: np.ndarray, seen: np.ndarray) -> np.ndarray:
+def _take_median(ends: np.ndarray, seen: np.ndarray) -> np.ndarray:
     """Return median of the ends seen of each collective."""
     ordered = np.sort(np.where(seen, ends, np.inf), axis=1)
     count = np.maximum(seen.sum(axis=1), 1)
@@ -312,11 +316,11 @@ def _middle(ends: np.ndarray, seen: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(both), both, 0.0)
 
 
-def _params(clocks: np.ndarray, hosts: int) -> np.ndarray:
+def _index_parameters(clocks: np.ndarray, hosts: int) -> np.ndarray:
     return np.concatenate([clocks, clocks + hosts])
 
 
-def _normal(
+def _make_normal_equations(
     blocks: list[Block],
     offset: np.ndarray,
     drift: np.ndarray,
@@ -351,7 +355,7 @@ def _normal(
         prior = noise.late_sigma**-2
         bottom = float((w * late * late).sum() + prior)
         top = float((w * late * ends).sum() - (block.lateness - noise.late) * prior)
-        params = _params(block.clocks, hosts)
+        params = _index_parameters(block.clocks, hosts)
         normal[np.ix_(params, params)] += matrix - np.outer(row, row) / bottom
         right[params] += side - row * top / bottom
         eliminated.append((row, top, bottom))
@@ -362,7 +366,9 @@ def _normal(
     return normal, right, eliminated
 
 
-def _scaled(normal: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _scale_normal(
+    normal: np.ndarray, reference: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the parameters to solve for (not those of references, nor offsets that nothing
     determines any more), their units, and the matrix of these in these units.
     """
@@ -374,16 +380,16 @@ def _scaled(normal: np.ndarray, reference: np.ndarray) -> tuple[np.ndarray, np.n
     return free, size, normal[np.ix_(free, free)] * np.outer(size, size)
 
 
-def _solve(normal: np.ndarray, right: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    free, size, scaled = _scaled(normal, reference)
+def _solve_step(normal: np.ndarray, right: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    free, size, scaled = _scale_normal(normal, reference)
     step = np.zeros(len(right))
     if len(free):
         step[free] = size * np.linalg.lstsq(scaled, right[free] * size, rcond=1e-13)[0]
     return step
 
 
-def _inverse(normal: np.ndarray, reference: np.ndarray) -> np.ndarray:
-    free, size, scaled = _scaled(normal, reference)
+def _invert_normal(normal: np.ndarray, reference: np.ndarray) -> np.ndarray:
+    free, size, scaled = _scale_normal(normal, reference)
     covariance = np.zeros_like(normal)
     if len(free):
         inverse = np.linalg.pinv(scaled, rcond=1e-13, hermitian=True)
@@ -391,7 +397,7 @@ def _inverse(normal: np.ndarray, reference: np.ndarray) -> np.ndarray:
     return covariance
 
 
-def _hops(blocks: list[Block], reference: np.ndarray) -> np.ndarray:
+def _count_hops(blocks: list[Block], reference: np.ndarray) -> np.ndarray:
     """Return blocks to pass from each host to its reference."""
     hops = np.where(reference == np.arange(len(reference)), 0, -1)
     members = [block.clocks[(block.weight > 0).any(axis=0)] for block in blocks]
@@ -438,7 +444,7 @@ def _observe_host(
         return np.concatenate([[], *times]), np.concatenate([[], *values])
 
     times, values = collect([block.weight[:, at] > 0 for block, _, at in parts])
-    spread = spread_of(values) if len(values) else np.nan
+    spread = estimate_spread(values) if len(values) else np.nan
     used = spread, len(times), times.min(initial=np.inf), times.max(initial=-np.inf)
     # Ends that are beyond all reason are not this collective's.
     sane = [np.abs(residual[:, at]) < NOISE[block.source].misfit for block, residual, at in parts]
@@ -448,11 +454,11 @@ def _observe_host(
     if len(values) < ENOUGH:
         return *used, 0.0
     usual = max(USUAL * NOISE[block.source].end * scale[block.source] for block, _, _ in parts)
-    spread = spread_of(values)
-    return *used, (SKEWED * spread if spread > usual else 0.0) + _bend(times, values)
+    spread = estimate_spread(values)
+    return *used, (SKEWED * spread if spread > usual else 0.0) + _find_bend(times, values)
 
 
-def _bend(times: np.ndarray, values: np.ndarray) -> float:
+def _find_bend(times: np.ndarray, values: np.ndarray) -> float:
     """Return the largest distance of a part's median from 0, of those that are no chance."""
     parts = min(PARTS, len(times) // ENOUGH)
     if parts < 3:

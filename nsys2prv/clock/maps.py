@@ -47,7 +47,7 @@ class Shifts(Struct, frozen=True, eq=False, dict=True):
         )
         return int(self.times[at]) + (time - int(self._moved[at])) * length // height
 
-    def shifted(self, by: int) -> Shifts:
+    def delay(self, by: int) -> Shifts:
         """Return these shifts for times that are `by` ns later."""
         return Shifts(self.times + by, self.shifts)
 
@@ -98,13 +98,13 @@ class ClockMap(Struct, frozen=True):
         """Return what to add to `to_local` of the ends of a span to cover all of the span, ns."""
         return (2 if self.drift else 0) + (4 if self.shifts is not None else 0)
 
-    def shifted(self, by: int) -> ClockMap:
+    def delay(self, by: int) -> ClockMap:
         """Return the same map with every global time `by` ns later."""
         return ClockMap(
-            self.offset + by, self.drift, self.pivot, self.shifts and self.shifts.shifted(by)
+            self.offset + by, self.drift, self.pivot, self.shifts and self.shifts.delay(by)
         )
 
-    def moved(self, shifts: Shifts | None) -> ClockMap:
+    def move(self, shifts: Shifts | None) -> ClockMap:
         """Return this map, its global times then moved by these shifts alone."""
         return replace(self, shifts=shifts)
 
@@ -170,17 +170,17 @@ def place_reports(reports: list[ReportClock]) -> list[Placement]:
     """Return where each report is placed. One without any clock is UNPLACED, at 0: the caller knows
     where the others' events begin.
     """
-    machines = _machines(reports)
+    machines = _number_machines(reports)
     anchors: dict[int, ReportClock] = {}
     for report, machine in zip(reports, machines, strict=True):
-        if _has_both(report):
+        if _has_both_clocks(report):
             anchors.setdefault(machine, report)
     placements = []
     for report, machine in zip(reports, machines, strict=True):
         anchor = anchors.get(machine)
         if report.absolute:
             placements.append(Placement(machine, ClockMap(0), "UTC by the exporter"))
-        elif anchor is not None and _has_both(report):
+        elif anchor is not None and _has_both_clocks(report):
             offset = anchor.utc_ns + report.system_ns - anchor.system_ns
             placements.append(Placement(machine, ClockMap(offset), "host clock + UTC"))
         elif report.utc_ns is not None:
@@ -190,18 +190,18 @@ def place_reports(reports: list[ReportClock]) -> list[Placement]:
     return placements
 
 
-def _has_both(report: ReportClock) -> bool:
+def _has_both_clocks(report: ReportClock) -> bool:
     return report.utc_ns is not None and report.system_ns is not None and not report.absolute
 
 
-def _machines(reports: list[ReportClock]) -> list[int]:
+def _number_machines(reports: list[ReportClock]) -> list[int]:
     """Number the machines: one name, and clocks that agree where both are known (containers share
     names).
     """
     clusters: list[tuple[str, int | None]] = []
     numbers = []
     for report in reports:
-        boot = report.utc_ns - report.system_ns if _has_both(report) else None
+        boot = report.utc_ns - report.system_ns if _has_both_clocks(report) else None
         for number, (host, known) in enumerate(clusters):
             if host == report.host and (
                 boot is None or known is None or abs(boot - known) <= SAME_MACHINE_NS

@@ -7,7 +7,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, Noise, line_through, spread_of
+from nsys2prv.clock.observations import PLAUSIBLE_DRIFT, Noise, estimate_spread, fit_line
 
 #: Lengths of the chunks looked for, and how many: where calls are missing here and there, only
 #: short ones are whole.
@@ -40,7 +40,7 @@ class Ends(Struct, frozen=True):
     def __getitem__(self, rows: slice | np.ndarray) -> Ends:
         return Ends(self.time[rows], self.signature[rows])
 
-    def moved(self, offset: float, slope: float) -> Ends:
+    def move(self, offset: float, slope: float) -> Ends:
         """Return the ends on a clock that differs by this line."""
         return Ends(self.time * (1 + slope) + offset, self.signature)
 
@@ -59,7 +59,7 @@ class Match(Struct, frozen=True):
         return int((self.index >= 0).sum())
 
 
-def compatible_signatures(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def mask_compatible(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return a mask of the signatures that do not contradict each other: 0 is unknown."""
     return (one == other) | (one == 0) | (other == 0)
 
@@ -70,7 +70,7 @@ def match_sequences(own: Ends, other: Ends, usual: float) -> Match:
 
     usual: what ends of one collective may differ by (ns), however close most of them are.
     """
-    length = _chunk_length(len(own), len(other))
+    length = _choose_chunk_length(len(own), len(other))
     for most, chunks in CHUNKS if length else ():
         fits = _find_fits(own, other, min(most, length), chunks, usual)
         if fits:
@@ -85,7 +85,7 @@ def _find_fits(own: Ends, other: Ends, length: int, chunks: int, usual: float) -
         for place in _find_places(own, begin, length, other):
             if any(fit.index[begin + length // 2] == place + length // 2 for fit in fits):
                 continue
-            fit = _grow(own, other, begin, place, length, usual)
+            fit = _grow_match(own, other, begin, place, length, usual)
             if fit is not None:
                 fits.append(fit)
     return fits
@@ -96,16 +96,18 @@ def _choose_best(fits: list[Match]) -> Match:
     best, *others = sorted(
         (fit for fit in fits if fit.count >= 0.5 * most), key=lambda fit: (fit.spread, -fit.count)
     )
-    ambiguous = any(fit.spread < NEARLY * best.spread and not _same(fit, best) for fit in others)
+    ambiguous = any(
+        fit.spread < NEARLY * best.spread and not _mask_same(fit, best) for fit in others
+    )
     return Match(best.index, best.spread, ambiguous)
 
 
-def _same(one: Match, other: Match) -> bool:
+def _mask_same(one: Match, other: Match) -> bool:
     both = (one.index >= 0) & (other.index >= 0)
     return bool(both.any()) and float((one.index[both] == other.index[both]).mean()) > 0.5
 
 
-def _chunk_length(count: int, other: int) -> int:
+def _choose_chunk_length(count: int, other: int) -> int:
     """Return the length of the chunks: half of the shorter sequence, as either may have been cut
     short; all of one that is only just long enough.
     """
@@ -125,44 +127,44 @@ def _find_places(own: Ends, begin: int, length: int, other: Ends) -> list[int]:
     if chunk.signature.any():
         signs = np.lib.stride_tricks.sliding_window_view(other.signature, length)[near]
         # Half: a chunk with a call missing in its middle agrees on one side of it only.
-        agreeing = compatible_signatures(signs, chunk.signature).mean(axis=1)
+        agreeing = mask_compatible(signs, chunk.signature).mean(axis=1)
         spreads = np.where(agreeing < 0.5, np.inf, spreads)
     places = np.argsort(spreads, kind="stable")[:CANDIDATES]
     return [first + int(place) for place in places if np.isfinite(spreads[place])]
 
 
-def _grow(
+def _grow_match(
     own: Ends, other: Ends, begin: int, place: int, length: int, usual: float
 ) -> Match | None:
     """Return the match of all calls that goes on from that of a chunk; None where there is none."""
     low, high = begin, begin + length
     times = own.time[low:high]
-    offset, slope, spread = line_through(times, other.time[place : place + length] - times)
+    offset, slope, spread = fit_line(times, other.time[place : place + length] - times)
     while True:
         part = own[low:high]
-        index, misfit = nearest_partners(part.moved(offset, slope), other)
+        index, misfit = find_nearest_partners(part.move(offset, slope), other)
         found = (index >= 0) & (np.abs(misfit) <= max(4 * spread, usual))
         if found.sum() < FEWEST:
             return None
         times = part.time[found]
-        offset, slope, spread = line_through(times, other.time[index[found]] - times)
+        offset, slope, spread = fit_line(times, other.time[index[found]] - times)
         if low == 0 and high == len(own):
             break
         width = high - low
         low, high = max(0, low - width // 2 - 1), min(len(own), high + width // 2 + 1)
     if abs(slope) > PLAUSIBLE_DRIFT:
         return None
-    index, misfit = nearest_partners(own.moved(offset, slope), other)
+    index, misfit = find_nearest_partners(own.move(offset, slope), other)
     found = (index >= 0) & (np.abs(misfit) <= max(6 * spread, usual))
-    if found.sum() < FEWEST or not _tighter_than_chance(
+    if found.sum() < FEWEST or not _is_tighter_than_chance(
         np.abs(misfit[found]), other.time, index[found]
     ):
         return None
     index = np.where(found, index, -1)
-    return Match(keep_mutual(index, np.abs(misfit)), spread_of(misfit[found]))
+    return Match(keep_mutual(index, np.abs(misfit)), estimate_spread(misfit[found]))
 
 
-def nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarray]:
+def find_nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarray]:
     """Return the index of the nearest other time with an agreeing signature of the two around (-1
     without), and how much later it is, ns.
     """
@@ -170,7 +172,7 @@ def nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarray]:
     before = np.maximum(after - 1, 0)
     late, early = (
         np.where(
-            compatible_signatures(other.signature[place], own.signature),
+            mask_compatible(other.signature[place], own.signature),
             other.time[place] - own.time,
             np.inf,
         )
@@ -181,7 +183,7 @@ def nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarray]:
     return np.where(np.isfinite(misfit), np.where(earlier, before, after), -1), misfit
 
 
-def _tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.ndarray) -> bool:
+def _is_tighter_than_chance(misfits: np.ndarray, other: np.ndarray, index: np.ndarray) -> bool:
     """True if the ends are closer than unrelated ones, which lie anywhere between two others: at a
     median of a half of half the gap.
     """
@@ -214,108 +216,106 @@ WINDOW, ALL_SHIFTS = 512, 64
 RIVALS, CLOSE = 4, 100_000.0
 
 
-def certainty_of_order(
-    ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noise: Noise
-) -> float:
+def rate_order(ends: np.ndarray, others: np.ndarray, signatures: np.ndarray, noise: Noise) -> float:
     """Return how certainly calls belong together whose `ends` (ns, ascending but for noise) were
     paired with `others` one by one: reliable from SURE on; 0 if another pairing fits about as well,
     or nothing can be compared.
     """
-    part = _central(len(ends))
+    part = _mask_central(len(ends))
     ends, others, signatures = ends[part], others[part], signatures[part]
     count = len(ends)
     if count < 2:
         return 0.0
-    own = _misfits(ends, others)
+    own = _find_misfits(ends, others)
     width = max(noise.reach, 3 * float(np.median(own)))
     own = np.maximum(own, width)
-    shifts = _rival_shifts(Ends(others, signatures), width)
+    shifts = _find_rival_shifts(Ends(others, signatures), width)
     gain = np.inf
     for shift in (shift for shift in shifts if count - shift >= 2):
         early, late = slice(None, -shift), slice(shift, None)
         for low, high in ((early, late), (late, early)):
-            worse = np.maximum(_misfits(ends[low], others[high]), width) / own[low]
+            worse = np.maximum(_find_misfits(ends[low], others[high]), width) / own[low]
             gain = min(gain, float(np.log(worse).mean()))
     if not np.isfinite(gain):
         # Nothing to compare with: of calls of which each could be paired with one other alone, how
         # far they lie apart tells.
         apart = max(float(np.median(np.diff(np.sort(ends)))), width)
         gain = 0.0 if shifts else float(np.log(apart / width))
-    return _certainty(gain, count)
+    return _rate_calls(gain, count)
 
 
-def certainty_of_match(own: Ends, other: Ends, width: float, rivals: list[float]) -> float:
-    """Return how certainly calls belong together, as :func:`certainty_of_order` does, of sequences
+def rate_match(own: Ends, other: Ends, width: float, rivals: list[float]) -> float:
+    """Return how certainly calls belong together, as :func:`rate_order` does, of sequences
     on one clock, either of which may lack some, as they lie. Calls of different signatures are no
     collective; rivals: rival_distances of the others.
     """
     if not (own.signature.all() and other.signature.all()):
         own, other = (Ends(side.time, np.zeros_like(side.signature)) for side in (own, other))
-    other = other[_central(len(other))]
+    other = other[_mask_central(len(other))]
 
     def near(times: np.ndarray) -> np.ndarray:
         return (times >= other.time[0] - width) & (times <= other.time[-1] + width)
 
     own = own[near(own.time)]
-    lacks = _lacks(own, other, width)
+    lacks = _rate_lacks(own, other, width)
     gain = np.log(LACKING)
     for by in (sign * distance for distance in rivals for sign in (1, -1)):
         inside = near(own.time + by)
         count = int(inside.sum())
         if count >= max(2, len(own) // 2):
             # One call always has another at a rival's distance.
-            rival = _lacks(Ends(own.time[inside] + by, own.signature[inside]), other, width)
+            rival = _rate_lacks(Ends(own.time[inside] + by, own.signature[inside]), other, width)
             gain = min(gain, float((rival - lacks[inside]).sum()) / (count - 1))
-    return _certainty(gain, len(own))
+    return _rate_calls(gain, len(own))
 
 
-def _certainty(gain: float, count: int) -> float:
+def _rate_calls(gain: float, count: int) -> float:
     """Return the certainty of each call; one call is used up to find the place of the others."""
     return gain * (count - 1) if gain >= EACH else 0.0
 
 
-def _central(count: int) -> slice:
+def _mask_central(count: int) -> slice:
     first = max(0, (count - WINDOW) // 2)
     return slice(first, first + WINDOW)
 
 
-def _misfits(ends: np.ndarray, others: np.ndarray) -> np.ndarray:
+def _find_misfits(ends: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Return the difference of each interval between the two sequences, without a drift."""
-    _, slope, _ = line_through(ends, others - ends)
+    _, slope, _ = fit_line(ends, others - ends)
     return np.abs(np.diff(others - ends * (1 + slope)))
 
 
-def _rival_shifts(ends: Ends, width: float) -> list[int]:
+def _find_rival_shifts(ends: Ends, width: float) -> list[int]:
     """Return the shifts with which the calls fit themselves best, of those that the signatures
     allow and that leave half of them, if any do.
     """
     count, fits = len(ends), []
-    for shift in _possible_shifts(ends):
+    for shift in _list_possible_shifts(ends):
         early, late = ends[:-shift], ends[shift:]
-        if compatible_signatures(late.signature, early.signature).mean() >= AGREEING:
+        if mask_compatible(late.signature, early.signature).mean() >= AGREEING:
             misfit = np.abs(np.diff(late.time - early.time)) if count - shift >= 2 else [np.inf]
             fits.append((float(np.log(np.maximum(misfit, width)).mean()), shift))
     return [shift for _, shift in sorted(fits)[:RIVALS]]
 
 
-def _possible_shifts(ends: Ends) -> list[int]:
+def _list_possible_shifts(ends: Ends) -> list[int]:
     """Return shifts with which a sequence may be taken for itself: of a few calls all, of others by
     a few calls, and where a part of it looks most like another.
     """
     count = len(ends)
     if count <= ALL_SHIFTS:
         return list(range(1, count if count <= 3 else count // 2 + 1))
-    length = _chunk_length(count, count)
+    length = _choose_chunk_length(count, count)
     begin = (count - length) // 2
     places = _find_places(ends, begin, length, ends)
     return sorted({1, 2, 3} | {abs(place - begin) for place in places if place != begin})
 
 
-def rival_distances(ends: Ends) -> list[float]:
+def find_rival_distances(ends: Ends) -> list[float]:
     """Return the distances (ns) at which most calls have another one of their signature, up to that
     of half of the calls.
     """
-    part = ends[_central(len(ends))]
+    part = ends[_mask_central(len(ends))]
     kinds = part.signature if ends.signature.all() else np.zeros_like(part.signature)
     most, found = len(part) // 2, []
     for kind in np.unique(kinds):
@@ -331,7 +331,7 @@ def rival_distances(ends: Ends) -> list[float]:
     return chosen
 
 
-def _lacks(own: Ends, other: Ends, width: float) -> np.ndarray:
+def _rate_lacks(own: Ends, other: Ends, width: float) -> np.ndarray:
     """Return how badly each call fits the nearest of its signature: logarithm of widths, 0 where it
     fits.
     """

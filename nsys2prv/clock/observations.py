@@ -83,7 +83,7 @@ class Calls(Struct, frozen=True):
             force_setattr(self, "began", np.zeros(len(self.begin), bool))
 
     @classmethod
-    def none(cls) -> Calls:
+    def make_empty(cls) -> Calls:
         return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
 
 
@@ -99,7 +99,7 @@ class Messages(Struct, frozen=True):
     receive_end: np.ndarray
 
     @classmethod
-    def none(cls) -> Messages:
+    def make_empty(cls) -> Messages:
         return cls(*(np.empty(0, np.int64) for _ in cls.__struct_fields__))
 
 
@@ -157,7 +157,7 @@ def sort_findings(parts: Iterable[Sequence[Finding]]) -> list[Finding]:
     )
 
 
-def span_of(calls: Calls, messages: Messages) -> tuple[int, int] | None:
+def find_span(calls: Calls, messages: Messages) -> tuple[int, int] | None:
     """Return the first and the last of all times, None of nothing."""
     times = [
         t for t in (calls.begin, calls.end, messages.send_begin, messages.receive_end) if len(t)
@@ -165,7 +165,7 @@ def span_of(calls: Calls, messages: Messages) -> tuple[int, int] | None:
     return (min(int(t.min()) for t in times), max(int(t.max()) for t in times)) if times else None
 
 
-def call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[Finding]]:
+def make_call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[Finding]]:
     """Return the calls of groups on several clocks, with `key` numbering (source, group) and times
     relative to `pivot`.
     """
@@ -204,7 +204,7 @@ DRIFT_PRIOR = 5e-5
 NOISE_OF_FEW = 2e4
 
 
-def spread_of(values: np.ndarray) -> float:
+def estimate_spread(values: np.ndarray) -> float:
     """Return standard deviation of the values about their median, judged by the median absolute
     deviation; inf of none.
     """
@@ -213,7 +213,7 @@ def spread_of(values: np.ndarray) -> float:
     return float(TO_SIGMA * np.median(np.abs(values - np.median(values))))
 
 
-def line_through(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
+def fit_line(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
     """Return (value at time 0, slope, spread about the line) by medians; the line of fewer than
     four points is drawn to 0. Times ascending, in ns.
 
@@ -232,16 +232,16 @@ def line_through(times: np.ndarray, values: np.ndarray) -> tuple[float, float, f
         steps = times[-half:] - times[:half]
         good = steps > 0
         if good.any():
-            slope = _weighted_median(
+            slope = _take_weighted_median(
                 (values[-half:] - values[:half])[good] / steps[good], steps[good]
             )
             slope = min(max(slope, -2 * PLAUSIBLE_DRIFT), 2 * PLAUSIBLE_DRIFT)
     rest = values - slope * times
     offset = float(np.median(rest)) if len(rest) else 0.0
-    return offset, slope, spread_of(rest)
+    return offset, slope, estimate_spread(rest)
 
 
-def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
+def _take_weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weights[order])
     low, high = (
@@ -251,7 +251,7 @@ def _weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
     return float((values[order[low]] + values[order[min(high, len(order) - 1)]]) / 2)
 
 
-def evenly(count: int, most: int) -> np.ndarray:
+def choose_evenly(count: int, most: int) -> np.ndarray:
     """Return indices of at most `most` of `count` items, spread evenly."""
     if count <= most:
         return np.arange(count)

@@ -14,22 +14,22 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv.clock import Role
-from nsys2prv.clock.gathering import GatheredCalls, downsample, per_host
+from nsys2prv.clock.gathering import GatheredCalls, downsample, gather_per_host
 from nsys2prv.clock.matching import (
     FEWEST,
     SURE,
     Ends,
-    certainty_of_match,
-    certainty_of_order,
-    compatible_signatures,
-    rival_distances,
+    find_rival_distances,
+    mask_compatible,
+    rate_match,
+    rate_order,
 )
-from nsys2prv.clock.observations import NOISE, Noise, line_through
+from nsys2prv.clock.observations import NOISE, Noise, fit_line
 from nsys2prv.clock.sequences import (
     USUAL_UTC_ERROR,
     CallSequence,
     are_nearby,
-    fit_in_order,
+    do_fit_in_order,
     pair_calls,
 )
 
@@ -72,7 +72,7 @@ class _Calls(Struct, dict=True):
         self.signature = self.frame["signature"].to_numpy()
         self.all = self.frame["role"].to_numpy() == Role.ALL
 
-    def shared(self, one: int, other: int) -> list[tuple[int, int]]:
+    def find_shared_groups(self, one: int, other: int) -> list[tuple[int, int]]:
         return sorted(self.places[one].keys() & self.places[other].keys())
 
 
@@ -80,7 +80,7 @@ def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> Pool:
     """Return the calls that place hosts which no settled collectives connect. error: of the clocks
     as placed, ns.
     """
-    part = settled = _parts(gathered.rows, hosts)
+    part = settled = _find_parts(gathered.rows, hosts)
     part = part.copy()
     frame = gathered.unsettled
     calls = _Calls(frame, {})
@@ -99,12 +99,12 @@ def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> Pool:
                     if (
                         part[other] == part[first]
                         or (tries[other] >= TRIES and (one, other) not in pairs)
-                        or not calls.shared(one, other)
+                        or not calls.find_shared_groups(one, other)
                     ):
                         continue
                     if (one, other) not in pairs:
                         tries[other] += 1
-                        pairs[one, other] = _paired(calls, one, other, error)
+                        pairs[one, other] = _pair_hosts(calls, one, other, error)
                     pair = pairs[one, other]
                     if pair is None or (sure and pair.doubt):
                         continue
@@ -136,7 +136,7 @@ def _add_up_doubts(settled: np.ndarray, found: list[tuple[int, int, _Pair]]) -> 
     return np.array([reached[at] for at in settled.tolist()])
 
 
-def _parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
+def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
     """Return the lowest host that each host is connected to by collectives in which all wait for
     all.
     """
@@ -151,16 +151,16 @@ def _parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
     return root
 
 
-def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
+def _pair_hosts(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
     """Return the calls that two hosts have in common; None where nothing tells."""
-    shared = calls.shared(one, other)
+    shared = calls.find_shared_groups(one, other)
     noise = max((NOISE[source] for source, _ in shared), key=lambda noise: noise.reach)
     mine, theirs = ([calls.places[host][group] for group in shared] for host in (one, other))
     even = [
         at
         for at, (a, b) in enumerate(zip(mine, theirs, strict=True))
         if len(a) == len(b)
-        and compatible_signatures(calls.signature[a], calls.signature[b]).all()
+        and mask_compatible(calls.signature[a], calls.signature[b]).all()
         and (calls.all[a] == calls.all[b]).all()
     ]
     if even:
@@ -171,13 +171,13 @@ def _paired(calls: _Calls, one: int, other: int, error: float) -> _Pair | None:
         order = np.argsort(calls.end[a], kind="stable")
         a, b, kind = a[order], b[order], kind[order]
         if len(a):
-            offset, slope, spread = line_through(calls.end[a], calls.end[b] - calls.end[a])
-            fits = fit_in_order(calls.end[a], calls.end[b], noise)
-            own = Ends(calls.end[a], kind).moved(offset, slope)
+            offset, slope, spread = fit_line(calls.end[a], calls.end[b] - calls.end[a])
+            fits = do_fit_in_order(calls.end[a], calls.end[b], noise)
+            own = Ends(calls.end[a], kind).move(offset, slope)
             other = Ends(calls.end[b], kind)
             own, other = (side[np.argsort(side.time, kind="stable")] for side in (own, other))
             width = max(noise.reach, 3 * spread)
-            certainty = certainty_of_match(own, other, width, rival_distances(other))
+            certainty = rate_match(own, other, width, find_rival_distances(other))
             if fits and certainty >= SURE:
                 return _Pair(a, b)
     if len(shared) > 1:
@@ -203,7 +203,7 @@ def _has_evidence(calls: _Calls, a: np.ndarray, b: np.ndarray, groups: int, nois
     ends, others = calls.end[a], calls.end[b]
     return groups == 1 and (
         are_nearby(ends, others, USUAL_UTC_ERROR)
-        or certainty_of_order(ends, others, calls.signature[a], noise) > 0
+        or rate_order(ends, others, calls.signature[a], noise) > 0
     )
 
 
@@ -230,5 +230,5 @@ def _gather_pairs(frame: pl.DataFrame, found: list[tuple[int, int, _Pair]]) -> G
     table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)
     key = pl.struct("hub", "source", "group").rank("dense").cast(pl.Int32) - 1
     return GatheredCalls(
-        per_host(downsample(table.with_columns(key=key))), [], frame.clear(), frozenset()
+        gather_per_host(downsample(table.with_columns(key=key))), [], frame.clear(), frozenset()
     )

@@ -19,20 +19,20 @@ from nsys2prv.clock.matching import (
     FEWEST,
     SURE,
     Ends,
-    certainty_of_match,
-    certainty_of_order,
-    compatible_signatures,
+    find_nearest_partners,
+    find_rival_distances,
     keep_mutual,
+    mask_compatible,
     match_sequences,
-    nearest_partners,
-    rival_distances,
+    rate_match,
+    rate_order,
 )
 from nsys2prv.clock.observations import (
     NOISE,
     Finding,
     Noise,
-    evenly,
-    line_through,
+    choose_evenly,
+    fit_line,
 )
 
 #: Ends compared to see whether a member's calls fit in order.
@@ -74,7 +74,7 @@ class CallSequence(Struct, frozen=True, dict=True):
     @cached_property
     def rivals(self) -> list[float]:
         """Return the distances (ns) at which its synchronising calls may be taken for each other."""
-        return rival_distances(self.ends)
+        return find_rival_distances(self.ends)
 
 
 class Member(Struct, frozen=True):
@@ -99,7 +99,7 @@ def number_calls(
 
     error: of the clocks as placed, ns.
     """
-    numbered, findings = _numbered(table.filter("numbered"))
+    numbered, findings = _keep_numbered(table.filter("numbered"))
     rest = table.filter(~pl.col("numbered"))
     if not rest.height:
         return numbered, findings
@@ -161,7 +161,7 @@ def recognise_collectives(
     return ordinals, findings
 
 
-def _numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
+def _keep_numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     table = table.with_columns(ordinal=pl.col("number"))
     if not table.height:
         return table, []
@@ -222,7 +222,7 @@ def number_group(
     )
     best: tuple[dict[int, np.ndarray], list[Finding]] | None = None
     for at in order[:REFERENCES]:
-        fits, findings = _fit(members, at, noise, group, error)
+        fits, findings = _fit_members(members, at, noise, group, error)
         if best is None or len(fits) > len(best[0]):
             best = fits, findings
         if len(fits) > len(members) // 2 or any(finding.kind == AMBIGUOUS for finding in findings):
@@ -230,7 +230,7 @@ def number_group(
     return best
 
 
-def _fit(
+def _fit_members(
     members: Sequence[Member], at: int, noise: Noise, group: int, error: float
 ) -> tuple[dict[int, np.ndarray], list[Finding]]:
     """Return ordinals of every member that fits the one `at`."""
@@ -266,30 +266,30 @@ def pair_calls(
     count = len(member)
     even = (
         count == len(reference)
-        and compatible_signatures(member.signature, reference.signature).mean() >= 0.99
+        and mask_compatible(member.signature, reference.signature).mean() >= 0.99
         and bool((member.all == reference.all).all())
     )
     if even:
         ends, others = member.end[member.all], reference.end[member.all]
-        fits = fit_in_order(ends, others, noise)
+        fits = do_fit_in_order(ends, others, noise)
         if fits and (
             whole
             or not len(ends)
             or are_nearby(ends, others, error)
-            or certainty_of_order(ends, others, reference.signature[member.all], noise) >= SURE
+            or rate_order(ends, others, reference.signature[member.all], noise) >= SURE
         ):
             return np.arange(count), ""
         if fits:
-            found, _ = _by_ends(member, reference, noise)
+            found, _ = _pair_by_ends(member, reference, noise)
             return found, "" if found is not None else FEW_CALLS if len(ends) < FEW else AMBIGUOUS
     if error <= ALIGNED_ERROR:
-        found = _by_time(member, reference, error)
+        found = _pair_by_time(member, reference, error)
         if found is not None:
             return found, ""
-    return _by_ends(member, reference, noise)
+    return _pair_by_ends(member, reference, noise)
 
 
-def _by_time(member: CallSequence, reference: CallSequence, error: float) -> np.ndarray | None:
+def _pair_by_time(member: CallSequence, reference: CallSequence, error: float) -> np.ndarray | None:
     """Return the calls that ended at one time, by clocks that agree; None where calls follow each
     other too closely for that.
     """
@@ -299,7 +299,7 @@ def _by_time(member: CallSequence, reference: CallSequence, error: float) -> np.
     far = float(np.median(np.diff(other.time))) / 4
     if far < error:
         return None
-    index, late = nearest_partners(own, other)
+    index, late = find_nearest_partners(own, other)
     index = keep_mutual(np.where(np.abs(late) < far, index, -1), np.abs(late))
     met = index >= 0
     inside = (own.time > other.time[0] - far) & (own.time < other.time[-1] + far)
@@ -310,14 +310,14 @@ def _by_time(member: CallSequence, reference: CallSequence, error: float) -> np.
     return ordinals
 
 
-def fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
+def do_fit_in_order(ends: np.ndarray, others: np.ndarray, noise: Noise) -> bool:
     """True if calls of one order ended together up to a line; not so if one is missing here and
     another there.
     """
     if not len(ends):
         return True
-    sample = evenly(len(ends), SAMPLE)
-    offset, slope, spread = line_through(ends[sample], others[sample] - ends[sample])
+    sample = choose_evenly(len(ends), SAMPLE)
+    offset, slope, spread = fit_line(ends[sample], others[sample] - ends[sample])
     misfit = np.abs(others - ends * (1 + slope) - offset)
     return (
         spread <= noise.misfit
@@ -333,7 +333,7 @@ def are_nearby(ends: np.ndarray, others: np.ndarray, error: float) -> bool:
     return far >= error and bool(np.abs(others - ends).max() < far)
 
 
-def _gapless(index: np.ndarray, count: int) -> bool:
+def _is_gapless(index: np.ndarray, count: int) -> bool:
     """True if nearly all calls that the other member (of `count` calls) should share are matched: a
     few of many fit by chance.
     """
@@ -344,7 +344,7 @@ def _gapless(index: np.ndarray, count: int) -> bool:
     )
 
 
-def _by_ends(
+def _pair_by_ends(
     member: CallSequence, reference: CallSequence, noise: Noise
 ) -> tuple[np.ndarray | None, str]:
     """Return ordinals of the synchronising calls by their ends; of all calls where the order only
@@ -359,12 +359,12 @@ def _by_ends(
         return None, UNRELATED if few >= FEW else FEW_CALLS
     matched = found.index >= 0
     index = found.index[matched]
-    offset, slope, spread = line_through(own.time[matched], other.time[index] - own.time[matched])
+    offset, slope, spread = fit_line(own.time[matched], other.time[index] - own.time[matched])
     width = max(noise.reach, 3 * spread)
     if (
         found.ambiguous
-        or not _gapless(found.index, len(other))
-        or certainty_of_match(own.moved(offset, slope), other, width, reference.rivals) < SURE
+        or not _is_gapless(found.index, len(other))
+        or rate_match(own.move(offset, slope), other, width, reference.rivals) < SURE
     ):
         return None, AMBIGUOUS
     ordinals = np.full(len(member), -1, np.int64)
@@ -374,7 +374,7 @@ def _by_ends(
     if len(shifts) == 1:
         shifted = np.arange(len(ordinals)) + shifts[0]
         inside = (shifted >= 0) & (shifted < len(reference))
-        fits = inside & compatible_signatures(
+        fits = inside & mask_compatible(
             member.signature, reference.signature[np.clip(shifted, 0, len(reference) - 1)]
         )
         if fits[inside].mean() >= AGREEING:

@@ -18,9 +18,9 @@ from nsys2prv.clock.adjust import (
     UTC,
     Estimate,
     connect_parts,
-    corrections_of,
     drop_needless_corrections,
-    estimates_of,
+    list_corrections,
+    make_estimates,
     move_free_parts,
     remove_violations,
     tighten_bounds,
@@ -31,7 +31,7 @@ from nsys2prv.clock.gathering import (
     GatheredCalls,
     merge_groups,
 )
-from nsys2prv.clock.least_squares import blocks_of, links_of
+from nsys2prv.clock.least_squares import make_blocks, make_links
 from nsys2prv.clock.observations import (
     NOISE,
     PLAUSIBLE_DRIFT,
@@ -47,7 +47,7 @@ from nsys2prv.clock.verdict import (
     drop_misfits,
     find_precedences,
     judge_corrections,
-    residual_samples,
+    sample_residuals,
     split_by_component,
 )
 
@@ -101,9 +101,11 @@ def solve_clocks(
     orders = find_precedences(rows, messages, pivot)
     net, floors, found = _solve_network(rows, hosts)
     findings += found
-    estimates, found = _adjust(estimates_of(net, floors, COVER), orders, pooled.doubt, findings)
+    estimates, found = _adjust_estimates(
+        make_estimates(net, floors, COVER), orders, pooled.doubt, findings
+    )
     findings += found
-    offset, drift = corrections_of(estimates)
+    offset, drift = list_corrections(estimates)
     sent = find_precedences(rows.clear(), messages, pivot)
     limit = np.array([np.inf if e.method == UTC else MISFIT + 10 * e.bound for e in estimates])
     rows, sent, misfits = drop_misfits(rows, sent, offset, drift, limit)
@@ -118,7 +120,7 @@ def solve_clocks(
         else judge_corrections(*split_by_component(rows, sent, part), offset, drift)
     )
     met = told.hosts | frozenset(np.concatenate([messages.sender, messages.receiver]).tolist())
-    findings += _unconnected_hosts(estimates, met, pooled)
+    findings += _find_unconnected_hosts(estimates, met, pooled)
     if own.worse:
         after, before = own.used_after + own.held_after, own.used_before + own.held_before
         reason = (
@@ -130,8 +132,8 @@ def solve_clocks(
             replace(e, reference=e.host, method=UTC, offset=0.0, drift=0.0, bound=0.0, rate=0.0)
             for e in estimates
         ]
-        offset, drift = corrections_of(estimates)
-    samples = residual_samples(rows, offset, drift, pivot)
+        offset, drift = list_corrections(estimates)
+    samples = sample_residuals(rows, offset, drift, pivot)
     corrections = [
         _to_host_clock(
             e, names[e.reference], pivot, span, pooled.doubt[e.host] == 0, samples[e.host]
@@ -141,19 +143,19 @@ def solve_clocks(
     return Alignment(corrections, verdict, findings)
 
 
-def _adjust(
+def _adjust_estimates(
     estimates: list[Estimate], orders: Precedences, doubt: np.ndarray, findings: Sequence[Finding]
 ) -> tuple[list[Estimate], list[Finding]]:
     """Return the estimates adjusted to hard bounds. doubt: by host, which of its calls belong to
     those of its reference, ns. findings: on hosts so far.
     """
-    used = orders.of(~orders.held)
+    used = orders.take(~orders.held)
     estimates = connect_parts([_add_doubt(e, float(doubt[e.host])) for e in estimates], used)
     estimates, found = remove_violations(estimates, used)
     left_out = frozenset(
         finding.clock for finding in findings if finding.kind in ("steep", "unfit")
     )
-    certain = used.of(~((doubt > 0)[used.before] | (doubt > 0)[used.after]))
+    certain = used.take(~((doubt > 0)[used.before] | (doubt > 0)[used.after]))
     estimates = move_free_parts(tighten_bounds(estimates, certain), used, left_out)
     estimates = drop_needless_corrections(estimates, orders)
     one_way = [Finding("one way", clock=e.host) for e in estimates if e.method == ONE_WAY]
@@ -198,7 +200,7 @@ def _to_host_clock(
     )
 
 
-def _unconnected_hosts(
+def _find_unconnected_hosts(
     estimates: list[Estimate], met: frozenset[int], pooled: Pool
 ) -> list[Finding]:
     """Return the hosts not connected to the first one, and those connected by the order of calls
@@ -229,9 +231,9 @@ def _solve_network(
     """Return the network without hosts whose clocks would drift beyond all plausibility; and each
     host's least error, ns.
     """
-    blocks = blocks_of(rows)
-    links, findings = links_of(blocks)
-    net = least_squares.solve(blocks, links, hosts)
+    blocks = make_blocks(rows)
+    links, findings = make_links(blocks)
+    net = least_squares.solve_network(blocks, links, hosts)
     steep = np.flatnonzero(np.abs(net.drift) > PLAUSIBLE_DRIFT).tolist()
     if steep:
         for host in steep:
@@ -242,7 +244,7 @@ def _solve_network(
         for block in blocks:
             block.seen &= ~np.isin(block.clocks, steep)
             block.weight, block.lateness = np.empty(0), 0.0
-        net = least_squares.solve(
+        net = least_squares.solve_network(
             blocks,
             [link for link in links if link.clock not in steep and link.to not in steep],
             hosts,

@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 from nsys2prv._util.columns import factorize
 from nsys2prv.clock import Role
 from nsys2prv.clock.gathering import HOLD_BACK
-from nsys2prv.clock.observations import Messages, evenly
+from nsys2prv.clock.observations import Messages, choose_evenly
 
 #: Share of collectives and messages that may be taken for misfits.
 MISFITS = 0.05
@@ -45,7 +45,7 @@ class Precedences(Struct, frozen=True):
     def __len__(self) -> int:
         return len(self.begin)
 
-    def of(self, rows: np.ndarray) -> Precedences:
+    def take(self, rows: np.ndarray) -> Precedences:
         return Precedences(*(column[rows] for column in astuple(self)))
 
     def corrected(self, offset: np.ndarray, drift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -62,7 +62,7 @@ def find_precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Pre
     """Return the precedences of collectives: the begin of the root or of the last member, and the
     ends of those that waited for it.
     """
-    parts = [_from_messages(messages, pivot)]
+    parts = [_find_message_precedences(messages, pivot)]
     for role, one, begin, end in (
         (Role.ALL, "late", "begin", "first_end"),
         (Role.FROM_ROOT, "at_root", "root_begin", "first_end"),
@@ -82,7 +82,7 @@ def find_precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Pre
     return Precedences(*(column.to_numpy() for column in table))
 
 
-def _from_messages(messages: Messages, pivot: int) -> pl.DataFrame:
+def _find_message_precedences(messages: Messages, pivot: int) -> pl.DataFrame:
     pair = ("before", "after")
     table = pl.DataFrame(
         {
@@ -162,8 +162,8 @@ def judge_corrections(
     """
     nothing = np.zeros_like(offset)
     before, after = (
-        _violations(hosts, messages, nothing, nothing),
-        _violations(hosts, messages, offset, drift),
+        _find_violations(hosts, messages, nothing, nothing),
+        _find_violations(hosts, messages, offset, drift),
     )
     return Verdict(before[False], after[False], before[True], after[True])
 
@@ -179,7 +179,7 @@ def drop_misfits(
     host), and return the rest and their number: calls that do not belong together. If they are more
     than a few, the clocks are as likely wrong, and all stay.
     """
-    late = _collectives(hosts, offset, drift)
+    late = _find_collective_violations(hosts, offset, drift)
     wrong = np.unique(hosts["collective"].to_numpy()[late > limit[hosts["clock"].to_numpy()]])
     sent, received = messages.corrected(offset, drift)
     lost = sent - received > np.maximum(limit[messages.before], limit[messages.after])
@@ -190,7 +190,7 @@ def drop_misfits(
     _, number = factorize(hosts["collective"].to_numpy())
     return (
         hosts.with_columns(collective=pl.Series(number)),
-        messages.of(np.flatnonzero(~lost)),
+        messages.take(np.flatnonzero(~lost)),
         count,
     )
 
@@ -206,29 +206,34 @@ def split_by_component(
     _, number = factorize(hosts["collective"].to_numpy())
     return (
         hosts.with_columns(collective=pl.Series(number)),
-        messages.of(np.flatnonzero(part[messages.before] == part[messages.after])),
+        messages.take(np.flatnonzero(part[messages.before] == part[messages.after])),
     )
 
 
-def _violations(
+def _find_violations(
     hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray
 ) -> dict[bool, Violations]:
-    late = _collectives(hosts, offset, drift)
+    late = _find_collective_violations(hosts, offset, drift)
     sent, received = messages.corrected(offset, drift)
     late, held = (
         np.concatenate([late, sent - received]),
         np.concatenate([hosts["held"].to_numpy(), messages.held]),
     )
-    return {which: _count(late[(held == which) & np.isfinite(late)]) for which in (False, True)}
+    return {
+        which: _count_violations(late[(held == which) & np.isfinite(late)])
+        for which in (False, True)
+    }
 
 
-def _count(late: np.ndarray) -> Violations:
+def _count_violations(late: np.ndarray) -> Violations:
     # Times are whole ns; what is earlier by less is rounding.
     wrong = late[late >= 1]
     return Violations(len(late), len(wrong), float(wrong.max(initial=0)), float(wrong.sum()))
 
 
-def _collectives(hosts: pl.DataFrame, offset: np.ndarray, drift: np.ndarray) -> np.ndarray:
+def _find_collective_violations(
+    hosts: pl.DataFrame, offset: np.ndarray, drift: np.ndarray
+) -> np.ndarray:
     """Return by how much each host's first end of a collective precedes the last begin on another
     host that it must follow, ns.
     """
@@ -270,7 +275,7 @@ MOST = 100
 Sample = tuple[int, int, int]
 
 
-def residual_samples(
+def sample_residuals(
     hosts: pl.DataFrame, offset: np.ndarray, drift: np.ndarray, pivot: int
 ) -> list[tuple[Sample, ...]]:
     """Return a sample for each host. `hosts` as of per_host; corrected = time + offset + drift *
@@ -289,7 +294,7 @@ def residual_samples(
     )
     found: list[tuple[Sample, ...]] = [()] * len(offset)
     for part in some.sort("clock", "end").partition_by("clock", maintain_order=True):
-        kept = part[evenly(part.height, MOST)]
+        kept = part[choose_evenly(part.height, MOST)]
         columns = [
             (kept["end"].round().cast(pl.Int64) + pivot).to_list(),
             *(kept[name].round().cast(pl.Int64).to_list() for name in ("before", "after")),

@@ -115,7 +115,7 @@ def _solve(
 
 
 def _read_messages(files: Sequence[MessageFile]) -> Messages:
-    parts = [file.read() for file in files] or [Messages.none()]
+    parts = [file.read() for file in files] or [Messages.make_empty()]
     columns = zip(*map(astuple, parts), strict=True)
     return Messages(*map(np.concatenate, columns))
 
@@ -195,7 +195,7 @@ def move_reports(
     far. names, hosts: of the reports.
     """
     placements = [
-        replace(placement, map=placement.map.moved(order.shifts.get(report)))
+        replace(placement, map=placement.map.move(order.shifts.get(report)))
         for report, placement in enumerate(timeline.placements)
     ]
     moves = {names[report]: move for report, move in order.moves.items()}

@@ -67,7 +67,7 @@ def convert(
     write_report: writes what options.report asks for, as
     :func:`nsys2prv.cli.report.write_report_files` does.
     """
-    plan = Plan.of(options)
+    plan = Plan.from_options(options)
     reports = find_reports([reports] if isinstance(reports, str | Path) else reports)
     outputs = _list_outputs(output, options.compress)
     prv = outputs[0]
@@ -155,7 +155,7 @@ def write_job(
         write_pcf(types, file, _list_states(job))
     row.write_bytes(model.tree.format_row_file().encode())
     if timeline.record:
-        clock.write_text(timeline.record.text(), encoding="utf-8")
+        clock.write_text(timeline.record.format(), encoding="utf-8")
     sizes = {path: path.stat().st_size for path in outputs[:4] if path.exists()}
     events = job.written - repeated
     sampled = {
@@ -163,7 +163,7 @@ def write_job(
         for layout, found in metrics.items()
         for metric in found
     }
-    summary = Summary.of(
+    summary = Summary.from_job(
         job,
         events,
         job.left_out
@@ -262,9 +262,9 @@ def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
     global_ids = GlobalIds(
         job.clocks,
         job.duration,
-        IdTable.of(job.threads),
-        IdTable.of(job.domains),
-        {name: IdTable.of(columns) for name, columns in job.names.items()},
+        IdTable.from_columns(job.threads),
+        IdTable.from_columns(job.domains),
+        {name: IdTable.from_columns(columns) for name, columns in job.names.items()},
     )
     runs = _join_small_runs(job, global_ids)
     return runs, global_ids, choose_window_bounds(runs, job.clocks)

@@ -93,8 +93,8 @@ def _intersect(
     whole: tuple[int, int], first: Moment | None, last: Moment | None, duration: int
 ) -> tuple[int, int]:
     """Return the intersection of a span of time (ns) with the one from `first` to `last`."""
-    return max(whole[0], first.of(duration) if first else 0), min(
-        whole[1], last.of(duration) if last else duration
+    return max(whole[0], first.resolve(duration) if first else 0), min(
+        whole[1], last.resolve(duration) if last else duration
     )
 
 
@@ -151,7 +151,7 @@ def _make_cut_job(
     smaller.timeline = replace(
         job.timeline,
         epoch=job.timeline.epoch + window.origin,
-        clocks=[*(clock.shifted(-window.origin) for clock in clocks), identity],
+        clocks=[*(clock.delay(-window.origin) for clock in clocks), identity],
     )
     smaller.written = _sum_counters(part.written for part in parts)
     smaller.left_out = _sum_counters([job.left_out, *(part.left_out for part in parts)])

@@ -66,7 +66,7 @@ class Moment(Struct, frozen=True):
     number: Decimal
     ratio: bool = False
 
-    def of(self, duration: int) -> int:
+    def resolve(self, duration: int) -> int:
         """Return the time in ns, of a trace of this duration (ns)."""
         return int(self.number * duration) if self.ratio else int(self.number)
 
@@ -243,7 +243,7 @@ class CutPlan(Struct, frozen=True):
     rates: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, cut: CutOptions) -> CutPlan:
+    def from_options(cls, cut: CutOptions) -> CutPlan:
         """Check the options and make a plan of them. Raises UsageError for invalid ones."""
         parse_numbers("--ranks", cut.ranks)
         if cut.max_size is not None and cut.max_size <= 0:

@@ -147,7 +147,7 @@ class _Cutter(Struct, dict=True):
         chosen = chosen[kept]
         if least := self.orders.least.get(name, 0):
             long = (end[chosen] - begin[chosen] >= least) | (records["end"][chosen] == OPEN)
-            short = Reason.TOO_SHORT.of(duration_text(least))
+            short = Reason.TOO_SHORT.with_detail(duration_text(least))
             self.out.leave_out(name, short, len(chosen) - np.count_nonzero(long))
             chosen = chosen[long]
         if not len(chosen):

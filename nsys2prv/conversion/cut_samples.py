@@ -127,7 +127,7 @@ class Samples:
 
 def _sample_rate_reason(rate: int) -> str:
     """Return the reason of samples beyond so many a second."""
-    return Reason.ABOVE_SAMPLE_RATE.of(f"{rate:,}")
+    return Reason.ABOVE_SAMPLE_RATE.with_detail(f"{rate:,}")
 
 
 def _find_width(rate: int) -> int:

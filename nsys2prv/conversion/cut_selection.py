@@ -18,7 +18,7 @@ from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.events.names.nvtx import load_rules, rename_ranges
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
-from nsys2prv.nsight.launcher import distinct_launcher_ranks
+from nsys2prv.nsight.launcher import choose_launcher_ranks
 from nsys2prv.paraver.devices import OF_GPU, GpuNumbers
 from nsys2prv.paraver.object_model import ObjectModel, build_object_model
 from nsys2prv.store import windows
@@ -34,7 +34,7 @@ def find_ranks(infos: Sequence[ReportInfo]) -> list[set[int]]:
     """
     if any(info.ranks for info in infos):
         return [set(info.ranks.values()) for info in infos]
-    launched = distinct_launcher_ranks([info.launcher_ranks for info in infos])
+    launched = choose_launcher_ranks([info.launcher_ranks for info in infos])
     return [{rank} for rank in (range(len(infos)) if launched is None else launched)]
 
 

@@ -176,7 +176,8 @@ class _Weigher:
         if not isinstance(code, DomainCode):
             return len(str(code))
         widths = np.array(
-            [len(str(code.of(name, number))) for name, number in self.job.domain_codes], np.int64
+            [len(str(code.code_of(name, number))) for name, number in self.job.domain_codes],
+            np.int64,
         )
         return widths[self.job.domains[run.source][records["domain"]]]
 

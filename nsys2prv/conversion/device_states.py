@@ -131,7 +131,7 @@ def find_devices(
 
 def find_device(info: ReportInfo, key: StreamKey) -> DeviceKey:
     """Return the GPU that a stream of the report is on."""
-    number = info.gpu_of(key.pid, key.device)
+    number = info.find_gpu(key.pid, key.device)
     return (
         DeviceKey(GPU, number=number)
         if number is not None
@@ -166,7 +166,7 @@ def plan_device_states(
         found[result.report] += [(run, gpus) for run in runs]
     groups: dict[object, list[int]] = defaultdict(list)
     for report in found:
-        groups[together.of((TRACE, report))].append(report)
+        groups[together.find((TRACE, report))].append(report)
     return [
         StateTask(
             number + place,
@@ -244,7 +244,7 @@ class _Sets:
     def __init__(self) -> None:
         self._above: dict[object, object] = {}
 
-    def of(self, member: object) -> object:
+    def find(self, member: object) -> object:
         """Return the representative of the set that a member belongs to."""
         while (above := self._above.setdefault(member, member)) != member:
             self._above[member] = self._above[above]
@@ -252,4 +252,4 @@ class _Sets:
         return member
 
     def join(self, one: object, other: object) -> None:
-        self._above[self.of(one)] = self.of(other)
+        self._above[self.find(one)] = self.find(other)

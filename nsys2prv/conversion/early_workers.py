@@ -12,7 +12,7 @@ from nsys2prv._util import engines
 from nsys2prv._util.engines import available_cpus
 from nsys2prv._util.engines.pool import should_be_threads, worth_parallelizing
 from nsys2prv._util.memory import importing
-from nsys2prv.nsight.report_files import file_signature
+from nsys2prv.nsight.report_files import make_file_signature
 
 #: Fewer bytes rarely have as many rows as one process reads and writes while others start.
 SMALL_JOB_BYTES = 14_000_000
@@ -32,7 +32,7 @@ def weigh_reports(paths: Sequence[Path]) -> int:
 
 def count_bytes(path: Path) -> int:
     """Return the size of a file, or of all files of a folder; 0 if there is none."""
-    return sum(size for _, _, _, size, _ in file_signature(path))
+    return sum(size for _, _, _, size, _ in make_file_signature(path))
 
 
 def start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None:

@@ -41,7 +41,7 @@ def extract_to(
     Raises Nsys2prvError with one line for people. A file of the store's name is replaced by the
     complete store only.
     """
-    plan, target = Plan.of(options), Path(store)
+    plan, target = Plan.from_options(options), Path(store)
     _check_target(target)
     engines.check_engine(options.engine, options.scheduler)
     try:

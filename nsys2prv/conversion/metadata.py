@@ -27,7 +27,7 @@ from nsys2prv.conversion.summary import Summary
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account
 from nsys2prv.events.reasons import describe_reason
-from nsys2prv.nsight.info import ReportInfo, why_not_read
+from nsys2prv.nsight.info import ReportInfo, explain_unread_table
 
 ENDING = ".nsys2prv.json"
 #: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than
@@ -243,7 +243,7 @@ def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:
     return {
         table: {
             "rows": count,
-            "why": "not asked for" if table in translated else why_not_read(table),
+            "why": "not asked for" if table in translated else explain_unread_table(table),
         }
         for table, count in sorted(rows.items())
     }

@@ -57,7 +57,7 @@ def open_reports(
     paths, warnings = _drop_repetitions(reports)
     stores = report_stores.open_stores(paths)
     if stores:
-        usual = Plan.of(DEFAULTS)
+        usual = Plan.from_options(DEFAULTS)
         selection, settings = report_stores.check_settings_match(
             plan.selection, plan.settings, list(stores.values()), (usual.selection, usual.settings)
         )
@@ -90,7 +90,7 @@ def open_reports(
     places = {id(report.info): (path, report) for path, report in held}
     with report_stores.blame_stores(list(stores)):
         infos = object_model.order_reports([*infos, *(report.info for _, report in held)])
-        missing = job_checks.missing_ranks(infos)
+        missing = job_checks.check_missing_ranks(infos)
         # What is not wanted is read all the same: clocks are aligned and ranks related before
         # anything is cut.
         choose_reports(infos, plan.cut.cut)
@@ -99,7 +99,7 @@ def open_reports(
             for info in infos
             for part in list_wanted_parts(info, plan.selection.kinds)
         )
-        warnings += job_checks.job_warnings(infos)
+        warnings += job_checks.check_job(infos)
     return OpenedReports(
         infos,
         plan,

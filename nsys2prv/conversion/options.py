@@ -106,7 +106,7 @@ class Plan(Struct, frozen=True):
     without_paths: bool = False
 
     @classmethod
-    def of(cls, options: Options) -> Plan:
+    def from_options(cls, options: Options) -> Plan:
         """Check the options and make a plan of them. Raises UsageError, or Nsys2prvError for a file
         of rules or clocks that cannot be read.
         """
@@ -123,7 +123,9 @@ class Plan(Struct, frozen=True):
                 "--causal moves ranks against each other, --align none leaves them as they are: give one of them"
             )
         base = read_base_names(options.base_pcf) if options.base_pcf else None
-        selection, cut = add_regions(select_kinds(kinds, options.demanded), CutPlan.of(options.cut))
+        selection, cut = add_regions(
+            select_kinds(kinds, options.demanded), CutPlan.from_options(options.cut)
+        )
         return cls(
             selection,
             settings,

@@ -238,7 +238,7 @@ def _make_job(state: _JobState) -> Job:
     )
     related = run_relations(book, state.folder, state.run)
     # One warning is enough where the launcher's environment tells it.
-    if not job_checks.missing_ranks(state.infos):
+    if not job_checks.check_missing_ranks(state.infos):
         small = [*small, *warn_of_absent_members(book)]
     if gpus:
         number = 1 + max(result.task for result in (*state.results, *related))

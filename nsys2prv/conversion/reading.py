@@ -219,15 +219,15 @@ def _read_piece(
     shared = read_once(extraction, kinds, piece)
     if task.counting.get(piece.table) in [kind.name for kind in kinds]:
         result.tables[piece.table] += (
-            extraction.database.count_of(piece) if shared is None else len(shared.met)
+            extraction.database.count_rows(piece) if shared is None else len(shared.met)
         )
     for number, kind in enumerate(kinds):
-        if shared is not None and not shared.meeting(number).any():
+        if shared is not None and not shared.mask_meeting(number).any():
             continue
         extraction.condition = kind.make_condition(task.info)
         extraction.least = task.settings.least.get(kind.name, 0)
         extraction.shared = None if shared is None else (shared, number)
-        rows = piece if shared is None or kind.reads.columns else shared.narrowed(number)
+        rows = piece if shared is None or kind.reads.columns else shared.narrow(number)
         _extract_piece(extraction, kind, rows, wanted, writer, result)
 
 

@@ -20,7 +20,7 @@ from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.capture import ENDS, TIMES
-from nsys2prv.nsight.columns import TIME_LIMIT, usable
+from nsys2prv.nsight.columns import TIME_LIMIT, mask_usable
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.opening import open_source
 from nsys2prv.nsight.source import Part, Source
@@ -178,7 +178,7 @@ def _list_pieces(database: Source, info: ReportInfo, part: Part) -> Iterator[tup
 
 
 def _are_in_capture(info: ReportInfo, times: np.ndarray) -> np.ndarray:
-    return times[usable(times) & (times >= info.capture.first) & (times <= info.capture.last)]
+    return times[mask_usable(times) & (times >= info.capture.first) & (times <= info.capture.last)]
 
 
 def _read_span(task: SpanTask, database: Source, kind: EventKind, part: Part) -> Span | None:

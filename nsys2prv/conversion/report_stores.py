@@ -35,7 +35,7 @@ from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import ReadingSettings
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.job_checks import are_copies, session_key
+from nsys2prv.nsight.job_checks import are_copies, make_session_key
 from nsys2prv.store.packing import unpack_result
 from nsys2prv.store.task_result import TaskResult
 
@@ -224,7 +224,7 @@ def check_no_duplicate_reports(held: Sequence[tuple[ReportInfo, Path]]) -> None:
     """Raise one clear line where two files, one of them a store, hold the same report."""
     seen: dict[Hashable, list[tuple[ReportInfo, Path]]] = {}
     for info, path in held:
-        if (begun := session_key(info)) is None:
+        if (begun := make_session_key(info)) is None:
             continue
         alike = seen.setdefault(begun, [])
         for other, place in alike:

@@ -214,7 +214,7 @@ class Summary(Struct, dict=True):
         return choose_first_views(self.types)
 
     @classmethod
-    def of(
+    def from_job(
         cls,
         job: Job,
         events: Counter[str],

@@ -182,7 +182,7 @@ def start_at_first_event(timeline: Timeline, spans: Mapping[int, Span]) -> Timel
     )
     return replace(
         timeline,
-        clocks=[*(placement.map.shifted(-epoch) for placement in timeline.placements), ClockMap()],
+        clocks=[*(placement.map.delay(-epoch) for placement in timeline.placements), ClockMap()],
         epoch=epoch,
     )
 

@@ -124,7 +124,7 @@ class FoundLaunches(Struct):
     def result(self) -> np.ndarray:
         return self.kinds["result"][self.code]
 
-    def placed(self, order: np.ndarray) -> FoundLaunches:
+    def reorder(self, order: np.ndarray) -> FoundLaunches:
         """Return the results for rows asked for in this order, in the rows' own order."""
         columns = []
         for column in (self.hit, self.begin, self.end, self.code):
@@ -132,7 +132,7 @@ class FoundLaunches(Struct):
             columns[-1][order] = column
         return FoundLaunches(*columns, self.kinds)
 
-    def of(self, rows: slice | np.ndarray) -> FoundLaunches:
+    def take(self, rows: slice | np.ndarray) -> FoundLaunches:
         """Return the results for these rows."""
         return FoundLaunches(
             self.hit[rows], self.begin[rows], self.end[rows], self.code[rows], self.kinds
@@ -161,7 +161,7 @@ class LaunchIndex(Struct):
             for segment in self.segments:
                 if segment.process == process:
                     _find_in_segment(segment, wanted, first, last, found)
-        return found if isinstance(order, slice) else found.placed(order)
+        return found if isinstance(order, slice) else found.reorder(order)
 
 
 def _find_in_segment(

@@ -17,7 +17,7 @@ from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.columns import NULL, Columns
 from nsys2prv.nsight.info import PROCESS_MASK, pid_of
-from nsys2prv.nsight.job_checks import profiled_processes
+from nsys2prv.nsight.job_checks import list_profiled_processes
 from nsys2prv.nsight.source import Part
 
 #: So many other processes are counted by name; a whole machine has hundreds.
@@ -30,7 +30,9 @@ def keep_profiled(extraction: Extraction, columns: Columns) -> Columns:
     """
     own = extraction.state_between_parts.get("profiled")
     if own is None:
-        own = extraction.state_between_parts["profiled"] = profiled_processes(extraction.database)
+        own = extraction.state_between_parts["profiled"] = list_profiled_processes(
+            extraction.database
+        )
     tids = columns["globalTid"]
     pids, codes = factorize(np.where(tids == NULL, 0, tids & PROCESS_MASK))
     wanted = np.array([not own or int(pid) in own for pid in pids], bool)
@@ -60,7 +62,7 @@ def _explain_skip(extraction: Extraction, pid: int) -> str:
     if name not in named and len(named) >= MOST_NAMED:
         return Reason.OTHERS_NOT_PROFILED
     named.add(name)
-    return Reason.NOT_PROFILED.of(name)
+    return Reason.NOT_PROFILED.with_detail(name)
 
 
 SCHED_TABLE = "SCHED_EVENTS"

@@ -116,7 +116,7 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
     if extraction.least:
         long = extraction.mask_long_enough(np.where(found.hit, found.begin, NULL), found.end)
-        columns, found = columns.where(long), found.of(long)
+        columns, found = columns.where(long), found.take(long)
     threads = np.where(found.hit, found.thread, extraction.find_main_threads(columns["globalPid"]))
     yield Rows(
         "cuda_event",
@@ -277,7 +277,7 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
         fields |= attach_payloads(
             extraction,
             {name: column[rows] for name, column in columns.integers.items()},
-            found.of(rows),
+            found.take(rows),
             objects[rows],
             names,
             codes[rows],

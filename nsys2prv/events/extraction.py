@@ -29,7 +29,7 @@ from nsys2prv.events.names import nvtx
 from nsys2prv.events.names.classes import Classifier, ClassRule, get_classifier, load_rules
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.capture import ENDS, TIMES
-from nsys2prv.nsight.columns import NULL, Columns, all_usable, usable
+from nsys2prv.nsight.columns import NULL, Columns, are_all_usable, mask_usable
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
 from nsys2prv.nsight.source import Part, Shared, Source
 
@@ -220,9 +220,9 @@ class Extraction:
     def _drop_far_rows(self, columns: Columns, times: tuple[str, ...], counted: bool) -> Columns:
         capture = self.report.capture
         asked = [columns[name] for name in times if name in columns.integers]
-        if not any(capture.has_far(column) for column in asked):
+        if not any(capture.has_far_times(column) for column in asked):
             return columns
-        far = np.logical_or.reduce([capture.far(column) for column in asked])
+        far = np.logical_or.reduce([capture.mask_far(column) for column in asked])
         if counted and far.any():
             self.account.dropped[Reason.FAR] += int(far.sum())
         return columns.where(~far) if far.any() else columns
@@ -231,9 +231,9 @@ class Extraction:
         """Return rows or samples without those far outside the capture, which are counted."""
         capture = self.report.capture
         times = [rows.time] if isinstance(rows, Counters) else [rows.begin, rows.end]
-        if not any(capture.has_far(column) for column in times):
+        if not any(capture.has_far_times(column) for column in times):
             return rows
-        far = np.logical_or.reduce([capture.far(column) for column in times])
+        far = np.logical_or.reduce([capture.mask_far(column) for column in times])
         if isinstance(rows, Counters):
             self.account.dropped[Reason.FAR] += int(np.count_nonzero(rows.values[far] != ABSENT))
             return replace(rows, time=rows.time[~far], values=rows.values[~far])
@@ -249,7 +249,9 @@ class Extraction:
         closed = (begin != NULL) & (end != NULL)
         short = closed & ((end < begin) | ((end - begin).view(np.uint64) < np.uint64(self.least)))
         if short.any():
-            self.account.dropped[Reason.TOO_SHORT.of(duration_text(self.least))] += int(short.sum())
+            self.account.dropped[Reason.TOO_SHORT.with_detail(duration_text(self.least))] += int(
+                short.sum()
+            )
         return ~short
 
     @cached_property
@@ -352,7 +354,9 @@ class Extraction:
 
 def _convert_times(column: np.ndarray) -> np.ndarray:
     return (
-        column if all_usable(column) else np.where(usable(column) | (column == OPEN), column, NULL)
+        column
+        if are_all_usable(column)
+        else np.where(mask_usable(column) | (column == OPEN), column, NULL)
     )
 
 

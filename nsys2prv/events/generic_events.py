@@ -52,7 +52,7 @@ class EventSource(Struct, frozen=True):
 
 def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Counters]:
     sources = _find_sources(extraction.database)
-    rows = extraction.database.count_of(part)
+    rows = extraction.database.count_rows(part)
     extraction.account.rows += rows
     if part.table == DATA:
         frame = _read_data(extraction.database, part)
@@ -64,7 +64,7 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
         extraction.database.tables.get(DATA) is not None
         and extraction.database.tables[DATA].extent.rows
     ):
-        extraction.account.skipped[Reason.HAS_FIELD_ROWS.of(DATA)] += rows
+        extraction.account.skipped[Reason.HAS_FIELD_ROWS.with_detail(DATA)] += rows
         return
     else:
         frame = _read_json(extraction.database, part)
@@ -143,7 +143,7 @@ def _read_data(database: Source, part: Part) -> pl.DataFrame:
         f"SELECT CAST(coalesce(e.timestamp, {NULL + 1} - 1) AS INTEGER) AS time, "
         f"CAST(coalesce(e.typeId, 0) AS INTEGER) AS type, CAST(coalesce(d.fieldIdx, 0) AS INTEGER) AS field, "
         f"CAST({first_of('intVal', 'uintVal')} AS INTEGER) AS whole, CAST({first_of('doubleVal', 'floatVal')} AS REAL) AS fraction, "
-        f"{' OR '.join(reals) or '0'} AS real FROM {database.rows_of(part)} d "
+        f"{' OR '.join(reals) or '0'} AS real FROM {database.select_rows(part)} d "
         f"JOIN {EVENTS} e ON e.genericEventId = d.genericEventId"
     ).with_columns(pl.col("real").cast(pl.Boolean))
 
@@ -157,7 +157,7 @@ def _read_json(database: Source, part: Part) -> pl.DataFrame:
         f"SELECT CAST(coalesce(e.timestamp, {NULL + 1} - 1) AS INTEGER) AS time, "
         f"CAST(coalesce(e.typeId, 0) AS INTEGER) AS type, CAST(j.key AS BLOB) AS field, "
         "CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' OR instr(j.atom, '.') > 0 AS real "
-        f"FROM {database.rows_of(part)} e, json_tree(CASE WHEN json_valid(e.data) THEN e.data END) j "
+        f"FROM {database.select_rows(part)} e, json_tree(CASE WHEN json_valid(e.data) THEN e.data END) j "
         f"WHERE j.key IS NOT NULL AND {number}"
     )
     return frame.with_columns(pl.col("real").cast(pl.Boolean), field=decode_texts(frame["field"]))

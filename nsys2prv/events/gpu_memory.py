@@ -85,7 +85,7 @@ def find_gpus(extraction: Extraction, process: np.ndarray, device: np.ndarray) -
     )
     found = [
         extraction.number_device(
-            DeviceKey(GPU, number=extraction.report.gpu_or_ordinal(pid, ordinal))
+            DeviceKey(GPU, number=extraction.report.find_gpu_or_ordinal(pid, ordinal))
         )
         for pid, ordinal in zip(processes.tolist(), ordinals.tolist(), strict=True)
     ]

@@ -325,7 +325,7 @@ def _read_rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
     )
     asked = f'CAST("{value}" AS {"REAL" if computed else "INTEGER"})' if value in have else "NULL"
     frame = database.select(
-        f"SELECT {', '.join(integers)}, {asked} AS value FROM {database.rows_of(part)}"
+        f"SELECT {', '.join(integers)}, {asked} AS value FROM {database.select_rows(part)}"
     )
     return frame.with_columns(pl.col("value").cast(pl.Float64 if computed else pl.Int64))
 

@@ -130,7 +130,7 @@ class _CallRows(Struct, dict=True):
 
     def to_world_ranks(self, column: str) -> np.ndarray:
         """Return the ranks of a column as ranks in MPI_COMM_WORLD."""
-        return find_communicators(self.extraction).world_ranks(
+        return find_communicators(self.extraction).to_world_ranks(
             self.communicator, self.columns[column]
         )
 
@@ -256,7 +256,7 @@ def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarr
     process = np.where(thread == NULL, 0, thread & PROCESS_MASK)
     ids, codes = factorize(columns["textId"])
     processes, process_codes = factorize(process)
-    ranks = find_communicators(extraction).own_ranks(processes)
+    ranks = find_communicators(extraction).find_own_ranks(processes)
     names = [normalize_function_name(text) for text in extraction.read_strings(ids)]
     calls = _CallRows(extraction, part.table, names, codes, columns, process, ranks[process_codes])
     began, ended = (

@@ -22,7 +22,7 @@ from nsys2prv.events.attributes import group_rows
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Derived, Rows, declare_kind
 from nsys2prv.events.nvtx import PUSHPOP, TABLE, name_ranges
-from nsys2prv.nsight.columns import NULL, usable
+from nsys2prv.nsight.columns import NULL, mask_usable
 from nsys2prv.nsight.source import Part
 
 RANGES, OPERATIONS = "nvtx_on_gpu_ranges", "nvtx_on_gpu_operations"
@@ -43,7 +43,7 @@ def _save_ranges(extraction: Extraction, part: Part) -> None:
     columns = extraction.read(
         part, ("start", "end", "globalTid", "domainId", "category", "textId"), ("text",)
     )
-    columns = columns.where(usable(columns["start"]) & (columns["globalTid"] != NULL))
+    columns = columns.where(mask_usable(columns["start"]) & (columns["globalTid"] != NULL))
     if not columns.rows:
         return
     ranges = name_ranges(extraction, columns, "range")
@@ -51,7 +51,7 @@ def _save_ranges(extraction: Extraction, part: Part) -> None:
     facts = {
         "thread": columns["globalTid"],
         "begin": begin,
-        "end": np.where(usable(end), np.maximum(end, begin + 1), OPEN),
+        "end": np.where(mask_usable(end), np.maximum(end, begin + 1), OPEN),
         "name_nvtx": ranges.fields["range"],
         "number": ranges.fields["number"],
         "domain": ranges.domain,
@@ -68,11 +68,14 @@ def _save_operations(extraction: Extraction, part: Part) -> None:
     )
     found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
     rows = np.flatnonzero(
-        found.hit & (found.thread != NULL) & usable(columns["start"]) & usable(columns["end"])
+        found.hit
+        & (found.thread != NULL)
+        & mask_usable(columns["start"])
+        & mask_usable(columns["end"])
     )
     if not len(rows):
         return
-    calls, begin = found.of(rows), columns["start"][rows]
+    calls, begin = found.take(rows), columns["start"][rows]
     operations = pl.DataFrame(
         {
             "thread": calls.thread,

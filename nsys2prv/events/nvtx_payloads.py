@@ -45,7 +45,7 @@ def select_payload_rows(info: ReportInfo) -> str:
 def extract_payloads(extraction: Extraction, part: Part) -> Iterator[Counters]:
     if not (extraction.has_table(TABLE, "jsonText") or extraction.has_table(TABLE, "jsonTextId")):
         return
-    rows = extraction.database.count_of(part, extraction.condition)
+    rows = extraction.database.count_rows(part, extraction.condition)
     extraction.account.rows += rows
     extraction.account.skipped[Reason.PAYLOAD_WITH_NUMBERS] += rows
     yield from make_payload_counters(
@@ -113,7 +113,7 @@ def _read_leaves(extraction: Extraction, part: Part) -> pl.DataFrame:
     frame = database.select(
         f"SELECT {database.condition(TABLE, PLACE)}, {database.condition(TABLE, MARK)} AS mark, CAST(j.fullkey AS BLOB) AS path, "
         "j.type = 'text' AS words, CAST(j.atom AS INTEGER) AS whole, CAST(j.atom AS REAL) AS fraction, j.type = 'real' AS real "
-        f"FROM (SELECT *, {database.condition(TABLE, text)} AS payload FROM {database.rows_of(part, extraction.condition)}), "
+        f"FROM (SELECT *, {database.condition(TABLE, text)} AS payload FROM {database.select_rows(part, extraction.condition)}), "
         "json_tree(CASE WHEN json_valid(payload) THEN payload END) j "
         "WHERE j.atom IS NOT NULL"
     )
@@ -241,7 +241,7 @@ def extract_values(extraction: Extraction, part: Part) -> Iterator[Counters]:
         f"CAST(coalesce({_FLOAT}, 0) AS REAL) AS fraction, {_INTEGER} IS NULL AS real"
     )
     frame = database.select(
-        f"SELECT {database.condition(TABLE, columns)} FROM {database.rows_of(part)} "
+        f"SELECT {database.condition(TABLE, columns)} FROM {database.select_rows(part)} "
         f"WHERE {database.condition(TABLE, extraction.condition)}"
     )
     extraction.account.rows += frame.height

@@ -19,7 +19,7 @@ SEPARATOR = ": "
 class Reason(str, Enum):
     """A reason, by its key.
 
-    >>> Reason.TOO_SHORT.of("5 us")
+    >>> Reason.TOO_SHORT.with_detail("5 us")
     'too-short: 5 us'
     >>> describe_reason("too-short: 5 us"), is_routine("too-short: 5 us")
     ('shorter than 5 us', False)
@@ -28,7 +28,7 @@ class Reason(str, Enum):
     def __str__(self) -> str:
         return self.value
 
-    def of(self, detail: str) -> str:
+    def with_detail(self, detail: str) -> str:
         """Return the key with a detail."""
         return f"{self.value}{SEPARATOR}{detail}"
 

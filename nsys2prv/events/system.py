@@ -14,9 +14,9 @@ from nsys2prv.events.attributes import blank_negative, group_rows, list_columns,
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.capture import capture_span
+from nsys2prv.nsight.capture import find_capture_span
 from nsys2prv.nsight.columns import NULL, Columns, decode_texts
-from nsys2prv.nsight.diagnostics import NO_PROCESSES, main_process, shorten_message
+from nsys2prv.nsight.diagnostics import NO_PROCESSES, find_main_process, shorten_message
 from nsys2prv.nsight.diagnostics import TABLE as MESSAGES
 from nsys2prv.nsight.info import pid_of
 from nsys2prv.nsight.source import Part, quote_name
@@ -83,7 +83,7 @@ KEY = ("gpuId", "vmId", "contextId")
 def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     table = extraction.database.tables[part.table]
     if not extraction.has_table(part.table, "tag", "timestamp", *KEY):
-        rows = extraction.database.count_of(part)
+        rows = extraction.database.count_rows(part)
         extraction.account.rows += rows
         extraction.account.dropped[Reason.NO_SWITCH_COLUMNS] += rows
         return
@@ -92,7 +92,7 @@ def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     columns = extraction.read(
         part, (*KEY, "timestamp", "globalPid"), where=f"{{tag}} = {RESTORE_START}", times=()
     )
-    rows = extraction.database.count_of(part)
+    rows = extraction.database.count_rows(part)
     extraction.account.rows += rows
     # Those of contexts that were there before are counted with the first part, wherever they are.
     extraction.account.skipped[Reason.WITHIN_SWITCH] += (
@@ -198,8 +198,8 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
         return
     if MESSAGES not in extraction.state_between_parts:
         extraction.state_between_parts[MESSAGES] = (
-            main_process(extraction.database),
-            capture_span(extraction.database, extraction.report.capture),
+            find_main_process(extraction.database),
+            find_capture_span(extraction.database, extraction.report.capture),
         )
     main, (first, last) = extraction.state_between_parts[MESSAGES]
     pids = columns["globalPid"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.nsight.columns import NULL, TIME_LIMIT, usable
+from nsys2prv.nsight.columns import NULL, TIME_LIMIT, mask_usable
 from nsys2prv.nsight.diagnostics import TABLE
 from nsys2prv.nsight.source import Source
 
@@ -40,23 +40,23 @@ class Capture(Struct, frozen=True):
     first: int = -TIME_LIMIT
     last: int = TIME_LIMIT
 
-    def has_far(self, times: np.ndarray) -> bool:
+    def has_far_times(self, times: np.ndarray) -> bool:
         """True if any time may be far outside, by one look at all of them."""
         return bool(len(times)) and (int(times.min()) < self.first or int(times.max()) > self.last)
 
-    def far(self, times: np.ndarray) -> np.ndarray:
+    def mask_far(self, times: np.ndarray) -> np.ndarray:
         """Return a mask of the times far outside, except those that no trace can hold."""
-        return ((times < self.first) | (times > self.last)) & usable(times)
+        return ((times < self.first) | (times > self.last)) & mask_usable(times)
 
 
 def read_capture(database: Source, utc_ns: int | None) -> Capture:
     """Return the capture of a report. utc_ns: when it began in UTC, for reports whose times are in
     UTC.
     """
-    times = _some_times(database)
+    times = _sample_times(database)
     if not len(times):
         return Capture()
-    duration = recorded_duration(database)
+    duration = read_duration(database)
     for begin in (0, utc_ns) if duration is not None else ():
         if begin is None:
             continue
@@ -64,32 +64,32 @@ def read_capture(database: Source, utc_ns: int | None) -> Capture:
         capture = Capture(begin - margin, begin + duration + margin)
         if 2 * np.count_nonzero((times >= capture.first) & (times <= capture.last)) >= len(times):
             return capture
-    return _together(times)
+    return _find_main_span(times)
 
 
-def recorded_duration(database: Source) -> int | None:
+def read_duration(database: Source) -> int | None:
     """Return the length of the capture (ns) that the report states, None if it is implausible."""
     rows = database.read_small_table("ANALYSIS_DETAILS", "duration", "startTime", "stopTime")
-    known = [duration for duration in map(_duration, rows) if duration is not None]
+    known = [duration for duration in map(_parse_duration, rows) if duration is not None]
     return max(known, default=None)
 
 
-def _duration(row: tuple) -> int | None:
+def _parse_duration(row: tuple) -> int | None:
     duration, start, stop = row
     if not isinstance(duration, int) and isinstance(start, int) and isinstance(stop, int):
         duration = stop - start
     return duration if isinstance(duration, int) and 0 < duration <= LONGEST_CAPTURE else None
 
 
-def _some_times(database: Source) -> np.ndarray:
+def _sample_times(database: Source) -> np.ndarray:
     """Return times of a few rows of every table of events, ascending."""
-    columns = dict(_time_columns(database))
+    columns = dict(_list_time_columns(database))
     largest = sorted(columns, key=lambda name: -database.tables[name].extent.rows)[:MOST_TABLES]
     times = np.array(database.sample_integers({name: columns[name] for name in largest}), np.int64)
-    return np.sort(times[usable(times) & (times != NULL)])
+    return np.sort(times[mask_usable(times) & (times != NULL)])
 
 
-def _time_columns(database: Source) -> Iterator[tuple[str, str]]:
+def _list_time_columns(database: Source) -> Iterator[tuple[str, str]]:
     for name, table in database.tables.items():
         if table.extent.rows and name not in OTHER_TABLES and not name.startswith("TARGET_INFO"):
             column = next((column for column in TIMES if column in table), None)
@@ -97,7 +97,7 @@ def _time_columns(database: Source) -> Iterator[tuple[str, str]]:
                 yield name, column
 
 
-def _together(times: np.ndarray) -> Capture:
+def _find_main_span(times: np.ndarray) -> Capture:
     """Return the bounds within which most of these ascending times lie; no bounds if too few do."""
     low = high = len(times) // 2
     while True:
@@ -113,7 +113,7 @@ def _together(times: np.ndarray) -> Capture:
     return Capture(int(times[low]) - gap, int(times[high]) + gap)
 
 
-def capture_span(database: Source, capture: Capture) -> tuple[int, int]:
+def find_capture_span(database: Source, capture: Capture) -> tuple[int, int]:
     """Return when the capture started and stopped (local ns), by the messages that say so; without
     one, the times that rows may have.
     """

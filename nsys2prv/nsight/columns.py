@@ -18,13 +18,13 @@ TIME_LIMIT = 1 << 61
 SAMPLE_TEXTS = 1000
 
 
-def usable(times: np.ndarray) -> np.ndarray:
+def mask_usable(times: np.ndarray) -> np.ndarray:
     """Return a mask (bool) of the times that a trace can hold: neither NULL nor beyond TIME_LIMIT."""
     # Not by the absolute value, which overflows for NULL.
     return (times > -TIME_LIMIT) & (times < TIME_LIMIT)
 
 
-def all_usable(times: np.ndarray) -> bool:
+def are_all_usable(times: np.ndarray) -> bool:
     """True if there are times and a trace can hold all of them, without looking at each one."""
     return bool(len(times)) and int(times.min()) > -TIME_LIMIT and int(times.max()) < TIME_LIMIT
 
@@ -70,9 +70,9 @@ class DistinctTexts:
     @cached_property
     def series(self) -> pl.Series:
         """All texts (bytes)."""
-        return self.at(None)
+        return self.take(None)
 
-    def at(self, numbers: np.ndarray | None) -> pl.Series:
+    def take(self, numbers: np.ndarray | None) -> pl.Series:
         """Return some texts by their numbers (int64), all where these are None, as bytes."""
         if self._read is None:
             return self.series if numbers is None else self.series.gather(numbers)
@@ -140,7 +140,8 @@ class Columns(Struct):
         """Return the rows for which `keep` is true, with the texts that they have."""
         rows = np.flatnonzero(keep)
         texts = {
-            name: _used(codes[rows], distinct) for name, (codes, distinct) in self.texts.items()
+            name: _keep_used(codes[rows], distinct)
+            for name, (codes, distinct) in self.texts.items()
         }
         return Columns(
             len(rows),
@@ -159,7 +160,7 @@ class Columns(Struct):
         )
 
 
-def _used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, DistinctTexts]:
+def _keep_used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, DistinctTexts]:
     """Codes and what they mean, without what none of them means."""
     used = np.zeros(len(distinct), bool)
     used[codes] = True
@@ -188,7 +189,7 @@ def make_columns(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str
     damaged = 0
     numbers: dict[str, np.ndarray] = {}
     types = rows.schema
-    whole = _without_nulls(rows, [name for name in integers if types.get(name) == pl.Int64])
+    whole = _replace_nulls(rows, [name for name in integers if types.get(name) == pl.Int64])
     for name in integers:
         if name in whole:
             numbers[name] = whole[name]
@@ -196,7 +197,7 @@ def make_columns(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str
             numbers[name] = np.full(rows.height, NULL)
             damaged += rows.height - rows[name].null_count() if name in types else 0
     words = {
-        name: encode_distinct(bytes_of(rows[name]))
+        name: encode_distinct(cast_to_bytes(rows[name]))
         if name in types
         else (np.zeros(rows.height, np.int64), NO_TEXTS)
         for name in texts
@@ -204,7 +205,7 @@ def make_columns(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str
     return Columns(rows.height, numbers, words, damaged)
 
 
-def _without_nulls(rows: pl.DataFrame, names: list[str]) -> dict[str, np.ndarray]:
+def _replace_nulls(rows: pl.DataFrame, names: list[str]) -> dict[str, np.ndarray]:
     """Return these columns of integers, NULL for what is null; all at once, as each question to
     polars has its price.
     """
@@ -219,7 +220,7 @@ def _without_nulls(rows: pl.DataFrame, names: list[str]) -> dict[str, np.ndarray
     }
 
 
-def bytes_of(column: pl.Series) -> pl.Series:
+def cast_to_bytes(column: pl.Series) -> pl.Series:
     """Return any column as bytes; NULL as an empty string."""
     if column.dtype != pl.Binary:
         column = column.cast(pl.String).cast(pl.Binary)

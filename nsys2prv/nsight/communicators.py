@@ -52,7 +52,7 @@ class Communicators:
     """
 
     def __init__(self, info: ReportInfo, database: Source) -> None:
-        rows = _rows(database)
+        rows = _read_rows(database)
         self._ranks = info.ranks
         ranks = {row.rank for row in rows}
         self._only_rank = (
@@ -62,10 +62,10 @@ class Communicators:
             if ranks
             else next(iter(info.launcher_ranks.values()), None)
         )
-        named = _named(rows)
+        named = _name_communicators(rows)
         self.names = [name for _, name in named]
         self._members = [row.members for row, _ in named]
-        self._handles = _first_for_ever(
+        self._handles = _extend_first(
             pl.DataFrame(
                 [
                     (row.rank, row.handle, row.time, index)
@@ -94,7 +94,7 @@ class Communicators:
             [rank for members in self._members for rank in members or ()] + [UNKNOWN], np.int64
         )
 
-    def own_ranks(self, processes: np.ndarray) -> np.ndarray:
+    def find_own_ranks(self, processes: np.ndarray) -> np.ndarray:
         """Return the rank in MPI_COMM_WORLD of each of these processes (globalPid), UNKNOWN where
         nothing tells.
         """
@@ -122,7 +122,7 @@ class Communicators:
         known = index.fill_null(UNKNOWN).to_numpy()
         return np.where((known == UNKNOWN) & (handles == MPICH_WORLD), self._mpich_world, known)
 
-    def world_ranks(self, communicators: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    def to_world_ranks(self, communicators: np.ndarray, ranks: np.ndarray) -> np.ndarray:
         """Return ranks in communicators as ranks in MPI_COMM_WORLD; UNKNOWN for what is no rank, or
         of a communicator not known.
         """
@@ -134,11 +134,11 @@ class Communicators:
         """Return a number for each that means the same communicator in all reports; 0 for one not
         known.
         """
-        numbers = [_number(name) for name in self.names]
+        numbers = [_hash_name(name) for name in self.names]
         return np.array([*numbers, 0], np.int64)[communicators]
 
 
-def _rows(database: Source) -> list[_Row]:
+def _read_rows(database: Source) -> list[_Row]:
     columns = (
         "rank",
         "timestamp",
@@ -169,23 +169,23 @@ def _rows(database: Source) -> list[_Row]:
             rows.append(
                 _Row(
                     rank,
-                    _integer(handle),
-                    _integer(parent),
+                    _to_integer(handle),
+                    _to_integer(parent),
                     time if isinstance(time, int) else NULL,
-                    _integer(size),
+                    _to_integer(size),
                     (root, root_uid) if root_known else None,
-                    _integer(uid),
-                    _members(members, rank, local, size),
+                    _to_integer(uid),
+                    _parse_members(members, rank, local, size),
                 )
             )
     return sorted(rows, key=lambda row: row.time)
 
 
-def _integer(value: object) -> int | None:
+def _to_integer(value: object) -> int | None:
     return value if isinstance(value, int) else None
 
 
-def _members(text: object, rank: int, local: object, size: object) -> tuple[int, ...] | None:
+def _parse_members(text: object, rank: int, local: object, size: object) -> tuple[int, ...] | None:
     """Return world ranks by rank in the communicator, if the text states them without a
     contradiction.
     """
@@ -206,9 +206,9 @@ def _members(text: object, rank: int, local: object, size: object) -> tuple[int,
     return None
 
 
-def _named(rows: list[_Row]) -> list[tuple[_Row, str]]:
+def _name_communicators(rows: list[_Row]) -> list[tuple[_Row, str]]:
     """Return the rows (in order of time) with their communicators' names."""
-    worlds, selves = _predefined(rows)
+    worlds, selves = _find_predefined(rows)
     latest: dict[tuple[int, int | None], str] = {}
     before: dict[tuple[int, str, tuple[int, ...] | None], int] = {}
     named = []
@@ -221,13 +221,13 @@ def _named(rows: list[_Row]) -> list[tuple[_Row, str]]:
             parent = latest.get((row.rank, row.parent), "")
             earlier = before.get((row.rank, parent, row.members), 0)
             before[row.rank, parent, row.members] = earlier + 1
-            name = f"{_list(row.members)} #{_identity(row, parent, earlier)}"
+            name = f"{_format_ranks(row.members)} #{_identify(row, parent, earlier)}"
         latest[row.rank, row.handle] = name
         named.append((row, name))
     return named
 
 
-def _predefined(rows: list[_Row]) -> tuple[dict[int, _Row], dict[int, _Row]]:
+def _find_predefined(rows: list[_Row]) -> tuple[dict[int, _Row], dict[int, _Row]]:
     """Return MPI_COMM_WORLD and MPI_COMM_SELF of each rank: the first with all ranks in order, and
     the first of one rank besides it.
     """
@@ -242,13 +242,13 @@ def _predefined(rows: list[_Row]) -> tuple[dict[int, _Row], dict[int, _Row]]:
     return worlds, selves
 
 
-def _identity(row: _Row, parent: str, earlier: int) -> str:
+def _identify(row: _Row, parent: str, earlier: int) -> str:
     if row.uid is not None:
         return str(row.uid)
     return f"{row.root[0]}.{row.root[1]}" if row.root else f"{earlier + 1} of {parent or 'unknown'}"
 
 
-def _list(members: tuple[int, ...] | None) -> str:
+def _format_ranks(members: tuple[int, ...] | None) -> str:
     """Return the ranks in a few characters, equal for equal lists only."""
     if members is None:
         return "unknown ranks"
@@ -266,11 +266,11 @@ def _list(members: tuple[int, ...] | None) -> str:
     return f"ranks {text[1:]}"
 
 
-def _number(name: str) -> int:
+def _hash_name(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") >> 1 | 1
 
 
-def _first_for_ever(handles: pl.DataFrame) -> pl.DataFrame:
+def _extend_first(handles: pl.DataFrame) -> pl.DataFrame:
     """Let the first communicator of each handle count for earlier calls too: rows are stamped when
     the creating call ends.
     """

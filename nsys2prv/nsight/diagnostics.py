@@ -92,7 +92,7 @@ def read_messages(database: Source) -> tuple[Message, ...]:
     )
 
 
-def main_process(database: Source) -> int | None:
+def find_main_process(database: Source) -> int | None:
     """Return the globalPid of the report's main process, whose row has the messages that belong to
     no process: the first with a message of its own.
     """

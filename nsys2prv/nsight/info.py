@@ -14,7 +14,7 @@ from nsys2prv._util.yaml_files import data_text, load_shipped
 from nsys2prv.nsight.capture import Capture, read_capture
 from nsys2prv.nsight.columns import TIME_LIMIT
 from nsys2prv.nsight.diagnostics import Message, read_messages
-from nsys2prv.nsight.launcher import launcher_job, launcher_ranks, launcher_sizes
+from nsys2prv.nsight.launcher import read_launcher_job, read_launcher_ranks, read_launcher_sizes
 from nsys2prv.nsight.opening import open_source
 from nsys2prv.nsight.source import Part, Source
 
@@ -88,7 +88,7 @@ class ReportInfo(Struct, frozen=True):
         """Return the report as the user knows it."""
         return self.source or self.path
 
-    def gpu_of(self, pid: int, ordinal: int) -> int | None:
+    def find_gpu(self, pid: int, ordinal: int) -> int | None:
         """Return the number of the GPU behind a CUDA ordinal of a process (globalPid), None where
         nothing tells.
 
@@ -100,9 +100,9 @@ class ReportInfo(Struct, frozen=True):
             (number,) = self.gpus
         return number
 
-    def gpu_or_ordinal(self, pid: int, ordinal: int) -> int:
-        """Return what :meth:`gpu_of` does, but the ordinal where nothing tells."""
-        number = self.gpu_of(pid, ordinal)
+    def find_gpu_or_ordinal(self, pid: int, ordinal: int) -> int:
+        """Return what :meth:`find_gpu` does, but the ordinal where nothing tells."""
+        number = self.find_gpu(pid, ordinal)
         return ordinal if number is None else number
 
 
@@ -119,18 +119,18 @@ def tid_of(global_tid: int) -> int:
 def read_report_info(path: str | Path, source: Path | None = None) -> ReportInfo:
     """Read the small tables of an export (made from `source`)."""
     with open_source(path) as database:
-        return _inspect(database, source)
+        return _inspect_database(database, source)
 
 
-def _inspect(database: Source, source: Path | None) -> ReportInfo:
+def _inspect_database(database: Source, source: Path | None) -> ReportInfo:
     # First, as a folder's tables are counted together.
-    parts = database.with_rows()
+    parts = database.list_filled_tables()
     export = dict(
         database.read_small_table("META_DATA_EXPORT", "name", "value")
         or database.read_small_table("EXPORT_META_DATA", "name", "value")
     )
     starts = [
-        (_utc(utc), _integer(system))
+        (_to_utc(utc), _to_integer(system))
         for utc, system in database.read_small_table(
             "TARGET_INFO_SESSION_START_TIME", "utcEpochNs", "systemClockNs"
         )
@@ -148,40 +148,40 @@ def _inspect(database: Source, source: Path | None) -> ReportInfo:
         if value:
             system.setdefault(name, str(value))
     details = database.read_small_table("ANALYSIS_DETAILS", "duration")
-    domains, categories = _nvtx_names(database)
+    domains, categories = _read_nvtx_names(database)
     return ReportInfo(
         path=database.path,
         source=source,
         schema=str(export.get("EXPORT_SCHEMA_VERSION") or ""),
         product=str(export.get("EXPORT_PRODUCT_VERSION") or ""),
         host=system.get("Hostname", ""),
-        driver=driver_version(system.get("NvDriverVersion", "")),
+        driver=parse_driver_version(system.get("NvDriverVersion", "")),
         utc_ns=utc_ns,
         system_ns=system_ns,
         absolute=str(export.get("EXPORT_PARAM_TIME_NORMALIZE") or "").lower()
         in {"1", "true", "yes"},
-        duration_ns=_integer(details[0][0]) if details else None,
+        duration_ns=_to_integer(details[0][0]) if details else None,
         capture=read_capture(database, utc_ns),
-        parts={name: part for name, part in parts.items() if _usable(database, name)},
-        processes=_processes(database),
-        threads=_thread_names(database),
+        parts={name: part for name, part in parts.items() if _can_query(database, name)},
+        processes=_read_processes(database),
+        threads=_read_thread_names(database),
         ranks={
             tid & PROCESS_MASK: rank
             for tid, rank in database.read_small_table("MPI_RANKS", "globalTid", "rank")
             if isinstance(tid, int) and isinstance(rank, int)
         },
-        launcher_ranks=launcher_ranks(database),
-        launcher_sizes=launcher_sizes(database),
-        gpus=_gpus(database),
-        cuda_gpus=_cuda_gpus(database),
+        launcher_ranks=read_launcher_ranks(database),
+        launcher_sizes=read_launcher_sizes(database),
+        gpus=_read_gpus(database),
+        cuda_gpus=_read_cuda_gpus(database),
         domains=domains,
         categories=categories,
         messages=read_messages(database),
-        job=launcher_job(database),
+        job=read_launcher_job(database),
     )
 
 
-def driver_version(text: str) -> str:
+def parse_driver_version(text: str) -> str:
     """Return NVIDIA's driver as it is called, `515.65.01`, "" where the text is no version. Older
     reports write it as one number, 5156501, and 0 where there is no driver.
     """
@@ -190,25 +190,25 @@ def driver_version(text: str) -> str:
     return f"{text[:3]}.{text[3:-2]}.{text[-2:]}" if len(text) >= 7 else ""
 
 
-def _usable(database: Source, table: str) -> bool:
+def _can_query(database: Source, table: str) -> bool:
     """True if a table can be queried. Conditions look strings up, in both columns of their table."""
     return table != "StringIds" or database.has(table, "id", "value")
 
 
-def _integer(value: object) -> int | None:
+def _to_integer(value: object) -> int | None:
     """Return a number that a clock can show."""
     return value if isinstance(value, int) and abs(value) < TIME_LIMIT else None
 
 
-def _utc(value: object) -> int | None:
+def _to_utc(value: object) -> int | None:
     """Return a UTC time (ns), None for what cannot be one: a time before 1970 is a clock that was
     never set, and would stretch the trace over half a century.
     """
-    number = _integer(value)
+    number = _to_integer(value)
     return number if number is not None and number > 0 else None
 
 
-def _processes(database: Source) -> dict[int, str]:
+def _read_processes(database: Source) -> dict[int, str]:
     rows = database.read_small_table("PROCESSES", "globalPid", "name")
     return {
         pid: Path(name).name if isinstance(name, str) and name else ""
@@ -217,7 +217,7 @@ def _processes(database: Source) -> dict[int, str]:
     }
 
 
-def _thread_names(database: Source) -> dict[int, str]:
+def _read_thread_names(database: Source) -> dict[int, str]:
     """Return the name of highest priority of each thread."""
     rows = [
         row
@@ -232,7 +232,7 @@ def _thread_names(database: Source) -> dict[int, str]:
     return {tid: texts[name] for tid, (_, name) in best.items() if texts.get(name)}
 
 
-def _gpus(database: Source) -> dict[int, Gpu]:
+def _read_gpus(database: Source) -> dict[int, Gpu]:
     gpus = {}
     for number, name, uuid, bus in database.read_small_table(
         "TARGET_INFO_GPU", "id", "name", "uuid", "busLocation"
@@ -242,7 +242,7 @@ def _gpus(database: Source) -> dict[int, Gpu]:
     return gpus
 
 
-def _cuda_gpus(database: Source) -> dict[tuple[int, int], int]:
+def _read_cuda_gpus(database: Source) -> dict[tuple[int, int], int]:
     """Return (pid, CUDA ordinal) -> GPU number: ordinals differ per process under
     CUDA_VISIBLE_DEVICES.
     """
@@ -254,7 +254,7 @@ def _cuda_gpus(database: Source) -> dict[tuple[int, int], int]:
     }
 
 
-def _nvtx_names(
+def _read_nvtx_names(
     database: Source,
 ) -> tuple[dict[tuple[int, int], str], dict[tuple[int, int, int], str]]:
     """Return names of NVTX domains by (globalPid, domainId) and of categories by (globalPid,
@@ -292,7 +292,7 @@ UNKNOWN_TABLE = "unknown to this version"
 
 
 @cache
-def _reasons_not_read() -> tuple[dict[str, str], dict[str, str]]:
+def _load_reasons_not_read() -> tuple[dict[str, str], dict[str, str]]:
     """Return name -> reason, and the beginning of a name -> reason, the longest first."""
     names: dict[str, str] = {}
     beginnings: dict[str, str] = {}
@@ -305,15 +305,15 @@ def _reasons_not_read() -> tuple[dict[str, str], dict[str, str]]:
     return names, dict(sorted(beginnings.items(), key=lambda item: -len(item[0])))
 
 
-def why_not_read(table: str) -> str:
+def explain_unread_table(table: str) -> str:
     """Return why a table that no kind of event reads is not translated."""
-    names, beginnings = _reasons_not_read()
+    names, beginnings = _load_reasons_not_read()
     return names.get(table) or next(
         (text for start, text in beginnings.items() if table.startswith(start)), UNKNOWN_TABLE
     )
 
 
-def rank_of_reason(text: str) -> int:
+def rank_reason(text: str) -> int:
     """Return the place of a reason: unknown tables first, then as ``tables.yaml`` has them from its
     end, where those with events are.
     """

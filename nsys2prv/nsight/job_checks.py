@@ -12,7 +12,7 @@ from nsys2prv._util.text import list_some
 from nsys2prv.nsight.capture import Capture
 from nsys2prv.nsight.diagnostics import NO_PROCESSES
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, pid_of
-from nsys2prv.nsight.launcher import RANK_VARIABLES, SIZE_VARIABLES, distinct_launcher_ranks
+from nsys2prv.nsight.launcher import RANK_VARIABLES, SIZE_VARIABLES, choose_launcher_ranks
 from nsys2prv.nsight.source import Source
 
 #: Reports of one job overlap in time, but for clocks of hosts that differ; those further apart (ns)
@@ -22,17 +22,17 @@ GAP = 60 * 1_000_000_000
 MOST_RANKS = 10_000_000
 
 
-def job_warnings(infos: Sequence[ReportInfo]) -> list[str]:
+def check_job(infos: Sequence[ReportInfo]) -> list[str]:
     """Return the doubts about the job, one line each."""
     return [
-        *_copies(infos),
-        *_jobs(infos),
-        *_one_after_the_other(infos),
-        *(_ranks(infos) or _launched(infos)),
+        *_find_copies(infos),
+        *_check_jobs(infos),
+        *_check_overlap(infos),
+        *(_check_ranks(infos) or _check_launched_ranks(infos)),
     ]
 
 
-def missing_ranks(infos: Sequence[ReportInfo]) -> list[str]:
+def check_missing_ranks(infos: Sequence[ReportInfo]) -> list[str]:
     """Return a warning where the launcher started more ranks than there are reports of. infos: all
     that were given.
     """
@@ -53,23 +53,23 @@ def missing_ranks(infos: Sequence[ReportInfo]) -> list[str]:
         missing = sorted(set(range(size)) - present)
         if missing:
             return [
-                f"the job has {size} ranks ({size_name}), and there is no report of {_numbered(missing)}: collectives and "
+                f"the job has {size} ranks ({size_name}), and there is no report of {_format_ranks(missing)}: collectives and "
                 "messages with other ranks are incomplete"
             ]
         return []
     return []
 
 
-def _numbered(ranks: Sequence[int]) -> str:
+def _format_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {list_some(list(map(str, ranks)))}"
 
 
-def _copies(infos: Sequence[ReportInfo]) -> list[str]:
+def _find_copies(infos: Sequence[ReportInfo]) -> list[str]:
     """Return reports whose sessions, processes and rows are the same."""
     found = []
     seen: dict[Hashable, list[ReportInfo]] = {}
     for info in infos:
-        if (begun := session_key(info)) is None:
+        if (begun := make_session_key(info)) is None:
             continue
         alike = seen.setdefault(begun, [])
         if (first := next((other for other in alike if are_copies(other, info)), None)) is not None:
@@ -82,7 +82,7 @@ def _copies(infos: Sequence[ReportInfo]) -> list[str]:
     return found
 
 
-def session_key(info: ReportInfo) -> Hashable | None:
+def make_session_key(info: ReportInfo) -> Hashable | None:
     """Return a key that copies of a report share and few other reports do; None if nothing
     identifies a copy.
     """
@@ -105,7 +105,7 @@ def are_copies(one: ReportInfo, other: ReportInfo) -> bool:
     )
 
 
-def _jobs(infos: Sequence[ReportInfo]) -> list[str]:
+def _check_jobs(infos: Sequence[ReportInfo]) -> list[str]:
     by_job: dict[str, ReportInfo] = {}
     for info in infos:
         if info.job:
@@ -118,7 +118,7 @@ def _jobs(infos: Sequence[ReportInfo]) -> list[str]:
     ]
 
 
-def _one_after_the_other(infos: Sequence[ReportInfo]) -> list[str]:
+def _check_overlap(infos: Sequence[ReportInfo]) -> list[str]:
     spans = sorted(
         (info.utc_ns, info.utc_ns + info.duration_ns, info.name)
         for info in infos
@@ -133,7 +133,7 @@ def _one_after_the_other(infos: Sequence[ReportInfo]) -> list[str]:
     return []
 
 
-def _ranks(infos: Sequence[ReportInfo]) -> list[str]:
+def _check_ranks(infos: Sequence[ReportInfo]) -> list[str]:
     """Return the MPI ranks that two processes claim."""
     seen: dict[int, tuple[tuple[str, int], ReportInfo]] = {}
     for info in infos:
@@ -142,28 +142,28 @@ def _ranks(infos: Sequence[ReportInfo]) -> list[str]:
             known = seen.setdefault(rank, (who, info))
             if known[0] != who:
                 return [
-                    f"MPI rank {rank} is in {_both(known[1], info)}, as different processes: are they of one job?"
+                    f"MPI rank {rank} is in {_name_both(known[1], info)}, as different processes: are they of one job?"
                 ]
     return []
 
 
-def _both(first: ReportInfo, second: ReportInfo) -> str:
+def _name_both(first: ReportInfo, second: ReportInfo) -> str:
     """Name two reports: by their paths where they have the same name."""
     if first.name == second.name:
         return f"{first.given} and in {second.given}"
     return f"{first.name} and in {second.name}"
 
 
-def _launched(infos: Sequence[ReportInfo]) -> list[str]:
+def _check_launched_ranks(infos: Sequence[ReportInfo]) -> list[str]:
     """Return ranks by the launcher's environment that several reports claim, where no variable
     tells all reports apart.
     """
     if (
         any(info.ranks for info in infos)
-        or distinct_launcher_ranks([info.launcher_ranks for info in infos]) is not None
+        or choose_launcher_ranks([info.launcher_ranks for info in infos]) is not None
     ):
         return []
-    copies = {info.given for seen in _sessions(infos).values() for info in seen[1:]}
+    copies = {info.given for seen in _check_sessions(infos).values() for info in seen[1:]}
     for name in RANK_VARIABLES:
         seen: dict[int, ReportInfo] = {}
         values = {info.launcher_ranks.get(name) for info in infos}
@@ -174,16 +174,16 @@ def _launched(infos: Sequence[ReportInfo]) -> list[str]:
             first = seen.setdefault(info.launcher_ranks[name], info)
             if first is not info and info.given not in copies:
                 return [
-                    f"rank {info.launcher_ranks[name]} ({name}) is in {_both(first, info)}: are they of one job?"
+                    f"rank {info.launcher_ranks[name]} ({name}) is in {_name_both(first, info)}: are they of one job?"
                 ]
     return []
 
 
-def _sessions(infos: Sequence[ReportInfo]) -> dict[Hashable, list[ReportInfo]]:
+def _check_sessions(infos: Sequence[ReportInfo]) -> dict[Hashable, list[ReportInfo]]:
     """Return reports of one session, which are copies."""
     found: dict[Hashable, list[ReportInfo]] = {}
     for info in infos:
-        if (begun := session_key(info)) is not None:
+        if (begun := make_session_key(info)) is not None:
             found.setdefault(begun, []).append(info)
     return found
 
@@ -198,7 +198,7 @@ TELLING = (
 )
 
 
-def profiled_processes(database: Source) -> frozenset[int]:
+def list_profiled_processes(database: Source) -> frozenset[int]:
     """globalPid of every process that the report profiles; none where it does not tell.
 
     In exports as Nsight Systems 2021.2 to 2026.2 wrote them every process with rows in tables of

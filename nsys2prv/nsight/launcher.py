@@ -29,24 +29,24 @@ JOB_VARIABLES = (
 )
 
 
-def launcher_ranks(database: Source) -> dict[str, int]:
+def read_launcher_ranks(database: Source) -> dict[str, int]:
     """Return the rank by each of :data:`RANK_VARIABLES` that the report's launch environment holds,
     in their order.
 
     META_DATA_CAPTURE holds one row a variable, named `PROCESS_0:ENVIRONMENT_VARIABLE`, with a value
     `NAME="text"`. A variable with several values (several processes launched) tells nothing.
     """
-    return _numbers(database, RANK_VARIABLES)
+    return _read_numbers(database, RANK_VARIABLES)
 
 
-def launcher_sizes(database: Source) -> dict[str, int]:
+def read_launcher_sizes(database: Source) -> dict[str, int]:
     """Return the number of ranks by each of :data:`SIZE_VARIABLES` that the launch environment
     holds.
     """
-    return _numbers(database, tuple(SIZE_VARIABLES.values()))
+    return _read_numbers(database, tuple(SIZE_VARIABLES.values()))
 
 
-def _numbers(database: Source, names: Sequence[str]) -> dict[str, int]:
+def _read_numbers(database: Source, names: Sequence[str]) -> dict[str, int]:
     """Return the values of variables that are numbers, in the order of their names; a variable with
     several values is left out.
     """
@@ -64,7 +64,7 @@ def _numbers(database: Source, names: Sequence[str]) -> dict[str, int]:
     return {name: found[name].pop() for name in names if len(found.get(name, ())) == 1}
 
 
-def launcher_job(database: Source) -> str:
+def read_launcher_job(database: Source) -> str:
     """Return a digest of the first of :data:`JOB_VARIABLES`, which tells the launcher's jobs apart
     and reveals nothing else; "" without one.
     """
@@ -80,7 +80,7 @@ def launcher_job(database: Source) -> str:
     return ""
 
 
-def distinct_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:
+def choose_launcher_ranks(ranks: Sequence[Mapping[str, int]]) -> list[int] | None:
     """Return one rank per report, by the first variable that all of them have with distinct values;
     None if there is none.
     """

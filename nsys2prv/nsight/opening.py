@@ -14,7 +14,7 @@ from nsys2prv._util.archive import is_archive
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, describe_missing_file
 from nsys2prv.nsight.parquet import Folder, is_export_folder
-from nsys2prv.nsight.report_files import file_signature
+from nsys2prv.nsight.report_files import make_file_signature
 from nsys2prv.nsight.source import Source
 from nsys2prv.nsight.sqlite import Database
 from nsys2prv.nsight.sqlite_file import check_file, has_journal, has_log
@@ -42,7 +42,7 @@ def find_nsys() -> str | None:
     return shutil.which("nsys")
 
 
-def export_command(nsys: str, report: Path, target: Path) -> list[str]:
+def make_export_command(nsys: str, report: Path, target: Path) -> list[str]:
     """Return the command that exports a report with everything the converter reads, NVTX payloads
     included.
     """
@@ -61,7 +61,7 @@ def export_command(nsys: str, report: Path, target: Path) -> list[str]:
     ]
 
 
-def export(report: Path, folder: Path) -> Path:
+def export_report(report: Path, folder: Path) -> Path:
     """Export a report into a new folder; returns the export. Where there is no nsys raises
     Nsys2prvError with what to do: give an export that lies beside the report, or the command to
     run.
@@ -74,7 +74,7 @@ def export(report: Path, folder: Path) -> Path:
             f"give {beside}, which lies beside it"
         )
     if nsys is None:
-        command = shlex.join(export_command("nsys", report, beside))
+        command = shlex.join(make_export_command("nsys", report, beside))
         raise Nsys2prvError(
             f"{report}: needs the nsys program, which is neither on the PATH nor in NSYS_HOME; "
             f"export it where nsys is installed: {command}"
@@ -82,7 +82,7 @@ def export(report: Path, folder: Path) -> Path:
     folder.mkdir()
     target = folder / f"{report.stem}.sqlite"
     run = subprocess.run(
-        export_command(nsys, report, target),
+        make_export_command(nsys, report, target),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -112,7 +112,7 @@ def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
     if path.suffix.lower() in NOT_EXPORTED:
         if not path.is_file():
             raise Nsys2prvError(describe_missing_file(path))
-        return export(path, folder), path
+        return export_report(path, folder), path
     if is_export_folder(path):
         return path, path
     if has_journal(path):
@@ -120,18 +120,18 @@ def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
         raise Nsys2prvError(
             f"{path}: is being written, or its writer was killed ({path.name}-journal is beside it); wait, or export again"
         )
-    return (_copied(path, folder), path) if has_log(path) else (path, path)
+    return (_copy_export(path, folder), path) if has_log(path) else (path, path)
 
 
-def _copied(path: Path, folder: Path) -> Path:
+def _copy_export(path: Path, folder: Path) -> Path:
     """Return a copy of an export and its log, as they were at one time."""
     check_file(path)
     folder.mkdir()
     files = [path, path.with_name(path.name + "-wal")]
     for _ in range(ATTEMPTS):
-        before = [file_signature(file) for file in files]
+        before = [make_file_signature(file) for file in files]
         for file in files:
             shutil.copyfile(file, folder / file.name)
-        if before == [file_signature(file) for file in files]:
+        if before == [make_file_signature(file) for file in files]:
             return folder / path.name
     raise Nsys2prvError(f"{path}: is still being written; convert it when that is done")

@@ -22,11 +22,11 @@ import polars as pl
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.untrusted import panics_unseen
-from nsys2prv.nsight.columns import Columns, bytes_of, decode_texts, make_columns
+from nsys2prv.nsight.columns import Columns, cast_to_bytes, decode_texts, make_columns
 from nsys2prv.nsight.queries import Queries
 from nsys2prv.nsight.source import SPREAD, Extent, Part, Shared, SomeRows, Source, Table, Tables
-from nsys2prv.nsight.sqlite_file import without_content
-from nsys2prv.nsight.sqlite_pages import columns_asked
+from nsys2prv.nsight.sqlite_file import remove_quoted_content
+from nsys2prv.nsight.sqlite_pages import list_columns_in
 
 T = TypeVar("T")
 SCANS = {".parquet": pl.scan_parquet, ".arrow": pl.scan_ipc}
@@ -63,10 +63,10 @@ class Folder(Source):
             ) from None
         self.files = {file.stem: file for file in files}
         self.tables = Tables(self.files, self._table)
-        self._queries = Queries(self.tables, self._pieces_of)
+        self._queries = Queries(self.tables, self._read_pieces)
         self._counted: dict[str, int] = {}
 
-    def with_rows(self) -> dict[str, Part]:
+    def list_filled_tables(self) -> dict[str, Part]:
         names = [name for name, table in self.tables.items() if table.columns]
         # One query, as each takes a while to begin. Where it fails, the table that it fails at is
         # found when that is counted alone.
@@ -79,7 +79,7 @@ class Folder(Source):
                 else ()
             )
             self._counted = dict(zip(names, counts, strict=True))
-        return super().with_rows()
+        return super().list_filled_tables()
 
     def close(self) -> None:
         self._queries.close()
@@ -88,10 +88,10 @@ class Folder(Source):
         # polars quotes values.
         what = re.split(r"[\[\"'`\n]", str(error), maxsplit=1)[0].strip() or type(error).__name__
         return Nsys2prvError(
-            f"{self.files[table]}: cannot be read as a table ({what[:160]}); {self._again()}"
+            f"{self.files[table]}: cannot be read as a table ({what[:160]}); {self._reopen()}"
         )
 
-    def _again(self) -> str:
+    def _reopen(self) -> str:
         return f"export the report again with: nsys export --type parquetdir --force-overwrite true {self.path.stem}.nsys-rep"
 
     def scan(self, table: str) -> pl.LazyFrame:
@@ -101,11 +101,11 @@ class Folder(Source):
 
     def collect(self, table: str, frame: pl.LazyFrame) -> pl.DataFrame:
         """Run a query on a table and convert the result to the few types that SQLite has."""
-        return self._tried(table, lambda: to_sqlite_types(frame.collect()))
+        return self._try_reading(table, lambda: to_sqlite_types(frame.collect()))
 
     def _table(self, name: str) -> Table:
         """Return the description of a file's table."""
-        schema = self._tried(name, lambda: self.scan(name).collect_schema())
+        schema = self._try_reading(name, lambda: self.scan(name).collect_schema())
         return Table(
             name,
             {column: str(kind) for column, kind in schema.items()},
@@ -114,12 +114,12 @@ class Folder(Source):
 
     def _extent(self, name: str, columns: int) -> Extent:
         if columns and name not in self._counted:
-            self._counted[name] = self._tried(
+            self._counted[name] = self._try_reading(
                 name, lambda: self.scan(name).select(pl.len()).collect().item()
             )
         return Extent(1, self._counted.get(name, 0), "")
 
-    def _tried(self, table: str, reading: Callable[[], T]) -> T:
+    def _try_reading(self, table: str, reading: Callable[[], T]) -> T:
         """Read a table; raises one clear line if that fails."""
         try:
             with panics_unseen(str(self.files[table])):
@@ -127,45 +127,45 @@ class Folder(Source):
         except DAMAGE as error:
             raise self._unreadable(table, error) from None
 
-    def _having(self, part: Part, columns: list[str], where: str) -> pl.DataFrame:
+    def _read_having(self, part: Part, columns: list[str], where: str) -> pl.DataFrame:
         """Return columns (if none are given, any) of those rows of a part that meet a condition.
         The table has these columns.
         """
         have = self.tables[part.table].columns
         columns = columns or list(have)[:1]
-        looked_at = [name for name in columns_asked(where) if name in have]
+        looked_at = [name for name in list_columns_in(where) if name in have]
         rows = self.scan(part.table).slice(part.first - 1, part.last - part.first + 1)
         found = self.collect(part.table, rows.select(*dict.fromkeys([*columns, *looked_at])))
         if isinstance(part, SomeRows):
             found = found[[number - part.first for number in part.rowids]]
-        return (self._meeting(found, part.table, looked_at, where) if where else found).select(
+        return (self._keep_meeting(found, part.table, looked_at, where) if where else found).select(
             columns
         )
 
-    def _meeting(
+    def _keep_meeting(
         self, rows: pl.DataFrame, table: str, looked_at: list[str], where: str
     ) -> pl.DataFrame:
         """Return the rows that meet a condition."""
         return rows.filter(
-            self._asked(table, self._queries.met, rows, looked_at, self.condition(table, where))
+            self._run_query(table, self._queries.met, rows, looked_at, self.condition(table, where))
         )
 
-    def _asked(self, table: str, query: Callable[..., T], *arguments: object) -> T:
+    def _run_query(self, table: str, query: Callable[..., T], *arguments: object) -> T:
         """Return the result of a query on a table."""
         try:
             return query(*arguments)
         except sqlite3.Error as error:
             raise self._unreadable(table, error) from None
 
-    def _pieces_of(
+    def _read_pieces(
         self, table: str, columns: list[str], part: Part | None, where: str
     ) -> Iterator[pl.DataFrame]:
         """Yield rows of a table, or of a part of it, that meet a condition, a bounded number at a
         time, bytes as text; at least one piece.
         """
-        part = part or self.whole(table)
+        part = part or self.get_whole_table(table)
         for piece in part.split(PIECE_ROWS) if part.last >= part.first else [part]:
-            rows = self._having(piece, columns, where)
+            rows = self._read_having(piece, columns, where)
             # Text that is no UTF-8 is among bytes; from SQLite it comes as text with replacement
             # characters.
             yield rows.with_columns(
@@ -175,10 +175,10 @@ class Folder(Source):
     def count(self, table: str, where: str = "") -> int:
         if not where:
             return self.tables[table].extent.rows
-        return sum(rows.height for rows in self._pieces_of(table, [], None, where))
+        return sum(rows.height for rows in self._read_pieces(table, [], None, where))
 
-    def count_of(self, part: Part, where: str = "") -> int:
-        return sum(rows.height for rows in self._pieces_of(part.table, [], part, where))
+    def count_rows(self, part: Part, where: str = "") -> int:
+        return sum(rows.height for rows in self._read_pieces(part.table, [], part, where))
 
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
         return self._run(sql, parameters)[1]
@@ -188,7 +188,7 @@ class Folder(Source):
             return self._queries.run(sql, parameters)
         except sqlite3.Error as error:
             raise Nsys2prvError(
-                f"{self.path}: cannot be read as an export ({without_content(error)}); {self._again()}"
+                f"{self.path}: cannot be read as an export ({remove_quoted_content(error)}); {self._reopen()}"
             ) from None
 
     def read_small_table(self, table: str, *columns: str, where: str = "") -> list[tuple]:
@@ -198,7 +198,7 @@ class Folder(Source):
         missing = [pl.lit(None).alias(name) for name in columns if name not in have]
         return [
             row
-            for rows in self._pieces_of(table, have, None, where)
+            for rows in self._read_pieces(table, have, None, where)
             for row in rows.with_columns(missing).select(columns).rows()
         ]
 
@@ -206,17 +206,17 @@ class Folder(Source):
         if not self.has("StringIds", "id", "value") or not len(ids):
             return {}
         wanted = pl.Series("id", np.asarray(ids, np.int64))
-        found = self._matching("StringIds", "id", wanted, ["id", "value"])
-        return dict(zip(found["id"], decode_texts(bytes_of(found["value"])), strict=True))
+        found = self._read_matching("StringIds", "id", wanted, ["id", "value"])
+        return dict(zip(found["id"], decode_texts(cast_to_bytes(found["value"])), strict=True))
 
-    def _matching(
+    def _read_matching(
         self, table: str, key: str, wanted: pl.Series, columns: list[str]
     ) -> pl.DataFrame:
         """Return columns of all rows of a table whose key, a column of integers, is among those
         wanted.
         """
         rows = self.scan(table).select(columns)
-        kind = self._tried(table, lambda: rows.collect_schema()[key])
+        kind = self._try_reading(table, lambda: rows.collect_schema()[key])
         wanted = (
             wanted.cast(kind, strict=False, wrap_numerical=True)
             if kind.is_integer()
@@ -264,7 +264,7 @@ class Folder(Source):
         names = [
             name for name in dict.fromkeys([*integers, *texts]) if name in self.tables[part.table]
         ]
-        return make_columns(self._having(part, names, where), integers, texts)
+        return make_columns(self._read_having(part, names, where), integers, texts)
 
     def read_once(
         self,
@@ -276,16 +276,16 @@ class Folder(Source):
         have = self.tables[part.table].columns
         names = [name for name in dict.fromkeys([*integers, *texts]) if name in have]
         looked_at = [
-            [name for name in columns_asked(where) if name in have] for where in conditions
+            [name for name in list_columns_in(where) if name in have] for where in conditions
         ]
-        rows = self._having(
+        rows = self._read_having(
             part,
             list(dict.fromkeys([*names, *(name for of_one in looked_at for name in of_one)])),
             "",
         )
         met = np.zeros(rows.height, np.int64)
         for number, (where, of_one) in enumerate(zip(conditions, looked_at, strict=True)):
-            chosen = self._asked(
+            chosen = self._run_query(
                 part.table, self._queries.met, rows, of_one, self.condition(part.table, where)
             )
             met |= chosen.to_numpy().astype(np.int64) << number
@@ -295,18 +295,18 @@ class Folder(Source):
     def read_joined(
         self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
     ) -> Columns:
-        looked_at = [name for name in columns_asked(where) if name in self.tables[table]]
-        wanted = self._having(part, [key], "")[key]
-        rows = self._matching(
+        looked_at = [name for name in list_columns_in(where) if name in self.tables[table]]
+        wanted = self._read_having(part, [key], "")[key]
+        rows = self._read_matching(
             table,
             key,
             wanted if wanted.dtype == pl.Int64 else wanted.clear(),
             list({key, *integers, *looked_at}),
         )
-        return make_columns(self._meeting(rows, table, looked_at, where), integers, ())
+        return make_columns(self._keep_meeting(rows, table, looked_at, where), integers, ())
 
-    def rows_of(self, part: Part, where: str = "") -> str:
-        return self._queries.rows_of(part, where)
+    def select_rows(self, part: Part, where: str = "") -> str:
+        return self._queries.select_rows(part, where)
 
     def select(self, sql: str) -> pl.DataFrame:
         names, rows = self._run(sql)
@@ -319,10 +319,10 @@ def to_sqlite_types(frame: pl.DataFrame) -> pl.DataFrame:
     """Return the columns in SQLite's types: integers of 64 bits with a sign, floating point, text,
     bytes.
     """
-    return frame.with_columns(_plain(column) for column in frame.iter_columns())
+    return frame.with_columns(_to_plain_column(column) for column in frame.iter_columns())
 
 
-def _plain(column: pl.Series) -> pl.Series:
+def _to_plain_column(column: pl.Series) -> pl.Series:
     kind = column.dtype
     if kind.is_temporal():
         column, kind = column.to_physical(), pl.Int64()

@@ -37,7 +37,7 @@ class Queries:
     def close(self) -> None:
         self._connection.close()
 
-    def rows_of(self, part: Part, where: str) -> str:
+    def select_rows(self, part: Part, where: str) -> str:
         """Return a name for these rows, good for one query."""
         name = f"rows_of_part_{len(self._parts)}"
         self._parts[name] = part, where
@@ -50,7 +50,7 @@ class Queries:
         for name in parts:
             part, where = self._parts.pop(name)
             self._fill(
-                name, self._read(part.table, self._mentioned(part.table, words), part, where)
+                name, self._read(part.table, self._find_mentioned(part.table, words), part, where)
             )
         try:
             cursor = self._connection.execute(sql, parameters)
@@ -88,7 +88,7 @@ class Queries:
             .fill_null(False)
         )
 
-    def _mentioned(self, table: str, words: Iterable[str]) -> list[str]:
+    def _find_mentioned(self, table: str, words: Iterable[str]) -> list[str]:
         """Return the table's columns that a query mentions, or for one that only counts rows any of
         them.
         """
@@ -99,7 +99,7 @@ class Queries:
         """Bring in what a query mentions of whole tables; returns its words."""
         words = dict.fromkeys(re.findall(r"\w+", sql))
         for name in [word for word in words if word in self._tables]:
-            columns = {*self._mentioned(name, words), *self._loaded.get(name, ())}
+            columns = {*self._find_mentioned(name, words), *self._loaded.get(name, ())}
             if columns != self._loaded.get(name):
                 self._fill(name, self._read(name, sorted(columns), None, ""))
                 self._loaded[name] = columns

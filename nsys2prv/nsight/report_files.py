@@ -28,13 +28,13 @@ def find_reports(given: Iterable[str | Path]) -> list[Path]:
         raise Nsys2prvError(
             "an argument is empty, as with a variable that is not set; give the name of a report or folder"
         )
-    return [report for one in given for report in _reports_at(Path(one))]
+    return [report for one in given for report in _list_reports_at(Path(one))]
 
 
-def _reports_at(path: Path) -> list[Path]:
+def _list_reports_at(path: Path) -> list[Path]:
     try:
         if path.is_dir() and not _is_export(path):
-            return _in_folder(path)
+            return _list_reports_in(path)
         if path.exists() or not glob.has_magic(str(path)):
             return [path]
     except OSError:
@@ -42,10 +42,12 @@ def _reports_at(path: Path) -> list[Path]:
     found = sorted(map(Path, glob.glob(str(path), recursive=True)))
     if not found:
         raise Nsys2prvError(f"{path}: no file matches this pattern")
-    return [report for one in found for report in (_reports_at(one) if one.is_dir() else [one])]
+    return [
+        report for one in found for report in (_list_reports_at(one) if one.is_dir() else [one])
+    ]
 
 
-def _in_folder(folder: Path) -> list[Path]:
+def _list_reports_in(folder: Path) -> list[Path]:
     """Return the reports of a folder; of one that is there as nsys wrote it and exported, the
     export.
     """
@@ -77,7 +79,7 @@ def _is_export(folder: Path) -> bool:
 Signature = tuple[tuple[str, int, int, int, int], ...]
 
 
-def file_signature(path: Path) -> Signature:
+def make_file_signature(path: Path) -> Signature:
     """Return name, device, inode, size and time of change of a file, or of all files of a folder;
     nothing where there is none.
     """
@@ -97,7 +99,7 @@ def ensure_unchanged(paths: Sequence[Path]) -> Iterator[None]:
     """Check that a report was not replaced, changed or cut during the block. Raises one clear line
     otherwise, whatever error that led to.
     """
-    before = {path: file_signature(path) for path in paths}
+    before = {path: make_file_signature(path) for path in paths}
     try:
         yield
     except Exception:
@@ -109,7 +111,7 @@ def ensure_unchanged(paths: Sequence[Path]) -> Iterator[None]:
 
 def _check_unchanged(before: dict[Path, Signature]) -> None:
     for path, seen in before.items():
-        now = file_signature(path)
+        now = make_file_signature(path)
         if seen and now != seen:
             what = "was replaced or changed" if now else "was removed"
             raise Unreadable(

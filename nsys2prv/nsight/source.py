@@ -111,15 +111,15 @@ class Shared(Struct, frozen=True):
     #: Conditions that each row meets, as bits: 1 is the first.
     met: np.ndarray
 
-    def meeting(self, number: int) -> np.ndarray:
+    def mask_meeting(self, number: int) -> np.ndarray:
         """Return a mask of the rows that meet a condition."""
         return (self.met & (1 << number)) != 0
 
-    def narrowed(self, number: int) -> Part:
+    def narrow(self, number: int) -> Part:
         """Return the part, or of it the rows that meet a condition where they are few and their
         rowids are known, for further reading.
         """
-        rows = np.flatnonzero(self.meeting(number))
+        rows = np.flatnonzero(self.mask_meeting(number))
         if len(self.met) != self.part.last - self.part.first + 1 or len(rows) * FEW > len(self.met):
             return self.part
         return SomeRows(
@@ -139,7 +139,7 @@ class Shared(Struct, frozen=True):
 
     def columns(self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
         """Return columns of the rows that meet a condition, as :meth:`Source.read` has them."""
-        chosen, columns = self.meeting(number), self.rows.only(integers, texts)
+        chosen, columns = self.mask_meeting(number), self.rows.only(integers, texts)
         return columns if chosen.all() else columns.where(chosen)
 
 
@@ -168,13 +168,17 @@ class Source(ABC):
         """True if the table exists with all these columns."""
         return table in self.tables and all(column in self.tables[table] for column in columns)
 
-    def whole(self, table: str) -> Part:
+    def get_whole_table(self, table: str) -> Part:
         extent = self.tables[table].extent
         return Part(table, extent.first, extent.last)
 
-    def with_rows(self) -> dict[str, Part]:
+    def list_filled_tables(self) -> dict[str, Part]:
         """Return all tables that have rows, whole."""
-        return {name: self.whole(name) for name, table in self.tables.items() if table.extent.rows}
+        return {
+            name: self.get_whole_table(name)
+            for name, table in self.tables.items()
+            if table.extent.rows
+        }
 
     def condition(self, table: str, where: str) -> str:
         """Return a condition in SQL from one with the table's columns in braces: those that the
@@ -187,7 +191,7 @@ class Source(ABC):
         """Return the number of rows, or of those that meet a condition (as in :meth:`condition`)."""
 
     @abstractmethod
-    def count_of(self, part: Part, where: str = "") -> int:
+    def count_rows(self, part: Part, where: str = "") -> int:
         """Return the number of rows of a part, or of those that meet a condition (as in
         :meth:`condition`).
         """
@@ -246,7 +250,7 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def rows_of(self, part: Part, where: str = "") -> str:
+    def select_rows(self, part: Part, where: str = "") -> str:
         """Return the rows of a part that meet a condition as a table expression in SQL, for one
         :meth:`select`.
         """
@@ -256,7 +260,7 @@ class Source(ABC):
         """Return the result of a larger query whose columns each have one type."""
 
 
-def spread_rows(extent: Extent) -> list[int]:
+def choose_spread_rows(extent: Extent) -> list[int]:
     """Return the numbers of a few rows all over a table, its first and its last among them."""
     steps, length = SPREAD - 1, extent.last - extent.first
     return sorted({extent.first + length * step // steps for step in range(SPREAD)})

@@ -28,18 +28,23 @@ from nsys2prv.nsight.source import (
     SqlNames,
     Table,
     Tables,
+    choose_spread_rows,
     quote_name,
-    spread_rows,
 )
 from nsys2prv.nsight.sqlite_file import (
     DAMAGE,
     check_file,
-    database_uri,
     has_journal,
     has_log,
-    without_content,
+    make_database_uri,
+    remove_quoted_content,
 )
-from nsys2prv.nsight.sqlite_pages import Pages, condition_columns, conditions_met, open_pages
+from nsys2prv.nsight.sqlite_pages import (
+    Pages,
+    evaluate_conditions,
+    find_condition_columns,
+    open_pages,
+)
 
 if TYPE_CHECKING:
     from nsys2prv.nsight.sqlite_driver import Driver
@@ -69,7 +74,7 @@ class Database(Source):
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._size = check_file(self.path)
-        self._uri = database_uri(self.path)
+        self._uri = make_database_uri(self.path)
         self._driver: Driver | None = None
         self._roots: dict[str, int] = {}
         try:
@@ -85,7 +90,9 @@ class Database(Source):
 
     def _unreadable(self, error: Exception) -> Nsys2prvError:
         what = (
-            "names that are no text" if isinstance(error, UnicodeError) else without_content(error)
+            "names that are no text"
+            if isinstance(error, UnicodeError)
+            else remove_quoted_content(error)
         )
         return Nsys2prvError(
             f"{self.path}: cannot be read as an SQLite export ({what}); export the report again with: "
@@ -122,13 +129,13 @@ class Database(Source):
                 f"SELECT (SELECT min({rowid or 'no'}) FROM {quote_name(name)}), (SELECT max({rowid or 'no'}) FROM {quote_name(name)})"
             ).fetchone()
         except sqlite3.OperationalError:
-            return Extent(1, self._walked(name), "")
+            return Extent(1, self._walk_pages(name), "")
         except DAMAGE as error:
             raise self._unreadable(error) from None
         if not isinstance(first, int) or not isinstance(last, int):
             return Extent()
         if (last - first) * LEAST_ROW_BYTES > self._size:
-            return Extent(1, self._walked(name), "")
+            return Extent(1, self._walk_pages(name), "")
         return Extent(first, last, rowid)
 
     def _columns(self, name: str, statement: str) -> dict[str, str]:
@@ -140,7 +147,7 @@ class Database(Source):
                 _COLUMNS[name, statement] = known
         return known
 
-    def _walked(self, name: str) -> int:
+    def _walk_pages(self, name: str) -> int:
         return self.query(f"SELECT count(*) FROM {quote_name(name)}")[0][0]
 
     def close(self) -> None:
@@ -155,9 +162,9 @@ class Database(Source):
             f"SELECT count(*) FROM {quote_name(table)} WHERE {self.condition(table, where)}"
         )[0][0]
 
-    def count_of(self, part: Part, where: str = "") -> int:
+    def count_rows(self, part: Part, where: str = "") -> int:
         return self.query(
-            f"SELECT count(*) FROM {self.rows_of(part)} WHERE {self.condition(part.table, where)}"
+            f"SELECT count(*) FROM {self.select_rows(part)} WHERE {self.condition(part.table, where)}"
         )[0][0]
 
     def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
@@ -174,11 +181,11 @@ class Database(Source):
         condition = self.condition(table, where)
         return [
             row
-            for rows in self._rows_to_look_at(table, where)
+            for rows in self._select_rows_to_read(table, where)
             for row in self.query(f"SELECT {expressions} FROM {rows} WHERE {condition}")
         ]
 
-    def _rows_to_look_at(self, table: str, where: str) -> Iterator[str]:
+    def _select_rows_to_read(self, table: str, where: str) -> Iterator[str]:
         """Yield table expressions in SQL that have all rows of a table that meet a condition. Of a
         long table these are the rows themselves where they are few: its pages tell which they are
         several times faster than SQLite does.
@@ -189,8 +196,8 @@ class Database(Source):
             return
         for part in Part(table, extent.first, extent.last).split(LONG_TABLE):
             found = self._read_pages(part, (), (), [where])
-            yield _rows_of(
-                part if found is None else Shared(part, *found).narrowed(0), extent.rowid
+            yield _select_rows(
+                part if found is None else Shared(part, *found).narrow(0), extent.rowid
             )
 
     def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
@@ -218,8 +225,8 @@ class Database(Source):
         for table, column in columns.items():
             extent = self.tables[table].extent
             if extent.rowid:
-                rows = _rows_of(
-                    SomeRows(table, extent.first, extent.last, tuple(spread_rows(extent))),
+                rows = _select_rows(
+                    SomeRows(table, extent.first, extent.last, tuple(choose_spread_rows(extent))),
                     extent.rowid,
                 )
                 selects.append(
@@ -250,14 +257,14 @@ class Database(Source):
         table = self.tables[part.table]
         if isinstance(part, SomeRows) or not table.extent.rowid or self._pages is None:
             return None
-        asked = condition_columns(conditions)
+        asked = find_condition_columns(conditions)
         found = self._pages.read(part, self._roots[part.table], integers, texts, asked)
         if found is None:
             return None
         columns, values = found
         try:
             met = (
-                conditions_met(
+                evaluate_conditions(
                     self._connection,
                     values,
                     asked.types,
@@ -281,8 +288,8 @@ class Database(Source):
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
         text_present = [name for name in texts if name in have]
-        text_part = [_text(name) for name in text_present]
-        source = f"FROM {_rows_of(part, self.tables[part.table].extent.rowid)}"
+        text_part = [_select_text(name) for name in text_present]
+        source = f"FROM {_select_rows(part, self.tables[part.table].extent.rowid)}"
         source += f" WHERE {self.condition(part.table, where)}" if where else ""
         plain = [quote_name(name) for name in present]
         damaged = 0
@@ -321,10 +328,10 @@ class Database(Source):
         )
         expressions = [
             *map(quote_name, present),
-            *(_text(name) for name in texts if name in have),
+            *(_select_text(name) for name in texts if name in have),
             f"{met} AS {quote_name(MET)}",
         ]
-        frame = self._frame(f"SELECT {', '.join(expressions)} FROM {self.rows_of(part)}")
+        frame = self._frame(f"SELECT {', '.join(expressions)} FROM {self.select_rows(part)}")
         if frame is None or not _are_integers(frame, [*present, MET]):
             return None
         return Shared(part, make_columns(frame.drop(MET), integers, texts), frame[MET].to_numpy())
@@ -337,14 +344,14 @@ class Database(Source):
             f"CASE typeof({quote_name(name)}) WHEN 'integer' THEN {quote_name(name)} END AS {quote_name(name)}"
             for name in integers
         )
-        wanted = f"SELECT {quote_name(key)} FROM {self.rows_of(part)}"
+        wanted = f"SELECT {quote_name(key)} FROM {self.select_rows(part)}"
         frame = self.select(
             f"SELECT {columns} FROM {quote_name(table)} WHERE {quote_name(key)} IN ({wanted}) AND {self.condition(table, where)}"
         )
         return make_columns(frame, integers, ())
 
-    def rows_of(self, part: Part, where: str = "") -> str:
-        rows = _rows_of(part, self.tables[part.table].extent.rowid)
+    def select_rows(self, part: Part, where: str = "") -> str:
+        rows = _select_rows(part, self.tables[part.table].extent.rowid)
         return (
             f"(SELECT * FROM {rows} WHERE {self.condition(part.table, where)})" if where else rows
         )
@@ -370,12 +377,12 @@ def _are_integers(frame: pl.DataFrame, names: Sequence[str]) -> bool:
     return all(types[name] == pl.Int64 for name in names)
 
 
-def _text(name: str) -> str:
+def _select_text(name: str) -> str:
     """Return a column of texts in SQL, as bytes."""
     return f"CAST(COALESCE({quote_name(name)}, '') AS BLOB) AS {quote_name(name)}"
 
 
-def _rows_of(part: Part, rowid: str) -> str:
+def _select_rows(part: Part, rowid: str) -> str:
     """Return the part as a table expression in SQL."""
     if rowid and isinstance(part, SomeRows):
         return f"(SELECT * FROM {quote_name(part.table)} WHERE {rowid} IN ({', '.join(map(str, part.rowids))}))"

@@ -28,7 +28,7 @@ _KNOWN = re.compile(
 )
 
 
-def database_uri(path: Path) -> str:
+def make_database_uri(path: Path) -> str:
     """Return the read-only URI of a database file."""
     return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro" + (
         "" if has_log(path) else "&immutable=1"
@@ -52,7 +52,7 @@ def has_journal(path: Path) -> bool:
         return False
 
 
-def without_content(error: Exception) -> str:
+def remove_quoted_content(error: Exception) -> str:
     """Return SQLite's error message without quoted content, which in a damaged database may be
     anything, secrets of its user included.
     """

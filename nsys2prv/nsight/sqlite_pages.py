@@ -40,10 +40,10 @@ class ConditionColumns(Struct, frozen=True):
     types: tuple[str, ...]
 
 
-def condition_columns(conditions: Sequence[str]) -> ConditionColumns:
+def find_condition_columns(conditions: Sequence[str]) -> ConditionColumns:
     """Return the columns that conditions with columns in braces refer to."""
     text = "\n".join(conditions)
-    names = dict.fromkeys(name for where in conditions for name in columns_asked(where))
+    names = dict.fromkeys(name for where in conditions for name in list_columns_in(where))
     types = tuple(
         name
         for name in names
@@ -53,12 +53,12 @@ def condition_columns(conditions: Sequence[str]) -> ConditionColumns:
     return ConditionColumns(tuple(name for name in names if name not in types), types)
 
 
-def columns_asked(where: str) -> list[str]:
+def list_columns_in(where: str) -> list[str]:
     """Return the columns that a condition has in braces."""
     return list(dict.fromkeys(name for _, name, _, _ in Formatter().parse(where) if name))
 
 
-def conditions_met(
+def evaluate_conditions(
     connection: sqlite3.Connection,
     columns: Mapping[str, np.ndarray],
     types: Sequence[str],
@@ -81,7 +81,10 @@ def conditions_met(
         return None
     # One more, so that there is a table where conditions look at no column.
     combinations = zip(
-        *(_plain(column, name in types) for name, column in zip(columns, values, strict=True)),
+        *(
+            _to_sqlite_values(column, name in types)
+            for name, column in zip(columns, values, strict=True)
+        ),
         [0] * count,
         strict=True,
     )
@@ -105,7 +108,7 @@ def conditions_met(
     return np.fromiter((bits for (bits,) in found), np.int64, count)[codes]
 
 
-def _plain(column: np.ndarray, of_types: bool) -> list[object]:
+def _to_sqlite_values(column: np.ndarray, of_types: bool) -> list[object]:
     """Return values as SQLite takes them."""
     return (
         [OF_TYPE[value] for value in column.tolist()]
@@ -150,7 +153,7 @@ class Field(Struct, frozen=True):
         )
 
 
-def affinity(declared: str) -> str:
+def find_affinity(declared: str) -> str:
     """Return the affinity of a column of this declared type, by SQLite's rules."""
     kind = declared.upper()
     if "INT" in kind:
@@ -162,7 +165,7 @@ def affinity(declared: str) -> str:
     return "REAL" if any(word in kind for word in ("REAL", "FLOA", "DOUB")) else "NUMERIC"
 
 
-def fields_of(table: str, query: Query) -> dict[str, Field] | None:
+def find_fields(table: str, query: Query) -> dict[str, Field] | None:
     """Return the columns of a table of rows, None where its records are not plainly its columns."""
     described = query(f"PRAGMA table_xinfo({quote_name(table)})")
     if any(hidden for *_, hidden in described):
@@ -174,7 +177,7 @@ def fields_of(table: str, query: Query) -> dict[str, Field] | None:
         indices = query(f"PRAGMA index_list({quote_name(table)})")
         alias = "" if any(origin == "pk" for _, _, _, origin, *_ in indices) else keys[0][0]
     return {
-        name: Field(number, affinity(kind), name == alias, default is not None)
+        name: Field(number, find_affinity(kind), name == alias, default is not None)
         for number, name, kind, _, default, _, _ in described
     }
 
@@ -199,7 +202,7 @@ class Pages:
     def table(self, name: str, root: int) -> tuple[Any, dict[str, Field]] | None:
         """Return a table and its columns. root: the number of its first page."""
         if name not in self._known:
-            fields = fields_of(name, self._query)
+            fields = find_fields(name, self._query)
             try:
                 self._known[name] = fields and (self._file.table(root), fields)
             except core.StandAside:
@@ -252,7 +255,7 @@ class Pages:
             return None
         counted = dict(zip(numbers, counts, strict=False))
         if any(odd for _, odd in counts[len(numbers) :]) or any(
-            self._doubtful(fields[name], rows, *counted[name])
+            self._is_doubtful(fields[name], rows, *counted[name])
             for name in looked_at.values
             if name in fields
         ):
@@ -274,7 +277,7 @@ class Pages:
         )
 
     @staticmethod
-    def _doubtful(field: Field, rows: int, nulls: int, odd: int) -> bool:
+    def _is_doubtful(field: Field, rows: int, nulls: int, odd: int) -> bool:
         """True if a condition on a column may see values other than integers and NULL. Of TEXT
         affinity, integers would become texts.
         """

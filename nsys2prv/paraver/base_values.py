@@ -68,7 +68,7 @@ def _is_type_of_field(pcf_type: PcfType, field: Field) -> bool:
     if pcf_type.code in dict(field.code.named).values():
         return True
     number, rest = divmod(
-        pcf_type.code - field.code.base, field.code.of("", 1) - field.code.of("", 0)
+        pcf_type.code - field.code.base, field.code.code_of("", 1) - field.code.code_of("", 0)
     )
     return (
         rest == 0

@@ -141,7 +141,7 @@ class GpuNumbers:
         """Return the physical GPU that a row is of, where the report tells."""
         info = self._infos[report]
         if isinstance(key, StreamKey):
-            number = info.gpu_of(key.pid, key.device)
+            number = info.find_gpu(key.pid, key.device)
             return None if number is None else info.gpus.get(number)
         return info.gpus.get(key.gpu if isinstance(key, QueueKey) else key.number)
 
@@ -154,7 +154,8 @@ class GpuNumbers:
         not tell its number, the ordinal is taken for it.
         """
         return self.identity(
-            report, DeviceKey(GPU, number=self._infos[report].gpu_or_ordinal(key.pid, key.device))
+            report,
+            DeviceKey(GPU, number=self._infos[report].find_gpu_or_ordinal(key.pid, key.device)),
         )
 
     def number_of(self, report: int, number: int) -> int:

@@ -61,7 +61,7 @@ def list_codes(layouts: Iterable[str], domains: Mapping[str, int]) -> set[int]:
     codes: set[int] = set()
     for field in (field for layout in layouts for field in load_catalogue().layouts[layout].fields):
         if isinstance(field.code, DomainCode) and not field.optional:
-            codes.update(field.code.of(*domain) for domain in domains.items())
+            codes.update(field.code.code_of(*domain) for domain in domains.items())
         elif not field.optional:
             codes.add(field.code)
     return codes
@@ -110,7 +110,7 @@ def _make_field_types(
         return [EventType(field.code, field.label, _find_labels(field, values, None))]
     return [
         EventType(
-            field.code.of(domain, number),
+            field.code.code_of(domain, number),
             field.label.format(domain=domain or DEFAULT_DOMAIN),
             _find_labels(field, values, domain),
         )

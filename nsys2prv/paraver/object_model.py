@@ -28,7 +28,7 @@ from nsys2prv.events.extraction import (
     ThreadKey,
 )
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, pid_of, tid_of
-from nsys2prv.nsight.launcher import distinct_launcher_ranks
+from nsys2prv.nsight.launcher import choose_launcher_ranks
 from nsys2prv.paraver.devices import OF_GPU, Device, GpuNumbers, make_device_sort_key, place_devices
 from nsys2prv.paraver.tree import NO_PROCESS, ObjectTree, RankedProcess, Task
 
@@ -59,7 +59,7 @@ def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
     by_name = sorted(infos, key=lambda info: natural_key(str(info.given)))
     ranks = [min(info.ranks.values(), default=None) for info in by_name]
     if None in ranks or len(set(ranks)) < len(ranks):
-        ranks = distinct_launcher_ranks([info.launcher_ranks for info in by_name])
+        ranks = choose_launcher_ranks([info.launcher_ranks for info in by_name])
     if ranks is None:
         return by_name
     return [info for _, info in sorted(zip(ranks, by_name, strict=True), key=lambda pair: pair[0])]
@@ -131,7 +131,7 @@ def _order_processes(
     """
     own = {(report, pid): infos[report].ranks.get(pid) for report, pid in by_process}
     method = "MPI ranks" if any(rank is not None for rank in own.values()) else ""
-    launcher = distinct_launcher_ranks([info.launcher_ranks for info in infos])
+    launcher = choose_launcher_ranks([info.launcher_ranks for info in infos])
     if not method and launcher is not None:
         method = "launcher's environment"
         own = {

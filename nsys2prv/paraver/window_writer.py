@@ -257,7 +257,7 @@ class Formatter:
         if isinstance(code, DomainCode):
             return Choice(
                 tuple(
-                    b":%d%s" % (code.of(name, number), behind)
+                    b":%d%s" % (code.code_of(name, number), behind)
                     for name, number in self.manifest.domain_codes
                 )
             )

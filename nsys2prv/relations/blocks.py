@@ -204,10 +204,10 @@ class MessageFile(Struct, frozen=True):
 
 def save_messages(pairs: pl.DataFrame, source: int, path: Path) -> MessageFile:
     """Store the pairs between hosts: host, time_begin, host_there, completed."""
-    from nsys2prv.clock.observations import Calls, Messages, span_of
+    from nsys2prv.clock.observations import Calls, Messages, find_span
 
     pairs = pairs.filter(pl.col("host") != pl.col("host_there"))
     columns = (pairs[name].to_numpy() for name in ("host", "time_begin", "host_there", "completed"))
     messages = Messages(np.full(pairs.height, source), *columns)
     path.write_bytes(pickle.dumps(messages))
-    return MessageFile(path, span_of(Calls.none(), messages) or ())
+    return MessageFile(path, find_span(Calls.make_empty(), messages) or ())

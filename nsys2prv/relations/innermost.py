@@ -73,7 +73,7 @@ class Keys:
             )
             self.span = len(self._places)
 
-    def of(self, object_: np.ndarray, time: np.ndarray) -> np.ndarray:
+    def join(self, object_: np.ndarray, time: np.ndarray) -> np.ndarray:
         inside = np.clip(time, self._first, self._limit)
         return object_ * self.span + (
             inside - self._first if self._places is None else np.searchsorted(self._places, inside)
@@ -94,7 +94,7 @@ def find_innermost_states(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.nd
     greatest state. At the stretch's limit nothing changes; before the first key of an object
     nothing is open. What began before the stretch counts as begun with it, in its order.
     """
-    begin, end = keys.of(ranges.object, ranges.begin), keys.of(ranges.object, ranges.end)
+    begin, end = keys.join(ranges.object, ranges.begin), keys.join(ranges.object, ranges.end)
     order = np.argsort(begin, kind="stable")
     together = np.diff(begin[order]) == 0
     if together.any():

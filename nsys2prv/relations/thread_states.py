@@ -218,7 +218,7 @@ def _make_records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
             find_innermost_states(begun.take(np.flatnonzero(begun.yields == yields)), keys)
             for yields in (False, True)
         ]
-        layers.append((keys.of(held.object, held.begin), held.state))
+        layers.append((keys.join(held.object, held.begin), held.state))
         objects, *columns = records.close_changed(overlay_layers(layers, outside, keys))
         yield threads[objects], *columns
         outside[held.object] = held.state

@@ -29,7 +29,7 @@ from nsys2prv.store.task_result import TaskResult
 CHUNK_RECORDS = 500_000
 #: Lanes of one row at most; what overlaps beyond shares the last one and is counted.
 MOST_LANES = 64
-TOO_MANY = Reason.TOO_MANY_OVERLAPS.of(str(MOST_LANES))
+TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
 
 class OverlapTask(Struct, frozen=True):

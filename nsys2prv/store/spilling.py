@@ -14,7 +14,7 @@ from nsys2prv.events.catalogue import Layout, load_catalogue
 from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.kind import Account, Counters, Lines, Rows
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.columns import NULL, all_usable, usable
+from nsys2prv.nsight.columns import NULL, are_all_usable, mask_usable
 from nsys2prv.store.runs import (
     BEGIN,
     COUNTER,
@@ -54,7 +54,7 @@ def spill_rows(
 
 def spill_counters(counters: Counters, writer: SpillWriter, account: Account) -> Iterator[Run]:
     """Store samples; yields their run, if there are any with usable times."""
-    timed = usable(counters.time)
+    timed = mask_usable(counters.time)
     carried = np.count_nonzero(counters.values != ABSENT, axis=1)
     if not timed.all():
         account.dropped[Reason.SAMPLE_WITHOUT_TIME] += int(carried[~timed].sum())
@@ -95,10 +95,10 @@ def _repair_times(
     after the begin by at least 1 ns, or OPEN.
     """
     chosen = slice(None) if rows.selection is None else rows.selection
-    if all_usable(rows.begin) and all_usable(rows.end) and (rows.end > rows.begin).all():
+    if are_all_usable(rows.begin) and are_all_usable(rows.end) and (rows.end > rows.begin).all():
         return chosen, rows.end
     begin, end = rows.begin[chosen], rows.end[chosen]
-    timed, closed = usable(begin), usable(end)
+    timed, closed = mask_usable(begin), mask_usable(end)
     if open_ended:
         opened = timed & ~closed
         if opened.any():
@@ -113,7 +113,7 @@ def _repair_times(
         account.repaired[Reason.END_BEFORE_BEGIN] += int(backward.sum())
     if lost or not len(begin):
         chosen = _select_rows(chosen, np.flatnonzero(timed))
-    closed = usable(rows.end)
+    closed = mask_usable(rows.end)
     return chosen, np.where(closed, np.maximum(rows.end, rows.begin + 1), OPEN)
 
 
@@ -305,8 +305,12 @@ def spill_lines(lines: Lines, writer: SpillWriter) -> Iterator[Run]:
     if lines.tag is not None:
         columns["tag"] = lines.tag
     kept = slice(None)
-    if not (all_usable(lines.send) and all_usable(lines.receive) and all_usable(lines.until)):
-        kept = np.flatnonzero(usable(lines.send) & usable(lines.receive) & usable(lines.until))
+    if not (
+        are_all_usable(lines.send) and are_all_usable(lines.receive) and are_all_usable(lines.until)
+    ):
+        kept = np.flatnonzero(
+            mask_usable(lines.send) & mask_usable(lines.receive) & mask_usable(lines.until)
+        )
         if not len(kept):
             return
     send = lines.send[kept]

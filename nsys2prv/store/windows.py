@@ -141,7 +141,7 @@ class IdTable(Struct):
     table: np.ndarray
 
     @classmethod
-    def of(cls, columns: Sequence[np.ndarray]) -> IdTable:
+    def from_columns(cls, columns: Sequence[np.ndarray]) -> IdTable:
         lengths = np.array([len(column) for column in columns], np.int64)
         return cls(np.cumsum(lengths) - lengths, np.concatenate([*columns, np.zeros(0, np.int64)]))
 

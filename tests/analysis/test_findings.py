@@ -401,4 +401,4 @@ def test_findings_as_text() -> None:
         for line in finding_lines([replace(finding, title="word " * 40, advice="word " * 40)], 40)
     )
     assert " ".join(line.strip() for line in finding_lines([], 50)) == NOTHING
-    assert Finding.of(json.loads(json.dumps(finding.as_dict()))) == finding
+    assert Finding.from_dict(json.loads(json.dumps(finding.as_dict()))) == finding

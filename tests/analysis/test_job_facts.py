@@ -15,7 +15,7 @@ from nsys2prv.analysis.job import OpenJob, open_job
 from nsys2prv.analysis.job_facts import machine_line
 from nsys2prv.cli.main import main
 from nsys2prv.cli.report import describe
-from nsys2prv.nsight.info import driver_version
+from nsys2prv.nsight.info import parse_driver_version
 
 
 def test_a_report_says_when_and_where_it_was_recorded(
@@ -57,7 +57,7 @@ def test_nothing_known_is_nothing_told() -> None:
     ],
 )
 def test_versions_of_drivers(recorded: str, told: str) -> None:
-    assert driver_version(recorded) == told
+    assert parse_driver_version(recorded) == told
 
 
 def test_notes_that_need_no_action_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -380,4 +380,4 @@ def test_the_size_of_a_large_job() -> None:
 
 
 def test_no_calls_have_the_columns_of_calls() -> None:
-    assert len(Calls.none().begin) == 0
+    assert len(Calls.make_empty().begin) == 0

@@ -76,7 +76,7 @@ KNOTS = Shifts(
 @pytest.mark.parametrize("drift", [0.0, 5e-5, -5e-5])
 def test_shifts_move_along_lines_and_invert(drift: float) -> None:
     plain = ClockMap(-12_345, drift, 1_000)
-    clock = pickle.loads(pickle.dumps(plain.moved(KNOTS)))
+    clock = pickle.loads(pickle.dumps(plain.move(KNOTS)))
     local = np.arange(0, 500_000)
     before, after = plain.to_global(local), clock.to_global(local)
     assert np.abs(after - before - np.interp(before, KNOTS.times, KNOTS.shifts)).max() <= 1
@@ -85,7 +85,7 @@ def test_shifts_move_along_lines_and_invert(drift: float) -> None:
         after[exact] == before[exact] + KNOTS.shifts[np.searchsorted(KNOTS.times, before[exact])]
     ).all()
     assert (np.diff(after) >= 0).all()
-    assert (clock.shifted(77).to_global(local) == after + 77).all()
+    assert (clock.delay(77).to_global(local) == after + 77).all()
     assert plain.slack < clock.slack
     for time in range(int(after[0]), int(after[-1]), 997):
         # What is at that time or later is found from there on, and what is earlier is not left out

@@ -7,7 +7,13 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nsys2prv.clock.hull import ANYWHERE, Bounds, feasible_region, middle_line, nearest_point
+from nsys2prv.clock.hull import (
+    ANYWHERE,
+    Bounds,
+    find_feasible_region,
+    find_middle_line,
+    find_nearest_point,
+)
 
 
 def bounds(seed: int, count: int = 30, slope: float = 2e-4) -> Bounds:
@@ -36,7 +42,7 @@ def test_the_region_holds_all_lines_that_no_bound_forbids(seed: int) -> None:
         axis.ravel() for axis in np.meshgrid(np.arange(-200, 400, 1.5), np.arange(0, 600, 1.5))
     )
     good = allowed(some, first, last)
-    corners = feasible_region(some, 0.0, 1e6)
+    corners = find_feasible_region(some, 0.0, 1e6)
     assert np.abs(corners).max() < ANYWHERE / 2
     low, high = corners.min(axis=0), corners.max(axis=0)
     for values, a, b in ((first[good], low[0], high[0]), (last[good], low[1], high[1])):
@@ -46,7 +52,7 @@ def test_the_region_holds_all_lines_that_no_bound_forbids(seed: int) -> None:
     centre = corners.mean(axis=0)
     inner = centre + (corners - centre) * (1 - 1e-4)
     assert allowed(some, inner[:, 0], inner[:, 1]).all()
-    found = middle_line(some, 0.0, 1e6)
+    found = find_middle_line(some, 0.0, 1e6)
     assert found is not None
     assert abs(found.first - 100) <= found.error
     assert abs(found.last - 300) <= found.error
@@ -58,7 +64,7 @@ def test_more_bounds_never_widen(seed: int) -> None:
     some = bounds(seed, 200, 5e-5)
     widths = []
     for count in range(10, 201, 10):
-        found = middle_line(
+        found = find_middle_line(
             Bounds(
                 some.upper_times[:count],
                 some.upper[:count],
@@ -81,7 +87,9 @@ def test_what_a_short_span_leaves_of_the_slope_is_drawn_to_that_of_clocks(span: 
     none is told.
     """
     at = np.array([0.0, span])
-    found = middle_line(Bounds(at, np.array([40e3, 40e3]), at, np.array([-40e3, -36e3])), 0.0, span)
+    found = find_middle_line(
+        Bounds(at, np.array([40e3, 40e3]), at, np.array([-40e3, -36e3])), 0.0, span
+    )
     assert found is not None
     slope = (found.last - found.first) / span
     assert abs(slope) < 10e-6
@@ -91,14 +99,14 @@ def test_what_a_short_span_leaves_of_the_slope_is_drawn_to_that_of_clocks(span: 
 def test_one_side_alone_bounds_nothing() -> None:
     some = bounds(1)
     assert (
-        middle_line(Bounds(some.upper_times, some.upper, np.empty(0), np.empty(0)), 0.0, 1e6)
+        find_middle_line(Bounds(some.upper_times, some.upper, np.empty(0), np.empty(0)), 0.0, 1e6)
         is None
     )
 
 
 def test_contradictions_leave_nothing() -> None:
     at = np.array([5e5])
-    assert not len(feasible_region(Bounds(at, at * 0 - 1, at, at * 0 + 1), 0.0, 1e6))
+    assert not len(find_feasible_region(Bounds(at, at * 0 - 1, at, at * 0 + 1), 0.0, 1e6))
 
 
 @pytest.mark.parametrize(
@@ -110,4 +118,4 @@ def test_contradictions_leave_nothing() -> None:
     ],
 )
 def test_the_nearest_point(corners: list, point: list) -> None:
-    assert nearest_point(np.array(corners, float)).tolist() == point
+    assert find_nearest_point(np.array(corners, float)).tolist() == point

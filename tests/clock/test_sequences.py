@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tools.clocks import Clocks, align, collectives, error, instants, joined, pivot_of, rows, with_
 
-from nsys2prv.clock.observations import Calls, Finding, call_frame
+from nsys2prv.clock.observations import Calls, Finding, make_call_frame
 from nsys2prv.clock.observations import Messages as NoMessages
 from nsys2prv.clock.sequences import number_calls
 
@@ -45,12 +45,12 @@ def recognised(calls: Calls, truth: np.ndarray) -> tuple[dict[int, set[int]], in
     """True collectives of each ordinal, how many calls have one, and the findings. `truth`:
     collective of each call, -1 of none.
     """
-    table, findings = call_frame(calls, pivot_of(calls, NoMessages.none()))
+    table, findings = make_call_frame(calls, pivot_of(calls, NoMessages.make_empty()))
     known = {
         (int(m), int(b)): int(t) for m, b, t in zip(calls.member, calls.begin, truth, strict=True)
     }
     table, found = number_calls(table)
-    pivot = pivot_of(calls, NoMessages.none())
+    pivot = pivot_of(calls, NoMessages.make_empty())
     meant: dict[int, set[int]] = {}
     for ordinal, member, begin in table.select("ordinal", "member", "begin").iter_rows():
         meant.setdefault(ordinal, set()).add(known[member, begin + pivot])

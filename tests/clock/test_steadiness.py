@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from tools.clocks import EPOCH, Clocks, align, collectives, error, instants, messages, with_
 
 from nsys2prv.clock import MPI
-from nsys2prv.clock.observations import line_through
+from nsys2prv.clock.observations import fit_line
 
 SEEDS = 100
 
@@ -99,9 +99,7 @@ def test_a_burst_and_a_few_collectives_a_minute_later() -> None:
 def test_the_slope_rests_on_points_far_apart() -> None:
     rng = np.random.default_rng(1)
     times = np.concatenate([np.sort(rng.uniform(0, 1e6, 500)), [1e10, 1.001e10, 1.002e10]])
-    offset, slope, spread = line_through(
-        times, 1_000 + 2e-5 * times + rng.normal(0, 100, len(times))
-    )
+    offset, slope, spread = fit_line(times, 1_000 + 2e-5 * times + rng.normal(0, 100, len(times)))
     assert abs(slope - 2e-5) < 1e-7
     assert abs(offset - 1_000) < 50
     assert spread < 200

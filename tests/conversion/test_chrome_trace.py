@@ -26,7 +26,7 @@ def write_chrome_trace(reports: list[Path], path: Path, folder: Path) -> None:
     """Write the ranges of these reports as complete events; times in microseconds, a process for
     each row of the trace.
     """
-    job = prepare(reports, Plan.of(Options()), folder, alone(), quiet=True)
+    job = prepare(reports, Plan.from_options(Options()), folder, alone(), quiet=True)
     runs, global_ids, bounds = plan_windows(job)
     reader = WindowReader(runs, global_ids)
     labels = {

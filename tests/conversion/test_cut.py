@@ -55,7 +55,9 @@ class Sample:
 
     def cut(self, prv: Path, **asked: object) -> Summary:
         """Write the trace of the job with a cut, without reading the reports again."""
-        return write_job(cut_job(self.job, Plan.of(Options(cut=CutOptions(**asked))).cut), prv)
+        return write_job(
+            cut_job(self.job, Plan.from_options(Options(cut=CutOptions(**asked))).cut), prv
+        )
 
 
 @pytest.fixture(scope="module", params=SETS)
@@ -65,7 +67,7 @@ def sample(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def prepared(name: str, folder: Path, options: Options) -> Sample:
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
-    job = prepare(reports, Plan.of(options), folder, alone())
+    job = prepare(reports, Plan.from_options(options), folder, alone())
     write_job(job, folder / "whole.prv")
     return Sample(reports, folder / "whole.prv", cut_filter.whole(folder / "whole.prv"), job)
 
@@ -572,7 +574,7 @@ def test_sizes_are_kept(sample: Sample, tmp_path: Path) -> None:
 )
 def test_what_cannot_be_asked(asked: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Plan.of(Options(cut=CutOptions(**asked)))
+        Plan.from_options(Options(cut=CutOptions(**asked)))
 
 
 @pytest.mark.slow

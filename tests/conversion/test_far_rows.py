@@ -255,14 +255,14 @@ def test_begin_and_end_tell_the_time_where_no_duration_does(tmp_path: Path) -> N
         ANALYSIS_DETAILS=[{"startTime": 5 * SECOND, "stopTime": 65 * SECOND}],
     )
     with open_source(report) as database:
-        assert capture.recorded_duration(database) == 60 * SECOND
+        assert capture.read_duration(database) == 60 * SECOND
     assert read_report_info(report).capture == Capture(-60 * SECOND, 120 * SECOND)
 
 
 @pytest.mark.parametrize("rows", [1, 3])
 def test_of_few_rows_none_is_wrong(rows: int, tmp_path: Path) -> None:
     report = export(tmp_path, [10**17 * number for number in range(rows)])
-    assert read_report_info(report).capture.far(np.arange(rows) * 10**17).any() == (rows == 0)
+    assert read_report_info(report).capture.mask_far(np.arange(rows) * 10**17).any() == (rows == 0)
 
 
 def test_all_rows_of_a_table_may_be_wild(tmp_path: Path) -> None:

@@ -49,12 +49,12 @@ def test_it_says_of_what_the_trace_was_made(tmp_path: Path) -> None:
     for name, size in told["trace"]["files"].items():
         assert (tmp_path / name).stat().st_size == size
     kinds, records = told["ledger"]["kinds"], told["ledger"]["records"]
-    assert kinds["osrt"]["dropped"][Reason.TOO_SHORT.of("5 us")] > 0
+    assert kinds["osrt"]["dropped"][Reason.TOO_SHORT.with_detail("5 us")] > 0
     assert (
         records["osrt"]["made"]
         == records["osrt"]["written"] + records["osrt"]["left_out"][Reason.OUTSIDE_CUT]
     )
-    assert told["reasons"][Reason.TOO_SHORT.of("5 us")] == "shorter than 5 us"
+    assert told["reasons"][Reason.TOO_SHORT.with_detail("5 us")] == "shorter than 5 us"
     assert told["reasons"][Reason.OUTSIDE_CUT] == Reason.OUTSIDE_CUT.text
     assert not any(
         account["missing"]

@@ -63,7 +63,7 @@ def test_each_condition_gets_its_rows(form: str, tmp_path: Path) -> None:
     source, path = opened(form, tmp_path)
     few = False
     with source:
-        for part in (source.whole("T"), Part("T", 201, 600)):
+        for part in (source.get_whole_table("T"), Part("T", 201, 600)):
             between = f"number BETWEEN {part.first} AND {part.last}"
             shared = source.read_once(part, ("number", "thread", "lacking"), ("name",), CONDITIONS)
             assert shared is not None
@@ -77,7 +77,7 @@ def test_each_condition_gets_its_rows(form: str, tmp_path: Path) -> None:
                     path,
                     f"SELECT number, thread, coalesce(name, '') FROM T WHERE {between} AND ({where}) ORDER BY 1",
                 )
-                narrowed = shared.narrowed(number)
+                narrowed = shared.narrow(number)
                 few |= isinstance(narrowed, SomeRows) and len(expected) > 0
                 for columns in (
                     shared.columns(number, ("number", "thread", "lacking"), ("name",)),
@@ -99,10 +99,10 @@ def test_each_condition_gets_its_rows(form: str, tmp_path: Path) -> None:
                         == expected
                     )
                     assert (columns["lacking"] == NULL).all()
-                assert shared.meeting(number).sum() == len(expected)
-                assert source.count_of(narrowed, condition) == len(expected)
+                assert shared.mask_meeting(number).sum() == len(expected)
+                assert source.count_rows(narrowed, condition) == len(expected)
                 assert source.select(
-                    f"SELECT number FROM {source.rows_of(narrowed, condition)}"
+                    f"SELECT number FROM {source.select_rows(narrowed, condition)}"
                 ).height == len(expected)
     # A few rows are read one by one where it is certain which they are.
     assert few == (form != "gaps")
@@ -118,9 +118,14 @@ def test_damaged_columns_are_read_by_each_kind(value: str, row: int, tmp_path: P
     connection.commit()
     connection.close()
     with open_source(path) as source:
-        assert source.read_once(source.whole("T"), ("number", "thread"), (), CONDITIONS) is None
-        assert source.read_once(source.whole("T"), ("number",), (), CONDITIONS) is not None
-        assert source.read(source.whole("T"), ("number", "thread")).damaged == 1
+        assert (
+            source.read_once(source.get_whole_table("T"), ("number", "thread"), (), CONDITIONS)
+            is None
+        )
+        assert (
+            source.read_once(source.get_whole_table("T"), ("number",), (), CONDITIONS) is not None
+        )
+        assert source.read(source.get_whole_table("T"), ("number", "thread")).damaged == 1
 
 
 def rows_of_all_kinds() -> list[Row]:

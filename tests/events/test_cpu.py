@@ -187,8 +187,8 @@ def test_threads_of_processes_that_are_not_profiled_are_counted_by_name(tmp_path
     assert len(trace.intervals(STATE)) == 2
     assert summary.threads == 1
     assert summary.dropped == {
-        ("sched", Reason.NOT_PROFILED.of("swapper")): 2,
-        ("sched", Reason.NOT_PROFILED.of("a process without a name")): 1,
+        ("sched", Reason.NOT_PROFILED.with_detail("swapper")): 2,
+        ("sched", Reason.NOT_PROFILED.with_detail("a process without a name")): 1,
     }
 
 

@@ -118,7 +118,7 @@ def test_short_ones_are_dropped_when_asked(tmp_path: Path) -> None:
     ]
     trace, summary = converted(tmp_path, rows, min_duration={"gpu_contexts": 100})
     assert [end - begin for _, begin, end in found(trace, CODE)] == [490]
-    assert summary.dropped == {("gpu_contexts", Reason.TOO_SHORT.of("100 ns")): 1}
+    assert summary.dropped == {("gpu_contexts", Reason.TOO_SHORT.with_detail("100 ns")): 1}
 
 
 def test_damage_ends_in_no_traceback(tmp_path: Path) -> None:

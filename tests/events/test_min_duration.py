@@ -72,7 +72,7 @@ def test_short_calls_are_dropped_and_counted(tmp_path: Path) -> None:
     assert found(trace, OSRT) == [("open", 0, 2_000), ("poll", 5_000, 6_000)]
     assert found(trace, PTHREAD) == [("pthread_mutex_lock", 1_100, 1_101)]
     assert summary.dropped == {
-        ("osrt", Reason.TOO_SHORT.of("1 us")): 3,
+        ("osrt", Reason.TOO_SHORT.with_detail("1 us")): 3,
         ("osrt", Reason.NO_TIME): 2,
     }
     assert "3 rows of osrt left out: shorter than 1 us" in summary.text()
@@ -112,7 +112,7 @@ def test_short_api_calls_still_launch(tmp_path: Path) -> None:
     assert found(trace, API) == [("cudaLaunchKernel", 20, 900)]
     assert len(found(trace, KERNELS)) == 2
     assert sorted((line.send, line.receive) for line in trace.comms) == [(0, 100), (20, 1_000)]
-    assert summary.dropped == {("cuda_api_trace", Reason.TOO_SHORT.of("500 ns")): 1}
+    assert summary.dropped == {("cuda_api_trace", Reason.TOO_SHORT.with_detail("500 ns")): 1}
 
     trace, summary = converted(tmp_path, [os_call(0, 5)], more, min_duration={"kernels": 300})
     assert len(found(trace, KERNELS)) == len(trace.comms) == 1
@@ -131,7 +131,7 @@ def test_events_last_as_long_as_the_calls_that_record_them(tmp_path: Path) -> No
     trace, summary = converted(tmp_path, [os_call(0, 5)], more, min_duration={"cuda_events": 500})
     assert [(item.begin, item.end) for item in trace.intervals(EVENTS)] == [(20, 900)]
     assert summary.events["cuda_event_completion"] == 2
-    assert summary.dropped == {("cuda_events", Reason.TOO_SHORT.of("500 ns")): 1}
+    assert summary.dropped == {("cuda_events", Reason.TOO_SHORT.with_detail("500 ns")): 1}
 
 
 def test_open_ranges_and_marks_are_never_short(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_open_ranges_and_marks_are_never_short(tmp_path: Path) -> None:
     )
     assert [label for label, _, _ in found(trace, PUSHPOP)] == ["open", "long"]
     assert [label for label, _, _ in found(trace, MARKS)] == ["mark"]
-    assert summary.dropped == {("nvtx_pushpop_trace", Reason.TOO_SHORT.of("30 ns")): 1}
+    assert summary.dropped == {("nvtx_pushpop_trace", Reason.TOO_SHORT.with_detail("30 ns")): 1}
     assert found(trace, OSRT) == [("read", 0, 100)]
 
 
@@ -165,7 +165,7 @@ def test_when_all_calls_are_short(tmp_path: Path) -> None:
     with pytest.raises(NothingToWrite, match="2 shorter than 1 ms"):
         converted(tmp_path, rows, min_duration={"all": 1_000_000})
     _, summary = converted(tmp_path, rows, kinds=("osrt", "pthread"), min_duration={"osrt": 1_500})
-    assert summary.dropped == {("osrt", Reason.TOO_SHORT.of("1500 ns")): 1}
+    assert summary.dropped == {("osrt", Reason.TOO_SHORT.with_detail("1500 ns")): 1}
     assert summary.warnings == []
 
 
@@ -185,7 +185,7 @@ def test_durations_at_the_ends_of_time() -> None:
         False,
         True,
     ]
-    assert extraction.account.dropped == {Reason.TOO_SHORT.of("10 ns"): 3}
+    assert extraction.account.dropped == {Reason.TOO_SHORT.with_detail("10 ns"): 3}
 
 
 def test_a_kinds_own_name_goes_before_groups_and_these_before_all() -> None:

@@ -284,7 +284,7 @@ def test_short_ranges_are_left_out_as_on_their_threads(tmp_path: Path) -> None:
             min_duration={"nvtx": 50},
         )
         assert found(trace, TYPE) == [("long", 200, 201)]
-        assert summary.dropped["nvtx_on_gpu", Reason.TOO_SHORT.of("50 ns")] == 1
+        assert summary.dropped["nvtx_on_gpu", Reason.TOO_SHORT.with_detail("50 ns")] == 1
 
 
 def test_nothing_but_ranges_on_gpus(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_least_durations_are_of_ranges_as_they_are_shown(tmp_path: Path) -> None
     trace, summary = converted(tmp_path, tables, min_duration={"openmp": 50})
     assert found(trace, IMPLICIT) == [("Implicit", 110, 500)]
     assert len(trace.intervals(FLUSH)) == 1
-    assert summary.dropped == {("openmp", Reason.TOO_SHORT.of("50 ns")): 2}
+    assert summary.dropped == {("openmp", Reason.TOO_SHORT.with_detail("50 ns")): 2}
 
 
 def test_regions_within_regions(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from nsys2prv._util.errors import NothingToWrite
 from nsys2prv.cli.main import main
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.nsight.info import UNKNOWN_TABLE, why_not_read
+from nsys2prv.nsight.info import UNKNOWN_TABLE, explain_unread_table
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 ALL_SAMPLES = sorted(SAMPLES.glob("*/rank*.sqlite"))
@@ -55,7 +55,7 @@ def test_every_table_with_rows_has_a_kind_or_a_reason(path: Path) -> None:
     assert [
         table
         for table in sorted(tables_with_rows(path) - translated)
-        if why_not_read(table) == UNKNOWN_TABLE
+        if explain_unread_table(table) == UNKNOWN_TABLE
     ] == []
 
 

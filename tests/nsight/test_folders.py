@@ -121,7 +121,7 @@ def test_conditions_mean_what_they_mean_in_sqlite(condition: str, tmp_path: Path
         assert (found["absent"] == NULL).all()
         assert source.count("T", condition) == count
         rows = source.select(
-            f"SELECT start FROM {source.rows_of(Part('T', 101, 900), condition)} ORDER BY 1"
+            f"SELECT start FROM {source.select_rows(Part('T', 101, 900), condition)} ORDER BY 1"
         )
         assert rows["start"].to_list() == [row[0] for row in expected]
 
@@ -131,7 +131,7 @@ def test_values_that_are_no_integers_are_counted(tmp_path: Path) -> None:
         tmp_path / "r.sqlite", {"T": [{"a": 1.5, "b": 1}, {"a": None, "b": None}]}, {"a": "REAL"}
     )
     with open_source(as_folder(report, tmp_path / "folder")) as source:
-        found = source.read(source.whole("T"), ("a", "b"))
+        found = source.read(source.get_whole_table("T"), ("a", "b"))
     assert found.damaged == 1
     assert np.array_equal(found["a"], [NULL, NULL])
     assert np.array_equal(found["b"], [1, NULL])

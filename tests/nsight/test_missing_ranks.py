@@ -92,15 +92,15 @@ def test_what_does_not_prove_that_ranks_are_missing() -> None:
         # The size of another launcher: ranks go beyond it.
         [_info("a", {"RANK": 7}, {"WORLD_SIZE": 4})],
     ):
-        assert job_checks.missing_ranks(infos) == []
-    assert job_checks.missing_ranks([_info("a", {"RANK": 5}, {"WORLD_SIZE": 8})]) == [
+        assert job_checks.check_missing_ranks(infos) == []
+    assert job_checks.check_missing_ranks([_info("a", {"RANK": 5}, {"WORLD_SIZE": 8})]) == [
         "the job has 8 ranks (WORLD_SIZE), and there is no report of ranks 0, 1, 2 and 4 more: collectives and messages with other ranks are incomplete"
     ]
 
 
 def test_ranks_that_a_batch_step_gives_to_all() -> None:
     assert (
-        job_checks.job_warnings(
+        job_checks.check_job(
             [_info("a", {"SLURM_PROCID": 0}, {}), _info("b", {"SLURM_PROCID": 0}, {})]
         )
         == []

@@ -29,7 +29,7 @@ from nsys2prv.nsight.sqlite_pages import (
     TEXTS,
     VALUES,
     Pages,
-    condition_columns,
+    find_condition_columns,
     open_pages,
 )
 
@@ -288,7 +288,7 @@ def test_standing_aside(name: str, tmp_path: Path) -> None:
     path = made(tmp_path / "r.sqlite", ASIDE[name])
     assert compare(path) == (0, ["t"])
     with Database(path) as source:
-        assert source.read(source.whole("t"), ("a",)).rows == len(ASIDE[name][3])
+        assert source.read(source.get_whole_table("t"), ("a",)).rows == len(ASIDE[name][3])
 
 
 def test_a_log_with_data_and_reserved_bytes(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_log_with_data_and_reserved_bytes(tmp_path: Path) -> None:
         connection.commit()
         with Database(path) as source:
             assert source._pages is None
-            assert source.read(source.whole("t"), ("a",)).rows == 101
+            assert source.read(source.get_whole_table("t"), ("a",)).rows == 101
     (tmp_path / "r.sqlite-journal").write_bytes(bytes.fromhex("d9d505f920a163d7"))
     with Database(path) as source:
         assert source._pages is None
@@ -351,7 +351,7 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
             tables(gaps)["t"],
             ("a", "n", "lacking"),
             ("b", "other"),
-            condition_columns(["{n} > 3 AND typeof({c}) = 'real' AND {b} IS NULL"]),
+            find_condition_columns(["{n} > 3 AND typeof({c}) = 'real' AND {b} IS NULL"]),
         )
     assert columns.rows == len(expected)
     assert columns["a"].tolist() == [row[0] for row in expected]
@@ -514,7 +514,9 @@ def test_damaged_pages_are_left_to_sqlite(
     def outcome() -> object:
         try:
             with Database(report) as source:
-                return source.read(source.whole(KERNEL), ("start", "end"))["start"].tolist()
+                return source.read(source.get_whole_table(KERNEL), ("start", "end"))[
+                    "start"
+                ].tolist()
         except Nsys2prvError as error:
             return str(error)
 

@@ -22,7 +22,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import natural_key
 from nsys2prv.events.extraction import StreamKey, ThreadKey
 from nsys2prv.nsight.info import Gpu, ReportInfo
-from nsys2prv.nsight.launcher import distinct_launcher_ranks, launcher_ranks
+from nsys2prv.nsight.launcher import choose_launcher_ranks, read_launcher_ranks
 from nsys2prv.nsight.sqlite import Database
 from nsys2prv.paraver.object_model import build_object_model, order_reports
 
@@ -79,7 +79,7 @@ def test_rank_from_the_launchers_environment(
     capture = [{"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": row} for row in rows]
     capture.append({"name": "COMMAND", "value": "RANK=1"})
     with Database(make_export(tmp_path / "r.sqlite", {"META_DATA_CAPTURE": capture})) as database:
-        assert distinct_launcher_ranks([launcher_ranks(database)]) == (
+        assert choose_launcher_ranks([read_launcher_ranks(database)]) == (
             None if rank is None else [rank]
         )
 

@@ -346,7 +346,7 @@ def test_nvtx_views_show_all_domains() -> None:
     }.items():
         fields = {field.name: field.code for field in load_catalogue().layouts[layout].fields}
         first = next(iter(fields.values()))
-        known = {first.of(*domain) for domain in FIXED_DOMAINS}
+        known = {first.code_of(*domain) for domain in FIXED_DOMAINS}
         for path in paths:
             assert set(_listed(BY_PATH[path])) == known | {fields["own"]}, path
     (any_domain,) = codes_named(FOLDER / FILE)["NVTX on GPU"]
@@ -386,14 +386,14 @@ def _codes() -> set[int]:
     plain |= {code for table in load_counter_tables().values() for code in table.labels}
     plain |= {code for ends in find_hashed_types().values() for code in ends}
     return plain | {
-        code.of(*domain) for code in by_domain for domain in FIXED_DOMAINS + OWN_DOMAINS
+        code.code_of(*domain) for code in by_domain for domain in FIXED_DOMAINS + OWN_DOMAINS
     }
 
 
 def _last_nvtx() -> int:
     codes = [field.code for layout in load_catalogue().layouts.values() for field in layout.fields]
     return max(
-        code.of(*domain)
+        code.code_of(*domain)
         for code in codes
         if isinstance(code, DomainCode)
         for domain in (*FIXED_DOMAINS, OWN_DOMAINS[-1])

@@ -188,8 +188,8 @@ def test_records_of_several_runs(chosen: list[int], window: tuple[int, int | Non
     global_ids = GlobalIds(
         [*MAPS, ClockMap()],
         duration,
-        *map(IdTable.of, lookups[:2]),
-        {"nvtx": IdTable.of(lookups[2])},
+        *map(IdTable.from_columns, lookups[:2]),
+        {"nvtx": IdTable.from_columns(lookups[2])},
     )
     pieces, expected = [], []
     for number, report in enumerate(chosen):

@@ -36,7 +36,7 @@ def _claims(found: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
             for domain, code in field.code.named:
                 yield owner, code, (domain, values)
             for domain in () if field.code.only_named else domains:
-                yield owner, field.code.of("", domain), (field.label, values)
+                yield owner, field.code.code_of("", domain), (field.label, values)
         if layout.hashed:
             for code in range(layout.hashed[0], layout.hashed[1] + 1):
                 yield f"layout {layout.name!r}", code, ("a hash of the name", layout.hashed)

@@ -14,7 +14,7 @@ from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
 from nsys2prv.clock.clock_file import HostClock
 from nsys2prv.clock.gathering import gather_calls
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.clock.observations import Calls, Messages, span_of
+from nsys2prv.clock.observations import Calls, Messages, find_span
 from nsys2prv.clock.solve import Alignment, solve_clocks
 
 SECOND = 1_000_000_000
@@ -156,14 +156,14 @@ def restore(
     reports: int, calls: Calls | None = None, messages: Messages | None = None
 ) -> CausalOrder:
     """The order of what was observed on so many reports, all calls in one part."""
-    calls, messages = calls or Calls.none(), messages or Messages.none()
+    calls, messages = calls or Calls.make_empty(), messages or Messages.make_empty()
     pivot = pivot_of(calls, messages)
     return restore_causal_order(reports, [bind_calls(calls, pivot)], messages, pivot)
 
 
 def pivot_of(calls: Calls, messages: Messages) -> int:
     """The instant amid all times, in whole ns."""
-    span = span_of(calls, messages)
+    span = find_span(calls, messages)
     return (span[0] + span[1]) // 2 if span else 0
 
 
@@ -200,9 +200,9 @@ def align(
     """The alignment of so many hosts, all calls in one part; bounds hold for the span, which is by
     default that of the observations.
     """
-    calls, messages = calls or Calls.none(), messages or Messages.none()
+    calls, messages = calls or Calls.make_empty(), messages or Messages.make_empty()
     pivot = pivot_of(calls, messages)
-    whole = span or span_of(calls, messages) or (pivot, pivot)
+    whole = span or find_span(calls, messages) or (pivot, pivot)
     names = [str(host) for host in range(hosts)]
     found = solve_clocks(names, [gather_calls(calls, pivot)], messages, pivot, whole)
     corrections = []

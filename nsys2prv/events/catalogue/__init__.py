@@ -38,7 +38,7 @@ class DomainCode(Struct, frozen=True):
     #: No other domains occur.
     only_named: bool = False
 
-    def of(self, domain: str, number: int) -> int:
+    def code_of(self, domain: str, number: int) -> int:
         return dict(self.named).get(domain, self.base + DOMAIN_STEP * number)
 
 

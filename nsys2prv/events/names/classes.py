@@ -86,13 +86,13 @@ class Classifier:
         )
         self._of = lru_cache(REMEMBERED)(self._classify)
 
-    def of(self, name: str) -> KernelClass:
+    def classify(self, name: str) -> KernelClass:
         """Return the class of a kernel by its demangled name, or what else there is of it."""
         return self._of(name[:LONGEST_NAME])
 
     def columns(self, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, list[str]]:
         """Return the classes of many kernels in columns: kinds, tensor cores, shapes."""
-        classes = [self.of(name) for name in names]
+        classes = [self.classify(name) for name in names]
         return (
             np.array([found.kind for found in classes], np.int64),
             np.array([found.tensor_cores for found in classes], np.int64),

@@ -156,7 +156,7 @@ def rename_by_template(texts: DistinctTexts, rules: tuple[NvtxRule, ...]) -> Ren
     alone = np.flatnonzero(places == _EACH_APART)
     if not len(alone):
         return RenamedRanges(found.texts, codes, wanted, numbers)
-    lone = decode_texts(texts.at(alone))
+    lone = decode_texts(texts.take(alone))
     many = len(lone) > FEW_TEXTS
     single = rename_ranges(lone, None, rules) if many else _rename_known(lone.to_list(), rules)
     codes[alone] = len(found.texts) + single.codes

@@ -62,16 +62,16 @@ class CheckResult(Struct, frozen=True):
     #: Contents of the trace; None if the header is invalid.
     contents: CheckedContents | None
 
-    def of(self, severity: Severity) -> list[Finding]:
+    def select(self, severity: Severity) -> list[Finding]:
         return [finding for finding in self.findings if finding.severity is severity]
 
     @property
     def errors(self) -> list[Finding]:
-        return self.of(Severity.ERROR)
+        return self.select(Severity.ERROR)
 
     @property
     def warnings(self) -> list[Finding]:
-        return self.of(Severity.WARNING)
+        return self.select(Severity.WARNING)
 
     def data(self) -> dict[str, Any]:
         """Return all of it as plain data, for JSON."""
@@ -175,7 +175,7 @@ def format_result(result: CheckResult) -> Iterator[str]:
     counts = [
         f"{len(found)} {severity.value}{'' if len(found) == 1 else 's'}"
         for severity in Severity
-        if (found := result.of(severity))
+        if (found := result.select(severity))
     ]
     yield f"  {', '.join(counts) or 'nothing found'}"
 

@@ -529,7 +529,7 @@ CASES = {name: (GEMM, *expected) for name, expected in GEMMS.items()} | {
 
 
 def classified(name: str, classifier: Classifier = SHIPPED) -> tuple[str, str, str]:
-    found = classifier.of(name)
+    found = classifier.classify(name)
     return LABELS[CLASS][found.kind], LABELS[TENSOR][found.tensor_cores], found.shape
 
 
