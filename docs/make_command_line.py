@@ -12,7 +12,7 @@ from pathlib import Path
 from unittest import mock
 
 from nsys2prv.cli import main
-from nsys2prv.cli.arguments import conversion_parser
+from nsys2prv.cli.arguments import make_conversion_parser
 from nsys2prv.cli.parsing import Parser
 
 HEAD = """# Command line
@@ -38,7 +38,7 @@ Warnings do not change it. [faults.md](faults.md) says what happens on full disk
 
 def parsers() -> Iterator[Parser]:
     """The parser of every command, as its help is asked for."""
-    yield conversion_parser()
+    yield make_conversion_parser()
     for command in main.COMMANDS:
         if command == "help":
             continue

@@ -7,7 +7,7 @@ from nsys2prv._util import signals
 
 def main() -> int:
     """Run the command; returns the exit status."""
-    signals.end_at_once()
+    signals.end_on_signal()
     from nsys2prv.cli import main as cli
 
     return cli.main()

@@ -50,25 +50,25 @@ class ArchiveWriter:
         self.add_bytes(TYPE, CONTENT)
 
     def add_bytes(self, name: str, content: bytes) -> None:
-        self._zip.writestr(_member_of(name), content)
+        self._zip.writestr(_make_member(name), content)
 
     def move_folder(self, folder: Path) -> None:
         """Add the files of a folder as members of its name, and remove it."""
         for path in sorted(folder.iterdir()):
-            member = _member_of(f"{folder.name}/{path.name}")
+            member = _make_member(f"{folder.name}/{path.name}")
             with path.open("rb") as source, self._zip.open(member, "w", force_zip64=True) as target:
                 shutil.copyfileobj(source, target, BLOCK)
         shutil.rmtree(folder)
 
     def members(self) -> Members:
         """Return the members of the archive so far."""
-        return members(self._zip)
+        return list_members(self._zip)
 
     def close(self) -> None:
         self._zip.close()
 
 
-def _member_of(name: str) -> zipfile.ZipInfo:
+def _make_member(name: str) -> zipfile.ZipInfo:
     """Return a new member; tables are compressed already."""
     member = zipfile.ZipInfo(name)
     member.compress_type = zipfile.ZIP_DEFLATED if name.endswith(".json") else zipfile.ZIP_STORED
@@ -90,7 +90,7 @@ def open_archive(path: Path) -> zipfile.ZipFile:
     return archive
 
 
-def members(archive: zipfile.ZipFile) -> Members:
+def list_members(archive: zipfile.ZipFile) -> Members:
     """Return the members of the archive so far."""
     return sorted(
         [info.filename, info.CRC, info.file_size]
@@ -119,19 +119,19 @@ def to_json(value: Any, kind: Any) -> Any:
     if origin in (Union, types.UnionType):
         if value is None:
             return None
-        member = type(value) if type(value) in arguments else _other(arguments)
+        member = type(value) if type(value) in arguments else _take_first_type(arguments)
         plain = to_json(value, member)
-        return [member.__name__, plain] if len(_others(arguments)) > 1 else plain
+        return [member.__name__, plain] if len(_drop_none(arguments)) > 1 else plain
     if kind is Path:
         return str(value)
     if origin in _MAPPINGS:
-        key, item = _pair(origin, arguments)
+        key, item = _find_pair_types(origin, arguments)
         return [[to_json(name, key), to_json(found, item)] for name, found in value.items()]
     if origin in (list, tuple, frozenset):
         found = sorted(value) if origin is frozenset else value
-        parts = _parts(origin, arguments, len(value))
+        parts = _list_item_types(origin, arguments, len(value))
         return [to_json(item, part) for item, part in zip(found, parts, strict=True)]
-    if hints := _hints(kind):
+    if hints := _read_hints(kind):
         return [to_json(getattr(value, name), part) for name, part in hints.items()]
     return value
 
@@ -144,10 +144,10 @@ def from_json(data: Any, kind: Any) -> Any:
     if origin in (Union, types.UnionType):
         if data is None and type(None) in arguments:
             return None
-        if len(_others(arguments)) == 1:
-            return from_json(data, _other(arguments))
+        if len(_drop_none(arguments)) == 1:
+            return from_json(data, _take_first_type(arguments))
         name, found = data
-        return from_json(found, {one.__name__: one for one in _others(arguments)}.get(name))
+        return from_json(found, {one.__name__: one for one in _drop_none(arguments)}.get(name))
     if kind in _SCALARS:
         if type(data) is not kind:
             raise ValueError(f"{data!r} is no {kind.__name__}")
@@ -157,39 +157,39 @@ def from_json(data: Any, kind: Any) -> Any:
     if not isinstance(data, list):
         raise ValueError(f"{data!r} is no list")
     if origin in _MAPPINGS:
-        key, item = _pair(origin, arguments)
+        key, item = _find_pair_types(origin, arguments)
         made = Counter if origin is Counter else dict
         return made({from_json(name, key): from_json(found, item) for name, found in data})
     if origin in (list, tuple, frozenset):
-        parts = _parts(origin, arguments, len(data))
+        parts = _list_item_types(origin, arguments, len(data))
         return origin(from_json(item, part) for item, part in zip(data, parts, strict=True))
-    hints = _hints(kind)
+    hints = _read_hints(kind)
     if not hints:
         raise TypeError(f"no way to read a {kind}")
     fields = zip(data, hints.items(), strict=True)
     return kind(**{name: from_json(item, part) for item, (name, part) in fields})
 
 
-def _others(arguments: tuple) -> list:
+def _drop_none(arguments: tuple) -> list:
     return [member for member in arguments if member is not type(None)]
 
 
-def _other(arguments: tuple) -> Any:
-    return _others(arguments)[0]
+def _take_first_type(arguments: tuple) -> Any:
+    return _drop_none(arguments)[0]
 
 
-def _pair(origin: Any, arguments: tuple) -> tuple:
+def _find_pair_types(origin: Any, arguments: tuple) -> tuple:
     return (arguments[0], int) if origin is Counter else arguments
 
 
-def _parts(origin: Any, arguments: tuple, count: int) -> list:
+def _list_item_types(origin: Any, arguments: tuple, count: int) -> list:
     """Return the types of the items."""
     fixed = origin is tuple and arguments[-1] is not Ellipsis
     return list(arguments) if fixed else [arguments[0]] * count
 
 
 @cache
-def _hints(kind: Any) -> dict[str, Any]:
+def _read_hints(kind: Any) -> dict[str, Any]:
     """Return the annotated types of what makes a Struct or a named tuple; empty for all others."""
     names = getattr(kind, "__struct_fields__", getattr(kind, "_fields", ()))
     hints = get_type_hints(kind) if names else {}

@@ -62,7 +62,7 @@ def narrow_integers(values: np.ndarray) -> np.ndarray:
     )
 
 
-def occurrence(codes: np.ndarray) -> np.ndarray:
+def count_occurrences(codes: np.ndarray) -> np.ndarray:
     """Return, for each row, the number of earlier rows with its code. Codes are indices, as
     :func:`factorize` gives them.
     """
@@ -74,7 +74,7 @@ def occurrence(codes: np.ndarray) -> np.ndarray:
     return place
 
 
-def over_slices(
+def reduce_slices(
     values: np.ndarray, first: np.ndarray, last: np.ndarray, ufunc: np.ufunc
 ) -> np.ndarray:
     """Apply ``ufunc`` (minimum or maximum) to each ``values[first:last]``, none of them empty.

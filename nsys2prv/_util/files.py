@@ -26,7 +26,7 @@ from typing import BinaryIO
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.text import size_text
+from nsys2prv._util.text import format_size
 
 #: What only nsys reads; every file that is a report; the folders that nsys makes of one.
 NOT_EXPORTED = {".nsys-rep", ".qdrep"}
@@ -36,7 +36,7 @@ TABLES = {".parquet", ".arrow"}
 FOLDER_ENDINGS = {".parquetdir", ".arrowdir"}
 
 
-def named_as_report(path: Path) -> bool:
+def has_report_name(path: Path) -> bool:
     """True if a file of this name is almost certainly a report."""
     return path.suffix.lower() in FILE_ENDINGS | FOLDER_ENDINGS
 
@@ -73,7 +73,7 @@ def read_given(path: Path, largest: int = LARGEST_TEXT) -> bytes:
         content = file.read(largest + 1)
     if len(content) > largest:
         raise Nsys2prvError(
-            f"{path}: is larger than {size_text(largest)}, the limit for a file of this kind"
+            f"{path}: is larger than {format_size(largest)}, the limit for a file of this kind"
         )
     return content
 
@@ -107,7 +107,7 @@ class Owner(Struct, frozen=True):
 
     @classmethod
     def current(cls) -> Owner:
-        return cls(_host(), _namespace(), os.getpid(), _began(os.getpid()))
+        return cls(_digest_host(), _find_namespace(), os.getpid(), _find_start_time(os.getpid()))
 
     @classmethod
     def read(cls, folder: Path) -> Owner | None:
@@ -130,11 +130,11 @@ class Owner(Struct, frozen=True):
             return False
         except OSError:
             pass  # of another user
-        return not self.began or _began(self.pid) == self.began
+        return not self.began or _find_start_time(self.pid) == self.began
 
 
 @contextmanager
-def temporary_folder(parent: Path) -> Iterator[Path]:
+def make_temporary_folder(parent: Path) -> Iterator[Path]:
     """Create a folder in `parent`, removed whatever happens; remove leftovers of dead runs. Raises
     OSError where none can be made.
     """
@@ -143,17 +143,17 @@ def temporary_folder(parent: Path) -> Iterator[Path]:
     try:
         folder.mkdir(0o700)
         with (folder / LOCK).open("w") as lock:
-            _locked(lock)
+            _try_lock(lock)
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
-def working_folder(staging: Path, elsewhere: Path | None) -> Iterator[Path]:
+def make_working_folder(staging: Path, elsewhere: Path | None) -> Iterator[Path]:
     """Create a folder for intermediate files: in `staging`, or `elsewhere`."""
     if elsewhere:
-        with temporary_folder(elsewhere) as folder:
+        with make_temporary_folder(elsewhere) as folder:
             yield folder
     else:
         folder = staging / "work"
@@ -180,11 +180,11 @@ def put_in_place(staging: Path, finals: Sequence[Path]) -> None:
             if new[final]:
                 (staging / final.name).replace(final)
     except BaseException:
-        _undo(staging, new)
+        _undo_placing(staging, new)
         raise
 
 
-def _undo(staging: Path, finals: Mapping[Path, bool]) -> None:
+def _undo_placing(staging: Path, finals: Mapping[Path, bool]) -> None:
     """Put back what stood there, unless everything new is in place; nothing new is left there.
     finals: whether there is a new one.
     """
@@ -207,21 +207,21 @@ def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> Non
     """Check that no file to be written or removed is one that is read, by whatever names and links.
     Raises one clear line otherwise.
     """
-    there = {found: path for path in outputs if (found := _identity(path)) is not None}
+    there = {found: path for path in outputs if (found := _identify_file(path)) is not None}
     for given in inputs if there else ():
-        if (path := there.get(_identity(given))) is not None:
+        if (path := there.get(_identify_file(given))) is not None:
             raise UsageError(
                 f"{path}: would be written over {given}, which is read; give another output"
             )
     for path in there.values():
         # A table of a folder of tables, which is read as a whole.
-        if path.suffix in TABLES and _identity(path.parent) in map(_identity, inputs):
+        if path.suffix in TABLES and _identify_file(path.parent) in map(_identify_file, inputs):
             raise UsageError(
                 f"{path}: would be written over a table of {path.parent}, which is read; give another output"
             )
 
 
-def _identity(path: str | Path) -> tuple[int, int] | None:
+def _identify_file(path: str | Path) -> tuple[int, int] | None:
     """Return a key that identifies a file, whatever path leads to it."""
     try:
         found = os.stat(path)
@@ -240,7 +240,7 @@ def check_folder(folder: Path) -> None:
         raise Nsys2prvError(f"{folder}: no permission to write there; give another folder")
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_complete_file(path: Path, text: str) -> None:
     """Write a file that comes into being complete; a device or a pipe is written to. Raises one
     line for people.
     """
@@ -248,7 +248,7 @@ def write_whole(path: Path, text: str) -> None:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
             return
-        with temporary_folder(path.parent) as folder:
+        with make_temporary_folder(path.parent) as folder:
             (folder / path.name).write_text(text, encoding="utf-8")
             (folder / path.name).replace(path)
     except OSError as error:
@@ -263,7 +263,7 @@ def remove_leftovers(parent: Path) -> None:
             owner = Owner.read(folder)
             if owner and entry.is_dir(follow_symlinks=False):
                 with suppress(OSError, ValueError):
-                    if folder.lstat().st_uid == os.geteuid() and _dead(owner, folder):
+                    if folder.lstat().st_uid == os.geteuid() and _is_dead(owner, folder):
                         _restore(folder)
                         shutil.rmtree(folder, ignore_errors=True)
 
@@ -271,24 +271,24 @@ def remove_leftovers(parent: Path) -> None:
 def _restore(folder: Path) -> None:
     names = json.loads((folder / NAMES).read_text()) if (folder / NAMES).exists() else {}
     if names and all(Path(name).name == name for name in names):
-        _undo(folder, {folder.parent / name: bool(new) for name, new in names.items()})
+        _undo_placing(folder, {folder.parent / name: bool(new) for name, new in names.items()})
 
 
-def _dead(owner: Owner, folder: Path) -> bool:
+def _is_dead(owner: Owner, folder: Path) -> bool:
     """True if the process that owns the folder is known to have ended."""
-    if owner.host != _host():
+    if owner.host != _digest_host():
         return False  # of another machine nothing surely tells
-    if owner.namespace == _namespace():
+    if owner.namespace == _find_namespace():
         return not owner.alive
     try:
         # In another container of this machine.
         with (folder / LOCK).open("r+") as lock:
-            return _locked(lock) is True
+            return _try_lock(lock) is True
     except FileNotFoundError:
         return time.time() - folder.stat().st_mtime > UNLOCKED
 
 
-def _locked(file: BinaryIO) -> bool | None:
+def _try_lock(file: BinaryIO) -> bool | None:
     """Lock a file; False where another process has it, None where there are no locks."""
     if fcntl is None:
         return None
@@ -299,18 +299,18 @@ def _locked(file: BinaryIO) -> bool | None:
     return True
 
 
-def _host() -> str:
+def _digest_host() -> str:
     return hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
-def _namespace() -> int:
+def _find_namespace() -> int:
     try:
         return os.stat("/proc/self/ns/pid").st_ino
     except OSError:
         return 0
 
 
-def _began(pid: int) -> int:
+def _find_start_time(pid: int) -> int:
     try:
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         # One that nobody has waited for is over.
@@ -319,7 +319,7 @@ def _began(pid: int) -> int:
         return 0
 
 
-def user_error(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2prvError:
+def describe_write_error(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2prvError:
     """Return one line that describes an error met while `target` was made from temporary files in
     these folders.
     """
@@ -331,8 +331,10 @@ def user_error(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2pr
             )
     ours = {folder: str(folder / PREFIX) for folder in folders}
     mine = [folder for folder in folders if any(name.startswith(ours[folder]) for name in names)]
-    if _number(error) in FULL:
-        full = mine or [folder for folder in folders if _free(folder) < 1 << 20] or folders
+    if _find_error_number(error) in FULL:
+        full = (
+            mine or [folder for folder in folders if _find_free_space(folder) < 1 << 20] or folders
+        )
         if full[0] != target.parent:
             what = f"{full[0]}; free some, or give another folder with --tmp DIR"
         else:
@@ -345,13 +347,13 @@ def user_error(error: OSError, target: Path, folders: Sequence[Path]) -> Nsys2pr
     return Nsys2prvError(f"{what}: {error.strerror or error}{of}")
 
 
-def _number(error: OSError) -> int | None:
+def _find_error_number(error: OSError) -> int | None:
     """Return the system's number of an error, which polars only puts into its text."""
     told = re.search(r"\(os error (\d+)\)", str(error))
     return error.errno if error.errno is not None or told is None else int(told[1])
 
 
-def _free(folder: Path) -> int:
+def _find_free_space(folder: Path) -> int:
     with suppress(OSError):
         return shutil.disk_usage(folder).free
     return 1 << 62

@@ -40,7 +40,7 @@ def keep_freed_memory() -> None:
     Does nothing where there is no glibc, or no such allocator.
     """
     os.environ.setdefault(*_POLARS)
-    limit = _address_space()
+    limit = _find_address_limit()
     if limit is not None and limit < BYTES_PER_THREAD * (os.cpu_count() or 1):
         os.environ.setdefault("POLARS_MAX_THREADS", "1")
     try:
@@ -57,7 +57,7 @@ def check_address_space() -> None:
     """Check that the limit on address space leaves room for the libraries. Raises one clear line if
     they could not be imported, or would crash soon.
     """
-    limit = _address_space()
+    limit = _find_address_limit()
     if limit is not None and limit < NEEDED_BYTES:
         raise Nsys2prvError(
             f"out of memory: processes may have {limit >> 20} MB of address space (ulimit -v), and {NEEDED_BYTES >> 20} MB "
@@ -65,7 +65,7 @@ def check_address_space() -> None:
         )
 
 
-def _address_space() -> int | None:
+def _find_address_limit() -> int | None:
     """Return the limit on this process's address space, bytes; None if there is none."""
     try:
         import resource
@@ -76,7 +76,7 @@ def _address_space() -> int | None:
 
 
 @contextmanager
-def importing() -> Iterator[None]:
+def pause_garbage_collection() -> Iterator[None]:
     """Exclude imports, and all else that stays as long as the process, from garbage collection."""
     collecting = gc.isenabled()
     gc.disable()

@@ -105,7 +105,7 @@ class CpuTimes(Struct):
     def over(self, function: Callable[[T], R], results: Iterator[TimedResult]) -> Iterator[R]:
         """Yield the results of a function wrapped by :func:`run_timed`, whose time is noted."""
         for result in results:
-            self.add(_stage_of(function), result.seconds, result.process == _HERE)
+            self.add(_find_stage(function), result.seconds, result.process == _HERE)
             if result.process not in self.known:
                 self.known.add(result.process)
                 self.add("starting workers", result.before, False)
@@ -137,7 +137,7 @@ def run_timed(function: Callable[[T], R], task: T) -> TimedResult:
     """Do a task and take its time: of the process, as libraries have threads of their own; of the
     thread where others work beside.
     """
-    before = _until_first_task()
+    before = _take_time_before_first_task()
     alone = threading.current_thread() is threading.main_thread()
     clock = time.process_time if alone else time.thread_time
     begun = clock()
@@ -146,12 +146,12 @@ def run_timed(function: Callable[[T], R], task: T) -> TimedResult:
 
 
 @cache
-def _until_first_task() -> float:
+def _take_time_before_first_task() -> float:
     """Return CPU seconds of this process when it got its first task."""
     return time.process_time()
 
 
-def _stage_of(function: Callable) -> str:
+def _find_stage(function: Callable) -> str:
     while isinstance(function, partial):
         function = function.func
     module = function.__module__.rpartition(".")[2]

@@ -34,14 +34,14 @@ class EndedBySignal(BaseException):
         self.number = number
 
     def __str__(self) -> str:
-        return _told(self.number)
+        return _describe_ending(self.number)
 
     @property
     def exit_code(self) -> int:
         return 128 + self.number
 
 
-def end_at_once() -> None:
+def end_on_signal() -> None:
     """From now on, end with one line when interrupted: there is nothing to clean up."""
     usual = (signal.SIG_DFL, signal.default_int_handler)
     _handled[:] = [
@@ -49,30 +49,30 @@ def end_at_once() -> None:
         for name in NAMES
         if (number := getattr(signal, name, 0)) and signal.getsignal(number) in usual
     ]
-    _handle(_end)
+    _set_handler(_end)
 
 
-def raise_ended() -> None:
+def raise_on_signal() -> None:
     """From now on, raise :class:`EndedBySignal` when interrupted; also under polars, whose own
     handler lets a waiting program wait on.
     """
-    _handle(_raise)
+    _set_handler(_raise)
     if _handled:
-        sys.unraisablehook = _unraisable
+        sys.unraisablehook = _raise_unraisable_later
 
 
-def ignore() -> None:
+def ignore_signals() -> None:
     """From now on, ignore interruptions: the work is done, or has failed."""
-    _handle(signal.SIG_IGN)
+    _set_handler(signal.SIG_IGN)
 
 
-def _handle(handler: object) -> None:
+def _set_handler(handler: object) -> None:
     for number in _handled:
         signal.signal(number, handler)
 
 
 def _end(number: int, _: object) -> None:
-    os.write(2, f"nsys2prv: error: {_told(number)}\n".encode())
+    os.write(2, f"nsys2prv: error: {_describe_ending(number)}\n".encode())
     os._exit(128 + number)
 
 
@@ -83,7 +83,7 @@ def _raise(number: int, _: object) -> None:
         raise EndedBySignal(number)
 
 
-def _unraisable(lost: object) -> None:
+def _raise_unraisable_later(lost: object) -> None:
     """Raise the exception again later, when it was met where none can be raised (in a destructor)."""
     global _lost, _in_hook
     if not isinstance(lost.exc_value, EndedBySignal):
@@ -92,17 +92,17 @@ def _unraisable(lost: object) -> None:
     import threading
 
     _lost = _in_hook = True
-    threading.Thread(target=_repeat, args=(lost.exc_value.number,), daemon=True).start()
+    threading.Thread(target=_repeat_signal, args=(lost.exc_value.number,), daemon=True).start()
     _in_hook = False
 
 
-def _repeat(number: int) -> None:
+def _repeat_signal(number: int) -> None:
     while _lost:
         time.sleep(AGAIN_SECONDS)
         # To the process: its main thread may be waiting.
         os.kill(os.getpid(), number)
 
 
-def _told(number: int) -> str:
+def _describe_ending(number: int) -> str:
     how = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
     return f"{how}; nothing was written"

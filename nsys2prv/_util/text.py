@@ -24,7 +24,7 @@ def parse_size(text: str) -> int:
     )
 
 
-def plural(count: int, what: str) -> str:
+def format_count(count: int, what: str) -> str:
     """Return "1 task", "3 tasks": a count and its noun with the regular plural."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
@@ -46,7 +46,7 @@ def suggest_range(wanted: str, names: Sequence[str]) -> str:
     return "`nsys2prv report REPORT... --only operations` lists the names there are"
 
 
-def size_text(size: float) -> str:
+def format_size(size: float) -> str:
     """Return bytes for people, in units of 1000."""
     for unit in ("B", "KB", "MB", "GB"):
         if size < 1000:
@@ -68,18 +68,18 @@ def parse_duration(text: str) -> int:
     return round(Decimal(match[1]) * UNITS[match[2] or "ns"])
 
 
-def seconds_text(ns: int) -> str:
+def format_seconds(ns: int) -> str:
     """Return a time of a trace, in seconds."""
     return f"{ns / 1e9:.9f}".rstrip("0").rstrip(".") + " s"
 
 
-def duration_text(ns: int) -> str:
+def format_duration(ns: int) -> str:
     """Return a duration in the largest unit that gives a whole number."""
     unit, size = next((unit, size) for unit, size in UNITS.items() if ns % size == 0)
     return f"{ns // size} {unit}"
 
 
-def natural_key(text: str) -> tuple:
+def make_natural_key(text: str) -> tuple:
     """Return a sort key in which runs of digits compare as numbers, however long."""
     return tuple(
         (1, len(part.lstrip("0")), part.lstrip("0"), part)
@@ -97,11 +97,11 @@ _UNSAFE = re.compile(
 )
 
 
-def printable(text: str) -> str:
+def escape_unprintable(text: str) -> str:
     """Return the text with such characters as escapes."""
     return _UNSAFE.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
-def one_line(text: str) -> str:
+def escape_to_one_line(text: str) -> str:
     """Return the same, for text that must not break lines either."""
-    return printable(text).replace("\n", "\\n").replace("\t", " ")
+    return escape_unprintable(text).replace("\n", "\\n").replace("\t", " ")

@@ -81,7 +81,7 @@ class _Panics:
             self._standard = -1
             return
         _flush()
-        self._taken = _no_name()
+        self._taken = _make_unnamed_file()
         os.dup2(self._taken, 2)
 
     def _give_back(self) -> None:
@@ -98,7 +98,7 @@ class _Panics:
         os.close(self._standard)
 
 
-def _no_name() -> int:
+def _make_unnamed_file() -> int:
     """Return a new file without a name."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("stderr")

@@ -36,7 +36,7 @@ def describe_commit(checkout: Path) -> str:
     return done.stdout.strip()
 
 
-def version_text(package: Path) -> str:
+def format_version(package: Path) -> str:
     """Return the version, for users. package: the installed package; in a checkout the folder above
     has its pyproject.toml and .git.
     """

@@ -15,12 +15,12 @@ from nsys2prv._util.files import read_given
 DEEPEST = 50
 
 
-def data_text(package: str, name: str) -> str:
+def read_data_text(package: str, name: str) -> str:
     """Return the text of a file that lies beside a package's modules."""
     return files(package).joinpath(name).read_text(encoding="utf-8")
 
 
-def data_texts(package: str, suffix: str) -> list[str]:
+def read_data_texts(package: str, suffix: str) -> list[str]:
     """Return the texts of all files of a package's folder whose names end so, by name."""
     found = (file for file in files(package).iterdir() if file.name.endswith(suffix))
     return [file.read_text(encoding="utf-8") for file in sorted(found, key=lambda file: file.name)]

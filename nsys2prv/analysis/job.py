@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from nsys2prv._util import engines
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.files import check_folder, temporary_folder
-from nsys2prv._util.text import plural
+from nsys2prv._util.files import check_folder, make_temporary_folder
+from nsys2prv._util.text import format_count
 from nsys2prv.analysis import (
     collectives,
     critical_path,
@@ -103,9 +103,9 @@ class OpenJob:
 
     def __repr__(self) -> str:
         return (
-            f"<job of {plural(len(self._job.infos), 'report')}: {plural(self._job.model.ranks, 'task')} on "
-            f"{plural(len(self._job.model.tree.nodes), 'host')}, {plural(self.devices.height, 'GPU')}, {self.duration / 1e9:.3f} s, "
-            f"{sum(self.layouts.values()):,} events, {plural(len(self.warnings), 'warning')}; "
+            f"<job of {format_count(len(self._job.infos), 'report')}: {format_count(self._job.model.ranks, 'task')} on "
+            f"{format_count(len(self._job.model.tree.nodes), 'host')}, {format_count(self.devices.height, 'GPU')}, {self.duration / 1e9:.3f} s, "
+            f"{sum(self.layouts.values()):,} events, {format_count(len(self.warnings), 'warning')}; "
             ".layouts, .frame(LAYOUT), .analyse(), .findings()>"
         )
 
@@ -450,9 +450,11 @@ def open_job(
     stack = ExitStack()
     try:
         pool = stack.enter_context(
-            engines.workers(options.engine, options.jobs, options.scheduler, len(given))
+            engines.make_pool(options.engine, options.jobs, options.scheduler, len(given))
         )
-        folder = stack.enter_context(temporary_folder(Path(options.tmp or tempfile.gettempdir())))
+        folder = stack.enter_context(
+            make_temporary_folder(Path(options.tmp or tempfile.gettempdir()))
+        )
         stack.enter_context(pool.ended())
         job = prepare(given, plan, folder, pool, options.quiet)
         with blame_stores(job.stores):

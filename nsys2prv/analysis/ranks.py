@@ -13,7 +13,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.text import list_some, plural
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.result import Context
 from nsys2prv.analysis.unit import STATES
 
@@ -118,7 +118,7 @@ class JobRanks(Struct, frozen=True):
             .to_list()
         )
         where = ", ".join(nodes[:3]) + (
-            f" and {plural(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""
+            f" and {format_count(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""
         )
         return f"ranks {number_list(ranks)} ({where})"
 

@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from nsys2prv._util.text import plural
+from nsys2prv._util.text import format_count
 from nsys2prv.analysis.event_reader import EventReader
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 
@@ -128,7 +128,7 @@ class Table(Struct, frozen=True):
     about: str = ""
 
     def __repr__(self) -> str:
-        return f"<Table {self.title!r}: {plural(self.frame.height, 'row')}; .frame has {', '.join(self.frame.columns)}>"
+        return f"<Table {self.title!r}: {format_count(self.frame.height, 'row')}; .frame has {', '.join(self.frame.columns)}>"
 
     def _repr_html_(self) -> str:
         about = f"<p>{escape(self.about)}</p>" if self.about else ""

@@ -102,13 +102,13 @@ class _Version(argparse.Action):
     """Prints the version."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nsys2prv._util.version import version_text
+        from nsys2prv._util.version import format_version
 
-        print(version_text(Path(__file__).parents[1]))
+        print(format_version(Path(__file__).parents[1]))
         parser.exit()
 
 
-def conversion_parser(command: str = "") -> Parser:
+def make_conversion_parser(command: str = "") -> Parser:
     """Return the parser of a conversion, or of one of its halves, `extract` and `merge`."""
     description, usage, metavar, told = DESCRIBED[command]
     main = Parser(
@@ -174,7 +174,7 @@ def _add_events(main: Parser, command: str) -> None:
         "leave out ranges shorter than this, of one kind or of all, in nanoseconds or with a unit, as in osrt=10us; "
         "default: keep all; repeatable",
         READING,
-        type=_min_duration,
+        type=_parse_min_duration,
     )
     group.value(
         "--callstack",
@@ -305,7 +305,7 @@ def _add_running(main: Parser, command: str) -> None:
     )
 
 
-def _min_duration(text: str) -> tuple[str, int, str]:
+def _parse_min_duration(text: str) -> tuple[str, int, str]:
     """Parse [KIND=]NS into a kind, nanoseconds, and the text as given."""
     kind, equals, duration = text.strip().rpartition("=")
     try:
@@ -316,7 +316,7 @@ def _min_duration(text: str) -> tuple[str, int, str]:
         ) from None
 
 
-def as_options(arguments: argparse.Namespace) -> Options:
+def make_options(arguments: argparse.Namespace) -> Options:
     """Return the options given on the command line, by the names of the fields of Options, except
     those that need translation.
     """
@@ -325,7 +325,7 @@ def as_options(arguments: argparse.Namespace) -> Options:
     from nsys2prv.conversion.options import Options
     from nsys2prv.events.selection import parse_least_durations
 
-    signals.raise_ended()
+    signals.raise_on_signal()
     given = {
         name: getattr(arguments, name)
         for name in Options.__struct_fields__

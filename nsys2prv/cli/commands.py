@@ -14,10 +14,10 @@ from pathlib import Path
 from nsys2prv._util import signals
 from nsys2prv._util.archive import is_archive
 from nsys2prv._util.errors import UsageError
-from nsys2prv._util.files import check_not_read, named_as_report
-from nsys2prv._util.memory import importing
-from nsys2prv._util.text import one_line, printable
-from nsys2prv.cli.arguments import as_options, conversion_parser
+from nsys2prv._util.files import check_not_read, has_report_name
+from nsys2prv._util.memory import pause_garbage_collection
+from nsys2prv._util.text import escape_to_one_line, escape_unprintable
+from nsys2prv.cli.arguments import make_conversion_parser, make_options
 from nsys2prv.cli.cut_arguments import join_kind_options
 from nsys2prv.cli.parsing import (
     Group,
@@ -28,7 +28,7 @@ from nsys2prv.cli.parsing import (
     check_output,
     check_reports,
     check_traces,
-    is_trace,
+    is_trace_name,
 )
 from nsys2prv.conversion.early_workers import start_workers
 from nsys2prv.nsight.report_files import find_reports
@@ -37,20 +37,20 @@ from nsys2prv.nsight.report_files import find_reports
 def run_conversion(options: argparse.Namespace) -> int:
     check_kinds([word for words in options.trace for word in words.split(",")], options.paths)
     if options.kinds:
-        return _kinds()
+        return _list_kinds()
     if options.list:
-        return _list(options.paths)
+        return _list_reports(options.paths)
     if len(options.paths) < 2:
         version = "; --version tells the version" if options.verbose and not options.paths else ""
         example = ""
-        if options.paths and not is_trace(options.paths[0]):
+        if options.paths and not is_trace_name(options.paths[0]):
             example = f", as in `nsys2prv {options.paths[0]} out.prv`"
         raise UsageError(
             f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT{example}; `nsys2prv help` lists the options{version}"
         )
     check_conversion(options.paths, options.trace)
     *given, output = options.paths
-    if named_as_report(Path(output)) or is_archive(Path(output)):
+    if has_report_name(Path(output)) or is_archive(Path(output)):
         raise UsageError(
             f"{output}: the last argument is the trace to write, but this is a report or a store of some; "
             "add a name, as in out.prv"
@@ -59,18 +59,18 @@ def run_conversion(options: argparse.Namespace) -> int:
     reports = find_reports(given)
     start_workers(reports, options.engine, options.jobs)
     write_report: Callable[..., str] | None = None
-    with importing():
+    with pause_garbage_collection():
         from nsys2prv.conversion.convert import convert
 
         if options.report:
             from nsys2prv.cli.report import write_report_files as write_report
 
-    summary = convert(reports, output, as_options(options), write_report)
+    summary = convert(reports, output, make_options(options), write_report)
     print_warnings(summary.warnings)
     if not options.quiet:
-        print(printable(summary.text(options.verbose)))
+        print(escape_unprintable(summary.text(options.verbose)))
         if summary.report:
-            print(printable(f"\n{summary.report}"))
+            print(escape_unprintable(f"\n{summary.report}"))
     for line in summary.unread:
         print_message("error", f"left out: {line}")
     return int(bool(summary.unread))
@@ -82,23 +82,23 @@ def print_warnings(warnings: Sequence[str]) -> None:
 
 
 def print_message(severity: str, text: str) -> None:
-    print(f"nsys2prv: {severity}: {one_line(text)}", file=sys.stderr)
+    print(f"nsys2prv: {severity}: {escape_to_one_line(text)}", file=sys.stderr)
 
 
-def _list(paths: list[str]) -> int:
+def _list_reports(paths: list[str]) -> int:
     if not paths:
         raise UsageError("no report given; write `nsys2prv --list REPORT...`")
     from nsys2prv.cli.listing import describe_reports
 
-    signals.raise_ended()
+    signals.raise_on_signal()
     check_reports("--list", paths)
     text, warnings = describe_reports(find_reports(paths))
-    print(printable(text))
+    print(escape_unprintable(text))
     print_warnings(warnings)
     return 0
 
 
-def _kinds() -> int:
+def _list_kinds() -> int:
     from nsys2prv.events import all_kinds
 
     for kind in all_kinds():
@@ -183,7 +183,7 @@ def show_clocks(arguments: list[str]) -> int:
         type=Path,
     )
     options = clock.parse_args(arguments)
-    if is_trace(str(options.file)):
+    if is_trace_name(str(options.file)):
         name = options.file.name.removesuffix(".gz").removesuffix(".prv") + ".clock.yaml"
         beside = options.file.with_name(name)
         raise UsageError(
@@ -191,7 +191,7 @@ def show_clocks(arguments: list[str]) -> int:
             if beside.exists()
             else f"{options.file}: is a trace; its clock file would be {beside}, which only traces of several hosts have"
         )
-    if named_as_report(options.file):
+    if has_report_name(options.file):
         raise UsageError(
             f"{options.file}: is a report; the clock file is written beside its trace, as in out.clock.yaml"
         )
@@ -199,7 +199,7 @@ def show_clocks(arguments: list[str]) -> int:
         check_not_read([options.plot], [options.file])
     record = load_clock_file(options.file)
     lines = *describe_hosts(record), *describe_causal_moves(record.causal), *record.warnings
-    print(printable("\n".join(lines)))
+    print(escape_unprintable("\n".join(lines)))
     if options.plot:
         plot_clocks(record, options.plot)
         print(options.plot)
@@ -234,7 +234,7 @@ def check_traces_given(arguments: list[str]) -> int:
                 f'{trace}: not a Paraver trace: it does not begin with "#Paraver ("; give a .prv or .prv.gz',
             )
         else:
-            print(printable("\n".join(format_result(results[-1]))))
+            print(escape_unprintable("\n".join(format_result(results[-1]))))
     if options.json:
         print(json.dumps([result.data() for result in results], indent=1))
     return int(any(result.errors or (options.strict and result.warnings) for result in results))
@@ -253,7 +253,7 @@ def report_job(arguments: list[str]) -> int:
     _check_reports(options, arguments)
     text, warnings = run_report(options, arguments)
     print_warnings(warnings)
-    print(printable(text))
+    print(escape_unprintable(text))
     return 0
 
 
@@ -267,7 +267,7 @@ def compare_jobs(arguments: list[str]) -> int:
     )
     _check_reports(options, arguments)
     text, status = run_diff(options, arguments)
-    print(printable(text))
+    print(escape_unprintable(text))
     return status
 
 
@@ -278,7 +278,7 @@ def _check_reports(options: Parser, arguments: list[str]) -> None:
 
 def parse_conversion(command: str, arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options of a conversion, or of one of its halves."""
-    return conversion_parser(command).parse_intermixed_args(join_kind_options(list(arguments)))
+    return make_conversion_parser(command).parse_intermixed_args(join_kind_options(list(arguments)))
 
 
 def extract_reports(arguments: Sequence[str]) -> int:
@@ -288,17 +288,17 @@ def extract_reports(arguments: Sequence[str]) -> int:
             "give at least one report: nsys2prv extract REPORT... -o STORE (more with --help)"
         )
     check_reports("extract", given.paths)
-    if is_trace(str(given.output)):
+    if is_trace_name(str(given.output)):
         raise UsageError(
             f"-o {given.output}: extract writes a store, not a trace; give a name such as {given.output.stem}.store, "
             "and the trace to nsys2prv merge"
         )
     reports = find_reports(given.paths)
     start_workers(reports, given.engine, given.jobs)
-    with importing():
+    with pause_garbage_collection():
         from nsys2prv.conversion.extract import extract_to
 
-    print_warnings(extract_to(reports, given.output, as_options(given)))
+    print_warnings(extract_to(reports, given.output, make_options(given)))
     if not given.quiet:
         print(f"{given.output}  {given.output.stat().st_size / 1e6:.1f} MB")
     return 0

@@ -49,7 +49,7 @@ def add_cut(parser: Parser, command: str) -> None:
         "KIND=NAMES",
         "keep only these attributes of this kind, as in kernels=class,registers; default: all; repeatable",
         WRITING,
-        type=_fields,
+        type=_parse_fields,
     )
     less.flag("--no-lines", "write no communication lines", WRITING)
     less.values(
@@ -57,14 +57,14 @@ def add_cut(parser: Parser, command: str) -> None:
         "KIND=N",
         "keep at most N samples per second of each metric of this kind; default: all; repeatable",
         WRITING,
-        type=_rate,
+        type=_parse_rate,
     )
     less.value(
         "--max-size",
         "SIZE",
         "leave out less important events until the .prv (before compression) has at most this size, as in 500MB or 2GB",
         WRITING,
-        type=_size,
+        type=_parse_size,
     )
 
 
@@ -120,7 +120,7 @@ def split_list(option: str, lists: Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-def _fields(text: str) -> tuple[str, tuple[str, ...]]:
+def _parse_fields(text: str) -> tuple[str, tuple[str, ...]]:
     kind, _, names = text.partition("=")
     if not kind or not names:
         raise UsageError(
@@ -129,7 +129,7 @@ def _fields(text: str) -> tuple[str, tuple[str, ...]]:
     return kind, tuple(name.strip() for name in names.split(",") if name.strip())
 
 
-def _rate(text: str) -> tuple[str, int]:
+def _parse_rate(text: str) -> tuple[str, int]:
     kind, _, rate = text.partition("=")
     if not kind or not rate.isdecimal() or len(rate) > 10:
         raise UsageError(
@@ -138,7 +138,7 @@ def _rate(text: str) -> tuple[str, int]:
     return kind, int(rate)
 
 
-def _size(text: str) -> int:
+def _parse_size(text: str) -> int:
     try:
         return parse_size(text)
     except ValueError:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from nsys2prv._util.archive import is_archive
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.text import list_some, plural
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.events import all_kinds
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import (
@@ -51,20 +51,20 @@ def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
     """Return the reports, for people, and warnings of ranks that are missing or there twice. Raises
     Nsys2prvError for what is no report.
     """
-    held = [_looked_at(path) for path in paths]
+    held = [_inspect_reports(path) for path in paths]
     few = len(held) <= MOST_LINES
-    reports = _reports(held) if few else _differing_reports(held)
-    kinds = _kinds(held)
+    reports = _describe_each_report(held) if few else _describe_differing(held)
+    kinds = _describe_kinds(held)
     marked = few and any(MARK in line for line in (*reports, *kinds))
-    first = f"{plural(len(held), 'report')}{f'; {MARK} marks what differs between them' if marked else ''}:"
-    text = "\n".join([first, *reports, "", *kinds, *_untranslated(held)])
+    first = f"{format_count(len(held), 'report')}{f'; {MARK} marks what differs between them' if marked else ''}:"
+    text = "\n".join([first, *reports, "", *kinds, *_describe_untranslated(held)])
     infos = [one.info for one in held]
     if len(infos) < 2:
         return text, []
     return text, [*job_checks.check_missing_ranks(infos), *job_checks.check_job(infos)]
 
 
-def _looked_at(path: Path) -> _ReportContents:
+def _inspect_reports(path: Path) -> _ReportContents:
     if is_archive(path):
         raise Nsys2prvError(f"{path}: is a store; list the reports that it was made of")
     with tempfile.TemporaryDirectory(prefix="nsys2prv-") as folder:
@@ -88,25 +88,25 @@ def _looked_at(path: Path) -> _ReportContents:
     return _ReportContents(info, counts, kinds)
 
 
-def _reports(held: Sequence[_ReportContents]) -> list[str]:
+def _describe_each_report(held: Sequence[_ReportContents]) -> list[str]:
     """Return a line for each report, in columns; of columns that must be the same everywhere what
     is not usual is marked.
     """
     columns = {
         "report": [one.info.name for one in held],
-        "rank": [_rank(one.info) for one in held],
+        "rank": [_format_rank(one.info) for one in held],
         "host": [one.info.host or "unknown" for one in held],
-        "processes": [_processes(one.info) for one in held],
-        "GPUs": _marked([_gpus(one.info) for one in held]),
-        "begins (UTC)": [_begin(one.info) for one in held],
-        "lasts": [_seconds(one.info) for one in held],
-        "nsys": _marked([one.info.product or "unknown" for one in held]),
-        "schema": _marked([one.info.schema or "before 2.7" for one in held]),
+        "processes": [_count_processes(one.info) for one in held],
+        "GPUs": _mark_unusual([_describe_gpus(one.info) for one in held]),
+        "begins (UTC)": [_format_begin(one.info) for one in held],
+        "lasts": [_format_duration(one.info) for one in held],
+        "nsys": _mark_unusual([one.info.product or "unknown" for one in held]),
+        "schema": _mark_unusual([one.info.schema or "before 2.7" for one in held]),
     }
-    return _table(columns)
+    return _format_table(columns)
 
 
-def _table(columns: dict[str, list[str]]) -> list[str]:
+def _format_table(columns: dict[str, list[str]]) -> list[str]:
     """Return the lines of a table with these cells by the titles of its columns."""
     padded = [
         [f"{cell:<{max(map(len, [title, *cells]))}}" for cell in (title, *cells)]
@@ -115,13 +115,13 @@ def _table(columns: dict[str, list[str]]) -> list[str]:
     return ["  ".join(["", *row]).rstrip() for row in zip(*padded, strict=True)]
 
 
-def _differing_reports(held: Sequence[_ReportContents]) -> list[str]:
+def _describe_differing(held: Sequence[_ReportContents]) -> list[str]:
     """Return what the reports have in common, then a table of those that differ from most, with
     nothing but their differences.
     """
     infos = [one.info for one in held]
     columns = {
-        "GPUs": [_gpus(info) for info in infos],
+        "GPUs": [_describe_gpus(info) for info in infos],
         "nsys": [info.product or "unknown" for info in infos],
         "schema": [info.schema or "before 2.7" for info in infos],
     }
@@ -130,18 +130,20 @@ def _differing_reports(held: Sequence[_ReportContents]) -> list[str]:
     middle = lasts[len(lasts) // 2] if lasts else 0
     kinds = Counter(name for one in held for name in one.kinds)
     often = [name for name, count in kinds.items() if 2 * count > len(held)]
-    differing = {title: [_unless(cell, usual[title]) for cell in columns[title]] for title in usual}
+    differing = {
+        title: [_blank_if_usual(cell, usual[title]) for cell in columns[title]] for title in usual
+    }
     differing["lasts"] = [
-        _seconds(info) if (info.duration_ns or 0) < ALIKE * middle else "" for info in infos
+        _format_duration(info) if (info.duration_ns or 0) < ALIKE * middle else "" for info in infos
     ]
     differing["has none of"] = [
         list_some([name for name in often if name not in one.kinds], 4) for one in held
     ]
     odd = [place for place in range(len(held)) if any(cells[place] for cells in differing.values())]
     hosts = {info.host or "unknown" for info in infos}
-    begins = sorted(_begin(info) for info in infos)
+    begins = sorted(_format_begin(info) for info in infos)
     lines = [
-        f"  {plural(len(hosts), 'host')}; recorded from {' to '.join(dict.fromkeys((begins[0], begins[-1])))} UTC on"
+        f"  {format_count(len(hosts), 'host')}; recorded from {' to '.join(dict.fromkeys((begins[0], begins[-1])))} UTC on"
         + (f", for {lasts[0] / 1e9:.3f} to {lasts[-1] / 1e9:.3f} s" if lasts else ""),
         "  " + "; ".join(f"{title} {cell}" for title, cell in usual.items()),
     ]
@@ -150,31 +152,31 @@ def _differing_reports(held: Sequence[_ReportContents]) -> list[str]:
     shown = odd[:MOST_LINES]
     table = {
         "report": [infos[place].name for place in shown],
-        "rank": [_rank(infos[place]) for place in shown],
+        "rank": [_format_rank(infos[place]) for place in shown],
         "host": [infos[place].host or "unknown" for place in shown],
     }
     for title, cells in differing.items():
         if any(chosen := [cells[place] for place in shown]):
             table[title] = chosen
-    lines += [f"{len(odd):,} differ from most, in what is listed:", *_table(table)]
+    lines += [f"{len(odd):,} differ from most, in what is listed:", *_format_table(table)]
     return lines if len(shown) == len(odd) else [*lines, f"  and {len(odd) - len(shown):,} more"]
 
 
-def _unless(cell: str, usual: str) -> str:
+def _blank_if_usual(cell: str, usual: str) -> str:
     return "" if cell == usual else cell
 
 
-def _seconds(info: ReportInfo) -> str:
+def _format_duration(info: ReportInfo) -> str:
     return f"{info.duration_ns / 1e9:.3f} s" if info.duration_ns else "unknown"
 
 
-def _marked(cells: list[str]) -> list[str]:
+def _mark_unusual(cells: list[str]) -> list[str]:
     """Return the cells, with a mark at those that are not what most are."""
     (usual, _), *others = Counter(cells).most_common()
     return [cell if cell == usual else f"{cell} {MARK}" for cell in cells] if others else cells
 
 
-def _kinds(held: Sequence[_ReportContents]) -> list[str]:
+def _describe_kinds(held: Sequence[_ReportContents]) -> list[str]:
     """Return a line for each kind of event that some report holds: rows in all, and in each report."""
     found = []
     for kind in all_kinds():
@@ -187,7 +189,7 @@ def _kinds(held: Sequence[_ReportContents]) -> list[str]:
     several, names = len(held) > 1, [one.info.name for one in held]
     lines = [("kind (for -t)", "rows", "in each report" if several else "", "what it is")]
     lines += [
-        (name, f"{sum(rows):,}", _each(rows, names) if several else "", title)
+        (name, f"{sum(rows):,}", _format_counts(rows, names) if several else "", title)
         for name, title, rows in found
     ]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
@@ -198,7 +200,7 @@ def _kinds(held: Sequence[_ReportContents]) -> list[str]:
     return shown
 
 
-def _each(rows: Sequence[int], names: Sequence[str]) -> str:
+def _format_counts(rows: Sequence[int], names: Sequence[str]) -> str:
     """Return the number of rows in each report; marked where some have none or far fewer than
     others.
     """
@@ -216,7 +218,7 @@ def _each(rows: Sequence[int], names: Sequence[str]) -> str:
     return f"{mark}{least:,} ({names[rows.index(least)]}) to {most:,} ({names[rows.index(most)]})"
 
 
-def _untranslated(held: Sequence[_ReportContents]) -> list[str]:
+def _describe_untranslated(held: Sequence[_ReportContents]) -> list[str]:
     """Return the tables with rows that no kind of event reads, by the reason why."""
     translated = {
         table for kind in all_kinds() for table in (*kind.tables, *kind.reads.lookup_tables)
@@ -237,7 +239,7 @@ def _untranslated(held: Sequence[_ReportContents]) -> list[str]:
     return ["", "not translated, with their rows:", *lines] if lines else []
 
 
-def _begin(info: ReportInfo) -> str:
+def _format_begin(info: ReportInfo) -> str:
     if info.utc_ns is None:
         return "unknown"
     try:
@@ -246,7 +248,7 @@ def _begin(info: ReportInfo) -> str:
         return "unknown"
 
 
-def _processes(info: ReportInfo) -> str:
+def _count_processes(info: ReportInfo) -> str:
     """Return the processes that the report profiles; all that it names where it does not tell."""
     own = {pid for pid, _ in info.cuda_gpus} | {pid_of(pid) for pid in info.ranks}
     named = [
@@ -258,20 +260,20 @@ def _processes(info: ReportInfo) -> str:
     return list_some(named, 2) if named else "unknown"
 
 
-def _gpus(info: ReportInfo) -> str:
+def _describe_gpus(info: ReportInfo) -> str:
     names = Counter(gpu.name or "GPU" for gpu in info.gpus.values())
     told = (f"{count} x {name}" if count > 1 else name for name, count in names.items())
     return ", ".join(told) or "none named"
 
 
-def _of_how_many(info: ReportInfo) -> str:
+def _format_rank_count(info: ReportInfo) -> str:
     sizes = sorted(set(info.launcher_sizes.values()))
     return f" of {' or '.join(map(str, sizes))}" if sizes else ""
 
 
-def _rank(info: ReportInfo) -> str:
+def _format_rank(info: ReportInfo) -> str:
     if info.ranks:
         ranks = list_some(list(map(str, sorted(info.ranks.values()))), 4)
-        return f"{ranks} (MPI){_of_how_many(info)}"
+        return f"{ranks} (MPI){_format_rank_count(info)}"
     name, rank = next(iter(info.launcher_ranks.items()), ("", "unknown"))
-    return f"{rank} ({name}){_of_how_many(info)}" if name else rank
+    return f"{rank} ({name}){_format_rank_count(info)}" if name else rank

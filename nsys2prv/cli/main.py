@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from nsys2prv._util import signals
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.memory import check_address_space, keep_freed_memory
-from nsys2prv.cli.arguments import conversion_parser
+from nsys2prv.cli.arguments import make_conversion_parser
 from nsys2prv.cli.commands import (
     check_traces_given,
     compare_jobs,
@@ -29,15 +29,15 @@ from nsys2prv.cli.parsing import WORDS, check_command
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
     try:
-        return _status(arguments)
+        return _run(arguments)
     except signals.EndedBySignal as ended:
         print_message("error", str(ended))
         return ended.exit_code
     finally:
-        signals.ignore()
+        signals.ignore_signals()
 
 
-def _status(arguments: Sequence[str] | None) -> int:
+def _run(arguments: Sequence[str] | None) -> int:
     """Run the command; returns the exit status. May raise
     :class:`nsys2prv._util.signals.EndedBySignal`.
     """
@@ -81,10 +81,10 @@ def _convert(given: list[str]) -> int:
     return run_conversion(parse_conversion("", given))
 
 
-def _help(arguments: list[str]) -> int:
+def _print_help(arguments: list[str]) -> int:
     """Run `nsys2prv help [COMMAND]`."""
     if not arguments or arguments[0] == "help":
-        conversion_parser().print_help()
+        make_conversion_parser().print_help()
         return 0
     if arguments[0] not in COMMANDS:
         near = get_close_matches(arguments[0].lower(), COMMANDS, 1)
@@ -107,5 +107,5 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "check": check_traces_given,
     "extract": extract_reports,
     "merge": merge_stores,
-    "help": _help,
+    "help": _print_help,
 }

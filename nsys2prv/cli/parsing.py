@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from nsys2prv._util.errors import UsageError
-from nsys2prv._util.files import named_as_report
+from nsys2prv._util.files import has_report_name
 from nsys2prv._util.text import list_some
 
 #: What argparse says of an option that has no value behind it.
@@ -213,7 +213,7 @@ def check_kinds(words: Sequence[str], paths: Sequence[str]) -> None:
     words: the values of -t.
     """
     for word in words:
-        if named_as_report(Path(word)) or is_trace(word):
+        if has_report_name(Path(word)) or is_trace_name(word):
             rest = " ".join([word, *paths][:2])
             raise UsageError(
                 f"-t {word}: -t takes kinds of events, but this is a file; name kinds, as in `nsys2prv -t kernels,nvtx "
@@ -231,23 +231,23 @@ def check_conversion(paths: Sequence[str], kinds: Sequence[str]) -> None:
             raise UsageError(
                 f"{word}: there is no such file; give a command before its options, as in `nsys2prv {word} ... -q`"
             )
-    if is_trace(paths[0]) and named_as_report(Path(output)):
+    if is_trace_name(paths[0]) and has_report_name(Path(output)):
         raise UsageError(
             f"{paths[0]}: is a trace, not a report; the trace to write comes last: nsys2prv REPORT... {paths[0]}"
         )
     for path in reports:
-        if is_trace(path):
+        if is_trace_name(path):
             raise UsageError(
                 f"{path}: is a trace, not a report; a conversion writes one trace, named last (here {output})"
             )
-    if kinds and (further := _kinds_among(reports)):
+    if kinds and (further := _find_kinds_among(reports)):
         joined = ",".join([*kinds, *further])
         raise UsageError(
             f"{further[0]}: there is no such file; if it is a kind of events, join kinds by commas: -t {joined}"
         )
 
 
-def _kinds_among(paths: Sequence[str]) -> list[str]:
+def _find_kinds_among(paths: Sequence[str]) -> list[str]:
     names = [
         path
         for path in paths
@@ -268,7 +268,7 @@ def check_output(output: str) -> None:
         raise UsageError(
             "the last argument is empty, as with a variable that is not set; give the name of the trace to write"
         )
-    if path.is_dir() and not is_trace(output):
+    if path.is_dir() and not is_trace_name(output):
         raise UsageError(
             f"{output}: is a folder; give the name of the trace to write, as in {path / 'out.prv'}"
         )
@@ -281,7 +281,7 @@ def check_output(output: str) -> None:
 
 def check_folder_of_views(folder: Path) -> None:
     """Raise UsageError where the name is that of a file or of a view."""
-    if is_trace(str(folder)):
+    if is_trace_name(str(folder)):
         raise UsageError(
             f"{folder}: is a trace; `nsys2prv cfgs --for {folder}` lists the views that show something of it"
         )
@@ -306,7 +306,7 @@ def check_traces(command: str, paths: Sequence[str]) -> None:
     that takes traces.
     """
     for path in paths:
-        if named_as_report(Path(path)):
+        if has_report_name(Path(path)):
             raise UsageError(
                 f"{path}: is a report; nsys2prv {command} takes the trace that is made of it, as in out.prv"
             )
@@ -321,9 +321,9 @@ def check_traces(command: str, paths: Sequence[str]) -> None:
 def check_reports(command: str, paths: Sequence[str]) -> None:
     """Raise UsageError where a trace is given to a command that takes the reports it was made of."""
     for path in paths:
-        if is_trace(path):
+        if is_trace_name(path):
             raise UsageError(
-                f"{path}: is a trace; nsys2prv {command} takes the reports that it was made of{_made_of(Path(path))}"
+                f"{path}: is a trace; nsys2prv {command} takes the reports that it was made of{_read_report_names(Path(path))}"
             )
 
 
@@ -334,7 +334,7 @@ def check_pages(reports: Sequence[str]) -> None:
             raise UsageError(f"{path}: no such file; to write it, give --{path.suffix[1:]} {path}")
 
 
-def _made_of(trace: Path) -> str:
+def _read_report_names(trace: Path) -> str:
     """Return the reports that the file beside a trace names."""
     beside = trace.with_name(trace.name.removesuffix(".gz").removesuffix(".prv") + ".nsys2prv.json")
     try:
@@ -344,6 +344,6 @@ def _made_of(trace: Path) -> str:
     return f": {list_some(names, separator=' ')}"
 
 
-def is_trace(path: str) -> bool:
+def is_trace_name(path: str) -> bool:
     """True if the name is that of a Paraver trace."""
     return path.lower().endswith(TRACES)

@@ -11,8 +11,8 @@ from typing import Any
 
 from nsys2prv._util import signals
 from nsys2prv._util.errors import Detail, MissingPackage, Nsys2prvError, UsageError
-from nsys2prv._util.files import check_folder, check_not_read, named_as_report, write_whole
-from nsys2prv._util.text import plural
+from nsys2prv._util.files import check_folder, check_not_read, has_report_name, write_complete_file
+from nsys2prv._util.text import format_count
 from nsys2prv.analysis.comparison import ComparedJob, difference, scaling, slowdown
 from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
 from nsys2prv.analysis.job_facts import machine_line
@@ -117,13 +117,13 @@ def run_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]
     group.value("--title", "TEXT", "title of the report; default: its files' names", default="")
     add_analysis_options(group)
     _add_cut(Group(parser, "a part of the job (docs/cutting.md)"))
-    options = _checked(parser.parse_args(join_kind_options(arguments)), ("json", "html"))
+    options = _check_options(parser.parse_args(join_kind_options(arguments)), ("json", "html"))
     if options.html:
         from nsys2prv.analysis.page.drawing import need_matplotlib
 
         need_matplotlib()
     style = Style.of_output(options.full, options.rows)
-    described, results, left_out = _results(options, style)
+    described, results, left_out = _analyse_reports(options, style)
     if options.title:
         described["title"] = options.title
     if options.compare:
@@ -131,10 +131,10 @@ def run_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]
         runs = [ComparedJob(described, results), *others]
         results["scaling"] = scaling(runs, options.scaling == "strong")
     if options.json:
-        write_whole(options.json, as_json(results, described))
+        write_complete_file(options.json, as_json(results, described))
     if options.html:
         write_page(options.html, described, results)
-    text = format_results(results.values(), heading(described), style, left_out)
+    text = format_results(results.values(), make_heading(described), style, left_out)
     return text, list(map(str, described["warnings"]))
 
 
@@ -161,7 +161,7 @@ def _add_cut(less: Group) -> None:
         less.values(f"--{name}", "LIST", f"use only these {what}")
 
 
-def _cut(options: argparse.Namespace) -> dict[str, object]:
+def _make_cut_options(options: argparse.Namespace) -> dict[str, object]:
     """Return the options that select a part of the job."""
     if "cut_region" not in options:
         return {}
@@ -177,32 +177,32 @@ def _cut(options: argparse.Namespace) -> dict[str, object]:
     }
 
 
-def _results(
+def _analyse_reports(
     options: argparse.Namespace, style: Style
 ) -> tuple[dict[str, object], dict[str, Result], list[str]]:
     """Return the description of the job, the results of the analyses asked for, and the names of
     those that were not made as the terminal has no room for them.
     """
-    names = _named(options)
+    names = _parse_only(options)
     if options.compare and names and "efficiencies" not in names:
         names = ["efficiencies", *names]
     first = Path(options.reports[0])
     if first.suffix != JSON:
-        with _opened(options.reports, options) as job:
-            described = describe(job, options.reports)
+        with _open_reports(options.reports, options) as job:
+            described = describe_job(job, options.reports)
             if names or options.full or options.json or options.html or options.compare:
-                return described, _analysed(job, names, options), []
-            return described, *_fitting(job, described, options, style)
+                return described, _analyse_job(job, names, options), []
+            return described, *_analyse_to_fit(job, described, options, style)
     if (
         len(options.reports) > 1
         or options.iterations
         or options.useful != "compute"
-        or _cut(options) != {"kinds": (), "cut": CutOptions()}
+        or _make_cut_options(options) != {"kinds": (), "cut": CutOptions()}
     ):
         raise UsageError(
             f"{first}: is the result of a finished report: give it alone, without --iterations, --useful and the options for a part of the job"
         )
-    described, found = _one_job(first)
+    described, found = _load_job_file(first)
     if unknown := set(names) - set(found):
         raise UsageError(
             f"{', '.join(sorted(unknown))}: not in {first}; there are {', '.join(found)}"
@@ -210,19 +210,19 @@ def _results(
     return described, {name: found[name] for name in names or found}, []
 
 
-def _fitting(
+def _analyse_to_fit(
     job: OpenJob, described: Mapping[str, object], options: argparse.Namespace, style: Style
 ) -> tuple[dict[str, Result], list[str]]:
     """Return the results that fit a terminal, and the names of the analyses that were not made."""
-    results = _analysed(job, FIRST, options)
+    results = _analyse_job(job, FIRST, options)
     left_out = [name for name in job.analyses if name not in FIRST]
-    head = heading({**described, "title": options.title})
+    head = make_heading({**described, "title": options.title})
     while left_out and lines_left(results.values(), head, style) >= LEAST_LINES:
-        results |= _analysed(job, [left_out.pop(0)], options)
+        results |= _analyse_job(job, [left_out.pop(0)], options)
     return results, left_out
 
 
-def _one_job(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
+def _load_job_file(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
     """Read the file that `report --json` wrote."""
     described, found = from_json(path)
     if "records" not in described:
@@ -234,7 +234,7 @@ def write_page(path: Path, described: Mapping[str, object], results: Mapping[str
     """Write the HTML page. Raises Nsys2prvError where matplotlib is missing."""
     from nsys2prv.analysis.page.html import page
 
-    write_whole(path, page(described, results))
+    write_complete_file(path, page(described, results))
 
 
 def run_diff(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
@@ -245,7 +245,7 @@ def run_diff(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
         "SHARE",
         f"exit with status {SLOWER} if an iteration of B (without iterations: job B) takes longer than that of A by more than "
         "this, as in 5%%; default: never",
-        type=_percent,
+        type=_parse_percent,
     )
     group.value("--html", "FILE", "also write all tables to this file as a web page", type=Path)
     for name, which in (("A", "the first job"), ("B", "the second job")):
@@ -257,23 +257,23 @@ def run_diff(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
     add_analysis_options(group)
     options = parser.parse_args(arguments)
     options.runs = [options.A, options.B]
-    _checked(options, ("json", "html"))
+    _check_options(options, ("json", "html"))
     first, second = (load_run(one, options) for one in options.runs)
     results = difference(first, second)
     more, headline = slowdown(first, second)
     name = f"{options.runs[0]}, {options.runs[1]}"
     if options.json:
         named = {result.name: result for result in results}
-        write_whole(options.json, as_json(named, {"name": name}))
+        write_complete_file(options.json, as_json(named, {"name": name}))
     if options.html:
         from nsys2prv.analysis.page.html import difference_page
 
-        write_whole(options.html, difference_page(name, headline, results))
+        write_complete_file(options.html, difference_page(name, headline, results))
     status = SLOWER if options.fail_above is not None and more > options.fail_above else 0
     return format_results(results, [headline], Style.of_output(options.full, options.rows)), status
 
 
-def _percent(text: str) -> float:
+def _parse_percent(text: str) -> float:
     """Return a share as in 5% or 0.05."""
     try:
         share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
@@ -294,8 +294,8 @@ def write_report_files(
     if not paths:
         reports = [Path(report).name for report in reports]
     with OpenJob(job) as opened:
-        results, described = opened.analyse(), describe(opened, reports)
-    write_whole(path, as_json(results, described))
+        results, described = opened.analyse(), describe_job(opened, reports)
+    write_complete_file(path, as_json(results, described))
     page = path.with_suffix(".html")
     text = format_results(results.values(), (), Style.of_output())
     try:
@@ -305,7 +305,7 @@ def write_report_files(
     return text
 
 
-def _checked(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Namespace:
+def _check_options(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Namespace:
     """Return the options. targets: those that name a file to write, which must not be a report:
     where the name is forgotten, the next is one.
     """
@@ -317,7 +317,7 @@ def _checked(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Na
     given = [*options.reports, *options.compare] if "reports" in options else options.runs
     written = {name: path for name in targets if (path := getattr(options, name))}
     for name, path in written.items():
-        if named_as_report(path) or is_report(path):
+        if has_report_name(path) or is_report(path):
             raise UsageError(f"--{name} {path}: is a report; give the name of the file to write")
         if path.is_dir():
             raise UsageError(
@@ -327,11 +327,11 @@ def _checked(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Na
     check_not_read(written.values(), [*given, *filter(None, (options.kernel_rules, options.align))])
     if len(written) > len({path.absolute() for path in written.values()}):
         raise UsageError(f"{' and '.join(f'--{name}' for name in written)}: give different files")
-    signals.raise_ended()
+    signals.raise_on_signal()
     return options
 
 
-def _opened(reports: Sequence[str | Path], options: argparse.Namespace) -> OpenJob:
+def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) -> OpenJob:
     return open_job(
         reports,
         kernel_rules=options.kernel_rules,
@@ -339,18 +339,20 @@ def _opened(reports: Sequence[str | Path], options: argparse.Namespace) -> OpenJ
         jobs=options.jobs,
         tmp=options.tmp,
         quiet=options.quiet,
-        demanded=tuple({DEMANDED} & set(_named(options))),
-        **_cut(options),
+        demanded=tuple({DEMANDED} & set(_parse_only(options))),
+        **_make_cut_options(options),
     )
 
 
-def _named(options: argparse.Namespace) -> list[str]:
+def _parse_only(options: argparse.Namespace) -> list[str]:
     """Return the analyses that --only names."""
     given = options.only if "only" in options else []
     return [name for names in given for name in names.split(",") if name]
 
 
-def _analysed(job: OpenJob, names: Sequence[str], options: argparse.Namespace) -> dict[str, Result]:
+def _analyse_job(
+    job: OpenJob, names: Sequence[str], options: argparse.Namespace
+) -> dict[str, Result]:
     return job.analyse(*names, useful=options.useful, region=options.iterations, bins=options.bins)
 
 
@@ -358,16 +360,16 @@ def load_run(given: str, options: argparse.Namespace) -> ComparedJob:
     """Return a job by what the command line calls it."""
     path = Path(given)
     if path.suffix == JSON:
-        return ComparedJob(*_one_job(path))
+        return ComparedJob(*_load_job_file(path))
     folder = path.is_dir() and not is_report(path)
     reports = sorted(filter(is_report, path.iterdir())) if folder else [path]
     if not reports:
         raise Nsys2prvError(f"{given}: no reports in this folder")
-    with _opened(reports, options) as job:
-        return ComparedJob(describe(job, reports, given), _analysed(job, (), options))
+    with _open_reports(reports, options) as job:
+        return ComparedJob(describe_job(job, reports, given), _analyse_job(job, (), options))
 
 
-def describe(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dict[str, object]:
+def describe_job(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dict[str, object]:
     """Describe a job, for JSON. Notes that ask nobody to do anything are left out."""
     tasks = job.rows.filter(job.rows["kind"] != SAMPLED)["task"].n_unique()
     more = f" and {len(reports) - 1} more" if len(reports) > 1 else ""
@@ -385,11 +387,11 @@ def describe(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dic
     }
 
 
-def heading(job: Mapping[str, Any]) -> list[str]:
-    """Return the heading for a job. job: as :func:`describe` returns it."""
+def make_heading(job: Mapping[str, Any]) -> list[str]:
+    """Return the heading for a job. job: as :func:`describe_job` returns it."""
     return [
         *([str(job["title"])] if job.get("title") else []),
-        f"{plural(job['ranks'], 'task')} on {plural(len(job['nodes']), 'host')}, {plural(job['devices'], 'GPU')}; "
+        f"{format_count(job['ranks'], 'task')} on {format_count(len(job['nodes']), 'host')}, {format_count(job['devices'], 'GPU')}; "
         f"{duration(job['duration_ns'])}; {sum(job['records'].values()):,} events",
         *filter(None, [machine_line(job)]),
         *(f"  {note}" for note in job["notes"]),

@@ -55,7 +55,7 @@ LOUD = frozenset(
 WHO = 6
 
 
-def align_step(step: Callable[[], T]) -> T:
+def run_alignment_step(step: Callable[[], T]) -> T:
     """Do a step of aligning clocks; the time that it takes is told as that of clocks."""
     return step()
 
@@ -71,9 +71,9 @@ def align_hosts(
         partial(_gather_calls, portion, pivot, folder / f"gathered-{number}.pickle")
         for number, portion in enumerate(observed.calls)
     ]
-    gathered = list(run(align_step, steps))
-    step = partial(_solve, tuple(names), gathered, observed.messages, pivot, span)
-    return next(iter(run(align_step, [step])))
+    gathered = list(run(run_alignment_step, steps))
+    step = partial(_solve_gathered, tuple(names), gathered, observed.messages, pivot, span)
+    return next(iter(run(run_alignment_step, [step])))
 
 
 def collect_observations(
@@ -102,7 +102,7 @@ def _gather_calls(portion: CallPortion, pivot: int, path: Path) -> Path:
     return path
 
 
-def _solve(
+def _solve_gathered(
     names: Sequence[str],
     parts: Sequence[Path],
     messages: Sequence[MessageFile],
@@ -180,7 +180,7 @@ def restore_order(book: FactBook, reports: int, folder: Path, run: Run) -> Causa
     reports themselves. Shifts are of times as the book's maps place them.
     """
     observed, pivot = collect_observations(book, AUTO, folder, run)
-    return next(iter(run(align_step, [partial(_restore_order, reports, observed, pivot)])))
+    return next(iter(run(run_alignment_step, [partial(_restore_order, reports, observed, pivot)])))
 
 
 def _restore_order(reports: int, observed: Observed, pivot: int) -> CausalOrder:
@@ -223,9 +223,7 @@ def move_reports(
     )
 
 
-def distinct_report_names(
-    infos: Sequence[ReportInfo], processes: Sequence[RankedProcess]
-) -> list[str]:
+def name_reports(infos: Sequence[ReportInfo], processes: Sequence[RankedProcess]) -> list[str]:
     """Return a distinct label for each report: the rank of its only process, else its name."""
     ranks: list[list[int | None]] = [[] for _ in infos]
     for process in processes:

@@ -54,9 +54,9 @@ def _describe_host(clock: HostClock) -> str:
     spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
     near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
     error = (
-        f"error below {_time_text(near)} where observed, {_time_text(clock.bound_ns)} anywhere in the trace"
+        f"error below {_format_time(near)} where observed, {_format_time(clock.bound_ns)} anywhere in the trace"
         if clock.bound_ns > NOTICED * near
-        else f"error below {_time_text(clock.bound_ns)}"
+        else f"error below {_format_time(clock.bound_ns)}"
     )
     return (
         f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
@@ -64,7 +64,7 @@ def _describe_host(clock: HostClock) -> str:
     )
 
 
-def _time_text(ns: int) -> str:
+def _format_time(ns: int) -> str:
     return f"{ns / 1e6:,.1f} ms" if ns >= LONG else f"{ns / 1000:,.1f} us"
 
 

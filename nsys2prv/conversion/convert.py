@@ -15,11 +15,11 @@ from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import (
     check_folder,
     check_not_read,
+    describe_write_error,
     is_one_of,
+    make_temporary_folder,
+    make_working_folder,
     put_in_place,
-    temporary_folder,
-    user_error,
-    working_folder,
 )
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion import metadata
@@ -83,11 +83,13 @@ def convert(
     everything = [path for path in (*outputs, *further) if not is_one_of(path, [options.align])]
     engines.check_engine(options.engine, options.scheduler)
     try:
-        with engines.workers(options.engine, options.jobs, options.scheduler, len(reports)) as pool:
+        with engines.make_pool(
+            options.engine, options.jobs, options.scheduler, len(reports)
+        ) as pool:
             _check_outputs(output, outputs, options.tmp)
             with (
-                temporary_folder(prv.parent) as staging,
-                working_folder(staging, options.tmp) as folder,
+                make_temporary_folder(prv.parent) as staging,
+                make_working_folder(staging, options.tmp) as folder,
                 pool.ended(),
             ):
                 job = prepare(reports, plan, folder, pool, options.quiet)
@@ -100,7 +102,7 @@ def convert(
                             job, reports, told, paths=not options.without_paths
                         )
                 put_in_place(staging, everything)
-                signals.ignore()
+                signals.ignore_signals()
                 summary.sizes = {
                     path: summary.sizes[staging / path.name]
                     for path in everything
@@ -108,7 +110,7 @@ def convert(
                 }
                 return summary
     except OSError as error:
-        raise user_error(
+        raise describe_write_error(
             error, prv, [prv.parent, *([options.tmp] if options.tmp else [])]
         ) from error
 

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import NothingToWrite
-from nsys2prv._util.text import seconds_text, size_text
+from nsys2prv._util.text import format_seconds, format_size
 from nsys2prv.conversion import cut_runs
 from nsys2prv.conversion.cut_plan import (
     CutPlan,
@@ -49,7 +49,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
         smaller = _make_cut_job(job, window, model, threads, parts)
     if (window.first, window.last) != (0, job.duration):
         told.append(
-            f"{seconds_text(window.first)} to {seconds_text(window.last)} of {seconds_text(job.duration)}"
+            f"{format_seconds(window.first)} to {format_seconds(window.last)} of {format_seconds(job.duration)}"
         )
     elif add_units(plan.cut.time):
         told.append(
@@ -64,7 +64,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
             fitting.measure_again(smaller)
         if fitting.done:
             left = "; ".join(step.what for step in fitting.done)
-            told.append(f"left out to stay within {size_text(fitting.limit)}: {left}")
+            told.append(f"left out to stay within {format_size(fitting.limit)}: {left}")
     if smaller is job:
         return job
     if left_out := (smaller.left_out - job.left_out).total():
@@ -83,7 +83,7 @@ def _find_window(job: Job, plan: CutPlan) -> Window:
         asked = (("--time", plan.cut.time), ("--region", plan.cut.region))
         where = " ".join(f"{option} {text}" for option, text in asked if text)
         raise NothingToWrite(
-            f"{where}: nothing to write: no part of the trace, which lasts {seconds_text(job.duration)}, lies in it"
+            f"{where}: nothing to write: no part of the trace, which lasts {format_seconds(job.duration)}, lies in it"
             f"{_hint_at_seconds(plan, whole, job.duration)}"
         )
     return Window(first, last, last == job.duration, 0 if plan.cut.keep_time else first)

@@ -90,7 +90,7 @@ def parse_span(text: str) -> tuple[Moment | None, Moment | None]:
         _parse_moment(end.strip(), text) if end.strip() else None for end in (first, last)
     )
     if not colon or (begin is None and end is None):
-        raise _span_error(text)
+        raise _make_span_error(text)
     if begin and end and begin.ratio == end.ratio and end.number < begin.number:
         raise UsageError(f"--time {text}: ends before it begins; give FROM:TO, as in 1s:5s")
     return begin, end
@@ -99,7 +99,7 @@ def parse_span(text: str) -> tuple[Moment | None, Moment | None]:
 def _parse_moment(text: str, whole: str) -> Moment:
     match = _TIME.fullmatch(text)
     if match is None:
-        raise _span_error(whole)
+        raise _make_span_error(whole)
     number = Decimal(match[1])
     if match[2] == "%":
         if number > 100:
@@ -122,7 +122,7 @@ def add_units(text: str) -> str:
     return told if told != ":".join(ends) else ""
 
 
-def _span_error(text: str) -> UsageError:
+def _make_span_error(text: str) -> UsageError:
     return UsageError(
         f"--time {text}: give two times of the trace, as in 1.5:2 (seconds), 800ms:1200ms or 10%:20%; "
         "either may be omitted"

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN, is_sorted
-from nsys2prv._util.text import duration_text
+from nsys2prv._util.text import format_duration
 from nsys2prv.conversion.cut_plan import CutRuns, CutTask
 from nsys2prv.conversion.cut_samples import Samples
 from nsys2prv.events.catalogue import Layout, load_catalogue
@@ -43,7 +43,7 @@ def cut_task(task: CutTask) -> CutRuns:
         cutter.writer.close()
 
 
-class _Heads(Struct):
+class _OpenRanges(Struct):
     """Ranges that are open when the cut begins, of a layout whose ranges nest, of one run: how they
     stand in the whole trace.
     """
@@ -54,7 +54,7 @@ class _Heads(Struct):
     end: np.ndarray
 
 
-class _States(Struct):
+class _LastStates(Struct):
     """The last records of states at or before the cut's begin, of one run: rows (threads of the
     trace) and times.
     """
@@ -69,8 +69,8 @@ class _Cutter(Struct, dict=True):
     task: CutTask
     reader: SpillReader = field(default_factory=SpillReader)
     out: CutRuns = field(default_factory=CutRuns)
-    heads: list[_Heads] = field(default_factory=list)
-    states: list[_States] = field(default_factory=list)
+    heads: list[_OpenRanges] = field(default_factory=list)
+    states: list[_LastStates] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.writer = SpillWriter(self.task.spill, TRACE, 0)
@@ -147,7 +147,7 @@ class _Cutter(Struct, dict=True):
         chosen = chosen[kept]
         if least := self.orders.least.get(name, 0):
             long = (end[chosen] - begin[chosen] >= least) | (records["end"][chosen] == OPEN)
-            short = Reason.TOO_SHORT.with_detail(duration_text(least))
+            short = Reason.TOO_SHORT.with_detail(format_duration(least))
             self.out.leave_out(name, short, len(chosen) - np.count_nonzero(long))
             chosen = chosen[long]
         if not len(chosen):
@@ -158,7 +158,7 @@ class _Cutter(Struct, dict=True):
         )
         if load_catalogue().layouts[name].nests and (before := begin < window.first).any():
             self.heads.append(
-                _Heads(run, take_records(records, before), begin[before], end[before])
+                _OpenRanges(run, take_records(records, before), begin[before], end[before])
             )
             records, begin, end = take_records(records, ~before), begin[~before], end[~before]
         self._append_ranges(run, records, begin, end, end - window.origin)
@@ -266,7 +266,9 @@ class _Cutter(Struct, dict=True):
         if len(before):
             _, behind = np.unique(thread[before][::-1], return_index=True)
             last = before[len(before) - 1 - behind]
-            self.states.append(_States(run, take_records(records, last), thread[last], time[last]))
+            self.states.append(
+                _LastStates(run, take_records(records, last), thread[last], time[last])
+            )
         inside = window.has(time) & (time > window.first)
         # Those that turn out to be in force when the cut begins are put back on the account.
         self.out.leave_out(
@@ -287,7 +289,7 @@ class _Cutter(Struct, dict=True):
         """Write the state of each row when the cut begins. Layouts with the same event type tell of
         the same states.
         """
-        groups: dict[object, list[_States]] = {}
+        groups: dict[object, list[_LastStates]] = {}
         for found in self.states:
             groups.setdefault(
                 load_catalogue().layouts[found.run.shape.name].fields[0].code, []

@@ -58,7 +58,7 @@ class Samples:
             series.metrics.append(run.shape.metrics)
             self._out.leave_out(
                 name,
-                _sample_rate_reason(self._task.orders.rates[name]),
+                _make_rate_reason(self._task.orders.rates[name]),
                 np.count_nonzero(records["values"][inside]) - np.count_nonzero(values),
             )
         else:
@@ -102,7 +102,7 @@ class Samples:
         rate, origin = self._task.orders.rates[name], self._task.orders.window.origin
         time, values = _thin_samples(time[order] + origin, wide[order], _find_width(rate))
         self._out.leave_out(
-            name, _sample_rate_reason(rate), np.count_nonzero(wide) - np.count_nonzero(values)
+            name, _make_rate_reason(rate), np.count_nonzero(wide) - np.count_nonzero(values)
         )
         self._write(series.run, metrics, time - origin, values)
 
@@ -125,7 +125,7 @@ class Samples:
         self._out.written[run.shape.name] += count
 
 
-def _sample_rate_reason(rate: int) -> str:
+def _make_rate_reason(rate: int) -> str:
     """Return the reason of samples beyond so many a second."""
     return Reason.ABOVE_SAMPLE_RATE.with_detail(f"{rate:,}")
 

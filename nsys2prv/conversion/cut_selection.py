@@ -38,7 +38,7 @@ def find_ranks(infos: Sequence[ReportInfo]) -> list[set[int]]:
     return [{rank} for rank in (range(len(infos)) if launched is None else launched)]
 
 
-def is_among(rank: int | None, wanted: Sequence[tuple[int, int]]) -> bool:
+def is_in_ranges(rank: int | None, wanted: Sequence[tuple[int, int]]) -> bool:
     """True if a rank is in one of the ranges."""
     return rank is not None and any(first <= rank <= last for first, last in wanted)
 
@@ -52,12 +52,12 @@ def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
         wanted, ranks = parse_numbers("--ranks", cut.ranks), find_ranks(infos)
         known = sorted(set().union(*ranks))
         for word, pair in zip(cut.ranks, wanted, strict=True):
-            if not any(is_among(rank, [pair]) for rank in known):
+            if not any(is_in_ranges(rank, [pair]) for rank in known):
                 told = list_some([*map(str, known)], MOST_TOLD)
                 raise Nsys2prvError(
                     f"--ranks {word}: no report has this rank; the reports have {told}"
                 )
-        chosen = [at for at in chosen if any(is_among(rank, wanted) for rank in ranks[at])]
+        chosen = [at for at in chosen if any(is_in_ranges(rank, wanted) for rank in ranks[at])]
     if cut.hosts:
         hosts = [info.host or "unknown-host" for info in infos]
         for pattern in cut.hosts:
@@ -134,16 +134,16 @@ def _keep_ranks(
     away = {
         (process.report, process.pid)
         for process in model.processes
-        if process.report in several and not is_among(process.rank, wanted)
+        if process.report in several and not is_in_ranges(process.rank, wanted)
     }
     return [
         (report, key)
         for report, key in keys
-        if isinstance(key, DeviceKey) or (report, _pid(key)) not in away
+        if isinstance(key, DeviceKey) or (report, _find_process(key)) not in away
     ]
 
 
-def _pid(key: ObjectKey) -> int:
+def _find_process(key: ObjectKey) -> int:
     return key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
 
 

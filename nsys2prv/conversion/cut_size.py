@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.text import duration_text, size_text
+from nsys2prv._util.text import format_duration, format_size
 from nsys2prv.conversion.cut_plan import (
     CutSpec,
     Window,
@@ -229,7 +229,7 @@ def _leave_out_short(what: str, durations: Iterable[int], *kinds: str) -> Iterat
     layouts = load_catalogue().layouts
     ranges = [name for name in _find_all_layouts(kinds) if not layouts[name].is_state]
     for least in durations:
-        told = f"{what} shorter than {duration_text(least)}"
+        told = f"{what} shorter than {format_duration(least)}"
         yield Reduction(what, told, least=dict.fromkeys(ranges, least))
 
 
@@ -287,11 +287,13 @@ def describe_smaller_traces(job: Job) -> str:
         for option, subject in options.items()
     }
     named = [
-        f"{size_text(round(left))} with {option}"
+        f"{format_size(round(left))} with {option}"
         for option, left in sizes.items()
         if left < (1 - WORTH_SPARING) * size
     ]
-    return f"smaller: {', '.join([*named, f'about {size_text(round(COMPRESSED * size))} with -z'])}"
+    return (
+        f"smaller: {', '.join([*named, f'about {format_size(round(COMPRESSED * size))} with -z'])}"
+    )
 
 
 class Fitting:
@@ -330,7 +332,7 @@ class Fitting:
                 return self._orders
         share = max(0.01, 100 * self.limit / (self.bytes * MARGIN))
         raise Nsys2prvError(
-            f"--max-size: the trace would still be about {size_text(self.bytes)} without everything that may be left out; "
+            f"--max-size: the trace would still be about {format_size(self.bytes)} without everything that may be left out; "
             f"cut its time as well, as in --time 0:{share:.2g}%"
         )
 

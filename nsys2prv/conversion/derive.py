@@ -74,7 +74,7 @@ def plan_derive_tasks(
 def derive_task(task: DeriveTask) -> TaskResult:
     """Bring the facts together and spill what follows from them (a pure function over files)."""
     kind = next(kind for kind in all_kinds() if kind.name == task.kind)
-    common = _Common()
+    common = _CommonNumbers()
     facts = {name: common.frame(name, task.sources) for name in kind.derived.collects}
     result = TaskResult(task.number, task.report, 0)
     account = Account()
@@ -98,7 +98,7 @@ def derive_task(task: DeriveTask) -> TaskResult:
     return result
 
 
-class _Common:
+class _CommonNumbers:
     """Objects, domains and names of several reading tasks under common numbers; only what their
     facts name.
     """

@@ -149,7 +149,7 @@ def plan_device_states(
 ) -> list[StateTask]:
     """Return tasks from `number` on. rows: (report, object key) -> thread index of the trace."""
     found: dict[int, list[tuple[Run, np.ndarray]]] = defaultdict(list)
-    together = _Sets()
+    together = _DisjointSets()
     for result in sorted(results, key=lambda result: result.task):
         runs = [run for run in result.runs if run.shape.stream == BEGIN and run.shape.name in BITS]
         if not runs:
@@ -238,7 +238,7 @@ def _find_window_states(
     return Rows(LAYOUT, begins, ends, objects, {"state": values})
 
 
-class _Sets:
+class _DisjointSets:
     """Disjoint sets of what is joined."""
 
     def __init__(self) -> None:

@@ -9,9 +9,9 @@ from importlib import import_module
 from pathlib import Path
 
 from nsys2prv._util import engines
-from nsys2prv._util.engines import available_cpus
-from nsys2prv._util.engines.pool import should_be_threads, worth_parallelizing
-from nsys2prv._util.memory import importing
+from nsys2prv._util.engines import count_available_cpus
+from nsys2prv._util.engines.pool import is_worth_parallelizing, should_use_threads
+from nsys2prv._util.memory import pause_garbage_collection
 from nsys2prv.nsight.report_files import make_file_signature
 
 #: Fewer bytes rarely have as many rows as one process reads and writes while others start.
@@ -22,7 +22,7 @@ REPORT_BYTES = 2_200_000
 
 def should_parallelize(paths: Sequence[Path], jobs: int) -> bool:
     """True if these reports are enough work for this number of workers."""
-    return worth_parallelizing(jobs, weigh_reports(paths), SMALL_JOB_BYTES)
+    return is_worth_parallelizing(jobs, weigh_reports(paths), SMALL_JOB_BYTES)
 
 
 def weigh_reports(paths: Sequence[Path]) -> int:
@@ -39,21 +39,23 @@ def start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None
     """Let processes start that will be worth it, while this one imports what it needs itself. jobs:
     how many, 0 for one per CPU.
     """
-    jobs, paths = jobs or available_cpus(), [Path(report) for report in reports]
+    jobs, paths = jobs or count_available_cpus(), [Path(report) for report in reports]
     if (
         engine == engines.DEFAULT
-        and not should_be_threads(jobs, len(paths))
+        and not should_use_threads(jobs, len(paths))
         and should_parallelize(paths, jobs)
     ):
         from nsys2prv._util.engines import processes
 
         # There is work for one of each of what makes it worth starting one; others start when there
         # is more.
-        processes.start(jobs, 1 + weigh_reports(paths) // max(1, SMALL_JOB_BYTES), _get_ready)
+        processes.prestart_workers(
+            jobs, 1 + weigh_reports(paths) // max(1, SMALL_JOB_BYTES), _import_for_tasks
+        )
 
 
-def _get_ready() -> None:
+def _import_for_tasks() -> None:
     """Import what the first tasks need."""
-    with importing():
+    with pause_garbage_collection():
         import_module("nsys2prv.conversion.report_stores")
         import_module("nsys2prv.events").all_kinds()

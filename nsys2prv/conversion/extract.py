@@ -12,10 +12,10 @@ from nsys2prv._util.archive import ArchiveWriter, is_archive
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import (
     check_folder,
+    describe_write_error,
+    make_temporary_folder,
+    make_working_folder,
     put_in_place,
-    temporary_folder,
-    user_error,
-    working_folder,
 )
 from nsys2prv.conversion import reading
 from nsys2prv.conversion.opened_reports import OpenedReports, find_spans, open_reports, read_all
@@ -46,9 +46,11 @@ def extract_to(
     engines.check_engine(options.engine, options.scheduler)
     try:
         with (
-            engines.workers(options.engine, options.jobs, options.scheduler, len(reports)) as pool,
-            temporary_folder(target.parent) as staging,
-            working_folder(staging, options.tmp) as folder,
+            engines.make_pool(
+                options.engine, options.jobs, options.scheduler, len(reports)
+            ) as pool,
+            make_temporary_folder(target.parent) as staging,
+            make_working_folder(staging, options.tmp) as folder,
             pool.ended(),
         ):
             with ensure_unchanged(
@@ -61,10 +63,10 @@ def extract_to(
                     )
                 results = _write_store(found, folder, staging / target.name)
             put_in_place(staging, [target])
-            signals.ignore()
+            signals.ignore_signals()
             return [*found.warnings, *warn_of_far_rows(found.infos, results)]
     except OSError as error:
-        raise user_error(
+        raise describe_write_error(
             error, target, [target.parent, *([options.tmp] if options.tmp else [])]
         ) from error
 

@@ -10,8 +10,8 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.engines import alone
-from nsys2prv._util.engines.pool import Pool, worth_parallelizing
+from nsys2prv._util.engines import make_serial_pool
+from nsys2prv._util.engines.pool import Pool, is_worth_parallelizing
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.progress import Progress
 from nsys2prv.conversion import reading, report_stores
@@ -65,10 +65,11 @@ def open_reports(
     exports = [path for path in paths if path not in stores]
     infos, unread = [], []
     lookers = Workers(
-        pool if len(exports) > 1 and should_parallelize(exports, pool.jobs) else alone(), progress
+        pool if len(exports) > 1 and should_parallelize(exports, pool.jobs) else make_serial_pool(),
+        progress,
     )
     looked = reading.inspect_reports(
-        exports, folder, plan.keep_going, partial(lookers.run, what=reading.first_report_name)
+        exports, folder, plan.keep_going, partial(lookers.run, what=reading.name_first_report)
     )
     for found in progress.over(looked, "opening reports", len(exports)):
         if isinstance(found, ReportInfo):
@@ -105,8 +106,8 @@ def open_reports(
         plan,
         Workers(
             pool
-            if worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS)
-            else alone(),
+            if is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS)
+            else make_serial_pool(),
             progress,
             lookers.spent,
         ),

@@ -352,7 +352,7 @@ def _restore_order(
     )
     order = align.restore_order(book, len(reports), state.folder / "order", state.run)
     clocks, hosts = find_host_clocks(state.infos, state.placements)
-    names = align.distinct_report_names(state.infos, model.processes)
+    names = align.name_reports(state.infos, model.processes)
     return start_at_first_event(
         align.move_reports(timeline, order, names, [hosts[clock] for clock in clocks]), state.spans
     )

@@ -50,30 +50,32 @@ def inspect_reports(
     folder: where exports are made of reports that are none, by this process. keep_going: also after
     one that none can be made of. run: maps over tasks, in order.
     """
-    for found in run(inspect_task, _inspection_tasks(paths, folder, keep_going)):
+    for found in run(inspect_task, _plan_inspection_tasks(paths, folder, keep_going)):
         yield from found
 
 
 def inspect_task(task: Sequence[Export | Nsys2prvError]) -> list[ReportInfo | Nsys2prvError]:
     """Read the metadata of some reports."""
-    return [export if isinstance(export, Nsys2prvError) else _inspect(*export) for export in task]
+    return [
+        export if isinstance(export, Nsys2prvError) else _inspect_report(*export) for export in task
+    ]
 
 
-def first_report_name(task: Sequence[Export | Nsys2prvError]) -> str:
+def name_first_report(task: Sequence[Export | Nsys2prvError]) -> str:
     """Return the first report of a task, for users."""
     return next(
         (str(export[1]) for export in task if not isinstance(export, Nsys2prvError)), "nsys2prv"
     )
 
 
-def _inspect(path: Path, source: Path) -> ReportInfo | Nsys2prvError:
+def _inspect_report(path: Path, source: Path) -> ReportInfo | Nsys2prvError:
     try:
         return read_report_info(path, source)
     except Nsys2prvError as error:
         return error
 
 
-def _inspection_tasks(
+def _plan_inspection_tasks(
     paths: Sequence[Path], folder: Path, keep_going: bool
 ) -> Iterator[list[Export | Nsys2prvError]]:
     """Divide the reports into portions inspected together. None waits behind an export that had to

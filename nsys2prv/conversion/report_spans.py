@@ -62,7 +62,7 @@ def find_known_spans(results: Sequence[TaskResult], extending: bool = True) -> d
     for run in (run for result in results for run in result.runs):
         if run.first != OPEN and not (extending and run.shape.name in others):
             span = run.first, run.last
-            spans[run.report] = _start_union(spans.get(run.report, span), span)
+            spans[run.report] = _unite_spans(spans.get(run.report, span), span)
     return spans
 
 
@@ -139,7 +139,7 @@ def _widen(
                 scanned[table] = list(_list_pieces(database, task.info, task.info.parts[table]))
             pieces += scanned[table]
     timed = [piece[1:] for piece in pieces if piece[1:] != UNKNOWN]
-    bounds = _start_union(*timed) if timed else UNKNOWN
+    bounds = _unite_spans(*timed) if timed else UNKNOWN
     if kind.name in ENDS_ELSEWHERE:
         pieces = [(part, *bounds) for part, _, _ in pieces]
     # Pieces without times of their own lie where the others of the kind do.
@@ -197,9 +197,9 @@ def _read_span(task: SpanTask, database: Source, kind: EventKind, part: Part) ->
     return find_known_spans([result], extending=False).get(task.report)
 
 
-def _start_union(*spans: Span) -> Span:
+def _unite_spans(*spans: Span) -> Span:
     return min(first for first, _ in spans), max(last for _, last in spans)
 
 
 def _join_spans(one: Span | None, other: Span | None) -> Span | None:
-    return _start_union(one, other) if one and other else one or other
+    return _unite_spans(one, other) if one and other else one or other

@@ -21,14 +21,14 @@ from nsys2prv._util.archive import (
     Members,
     from_json,
     is_archive,
-    members,
+    list_members,
     open_archive,
     to_json,
 )
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.untrusted import WRONG, blame_data
 from nsys2prv._util.version import __version__
-from nsys2prv._util.yaml_files import data_texts
+from nsys2prv._util.yaml_files import read_data_texts
 from nsys2prv.conversion import reading
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue
@@ -99,10 +99,10 @@ class StoredTask(Struct, frozen=True):
 
 
 @cache
-def catalogue_digest() -> str:
+def compute_catalogue_digest() -> str:
     """Return a digest that tells event types and layouts from those of another version."""
     package = load_catalogue.__module__
-    texts = [*data_texts(package, ".yaml"), *data_texts(f"{package}.events", ".yaml")]
+    texts = [*read_data_texts(package, ".yaml"), *read_data_texts(f"{package}.events", ".yaml")]
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
@@ -111,16 +111,16 @@ def make_manifest(contents: ArchiveManifest, held: Members) -> bytes:
     told = {
         "version": VERSION,
         "program": __version__,
-        "catalogue": catalogue_digest(),
+        "catalogue": compute_catalogue_digest(),
         "members": held,
         "contents": to_json(contents, ArchiveManifest),
     }
     # Without what is no JSON, as it is read back.
     told = json.loads(json.dumps(told, default=int))
-    return json.dumps({DIGEST: find_digest(told), **told}).encode()
+    return json.dumps({DIGEST: compute_digest(told), **told}).encode()
 
 
-def find_digest(told: dict[str, Any]) -> str:
+def compute_digest(told: dict[str, Any]) -> str:
     """Return a digest that changes with anything in the manifest."""
     return hashlib.sha256(
         json.dumps(
@@ -143,15 +143,15 @@ def _open_store(path: Path) -> Store:
             if (
                 told["version"] != VERSION
                 or told["program"] != __version__
-                or told["catalogue"] != catalogue_digest()
+                or told["catalogue"] != compute_catalogue_digest()
             ):
                 raise Nsys2prvError(
                     f"{path}: this store was made by another nsys2prv ({str(told['program'])[:40]}) than this one "
                     f"({__version__}): extract it again, or merge it with that one"
                 )
-            if told[DIGEST] != find_digest(told):
+            if told[DIGEST] != compute_digest(told):
                 raise ValueError("it says other things of itself than it did")
-            if told["members"] != [one for one in members(archive) if one[0] != MANIFEST]:
+            if told["members"] != [one for one in list_members(archive) if one[0] != MANIFEST]:
                 raise ValueError("other members are in it than there were")
             contents = from_json(told["contents"], ArchiveManifest)
             if unknown := set(contents.kinds) - {kind.name for kind in all_kinds()}:
@@ -161,7 +161,7 @@ def _open_store(path: Path) -> Store:
     except OSError as error:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
     except _DAMAGE as error:
-        raise damaged_store_error(path, error) from None
+        raise make_damaged_error(path, error) from None
     return Store(path, contents)
 
 
@@ -173,11 +173,11 @@ def blame_stores(paths: Sequence[Path]) -> Iterator[None]:
     if not paths:
         yield
         return
-    with blame_data(partial(damaged_store_error, paths[0])):
+    with blame_data(partial(make_damaged_error, paths[0])):
         yield
 
 
-def damaged_store_error(path: Path, error: BaseException) -> Nsys2prvError:
+def make_damaged_error(path: Path, error: BaseException) -> Nsys2prvError:
     what = next(iter(str(error).splitlines()), "") or type(error).__name__
     return Nsys2prvError(
         f"{path}: this store is damaged or cut short ({what[:120]}); extract it again"
@@ -250,11 +250,11 @@ def replace_with_archived_tasks(
         path = held[task.report][0]
         folder = next(folders[task.report], None)
         if folder is None:
-            raise damaged_store_error(path, ValueError(f"results of {task.info.name} are missing"))
+            raise make_damaged_error(path, ValueError(f"results of {task.info.name} are missing"))
         result.append(StoredTask(task, path, folder))
     for report, left in folders.items():
         if next(left, None) is not None:
-            raise damaged_store_error(
+            raise make_damaged_error(
                 held[report][0],
                 ValueError(f"more results of {held[report][1].info.name} than tasks"),
             )
@@ -276,10 +276,10 @@ def run_reading_task(task: reading.Task | StoredTask) -> TaskResult:
     except OSError as error:
         # Places before the begin of the file, which damage may name.
         raise (
-            damaged_store_error(task.store, error) if error.errno == errno.EINVAL else error
+            make_damaged_error(task.store, error) if error.errno == errno.EINVAL else error
         ) from None
     except _DAMAGE as error:
-        raise damaged_store_error(task.store, error) from None
+        raise make_damaged_error(task.store, error) from None
 
 
 def _open_member(archive: zipfile.ZipFile, folder: str, name: str) -> BinaryIO:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct, field
 
 from nsys2prv._util.errors import Detail, Nsys2prvError
-from nsys2prv._util.text import list_some, plural
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.clock_text import MOST, describe_causal_moves, describe_hosts
 from nsys2prv.conversion.ledger import Ledger, make_ledger, sum_accounts
-from nsys2prv.conversion.summary_text import closing_html, closing_text, describe_clocks
+from nsys2prv.conversion.summary_text import describe_clocks, format_summary, format_summary_html
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import EventKind
@@ -105,7 +105,7 @@ CLASSES = {
 }
 
 
-def _message_class(message: Message) -> str:
+def _classify_message(message: Message) -> str:
     """Return the class of a message; "" for one that is not told, as about libraries that a program
     does not use.
     """
@@ -123,7 +123,7 @@ def _group_by_message(infos: Sequence[ReportInfo], wanted: str, what: str) -> li
     names: dict[str, dict[str, None]] = {}
     for info in infos:
         for message in info.messages:
-            if _message_class(message) == wanted:
+            if _classify_message(message) == wanted:
                 counts[message.text] += message.count
                 names.setdefault(message.text, {})[info.name] = None
     times = {text: f"{count:,} times, " if count > 1 else "" for text, count in counts.items()}
@@ -293,16 +293,16 @@ class Summary(Struct, dict=True):
     def __repr__(self) -> str:
         trace = next((str(path) for path in self.sizes if ".prv" in path.suffixes), "")
         return (
-            f"<Summary of {trace}: {plural(self.ranks, 'task')} on {plural(self.hosts, 'host')}, {self.duration / 1e9:.3f} s, "
-            f"{self.lines:,} lines, {plural(len(self.warnings), 'warning')}; .text() tells all>"
+            f"<Summary of {trace}: {format_count(self.ranks, 'task')} on {format_count(self.hosts, 'host')}, {self.duration / 1e9:.3f} s, "
+            f"{self.lines:,} lines, {format_count(len(self.warnings), 'warning')}; .text() tells all>"
         )
 
     def _repr_html_(self) -> str:
-        return closing_html(self)
+        return format_summary_html(self)
 
     def text(self, verbose: bool = False) -> str:
         """Return the closing summary; verbose: with everything that was noticed."""
-        return closing_text(self, verbose)
+        return format_summary(self, verbose)
 
 
 def _describe_placements(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:

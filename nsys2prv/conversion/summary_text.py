@@ -10,7 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING
 
 from nsys2prv._util.errors import ClockNote, Detail
-from nsys2prv._util.text import list_some, plural, size_text
+from nsys2prv._util.text import format_count, format_size, list_some
 from nsys2prv.clock.clock_file import ClockRecord, HostClock
 from nsys2prv.clock.maps import Placement
 from nsys2prv.conversion.timeline import AS_THEY_ARE
@@ -62,7 +62,7 @@ def _is_aligned(clock: HostClock) -> bool:
 
 def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> Iterator[str]:
     if clocks and not any(clock.method for clock in clocks):
-        yield f"{plural(len(clocks), 'host')} corrected as the given clock file says"
+        yield f"{format_count(len(clocks), 'host')} corrected as the given clock file says"
     elif len(clocks) > 1:
         bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
         how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
@@ -72,13 +72,13 @@ def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> Iterator[str]:
             else "collectives"
         )
         observed = max(clock.observations for clock in clocks)
-        yield f"{how_many} hosts aligned by {observed:,} {what}, {f'error below {time_text(max(bounds))}' if bounds else 'error unknown'}"
+        yield f"{how_many} hosts aligned by {observed:,} {what}, {f'error below {format_time_bound(max(bounds))}' if bounds else 'error unknown'}"
 
 
 def _describe_not_aligned(names: Sequence[str], others: bool) -> Iterator[str]:
     if names:
         yield (
-            f"{plural(len(names), 'host')} {'not aligned with the others' if others else 'not aligned'} ({list_some(names)}): placed by UTC, "
+            f"{format_count(len(names), 'host')} {'not aligned with the others' if others else 'not aligned'} ({list_some(names)}): placed by UTC, "
             "which may be wrong by milliseconds"
         )
 
@@ -92,7 +92,7 @@ def _describe_violations(record: ClockRecord) -> Iterator[str]:
     if after and record.hosts and record.causality:
         yield (
             f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
-            f"{time_text(max(counts['largest_ns'] for counts in after))}: --causal moves ranks so that none does"
+            f"{format_time_bound(max(counts['largest_ns'] for counts in after))}: --causal moves ranks so that none does"
         )
 
 
@@ -105,7 +105,7 @@ def _describe_unaligned_job(placements: Sequence[Placement], hosts: int) -> str:
     return f"{'1 report' if len(placements) == 1 else '1 host'}, one clock: nothing to align"
 
 
-def time_text(ns: int) -> str:
+def format_time_bound(ns: int) -> str:
     """Return an upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
     return f"{ns / 1e6:,.1f} ms" if ns >= 10_000_000 else f"{ceil(ns / 1000):,} us"
 
@@ -120,11 +120,11 @@ ORDERS = {
 }
 
 
-def closing_text(summary: Summary, verbose: bool = False) -> str:
+def format_summary(summary: Summary, verbose: bool = False) -> str:
     """Return the summary for people. verbose: with all events by kind, every note and where the
     time went.
     """
-    parts = make_closing_parts(summary, verbose)
+    parts = make_summary_parts(summary, verbose)
     return "\n".join(
         line
         for title, lines in parts.items()
@@ -132,21 +132,21 @@ def closing_text(summary: Summary, verbose: bool = False) -> str:
     )
 
 
-def closing_html(summary: Summary) -> str:
+def format_summary_html(summary: Summary) -> str:
     """Return the summary for notebooks, with its warnings first."""
-    parts = {"warnings": summary.warnings, **make_closing_parts(summary)}
+    parts = {"warnings": summary.warnings, **make_summary_parts(summary)}
     return "".join(
-        f"<b>{escape(title)}</b><ul style='list-style: none'>{''.join(f'<li>{_html_line(line)}</li>' for line in lines)}</ul>"
+        f"<b>{escape(title)}</b><ul style='list-style: none'>{''.join(f'<li>{_format_html_line(line)}</li>' for line in lines)}</ul>"
         for title, lines in parts.items()
         if lines
     )
 
 
-def _html_line(line: str) -> str:
+def _format_html_line(line: str) -> str:
     return escape(line.strip()).replace("  ", " &nbsp;")
 
 
-def make_closing_parts(summary: Summary, verbose: bool = False) -> dict[str, list[str]]:
+def make_summary_parts(summary: Summary, verbose: bool = False) -> dict[str, list[str]]:
     """Return the lines of each part, by its title."""
     parts = {
         "the job": _describe_job(summary),
@@ -173,17 +173,17 @@ def make_closing_parts(summary: Summary, verbose: bool = False) -> dict[str, lis
 def _describe_job(summary: Summary) -> list[str]:
     order = f"; tasks {ORDERS.get(summary.order, summary.order)}" if summary.ranks > 1 else ""
     return [
-        f"{plural(summary.ranks, 'task')} on {plural(summary.hosts, 'host')}, {plural(summary.devices, 'GPU')}; "
+        f"{format_count(summary.ranks, 'task')} on {format_count(summary.hosts, 'host')}, {format_count(summary.devices, 'GPU')}; "
         f"{summary.duration / 1e9:.3f} s{order}"
     ]
 
 
 def _describe_files(summary: Summary) -> list[str]:
-    sizes = [(path, size_text(size)) for path, size in summary.sizes.items()]
+    sizes = [(path, format_size(size)) for path, size in summary.sizes.items()]
     (trace, size), *others = sorted(sizes, key=lambda item: ".prv" not in item[0].suffixes)
     beside = ", ".join(f"{path.name} {size}" for path, size in others)
     return [
-        f"{trace}  {size}, {summary.lines:,} lines for {plural(summary.threads, 'row')}",
+        f"{trace}  {size}, {summary.lines:,} lines for {format_count(summary.threads, 'row')}",
         *([f"beside it: {beside}"] if beside else []),
     ]
 
@@ -194,7 +194,7 @@ def _describe_main_events(summary: Summary) -> list[str]:
         key=lambda item: -item[0],
     )
     more = (
-        f", and {plural(len(counts) - MOST_EVENTS, 'other kind')} (-v lists all)"
+        f", and {format_count(len(counts) - MOST_EVENTS, 'other kind')} (-v lists all)"
         if len(counts) > MOST_EVENTS
         else ""
     )
@@ -224,11 +224,11 @@ def _list_notes(summary: Summary, verbose: bool) -> list[str]:
     loud = [line for routine, line in noted if verbose or not routine]
     shown = loud if verbose or len(loud) <= MOST_LINES else loud[: MOST_LINES - 1]
     if len(shown) < len(loud):
-        shown.append(f"{plural(len(loud) - len(shown), 'further note')}: -v lists all")
+        shown.append(f"{format_count(len(loud) - len(shown), 'further note')}: -v lists all")
     elif len(loud) < len(noted):
         count = len(noted) - len(loud)
         shown.append(
-            f"{plural(count, 'note')} that {'needs' if count == 1 else 'need'} no action: -v lists all"
+            f"{format_count(count, 'note')} that {'needs' if count == 1 else 'need'} no action: -v lists all"
         )
     return [*shown, *filter(None, [summary.smaller])]
 
@@ -239,7 +239,7 @@ def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
         for (kind, reason), count in sorted(counts.items()):
             yield (
                 is_routine(reason),
-                f"{plural(count, 'row')} of {kind} {what}: {describe_reason(reason)}",
+                f"{format_count(count, 'row')} of {kind} {what}: {describe_reason(reason)}",
             )
     for (name, reason), count in sorted(summary.left_out.items()):
         if reason != Reason.IN_OTHER_REPORT:

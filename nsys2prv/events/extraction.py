@@ -21,7 +21,7 @@ from nsys2prv._util.columns import (
     factorize,
     factorize_together,
 )
-from nsys2prv._util.text import duration_text
+from nsys2prv._util.text import format_duration
 from nsys2prv.events.attributes import blank_negative
 from nsys2prv.events.call_indexes import Launches, LaunchIndex, RegionIndex
 from nsys2prv.events.kind import Account, Counters, Rows
@@ -249,7 +249,7 @@ class Extraction:
         closed = (begin != NULL) & (end != NULL)
         short = closed & ((end < begin) | ((end - begin).view(np.uint64) < np.uint64(self.least)))
         if short.any():
-            self.account.dropped[Reason.TOO_SHORT.with_detail(duration_text(self.least))] += int(
+            self.account.dropped[Reason.TOO_SHORT.with_detail(format_duration(self.least))] += int(
                 short.sum()
             )
         return ~short

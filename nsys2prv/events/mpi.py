@@ -16,8 +16,8 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, factorize, factorize_together, occurrence
-from nsys2prv._util.yaml_files import data_text, load_shipped
+from nsys2prv._util.columns import ABSENT, count_occurrences, factorize, factorize_together
+from nsys2prv._util.yaml_files import load_shipped, read_data_text
 from nsys2prv.events.attributes import blank_negative, fill_with_zero, read_fields
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
@@ -67,7 +67,7 @@ ALL, FROM_ROOT, TO_ROOT = 0, 1, 2
 _ROLES = {
     role: [f"MPI_{name}" for name in names.split()]
     for role, names in load_shipped(
-        data_text("nsys2prv.events.catalogue", "mpi/roles.yaml")
+        read_data_text("nsys2prv.events.catalogue", "mpi/roles.yaml")
     ).items()
 }
 #: Blocking collective -> its number from 1, and who waits. Those of equal sizes come first.
@@ -284,7 +284,7 @@ def _find_places(calls: _CallRows, concerned: np.ndarray) -> tuple[np.ndarray, n
     _, codes = factorize_together(
         *(calls.columns[name][rows] for name in ("globalTid", "start", "end", "textId"))
     )
-    place[rows] = occurrence(codes)
+    place[rows] = count_occurrences(codes)
     of[rows] = np.bincount(codes)[codes]
     return place, of
 

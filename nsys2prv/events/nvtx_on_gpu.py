@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv._util.columns import OPEN, over_slices
+from nsys2prv._util.columns import OPEN, reduce_slices
 from nsys2prv.events.attributes import group_rows
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Derived, Rows, declare_kind
@@ -191,7 +191,7 @@ def _find_crossed(
     some = np.flatnonzero(first < last)
     if len(some):
         crossed[some] = (
-            over_slices(begin[order], first[some], last[some], np.minimum) <= call_begin[some]
+            reduce_slices(begin[order], first[some], last[some], np.minimum) <= call_begin[some]
         )
     return crossed
 
@@ -207,8 +207,8 @@ def _project_whole(
     first, last = first[some], last[some]
     return (
         some,
-        over_slices(calls["begin"], first, last, np.minimum),
-        over_slices(calls["end"], first, last, np.maximum),
+        reduce_slices(calls["begin"], first, last, np.minimum),
+        reduce_slices(calls["end"], first, last, np.maximum),
     )
 
 

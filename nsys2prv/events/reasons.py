@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from functools import cache
 
-from nsys2prv._util.yaml_files import data_text, load_shipped
+from nsys2prv._util.yaml_files import load_shipped, read_data_text
 
 #: Between a key and its detail.
 SEPARATOR = ": "
@@ -114,7 +114,7 @@ class Reason(str, Enum):
 @cache
 def _load_texts() -> dict[str, dict[str, str]]:
     """Return key -> text, of reasons that are routine and of those that are not."""
-    return load_shipped(data_text(__package__, "reasons.yaml"))
+    return load_shipped(read_data_text(__package__, "reasons.yaml"))
 
 
 def parse_reason(key: str) -> Reason:

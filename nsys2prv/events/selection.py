@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from msgspec import Struct
 
 from nsys2prv._util.errors import UsageError
-from nsys2prv._util.text import duration_text
+from nsys2prv._util.text import format_duration
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import ALL, EventKind
 
@@ -99,7 +99,7 @@ def parse_least_durations(
     none, for a kind of points in time, and for what is no duration.
     """
     for name, duration in given.items():
-        text = (typed or {}).get(name, f"{name}={duration_text(duration)}")
+        text = (typed or {}).get(name, f"{name}={format_duration(duration)}")
         members = [kind for kind in all_kinds() if kind.is_called(name)]
         if not members:
             raise UsageError(f"--min-duration {text}: {describe_unknown_kind(name)}")

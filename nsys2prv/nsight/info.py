@@ -10,7 +10,7 @@ from pathlib import Path
 
 from msgspec import Struct, field
 
-from nsys2prv._util.yaml_files import data_text, load_shipped
+from nsys2prv._util.yaml_files import load_shipped, read_data_text
 from nsys2prv.nsight.capture import Capture, read_capture
 from nsys2prv.nsight.columns import TIME_LIMIT
 from nsys2prv.nsight.diagnostics import Message, read_messages
@@ -296,7 +296,7 @@ def _load_reasons_not_read() -> tuple[dict[str, str], dict[str, str]]:
     """Return name -> reason, and the beginning of a name -> reason, the longest first."""
     names: dict[str, str] = {}
     beginnings: dict[str, str] = {}
-    for reason, tables in load_shipped(data_text(__package__, "tables.yaml")).items():
+    for reason, tables in load_shipped(read_data_text(__package__, "tables.yaml")).items():
         for table in tables:
             known = beginnings if table.endswith("*") else names
             if table.rstrip("*") in known:
@@ -317,5 +317,5 @@ def rank_reason(text: str) -> int:
     """Return the place of a reason: unknown tables first, then as ``tables.yaml`` has them from its
     end, where those with events are.
     """
-    known = list(load_shipped(data_text(__package__, "tables.yaml")))
+    known = list(load_shipped(read_data_text(__package__, "tables.yaml")))
     return -known.index(text) if text in known else -len(known)

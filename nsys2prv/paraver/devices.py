@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from nsys2prv._util.text import natural_key
+from nsys2prv._util.text import make_natural_key
 from nsys2prv.events.extraction import (
     DEVICE_KINDS,
     GPU,
@@ -104,7 +104,7 @@ def place_devices(
 
 def make_device_sort_key(key: DeviceKey, number: int) -> tuple:
     """Return the place of a device in its task; `number`: that of its GPU on the machine."""
-    return DEVICE_KINDS.index(key.kind), number, natural_key(key.name), key.number
+    return DEVICE_KINDS.index(key.kind), number, make_natural_key(key.name), key.number
 
 
 class GpuNumbers:

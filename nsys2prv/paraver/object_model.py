@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.text import natural_key
+from nsys2prv._util.text import make_natural_key
 from nsys2prv.events.extraction import (
     GPU,
     DeviceKey,
@@ -56,7 +56,7 @@ def order_reports(infos: list[ReportInfo]) -> list[ReportInfo]:
     """Return reports by rank where every one has a rank of its own, else by natural order of their
     paths.
     """
-    by_name = sorted(infos, key=lambda info: natural_key(str(info.given)))
+    by_name = sorted(infos, key=lambda info: make_natural_key(str(info.given)))
     ranks = [min(info.ranks.values(), default=None) for info in by_name]
     if None in ranks or len(set(ranks)) < len(ranks):
         ranks = choose_launcher_ranks([info.launcher_ranks for info in by_name])
@@ -184,7 +184,7 @@ def _find_main_thread(
 
 
 def _make_name_sort_key(tid: int, info: ReportInfo) -> tuple:
-    return natural_key(info.threads.get(tid, "")), tid_of(tid), tid
+    return make_natural_key(info.threads.get(tid, "")), tid_of(tid), tid
 
 
 def _make_thread_sort_key(

@@ -27,7 +27,7 @@ from functools import partial
 import polars as pl
 
 from nsys2prv._util.errors import ClockNote, Detail
-from nsys2prv._util.text import plural
+from nsys2prv._util.text import format_count
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.relations import NCCL, Relation, RelationContext, nccl_clocks
 from nsys2prv.relations.blocks import Block, divide_ordinals, group_blocks
@@ -261,7 +261,7 @@ def _describe_methods(found: Sequence[MatchedCollectives]) -> list[str]:
     ]
     if left := met.total() - whole.total():
         notes.append(
-            f"NCCL: {plural(left, 'collective')} incomplete or different between ranks: not compared across ranks"
+            f"NCCL: {format_count(left, 'collective')} incomplete or different between ranks: not compared across ranks"
         )
     return notes
 
@@ -279,7 +279,9 @@ def _describe_unused(surveys: Sequence[OrderedKernels], known: bool) -> list[str
 
 def _describe_lone(count: int, why: str) -> list[str]:
     return (
-        [f"NCCL: {plural(count, 'kernel')} that {why}: not compared across ranks"] if count else []
+        [f"NCCL: {format_count(count, 'kernel')} that {why}: not compared across ranks"]
+        if count
+        else []
     )
 
 
@@ -291,7 +293,7 @@ def _describe_unplaced(found: Sequence[MatchedCollectives]) -> list[str]:
     if unplaced := sum(part.unplaced for part in found):
         notes.append(
             ClockNote(
-                f"NCCL: {plural(unplaced, 'collective')} on hosts whose clocks could not be aligned: the trace has no late "
+                f"NCCL: {format_count(unplaced, 'collective')} on hosts whose clocks could not be aligned: the trace has no late "
                 "arrivals, waits, transfers and bandwidths for them"
             )
         )
@@ -299,7 +301,7 @@ def _describe_unplaced(found: Sequence[MatchedCollectives]) -> list[str]:
         far = f"{max(part.gap for part in found) / 1000:,.1f} us"
         notes.append(
             ClockNote(
-                f"NCCL: in {plural(apart, 'collective')} a rank ends before the last one begins, by up to {far}: the clocks of the "
+                f"NCCL: in {format_count(apart, 'collective')} a rank ends before the last one begins, by up to {far}: the clocks of the "
                 "reports do not agree, and late arrivals and waits are wrong by as much"
             )
         )

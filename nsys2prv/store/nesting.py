@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nsys2prv._util.columns import factorize_together, over_slices
+from nsys2prv._util.columns import factorize_together, reduce_slices
 from nsys2prv.store.overlaps import MOST_LANES, assign_first_free_lanes
 
 
@@ -49,7 +49,7 @@ def _find_crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     found = np.zeros(len(begin), bool)
     some = np.flatnonzero(first < last)
     if len(some):
-        found[some] = over_slices(begin[order], first[some], last[some], np.minimum) < begin[some]
+        found[some] = reduce_slices(begin[order], first[some], last[some], np.minimum) < begin[some]
     return found
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import factorize_together, occurrence
+from nsys2prv._util.columns import count_occurrences, factorize_together
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Account
@@ -356,7 +356,7 @@ def _redirect_lines(
     moved, leading = codes[: len(old)], codes[len(old) :]
     rows_of, lines_of = np.bincount(moved, minlength=count), np.bincount(leading, minlength=count)
     moved_order = np.argsort(moved, kind="stable")
-    rank = occurrence(leading) - np.maximum(lines_of - rows_of, 0)[leading]
+    rank = count_occurrences(leading) - np.maximum(lines_of - rows_of, 0)[leading]
     hit = np.flatnonzero((rows_of[leading] > 0) & (rank >= 0))
     receivers = np.concatenate([run["receiver"] for run in lines])
     receivers[hit] = new[moved_order[(np.cumsum(rows_of) - rows_of)[leading[hit]] + rank[hit]]]

@@ -23,10 +23,10 @@ from tools.commands import ENVIRONMENT, wait_for
 
 from nsys2prv import Options, convert
 from nsys2prv._util import engines
-from nsys2prv._util.engines import SerialExecutor, available_cpus
+from nsys2prv._util.engines import SerialExecutor, count_available_cpus
 from nsys2prv._util.engines.pool import MOST_REPORTS_OF_THREADS, MOST_THREADS, Pool
 from nsys2prv._util.engines.processes import ProcessExecutor, Worker, WorkerLost
-from nsys2prv._util.engines.worker import receive, send
+from nsys2prv._util.engines.worker import receive_message, send_message
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv.conversion import opened_reports
 from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput
@@ -189,7 +189,7 @@ def test_engines_that_there_are_not(
 def test_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(UsageError, match="pip install distributed"):
-        engines.workers("dask", 1)
+        engines.make_pool("dask", 1)
 
 
 def in_a_worker() -> bool:
@@ -214,7 +214,7 @@ def die(task: int) -> int:
 
 @pytest.mark.slow
 def test_what_a_lost_worker_leaves_undone_is_done_again(tmp_path: Path) -> None:
-    with engines.workers("processes", 2) as pool:
+    with engines.make_pool("processes", 2) as pool:
         assert list(pool.in_order(partial(die_once, tmp_path), range(8), 4)) == [
             task * task for task in range(8)
         ]
@@ -224,7 +224,7 @@ def test_what_a_lost_worker_leaves_undone_is_done_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_task_that_kills_every_worker_is_named() -> None:
     with (
-        engines.workers("processes", 2) as pool,
+        engines.make_pool("processes", 2) as pool,
         pytest.raises(Nsys2prvError, match=r"^report 2: worker processes were killed"),
     ):
         list(pool.in_order(die, range(8), 4, lambda task: f"report {task}"))
@@ -243,7 +243,7 @@ def test_what_fails_ends_threads_after_their_work() -> None:
         assert go_on.wait(60)
         over.append(True)
 
-    with suppress(ZeroDivisionError), engines.workers("threads", 1) as pool, pool.ended():
+    with suppress(ZeroDivisionError), engines.make_pool("threads", 1) as pool, pool.ended():
         futures = [pool.executor.submit(work) for _ in range(3)]
         assert begun.wait(60)
         threading.Timer(0.1, go_on.set).start()
@@ -260,16 +260,16 @@ def test_few_workers_are_threads_and_many_are_processes() -> None:
         MOST_THREADS + 1: ProcessExecutor,
     }
     for jobs, kind in kinds.items():
-        with engines.workers("local", jobs) as pool:
+        with engines.make_pool("local", jobs) as pool:
             assert isinstance(pool.executor, kind)
-    with engines.workers("local", 2, reports=MOST_REPORTS_OF_THREADS + 1) as pool:
+    with engines.make_pool("local", 2, reports=MOST_REPORTS_OF_THREADS + 1) as pool:
         assert isinstance(pool.executor, ProcessExecutor)
 
 
 @pytest.mark.slow
 def test_what_fails_ends_workers_at_their_work(tmp_path: Path) -> None:
     """And what uses the temporary folder is over before the folder is removed."""
-    with suppress(ZeroDivisionError), engines.workers("processes", 2) as pool, pool.ended():
+    with suppress(ZeroDivisionError), engines.make_pool("processes", 2) as pool, pool.ended():
         futures = [pool.executor.submit(work_for_ever, tmp_path) for _ in range(3)]
         wait_for(lambda: len(list(tmp_path.iterdir())) == 2, "no workers")
         raise ZeroDivisionError
@@ -315,10 +315,10 @@ def test_workers_end_while_a_forked_process_has_their_pipes() -> None:
 def test_an_outcome_that_is_cut_short(cut: int) -> None:
     """A worker may be killed while it writes."""
     message = io.BytesIO()
-    send(message, b"an outcome")
+    send_message(message, b"an outcome")
     with pytest.raises(EOFError):
-        receive(io.BytesIO(message.getvalue()[:cut]))
-    assert receive(io.BytesIO(message.getvalue())) == b"an outcome"
+        receive_message(io.BytesIO(message.getvalue()[:cut]))
+    assert receive_message(io.BytesIO(message.getvalue())) == b"an outcome"
 
 
 def broken() -> Callable[[], None]:
@@ -417,4 +417,4 @@ def test_processors_of_a_control_group(
         (tmp_path / "groups" / name).write_text(text)
     (tmp_path / "self").write_text(membership)
     expected = min(len(os.sched_getaffinity(0)), most)
-    assert available_cpus(tmp_path / "self", tmp_path / "groups") == expected
+    assert count_available_cpus(tmp_path / "self", tmp_path / "groups") == expected

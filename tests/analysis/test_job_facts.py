@@ -14,7 +14,7 @@ from nsys2prv._util.errors import Detail
 from nsys2prv.analysis.job import OpenJob, open_job
 from nsys2prv.analysis.job_facts import machine_line
 from nsys2prv.cli.main import main
-from nsys2prv.cli.report import describe
+from nsys2prv.cli.report import describe_job
 from nsys2prv.nsight.info import parse_driver_version
 
 
@@ -64,7 +64,7 @@ def test_notes_that_need_no_action_are_not_told(monkeypatch: pytest.MonkeyPatch)
     reports = SAMPLES["training"]
     with open_job(reports, jobs=1, quiet=True) as job:
         monkeypatch.setattr(OpenJob, "notes", property(lambda _: [Detail("5 states"), "look here"]))
-        assert describe(job, reports)["notes"] == ["look here"]
+        assert describe_job(job, reports)["notes"] == ["look here"]
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from tools.commands import wait_for
 from tools.exports import KERNEL, kernel, make_export, strings
 
 from nsys2prv import __version__
-from nsys2prv._util.version import version_text
+from nsys2prv._util.version import format_version
 from nsys2prv.analysis.text import Style
 from nsys2prv.cli.main import main
 
@@ -294,7 +294,7 @@ def test_interrupted_runs_leave_nothing(number: int, status: int, tmp_path: Path
 def test_the_version_has_the_commit_of_a_checkout(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert version_text(tmp_path / "site-packages" / "nsys2prv") == f"nsys2prv {__version__}"
+    assert format_version(tmp_path / "site-packages" / "nsys2prv") == f"nsys2prv {__version__}"
     checkout = tmp_path / "checkout"
     (checkout / "nsys2prv").mkdir(parents=True)
     (checkout / "pyproject.toml").write_text("")
@@ -305,7 +305,7 @@ def test_the_version_has_the_commit_of_a_checkout(
         [*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True
     ).stdout[:12]
     assert (
-        version_text(checkout / "nsys2prv")
+        format_version(checkout / "nsys2prv")
         == f"nsys2prv {__version__} (commit {commit} in {checkout})"
     )
     # A wheel has it in a file.
@@ -313,7 +313,7 @@ def test_the_version_has_the_commit_of_a_checkout(
     (installed / "_util").mkdir(parents=True)
     build = runpy.run_path(str(Path(__file__).parents[2] / "hatch_build.py"))
     assert build["named_commit"](checkout, installed / "_util" / build["COMMIT"].name)
-    assert version_text(installed) == f"nsys2prv {__version__} (commit {commit})"
+    assert format_version(installed) == f"nsys2prv {__version__} (commit {commit})"
     assert build["named_commit"](tmp_path, installed / "none") is None
     with pytest.raises(SystemExit):
         run("--version")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nsys2prv import Options, convert
-from nsys2prv.cli.arguments import LEGACY_OPTIONS, conversion_parser
+from nsys2prv.cli.arguments import LEGACY_OPTIONS, make_conversion_parser
 from nsys2prv.cli.main import main
 from nsys2prv.conversion.cut_plan import CutOptions, add_units
 from nsys2prv.events import all_kinds
@@ -42,7 +42,7 @@ def test_options_of_bscs_tool_are_answered(
         error = error_of(capsys, *line)
         assert f"{option} is an option of BSC's nsys2prv; here {LEGACY[option]}" in error
     assert not list(tmp_path.iterdir())
-    assert option not in conversion_parser().format_help().replace(",", " ").split()
+    assert option not in make_conversion_parser().format_help().replace(",", " ").split()
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_what_the_answers_name_is_there() -> None:
         ["--list"],
         ["--nvtx-rules", "f"],
     ):
-        conversion_parser().parse_args([*line, "r.sqlite", "o"])
+        make_conversion_parser().parse_args([*line, "r.sqlite", "o"])
     of_stats = {name for kind in all_kinds() for name in kind.selection.stats}
     assert len(of_stats) >= 10
     assert not of_stats & {*list_kind_names()}

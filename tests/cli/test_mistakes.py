@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.cli.listing import MOST_LINES, _each
+from nsys2prv.cli.listing import MOST_LINES, _format_counts
 from nsys2prv.cli.main import COMMANDS, main
 from nsys2prv.nsight.report_files import find_reports
 
@@ -289,7 +289,7 @@ def test_the_list_of_many_reports_has_nothing_but_differences(
     ],
 )
 def test_rows_in_each_report(rows: tuple[int, ...], told: str) -> None:
-    assert _each(rows, ("a", "b", "c")) == told
+    assert _format_counts(rows, ("a", "b", "c")) == told
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nsys2prv._util.engines import alone
+from nsys2prv._util.engines import make_serial_pool
 from nsys2prv.conversion.convert import plan_windows
 from nsys2prv.conversion.options import Options, Plan
 from nsys2prv.conversion.prepare import prepare
@@ -26,7 +26,7 @@ def write_chrome_trace(reports: list[Path], path: Path, folder: Path) -> None:
     """Write the ranges of these reports as complete events; times in microseconds, a process for
     each row of the trace.
     """
-    job = prepare(reports, Plan.from_options(Options()), folder, alone(), quiet=True)
+    job = prepare(reports, Plan.from_options(Options()), folder, make_serial_pool(), quiet=True)
     runs, global_ids, bounds = plan_windows(job)
     reader = WindowReader(runs, global_ids)
     labels = {

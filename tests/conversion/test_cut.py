@@ -28,7 +28,7 @@ from tools.exports import (
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, Summary, convert
-from nsys2prv._util.engines import alone
+from nsys2prv._util.engines import make_serial_pool
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError, UsageError
 from nsys2prv.cli.main import main
 from nsys2prv.conversion.convert import write_job
@@ -67,7 +67,7 @@ def sample(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def prepared(name: str, folder: Path, options: Options) -> Sample:
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
-    job = prepare(reports, Plan.from_options(options), folder, alone())
+    job = prepare(reports, Plan.from_options(options), folder, make_serial_pool())
     write_job(job, folder / "whole.prv")
     return Sample(reports, folder / "whole.prv", cut_filter.whole(folder / "whole.prv"), job)
 

@@ -69,7 +69,7 @@ def test_a_small_job_starts_nothing(tmp_path: Path) -> None:
 
 def test_a_worker_gets_ready(tmp_path: Path) -> None:
     program = (
-        "import gc, sys\nfrom nsys2prv.conversion.early_workers import _get_ready\n_get_ready()\n"
+        "import gc, sys\nfrom nsys2prv.conversion.early_workers import _import_for_tasks\n_import_for_tasks()\n"
         "print(gc.isenabled(), gc.get_freeze_count() > 10_000, {'polars', 'nsys2prv.events.nvtx'} <= set(sys.modules))"
     )
     done = subprocess.run(

@@ -29,7 +29,7 @@ from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv.cli.main import main
 from nsys2prv.conversion import extract, opened_reports
 from nsys2prv.conversion.extract import extract_to
-from nsys2prv.conversion.report_stores import find_digest
+from nsys2prv.conversion.report_stores import compute_digest
 from nsys2prv.store import packing
 from nsys2prv.store.packing import find_unpacked_size
 
@@ -337,7 +337,7 @@ def test_kinds_that_there_are_not_are_refused(store: Path, tmp_path: Path) -> No
     told = json.loads(zipfile.ZipFile(store).read("store.json"))
     kinds = next(part for part in told["contents"] if isinstance(part, list) and "kernels" in part)
     kinds.append("gremlins")
-    told["digest"] = find_digest(told)
+    told["digest"] = compute_digest(told)
     other = changed(store, tmp_path / "other.store", "store.json", json.dumps(told).encode())
     with pytest.raises(
         Nsys2prvError, match="kinds of events that there are not: gremlins"

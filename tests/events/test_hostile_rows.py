@@ -28,7 +28,7 @@ from tools.exports import (
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import convert
-from nsys2prv._util.text import natural_key
+from nsys2prv._util.text import make_natural_key
 from nsys2prv.cli.main import main
 from nsys2prv.conversion import reading as extract_module
 
@@ -346,7 +346,7 @@ def test_domains_whose_labels_agree_once_cleaned(domain: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["10²", "²", "٣", "9" * 5000])
 def test_odd_digits_in_the_name_of_a_thread(name: str, tmp_path: Path) -> None:
-    natural_key(name)
+    make_natural_key(name)
     trace = traced(
         tmp_path,
         {

@@ -126,7 +126,7 @@ def owned(folder: Path, **other: object) -> Path:
 
 @pytest.mark.slow
 def test_files_of_the_living_stay(tmp_path: Path) -> None:
-    with files.temporary_folder(tmp_path) as mine:
+    with files.make_temporary_folder(tmp_path) as mine:
         (mine / "file").write_text("of a run")
         foreign, other = owned(tmp_path, host="0" * 8, pid=1 << 30), tmp_path / ".nsys2prv-mine"
         other.mkdir()
@@ -142,7 +142,7 @@ def test_leftovers_of_another_container(tmp_path: Path) -> None:
     held, left, new = (owned(tmp_path, namespace=1) for _ in range(3))
     (left / files.LOCK).touch()
     with (held / files.LOCK).open("w") as lock:
-        assert files._locked(lock)
+        assert files._try_lock(lock)
         files.remove_leftovers(tmp_path)
         assert sorted(leftovers(tmp_path)) == sorted([held, new])
         os.utime(new, (0, 0))
@@ -177,7 +177,7 @@ def test_a_crash_that_nobody_has_noticed_yet(when: str, tmp_path: Path) -> None:
     )
     program = (
         f"import os, sys\nfrom pathlib import Path\nfrom nsys2prv._util import files as temporary\n{before}"
-        "with temporary.temporary_folder(Path(sys.argv[1])):\n    os.abort()\n"
+        "with temporary.make_temporary_folder(Path(sys.argv[1])):\n    os.abort()\n"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", program, str(tmp_path)], env=ENVIRONMENT, stderr=subprocess.DEVNULL

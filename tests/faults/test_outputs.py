@@ -91,7 +91,7 @@ def test_a_kill_between_any_two_files_is_undone_by_the_next_run(at: int, tmp_pat
             replace(self, target)
 
         try:
-            with files.temporary_folder(tmp_path) as folder:
+            with files.make_temporary_folder(tmp_path) as folder:
                 for name, text in NEW.items():
                     (folder / name).write_bytes(text)
                 for name, text in OLD.items():

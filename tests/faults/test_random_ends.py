@@ -30,9 +30,9 @@ REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
 PROGRAM = """
 import sys
 from nsys2prv._util import signals
-signals.end_at_once()
+signals.end_on_signal()
 from nsys2prv._util.engines import pool
-pool.worth_parallelizing = lambda jobs, *_: jobs > 1
+pool.is_worth_parallelizing = lambda jobs, *_: jobs > 1
 from nsys2prv.cli.main import main
 sys.exit(main())
 """

@@ -85,8 +85,8 @@ def test_what_cannot_be_raised_is_raised_later() -> None:
     assert outcome("""
 import signal, threading
 from nsys2prv._util import signals
-signals.end_at_once()
-signals.raise_ended()
+signals.end_on_signal()
+signals.raise_on_signal()
 
 class Interrupting:
     def __del__(self):
@@ -104,8 +104,8 @@ def test_who_interrupts_again_lets_it_tidy_up() -> None:
     assert outcome("""
 import signal
 from nsys2prv._util import signals
-signals.end_at_once()
-signals.raise_ended()
+signals.end_on_signal()
+signals.raise_on_signal()
 try:
     signal.raise_signal(signal.SIGINT)
 except signals.EndedBySignal:
@@ -124,7 +124,7 @@ def test_what_is_done_is_not_interrupted(tmp_path: Path) -> None:
     assert outcome(f"""
 import shutil, signal, sys
 from nsys2prv._util import signals
-signals.end_at_once()
+signals.end_on_signal()
 from nsys2prv.cli.main import main
 rmtree = shutil.rmtree
 shutil.rmtree = lambda *given, **more: (signal.raise_signal(signal.SIGINT), rmtree(*given, **more))
@@ -145,9 +145,9 @@ def test_signals_that_are_ignored_stay_so() -> None:
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 from nsys2prv._util import signals
-signals.end_at_once()
+signals.end_on_signal()
 signal.raise_signal(signal.SIGINT)
-signals.raise_ended()
+signals.raise_on_signal()
 signal.raise_signal(signal.SIGINT)
 print("goes on")
 """) == (0, "goes on\n", "")

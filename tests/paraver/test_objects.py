@@ -19,7 +19,7 @@ from tools.exports import (
 )
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.text import natural_key
+from nsys2prv._util.text import make_natural_key
 from nsys2prv.events.extraction import StreamKey, ThreadKey
 from nsys2prv.nsight.info import Gpu, ReportInfo
 from nsys2prv.nsight.launcher import choose_launcher_ranks, read_launcher_ranks
@@ -36,7 +36,7 @@ def rows_of(model) -> list[tuple[str, list[str]]]:
 
 
 def test_natural_order() -> None:
-    assert sorted(["rank10", "rank2", "rank1", "a"], key=natural_key) == [
+    assert sorted(["rank10", "rank2", "rank1", "a"], key=make_natural_key) == [
         "a",
         "rank1",
         "rank2",

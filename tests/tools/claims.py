@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 
-from nsys2prv._util.yaml_files import data_text, load_shipped
+from nsys2prv._util.yaml_files import load_shipped, read_data_text
 from nsys2prv.events import catalogue as module
 from nsys2prv.events.catalogue import Catalogue, DomainCode
 
@@ -40,7 +40,7 @@ def _claims(found: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
         if layout.hashed:
             for code in range(layout.hashed[0], layout.hashed[1] + 1):
                 yield f"layout {layout.name!r}", code, ("a hash of the name", layout.hashed)
-    listed = load_shipped(data_text(module.__name__, "counters.yaml")) | found.counters
+    listed = load_shipped(read_data_text(module.__name__, "counters.yaml")) | found.counters
     for name, entries in listed.items():
         for code, names in entries.items():
             yield f"counter {names[0]!r} of layout {name!r}", code, names[0]

@@ -17,7 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nsys2prv._util.engines.pool import Pool, should_be_threads
+from nsys2prv._util.engines.pool import Pool, should_use_threads
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 
 R = TypeVar("R")
@@ -41,7 +41,7 @@ def check_engine(engine: str, scheduler: str | None) -> None:
         )
 
 
-def workers(
+def make_pool(
     engine: str, jobs: int, scheduler: str | None = None, reports: int = 1
 ) -> AbstractContextManager[Pool]:
     """Return the workers of an engine. Raises UsageError where its packages are not installed.
@@ -49,11 +49,11 @@ def workers(
     jobs: how many, 0 for one per CPU. reports: how many there are to work on.
     """
     check_engine(engine, scheduler)
-    jobs = jobs or available_cpus()
+    jobs = jobs or count_available_cpus()
     if engine == DEFAULT:
         if jobs <= 1:
-            return nullcontext(alone())
-        engine = "threads" if should_be_threads(jobs, reports) else "processes"
+            return nullcontext(make_serial_pool())
+        engine = "threads" if should_use_threads(jobs, reports) else "processes"
     start, needed = ENGINES[engine]
     try:
         for module in needed:
@@ -65,7 +65,7 @@ def workers(
     return start(jobs, scheduler)
 
 
-def alone() -> Pool:
+def make_serial_pool() -> Pool:
     """Return this process, for jobs that are not worth more."""
     return Pool(SerialExecutor(), 1)
 
@@ -82,26 +82,26 @@ class SerialExecutor(Executor):
         return future
 
 
-def _processes(jobs: int, scheduler: str | None) -> AbstractContextManager[Pool]:
+def _make_process_pool(jobs: int, scheduler: str | None) -> AbstractContextManager[Pool]:
     from nsys2prv._util.engines import processes
 
-    return processes.workers(jobs)
+    return processes.make_workers(jobs)
 
 
 @contextmanager
-def _threads(jobs: int, scheduler: str | None) -> Iterator[Pool]:
+def _make_thread_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     """Start `jobs` threads: reading, sorting and formatting release Python's lock."""
     with ThreadPoolExecutor(max(1, jobs)) as executor:
-        yield Pool(executor, max(1, jobs), abandon=_abandon)
+        yield Pool(executor, max(1, jobs), abandon=_abandon_executor)
 
 
-def _abandon(executor: Executor) -> None:
+def _abandon_executor(executor: Executor) -> None:
     """Begin no further task, and wait for those under way."""
     executor.shutdown(cancel_futures=True)
 
 
 @contextmanager
-def _dask(jobs: int, scheduler: str | None) -> Iterator[Pool]:
+def _make_dask_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     """Return the workers of the Dask cluster with this scheduler; without an address a cluster of
     `jobs` processes of this machine is made and ended.
     """
@@ -111,7 +111,7 @@ def _dask(jobs: int, scheduler: str | None) -> Iterator[Pool]:
 
     if scheduler is None:
         with ExitStack() as stack:
-            with _interruptions_later():
+            with _delay_interruptions():
                 cluster = stack.enter_context(
                     LocalCluster(
                         n_workers=max(1, jobs),
@@ -121,7 +121,7 @@ def _dask(jobs: int, scheduler: str | None) -> Iterator[Pool]:
                     )
                 )
                 client = stack.enter_context(Client(cluster))
-            yield _dask_pool(client, one_machine=True)
+            yield _wrap_dask_client(client, one_machine=True)
         return
     try:
         client = Client(scheduler, timeout=SCHEDULER_TIMEOUT)
@@ -130,11 +130,11 @@ def _dask(jobs: int, scheduler: str | None) -> Iterator[Pool]:
             f"--scheduler {scheduler}: no Dask scheduler answers there ({error})"
         ) from None
     with client:
-        yield _dask_pool(client, one_machine=False)
+        yield _wrap_dask_client(client, one_machine=False)
 
 
 @contextmanager
-def _interruptions_later() -> Iterator[None]:
+def _delay_interruptions() -> Iterator[None]:
     """Delay interruptions until the block is left: a cluster half made cannot be ended. Processes
     started within are not interrupted at all, as a terminal would do: this one ends them.
     """
@@ -152,7 +152,7 @@ def _interruptions_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _dask_pool(client: Any, one_machine: bool) -> Pool:
+def _wrap_dask_client(client: Any, one_machine: bool) -> Pool:
     from distributed.scheduler import KilledWorker
 
     jobs = max(1, sum(client.nthreads().values()))
@@ -162,7 +162,7 @@ def _dask_pool(client: Any, one_machine: bool) -> Pool:
 
 
 @contextmanager
-def _mpi(jobs: int, scheduler: str | None) -> Iterator[Pool]:
+def _make_mpi_pool(jobs: int, scheduler: str | None) -> Iterator[Pool]:
     """Return the other ranks of an MPI job, such as ``srun -n 64 nsys2prv --engine mpi ...``, or
     this one where there is no other: rank 0 leads. On the others it raises SystemExit once rank 0
     is done.
@@ -180,24 +180,26 @@ def _mpi(jobs: int, scheduler: str | None) -> Iterator[Pool]:
 
 #: Engine but for DEFAULT -> the function that starts its workers, and the modules of other packages that it needs.
 ENGINES: dict[str, tuple[Callable[..., AbstractContextManager[Pool]], tuple[str, ...]]] = {
-    "processes": (_processes, ()),
-    "threads": (_threads, ()),
-    "dask": (_dask, ("distributed",)),
-    "mpi": (_mpi, ("mpi4py", "mpi4py.MPI")),
+    "processes": (_make_process_pool, ()),
+    "threads": (_make_thread_pool, ()),
+    "dask": (_make_dask_pool, ("distributed",)),
+    "mpi": (_make_mpi_pool, ("mpi4py", "mpi4py.MPI")),
 }
 
 
-def available_cpus(memberships: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS) -> int:
+def count_available_cpus(
+    memberships: Path = Path("/proc/self/cgroup"), root: Path = CGROUPS
+) -> int:
     """Return the number of CPUs in the process's affinity (as taskset and Slurm set it), or fewer
     if its control groups limit CPU time.
     """
     allowed = (
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
-    return max(1, min([allowed, *_quotas(memberships, root)]))
+    return max(1, min([allowed, *_read_quotas(memberships, root)]))
 
 
-def _quotas(memberships: Path, root: Path) -> Iterator[int]:
+def _read_quotas(memberships: Path, root: Path) -> Iterator[int]:
     """Yield the whole processors that each control group of this process, and each above it, may
     use (cgroups of version 2, then 1).
     """
@@ -212,12 +214,12 @@ def _quotas(memberships: Path, root: Path) -> Iterator[int]:
         base = root / "cpu" if controllers else root
         folder = base / path.lstrip("/")
         for group in (folder, *folder.parents):
-            quota, period = _limit(group) if group.is_relative_to(base) else (0, 0)
+            quota, period = _read_limit(group) if group.is_relative_to(base) else (0, 0)
             if quota > 0 and period > 0:
                 yield quota // period
 
 
-def _limit(group: Path) -> tuple[int, int]:
+def _read_limit(group: Path) -> tuple[int, int]:
     """Return microseconds of processor time in each period, and the period; 0 where there is no
     limit.
     """

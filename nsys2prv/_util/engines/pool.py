@@ -20,12 +20,12 @@ ATTEMPTS = 2
 MOST_THREADS, MOST_REPORTS_OF_THREADS = 4, 16
 
 
-def should_be_threads(jobs: int, reports: int) -> bool:
+def should_use_threads(jobs: int, reports: int) -> bool:
     """True if workers of this machine finish sooner as threads than as processes."""
     return jobs <= MOST_THREADS and reports <= MOST_REPORTS_OF_THREADS
 
 
-def worth_parallelizing(jobs: int, work: int, while_starting: int) -> bool:
+def is_worth_parallelizing(jobs: int, work: int, while_starting: int) -> bool:
     """True if `jobs` workers finish sooner than one process, counting their start-up.
     while_starting: the amount of work that one process does while others start.
     """

@@ -17,12 +17,10 @@ from typing import TypeVar
 from msgspec import Struct
 
 from nsys2prv._util.engines.pool import Pool
-from nsys2prv._util.engines.worker import receive, send
+from nsys2prv._util.engines.worker import receive_message, send_message
 
 R = TypeVar("R")
-_PROGRAM = (
-    "import sys; sys.path[:] = {path!r}; from nsys2prv._util.engines.worker import main; main()"
-)
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from nsys2prv._util.engines.worker import serve_tasks; serve_tasks()"
 
 
 class WorkerLost(BrokenExecutor):
@@ -57,8 +55,8 @@ class Worker:
         """
         message = pickle.dumps((function, args, kwargs), pickle.HIGHEST_PROTOCOL)
         try:
-            send(self._process.stdin, message)
-            outcome = receive(self._process.stdout)
+            send_message(self._process.stdin, message)
+            outcome = receive_message(self._process.stdout)
         except (EOFError, OSError, ValueError):
             raise WorkerLost("a worker process ended") from None
         done, value, where = pickle.loads(outcome)
@@ -75,7 +73,7 @@ class Worker:
         # Its input need not end where it is closed here: a process that was forked meanwhile has
         # it, too.
         with suppress(OSError):
-            send(self._process.stdin, b"")
+            send_message(self._process.stdin, b"")
         self._process.stdin.close()
         self._process.wait()
         self._process.stdout.close()
@@ -220,31 +218,31 @@ class ProcessExecutor(Executor):
 _ahead: dict[int, ProcessExecutor] = {}
 
 
-def start(jobs: int, count: int, first: Callable[[], object]) -> None:
+def prestart_workers(jobs: int, count: int, first: Callable[[], object]) -> None:
     """Let `count` of so many workers start, and do what they need first, while this process does
-    something else; the next :func:`workers` has them.
+    something else; the next :func:`make_workers` has them.
     """
     if jobs > 1 and jobs not in _ahead:
-        _ahead[jobs] = _processes(jobs)
+        _ahead[jobs] = _get_processes(jobs)
         with suppress(WorkerLost):
             _ahead[jobs].begin(count, first)
 
 
-def _processes(number: int) -> ProcessExecutor:
+def _get_processes(number: int) -> ProcessExecutor:
     for library in ("POLARS_MAX_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(library, "1")
     return ProcessExecutor(number)
 
 
 @contextmanager
-def workers(jobs: int) -> Iterator[Pool]:
+def make_workers(jobs: int) -> Iterator[Pool]:
     """Start `jobs` fresh processes, which use one thread each."""
     with ExitStack() as stack:
         # What killed a worker most likely was memory: the next ones are fewer.
         yield Pool(
-            stack.enter_context(_ahead.pop(jobs, None) or _processes(jobs)),
+            stack.enter_context(_ahead.pop(jobs, None) or _get_processes(jobs)),
             jobs,
-            renew=lambda: stack.enter_context(_processes(max(1, jobs // 2))),
+            renew=lambda: stack.enter_context(_get_processes(max(1, jobs // 2))),
             ends=True,
             abandon=ProcessExecutor.kill,
         )

@@ -21,7 +21,7 @@ from nsys2prv._util.memory import keep_freed_memory
 _LENGTH_BYTES = 8
 
 
-def send(file: FileIO, message: bytes) -> None:
+def send_message(file: FileIO, message: bytes) -> None:
     """Write a message to a pipe. Raises OSError where nobody reads."""
     for data in (len(message).to_bytes(_LENGTH_BYTES, "little"), message):
         left = memoryview(data)
@@ -29,12 +29,12 @@ def send(file: FileIO, message: bytes) -> None:
             left = left[file.write(left) :]
 
 
-def receive(file: FileIO) -> bytearray:
+def receive_message(file: FileIO) -> bytearray:
     """Read a message from a pipe. Raises EOFError where it ends."""
-    return _read(file, int.from_bytes(_read(file, _LENGTH_BYTES), "little"))
+    return _read_exactly(file, int.from_bytes(_read_exactly(file, _LENGTH_BYTES), "little"))
 
 
-def _read(file: FileIO, size: int) -> bytearray:
+def _read_exactly(file: FileIO, size: int) -> bytearray:
     data = bytearray(size)
     left = memoryview(data)
     while left:
@@ -45,7 +45,7 @@ def _read(file: FileIO, size: int) -> bytearray:
     return data
 
 
-def main() -> None:
+def serve_tasks() -> None:
     """Do tasks until there is no other; never returns."""
     # A terminal interrupts all processes of a command: the one that started this ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -57,7 +57,7 @@ def main() -> None:
             tasks: SimpleQueue[bytearray] = SimpleQueue()
             threading.Thread(target=_receive_tasks, args=(tasks,), daemon=True).start()
             while True:
-                send(outcomes, _outcome(tasks.get()))
+                send_message(outcomes, _run_message(tasks.get()))
         finally:
             os._exit(1)
 
@@ -65,13 +65,13 @@ def main() -> None:
 def _receive_tasks(tasks: SimpleQueue[bytearray]) -> None:
     try:
         with FileIO(0) as file:
-            while message := receive(file):
+            while message := receive_message(file):
                 tasks.put(message)
     finally:
         os._exit(0)
 
 
-def _outcome(message: bytearray) -> bytes:
+def _run_message(message: bytearray) -> bytes:
     """Return whether a task succeeded, its result or error, and the process it ran in."""
     try:
         function, args, kwargs = pickle.loads(message)

@@ -15,7 +15,7 @@ from markupsafe import Markup
 
 from nsys2prv._util.text import list_some
 from nsys2prv._util.version import __version__
-from nsys2prv._util.yaml_files import data_text
+from nsys2prv._util.yaml_files import read_data_text
 from nsys2prv.analysis.job_facts import machine_line
 from nsys2prv.analysis.page.drawing import draw_all
 from nsys2prv.analysis.page.parts import FAIR, FIGURES, GOOD, MOST_RANKS, Block, Material, Section
@@ -128,7 +128,8 @@ def _filled(
     figures = [block for section in made for block in section.blocks if isinstance(block, FIGURES)]
     drawn: Iterator[str] = iter(draw_all(figures) if figures else [])
     style, script = (
-        data_text("nsys2prv.analysis.page.templates", name) for name in ("style.css", "script.js")
+        read_data_text("nsys2prv.analysis.page.templates", name)
+        for name in ("style.css", "script.js")
     )
     return (
         _environment()
@@ -153,7 +154,9 @@ def _filled(
 @cache
 def _environment() -> Environment:
     environment = Environment(
-        loader=FunctionLoader(lambda name: data_text("nsys2prv.analysis.page.templates", name)),
+        loader=FunctionLoader(
+            lambda name: read_data_text("nsys2prv.analysis.page.templates", name)
+        ),
         autoescape=True,
         finalize=printable,
         trim_blocks=True,

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from nsys2prv._util.yaml_files import data_text, data_texts, load_shipped
+from nsys2prv._util.yaml_files import load_shipped, read_data_text, read_data_texts
 
 DOMAIN_STEP = 100
 #: Domains numbered by their text take these numbers; lower ones belong to the fixed names, see
@@ -329,7 +329,7 @@ def _make_state_rule(
 def _read_sections() -> dict[str, Any]:
     """Return section -> its entries of all files."""
     found: dict[str, Any] = {}
-    for topic in data_texts(f"{__package__}.events", ".yaml"):
+    for topic in read_data_texts(f"{__package__}.events", ".yaml"):
         for section, entries in load_shipped(topic).items():
             if isinstance(entries, list):
                 found.setdefault(section, []).extend(entries)
@@ -347,7 +347,7 @@ def _add_section(found: dict[str, Any], section: str, entries: dict[str, Any]) -
 
 @cache
 def _read_known_names(filename: str) -> dict[str, int]:
-    lines = data_text(__package__, filename).splitlines()
+    lines = read_data_text(__package__, filename).splitlines()
     pairs = (line.split(maxsplit=1) for line in lines if line and not line.startswith("#"))
     return {name: int(value) for value, name in pairs}
 

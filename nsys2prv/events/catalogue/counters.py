@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import NamedTuple
 
-from nsys2prv._util.yaml_files import data_text, load_shipped
+from nsys2prv._util.yaml_files import load_shipped, read_data_text
 from nsys2prv.events.catalogue import DomainCode, hash_to_numbers, load_catalogue
 
 #: What the exports' integers are in where a name says another unit: SQLite holds the numbers before
@@ -61,7 +61,7 @@ def load_counter_tables() -> dict[str, CounterTable]:
         for name, layout in load_catalogue().layouts.items()
         if not layout.fields
     }
-    listed = load_shipped(data_text(__package__, "counters.yaml")) | load_catalogue().counters
+    listed = load_shipped(read_data_text(__package__, "counters.yaml")) | load_catalogue().counters
     for layout, entries in listed.items():
         known: dict[tuple[str, str], str] = {}
         for names in entries.values():

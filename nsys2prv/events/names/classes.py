@@ -19,9 +19,9 @@ from msgspec import Struct
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.yaml_files import (
     check_rule_keys,
-    data_text,
     load_shipped,
     parse_rule_file,
+    read_data_text,
     read_rule_file,
 )
 from nsys2prv.events.catalogue import load_catalogue
@@ -206,7 +206,7 @@ def _load_shipped_rules() -> tuple[ClassRule, ...]:
     does that.
     """
     return tuple(
-        _parse_rule(spec) for spec in load_shipped(data_text(__package__, SHIPPED))["rules"]
+        _parse_rule(spec) for spec in load_shipped(read_data_text(__package__, SHIPPED))["rules"]
     )
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 
-from nsys2prv._util.yaml_files import data_text, load_shipped
+from nsys2prv._util.yaml_files import load_shipped, read_data_text
 
 # Deeper brackets are passed over, so that no name makes the tree too deep to walk.
 MAX_DEPTH = 64
 
 
-_DATA = load_shipped(data_text(__package__, "kernel_words.yaml"))
+_DATA = load_shipped(read_data_text(__package__, "kernel_words.yaml"))
 #: Sets of words in the names of kernels.
 WORDS = {key: frozenset(words.split()) for key, words in _DATA.items() if key != "wrappers"}
 #: Wrapper -> which of its arguments stands for the whole.

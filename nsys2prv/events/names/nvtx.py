@@ -22,9 +22,9 @@ from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.yaml_files import (
     check_rule_keys,
-    data_text,
     load_shipped,
     parse_rule_file,
+    read_data_text,
     read_rule_file,
 )
 from nsys2prv.nsight.columns import DistinctTexts, decode_texts
@@ -254,7 +254,7 @@ def _load_shipped_rules() -> tuple[NvtxRule, ...]:
         NvtxRule(
             spec["match"], spec["replace"], keeps=f"(?<{NUMBER}>" in spec["match"], any_digits=True
         )
-        for spec in load_shipped(data_text(__package__, SHIPPED))["rules"]
+        for spec in load_shipped(read_data_text(__package__, SHIPPED))["rules"]
     )
 
 

@@ -11,7 +11,7 @@ from enum import Enum
 
 from msgspec import Struct, field
 
-from nsys2prv._util.yaml_files import data_text, load_shipped
+from nsys2prv._util.yaml_files import load_shipped, read_data_text
 
 
 class Severity(Enum):
@@ -38,7 +38,7 @@ class Rule(Struct, frozen=True):
     effect: str
 
 
-_DECLARED = load_shipped(data_text("nsys2prv.paraver.check", "rules.yaml"))
+_DECLARED = load_shipped(read_data_text("nsys2prv.paraver.check", "rules.yaml"))
 
 PARTS: dict[str, str] = {part: declared["title"] for part, declared in _DECLARED.items()}
 """Part of a trace -> title."""

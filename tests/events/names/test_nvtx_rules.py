@@ -23,7 +23,7 @@ from nsys2prv import Options, convert
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.native import core
-from nsys2prv._util.yaml_files import data_text
+from nsys2prv._util.yaml_files import read_data_text
 from nsys2prv.cli.main import main
 from nsys2prv.events.names.nvtx import (
     load_rules,
@@ -323,7 +323,7 @@ def texts_that_differ_by_numbers(count: int) -> list[str]:
 
 def test_the_rules_that_come_along_are_right() -> None:
     """They are not checked when they are loaded."""
-    text = data_text("nsys2prv.events.names", "nvtx_rules.yaml")
+    text = read_data_text("nsys2prv.events.names", "nvtx_rules.yaml")
     checked = read_rules(f"{text}\nbuiltin: no", "nvtx_rules.yaml")
     assert tuple(replace(rule, any_digits=True) for rule in checked) == load_rules()
 
