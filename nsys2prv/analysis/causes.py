@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.analysis.text import cell
-from nsys2prv.analysis.unit import labels_of
+from nsys2prv.analysis.text import format_cell
+from nsys2prv.analysis.unit import list_labels
 
 #: Of communicators of the same size that move the same, one is slow from this factor of the others'
 #: median on, ...
@@ -60,14 +60,16 @@ class Link(Struct, frozen=True):
     cost: int
 
 
-def slow_links(
+def find_slow_links(
     records: pl.DataFrame, others: pl.DataFrame, kernels: Mapping[int, str], length: int
 ) -> list[Link]:
     """Communicators that take longer than their peers (same size, operation and bytes), the most
     costly first. records: as device_time collects them. others: of add_waits. kernels: labels of
     NCCL kernels by value.
     """
-    transfers = pl.concat([_of_records(records), _of_groups(others, kernels)])
+    transfers = pl.concat(
+        [_list_matched_transfers(records), _list_group_transfers(others, kernels)]
+    )
     ranks = transfers.group_by("communicator").agg(members=pl.col("task").unique().sort())
     groups = transfers.group_by("communicator", "what").agg(
         transfer=pl.col("transfer").median(), exposed=pl.col("exposed_transfer").sum()
@@ -102,15 +104,15 @@ def slow_links(
     )
 
 
-def _of_records(records: pl.DataFrame) -> pl.DataFrame:
+def _list_matched_transfers(records: pl.DataFrame) -> pl.DataFrame:
     """Return transfers of matched collectives: TRANSFERS."""
     if not records.height:
         return pl.DataFrame(schema=TRANSFERS)
-    labels = labels_of("nccl_operation")
+    labels = list_labels("nccl_operation")
     known = records.filter((pl.col("bytes") > 0) & (pl.col("communicator") >= 0))
     kinds = known.select("operation", "bytes").unique(maintain_order=True)
     texts = [
-        f"{labels.get(operation, 'NCCL')} of {cell('bytes', size)}"
+        f"{labels.get(operation, 'NCCL')} of {format_cell('bytes', size)}"
         for operation, size in kinds.rows()
     ]
     return (
@@ -123,7 +125,7 @@ def _of_records(records: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _of_groups(others: pl.DataFrame, kernels: Mapping[int, str]) -> pl.DataFrame:
+def _list_group_transfers(others: pl.DataFrame, kernels: Mapping[int, str]) -> pl.DataFrame:
     """Return transfers of NCCL kernels whose groups show: TRANSFERS."""
     if not others.height:
         return pl.DataFrame(schema=TRANSFERS)
@@ -160,7 +162,7 @@ def add_waits(others: pl.DataFrame) -> pl.DataFrame:
     others = others.with_columns(in_step=in_step)
     kernels = others.filter(pl.col("in_step") & pl.col("name").str.starts_with("NCCL"))
     others = others.join(
-        groups_of_devices(kernels), on=["name", "device"], how="left", maintain_order="left"
+        find_device_groups(kernels), on=["name", "device"], how="left", maintain_order="left"
     )
     least = length.min().over("name", "number", "group")
     usual = length.quantile(0.1, "lower").over("operation", "bytes", "communicator")
@@ -180,7 +182,7 @@ STEADY, STEADY_SHARE = 20_000, 0.05
 LEAST_KERNELS, MOST_KERNELS = 5, 200
 
 
-def groups_of_devices(kernels: pl.DataFrame) -> pl.DataFrame:
+def find_device_groups(kernels: pl.DataFrame) -> pl.DataFrame:
     """Return the groups in which devices run the NCCL kernels of each name: `name`, `device`,
     `group` (a number for each group of each name). kernels: name, device, number, begin, end (ns),
     the n-th of a name on one device corresponding to the n-th on all others. Names of which all
@@ -194,7 +196,7 @@ def groups_of_devices(kernels: pl.DataFrame) -> pl.DataFrame:
         if len(devices) < 4 or len(ends) < LEAST_KERNELS:
             continue
         length = float((mine["end"] - mine["begin"]).median())
-        groups = _groups(ends, max(STEADY, STEADY_SHARE * length))
+        groups = _number_groups(ends, max(STEADY, STEADY_SHARE * length))
         if len(np.unique(groups)) > 1 and np.bincount(groups).min() > 1:
             frame = {"device": devices, "group": groups + first}
             found.append(pl.DataFrame(frame).select(pl.lit(name).alias("name"), "device", "group"))
@@ -203,7 +205,7 @@ def groups_of_devices(kernels: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(schema=schema), *(frame.cast(schema) for frame in found)])
 
 
-def _groups(ends: np.ndarray, steady: float) -> np.ndarray:
+def _number_groups(ends: np.ndarray, steady: float) -> np.ndarray:
     """Return the number of the group of each device. ends: ns (kernels, devices). steady: by how
     much differences change within a group (ns).
     """

@@ -19,9 +19,9 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.job_facts import beyond_clocks
-from nsys2prv.analysis.ranks import communicator_names
-from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
+from nsys2prv.analysis.job_facts import compare_with_clock_error
+from nsys2prv.analysis.ranks import name_communicators
+from nsys2prv.analysis.result import Analysis, Context, Result, Table, divide_columns
 from nsys2prv.analysis.unit import (
     COMPUTE,
     GRAPH,
@@ -30,7 +30,7 @@ from nsys2prv.analysis.unit import (
     NCCL,
     STATES,
     Unit,
-    host_states,
+    find_host_states,
     label_values,
 )
 
@@ -42,17 +42,21 @@ MPI_FIELDS = {
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
-    kernels = unit.begins("nccl_kernel", ("operation", "bytes", "communicator"))
-    found = {"kernels": _kernels(unit, kernels), "matched": pl.DataFrame(), "mpi": pl.DataFrame()}
+    kernels = unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator"))
+    found = {
+        "kernels": _list_kernels(unit, kernels),
+        "matched": pl.DataFrame(),
+        "mpi": pl.DataFrame(),
+    }
     if unit.has("nccl_collective"):
-        found["matched"] = matched_collectives(unit, kernels)
-    calls = [_mpi_calls(unit, layout) for layout in MPI if unit.has(layout)]
+        found["matched"] = list_matched_collectives(unit, kernels)
+    calls = [_list_mpi_calls(unit, layout) for layout in MPI if unit.has(layout)]
     if calls:
         found["mpi"] = pl.concat(calls)
     return found
 
 
-def _kernels(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
+def _list_kernels(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     task = pl.Series(unit.task_of[kernels["thread"].to_numpy()], dtype=pl.Int64)
     return (
         kernels.with_columns(task=task)
@@ -66,21 +70,21 @@ def _kernels(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def matched_collectives(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
+def list_matched_collectives(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     """A row per kernel of a matched collective, and what its rank did from the first rank's begin
     until its own. kernels: thread, begin, bytes and communicator of NCCL kernels.
     """
     if "matched" not in unit.cache:
-        unit.cache["matched"] = {"frame": _matched(unit, kernels)}
+        unit.cache["matched"] = {"frame": _list_matched(unit, kernels)}
     return unit.cache["matched"]["frame"]
 
 
-def _matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
-    records = unit.begins(
+def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
+    records = unit.read_begins(
         "nccl_collective", ("operation", "collective", "late", "wait", "transfer")
     )
     # Without times on hosts that could not be placed against each other.
-    records = _with_bandwidths(unit, records.filter(pl.col("late") >= 0))
+    records = _add_bandwidths(unit, records.filter(pl.col("late") >= 0))
     kernels = kernels.select("thread", "begin", "bytes", "communicator").unique(
         ["thread", "begin"], keep="first"
     )
@@ -98,7 +102,7 @@ def _matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
         for name, what in DOING.items():
             doing[name][rows] = unit.device_spans(int(number), *what).within(since, begin[rows])
         doing["busy"][rows] = unit.active(int(number)).within(since, begin[rows])
-        for name, spans in host_states(unit, int(number)).items():
+        for name, spans in find_host_states(unit, int(number)).items():
             doing[name][rows] = spans.within(since, begin[rows])
     return records.select(
         "thread",
@@ -116,13 +120,13 @@ def _matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_bandwidths(unit: Unit, records: pl.DataFrame) -> pl.DataFrame:
+def _add_bandwidths(unit: Unit, records: pl.DataFrame) -> pl.DataFrame:
     """Records of collectives with `bus_bandwidth` (B/s), null where it is not known. Their
     transfers begin when their waits end.
     """
     if not unit.has("nccl_transfer"):
         return records.with_columns(bus_bandwidth=pl.lit(None, pl.Int64))
-    speeds = unit.begins("nccl_transfer", ("bus_bandwidth",)).select(
+    speeds = unit.read_begins("nccl_transfer", ("bus_bandwidth",)).select(
         "thread", "begin", "bus_bandwidth"
     )
     ready = records.with_columns(ready=pl.col("begin") + pl.col("wait"))
@@ -135,9 +139,9 @@ def _with_bandwidths(unit: Unit, records: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _mpi_calls(unit: Unit, layout: str) -> pl.DataFrame:
+def _list_mpi_calls(unit: Unit, layout: str) -> pl.DataFrame:
     fields = MPI_FIELDS.get(layout, ("call",))
-    calls = unit.begins(layout, fields)
+    calls = unit.read_begins(layout, fields)
     sizes = [pl.col(name).clip(0) for name in fields if name in ("sent", "received", "size")]
     communicator = (
         pl.col("communicator")
@@ -163,7 +167,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     if kernels.height:
         tables["nccl"] = Table(
             "NCCL kernels by communicator and operation",
-            _by_operation(kernels, context),
+            _sum_by_operation(kernels, context),
             __doc__ or "",
         )
         if not (kernels["communicator"] >= 0).any():
@@ -175,9 +179,9 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         missing.append(f"NCCL collectives: {context.absent(('nccl_kernel',))}")
     if matched.height:
         tables["across_ranks"] = Table(
-            "NCCL collectives across ranks", _across_ranks(matched, context)
+            "NCCL collectives across ranks", _sum_across_ranks(matched, context)
         )
-        tables |= _stragglers(matched, context)
+        tables |= _find_stragglers(matched, context)
     elif kernels.height:
         missing.append(
             f"waits, bandwidths and stragglers of NCCL collectives: {context.absent(('nccl_collective',))}"
@@ -187,8 +191,8 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         labelled = mpi.group_by("kind", "call", "communicator", maintain_order=True).agg(
             pl.col("count", "time_ns", "bytes").sum(), max_of_a_rank_ns=pl.col("time_ns").max()
         )
-        labelled = context.named(labelled, "call", *names)
-        labelled = _communicators(labelled, context, "mpi_communicators").sort(
+        labelled = context.label_names(labelled, "call", *names)
+        labelled = _describe_communicators(labelled, context, "mpi_communicators").sort(
             "time_ns", descending=True, maintain_order=True
         )
         tables["mpi"] = Table(
@@ -208,7 +212,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     return Result("collectives", ANALYSIS.title, tables, [], missing)
 
 
-def _communicators(rows: pl.DataFrame, context: Context, name_set: str) -> pl.DataFrame:
+def _describe_communicators(rows: pl.DataFrame, context: Context, name_set: str) -> pl.DataFrame:
     labels = context.labels[name_set].select("value", "label")
     joined = rows.join(
         labels, left_on="communicator", right_on="value", how="left", maintain_order="left"
@@ -216,15 +220,17 @@ def _communicators(rows: pl.DataFrame, context: Context, name_set: str) -> pl.Da
     return joined.with_columns(communicator=pl.coalesce("label", pl.lit("unknown"))).drop("label")
 
 
-def _by_members(rows: pl.DataFrame, kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
+def _describe_by_members(
+    rows: pl.DataFrame, kernels: pl.DataFrame, context: Context
+) -> pl.DataFrame:
     """NCCL communicators by their members, and last (`communicator_hash`) as NCCL numbers them.
     kernels: communicator and task.
     """
-    names = communicator_names(kernels, context.tasks).rename({"name": "by_members"})
+    names = name_communicators(kernels, context.tasks).rename({"name": "by_members"})
     joined = rows.join(
         names, left_on="communicator", right_on="value", how="left", maintain_order="left"
     )
-    labelled = _communicators(joined, context, "nccl_communicator")
+    labelled = _describe_communicators(joined, context, "nccl_communicator")
     return labelled.with_columns(
         pl.coalesce("by_members", "communicator").alias("communicator"),
         pl.when(pl.col("by_members").is_not_null())
@@ -233,7 +239,7 @@ def _by_members(rows: pl.DataFrame, kernels: pl.DataFrame, context: Context) -> 
     ).drop("by_members")
 
 
-def _by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
+def _sum_by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
     rows = kernels.group_by("communicator", "operation", maintain_order=True).agg(
         ranks=pl.col("task").n_unique().cast(pl.Int64),
         kernels=pl.col("count").sum(),
@@ -243,12 +249,12 @@ def _by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
     rows = rows.with_columns(mean_ns=pl.col("time_ns") / pl.col("kernels")).sort(
         "time_ns", descending=True, maintain_order=True
     )
-    return _by_members(
+    return _describe_by_members(
         rows.with_columns(label_values("operation", "nccl_operation", "unknown")), kernels, context
     )
 
 
-def _across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
+def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
     """Figures per communicator and operation of matched collectives; bytes are of all their
     kernels.
     """
@@ -263,21 +269,21 @@ def _across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
         mean_wait_ns=pl.col("wait").mean(),
         mean_transfer_ns=pl.col("transfer").mean(),
         max_late_ns=pl.col("late").max(),
-        bus_gb_s=ratio(carried / 10**9, pl.col("transfer").filter(measured).sum()),
+        bus_gb_s=divide_columns(carried / 10**9, pl.col("transfer").filter(measured).sum()),
         median_bus_gb_s=pl.col("bus_bandwidth").filter(measured).median() / 10**9,
     )
     rows = rows.with_columns(
-        wait_share=ratio(pl.col("wait_ns"), pl.col("wait_ns") + pl.col("transfer_ns"))
+        wait_share=divide_columns(pl.col("wait_ns"), pl.col("wait_ns") + pl.col("transfer_ns"))
     )
-    rows = rows.with_columns(beyond_clocks("communicator", "mean_wait_ns", matched, context)).sort(
-        "wait_ns", descending=True, maintain_order=True
-    )
-    return _by_members(
+    rows = rows.with_columns(
+        compare_with_clock_error("communicator", "mean_wait_ns", matched, context)
+    ).sort("wait_ns", descending=True, maintain_order=True)
+    return _describe_by_members(
         rows.with_columns(label_values("operation", "nccl_operation", "unknown")), matched, context
     )
 
 
-def _stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table]:
+def _find_stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table]:
     """Per rank, over the collectives in which it came last."""
     last = pl.col("late").max().over("collective")
     rows = matched.with_columns(
@@ -294,7 +300,7 @@ def _stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table]:
         **{f"{name}_ns": pl.col(name).filter("last").sum() for name in (*DOING, "busy", *STATES)},
     )
     mine = mine.sort("others_waited_ns", "task", descending=[True, False], maintain_order=True)
-    ranking = context.with_place(
+    ranking = context.name_places(
         mine.select(
             "task",
             "collectives",
@@ -304,12 +310,12 @@ def _stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table]:
             "max_late_ns",
             "others_waited_ns",
             "waited_ns",
-            *beyond_clocks("task", "max_late_ns", matched, context),
+            *compare_with_clock_error("task", "max_late_ns", matched, context),
         )
     )
     idle = (pl.col("total_late_ns") - pl.col("busy_ns")).alias("idle_ns")
     delayed = mine.filter(pl.col("times_last") > 0)
-    meanwhile = context.with_place(
+    meanwhile = context.name_places(
         delayed.select(
             "task",
             "total_late_ns",

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.analysis.efficiencies import scalability
+from nsys2prv.analysis.efficiencies import compute_scalability
 from nsys2prv.analysis.iterations import PARTS
-from nsys2prv.analysis.result import Result, Table, ratio
-from nsys2prv.analysis.text import duration
+from nsys2prv.analysis.result import Result, Table, divide_columns
+from nsys2prv.analysis.text import format_duration
 
 #: Tables of two jobs that are compared: analysis, table, key columns, what counts executions, what
 #: is compared.
@@ -53,11 +53,11 @@ class ComparedJob(Struct, frozen=True):
     results: Mapping[str, Result]
 
 
-def elapsed(run: ComparedJob) -> tuple[float, str]:
+def find_elapsed(run: ComparedJob) -> tuple[float, str]:
     """The time (ns) by which two runs are compared, and of what: a mean iteration of the steady
     state, else the job.
     """
-    if table := table_of(run, "findings", "phases"):
+    if table := get_table(run, "findings", "phases"):
         steady = table.frame.filter(
             (pl.col("phase") == "steady state") & (pl.col("iterations") > 0)
         )
@@ -66,11 +66,11 @@ def elapsed(run: ComparedJob) -> tuple[float, str]:
     return float(str(run.job["duration_ns"])), "the job"
 
 
-def slowdown(first: ComparedJob, second: ComparedJob) -> tuple[float, str]:
+def compare_elapsed(first: ComparedJob, second: ComparedJob) -> tuple[float, str]:
     """By how much longer the second run takes (0.22: by 22 %; negative: shorter), and a sentence
     that says so, and what changed most.
     """
-    times = elapsed(first), elapsed(second)
+    times = find_elapsed(first), find_elapsed(second)
     if times[0][1] != times[1][1]:
         times = tuple((float(str(run.job["duration_ns"])), "the job") for run in (first, second))
     (before, what), (after, _) = times
@@ -82,26 +82,26 @@ def slowdown(first: ComparedJob, second: ComparedJob) -> tuple[float, str]:
         if ratio_of < 0.995
         else "as fast as"
     )
-    head = f"B is {how}{'' if how.endswith('as') else ' than'} A: {what} takes {duration(after)} (A: {duration(before)})"
-    steps = _iterations(first), _iterations(second)
+    head = f"B is {how}{'' if how.endswith('as') else ' than'} A: {what} takes {format_duration(after)} (A: {format_duration(before)})"
+    steps = _count_iterations(first), _count_iterations(second)
     if what == "an iteration" and steps[0] != steps[1] and all(steps):
         head += f"; B has {steps[1]:,} iterations, A has {steps[0]:,}"
-    found, where = _changes_of_iterations(first, second), "per GPU"
+    found, where = _list_iteration_changes(first, second), "per GPU"
     if not found or what != "an iteration":
-        found, where = _changes(first, second), "over all GPUs"
+        found, where = _list_changes(first, second), "over all GPUs"
     changes = [
-        f"{name} {'+' if change > 0 else '-'}{duration(abs(change))}"
+        f"{name} {'+' if change > 0 else '-'}{format_duration(abs(change))}"
         for name, change in sorted(found, key=lambda item: -abs(item[1]))[:3]
         if change
     ]
     return ratio_of - 1, head + (f"; {where}: {', '.join(changes)}" if changes else "")
 
 
-def _changes_of_iterations(first: ComparedJob, second: ComparedJob) -> list[tuple[str, float]]:
+def _list_iteration_changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, float]]:
     """Return how the mean iteration changed: parts of the time of a GPU (ns), empty where the jobs
     have none.
     """
-    pair = tables_of((first, second), "iterations", "each")
+    pair = get_tables((first, second), "iterations", "each")
     if None in pair:
         return []
     return [
@@ -110,12 +110,12 @@ def _changes_of_iterations(first: ComparedJob, second: ComparedJob) -> list[tupl
     ]
 
 
-def _changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, float]]:
+def _list_changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, float]]:
     """Return what changed in the time of all devices (ns): exposed communication, and classes of
     kernels.
     """
     found = []
-    exposed = tables_of((first, second), "overlap", "operations")
+    exposed = get_tables((first, second), "overlap", "operations")
     if None not in exposed:
         found.append(
             (
@@ -123,32 +123,32 @@ def _changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, float]]
                 float(exposed[1].frame["exposed_ns"].sum() - exposed[0].frame["exposed_ns"].sum()),
             )
         )
-    classes = tables_of((first, second), "kernels", "classes")
+    classes = get_tables((first, second), "kernels", "classes")
     if None not in classes:
-        joined = _joined(classes[0].frame, classes[1].frame, ("class",), "count", "time_ns")
+        joined = _join_by_key(classes[0].frame, classes[1].frame, ("class",), "count", "time_ns")
         rows = joined.filter(pl.col("class") != "Communication").select("class", "change_ns").rows()
         found += [(f"{name} kernels", float(change)) for name, change in rows]
     return found
 
 
-def difference(first: ComparedJob, second: ComparedJob) -> list[Result]:
+def compare_jobs(first: ComparedJob, second: ComparedJob) -> list[Result]:
     """Two jobs: the counts first, then times by kernel, class, operation and region. Ratios are
     second / first.
     """
     names = str(first.job["name"]), str(second.job["name"])
-    tables = {"job": Table(f"A: {names[0]}; B: {names[1]}", _jobs(first, second))}
+    tables = {"job": Table(f"A: {names[0]}; B: {names[1]}", _describe_jobs(first, second))}
     notes = []
     counts, differing = [], []
-    steps = _iterations(first), _iterations(second)
-    tables |= _by_iteration(first, second)
+    steps = _count_iterations(first), _count_iterations(second)
+    tables |= _compare_iterations(first, second)
     for analysis, table, keys, count, value in COMPARED:
-        pair = tables_of((first, second), analysis, table)
+        pair = get_tables((first, second), analysis, table)
         if None in pair:
             missing = [name for name, found in zip("AB", pair, strict=True) if found is None]
             if len(missing) == 1:
                 notes.append(f"{analysis}, {table}: {missing[0]} has none, not compared")
             continue
-        joined = _joined(pair[0].frame, pair[1].frame, keys, count, value, steps)
+        joined = _join_by_key(pair[0].frame, pair[1].frame, keys, count, value, steps)
         counts.append(
             (
                 f"{analysis}: {table}",
@@ -174,7 +174,7 @@ def difference(first: ComparedJob, second: ComparedJob) -> list[Result]:
     for analysis, table, title, joined in differing:
         tables[f"{analysis}_{table}"] = Table(title, joined)
     for analysis, table, key, values, title in PLACES:
-        pair = tables_of((first, second), analysis, table)
+        pair = get_tables((first, second), analysis, table)
         if None in pair:
             continue
         frames = [found.frame for found in pair]
@@ -183,21 +183,21 @@ def difference(first: ComparedJob, second: ComparedJob) -> list[Result]:
                 f"{analysis}, {table}: {frames[0].height:,} in A, {frames[1].height:,} in B, not compared one by one"
             )
             continue
-        tables[f"by_{key}"] = Table(title, _by_place(*frames, key, values))
+        tables[f"by_{key}"] = Table(title, _join_by_place(*frames, key, values))
     return [Result("difference", "Difference of two jobs", tables, notes)]
 
 
-def _iterations(run: ComparedJob) -> int:
+def _count_iterations(run: ComparedJob) -> int:
     """Return how many iterations the steady state of a run has, 0 where that is not known."""
-    table = table_of(run, "iterations", "each")
+    table = get_table(run, "iterations", "each")
     return table.frame.height if table else 0
 
 
-def _by_iteration(first: ComparedJob, second: ComparedJob) -> dict[str, Table]:
+def _compare_iterations(first: ComparedJob, second: ComparedJob) -> dict[str, Table]:
     """Return the median iteration of both jobs, part by part, and their iterations one by one, in
     their order from the first: as many as both have.
     """
-    pair = tables_of((first, second), "iterations", "each")
+    pair = get_tables((first, second), "iterations", "each")
     if None in pair:
         return {}
     columns = {"time_ns": "whole iteration", **PARTS}
@@ -208,7 +208,7 @@ def _by_iteration(first: ComparedJob, second: ComparedJob) -> dict[str, Table]:
         ],
         schema={"part": pl.String, "a_ns": pl.Float64, "b_ns": pl.Float64},
         orient="row",
-    ).with_columns(change_ns=pl.col("b_ns") - pl.col("a_ns"), ratio=ratio("b_ns", "a_ns"))
+    ).with_columns(change_ns=pl.col("b_ns") - pl.col("a_ns"), ratio=divide_columns("b_ns", "a_ns"))
     shown = ("time_ns", "exposed_nccl_ns")
     frames = [
         table.frame.select("iteration", pl.col(shown).name.prefix(f"{job}_"))
@@ -237,17 +237,17 @@ def _by_iteration(first: ComparedJob, second: ComparedJob) -> dict[str, Table]:
     }
 
 
-def table_of(run: ComparedJob, analysis: str, table: str) -> Table | None:
+def get_table(run: ComparedJob, analysis: str, table: str) -> Table | None:
     """Return a table, None where the run, of a file perhaps that --only wrote, has none."""
     return run.results[analysis].tables.get(table) if analysis in run.results else None
 
 
-def tables_of(runs: Sequence[ComparedJob], analysis: str, table: str) -> list[Table | None]:
-    """Return a table of several runs, as :func:`table_of` does."""
-    return [table_of(run, analysis, table) for run in runs]
+def get_tables(runs: Sequence[ComparedJob], analysis: str, table: str) -> list[Table | None]:
+    """Return a table of several runs, as :func:`get_table` does."""
+    return [get_table(run, analysis, table) for run in runs]
 
 
-def _jobs(first: ComparedJob, second: ComparedJob) -> pl.DataFrame:
+def _describe_jobs(first: ComparedJob, second: ComparedJob) -> pl.DataFrame:
     elapsed = [float(str(run.job["duration_ns"])) / 1e9 for run in (first, second)]
     rows: list[tuple[str, float | None, float | None]] = [("elapsed (s)", *elapsed)]
     rows += [
@@ -255,7 +255,7 @@ def _jobs(first: ComparedJob, second: ComparedJob) -> pl.DataFrame:
         for name in ("ranks", "devices")
     ]
     for table in ("device", "host"):
-        pair = tables_of((first, second), "efficiencies", table)
+        pair = get_tables((first, second), "efficiencies", table)
         if None not in pair:
             figures = [found.frame.row(0, named=True) for found in pair]
             rows += [
@@ -270,10 +270,10 @@ def _jobs(first: ComparedJob, second: ComparedJob) -> pl.DataFrame:
     frame = pl.DataFrame(
         rows, schema={"figure": pl.String, "a": pl.Float64, "b": pl.Float64}, orient="row"
     )
-    return frame.with_columns(ratio=ratio("b", "a"))
+    return frame.with_columns(ratio=divide_columns("b", "a"))
 
 
-def _by_place(
+def _join_by_place(
     first: pl.DataFrame, second: pl.DataFrame, key: str, values: Sequence[str]
 ) -> pl.DataFrame:
     """Both jobs' devices or ranks, as many in each, largest change of the first value first: those
@@ -302,7 +302,7 @@ def _by_place(
     )
 
 
-def _joined(
+def _join_by_key(
     first: pl.DataFrame,
     second: pl.DataFrame,
     keys: Sequence[str],
@@ -333,7 +333,7 @@ def _joined(
     )
     joined = joined.with_columns(pl.col("count_a", "count_b", "a_ns", "b_ns").fill_null(0))
     joined = joined.with_columns(
-        change_ns=pl.col("b_ns") - pl.col("a_ns"), ratio=ratio("b_ns", "a_ns")
+        change_ns=pl.col("b_ns") - pl.col("a_ns"), ratio=divide_columns("b_ns", "a_ns")
     )
     change = "change_ns"
     if 0 < steps[0] != steps[1] > 0:
@@ -346,11 +346,11 @@ def _joined(
     return joined.sort(pl.col(change).abs(), descending=True, maintain_order=True)
 
 
-def scaling(runs: Sequence[ComparedJob], strong: bool) -> Result:
+def compare_scaling(runs: Sequence[ComparedJob], strong: bool) -> Result:
     """Return how efficiencies change over runs, relative to the first. Global efficiency = parallel
     efficiency x computation scalability.
     """
-    tables = tables_of(runs, "efficiencies", "device")
+    tables = get_tables(runs, "efficiencies", "device")
     rows = [table and table.frame.row(0, named=True) for table in tables]
     if None in rows:
         lacking = ", ".join(
@@ -359,7 +359,7 @@ def scaling(runs: Sequence[ComparedJob], strong: bool) -> Result:
         return Result(
             "scaling", "Scalability", missing=[f"scalability: no work on devices in {lacking}"]
         )
-    computation = scalability(
+    computation = compute_scalability(
         [row["useful_ns"] for row in rows], [row["devices"] for row in rows], strong
     )
     frame = pl.DataFrame(

@@ -37,7 +37,7 @@ MOST = 3
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
-    pieces = unit.begins(LAYOUT, ("cause", "class"))
+    pieces = unit.read_begins(LAYOUT, ("cause", "class"))
     work = unit.work.select(pl.col("thread").cast(pl.Int64), "end", pl.col("name").cast(pl.Int64))
     # An operation is on the path to its end; of a collective not from its begin on.
     pieces = pieces.join(
@@ -65,24 +65,28 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     pieces, steady = found["pieces"], context.options.steady is not None
     # Shares of the job's time, whatever part of it a rank, a class or a kernel has.
     whole = {name: max(int(pieces[name].sum()), 1) for name in ("time_ns", "steady_ns")}
-    causes = _labelled(pieces, whole, "cause", "critical_path")
-    classes = _labelled(pieces.filter(pl.col("class") != ABSENT), whole, "class", "kernel_class")
-    kernels = _shares(pieces.filter(pl.col("name").is_not_null()), whole, "name")
+    causes = _label_shares(pieces, whole, "cause", "critical_path")
+    classes = _label_shares(
+        pieces.filter(pl.col("class") != ABSENT), whole, "class", "kernel_class"
+    )
+    kernels = _sum_shares(pieces.filter(pl.col("name").is_not_null()), whole, "name")
     sets = [name for name in ("kernels", "nccl_kernels") if name in context.labels]
-    by_kernel = context.named(kernels, "name", *sets).rename({"name": "kernel"})
+    by_kernel = context.label_names(kernels, "name", *sets).rename({"name": "kernel"})
     parts = pieces.group_by("task", maintain_order=True).agg(
         pl.col("time_ns").filter(pl.col("cause").is_in(list(those))).sum().alias(name)
         for name, those in PARTS.items()
     )
     by_rank = (
-        _shares(pieces, whole, "task").drop("pieces").join(parts, on="task", maintain_order="left")
+        _sum_shares(pieces, whole, "task")
+        .drop("pieces")
+        .join(parts, on="task", maintain_order="left")
     )
     by_rank = by_rank.with_columns(other_ns=pl.col("time_ns") - pl.sum_horizontal(*PARTS))
-    by_rank = context.with_task(by_rank)
+    by_rank = context.name_tasks(by_rank)
     frames = {"causes": causes, "ranks": by_rank, "classes": classes, "by_kernel": by_kernel}
     waiting = pieces.filter(~pl.col("cause").is_in(list(WORKING)))
     shares = {name: waiting[name].sum() / whole[name] for name in whole}
-    findings = [_finding(shares, frames, steady)] if pieces.height else []
+    findings = [_make_finding(shares, frames, steady)] if pieces.height else []
     if not steady:
         frames = {name: frame.drop("steady_ns", "steady_share") for name, frame in frames.items()}
     tables = {
@@ -93,7 +97,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     return Result("critical_path", ANALYSIS.title, tables, findings=findings)
 
 
-def _shares(pieces: pl.DataFrame, whole: Mapping[str, int], key: str) -> pl.DataFrame:
+def _sum_shares(pieces: pl.DataFrame, whole: Mapping[str, int], key: str) -> pl.DataFrame:
     """Pieces and their time by a column, and as a share of the whole path (ns); and of the path in
     the steady state.
     """
@@ -112,14 +116,14 @@ def _shares(pieces: pl.DataFrame, whole: Mapping[str, int], key: str) -> pl.Data
     )
 
 
-def _labelled(
+def _label_shares(
     pieces: pl.DataFrame, whole: Mapping[str, int], key: str, values: str
 ) -> pl.DataFrame:
     """The same, with labels in the place of the values of a closed set."""
-    return _shares(pieces, whole, key).with_columns(label_values(key, values, "unknown"))
+    return _sum_shares(pieces, whole, key).with_columns(label_values(key, values, "unknown"))
 
 
-def _finding(
+def _make_finding(
     waiting: Mapping[str, float], frames: Mapping[str, pl.DataFrame], steady: bool
 ) -> Finding:
     """The finding of the steady state, or of the job that has none. waiting: the share of the path

@@ -14,13 +14,13 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.collectives import matched_collectives
+from nsys2prv.analysis.collectives import list_matched_collectives
 from nsys2prv.analysis.intervals import (
     Spans,
-    clipped,
-    difference,
-    gaps,
+    clip_spans,
+    find_gaps,
     merge_spans,
+    subtract_spans,
     unite_span_sets,
 )
 from nsys2prv.analysis.unit import (
@@ -34,8 +34,8 @@ from nsys2prv.analysis.unit import (
     STATES,
     TENSOR_NO,
     Unit,
-    driving_threads,
-    host_states,
+    find_driving_threads,
+    find_host_states,
 )
 
 #: Parts of a device's time that are not idle.
@@ -50,27 +50,27 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     begin, end = unit.options.steady_span(unit.duration)
     found: dict[str, list[pl.DataFrame]] = {"devices": [], "records": [], "others": [], "calls": []}
     kernels = (
-        unit.begins("nccl_kernel", ("operation", "bytes", "communicator", "kernel"))
+        unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator", "kernel"))
         if unit.has("nccl_kernel")
         else None
     )
-    kernels = None if kernels is None else _numbered(unit, kernels, "kernel")
+    kernels = None if kernels is None else _number_occurrences(unit, kernels, "kernel")
     matched = (
-        matched_collectives(unit, kernels)
+        list_matched_collectives(unit, kernels)
         if kernels is not None and unit.has("nccl_collective")
         else None
     )
     for device in unit.devices:
         compute, nccl = (
-            clipped(unit.device_spans(device, *what), begin, end)
+            clip_spans(unit.device_spans(device, *what), begin, end)
             for what in ((COMPUTE, GRAPH), (NCCL,))
         )
         parts, delayed = {"compute": compute}, 0
         transfer = wait = other = Spans(*[np.zeros(0, np.int64)] * 2)
         if kernels is not None:
-            mine = _of_device(unit, kernels, device, begin, end)
+            mine = _select_device_rows(unit, kernels, device, begin, end)
             if matched is not None:
-                known = _of_device(unit, matched, device, begin, end).with_columns(
+                known = _select_device_rows(unit, matched, device, begin, end).with_columns(
                     ready=pl.col("begin") + pl.col("wait"),
                     until=pl.col("begin") + pl.col("wait") + pl.col("transfer"),
                 )
@@ -80,37 +80,37 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                     how="anti",
                     maintain_order="left",
                 )
-                transfer = difference(_union(known, "ready", "until", begin, end), compute)
-                wait = difference(
-                    _union(known, "begin", "ready", begin, end),
+                transfer = subtract_spans(_merge_rows(known, "ready", "until", begin, end), compute)
+                wait = subtract_spans(
+                    _merge_rows(known, "begin", "ready", begin, end),
                     unite_span_sets([compute, transfer]),
                 )
                 known = known.with_columns(
-                    exposed_wait=_own_part(known, "begin", "ready", wait),
-                    exposed_transfer=_own_part(known, "ready", "until", transfer),
+                    exposed_wait=_find_own_parts(known, "begin", "ready", wait),
+                    exposed_transfer=_find_own_parts(known, "ready", "until", transfer),
                 )
-                late = _exposed_by_wait(known, compute)
+                late = _find_avoidable_exposure(known, compute)
                 found["records"].append(
                     known.with_columns(exposed_transfer=pl.col("exposed_transfer") - late)
                 )
                 delayed = int(late.sum())
-            other = difference(nccl, unite_span_sets([compute, transfer, wait]))
+            other = subtract_spans(nccl, unite_span_sets([compute, transfer, wait]))
             found["others"].append(
-                _other_rows(unit, mine, other, device, pl.format("NCCL {}", "kernel"))
+                _make_other_rows(unit, mine, other, device, pl.format("NCCL {}", "kernel"))
             )
         parts |= {"transfer": transfer, "wait": wait, "other_nccl": other}
-        memory = clipped(unit.device_spans(device, MEMORY), begin, end)
-        parts["memory"] = difference(memory, unite_span_sets([compute, nccl]))
+        memory = clip_spans(unit.device_spans(device, MEMORY), begin, end)
+        parts["memory"] = subtract_spans(memory, unite_span_sets([compute, nccl]))
         lengths = {name: spans.length for name, spans in parts.items()}
         lengths["transfer"] -= delayed
         lengths["wait"] += delayed
-        idle = gaps(unit.active(device), begin, end)
+        idle = find_gaps(unit.active(device), begin, end)
         found["others"] += [
-            _other_rows(unit, calls, idle, device, pl.format(f"{layout} {{}}", "call"))
-            for layout, calls in _mpi_calls(unit, device, begin, end)
+            _make_other_rows(unit, calls, idle, device, pl.format(f"{layout} {{}}", "call"))
+            for layout, calls in _list_mpi_calls(unit, device, begin, end)
         ]
-        states = host_states(unit, device)
-        task = _task_of(unit, device)
+        states = find_host_states(unit, device)
+        task = _find_main_task(unit, device)
         work = unit.work.filter(
             (pl.col("device") == device)
             & pl.col("class").is_in([GEMM, CONVOLUTION])
@@ -134,11 +134,11 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
             )
         )
         if unit.has("cuda_api"):
-            found["calls"].append(_idle_in_calls(unit, device, idle))
+            found["calls"].append(_sum_idle_by_call(unit, device, idle))
     return {name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in found.items()}
 
 
-def _other_rows(
+def _make_other_rows(
     unit: Unit, frame: pl.DataFrame, exposed: Spans, device: int, name: pl.Expr
 ) -> pl.DataFrame:
     """Rows of `others`: task, device, name, begin, end, operation, bytes, communicator (ABSENT for
@@ -158,23 +158,25 @@ def _other_rows(
         "number",
         "total",
         *known,
-        _own_part(frame, "begin", "end", exposed).alias("exposed"),
+        _find_own_parts(frame, "begin", "end", exposed).alias("exposed"),
     )
 
 
-def _mpi_calls(unit: Unit, device: int, begin: int, end: int) -> Iterator[tuple[str, pl.DataFrame]]:
+def _list_mpi_calls(
+    unit: Unit, device: int, begin: int, end: int
+) -> Iterator[tuple[str, pl.DataFrame]]:
     """The calls of MPI that begin in the steady state, of the threads that drive a device."""
-    threads = driving_threads(unit, device) if unit.has(*MPI) else []
+    threads = find_driving_threads(unit, device) if unit.has(*MPI) else []
     for layout in MPI:
         if unit.has(layout):
-            calls = unit.begins(layout, ("call",)).filter(pl.col("thread").is_in(threads))
+            calls = unit.read_begins(layout, ("call",)).filter(pl.col("thread").is_in(threads))
             calls = calls.with_columns(
                 number=pl.int_range(pl.len()).over("call"), total=pl.len().over("call")
             )
             yield layout, calls.filter((pl.col("begin") >= begin) & (pl.col("begin") < end))
 
 
-def _numbered(unit: Unit, frame: pl.DataFrame, name: str) -> pl.DataFrame:
+def _number_occurrences(unit: Unit, frame: pl.DataFrame, name: str) -> pl.DataFrame:
     """The rows, by begin, with their `number` among those of the same name on their device, and how
     many there are, `total`.
     """
@@ -185,13 +187,15 @@ def _numbered(unit: Unit, frame: pl.DataFrame, name: str) -> pl.DataFrame:
     )
 
 
-def _task_of(unit: Unit, device: int) -> int:
+def _find_main_task(unit: Unit, device: int) -> int:
     """The task that works most on a device."""
     threads = unit.work.filter(pl.col("device") == device)["thread"].to_numpy()
     return int(np.bincount(unit.task_of[threads]).argmax())
 
 
-def _of_device(unit: Unit, frame: pl.DataFrame, device: int, begin: int, end: int) -> pl.DataFrame:
+def _select_device_rows(
+    unit: Unit, frame: pl.DataFrame, device: int, begin: int, end: int
+) -> pl.DataFrame:
     """The rows of a device that begin in the steady state."""
     here = unit.device_of[frame["thread"].to_numpy()] == device
     return frame.filter(
@@ -199,11 +203,11 @@ def _of_device(unit: Unit, frame: pl.DataFrame, device: int, begin: int, end: in
     ).sort("begin")
 
 
-def _union(frame: pl.DataFrame, since: str, until: str, begin: int, end: int) -> Spans:
-    return clipped(merge_spans(frame[since].to_numpy(), frame[until].to_numpy()), begin, end)
+def _merge_rows(frame: pl.DataFrame, since: str, until: str, begin: int, end: int) -> Spans:
+    return clip_spans(merge_spans(frame[since].to_numpy(), frame[until].to_numpy()), begin, end)
 
 
-def _own_part(frame: pl.DataFrame, since: str, until: str, exposed: Spans) -> pl.Series:
+def _find_own_parts(frame: pl.DataFrame, since: str, until: str, exposed: Spans) -> pl.Series:
     """Return how much of a set of times each row accounts for; what several rows cover counts for
     the first.
     """
@@ -217,7 +221,7 @@ def _own_part(frame: pl.DataFrame, since: str, until: str, exposed: Spans) -> pl
     return pl.Series(own, dtype=pl.Int64)
 
 
-def _exposed_by_wait(records: pl.DataFrame, compute: Spans) -> pl.Series:
+def _find_avoidable_exposure(records: pl.DataFrame, compute: Spans) -> pl.Series:
     """Return how much of each kernel's exposed transfer computation would have hidden if the last
     rank had come at once (ns): that computation has run while the others waited.
     """
@@ -228,11 +232,11 @@ def _exposed_by_wait(records: pl.DataFrame, compute: Spans) -> pl.Series:
     return pl.Series(np.clip(exposed - at_once, 0, None), dtype=pl.Int64)
 
 
-def _idle_in_calls(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
+def _sum_idle_by_call(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
     """The idle time of a device by the call that the threads driving it are in: device, call
     (value), synchronises, count, time.
     """
-    calls = unit.calls_of("cuda_api", driving_threads(unit, device))
+    calls = unit.calls_of("cuda_api", find_driving_threads(unit, device))
     time = idle.within(calls["begin"].to_numpy(), calls["end"].to_numpy())
     calls = calls.select("call", time=pl.Series(time, dtype=pl.Int64)).filter(pl.col("time") > 0)
     return (

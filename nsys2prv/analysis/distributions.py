@@ -32,7 +32,7 @@ NO_MODES = False, None, None, None
 TOGETHER = 1_000_000
 
 
-def spill(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.DataFrame:
+def spill_durations(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.DataFrame:
     """Store the durations (end - begin) of a frame's rows by group in a file of int64.
 
     A row for each group: the columns `by`, `count`, `time_ns` (their sum), `min_ns`, `max_ns`, and
@@ -51,7 +51,7 @@ def spill(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.DataFrame:
     )
 
 
-def statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False) -> pl.DataFrame:
+def make_statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False) -> pl.DataFrame:
     """Figures of spilled groups brought together by some of their columns, greatest time first.
 
     count, time_ns, mean_ns, median_ns, min_ns, max_ns, std_dev_ns (of a sample; null for one
@@ -60,7 +60,7 @@ def statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False) -> 
     """
     duration = pl.col("duration")
     frames = []
-    for keys, bounds, durations in _gathered(groups, by):
+    for keys, bounds, durations in _gather_durations(groups, by):
         counts = np.diff(bounds)
         figures = (
             pl.DataFrame(
@@ -79,23 +79,27 @@ def statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False) -> 
         )
         frames.append(
             pl.concat(
-                [keys, figures.drop("group"), *([_modes_of(bounds, durations)] if modes else [])],
+                [
+                    keys,
+                    figures.drop("group"),
+                    *([_find_group_modes(bounds, durations)] if modes else []),
+                ],
                 how="horizontal",
             )
         )
     return pl.concat(frames).sort("time_ns", *by, descending=[True, *[False] * len(by)])
 
 
-def histograms(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.DataFrame:
+def make_histograms(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.DataFrame:
     """Executions of spilled groups by duration: the columns `by`, then low_ns, high_ns (bins
     equally wide in the logarithm from the least duration to the greatest, which is in the last one;
     fewer bins where durations are too near each other), and count.
     """
     frames = []
-    for keys, bounds, durations in _gathered(groups, by):
+    for keys, bounds, durations in _gather_durations(groups, by):
         for number in range(keys.height):
             mine = durations[bounds[number] : bounds[number + 1]]
-            edges = _edges(int(mine.min()), int(mine.max()), bins)
+            edges = _make_edges(int(mine.min()), int(mine.max()), bins)
             counts = np.histogram(mine, edges)[0] if len(edges) > 2 else np.array([len(mine)])
             frames.append(
                 pl.concat(
@@ -115,7 +119,7 @@ def histograms(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.DataFra
     return pl.concat(frames)
 
 
-def _edges(least: int, most: int, bins: int) -> np.ndarray:
+def _make_edges(least: int, most: int, bins: int) -> np.ndarray:
     """The bounds of bins from `least` to `most` (ns, float64, ascending): of durations that a
     float64 cannot tell apart, one bin.
     """
@@ -124,7 +128,7 @@ def _edges(least: int, most: int, bins: int) -> np.ndarray:
     return np.concatenate([[float(least)], inner, [float(most)]])
 
 
-def _gathered(
+def _gather_durations(
     groups: pl.DataFrame, by: Sequence[str]
 ) -> Iterator[tuple[pl.DataFrame, np.ndarray, np.ndarray]]:
     """The durations of some groups at a time: their keys, a row each; where each group's durations
@@ -148,10 +152,10 @@ def _gathered(
         yield some.select(by), np.append(0, np.cumsum(sizes[first:last])), durations
 
 
-def _modes_of(bounds: np.ndarray, durations: np.ndarray) -> pl.DataFrame:
+def _find_group_modes(bounds: np.ndarray, durations: np.ndarray) -> pl.DataFrame:
     """Return for each group whether its durations have two modes, and which."""
     found = {
-        number: _modes(durations[bounds[number] : bounds[number + 1]])
+        number: _find_modes(durations[bounds[number] : bounds[number + 1]])
         for number in np.flatnonzero(np.diff(bounds) >= 2 * LEAST_COUNT).tolist()
     }
     rows = [found.get(number, NO_MODES) for number in range(len(bounds) - 1)]
@@ -167,7 +171,7 @@ def _modes_of(bounds: np.ndarray, durations: np.ndarray) -> pl.DataFrame:
     )
 
 
-def _modes(durations: np.ndarray) -> tuple[bool, float | None, float | None, float | None]:
+def _find_modes(durations: np.ndarray) -> tuple[bool, float | None, float | None, float | None]:
     """Return whether there are two modes by the rule of this module, and what they are."""
     count = len(durations)
     least = max(LEAST_COUNT, int(np.ceil(LEAST_SHARE * count)))

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.intervals import unite_span_sets
-from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
+from nsys2prv.analysis.result import Analysis, Context, Result, Table, divide_columns
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, MPI, NCCL, WORK, Unit
 
 USEFUL = {
@@ -32,7 +32,7 @@ STEADY = "\nsteady state"
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
-    windows = _with_steady_state(unit)
+    windows = _add_steady_state(unit)
     begin, end = windows["begin"].to_numpy(), windows["end"].to_numpy()
     devices, hosts = [], []
     for device in unit.devices:
@@ -70,7 +70,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     }
 
 
-def _with_steady_state(unit: Unit) -> pl.DataFrame:
+def _add_steady_state(unit: Unit) -> pl.DataFrame:
     """The windows that are asked for, and the steady state."""
     windows, steady = unit.options.windows, unit.options.steady
     return (
@@ -92,7 +92,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     devices, hosts = found["devices"], found["hosts"]
     whole, steady = pl.col("region") == "", pl.col("region") == STEADY
     if devices.height:
-        both = _device_efficiencies(devices.filter(whole | steady), WINDOW, context)
+        both = _compute_device_efficiencies(devices.filter(whole | steady), WINDOW, context)
         if both.height > 1:
             part = (
                 pl.when(whole)
@@ -106,15 +106,16 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
                 "The steady state is that of the phases of `findings`.",
             )
         devices = devices.filter(~steady)
-        per_device = _device_rows(devices, context)
-        jobs = _device_efficiencies(devices, WINDOW, context)
-        nodes = context.with_device(devices.filter(whole))
+        per_device = _make_device_rows(devices, context)
+        jobs = _compute_device_efficiencies(devices, WINDOW, context)
+        nodes = context.name_devices(devices.filter(whole))
         tables["device"] = Table(
             "Efficiency of devices: the job", jobs.filter(whole).drop(WINDOW), __doc__ or ""
         )
         if nodes["node"].n_unique() > 1:
             tables["nodes"] = Table(
-                "Efficiency of devices by node", _device_efficiencies(nodes, ["node"], context)
+                "Efficiency of devices by node",
+                _compute_device_efficiencies(nodes, ["node"], context),
             )
         tables["devices"] = Table(
             "Devices: shares of the elapsed time", per_device.filter(whole).drop(WINDOW)
@@ -124,7 +125,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             tables["iterations"] = Table("Efficiency of devices by iteration", iterations)
             tables["over_iterations"] = Table(
                 "Efficiency of devices: spread over iterations",
-                _over_iterations(iterations),
+                _summarize_iterations(iterations),
             )
             tables["iterations_of_devices"] = Table(
                 "Devices by iteration", per_device.filter(~whole)
@@ -136,7 +137,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         has_mpi, has_api = (
             bool(context.reader.layouts & set(layouts)) for layouts in (MPI, ("cuda_api",))
         )
-        figures = _host_efficiencies(hosts, has_mpi, has_api)
+        figures = _compute_host_efficiencies(hosts, has_mpi, has_api)
         tables["host"] = Table("Efficiency of hosts: the job", figures.filter(whole).drop(WINDOW))
         if figures.height > 1:
             tables["host_iterations"] = Table(
@@ -144,12 +145,12 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             )
         length = pl.col("end") - pl.col("begin")
         ranks = hosts.filter(whole).with_columns(
-            outside_mpi_share=ratio(pl.col("outside_mpi_ns"), length),
-            useful_share=ratio(pl.col("useful_ns"), length),
+            outside_mpi_share=divide_columns(pl.col("outside_mpi_ns"), length),
+            useful_share=divide_columns(pl.col("useful_ns"), length),
         )
         tables["hosts"] = Table(
             "Main threads: shares of the elapsed time",
-            context.with_task(
+            context.name_tasks(
                 ranks.select(
                     "task", "outside_mpi_share", "useful_share", "outside_mpi_ns", "useful_ns"
                 ).sort("task")
@@ -165,22 +166,22 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     return Result("efficiencies", ANALYSIS.title, tables, notes, missing)
 
 
-def _device_rows(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
+def _make_device_rows(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
     length = pl.col("end") - pl.col("begin")
     # What is active and does not compute communicates (NCCL, memory operations) and is exposed.
     devices = devices.with_columns(exposed_ns=pl.col("active_ns") - pl.col("compute_ns"))
     shares = {
-        f"{name}_share": ratio(pl.col(f"{name}_ns"), length)
+        f"{name}_share": divide_columns(pl.col(f"{name}_ns"), length)
         for name in ("useful", "compute", "nccl", "memory", "exposed", "active")
     }
     rows = devices.with_columns(**shares).with_columns(idle_share=1 - pl.col("active_share"))
-    rows = context.with_device(rows.sort("iteration", "device"))
+    rows = context.name_devices(rows.sort("iteration", "device"))
     return rows.select(
         *WINDOW, "device", *shares, "idle_share", *(name.replace("share", "ns") for name in shares)
     )
 
 
-def _over_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
+def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
     """Mean, deviation (of a sample) and extremes of each figure, and the iterations that have
     these.
     """
@@ -221,7 +222,9 @@ def _over_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _device_efficiencies(devices: pl.DataFrame, by: list[str], context: Context) -> pl.DataFrame:
+def _compute_device_efficiencies(
+    devices: pl.DataFrame, by: list[str], context: Context
+) -> pl.DataFrame:
     """The efficiencies of each group of rows, one row of a device and window each."""
     figures = devices.group_by(by, maintain_order=True).agg(
         devices=pl.len(),
@@ -236,16 +239,16 @@ def _device_efficiencies(devices: pl.DataFrame, by: list[str], context: Context)
         "devices",
         "elapsed_ns",
         pl.col("useful").alias("useful_ns"),
-        ratio(pl.col("useful"), whole).alias("parallel_efficiency"),
-        ratio(pl.col("useful") / pl.col("devices"), pl.col("greatest")).alias(
+        divide_columns(pl.col("useful"), whole).alias("parallel_efficiency"),
+        divide_columns(pl.col("useful") / pl.col("devices"), pl.col("greatest")).alias(
             "load_balance_efficiency"
         ),
-        ratio("greatest", "active").alias("communication_efficiency"),
-        ratio("active", "elapsed_ns").alias("orchestration_efficiency"),
+        divide_columns("greatest", "active").alias("communication_efficiency"),
+        divide_columns("active", "elapsed_ns").alias("orchestration_efficiency"),
     )
 
 
-def _host_efficiencies(hosts: pl.DataFrame, has_mpi: bool, has_api: bool) -> pl.DataFrame:
+def _compute_host_efficiencies(hosts: pl.DataFrame, has_mpi: bool, has_api: bool) -> pl.DataFrame:
     figures = hosts.group_by(WINDOW, maintain_order=True).agg(
         tasks=pl.len(),
         elapsed_ns=(pl.col("end") - pl.col("begin")).first(),
@@ -256,23 +259,23 @@ def _host_efficiencies(hosts: pl.DataFrame, has_mpi: bool, has_api: bool) -> pl.
     whole = pl.col("tasks") * pl.col("elapsed_ns")
     mpi = (
         [
-            ratio(pl.col("outside"), whole).alias("mpi_parallel_efficiency"),
-            ratio(pl.col("outside") / pl.col("tasks"), pl.col("greatest")).alias(
+            divide_columns(pl.col("outside"), whole).alias("mpi_parallel_efficiency"),
+            divide_columns(pl.col("outside") / pl.col("tasks"), pl.col("greatest")).alias(
                 "mpi_load_balance_efficiency"
             ),
-            ratio("greatest", "elapsed_ns").alias("mpi_communication_efficiency"),
+            divide_columns("greatest", "elapsed_ns").alias("mpi_communication_efficiency"),
         ]
         if has_mpi
         else []
     )
     api = [
-        ratio("useful", "outside").alias("offload_efficiency"),
-        ratio(pl.col("useful"), whole).alias("host_parallel_efficiency"),
+        divide_columns("useful", "outside").alias("offload_efficiency"),
+        divide_columns(pl.col("useful"), whole).alias("host_parallel_efficiency"),
     ]
     return figures.select(*WINDOW, "tasks", "elapsed_ns", *mpi, *(api if has_api else []))
 
 
-def scalability(useful: list[float], devices: list[int], strong: bool) -> np.ndarray:
+def compute_scalability(useful: list[float], devices: list[int], strong: bool) -> np.ndarray:
     """Computation scalability of runs relative to the first: useful time there / here; of weak
     scaling times the ratio of devices.
     """

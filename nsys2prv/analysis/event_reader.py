@@ -14,7 +14,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize_together
-from nsys2prv.analysis.row_table import RowTable, row_table
+from nsys2prv.analysis.row_table import RowTable, make_row_table
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import NameSet, load_catalogue
@@ -65,9 +65,15 @@ class EventReader(Struct, dict=True):
 
     @classmethod
     def from_job(cls, job: Job) -> EventReader:
-        rows = row_table(job)
+        rows = make_row_table(job)
         return cls(
-            _by_unit(job, rows), job.clocks, job.threads, job.domains, job.names, rows, job.duration
+            _split_by_unit(job, rows),
+            job.clocks,
+            job.threads,
+            job.domains,
+            job.names,
+            rows,
+            job.duration,
         )
 
     def save(self, path: Path) -> None:
@@ -79,7 +85,7 @@ class EventReader(Struct, dict=True):
         """Record layouts, and kinds of lines, of which there are any."""
         return frozenset(run.shape.name for run in self.runs)
 
-    def begins(
+    def read_begins(
         self,
         layout: str,
         fields: Sequence[str] = (),
@@ -95,7 +101,7 @@ class EventReader(Struct, dict=True):
         all. not_within: leave out what lies wholly between these times. dtype: of `thread` and the
         fields, which must fit into it.
         """
-        return _frame(
+        return _make_frame(
             (
                 self._begin_columns(run, records, fields, not_within, dtype)
                 for run, records in self._read(BEGIN, layout, unit)
@@ -148,14 +154,14 @@ class EventReader(Struct, dict=True):
         """Lines of a kind by when they are sent: `sent`, `sender` (thread), `begin`, `thread`,
         `end` (of the event that the line leads to), `bytes`.
         """
-        return _frame(
+        return _make_frame(
             (self._line_columns(run, records) for run, records in self._read(LINE, kind, unit)),
             ("sent", "sender", "begin", "thread", "end", "bytes"),
             unit,
             self.rows,
         )
 
-    def connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
+    def find_connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
         """The threads that lines of a kind connect: sender and receiver."""
         found = set()
         for run, records in self._read(LINE, kind, unit):
@@ -209,7 +215,7 @@ class EventReader(Struct, dict=True):
                 thread,
                 layout,
                 tuple(metric.name for metric in metrics),
-                *_instants(time[order], values[order]),
+                *_merge_instants(time[order], values[order]),
             )
 
     def _read(self, stream: str, name: str, unit: int | None) -> Iterator[tuple[Run, np.ndarray]]:
@@ -236,7 +242,7 @@ class EventReader(Struct, dict=True):
         return found
 
 
-def _by_unit(job: Job, rows: RowTable) -> list[Run]:
+def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
     """The job's runs; those that hold events of the whole job as runs of one unit each, and without
     ends, which no analysis asks for.
     """
@@ -258,7 +264,7 @@ def _by_unit(job: Job, rows: RowTable) -> list[Run]:
     return result
 
 
-def _instants(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _merge_instants(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Rows of equal time made one: of two numbers the greater."""
     first = (
         np.flatnonzero(np.append(True, time[1:] != time[:-1]))
@@ -270,7 +276,7 @@ def _instants(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndar
     return time[first], np.fmax.reduceat(values, first)
 
 
-def _frame(
+def _make_frame(
     pieces: Iterable[dict[str, np.ndarray]], names: Sequence[str], unit: int | None, rows: RowTable
 ) -> pl.DataFrame:
     """The pieces as one frame by their first column, of one unit's threads alone."""
@@ -294,7 +300,7 @@ def _frame(
 
 
 @lru_cache(maxsize=1)
-def load(path: Path) -> EventReader:
+def load_event_reader(path: Path) -> EventReader:
     """The reader saved by :meth:`EventReader.save`, kept while the same one is asked for."""
     with path.open("rb") as file:
         return pickle.load(file)

@@ -15,19 +15,19 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv.analysis import device_time
-from nsys2prv.analysis.causes import IDLE, LEAST, LEAST_IDLE, add_waits, slow_links
+from nsys2prv.analysis.causes import IDLE, LEAST, LEAST_IDLE, add_waits, find_slow_links
 from nsys2prv.analysis.rank_findings import (
-    culprit_finding,
-    hiccup_finding,
-    imbalance_findings,
-    link_finding,
+    make_culprit_finding,
+    make_hiccup_finding,
+    make_imbalance_findings,
+    make_link_finding,
 )
-from nsys2prv.analysis.ranks import JobRanks, number_list
+from nsys2prv.analysis.ranks import JobRanks, format_numbers
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Table
-from nsys2prv.analysis.steady import phases
-from nsys2prv.analysis.text import cell, duration
-from nsys2prv.analysis.unit import WORK, labels_of
-from nsys2prv.analysis.waiting import find_culprits, segments_of
+from nsys2prv.analysis.steady import find_phases
+from nsys2prv.analysis.text import format_cell, format_duration
+from nsys2prv.analysis.unit import WORK, list_labels
+from nsys2prv.analysis.waiting import find_culprits, find_segments
 from nsys2prv.events.names.calls import COPYING
 
 #: More are not told.
@@ -45,30 +45,30 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         else found
     )
     job = JobRanks.from_job(
-        context, _parts(found["devices"], others), found["records"], others, end - begin
+        context, _list_parts(found["devices"], others), found["records"], others, end - begin
     )
     findings = []
     if found["devices"].height:
         kernels = (
             dict(context.labels["nccl_kernels"].rows()) if "nccl_kernels" in context.labels else {}
         )
-        findings = _of_waits(job, kernels, steady, (begin, end))
+        findings = _find_waits(job, kernels, steady, (begin, end))
         # One cause, one finding: what is a culprit's is not the whole job's too.
         culprits = {rank for finding in findings for rank in finding.ranks}
-        findings += job_wide_findings(job.without_excess_of(culprits), found["calls"], context)
+        findings += find_job_wide(job.level_ranks(culprits), found["calls"], context)
     findings = sorted(findings, key=lambda finding: -finding.share)[:MOST]
     tables = {}
     if steady:
         tables["phases"] = Table(
             "Phases",
-            phases(context.reader, context.labels["nvtx"], steady),
+            find_phases(context.reader, context.labels["nvtx"], steady),
             "Findings are of the steady state: shares are of its time.",
         )
     missing = [] if found["devices"].height else [f"{NOT_TOLD}: {context.absent(tuple(WORK))}"]
     return Result("findings", ANALYSIS.title, tables, [], missing, findings)
 
 
-def _parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
+def _list_parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     """The parts of devices' time: of NCCL kernels that are not matched and of MPI the waits for
     other ranks told from the rest.
     """
@@ -97,20 +97,20 @@ def _parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _of_waits(
+def _find_waits(
     job: JobRanks, kernels: Mapping[int, str], steady: object, span: tuple[int, int]
 ) -> list[Finding]:
     """Find who makes others wait, and which links are slow. kernels: labels of NCCL kernels."""
-    links = slow_links(job.records, job.others, kernels, job.length)
-    found = [link_finding(job, link) for link in links]
+    links = find_slow_links(job.records, job.others, kernels, job.length)
+    found = [make_link_finding(job, link) for link in links]
     if not job.records.height and not job.others.height:
         return found
-    segments = segments_of(job.records, job.others, steady, span)
+    segments = find_segments(job.records, job.others, steady, span)
     culprits, events = find_culprits(segments, job.length)
     told = 0
     if culprits:
         told += culprits.cost
-        one = culprit_finding(job, segments, culprits)
+        one = make_culprit_finding(job, segments, culprits)
         same = [
             finding
             for finding, link in zip(found, links, strict=True)
@@ -127,8 +127,8 @@ def _of_waits(
             one = replace(one, evidence=(*one.evidence, *same[0].evidence))
         found = [one, *(finding for finding in found if finding not in same)]
     told += sum(event.cost for event in events)
-    found += [hiccup_finding(job, event) for event in events]
-    return [*found, *imbalance_findings(job, segments, told)]
+    found += [make_hiccup_finding(job, event) for event in events]
+    return [*found, *make_imbalance_findings(job, segments, told)]
 
 
 ANALYSIS = Analysis("findings", "Findings", (), device_time.collect, conclude)
@@ -168,41 +168,41 @@ CALLS = {
 }
 
 
-def job_wide_findings(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
+def find_job_wide(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
     """Yield the findings about the whole job that cost enough."""
-    for finding in (*_exposed(job), *_copies(job), *_idle(job, calls, context)):
-        yield replace(finding, evidence=(*finding.evidence, *_not_counted(job)))
-    yield from _tensor_cores(job)
+    for finding in (*_find_exposed(job), *_find_copies(job), *_find_idle(job, calls, context)):
+        yield replace(finding, evidence=(*finding.evidence, *_explain_not_counted(job)))
+    yield from _find_tensor_cores(job)
 
 
-def _not_counted(job: JobRanks) -> Iterator[str]:
+def _explain_not_counted(job: JobRanks) -> Iterator[str]:
     """Say whose time other findings report."""
     if job.levelled:
         many = len(job.levelled) > 1
         yield (
-            f"not counted: the extra time of rank{'s' if many else ''} {number_list(list(job.levelled))} "
+            f"not counted: the extra time of rank{'s' if many else ''} {format_numbers(list(job.levelled))} "
             "that other findings report"
         )
 
 
-def _of_each(job: JobRanks, part: str) -> str:
+def _describe_per_gpu(job: JobRanks, part: str) -> str:
     """Return how much time a part takes: per GPU on average, and on the GPU with most of it."""
     values = job.devices.sort(part, descending=True)
-    most = f"{duration(float(values[part][0]))} on {values['label'][0]}"
+    most = f"{format_duration(float(values[part][0]))} on {values['label'][0]}"
     if values.height == 1:
         return most
-    return f"{duration(float(values[part].mean()))} per GPU on average, at most {most}"
+    return f"{format_duration(float(values[part].mean()))} per GPU on average, at most {most}"
 
 
-def _exposed(job: JobRanks) -> Iterator[Finding]:
+def _find_exposed(job: JobRanks) -> Iterator[Finding]:
     share = job.share("transfer")
     if share < LEAST["exposed_communication"]:
         return
     evidence = [
-        f"{_of_each(job, 'transfer')}; not counted: waiting for late ranks, and transfers that are exposed only because of it"
+        f"{_describe_per_gpu(job, 'transfer')}; not counted: waiting for late ranks, and transfers that are exposed only because of it"
     ]
     if job.records.height:
-        labels = labels_of("nccl_operation")
+        labels = list_labels("nccl_operation")
         groups = (
             job.records.group_by("operation", "bytes")
             .agg(
@@ -215,11 +215,11 @@ def _exposed(job: JobRanks) -> Iterator[Finding]:
         )
         total = max(float(job.devices["transfer"].sum()), 1.0)
         for row in groups.head(2).iter_rows(named=True):
-            size = f" of {cell('bytes', row['bytes'])}" if row["bytes"] >= 0 else ""
+            size = f" of {format_cell('bytes', row['bytes'])}" if row["bytes"] >= 0 else ""
             speed = f", {row['speed'] / 1e9:.1f} GB/s bus bandwidth" if row["speed"] else ""
             evidence.append(
                 f"{row['exposed_transfer'] / total:.0%} of it in {labels.get(row['operation'], 'NCCL')}{size}, {row['count']:,} "
-                f"times, median transfer {duration(row['transfer'])}{speed}"
+                f"times, median transfer {format_duration(row['transfer'])}{speed}"
             )
     yield Finding(
         "exposed_communication",
@@ -233,7 +233,7 @@ def _exposed(job: JobRanks) -> Iterator[Finding]:
     )
 
 
-def _copies(job: JobRanks) -> Iterator[Finding]:
+def _find_copies(job: JobRanks) -> Iterator[Finding]:
     share = job.share("memory")
     if share >= LEAST["exposed_copies"]:
         yield Finding(
@@ -242,20 +242,20 @@ def _copies(job: JobRanks) -> Iterator[Finding]:
             share,
             (),
             (),
-            (_of_each(job, "memory"),),
+            (_describe_per_gpu(job, "memory"),),
             "copy asynchronously from pinned memory on a separate stream, at the same time as kernels",
             ("memory_bytes_2dh",),
         )
 
 
-def _idle(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
+def _find_idle(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
     for part, kind in IDLE.items():
         share = job.share(part)
         if share < LEAST_IDLE:
             continue
         call, advice = "", ""
         if kind in ("blocked_by_call", "launch_bound") and calls.height:
-            found = context.named(
+            found = context.label_names(
                 calls.filter(pl.col("synchronises") == (kind == "blocked_by_call")),
                 "call",
                 "cuda_api",
@@ -284,13 +284,13 @@ def _idle(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Find
             share,
             (),
             (),
-            (_of_each(job, part),),
+            (_describe_per_gpu(job, part),),
             advice or usual,
             ("gpu-gaps", "gpu-gaps-time_2dh"),
         )
 
 
-def _tensor_cores(job: JobRanks) -> Iterator[Finding]:
+def _find_tensor_cores(job: JobRanks) -> Iterator[Finding]:
     share = job.share("without_tensor_cores")
     if share >= LEAST["no_tensor_cores"]:
         yield Finding(
@@ -299,7 +299,7 @@ def _tensor_cores(job: JobRanks) -> Iterator[Finding]:
             share,
             (),
             (),
-            (_of_each(job, "without_tensor_cores"),),
+            (_describe_per_gpu(job, "without_tensor_cores"),),
             "use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
             ("gemm_without_tensor_cores_2dh",),
         )

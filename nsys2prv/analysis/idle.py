@@ -14,19 +14,19 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.distributions import spill, statistics
-from nsys2prv.analysis.intervals import gaps
-from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
+from nsys2prv.analysis.distributions import make_statistics, spill_durations
+from nsys2prv.analysis.intervals import find_gaps
+from nsys2prv.analysis.result import Analysis, Context, Result, Table, divide_columns
 from nsys2prv.analysis.unit import (
     MEMORY,
     STATES,
     WORK,
     Unit,
-    columns_of,
-    driving_threads,
+    find_driving_threads,
+    find_host_states,
     find_rows,
-    host_states,
     label_values,
+    to_arrays,
 )
 from nsys2prv.events.names.calls import ASYNCHRONOUS, COPYING, SETTING
 
@@ -48,9 +48,9 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     found: dict[str, list[pl.DataFrame]] = {"gaps": [], "long": [], "chunks": []}
     edges = np.linspace(0, unit.duration, CHUNKS + 1).astype(np.int64)
     for device in unit.devices:
-        idle = gaps(unit.active(device), 0, unit.duration)
+        idle = find_gaps(unit.active(device), 0, unit.duration)
         length = idle.end - idle.begin
-        states = host_states(unit, device)
+        states = find_host_states(unit, device)
         columns = {name: states[name].within(idle.begin, idle.end) for name in STATES}
         frame = pl.DataFrame(
             {
@@ -84,29 +84,35 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     result = {
         name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in found.items()
     }
-    return result | {"blocking": _blocking(unit)} | _latencies(unit) | _calls(unit) | _memory(unit)
+    return (
+        result
+        | {"blocking": _find_blocking_calls(unit)}
+        | _measure_latencies(unit)
+        | _sum_calls(unit)
+        | _sum_memory_operations(unit)
+    )
 
 
-def _blocking(unit: Unit) -> pl.DataFrame:
+def _find_blocking_calls(unit: Unit) -> pl.DataFrame:
     """Calls that wait for a device and leave it idle meanwhile: a row for each device, with their
     count and the idle time (ns). Waiting beside a busy device costs nothing.
     """
     rows = []
     for device in unit.devices if unit.has("cuda_api") else ():
         calls = unit.api.filter(
-            pl.col("thread").is_in(driving_threads(unit, device))
+            pl.col("thread").is_in(find_driving_threads(unit, device))
             & pl.col("call").is_in(list(unit.options.synchronising))
         )
-        begin, end = columns_of(calls, "begin", "end")
-        idle = gaps(unit.active(device), 0, unit.duration).within(begin, end)
+        begin, end = to_arrays(calls, "begin", "end")
+        idle = find_gaps(unit.active(device), 0, unit.duration).within(begin, end)
         rows.append((int(np.count_nonzero(idle)), int(idle.sum())))
     return pl.DataFrame(rows, schema={"count": pl.Int64, "time_ns": pl.Int64}, orient="row")
 
 
-def _latencies(unit: Unit) -> dict[str, pl.DataFrame]:
+def _measure_latencies(unit: Unit) -> dict[str, pl.DataFrame]:
     if not unit.has("launch") or not unit.has("cuda_api"):
         return {}
-    sender, sent, begin, what = columns_of(unit.launched, "sender", "sent", "begin", "what")
+    sender, sent, begin, what = to_arrays(unit.launched, "sender", "sent", "begin", "what")
     call, returned = unit.launching, unit.api["end"].to_numpy()
     task, kernel = unit.task_of[sender], what != MEMORY
     returned = np.where(call >= 0, returned[call], begin) if len(returned) else begin
@@ -115,26 +121,30 @@ def _latencies(unit: Unit) -> dict[str, pl.DataFrame]:
     queued = pl.DataFrame({"task": task[later], "begin": returned[later], "end": begin[later]})
     folder = unit.folder
     return {
-        "latencies": spill(latency, ["task"], folder / f"latencies-{unit.number}.bin"),
-        "queued": spill(queued, ["task"], folder / f"queued-{unit.number}.bin"),
+        "latencies": spill_durations(latency, ["task"], folder / f"latencies-{unit.number}.bin"),
+        "queued": spill_durations(queued, ["task"], folder / f"queued-{unit.number}.bin"),
     }
 
 
-def _calls(unit: Unit) -> dict[str, pl.DataFrame]:
+def _sum_calls(unit: Unit) -> dict[str, pl.DataFrame]:
     if not unit.has("cuda_api"):
         return {}
-    return {"calls": spill(unit.api, ["call"], unit.folder / f"call-durations-{unit.number}.bin")}
+    return {
+        "calls": spill_durations(
+            unit.api, ["call"], unit.folder / f"call-durations-{unit.number}.bin"
+        )
+    }
 
 
-def _memory(unit: Unit) -> dict[str, pl.DataFrame]:
+def _sum_memory_operations(unit: Unit) -> dict[str, pl.DataFrame]:
     if not unit.has("memory_operation"):
         return {}
-    moves = unit.begins("memory_operation", ("operation", "bytes", "source", "destination")).rename(
-        {"operation": "name"}
-    )
+    moves = unit.read_begins(
+        "memory_operation", ("operation", "bytes", "source", "destination")
+    ).rename({"operation": "name"})
     if unit.has("memory") and unit.has("cuda_api"):
         place = find_rows(
-            *columns_of(unit.launched, "thread", "begin"), *columns_of(moves, "thread", "begin")
+            *to_arrays(unit.launched, "thread", "begin"), *to_arrays(moves, "thread", "begin")
         )
         call = np.where(place >= 0, unit.launching[place], -1) if unit.launched.height else place
         names = unit.api["call"].to_numpy()
@@ -156,22 +166,22 @@ def _memory(unit: Unit) -> dict[str, pl.DataFrame]:
 def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     tables, missing = {}, []
     if found["gaps"].height:
-        tables |= _gap_tables(found, context)
+        tables |= _make_gap_tables(found, context)
     else:
         missing.append(f"gaps of devices: {context.absent(tuple(WORK))}")
     nothing = pl.DataFrame()
     if found.get("latencies", nothing).height:
         tables["latencies"] = Table(
             "Launch latency: from the begin of the call to the begin of the kernel or graph",
-            context.with_task(
-                statistics(found["latencies"], ["task"]).drop("time_ns").sort("task")
+            context.name_tasks(
+                make_statistics(found["latencies"], ["task"]).drop("time_ns").sort("task")
             ),
         )
         if found["queued"].height:
             tables["queued"] = Table(
                 "Queue time: from the end of the call to the begin of the kernel or graph",
-                context.with_task(
-                    statistics(found["queued"], ["task"]).drop("time_ns").sort("task")
+                context.name_tasks(
+                    make_statistics(found["queued"], ["task"]).drop("time_ns").sort("task")
                 ),
             )
     else:
@@ -180,7 +190,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         )
     calls = found.get("calls", nothing)
     if calls.height:
-        rows = context.named(statistics(calls, ["call"]), "call", "cuda_api")
+        rows = context.label_names(make_statistics(calls, ["call"]), "call", "cuda_api")
         rows = rows.with_columns(time_share=pl.col("time_ns") / pl.col("time_ns").sum())
         tables["calls"] = Table(
             "CUDA API calls",
@@ -200,15 +210,15 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         missing.append(f"CUDA API calls: {context.absent(('cuda_api',))}")
     memory = found.get("memory", nothing)
     if memory.height:
-        tables["memory"] = Table("Memory operations", _moves(memory))
+        tables["memory"] = Table("Memory operations", _sum_moves(memory))
     else:
         missing.append(f"memory operations: {context.absent(('memory_operation',))}")
-    rules = _rules(found, tables, context)
+    rules = _apply_rules(found, tables, context)
     tables["rules"] = Table("Expert rules, as in Nsight Systems", rules)
     return Result("idle", ANALYSIS.title, tables, [], missing)
 
 
-def _gap_tables(found: Mapping[str, pl.DataFrame], context: Context) -> dict[str, Table]:
+def _make_gap_tables(found: Mapping[str, pl.DataFrame], context: Context) -> dict[str, Table]:
     unknown = (pl.col("time_ns") - pl.sum_horizontal(*STATES)).alias("unknown_ns")
     states = [pl.col(name).alias(f"{name}_ns") for name in STATES]
     by_device = found["gaps"].sort("device", "class")
@@ -233,7 +243,7 @@ def _gap_tables(found: Mapping[str, pl.DataFrame], context: Context) -> dict[str
         ),
         "gaps_of_devices": Table(
             "Idle time of each device by gap length, and what the host did",
-            context.with_device(
+            context.name_devices(
                 by_device.select("device", names, "count", "time_ns", share, *states, unknown)
             ),
         ),
@@ -246,12 +256,12 @@ def _gap_tables(found: Mapping[str, pl.DataFrame], context: Context) -> dict[str
         )
         tables["long_gaps"] = Table(
             f"Longest gaps (1 ms or more; up to {MOST_LONG} per device)",
-            context.with_device(long.rename({"begin": "begin_ns"})),
+            context.name_devices(long.rename({"begin": "begin_ns"})),
         )
     return tables
 
 
-def _moves(memory: pl.DataFrame) -> pl.DataFrame:
+def _sum_moves(memory: pl.DataFrame) -> pl.DataFrame:
     rows = memory.group_by("name", "source", "destination", maintain_order=True).agg(
         pl.col("count", "bytes", "time_ns").sum()
     )
@@ -262,12 +272,12 @@ def _moves(memory: pl.DataFrame) -> pl.DataFrame:
         "count",
         "bytes",
         "time_ns",
-        ratio(pl.col("bytes").cast(pl.Float64), pl.col("time_ns")).alias("bandwidth_gb_s"),
+        divide_columns(pl.col("bytes").cast(pl.Float64), pl.col("time_ns")).alias("bandwidth_gb_s"),
         PAGEABLE.alias("pageable"),
     )
 
 
-def _rules(
+def _apply_rules(
     found: Mapping[str, pl.DataFrame], tables: Mapping[str, Table], context: Context
 ) -> pl.DataFrame:
     """Rule, what it found: how often, how long, and what to do. A rule without its inputs is not in

@@ -89,7 +89,7 @@ def unite_span_sets(sets: Sequence[Spans]) -> Spans:
     )
 
 
-def intersection(first: Spans, second: Spans) -> Spans:
+def intersect_spans(first: Spans, second: Spans) -> Spans:
     """The times in both sets."""
     if len(second) < len(first):
         first, second = second, first
@@ -104,14 +104,14 @@ def intersection(first: Spans, second: Spans) -> Spans:
     )
 
 
-def difference(first: Spans, second: Spans) -> Spans:
+def subtract_spans(first: Spans, second: Spans) -> Spans:
     """The times in the first set that are not in the second."""
     if not len(first) or not len(second):
         return first
-    return intersection(first, gaps(second, int(first.begin[0]), int(first.end[-1])))
+    return intersect_spans(first, find_gaps(second, int(first.begin[0]), int(first.end[-1])))
 
 
-def gaps(spans: Spans, begin: int, end: int) -> Spans:
+def find_gaps(spans: Spans, begin: int, end: int) -> Spans:
     """The times of [begin, end) that are not in the set."""
     since = np.maximum(np.append(np.int64(begin), spans.end), begin)
     until = np.minimum(np.append(spans.begin, np.int64(end)), end)
@@ -119,7 +119,7 @@ def gaps(spans: Spans, begin: int, end: int) -> Spans:
     return Spans(since[kept], until[kept])
 
 
-def clipped(spans: Spans, begin: int, end: int) -> Spans:
+def clip_spans(spans: Spans, begin: int, end: int) -> Spans:
     """The part of the set within [begin, end)."""
     if end <= begin:
         return Spans(spans.begin[:0], spans.end[:0])
@@ -132,7 +132,7 @@ def clipped(spans: Spans, begin: int, end: int) -> Spans:
     return Spans(since, until)
 
 
-def total_within(
+def sum_within(
     begin: np.ndarray, end: np.ndarray, since: np.ndarray, until: np.ndarray
 ) -> np.ndarray:
     """The time of intervals, which may overlap, in each [since, until), added up interval by
@@ -152,28 +152,28 @@ def total_within(
     return before(np.asarray(until, np.int64)) - before(np.asarray(since, np.int64))
 
 
-def concurrency(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def count_concurrent(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return how many intervals are open from each time of change on: ascending times, and counts
     (the last is 0).
     """
     kept = end > begin
     begin, end = np.sort(begin[kept], kind="stable"), np.sort(end[kept], kind="stable")
-    changes = _distinct(np.sort(np.concatenate([begin, end]), kind="stable"))
+    changes = _drop_repetitions(np.sort(np.concatenate([begin, end]), kind="stable"))
     return changes, np.searchsorted(begin, changes, "right") - np.searchsorted(
         end, changes, "right"
     )
 
 
-def _distinct(ordered: np.ndarray) -> np.ndarray:
+def _drop_repetitions(ordered: np.ndarray) -> np.ndarray:
     """Ascending numbers without repetitions."""
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
-def time_by_count(begin: np.ndarray, end: np.ndarray, inside: Spans) -> dict[int, int]:
+def sum_time_by_count(begin: np.ndarray, end: np.ndarray, inside: Spans) -> dict[int, int]:
     """For how long, within a set, how many of the intervals are open: count -> ns, counts from 1."""
     if not len(inside):
         return {}
-    times, counts = concurrency(begin, end)
+    times, counts = count_concurrent(begin, end)
     if len(times) < 2:
         return {}
     lengths = inside.within(times[:-1], times[1:])
@@ -181,7 +181,7 @@ def time_by_count(begin: np.ndarray, end: np.ndarray, inside: Spans) -> dict[int
     return {count: int(total[count]) for count in range(1, len(total)) if total[count]}
 
 
-def by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
+def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
     """Return the order of rows by thread, then by time: of rows that are by time already, and of
     few threads, without comparing any.
     """
@@ -190,7 +190,7 @@ def by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
     return np.argsort(thread.astype(np.uint16), kind="stable")
 
 
-def parents(
+def find_parents(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """The depth (from 0) and the parent (row index, -1 for none) of each range; rows by thread,
@@ -224,7 +224,7 @@ def parents(
     return depth, parent
 
 
-def points_within(
+def find_points_within(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return for each range which points its thread has in [begin, end]: the first, and the one

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.intervals import difference, unite_span_sets
+from nsys2prv.analysis.intervals import subtract_spans, unite_span_sets
 from nsys2prv.analysis.result import Analysis, Context, Result, Table
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit
 
@@ -29,13 +29,13 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     steady = unit.options.steady
     if steady is None or not unit.devices:
         return {"iterations": pl.DataFrame()}
-    begin = np.array(steady.begins, np.int64)
+    begin = np.array(steady.read_begins, np.int64)
     end = np.append(begin[1:], steady.end)
     sums = np.zeros((3, len(begin)), np.int64)
     for device in unit.devices:
         compute, nccl = unit.device_spans(device, COMPUTE, GRAPH), unit.device_spans(device, NCCL)
-        memory = difference(unit.device_spans(device, MEMORY), unite_span_sets([compute, nccl]))
-        for row, spans in enumerate((compute, difference(nccl, compute), memory)):
+        memory = subtract_spans(unit.device_spans(device, MEMORY), unite_span_sets([compute, nccl]))
+        for row, spans in enumerate((compute, subtract_spans(nccl, compute), memory)):
             sums[row] += spans.within(begin, end)
     idle = len(unit.devices) * (end - begin) - sums.sum(axis=0)
     frame = pl.DataFrame(
@@ -53,7 +53,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     if steady is None or not parts.height:
         missing = ["iterations: none found; the job does not repeat itself"]
         return Result("iterations", ANALYSIS.title, missing=missing)
-    begin = np.array(steady.begins, np.int64)
+    begin = np.array(steady.read_begins, np.int64)
     times = pl.DataFrame(
         {
             "iteration": np.arange(1, len(begin) + 1),
@@ -71,14 +71,14 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         ANALYSIS.title,
         {
             "summary": Table(
-                "Iterations of the steady state: how a GPU spends its time", _summary(each), about
+                "Iterations of the steady state: how a GPU spends its time", _summarize(each), about
             ),
             "each": Table("Each iteration of the steady state", each),
         },
     )
 
 
-def _summary(each: pl.DataFrame) -> pl.DataFrame:
+def _summarize(each: pl.DataFrame) -> pl.DataFrame:
     """Return the median, minimum and maximum of each part, and the iterations that have
     these.
     """

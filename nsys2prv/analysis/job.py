@@ -31,9 +31,9 @@ from nsys2prv.analysis import (
     operations,
     overlap,
 )
-from nsys2prv.analysis.event_reader import UNKNOWN, EventReader, Samples, load
-from nsys2prv.analysis.job_facts import clock_table, facts_of
-from nsys2prv.analysis.regions import folded, group_table, windows
+from nsys2prv.analysis.event_reader import UNKNOWN, EventReader, Samples, load_event_reader
+from nsys2prv.analysis.job_facts import describe_job_facts, make_clock_table
+from nsys2prv.analysis.regions import find_windows, fold_labels, make_group_table
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
 from nsys2prv.analysis.steady import Steady, find_steady_state
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
@@ -120,7 +120,7 @@ class OpenJob:
 
     def close(self) -> None:
         """Remove the temporary files."""
-        load.cache_clear()
+        load_event_reader.cache_clear()
         self._stack.close()
 
     @property
@@ -150,7 +150,7 @@ class OpenJob:
         """When it ran, on which GPUs, recorded by which versions (see
         :mod:`nsys2prv.analysis.job_facts`).
         """
-        return facts_of(self._job)
+        return describe_job_facts(self._job)
 
     @property
     def notes(self) -> list[str]:
@@ -193,7 +193,7 @@ class OpenJob:
             raise UsageError(
                 f"{', '.join(sorted(unknown))}: no field of {layout}; it has {', '.join(declared)}"
             )
-        events = self.reader.begins(layout, wanted)
+        events = self.reader.read_begins(layout, wanted)
         series = []
         for name in wanted:
             column = pl.Series(events[name].to_numpy())
@@ -201,9 +201,9 @@ class OpenJob:
             of_field = declared[name]
             values = None if of_field is None else of_field.values
             if labels and (of_field is None or values is not None):
-                column = self._text(column, values)
+                column = self._label_values(column, values)
             series.append(column.alias(f"event_{name}" if name in PLACE else name))
-        return self._placed(events).with_columns(series)
+        return self._place_events(events).with_columns(series)
 
     def lines(self, kind: str) -> pl.DataFrame:
         """Return the communication lines of a kind (`launch`, `memory`, `nccl_message`,
@@ -226,7 +226,7 @@ class OpenJob:
             sampled = ~np.isnan(values).all(axis=1)
             yield replace(found, time=found.time[sampled], values=values[sampled])
 
-    def _placed(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def _place_events(self, frame: pl.DataFrame) -> pl.DataFrame:
         """When and where the events are."""
         rows, threads = self.reader.rows.threads, frame["thread"].to_numpy()
         of_rows = []
@@ -237,7 +237,7 @@ class OpenJob:
             of_rows.append(column.gather(threads) if len(threads) else column.clear())
         return frame.select("begin", "end", *of_rows)
 
-    def _text(self, column: pl.Series, values: NameSet | ValueSet | None) -> pl.Series:
+    def _label_values(self, column: pl.Series, values: NameSet | ValueSet | None) -> pl.Series:
         """Return values as texts. values: what they stand for; None for NVTX domains."""
         if values is None:
             names = [name for name, _ in self._job.domain_codes]
@@ -276,13 +276,13 @@ class OpenJob:
     @cached_property
     def folded(self) -> pl.DataFrame:
         """NVTX names brought together: value, group, operation (the group's name)."""
-        return folded(self.labels["nvtx"])
+        return fold_labels(self.labels["nvtx"])
 
     @cached_property
     def _groups(self) -> Path:
         path = self._job.folder / "groups.npy"
         with path.open("wb") as file:
-            np.save(file, group_table(self.folded))
+            np.save(file, make_group_table(self.folded))
         return path
 
     def absent(self, layouts: Sequence[str]) -> str:
@@ -333,7 +333,10 @@ class OpenJob:
         if left:
             with blame_stores(self._job.stores):
                 self._results.update(
-                    {(name, asked): result for name, result in self._analysed(left, *asked).items()}
+                    {
+                        (name, asked): result
+                        for name, result in self._run_analyses(left, *asked).items()
+                    }
                 )
         return Results((analysis.name, self._results[analysis.name, asked]) for analysis in wanted)
 
@@ -354,12 +357,12 @@ class OpenJob:
         """The job's steady state: the time of its iterations. None where it does not repeat itself."""
         return find_steady_state(self.reader, self.labels["nvtx"])
 
-    def _analysed(
+    def _run_analyses(
         self, wanted: Sequence[Analysis], useful: str, region: str, bins: int
     ) -> dict[str, Result]:
         options = AnalysisOptions(
             useful,
-            windows(self.reader, self.labels["nvtx"], region),
+            find_windows(self.reader, self.labels["nvtx"], region),
             bins,
             select_synchronising_calls(self.labels["cuda_api"]),
             select_io_calls(self.labels["osrt"]),
@@ -367,7 +370,7 @@ class OpenJob:
             self.steady,
         )
         context = Context(
-            self.reader, options, self.labels, self.folded, self.absent, clock_table(self._job)
+            self.reader, options, self.labels, self.folded, self.absent, make_clock_table(self._job)
         )
         able = [
             analysis
@@ -379,13 +382,15 @@ class OpenJob:
         results = {}
         steps = len(able) + (len(units) if len(units) > 1 else len(able))
         with self._job.workers.progress.bar("analysing", steps, "steps") as bar:
-            for partial_frames in self._collected(able, options, units):
+            for partial_frames in self._collect_units(able, options, units):
                 for name, frames in partial_frames.items():
                     for key, frame in frames.items():
                         found[name].setdefault(key, []).append(frame)
                 bar.update(1)
             for analysis in able:
-                whole = {key: _whole(frames) for key, frames in found[analysis.name].items()}
+                whole = {
+                    key: _concat_frames(frames) for key, frames in found[analysis.name].items()
+                }
                 results[analysis.name] = analysis.conclude(whole, context)
                 bar.update(1)
         for analysis in wanted:
@@ -398,21 +403,21 @@ class OpenJob:
                 results[analysis.name] = Result(analysis.name, analysis.title, missing=why)
         return {analysis.name: results[analysis.name] for analysis in wanted}
 
-    def _collected(
+    def _collect_units(
         self, able: Sequence[Analysis], options: AnalysisOptions, units: Sequence[int]
     ) -> Iterator[dict[str, dict[str, pl.DataFrame]]]:
         """Yield what the analyses collect, unit by unit; of a single one, which workers could not
         share, analysis by analysis.
         """
         if len(units) == 1:
-            unit = Unit(load(self._saved), units[0], options, self._saved.parent)
+            unit = Unit(load_event_reader(self._saved), units[0], options, self._saved.parent)
             yield from ({analysis.name: analysis.collect(unit)} for analysis in able)
             return
-        collect = partial(_collect, self._saved, [analysis.name for analysis in able], options)
+        collect = partial(_collect_unit, self._saved, [analysis.name for analysis in able], options)
         yield from self._job.workers.run(collect, units)
 
 
-def _whole(frames: list[pl.DataFrame]) -> pl.DataFrame:
+def _concat_frames(frames: list[pl.DataFrame]) -> pl.DataFrame:
     # A unit without devices may have frames without columns.
     kept = [frame for frame in frames if frame.height] or [
         max(frames, key=lambda frame: frame.width)
@@ -420,11 +425,11 @@ def _whole(frames: list[pl.DataFrame]) -> pl.DataFrame:
     return pl.concat(kept, how="vertical_relaxed")
 
 
-def _collect(
+def _collect_unit(
     saved: Path, names: Sequence[str], options: AnalysisOptions, number: int
 ) -> dict[str, dict[str, pl.DataFrame]]:
     """Return what these analyses collect of one unit (a pure function over files)."""
-    unit = Unit(load(saved), number, options, saved.parent)
+    unit = Unit(load_event_reader(saved), number, options, saved.parent)
     return {
         analysis.name: analysis.collect(unit) for analysis in ANALYSES if analysis.name in names
     }

@@ -26,7 +26,7 @@ nothing in the reports tells how its clock differs from the others'.
 LATEST = 250_000_000_000_000_000_000
 
 
-def facts_of(job: Job) -> dict[str, object]:
+def describe_job_facts(job: Job) -> dict[str, object]:
     """When the job began (`begins_utc`, text, empty where unknown), its GPU models with how many of
     each there are, and versions of drivers and of Nsight Systems.
     """
@@ -37,18 +37,18 @@ def facts_of(job: Job) -> dict[str, object]:
         for gpu in info.gpus.values():
             gpus[where, gpu.key or gpu.number] = gpu.name
     return {
-        "begins_utc": _date(job),
+        "begins_utc": _find_date(job),
         "gpu_models": dict(Counter(filter(None, gpus.values())).most_common()),
-        "drivers": _distinct(info.driver for info in job.infos),
-        "nsys": _distinct(info.product for info in job.infos),
+        "drivers": _drop_repetitions(info.driver for info in job.infos),
+        "nsys": _drop_repetitions(info.product for info in job.infos),
     }
 
 
-def _distinct(texts: Iterable[str]) -> list[str]:
+def _drop_repetitions(texts: Iterable[str]) -> list[str]:
     return sorted({text for text in texts if text})
 
 
-def _date(job: Job) -> str:
+def _find_date(job: Job) -> str:
     known = any(placement.method != UNPLACED for placement in job.timeline.placements)
     if not known or not 0 < job.timeline.epoch < LATEST:
         return ""
@@ -56,7 +56,7 @@ def _date(job: Job) -> str:
     return begin.strftime("%Y-%m-%d %H:%M:%S")
 
 
-def machine_line(facts: dict[str, object]) -> str:
+def format_machine_line(facts: dict[str, object]) -> str:
     """The date, the GPUs and the versions for people; empty where nothing is known."""
     models = dict(facts.get("gpu_models") or {})
     # Hosts may have more GPUs than the job uses.
@@ -71,7 +71,7 @@ def machine_line(facts: dict[str, object]) -> str:
     return "; ".join(filter(None, parts))
 
 
-def clock_table(job: Job) -> pl.DataFrame:
+def make_clock_table(job: Job) -> pl.DataFrame:
     """Return how the clock of each host was corrected: host, method, offset_ns, drift_ppm,
     error_bound_ns (null where it is not known). Empty where there is one clock, or none was to be corrected.
     """
@@ -110,7 +110,9 @@ def conclude(_: Mapping[str, pl.DataFrame], context: Context) -> Result:
     return Result("clocks", ANALYSIS.title, {"hosts": table})
 
 
-def beyond_clocks(key: str, figure: str, matched: pl.DataFrame, context: Context) -> list[pl.Expr]:
+def compare_with_clock_error(
+    key: str, figure: str, matched: pl.DataFrame, context: Context
+) -> list[pl.Expr]:
     """Return a column that says whether a figure of each row (ns) is more than the clocks of the
     hosts that its collectives connect may be wrong against each other; null where that is not known,
     no column where there is one clock. key: what the rows are of, `task` or `communicator`.

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.distributions import RULE, histograms, spill, statistics
+from nsys2prv.analysis.distributions import RULE, make_histograms, make_statistics, spill_durations
 from nsys2prv.analysis.event_reader import Samples
-from nsys2prv.analysis.intervals import total_within
-from nsys2prv.analysis.metrics import steps
-from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
+from nsys2prv.analysis.intervals import sum_within
+from nsys2prv.analysis.metrics import make_steps
+from nsys2prv.analysis.result import Analysis, Context, Result, Table, divide_columns
 from nsys2prv.analysis.unit import (
     GEMM,
     GRAPH,
@@ -26,8 +26,8 @@ from nsys2prv.analysis.unit import (
     NCCL,
     TENSOR_YES,
     Unit,
-    columns_of,
     label_values,
+    to_arrays,
 )
 
 BY = ["what", "name", "class", "tensor"]
@@ -49,20 +49,20 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         task=pl.Series(unit.task_of[kernels["thread"].to_numpy()], dtype=pl.Int32)
     )
     found = {
-        "kernels": spill(
+        "kernels": spill_durations(
             kernels, ["task", *BY], unit.folder / f"kernel-durations-{unit.number}.bin"
         )
     }
     measured = [
-        _measured(kernels.filter(pl.col("device") == device), samples)
+        _sum_metrics(kernels.filter(pl.col("device") == device), samples)
         for device, samples in unit.gpu_samples.items()
     ]
-    found["iterations"] = _by_iteration(unit.options.windows.slice(1), kernels)
+    found["iterations"] = _sum_by_iteration(unit.options.windows.slice(1), kernels)
     found["measured"] = pl.concat(measured) if measured else pl.DataFrame()
     return found
 
 
-def _by_iteration(windows: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
+def _sum_by_iteration(windows: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     """The time of each class in each iteration: `region`, `iteration`, `class` (0: graphs),
     `time_ns`.
     """
@@ -71,8 +71,8 @@ def _by_iteration(windows: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
             windows.select("region", "iteration").with_columns(
                 pl.lit(key[0], pl.Int8).alias("class"),
                 time_ns=pl.Series(
-                    total_within(
-                        *columns_of(mine, "begin", "end"), *columns_of(windows, "begin", "end")
+                    sum_within(
+                        *to_arrays(mine, "begin", "end"), *to_arrays(windows, "begin", "end")
                     ),
                     dtype=pl.Int64,
                 ),
@@ -85,13 +85,13 @@ def _by_iteration(windows: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
     return pl.concat(frames) if frames else pl.DataFrame()
 
 
-def _measured(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
+def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
     """Sums of metrics over the kernels of a device, and over how many ns they are known."""
     begin, end = kernels["begin"].to_numpy(), kernels["end"].to_numpy()
     columns: dict[str, pl.Series] = {}
     for name, label in METRICS.items():
         if label in samples.metrics:
-            held = steps(samples, samples.metrics.index(label))
+            held = make_steps(samples, samples.metrics.index(label))
             values, known = held.within(begin, end)
         else:
             values, known = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
@@ -107,22 +107,22 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     groups, measured = found["kernels"], found["measured"]
     total = groups["time_ns"].sum()
     tasks = groups["task"].n_unique()
-    rows = statistics(groups, BY, modes=True).join(
-        _imbalance(groups, BY, tasks), on=BY, how="left", maintain_order="left"
+    rows = make_statistics(groups, BY, modes=True).join(
+        _compute_imbalance(groups, BY, tasks), on=BY, how="left", maintain_order="left"
     )
     classes = groups.with_columns(CLASS)
-    by_class = statistics(classes, ["class"]).join(
-        _imbalance(classes, ["class"], tasks), on="class", how="left", maintain_order="left"
+    by_class = make_statistics(classes, ["class"]).join(
+        _compute_imbalance(classes, ["class"], tasks), on="class", how="left", maintain_order="left"
     )
     missing = []
     if measured.height:
-        rows = rows.join(_means(measured, BY), on=BY, how="left", maintain_order="left")
-        means = _means(measured.filter(pl.col("what") != GRAPH), ["class"])
+        rows = rows.join(_compute_means(measured, BY), on=BY, how="left", maintain_order="left")
+        means = _compute_means(measured.filter(pl.col("what") != GRAPH), ["class"])
         by_class = by_class.join(means, on="class", how="left", maintain_order="left")
     else:
         missing.append(f"measured activity of tensor cores: {context.absent(('gpu_metric',))}")
-    rows = rows.with_columns(time_share=ratio(pl.col("time_ns"), pl.lit(total)))
-    by_class = by_class.with_columns(time_share=ratio(pl.col("time_ns"), pl.lit(total)))
+    rows = rows.with_columns(time_share=divide_columns(pl.col("time_ns"), pl.lit(total)))
+    by_class = by_class.with_columns(time_share=divide_columns(pl.col("time_ns"), pl.lit(total)))
     figures = [
         "count",
         "time_ns",
@@ -135,7 +135,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         "imbalance",
     ]
     extra = [name for name in METRICS if name in rows.columns]
-    named = _labelled(context.named(rows, "name", "kernels", "nccl_kernels", "graphs"))
+    named = _label_classes(context.label_names(rows, "name", "kernels", "nccl_kernels", "graphs"))
     named = named.rename({"name": "kernel", "tensor": "tensor_cores"})
     tables = {
         "kernels": Table(
@@ -145,18 +145,18 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         ),
         "classes": Table(
             "Kernel classes",
-            _labelled(by_class.with_columns(what=pl.lit(0))).select("class", *figures, *extra),
+            _label_classes(by_class.with_columns(what=pl.lit(0))).select("class", *figures, *extra),
         ),
         "tensor_cores": Table(
             "GEMM time with and without tensor cores (told by the kernels' names)",
-            _tensor_cores(groups),
+            _sum_tensor_cores(groups),
         ),
     }
     if named.height:
-        about = f"row: of the kernel in the table of kernels, from 0. {histograms.__doc__}"
+        about = f"row: of the kernel in the table of kernels, from 0. {make_histograms.__doc__}"
         tables["durations"] = Table(
             f"Durations of the {MOST_DISTRIBUTIONS} kernels that take the most time",
-            _durations(groups, rows, named["kernel"]),
+            _make_histograms(groups, rows, named["kernel"]),
             about,
         )
     if found["iterations"].height:
@@ -166,7 +166,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             .agg(pl.col("time_ns").sum())
         )
         sums = (
-            _labelled(sums.with_columns(what=pl.lit(0)))
+            _label_classes(sums.with_columns(what=pl.lit(0)))
             .sort("iteration", "class")
             .filter(pl.col("time_ns") > 0)
         )
@@ -187,7 +187,8 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         tables.pop("tensor_cores")
     elif tasks > 1:
         tables["tensor_cores_by_rank"] = Table(
-            "Share of GEMM time on tensor cores by rank", context.with_task(_tensor_by_task(groups))
+            "Share of GEMM time on tensor cores by rank",
+            context.name_tasks(_sum_tensor_by_task(groups)),
         )
     notes = [RULE]
     if "cuda_graph" in context.reader.layouts:
@@ -198,12 +199,12 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     return Result("kernels", ANALYSIS.title, tables, notes, missing)
 
 
-def _durations(groups: pl.DataFrame, rows: pl.DataFrame, names: pl.Series) -> pl.DataFrame:
+def _make_histograms(groups: pl.DataFrame, rows: pl.DataFrame, names: pl.Series) -> pl.DataFrame:
     """Histograms of the first kernels of a table. rows: their keys, names: their labels, both in
     the table's order.
     """
     first = rows.select(BY).head(MOST_DISTRIBUTIONS).with_row_index("row")
-    found = histograms(
+    found = make_histograms(
         groups.join(first, on=BY, how="inner", maintain_order="left"), ["row"], BINS
     ).sort("row", maintain_order=True)
     labels = pl.DataFrame({"row": first["row"], "kernel": names.head(MOST_DISTRIBUTIONS)})
@@ -212,7 +213,7 @@ def _durations(groups: pl.DataFrame, rows: pl.DataFrame, names: pl.Series) -> pl
     )
 
 
-def _imbalance(groups: pl.DataFrame, by: list[str], tasks: int) -> pl.DataFrame:
+def _compute_imbalance(groups: pl.DataFrame, by: list[str], tasks: int) -> pl.DataFrame:
     """The greatest time of a task over the mean of all, less 1."""
     per_task = groups.group_by(*by, "task", maintain_order=True).agg(pl.col("time_ns").sum())
     return per_task.group_by(by, maintain_order=True).agg(
@@ -220,19 +221,19 @@ def _imbalance(groups: pl.DataFrame, by: list[str], tasks: int) -> pl.DataFrame:
     )
 
 
-def _means(measured: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+def _compute_means(measured: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     """Means of the metrics over the kernels' time, as shares."""
     sums = measured.group_by(by, maintain_order=True).agg(pl.exclude(BY).sum())
     return sums.select(
         *by,
         *(
-            ratio(pl.col(f"{name}_sum") / 100, pl.col(f"{name}_known")).alias(name)
+            divide_columns(pl.col(f"{name}_sum") / 100, pl.col(f"{name}_known")).alias(name)
             for name in METRICS
         ),
     )
 
 
-def _labelled(rows: pl.DataFrame) -> pl.DataFrame:
+def _label_classes(rows: pl.DataFrame) -> pl.DataFrame:
     """Classes and tensor cores as texts."""
     graph = pl.col("what") == GRAPH
     columns = [
@@ -248,7 +249,7 @@ def _labelled(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(columns)
 
 
-def _tensor_cores(groups: pl.DataFrame) -> pl.DataFrame:
+def _sum_tensor_cores(groups: pl.DataFrame) -> pl.DataFrame:
     rows = (
         groups.filter(IS_GEMM)
         .group_by("tensor", maintain_order=True)
@@ -263,7 +264,7 @@ def _tensor_cores(groups: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _tensor_by_task(groups: pl.DataFrame) -> pl.DataFrame:
+def _sum_tensor_by_task(groups: pl.DataFrame) -> pl.DataFrame:
     return (
         groups.filter(IS_GEMM)
         .group_by("task", maintain_order=True)

@@ -11,8 +11,8 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv.analysis.event_reader import UNKNOWN, Samples
-from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
-from nsys2prv.analysis.text import duration
+from nsys2prv.analysis.result import Analysis, Context, Result, Table, divide_columns
+from nsys2prv.analysis.text import format_duration
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, Unit
 
 #: Layouts whose samples tell of the time since the sample before; those of the others, of the time
@@ -49,7 +49,7 @@ class Steps(Struct, frozen=True):
         ]
 
 
-def steps(samples: Samples, metric: int) -> Steps:
+def make_steps(samples: Samples, metric: int) -> Steps:
     """One metric of a device, of the instants that have it."""
     column = samples.values[:, metric]
     known = ~np.isnan(column)
@@ -68,12 +68,12 @@ BUSY = {
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
-    edges = bin_edges(unit.duration, unit.options.bins)
+    edges = make_bin_edges(unit.duration, unit.options.bins)
     means, maps, busy = [], [], []
     for layout in SAMPLED:
         for samples in unit.reader.samples(layout, unit.number) if unit.has(layout) else ():
             for number, metric in enumerate(samples.metrics):
-                held = steps(samples, number)
+                held = make_steps(samples, number)
                 if not held.told.any():
                     continue
                 whole, known_of_whole = held.within(held.edges[:1], held.edges[-1:])
@@ -136,7 +136,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     }
 
 
-def bin_edges(duration: int, bins: int) -> np.ndarray:
+def make_bin_edges(duration: int, bins: int) -> np.ndarray:
     """Edges (ns) of equal bins over the job."""
     return np.arange(bins + 1) * duration // bins
 
@@ -157,7 +157,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
                 pl.col("row").alias("device"),
                 "metric",
                 "samples",
-                ratio("integral", "known").alias("mean"),
+                divide_columns("integral", "known").alias("mean"),
                 "min",
                 "max",
             ),
@@ -185,14 +185,14 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     if found["busy"].height:
         tables["use"] = Table(
             "Use of devices over time (bins)",
-            context.with_device(found["busy"].sort("device", "bin")),
+            context.name_devices(found["busy"].sort("device", "bin")),
         )
     bins = context.options.bins
     return Result(
         "metrics",
         ANALYSIS.title,
         tables,
-        [f"maps over time have {bins} bins of {duration(context.duration / bins)}"],
+        [f"maps over time have {bins} bins of {format_duration(context.duration / bins)}"],
         missing,
     )
 

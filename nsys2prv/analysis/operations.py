@@ -16,8 +16,8 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
-from nsys2prv.analysis.intervals import by_thread, parents, points_within
-from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
+from nsys2prv.analysis.intervals import find_parents, find_points_within, order_by_thread
+from nsys2prv.analysis.result import Analysis, Context, Result, Table, divide_columns
 from nsys2prv.analysis.unit import (
     CONVOLUTION,
     GEMM,
@@ -26,7 +26,7 @@ from nsys2prv.analysis.unit import (
     TENSOR_NO,
     TENSOR_YES,
     Unit,
-    columns_of,
+    to_arrays,
 )
 
 #: Sums over the work of a range: its time, kernels, communication (NCCL), memory operations, GEMM,
@@ -39,11 +39,11 @@ MOST = 1 << 62
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
-    thread, begin, end, group = _ranges(unit)
-    depth, parent = parents(thread, begin, end)
+    thread, begin, end, group = _list_ranges(unit)
+    depth, parent = find_parents(thread, begin, end)
     inner = np.flatnonzero(parent >= 0)
     above = parent[inner]
-    path = _paths(group, depth, parent)
+    path = _number_paths(group, depth, parent)
     task = unit.task_of[thread].astype(np.int64)
     (tasks, groups), by_name = factorize_together(task, group.astype(np.int64))
     count = int(path.max(initial=-1)) + 1
@@ -66,14 +66,14 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                     np.zeros(size, np.int64) for size in (len(tasks), count)
                 )
             return
-        exclusive = inclusive - _sums(above, inclusive[inner], len(parent))
+        exclusive = inclusive - _sum_groups(above, inclusive[inner], len(parent))
         for column, values in ((name, inclusive), (outer, exclusive)):
-            names[column] = _sums(by_name, values, len(tasks))
-            tree[column] = _sums(path, values, count)
+            names[column] = _sum_groups(by_name, values, len(tasks))
+            tree[column] = _sum_groups(path, values, count)
 
     add("host_ns", "host_exclusive_ns", end - begin)
-    at_thread, at, values = _launched(unit)
-    first, last = points_within(thread, begin, end, at_thread, at)
+    at_thread, at, values = _find_launching_calls(unit)
+    first, last = find_points_within(thread, begin, end, at_thread, at)
     for name in SUMS:
         before = np.concatenate([[0], np.cumsum(values(name))])
         add(name, f"{name}_exclusive", before[last] - before[first])
@@ -83,26 +83,26 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     }
 
 
-def _sums(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
     """The sum of the values of each group; of damaged times at most what an int64 holds."""
     return np.bincount(groups, values, count).clip(-MOST, MOST).astype(np.int64)
 
 
-def _ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _list_ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Push/pop ranges, by thread, begin, longer first: thread, begin, end, group of the name.
     NCCL's are not operations of the program.
     """
-    ranges = unit.begins("nvtx_pushpop", ("range",))
+    ranges = unit.read_begins("nvtx_pushpop", ("range",))
     group = np.load(str(unit.options.groups), mmap_mode="r")[ranges["range"].to_numpy()]
-    thread, begin, end = columns_of(ranges, "thread", "begin", "end")
-    order = by_thread(thread, begin)
+    thread, begin, end = to_arrays(ranges, "thread", "begin", "end")
+    order = order_by_thread(thread, begin)
     same = (np.diff(thread[order]) == 0) & (np.diff(begin[order]) == 0)
     if (same & (np.diff(end[order]) > 0)).any():
         order = np.lexsort((-end, begin, thread))
     return thread[order], begin[order], end[order], group[order]
 
 
-def _launched(unit: Unit) -> tuple[np.ndarray, np.ndarray, Callable[[str], np.ndarray]]:
+def _find_launching_calls(unit: Unit) -> tuple[np.ndarray, np.ndarray, Callable[[str], np.ndarray]]:
     """Return the threads and the begins of calls that launched work, by thread and begin, and what
     gives their values by the name of a sum.
     """
@@ -110,7 +110,7 @@ def _launched(unit: Unit) -> tuple[np.ndarray, np.ndarray, Callable[[str], np.nd
         nothing = np.zeros(0, np.int64)
         return nothing, nothing, lambda _: nothing
     work = unit.launched
-    thread, sent, what, kind, tensor = columns_of(work, "sender", "sent", "what", "class", "tensor")
+    thread, sent, what, kind, tensor = to_arrays(work, "sender", "sent", "what", "class", "tensor")
     order = np.lexsort((sent, thread))
     thread, sent, what, kind, tensor = (
         column[order] for column in (thread, sent, what, kind, tensor)
@@ -132,7 +132,7 @@ def _launched(unit: Unit) -> tuple[np.ndarray, np.ndarray, Callable[[str], np.nd
     )
 
 
-def _paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> np.ndarray:
+def _number_paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> np.ndarray:
     """A number for each distinct path of names from the outermost range, within the unit; deeper
     ranges share those of DEEPEST.
     """
@@ -161,11 +161,14 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
     tables = {
         "operations": Table(
-            "Operations (NVTX ranges)", _figures(whole, ["operation", "ranks"]), __doc__ or ""
+            "Operations (NVTX ranges)",
+            _compute_figures(whole, ["operation", "ranks"]),
+            __doc__ or "",
         ),
-        "tree": Table("Operations as a tree", _nested(found["tree"], texts)),
+        "tree": Table("Operations as a tree", _make_tree(found["tree"], texts)),
         "by_rank": Table(
-            "Operations by rank", context.with_task(_figures(per_rank, ["task", "operation"]))
+            "Operations by rank",
+            context.name_tasks(_compute_figures(per_rank, ["task", "operation"])),
         ),
     }
     missing = []
@@ -176,7 +179,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     return Result("operations", ANALYSIS.title, tables, [], missing)
 
 
-def _figures(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
+def _compute_figures(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
     return rows.sort("gpu_ns", "host_ns", descending=True, maintain_order=True).select(
         *keys,
         "calls",
@@ -188,12 +191,12 @@ def _figures(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
         "nccl_ns",
         "memory_ns",
         "gemm_ns",
-        ratio("gemm_tensor_ns", "gemm_ns").alias("tensor_core_share"),
+        divide_columns("gemm_tensor_ns", "gemm_ns").alias("tensor_core_share"),
         pl.col("gemm_without_ns").alias("gemm_without_tensor_cores_ns"),
     )
 
 
-def _nested(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
+def _make_tree(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
     """The tree of all units, parents before what lies in them. `path`: names from the outermost,
     separated by " / ".
     """
@@ -212,7 +215,7 @@ def _nested(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
     )
     sums = pl.exclude("text", "depth").sum()
     merged = named.group_by("text", maintain_order=True).agg(pl.col("depth").min(), sums)
-    figures = _figures(merged, ["text", "depth"]).rename({"text": "path"})
+    figures = _compute_figures(merged, ["text", "depth"]).rename({"text": "path"})
     return figures.sort("path")
 
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.intervals import concurrency, intersection, time_by_count
-from nsys2prv.analysis.result import Analysis, Context, Result, Table, ratio
+from nsys2prv.analysis.intervals import count_concurrent, intersect_spans, sum_time_by_count
+from nsys2prv.analysis.result import Analysis, Context, Result, Table, divide_columns
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit, label_values
 
 
@@ -32,9 +32,9 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                 {
                     "device": [device],
                     "communication_ns": [communication.length],
-                    "overlapped_ns": [intersection(communication, compute).length],
+                    "overlapped_ns": [intersect_spans(communication, compute).length],
                     "nccl_ns": [nccl.length],
-                    "nccl_overlapped_ns": [intersection(nccl, compute).length],
+                    "nccl_overlapped_ns": [intersect_spans(nccl, compute).length],
                     "compute_ns": [compute.length],
                 }
             )
@@ -57,7 +57,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
             )
         )
         kernels = what != MEMORY
-        counts = time_by_count(begin[kernels], end[kernels], nccl)
+        counts = sum_time_by_count(begin[kernels], end[kernels], nccl)
         found["concurrency"].append(
             pl.DataFrame(
                 list(counts.items()),
@@ -66,11 +66,11 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
             )
         )
     if unit.has("launch"):
-        found["flight"].append(_in_flight(unit))
+        found["flight"].append(_count_in_flight(unit))
     return {name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in found.items()}
 
 
-def _in_flight(unit: Unit) -> pl.DataFrame:
+def _count_in_flight(unit: Unit) -> pl.DataFrame:
     """Kernels launched and not begun yet, by task: mean over the elapsed time, and most at a time."""
     launched = unit.launched.filter(pl.col("what") != MEMORY)
     task = unit.task_of[launched["sender"].to_numpy()]
@@ -80,7 +80,7 @@ def _in_flight(unit: Unit) -> pl.DataFrame:
             launched["sent"].to_numpy()[task == number],
             launched["begin"].to_numpy()[task == number],
         )
-        _, counts = concurrency(sent, begin)
+        _, counts = count_concurrent(sent, begin)
         rows.append(
             (
                 int(number),
@@ -118,16 +118,18 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         "communication_ns",
         exposed.alias("exposed_ns"),
         "overlapped_ns",
-        ratio(exposed, pl.col("communication_ns")).alias("exposed_share_of_communication"),
-        ratio("overlapped_ns", "communication_ns").alias("overlapped_share_of_communication"),
+        divide_columns(exposed, pl.col("communication_ns")).alias("exposed_share_of_communication"),
+        divide_columns("overlapped_ns", "communication_ns").alias(
+            "overlapped_share_of_communication"
+        ),
         (exposed / pl.col("elapsed")).alias("exposed_share_of_elapsed"),
         (pl.col("overlapped_ns") / pl.col("elapsed")).alias("overlapped_share_of_elapsed"),
         "nccl_ns",
         nccl_exposed.alias("nccl_exposed_ns"),
-        ratio(nccl_exposed, pl.col("nccl_ns")).alias("exposed_share_of_nccl"),
+        divide_columns(nccl_exposed, pl.col("nccl_ns")).alias("exposed_share_of_nccl"),
     )
     devices = (
-        context.with_device(devices)
+        context.name_devices(devices)
         .with_columns(device=pl.coalesce("device", pl.lit("all")))
         .drop("node")
     )
@@ -147,7 +149,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             [f"overlap: {context.absent(('nccl_kernel', 'memory_operation'))}"],
         )
     kernels = found["kernels"]
-    tables |= _by_operation(kernels) | _by_class(kernels)
+    tables |= _sum_by_operation(kernels) | _sum_by_class(kernels)
     concurrent = (
         found["concurrency"]
         .group_by("kernels", maintain_order=True)
@@ -166,14 +168,14 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     if found["flight"].height:
         tables["in_flight"] = Table(
             "Kernels in flight: launched, but not begun yet",
-            context.with_task(found["flight"].sort("task")),
+            context.name_tasks(found["flight"].sort("task")),
         )
     else:
         missing.append(f"kernels in flight: {context.absent(('cuda_api',))}")
     return Result("overlap", ANALYSIS.title, tables, [], missing)
 
 
-def _by_operation(kernels: pl.DataFrame) -> dict[str, Table]:
+def _sum_by_operation(kernels: pl.DataFrame) -> dict[str, Table]:
     communication = kernels.filter(pl.col("what").is_in([NCCL, MEMORY]))
     if not communication.height:
         return {}
@@ -198,13 +200,13 @@ def _by_operation(kernels: pl.DataFrame) -> dict[str, Table]:
                 "time_ns",
                 exposed.alias("exposed_ns"),
                 "overlapped_ns",
-                ratio(exposed, pl.col("time_ns")).alias("exposed_share"),
+                divide_columns(exposed, pl.col("time_ns")).alias("exposed_share"),
             ),
         )
     }
 
 
-def _by_class(kernels: pl.DataFrame) -> dict[str, Table]:
+def _sum_by_class(kernels: pl.DataFrame) -> dict[str, Table]:
     compute = kernels.filter(pl.col("what").is_in([COMPUTE, GRAPH]))
     if not compute.height:
         return {}
@@ -226,7 +228,7 @@ def _by_class(kernels: pl.DataFrame) -> dict[str, Table]:
     return {
         "classes": Table(
             "Computation by kernel class, and how much of it overlaps communication",
-            rows.with_columns(overlapped_share=ratio("overlapped_ns", "time_ns")),
+            rows.with_columns(overlapped_share=divide_columns("overlapped_ns", "time_ns")),
         )
     }
 

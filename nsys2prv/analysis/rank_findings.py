@@ -12,7 +12,7 @@ import polars as pl
 from nsys2prv.analysis.causes import Link
 from nsys2prv.analysis.ranks import JobRanks
 from nsys2prv.analysis.result import Finding
-from nsys2prv.analysis.text import duration
+from nsys2prv.analysis.text import format_duration
 from nsys2prv.analysis.unit import STATES
 from nsys2prv.analysis.waiting import Culprits, Event, Segments
 
@@ -45,7 +45,7 @@ ADVICE = {
 }
 
 
-def culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) -> Finding:
+def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) -> Finding:
     """Return the finding of who is persistently the last, and why."""
     tasks = culprits.tasks
     who, host = job.name(tasks), job.host_of(tasks) if len(tasks) > 1 else ""
@@ -62,7 +62,7 @@ def culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) -> Fi
     chance = f"{culprits.chance:.0e}" if culprits.chance >= 1e-9 else "less than 1e-9"
     evidence = [
         f"{'last to come' if len(tasks) == 1 else 'one of them comes last'} in {culprits.last:,} of {culprits.segments:,} intervals "
-        f"between collectives (probability by chance: {chance}); the others wait {duration(culprits.lateness)} longer in the median one",
+        f"between collectives (probability by chance: {chance}); the others wait {format_duration(culprits.lateness)} longer in the median one",
         *(
             [f"last at {segments.last[at]:,} of its {segments.collectives[at]:,} collectives"]
             if len(tasks) == 1
@@ -71,7 +71,9 @@ def culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) -> Fi
     ]
     if differences:
         mine, usual = job.middle(tasks, part)
-        evidence.append(f"{PARTS[part]}: {duration(mine)}; median of the others: {duration(usual)}")
+        evidence.append(
+            f"{PARTS[part]}: {format_duration(mine)}; median of the others: {format_duration(usual)}"
+        )
     if host:
         title = f"All ranks of host {host} are late: {who}; the others wait for them"
     else:
@@ -94,11 +96,11 @@ def culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) -> Fi
     )
 
 
-def link_finding(job: JobRanks, link: Link) -> Finding:
+def make_link_finding(job: JobRanks, link: Link) -> Finding:
     """A communicator that is slower than its peers."""
     evidence = (
-        f"{link.what}: median transfer {duration(link.transfer)}, "
-        f"{duration(link.usual)} in the same communicators of other ranks ({link.transfer / link.usual:.1f} x)",
+        f"{link.what}: median transfer {format_duration(link.transfer)}, "
+        f"{format_duration(link.usual)} in the same communicators of other ranks ({link.transfer / link.usual:.1f} x)",
     )
     host = job.host_of(link.tasks)
     where = f"within host {host}" if host else "across hosts"
@@ -115,10 +117,10 @@ def link_finding(job: JobRanks, link: Link) -> Finding:
     )
 
 
-def hiccup_finding(job: JobRanks, event: Event) -> Finding:
+def make_hiccup_finding(job: JobRanks, event: Event) -> Finding:
     """Ranks that were held up now and then."""
     times = [
-        f"at {duration(time)} for {duration(length)}"
+        f"at {format_duration(time)} for {format_duration(length)}"
         for time, length in zip(event.times[:3], event.lengths[:3], strict=True)
     ]
     count = len(event.times)
@@ -130,7 +132,7 @@ def hiccup_finding(job: JobRanks, event: Event) -> Finding:
         if count == 1
         else f"{', '.join(times)}{f' and {count - 3} times more' if count > 3 else ''}; "
     )
-    doing = "".join(f"; {text}" for text in _meanwhile(job, event))
+    doing = "".join(f"; {text}" for text in _describe_meanwhile(job, event))
     evidence = (f"{when}the others waited in NCCL meanwhile{doing}",)
     return Finding(
         "hiccup",
@@ -145,7 +147,7 @@ def hiccup_finding(job: JobRanks, event: Event) -> Finding:
     )
 
 
-def _meanwhile(job: JobRanks, event: Event) -> Iterator[str]:
+def _describe_meanwhile(job: JobRanks, event: Event) -> Iterator[str]:
     """Describe what the device and the host of the first rank did during the longest event."""
     if not job.records.height:
         return
@@ -179,7 +181,7 @@ def _meanwhile(job: JobRanks, event: Event) -> Iterator[str]:
         many = len(event.tasks) > 1
         whose = f"the GPU of rank {job.ranks(event.tasks[:1])[0]}" if many else "its GPU"
         yield (
-            f"{whose} was {most} for {duration(doing[most])} of {duration(row['late'])}, "
+            f"{whose} was {most} for {format_duration(doing[most])} of {format_duration(row['late'])}, "
             f"its host mostly {what}"
         )
 
@@ -189,7 +191,7 @@ def _meanwhile(job: JobRanks, event: Event) -> Iterator[str]:
 OFTEN = 1 / 3
 
 
-def imbalance_findings(job: JobRanks, segments: Segments, told: int) -> list[Finding]:
+def make_imbalance_findings(job: JobRanks, segments: Segments, told: int) -> list[Finding]:
     """Waits that no other finding reports. told: ns."""
     rest = float(segments.waits.sum(axis=0).mean()) - told if len(segments.tasks) else 0.0
     share = rest / job.length
@@ -197,12 +199,12 @@ def imbalance_findings(job: JobRanks, segments: Segments, told: int) -> list[Fin
         return []
     waits = segments.waits.sum(axis=0)
     evidence = [
-        f"a rank waits {duration(float(waits.mean()))} on average, between {duration(float(waits.min()))} and "
-        f"{duration(float(waits.max()))}"
-        + "".join(f"; {text}" for text in _least_waiting(job, segments))
+        f"a rank waits {format_duration(float(waits.mean()))} on average, between {format_duration(float(waits.min()))} and "
+        f"{format_duration(float(waits.max()))}"
+        + "".join(f"; {text}" for text in _name_least_waiting(job, segments))
     ]
     if told:
-        evidence.append(f"{duration(told)} of this are counted in other findings")
+        evidence.append(f"{format_duration(told)} of this are counted in other findings")
     return [
         Finding(
             "imbalance",
@@ -217,7 +219,7 @@ def imbalance_findings(job: JobRanks, segments: Segments, told: int) -> list[Fin
     ]
 
 
-def _least_waiting(job: JobRanks, segments: Segments) -> Iterator[str]:
+def _name_least_waiting(job: JobRanks, segments: Segments) -> Iterator[str]:
     """Name the rank that the others wait for most often, if that is far more often than by chance."""
     of_each = np.bincount(segments.waits.argmin(axis=1), minlength=len(segments.tasks))
     often, intervals = int(of_each.max()), len(segments.waits)

@@ -58,7 +58,7 @@ class JobRanks(Struct, frozen=True):
             devices = devices.join(labels, on="device", how="left", maintain_order="left")
         return cls(tasks, devices, records, others, max(length, 1))
 
-    def without_excess_of(self, ranks: Collection[int]) -> JobRanks:
+    def level_ranks(self, ranks: Collection[int]) -> JobRanks:
         """Return the same with no more of each part of time on the devices of some ranks than the
         median of the others has: what they have beyond it is told of elsewhere.
         """
@@ -120,7 +120,7 @@ class JobRanks(Struct, frozen=True):
         where = ", ".join(nodes[:3]) + (
             f" and {format_count(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""
         )
-        return f"ranks {number_list(ranks)} ({where})"
+        return f"ranks {format_numbers(ranks)} ({where})"
 
     def differences(self, tasks: list[int], parts: tuple[str, ...]) -> list[tuple[str, float]]:
         """Return how much longer the devices of some tasks spend in each part than the median of
@@ -145,7 +145,7 @@ class JobRanks(Struct, frozen=True):
         return float(mine.mean() or 0), float(rest.median() or 0)
 
 
-def number_list(numbers: list[int], separator: str = ", ") -> str:
+def format_numbers(numbers: list[int], separator: str = ", ") -> str:
     """Ascending numbers for people: `0-3`, `1, 5, 9`, `2, 6, ... 62`."""
     if len(numbers) > 2:
         steps = {second - first for first, second in pairwise(numbers)}
@@ -156,7 +156,7 @@ def number_list(numbers: list[int], separator: str = ", ") -> str:
     return list_some([*map(str, numbers)], MOST_NAMED, separator)
 
 
-def communicator_names(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
+def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
     """The name of every communicator: value, name. kernels: a row at least for each communicator
     (its value, negative where unknown) and task. tasks: task, rank (null where unknown), node.
 
@@ -177,15 +177,15 @@ def communicator_names(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFra
     for value, of_tasks in members.select("communicator", "task").rows():
         ranks = sorted(places[task][0] for task in of_tasks)
         hosts = {places[task][1] for task in of_tasks}
-        name = _name(ranks, sorted(hosts), len(places))
+        name = _name_ranks(ranks, sorted(hosts), len(places))
         met[name] += 1
         names.append((value, f"{name} #{met[name]}" if met[name] > 1 else name))
     return pl.DataFrame(names, schema={"value": pl.Int64, "name": pl.String}, orient="row")
 
 
-def _name(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> str:
+def _name_ranks(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> str:
     """Return the name of a set of ascending ranks."""
-    shown = number_list(list(ranks), ",")
+    shown = format_numbers(list(ranks), ",")
     steps = {second - first for first, second in pairwise(ranks)}
     if len(ranks) == 1:
         return f"rank {ranks[0]} alone"
@@ -196,11 +196,11 @@ def _name(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> str:
     if len(ranks) > 2 and len(steps) == 1 and steps != {1}:
         if len(ranks) <= MOST_NAMED:
             shown = ",".join(map(str, ranks))
-        return f"every {_ordinal(*steps)} ({shown})"
+        return f"every {_format_ordinal(*steps)} ({shown})"
     return f"ranks {shown}, across hosts"
 
 
-def _ordinal(number: int) -> str:
+def _format_ordinal(number: int) -> str:
     if number % 100 in (11, 12, 13):
         return f"{number}th"
     return f"{number}{dict(enumerate(('st', 'nd', 'rd'), 1)).get(number % 10, 'th')}"

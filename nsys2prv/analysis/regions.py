@@ -22,8 +22,8 @@ NUMBER = r"\d+"
 MOST_APART = 64
 
 
-def group_table(names: pl.DataFrame) -> np.ndarray:
-    """The group of each value (int32, -1 for values that are no name's), of what :func:`folded`
+def make_group_table(names: pl.DataFrame) -> np.ndarray:
+    """The group of each value (int32, -1 for values that are no name's), of what :func:`fold_labels`
     gives.
     """
     values = names["value"].to_numpy()
@@ -32,7 +32,7 @@ def group_table(names: pl.DataFrame) -> np.ndarray:
     return table
 
 
-def folded(labels: pl.DataFrame) -> pl.DataFrame:
+def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
     """`value` of every name -> `group`, a number from 0, and `operation`, the group's name. labels:
     value and label.
     """
@@ -52,7 +52,7 @@ LAYOUTS = ("nvtx_pushpop", "nvtx_startend")
 SCHEMA = {"region": pl.String, "iteration": pl.Int64, "begin": pl.Int64, "end": pl.Int64}
 
 
-def windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
+def find_windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
     """The whole job (region "", iteration 0), then the iterations of the ranges whose name the
     pattern (with * and ?) matches.
 
@@ -70,7 +70,7 @@ def windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataF
     # Unit by unit, for all ranges of a job are many.
     units = np.unique(reader.rows.units).tolist() if matching.height else []
     found = [
-        reader.begins(layout, ("range",), unit).join(
+        reader.read_begins(layout, ("range",), unit).join(
             matching, left_on="range", right_on="value", how="semi", maintain_order="left"
         )
         for unit in units

@@ -89,7 +89,7 @@ MOST_SHORT = 5
 NOTHING = "Nothing found: no rank is persistently late, and the GPUs are busy."
 
 
-def finding_lines(
+def format_findings(
     findings: Sequence[Finding], width: int = TEXT_WIDTH, full: bool = False, nothing: str = NOTHING
 ) -> list[str]:
     """Return the lines of what holds the job back: per finding its cost and title, what was
@@ -102,18 +102,18 @@ def finding_lines(
     lines: list[str] = []
     shown = findings if full else findings[:MOST_SHORT]
     for finding in shown:
-        lines += _wrapped(f"{100 * finding.share:5.1f} %  {finding.title}", width, 9)
+        lines += _wrap_text(f"{100 * finding.share:5.1f} %  {finding.title}", width, 9)
         for text in finding.evidence if full else finding.evidence[:1]:
-            lines += _wrapped(f"         measured: {text}", width, 19)
-        lines += _wrapped(f"         do: {finding.advice}", width, 13)
+            lines += _wrap_text(f"         measured: {text}", width, 19)
+        lines += _wrap_text(f"         do: {finding.advice}", width, 13)
         if full and finding.views:
-            lines += _wrapped(f"         views: {', '.join(finding.views)}", width, 16)
+            lines += _wrap_text(f"         views: {', '.join(finding.views)}", width, 16)
     if len(findings) > len(shown):
         lines.append(f"  and {len(findings) - len(shown)} smaller ones: --full")
     return lines
 
 
-def _wrapped(text: str, width: int, indent: int) -> list[str]:
+def _wrap_text(text: str, width: int, indent: int) -> list[str]:
     """Lines of a text that begins with spaces of its own."""
     return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)
 
@@ -201,7 +201,7 @@ class Context(Struct, frozen=True):
             .otherwise(pl.format("task {}", "task"))
         )
 
-    def with_device(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def name_devices(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The frame with names of devices in the place of their numbers, and `node`."""
         names = self.devices.select(pl.col("device").cast(frame["device"].dtype), "label", "node")
         joined = (
@@ -213,7 +213,7 @@ class Context(Struct, frozen=True):
             "node", "device", *(name for name in frame.columns if name not in ("device", "node"))
         )
 
-    def with_task(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def name_tasks(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The frame with names of ranks in the place of tasks."""
         names = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "who")
         joined = frame.join(names, on="task", how="left", maintain_order="left")
@@ -221,7 +221,7 @@ class Context(Struct, frozen=True):
             pl.col("who").alias("rank"), *(name for name in frame.columns if name != "task")
         )
 
-    def with_place(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def name_places(self, frame: pl.DataFrame) -> pl.DataFrame:
         """The frame with names of ranks in the place of tasks, and with `node` and `device`: the
         rank's first GPU with work, null for none.
         """
@@ -233,9 +233,9 @@ class Context(Struct, frozen=True):
             devices, on="task", how="left", maintain_order="left"
         )
         columns = ("task", "node", "device")
-        return self.with_task(placed.select(*columns, pl.exclude(columns)))
+        return self.name_tasks(placed.select(*columns, pl.exclude(columns)))
 
-    def named(self, frame: pl.DataFrame, column: str, *sets: str) -> pl.DataFrame:
+    def label_names(self, frame: pl.DataFrame, column: str, *sets: str) -> pl.DataFrame:
         """The frame with labels in the place of the values of some name sets."""
         labels = (
             pl.concat([self.labels[one] for one in sets])
@@ -266,7 +266,7 @@ class Analysis(Struct, frozen=True):
     conclude: Callable[[Mapping[str, pl.DataFrame], Context], Result]
 
 
-def ratio(part: pl.Expr | str, whole: pl.Expr | str) -> pl.Expr:
+def divide_columns(part: pl.Expr | str, whole: pl.Expr | str) -> pl.Expr:
     """The ratio of columns; null where there is nothing to divide by."""
     part = pl.col(part) if isinstance(part, str) else part
     whole = pl.col(whole) if isinstance(whole, str) else whole

@@ -32,7 +32,7 @@ class RowTable(Struct, frozen=True):
         return self.threads[name].fill_null(-1).to_numpy()
 
 
-def row_table(job: Job) -> RowTable:
+def make_row_table(job: Job) -> RowTable:
     """The rows of a job."""
     tree, model = job.model.tree, job.model
     count = tree.threads
@@ -50,7 +50,7 @@ def row_table(job: Job) -> RowTable:
         for process, task in zip(model.processes, tree.tasks, strict=True)
         for _ in task.threads
     ]
-    gpus = _gpus(job)
+    gpus = _identify_gpus(job)
     identities: dict[tuple, int] = {}
     # Those with work first.
     for thread in sorted(gpus, key=lambda thread: (kinds[thread] != STREAM, thread)):
@@ -78,10 +78,12 @@ def row_table(job: Job) -> RowTable:
             "stream": pl.Int64,
         },
     )
-    return RowTable(threads, _devices(threads), _units(reports, tasks, devices, kinds))
+    return RowTable(
+        threads, _number_devices(threads), _number_units(reports, tasks, devices, kinds)
+    )
 
 
-def _gpus(job: Job) -> dict[int, tuple]:
+def _identify_gpus(job: Job) -> dict[int, tuple]:
     """Thread -> what tells its GPU from all others of the trace, of streams and of rows of GPUs
     themselves.
     """
@@ -95,7 +97,7 @@ def _gpus(job: Job) -> dict[int, tuple]:
     return found
 
 
-def _devices(threads: pl.DataFrame) -> pl.DataFrame:
+def _number_devices(threads: pl.DataFrame) -> pl.DataFrame:
     rows = threads.filter(pl.col("device").is_not_null()).sort(pl.col("kind") != STREAM, "thread")
     rows = rows.unique("device", keep="first").sort("device")
     # Rows are named by the GPU's number on its machine.
@@ -108,7 +110,7 @@ def _devices(threads: pl.DataFrame) -> pl.DataFrame:
     return rows.select("device", "node", "gpu", label.alias("label"), "task")
 
 
-def _units(
+def _number_units(
     reports: list[list[int]], tasks: list[int], devices: list[int | None], kinds: list[str]
 ) -> np.ndarray:
     """Connected components of threads by report, task and GPU."""

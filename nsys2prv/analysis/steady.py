@@ -53,14 +53,14 @@ class Steady(Struct, frozen=True):
     # ns of the trace
     end: int
     # begins of the iterations (ns, ascending)
-    begins: tuple[int, ...]
+    read_begins: tuple[int, ...]
     # by what they were found, for people
     found_by: str
 
     @property
     def count(self) -> int:
         """Number of iterations."""
-        return len(self.begins)
+        return len(self.read_begins)
 
 
 def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | None:
@@ -72,23 +72,25 @@ def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | Non
         units[at]
         for at in np.unique(np.linspace(0, len(units) - 1, MOST_UNITS).astype(int)).tolist()
     ]
-    kernels = {unit: _kernels(reader, unit) for unit in chosen}
+    kernels = {unit: _list_kernels(reader, unit) for unit in chosen}
     kernels = {unit: frame for unit, frame in kernels.items() if frame.height}
-    patterns = _patterns(labels)
+    patterns = _make_patterns(labels)
     # Ranges that are pushed and popped before those that are started and ended anywhere.
     for layout in LAYOUTS:
         found = [
             steady
             for unit, frame in kernels.items()
             if (
-                steady := _by_ranges(
-                    _ranges(reader, unit, patterns, [layout]), patterns, frame["begin"].to_numpy()
+                steady := _find_by_ranges(
+                    _list_ranges(reader, unit, patterns, [layout]),
+                    patterns,
+                    frame["begin"].to_numpy(),
                 )
             )
         ]
         if found:
             break
-    found = found or [steady for frame in kernels.values() if (steady := _by_kernels(frame))]
+    found = found or [steady for frame in kernels.values() if (steady := _find_by_kernels(frame))]
     if not found:
         return None
     # Of the tasks looked at, those that found the same.
@@ -99,18 +101,18 @@ def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | Non
         min(steady.begin for steady in same),
         min(max(steady.end for steady in same), reader.duration),
     )
-    return Steady(begin, end, first.begins, first.found_by)
+    return Steady(begin, end, first.read_begins, first.found_by)
 
 
-def phases(reader: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:
+def find_phases(reader: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:
     """The job's start-up, steady state and shutdown: `phase`, `begin_ns`, `time_ns`, `time_share`
     of the job, `iterations` (of the steady state), and `activity`: by what these were found, else the
     NVTX ranges of the first task that took most of it.
     """
     unit = int(reader.rows.units[0]) if len(reader.rows.units) else 0
-    patterns = _patterns(labels)
+    patterns = _make_patterns(labels)
     names = patterns.select("code", "pattern").unique("code")
-    ranges = _ranges(reader, unit, patterns, not_within=(steady.begin, steady.end))
+    ranges = _list_ranges(reader, unit, patterns, not_within=(steady.begin, steady.end))
     rows = []
     for name, begin, end in (
         ("start-up", 0, steady.begin),
@@ -119,7 +121,9 @@ def phases(reader: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.Data
     ):
         if end > begin:
             repeats = name == "steady state"
-            activity = steady.found_by if repeats else _most_time_in(ranges, names, begin, end)
+            activity = (
+                steady.found_by if repeats else _name_longest_ranges(ranges, names, begin, end)
+            )
             rows.append(
                 (
                     name,
@@ -133,7 +137,7 @@ def phases(reader: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.Data
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
-def _most_time_in(ranges: pl.DataFrame, names: pl.DataFrame, begin: int, end: int) -> str:
+def _name_longest_ranges(ranges: pl.DataFrame, names: pl.DataFrame, begin: int, end: int) -> str:
     """Return the names of the two kinds of ranges that took most of [begin, end)."""
     inside = ranges.filter((pl.col("begin") < end) & (pl.col("end") > begin)).select(
         "code", part=pl.col("end").clip(upper_bound=end) - pl.col("begin").clip(begin)
@@ -148,10 +152,10 @@ def _most_time_in(ranges: pl.DataFrame, names: pl.DataFrame, begin: int, end: in
     return ", ".join(found["pattern"].to_list())
 
 
-def _kernels(reader: EventReader, unit: int) -> pl.DataFrame:
+def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
     """Kernels of a unit's first device, by begin: begin, end, name."""
     frames = [
-        reader.begins(layout, ("kernel",), unit).select(
+        reader.read_begins(layout, ("kernel",), unit).select(
             "begin", "end", "thread", name=pl.col("kernel")
         )
         for layout in KERNELS
@@ -168,7 +172,7 @@ def _kernels(reader: EventReader, unit: int) -> pl.DataFrame:
     )
 
 
-def _patterns(labels: pl.DataFrame) -> pl.DataFrame:
+def _make_patterns(labels: pl.DataFrame) -> pl.DataFrame:
     """`range` (value) -> `pattern`: the name with its numbers folded, and `code`, its place in
     alphabetical order (int32, from 1).
     """
@@ -178,7 +182,7 @@ def _patterns(labels: pl.DataFrame) -> pl.DataFrame:
     ).with_columns(code=pl.col("pattern").rank("dense").cast(pl.Int32))
 
 
-def _ranges(
+def _list_ranges(
     reader: EventReader,
     unit: int,
     patterns: pl.DataFrame,
@@ -193,7 +197,7 @@ def _ranges(
     codes[values] = patterns["code"].to_numpy()
     found = []
     for layout in layouts:
-        frame = reader.begins(layout, ("range", "number"), unit, not_within)
+        frame = reader.read_begins(layout, ("range", "number"), unit, not_within)
         # A range without a name has the value -1, and so the last code, which is 0.
         code = pl.Series(codes[frame["range"].to_numpy()], dtype=pl.Int32)
         frame = frame.select(
@@ -207,9 +211,11 @@ def _ranges(
     return pl.concat(found)
 
 
-def _by_ranges(ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray) -> Steady | None:
+def _find_by_ranges(
+    ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray
+) -> Steady | None:
     """By the ranges of one task, which are by begin. kernels: begins of those of its device."""
-    groups = _groups(ranges)
+    groups = _summarize_groups(ranges)
     with_numbers = patterns.filter(pl.col("pattern").str.contains("#", literal=True))["code"]
     numbered = pl.col("numbered") | pl.col("code").is_in(with_numbers.unique().to_list())
     groups = groups.with_columns(numbered=numbered)
@@ -237,13 +243,13 @@ def _by_ranges(ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray
         mine = ranges.filter((pl.col("thread") == row["thread"]) & (pl.col("code") == row["code"]))
         begins, ends = mine["begin"].to_numpy(), mine["end"].to_numpy()
         # Work of the last iteration may run after its range has ended.
-        if _launch_alike(np.append(begins, ends[-1]), kernels):
+        if _do_launch_alike(np.append(begins, ends[-1]), kernels):
             name = patterns.filter(pl.col("code") == row["code"])["pattern"][0]
-            return _without_warm_up(begins, int(ends[-1]), f"NVTX ranges {name}")
+            return _drop_warm_up(begins, int(ends[-1]), f"NVTX ranges {name}")
     return None
 
 
-def _groups(ranges: pl.DataFrame) -> pl.DataFrame:
+def _summarize_groups(ranges: pl.DataFrame) -> pl.DataFrame:
     """A row for each thread and code: count, covered (their lengths together), first begin and last
     end (ns), whether any overlaps the next one, whether any is numbered. ranges: by begin.
     """
@@ -272,7 +278,7 @@ def _groups(ranges: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _launch_alike(edges: np.ndarray, kernels: np.ndarray) -> bool:
+def _do_launch_alike(edges: np.ndarray, kernels: np.ndarray) -> bool:
     """Return whether most kernels run in intervals that have about as many kernels as the one in
     the middle: those of iterations do, those from one call of a function to the next do not.
     """
@@ -282,7 +288,7 @@ def _launch_alike(edges: np.ndarray, kernels: np.ndarray) -> bool:
     return bool(counts[alike].sum() > LEAST_KERNELS * counts.sum())
 
 
-def _without_warm_up(begins: np.ndarray, end: int, found_by: str) -> Steady:
+def _drop_warm_up(begins: np.ndarray, end: int, found_by: str) -> Steady:
     """The iterations without long ones at the beginning."""
     lengths = np.diff(np.append(begins, end))
     first = 0
@@ -291,19 +297,19 @@ def _without_warm_up(begins: np.ndarray, end: int, found_by: str) -> Steady:
     return Steady(int(begins[first]), end, tuple(begins[first:].tolist()), found_by)
 
 
-def _by_kernels(kernels: pl.DataFrame) -> Steady | None:
+def _find_by_kernels(kernels: pl.DataFrame) -> Steady | None:
     """By the period of the names of kernels."""
     names = kernels["name"].to_numpy()
-    for period in _periods(names):
+    for period in _list_periods(names):
         alike = names[period:] == names[:-period]
-        first, last = _longest_alike(alike, period)
+        first, last = _find_longest_alike(alike, period)
         if last - first >= (
             LEAST_COUNT - 1
         ) * period and last - first + period >= LEAST_KERNELS * len(names):
             begins = kernels["begin"].to_numpy()[first : last + period : period][
                 : (last - first) // period + 1
             ]
-            return _without_warm_up(
+            return _drop_warm_up(
                 begins,
                 int(kernels["end"][first : last + period].max()),
                 "the period of the sequence of kernels",
@@ -311,7 +317,7 @@ def _by_kernels(kernels: pl.DataFrame) -> Steady | None:
     return None
 
 
-def _periods(names: np.ndarray) -> list[int]:
+def _list_periods(names: np.ndarray) -> list[int]:
     """Periods that the sequence may have, ascending: the usual distances of the same name."""
     _, codes, counts = np.unique(names, return_inverse=True, return_counts=True)
     order = np.argsort(codes, kind="stable")
@@ -323,7 +329,7 @@ def _periods(names: np.ndarray) -> list[int]:
     return sorted(period for period in found if 0 < period <= len(names) // LEAST_COUNT)
 
 
-def _longest_alike(alike: np.ndarray, period: int) -> tuple[int, int]:
+def _find_longest_alike(alike: np.ndarray, period: int) -> tuple[int, int]:
     """Return where the longest stretch begins and ends of which each window of a period has enough
     matches.
     """

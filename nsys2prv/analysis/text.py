@@ -18,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.analysis.result import TEXT_WIDTH, Finding, Result, Table, finding_lines
+from nsys2prv.analysis.result import TEXT_WIDTH, Finding, Result, Table, format_findings
 
 #: Rows of a table that are printed; JSON has all.
 MOST_ROWS = 20
@@ -46,17 +46,17 @@ IN_DETAIL = frozenset(
 )
 
 
-def table_lines(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = None) -> list[str]:
+def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = None) -> list[str]:
     """A frame as aligned lines: durations in readable units, fractions in percent. width: leave out
     the last columns that are too much.
     """
     if frame.height == 1 and frame.width > UPRIGHT:
-        return _upright(frame)
+        return _format_upright(frame)
     shown = frame.head(rows)
     columns = []
     for name in frame.columns:
-        cells = [cell(name, value) for value in shown[name].to_list()]
-        head = heading(name)
+        cells = [format_cell(name, value) for value in shown[name].to_list()]
+        head = format_heading(name)
         wide = max(map(len, (head, *cells)))
         left = frame.schema[name] in (pl.String, pl.Categorical) or isinstance(
             frame.schema[name], pl.Enum
@@ -64,18 +64,18 @@ def table_lines(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = 
         columns.append(
             [f"{text:<{wide}}" if left else f"{text:>{wide}}" for text in (head, *cells)]
         )
-    kept = _fitting([len(column[0]) for column in columns], width)
+    kept = _count_fitting_columns([len(column[0]) for column in columns], width)
     lines = ["  " + "  ".join(line).rstrip() for line in zip(*columns[:kept], strict=True)]
     if kept < len(columns):
         lines.append(
-            f"  ... and {', '.join(heading(name) for name in frame.columns[kept:])}"[:width]
+            f"  ... and {', '.join(format_heading(name) for name in frame.columns[kept:])}"[:width]
         )
     if frame.height > rows:
         lines.append(f"  ... {frame.height - rows:,} more")
     return lines
 
 
-def _fitting(widths: list[int], width: int | None) -> int:
+def _count_fitting_columns(widths: list[int], width: int | None) -> int:
     """Return how many columns fit; the first always does."""
     used, kept = 0, 0
     for one in widths:
@@ -86,21 +86,21 @@ def _fitting(widths: list[int], width: int | None) -> int:
     return kept
 
 
-def _upright(frame: pl.DataFrame) -> list[str]:
+def _format_upright(frame: pl.DataFrame) -> list[str]:
     """A frame of one row, a line for each column."""
-    cells = {heading(name): cell(name, frame[name][0]) for name in frame.columns}
+    cells = {format_heading(name): format_cell(name, frame[name][0]) for name in frame.columns}
     name_width, cell_width = max(map(len, cells)), max(map(len, cells.values()))
     return [f"  {name:<{name_width}}  {text:>{cell_width}}" for name, text in cells.items()]
 
 
-def heading(name: str) -> str:
+def format_heading(name: str) -> str:
     """A column's name for people: the unit is in the cells."""
     for ending in ("_ns", "_gb_s"):
         name = name.removesuffix(ending)
     return name.replace("_", " ")
 
 
-def cell(name: str, value: object) -> str:
+def format_cell(name: str, value: object) -> str:
     """A value of a column for people."""
     if value is None:
         return "-"
@@ -109,9 +109,9 @@ def cell(name: str, value: object) -> str:
     if isinstance(value, str):
         return value if len(value) <= WIDEST else f"{value[: WIDEST - 1]}…"
     if name.endswith("_ns"):
-        return duration(float(value))
+        return format_duration(float(value))
     if name.endswith("bytes"):
-        return scaled(float(value), 1000, ("B", "kB", "MB", "GB", "TB"))
+        return format_scaled(float(value), 1000, ("B", "kB", "MB", "GB", "TB"))
     if name.endswith("_gb_s"):
         return f"{value:.1f} GB/s"
     if (
@@ -131,12 +131,12 @@ def is_share(name: str) -> bool:
     return name.endswith("share") or "share_of_" in name
 
 
-def duration(value: float) -> str:
+def format_duration(value: float) -> str:
     """Nanoseconds for people."""
-    return scaled(value, 1000, ("ns", "us", "ms", "s"))
+    return format_scaled(value, 1000, ("ns", "us", "ms", "s"))
 
 
-def scaled(value: float, step: int, units: tuple[str, ...]) -> str:
+def format_scaled(value: float, step: int, units: tuple[str, ...]) -> str:
     place = 0
     while abs(value) >= step and place < len(units) - 1:
         value, place = value / step, place + 1
@@ -144,7 +144,7 @@ def scaled(value: float, step: int, units: tuple[str, ...]) -> str:
     return f"{value:.0f} {unit}" if unit == units[0] else f"{value:.2f} {unit}"
 
 
-def as_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
+def write_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
     """Everything, for scripts: tables as columns. job: what the results are of."""
     analyses = {
         name: {
@@ -169,15 +169,15 @@ def as_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
     )
 
 
-def from_json(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
-    """Read what :func:`as_json` wrote: the job and its results. Raises Nsys2prvError for any other
+def read_json(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
+    """Read what :func:`write_json` wrote: the job and its results. Raises Nsys2prvError for any other
     file.
     """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         if found["format"] != FORMAT:
             raise ValueError
-        results = {name: _result(name, one) for name, one in found["analyses"].items()}
+        results = {name: _parse_result(name, one) for name, one in found["analyses"].items()}
         if "findings" in results:
             results["findings"].findings.extend(Finding.from_dict(one) for one in found["findings"])
         return found["job"], results
@@ -187,7 +187,7 @@ def from_json(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
         raise Nsys2prvError(f"{path}: not written by nsys2prv report --json") from None
 
 
-def _result(name: str, found: Mapping[str, Any]) -> Result:
+def _parse_result(name: str, found: Mapping[str, Any]) -> Result:
     tables = {
         key: Table(table["title"], pl.DataFrame(table["columns"], strict=False), table["about"])
         for key, table in found["tables"].items()
@@ -216,7 +216,7 @@ class Style(Struct, frozen=True):
     colours: bool = False
 
     @classmethod
-    def of_output(cls, full: bool = False, rows: int | None = None) -> Style:
+    def for_output(cls, full: bool = False, rows: int | None = None) -> Style:
         """That of standard output."""
         if not sys.stdout.isatty():
             return cls(None, full, rows)
@@ -238,13 +238,13 @@ def format_results(
     left_out: Sequence[str] = (),
 ) -> str:
     """The results for people. left_out: names of the analyses that were not made, as there is no
-    room for their tables (:func:`lines_left`).
+    room for their tables (:func:`count_lines_left`).
     """
     style, results = style or Style(), list(results)
-    parts, blocks = _laid_out(results, head, style)
+    parts, blocks = _lay_out(results, head, style)
     if style.full:
         return "\n\n".join("\n".join(part) for part in (*parts, *(block for _, block in blocks)))
-    room, kept = _room(parts), []
+    room, kept = _find_room(parts), []
     not_whole: list[str] = []
     for name, block in blocks:
         if len(block) + 1 <= room:
@@ -255,40 +255,40 @@ def format_results(
     names = dict.fromkeys([*not_whole, *left_out])
     more = f"more tables: --full shows all, --only one of {', '.join(names)}"
     width = min(style.width or TEXT_WIDTH, TEXT_WIDTH)
-    last = [_folded([more], width)] if names else []
+    last = [_fold_lines([more], width)] if names else []
     return "\n\n".join("\n".join(part) for part in (*parts, *kept, *last))
 
 
-def lines_left(results: Iterable[Result], head: Iterable[str], style: Style) -> int:
+def count_lines_left(results: Iterable[Result], head: Iterable[str], style: Style) -> int:
     """Return how many lines these results leave to those of further analyses."""
-    parts, blocks = _laid_out(list(results), head, style)
-    room = _room(parts)
+    parts, blocks = _lay_out(list(results), head, style)
+    room = _find_room(parts)
     for _, block in blocks:
         room -= len(block) + 1 if len(block) + 1 <= room else 0
     return room
 
 
-def _laid_out(
+def _lay_out(
     results: Sequence[Result], head: Iterable[str], style: Style
 ) -> tuple[list[list[str]], list[tuple[str, list[str]]]]:
     """The parts that are always printed, and the tables and notes by the names of their analyses."""
     width = min(style.width or TEXT_WIDTH, TEXT_WIDTH)
     head = list(head)
-    parts = [_folded(head, width)] if head else []
+    parts = [_fold_lines(head, width)] if head else []
     told = [result for result in results if result.name == "findings"]
     told = told or [result for result in results if result.findings]
-    parts += [_findings(result, style, width) for result in told]
+    parts += [_format_findings(result, style, width) for result in told]
     return parts, [
-        (result.name, block) for result in results for block in _blocks(result, style, width)
+        (result.name, block) for result in results for block in _format_blocks(result, style, width)
     ]
 
 
-def _room(parts: Sequence[Sequence[str]]) -> int:
+def _find_room(parts: Sequence[Sequence[str]]) -> int:
     """Return how many lines are left for tables."""
     return MOST_LINES - LAST_LINES - sum(len(part) + 1 for part in parts)
 
 
-def _findings(result: Result, style: Style, width: int) -> list[str]:
+def _format_findings(result: Result, style: Style, width: int) -> list[str]:
     of_steady = "phases" in result.tables or any(
         "steady_share" in table.frame.columns for table in result.tables.values()
     )
@@ -296,12 +296,12 @@ def _findings(result: Result, style: Style, width: int) -> list[str]:
     said = f"  %: how much shorter the {what} would be at most without this cause"
     return [
         *style.title("What holds the job back"),
-        *(_folded([said], width) if result.findings else []),
-        *finding_lines(result.findings, width, style.full, *result.missing[:1]),
+        *(_fold_lines([said], width) if result.findings else []),
+        *format_findings(result.findings, width, style.full, *result.missing[:1]),
     ]
 
 
-def _blocks(result: Result, style: Style, width: int) -> list[list[str]]:
+def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
     """The parts of a result that are printed or left out as a whole."""
     rows = style.rows or (MOST_ROWS if style.full else FEW_ROWS)
     told = [
@@ -319,7 +319,7 @@ def _blocks(result: Result, style: Style, width: int) -> list[list[str]]:
     tables = [
         [
             table.title,
-            *_table(
+            *_format_block_table(
                 table.frame.drop(() if style.full else COLUMNS_IN_DETAIL, strict=False), rows, style
             ),
         ]
@@ -336,15 +336,15 @@ def _blocks(result: Result, style: Style, width: int) -> list[list[str]]:
     return [*([told] if told and style.full else []), *tables]
 
 
-def _table(frame: pl.DataFrame, rows: int, style: Style) -> list[str]:
+def _format_block_table(frame: pl.DataFrame, rows: int, style: Style) -> list[str]:
     """A table's lines; of many ranks or devices the worst."""
-    shown, left = worst_first(frame, rows)
+    shown, left = choose_worst_rows(frame, rows)
     if not left:
-        return table_lines(frame, rows, style.width)
-    return [*table_lines(shown, shown.height, style.width), f"  ... {left:,} more"]
+        return format_table(frame, rows, style.width)
+    return [*format_table(shown, shown.height, style.width), f"  ... {left:,} more"]
 
 
-def _folded(lines: list[str], width: int) -> list[str]:
+def _fold_lines(lines: list[str], width: int) -> list[str]:
     return [
         part
         for line in lines
@@ -372,7 +372,7 @@ ALL = "all"
 MANY, LEAST_SHOWN = 8, 3
 
 
-def worst_first(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int]:
+def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int]:
     """The rows to print of a table, and how many ranks or devices are left out: three rows of all,
     then the worst, together `rows` or a few more. Where ranks or devices are not many, or do not have
     a row each, the table is given back as it is, and nothing is left out.

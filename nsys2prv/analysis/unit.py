@@ -18,9 +18,9 @@ from nsys2prv.analysis.event_reader import EventReader, Samples
 from nsys2prv.analysis.intervals import (
     EMPTY,
     Spans,
-    by_thread,
-    difference,
     merge_spans,
+    order_by_thread,
+    subtract_spans,
     unite_span_sets,
 )
 from nsys2prv.analysis.row_table import HOST
@@ -81,7 +81,7 @@ class Unit:
     def has(self, *layouts: str) -> bool:
         return any(layout in self.reader.layouts for layout in layouts)
 
-    def begins(
+    def read_begins(
         self,
         layout: str,
         fields: Sequence[str] = (),
@@ -89,9 +89,9 @@ class Unit:
     ) -> pl.DataFrame:
         """Return the events of a layout on this unit's threads, by begin: `begin`, `end` (trace
         time, ns), `thread`, then the fields asked for: names as event values, ABSENT where an event
-        lacks one. As :meth:`EventReader.begins` does.
+        lacks one. As :meth:`EventReader.read_begins` does.
         """
-        return self.reader.begins(layout, fields, self.number, dtype=dtype)
+        return self.reader.read_begins(layout, fields, self.number, dtype=dtype)
 
     @cached_property
     def tasks(self) -> list[int]:
@@ -119,7 +119,7 @@ class Unit:
                     }.get(layout, ())
                 ),
             ]
-            found = self.begins(layout, fields, np.int32)
+            found = self.read_begins(layout, fields, np.int32)
             known = set(found.columns)
             frames.append(
                 found.select(
@@ -170,7 +170,7 @@ class Unit:
     @cached_property
     def api(self) -> pl.DataFrame:
         """CUDA API calls, by begin: begin, end, thread, call (value)."""
-        return self.begins("cuda_api", ("call",), np.int32)
+        return self.read_begins("cuda_api", ("call",), np.int32)
 
     def main_thread(self, task: int) -> int:
         """The first host thread of a task."""
@@ -185,7 +185,7 @@ class Unit:
             if layout not in self.reader.layouts:
                 return EMPTY
             self._sets[key] = merge_spans(
-                *columns_of(self.calls_of(layout, threads), "begin", "end")
+                *to_arrays(self.calls_of(layout, threads), "begin", "end")
             )
         return self._sets[key]
 
@@ -198,7 +198,7 @@ class Unit:
     def _calls(self, layout: str) -> pl.DataFrame:
         known = self.cache.setdefault("calls", {})
         if layout not in known:
-            known[layout] = self.begins(layout)
+            known[layout] = self.read_begins(layout)
         return known[layout]
 
     def mpi_spans(self, threads: Sequence[int]) -> Spans:
@@ -218,7 +218,7 @@ class Unit:
         return {
             pair
             for kind in ("launch", "memory")
-            for pair in self.reader.connected(kind, self.number)
+            for pair in self.reader.find_connected(kind, self.number)
         }
 
     @cached_property
@@ -237,7 +237,7 @@ class Unit:
             ]
         )
         line = find_rows(
-            *columns_of(lines, "thread", "begin"), *columns_of(self.work, "thread", "begin")
+            *to_arrays(lines, "thread", "begin"), *to_arrays(self.work, "thread", "begin")
         )
         hit = np.flatnonzero(line >= 0)
         calls = {name: lines[name].to_numpy()[line[hit]] for name in ("sent", "sender")}
@@ -249,11 +249,11 @@ class Unit:
     def launching(self) -> np.ndarray:
         """Return for each row of `launched` the row of its call in `api`, -1 for none."""
         return find_rows(
-            *columns_of(self.api, "thread", "begin"), *columns_of(self.launched, "sender", "sent")
+            *to_arrays(self.api, "thread", "begin"), *to_arrays(self.launched, "sender", "sent")
         )
 
 
-def columns_of(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
+def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
     """Columns without nulls as arrays."""
     return [frame[name].to_numpy() for name in names]
 
@@ -262,7 +262,7 @@ def find_rows(
     thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
     """For each (at_thread, at) the first row that has this thread and time, -1 for none."""
-    order, wanted = by_thread(thread, time), by_thread(at_thread, at)
+    order, wanted = order_by_thread(thread, time), order_by_thread(at_thread, at)
     found = np.full(len(at), -1, np.int64)
     thread, at_thread = thread[order], at_thread[wanted]
     for number in np.unique(at_thread):
@@ -274,7 +274,7 @@ def find_rows(
     return found
 
 
-def labels_of(value_set: str) -> dict[int, str]:
+def list_labels(value_set: str) -> dict[int, str]:
     """The labels of a closed set."""
     return dict(load_catalogue().value_sets[value_set].labels)
 
@@ -284,7 +284,7 @@ def label_values(column: str, value_set: str, default: str | None) -> pl.Expr:
     return (
         pl.col(column)
         .cast(pl.Int64)
-        .replace_strict(labels_of(value_set), default=default, return_dtype=pl.String)
+        .replace_strict(list_labels(value_set), default=default, return_dtype=pl.String)
     )
 
 
@@ -293,7 +293,7 @@ def label_values(column: str, value_set: str, default: str | None) -> pl.Expr:
 STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
 
 
-def driving_threads(unit: Unit, device: int) -> list[int]:
+def find_driving_threads(unit: Unit, device: int) -> list[int]:
     """Host threads that launch work on a device, and the main threads of the tasks that it works
     for.
     """
@@ -304,41 +304,41 @@ def driving_threads(unit: Unit, device: int) -> list[int]:
     return sorted(found)
 
 
-def host_states(unit: Unit, device: int) -> dict[str, Spans]:
+def find_host_states(unit: Unit, device: int) -> dict[str, Spans]:
     """When the threads that drive a device are in each of STATES."""
     known = unit.cache.setdefault("host_states", {})
     if device not in known:
-        known[device] = _host_states(unit, driving_threads(unit, device))
+        known[device] = _compute_host_states(unit, find_driving_threads(unit, device))
     return known[device]
 
 
-def _host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
+def _compute_host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
     synchronising, launching = EMPTY, EMPTY
     if unit.has("cuda_api"):
         api = unit.calls_of("cuda_api", threads)
-        begin, end, call = columns_of(api, "begin", "end", "call")
+        begin, end, call = to_arrays(api, "begin", "end", "call")
         waits = np.isin(call, unit.options.synchronising)
         synchronising = merge_spans(begin[waits], end[waits])
         launching = merge_spans(begin[~waits], end[~waits])
     found = {
         "mpi": unit.mpi_spans(threads),
         "nccl": unit.thread_spans("nccl_call", threads),
-        "io": _io(unit, threads),
+        "io": _find_io_spans(unit, threads),
         "synchronisation": synchronising,
         "launch": launching,
     }
     states, before = {}, EMPTY
     for name in STATES:
-        states[name] = difference(found[name], before)
+        states[name] = subtract_spans(found[name], before)
         if name != STATES[-1]:
             before = unite_span_sets([before, found[name]])
     return states
 
 
-def _io(unit: Unit, threads: list[int]) -> Spans:
+def _find_io_spans(unit: Unit, threads: list[int]) -> Spans:
     if not unit.has("osrt"):
         return EMPTY
-    calls = unit.begins("osrt", ("call",)).filter(
+    calls = unit.read_begins("osrt", ("call",)).filter(
         pl.col("thread").is_in(threads) & pl.col("call").is_in(list(unit.options.io))
     )
     return merge_spans(calls["begin"].to_numpy(), calls["end"].to_numpy())

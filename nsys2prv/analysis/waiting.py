@@ -83,7 +83,7 @@ class Event(Struct):
         return sum(self.lengths)
 
 
-def segments_of(
+def find_segments(
     records: pl.DataFrame, others: pl.DataFrame, steady: Steady | None, span: tuple[int, int]
 ) -> Segments:
     """The exposed waits of each rank, segment by segment. records, others: as device_time collects
@@ -92,7 +92,7 @@ def segments_of(
     tasks = np.unique(
         np.concatenate([frame["task"].to_numpy() for frame in (records, others) if frame.height])
     )
-    ends = _segment_ends(records, len(tasks), steady, span)
+    ends = _choose_segment_ends(records, len(tasks), steady, span)
     waits = np.zeros((len(ends) + 1, len(tasks)))
     for frame, when in ((records, "ready"), (others, "when")):
         if frame.height:
@@ -117,7 +117,7 @@ def segments_of(
     return Segments(tasks, waits[:-1], ends, last, collectives)
 
 
-def _segment_ends(
+def _choose_segment_ends(
     records: pl.DataFrame, count: int, steady: Steady | None, span: tuple[int, int]
 ) -> np.ndarray:
     if records.height:
@@ -128,7 +128,7 @@ def _segment_ends(
         if len(ends) >= LEAST_SEGMENTS:
             return ends
     if steady and steady.count >= LEAST_SEGMENTS:
-        return np.append(np.array(steady.begins[1:], np.int64), steady.end)
+        return np.append(np.array(steady.read_begins[1:], np.int64), steady.end)
     return np.linspace(*span, EQUAL_SEGMENTS + 1)[1:].astype(np.int64)
 
 
@@ -139,13 +139,13 @@ def find_culprits(segments: Segments, length: int) -> tuple[Culprits | None, lis
     waits = segments.waits
     if waits.shape[1] < 2 or not len(waits):
         return None, []
-    gain, group = _largest_gaps(waits)
-    rare = _rare(gain, length)
-    culprits = _persistent(segments, ~rare, length)
+    gain, group = _find_largest_gaps(waits)
+    rare = _mask_rare(gain, length)
+    culprits = _find_persistent(segments, ~rare, length)
     usual = float(np.median(gain[~rare])) if (~rare).any() else 0.0
     events: dict[tuple[int, ...], Event] = {}
     for number in np.flatnonzero(rare)[np.argsort(-gain[rare], kind="stable")].tolist():
-        mine = _first_to_be_late(segments, number, float(gain[number]), group[number])
+        mine = _find_first_late(segments, number, float(gain[number]), group[number])
         tasks = segments.tasks[mine].tolist()
         event = events.setdefault(tuple(tasks), Event(tasks))
         event.times.append(int(segments.ends[number] - gain[number]))
@@ -153,20 +153,18 @@ def find_culprits(segments: Segments, length: int) -> tuple[Culprits | None, lis
     return culprits, sorted(events.values(), key=lambda event: -event.cost)[:MOST_EVENTS]
 
 
-def _first_to_be_late(
-    segments: Segments, number: int, gain: float, group: np.ndarray
-) -> np.ndarray:
+def _find_first_late(segments: Segments, number: int, gain: float, group: np.ndarray) -> np.ndarray:
     """Return those of a group of ranks (indices) for which the others of it waited before they all
     were late in a segment, by `gain` ns; the whole group where that cannot be told.
     """
     since = int(np.searchsorted(segments.ends, segments.ends[number] - gain, "right"))
     waits = segments.waits[since : number + 1].sum(axis=0)
-    found, (first,) = _largest_gaps(waits[None, :])
+    found, (first,) = _find_largest_gaps(waits[None, :])
     narrower = len(first) < len(group) and np.isin(first, group).all()
     return first if narrower and found[0] >= NARROWER * gain else group
 
 
-def _largest_gaps(waits: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
+def _find_largest_gaps(waits: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     """Per segment the largest gap between those that wait least, at most half of all, and the
     others (ns), and the indices of those.
     """
@@ -179,7 +177,7 @@ def _largest_gaps(waits: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
     ]
 
 
-def _rare(gain: np.ndarray, length: int) -> np.ndarray:
+def _mask_rare(gain: np.ndarray, length: int) -> np.ndarray:
     """Return which segments are single events."""
     if len(gain) < LEAST_SEGMENTS:
         return np.zeros(len(gain), bool)
@@ -191,7 +189,7 @@ def _rare(gain: np.ndarray, length: int) -> np.ndarray:
     return (gain >= LEAST_EVENT * length) & (gain >= noise * log(len(gain) / EVENT_CHANCE))
 
 
-def _persistent(segments: Segments, usual: np.ndarray, length: int) -> Culprits | None:
+def _find_persistent(segments: Segments, usual: np.ndarray, length: int) -> Culprits | None:
     waits = segments.waits[usual]
     # Collectives that are hidden behind computation tell nothing of who is slow.
     waits = waits[np.ptp(waits, axis=1) > 0]
@@ -211,7 +209,11 @@ def _persistent(segments: Segments, usual: np.ndarray, length: int) -> Culprits 
     # been the one.
     differences = waits[:, rest].mean(axis=1) - waits[:, mine].mean(axis=1)
     chance = min(
-        1.0, count * min(binomial_tail(last, len(waits), size / count), chance_of_mean(differences))
+        1.0,
+        count
+        * min(
+            compute_binomial_tail(last, len(waits), size / count), compute_mean_chance(differences)
+        ),
     )
     # The ends of the others' range are ranks that are themselves odd, or wait for one of the
     # culprits only: its middle counts.
@@ -233,7 +235,7 @@ def _persistent(segments: Segments, usual: np.ndarray, length: int) -> Culprits 
     )
 
 
-def chance_of_mean(values: np.ndarray) -> float:
+def compute_mean_chance(values: np.ndarray) -> float:
     """The probability that values of mean 0 have so great a mean: Student's t, in the normal
     approximation of its tail.
     """
@@ -244,7 +246,7 @@ def chance_of_mean(values: np.ndarray) -> float:
     return 1.0 if t <= 0 else 0.5 * erfc((freedom * log1p(t * t / freedom) / 2) ** 0.5)
 
 
-def binomial_tail(least: int, count: int, probability: float) -> float:
+def compute_binomial_tail(least: int, count: int, probability: float) -> float:
     """The probability of so many hits or more."""
     if probability >= 1 or least <= 0:
         return 1.0

@@ -13,19 +13,19 @@ from nsys2prv._util import signals
 from nsys2prv._util.errors import Detail, MissingPackage, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, check_not_read, has_report_name, write_complete_file
 from nsys2prv._util.text import format_count
-from nsys2prv.analysis.comparison import ComparedJob, difference, scaling, slowdown
+from nsys2prv.analysis.comparison import ComparedJob, compare_elapsed, compare_jobs, compare_scaling
 from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
-from nsys2prv.analysis.job_facts import machine_line
+from nsys2prv.analysis.job_facts import format_machine_line
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.row_table import SAMPLED
 from nsys2prv.analysis.text import (
     MOST_ROWS,
     Style,
-    as_json,
-    duration,
+    count_lines_left,
+    format_duration,
     format_results,
-    from_json,
-    lines_left,
+    read_json,
+    write_json,
 )
 from nsys2prv.cli.cut_arguments import join_kind_options, parse_kinds, split_list
 from nsys2prv.cli.parsing import Group, Parser, check_pages
@@ -119,19 +119,19 @@ def run_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]
     _add_cut(Group(parser, "a part of the job (docs/cutting.md)"))
     options = _check_options(parser.parse_args(join_kind_options(arguments)), ("json", "html"))
     if options.html:
-        from nsys2prv.analysis.page.drawing import need_matplotlib
+        from nsys2prv.analysis.page.drawing import require_matplotlib
 
-        need_matplotlib()
-    style = Style.of_output(options.full, options.rows)
+        require_matplotlib()
+    style = Style.for_output(options.full, options.rows)
     described, results, left_out = _analyse_reports(options, style)
     if options.title:
         described["title"] = options.title
     if options.compare:
         others = [load_run(one, options) for one in options.compare]
         runs = [ComparedJob(described, results), *others]
-        results["scaling"] = scaling(runs, options.scaling == "strong")
+        results["scaling"] = compare_scaling(runs, options.scaling == "strong")
     if options.json:
-        write_complete_file(options.json, as_json(results, described))
+        write_complete_file(options.json, write_json(results, described))
     if options.html:
         write_page(options.html, described, results)
     text = format_results(results.values(), make_heading(described), style, left_out)
@@ -217,14 +217,14 @@ def _analyse_to_fit(
     results = _analyse_job(job, FIRST, options)
     left_out = [name for name in job.analyses if name not in FIRST]
     head = make_heading({**described, "title": options.title})
-    while left_out and lines_left(results.values(), head, style) >= LEAST_LINES:
+    while left_out and count_lines_left(results.values(), head, style) >= LEAST_LINES:
         results |= _analyse_job(job, [left_out.pop(0)], options)
     return results, left_out
 
 
 def _load_job_file(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
     """Read the file that `report --json` wrote."""
-    described, found = from_json(path)
+    described, found = read_json(path)
     if "records" not in described:
         raise Nsys2prvError(f"{path}: holds the difference of two jobs, not one job")
     return described, found
@@ -232,9 +232,9 @@ def _load_job_file(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
 
 def write_page(path: Path, described: Mapping[str, object], results: Mapping[str, Result]) -> None:
     """Write the HTML page. Raises Nsys2prvError where matplotlib is missing."""
-    from nsys2prv.analysis.page.html import page
+    from nsys2prv.analysis.page.html import make_page
 
-    write_complete_file(path, page(described, results))
+    write_complete_file(path, make_page(described, results))
 
 
 def run_diff(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
@@ -259,18 +259,18 @@ def run_diff(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
     options.runs = [options.A, options.B]
     _check_options(options, ("json", "html"))
     first, second = (load_run(one, options) for one in options.runs)
-    results = difference(first, second)
-    more, headline = slowdown(first, second)
+    results = compare_jobs(first, second)
+    more, headline = compare_elapsed(first, second)
     name = f"{options.runs[0]}, {options.runs[1]}"
     if options.json:
         named = {result.name: result for result in results}
-        write_complete_file(options.json, as_json(named, {"name": name}))
+        write_complete_file(options.json, write_json(named, {"name": name}))
     if options.html:
-        from nsys2prv.analysis.page.html import difference_page
+        from nsys2prv.analysis.page.html import make_difference_page
 
-        write_complete_file(options.html, difference_page(name, headline, results))
+        write_complete_file(options.html, make_difference_page(name, headline, results))
     status = SLOWER if options.fail_above is not None and more > options.fail_above else 0
-    return format_results(results, [headline], Style.of_output(options.full, options.rows)), status
+    return format_results(results, [headline], Style.for_output(options.full, options.rows)), status
 
 
 def _parse_percent(text: str) -> float:
@@ -295,9 +295,9 @@ def write_report_files(
         reports = [Path(report).name for report in reports]
     with OpenJob(job) as opened:
         results, described = opened.analyse(), describe_job(opened, reports)
-    write_complete_file(path, as_json(results, described))
+    write_complete_file(path, write_json(results, described))
     page = path.with_suffix(".html")
-    text = format_results(results.values(), (), Style.of_output())
+    text = format_results(results.values(), (), Style.for_output())
     try:
         write_page(page, described, results)
     except MissingPackage as missing:
@@ -392,7 +392,7 @@ def make_heading(job: Mapping[str, Any]) -> list[str]:
     return [
         *([str(job["title"])] if job.get("title") else []),
         f"{format_count(job['ranks'], 'task')} on {format_count(len(job['nodes']), 'host')}, {format_count(job['devices'], 'GPU')}; "
-        f"{duration(job['duration_ns'])}; {sum(job['records'].values()):,} events",
-        *filter(None, [machine_line(job)]),
+        f"{format_duration(job['duration_ns'])}; {sum(job['records'].values()):,} events",
+        *filter(None, [format_machine_line(job)]),
         *(f"  {note}" for note in job["notes"]),
     ]

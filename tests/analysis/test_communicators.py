@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from nsys2prv.analysis.ranks import communicator_names
+from nsys2prv.analysis.ranks import name_communicators
 
 
 def test_communicators_by_their_members() -> None:
@@ -32,7 +32,7 @@ def test_communicators_by_their_members() -> None:
         schema=["communicator", "task"],
         orient="row",
     )
-    names = dict(communicator_names(kernels.sample(fraction=1, shuffle=True, seed=1), tasks).rows())
+    names = dict(name_communicators(kernels.sample(fraction=1, shuffle=True, seed=1), tasks).rows())
     assert names == {
         10: "world (0-15)",
         11: "world (0-15) #2",
@@ -48,4 +48,4 @@ def test_communicators_by_their_members() -> None:
 def test_ranks_that_are_not_known_are_counted() -> None:
     tasks = pl.DataFrame({"task": [1, 2], "rank": [None, None], "node": ["a", "b"]})
     kernels = pl.DataFrame({"communicator": [5, 5], "task": [1, 2]})
-    assert communicator_names(kernels, tasks)["name"].to_list() == ["world (0,1)"]
+    assert name_communicators(kernels, tasks)["name"].to_list() == ["world (0,1)"]

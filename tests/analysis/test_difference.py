@@ -11,7 +11,7 @@ import pytest
 from tools.pages import Page
 from tools.view_answers import SAMPLES
 
-from nsys2prv.analysis.comparison import ComparedJob, difference
+from nsys2prv.analysis.comparison import ComparedJob, compare_jobs
 from nsys2prv.analysis.result import Result, Table
 from nsys2prv.cli.main import main
 
@@ -26,7 +26,9 @@ def run(devices: dict[str, int]) -> ComparedJob:
 
 
 def test_devices_of_the_same_names_are_compared() -> None:
-    (found,) = difference(run({"n1 GPU0": 10, "n1 GPU1": 20}), run({"n1 GPU1": 50, "n1 GPU0": 11}))
+    (found,) = compare_jobs(
+        run({"n1 GPU0": 10, "n1 GPU1": 20}), run({"n1 GPU1": 50, "n1 GPU0": 11})
+    )
     assert found.tables["by_device"].frame.rows(named=True) == [
         {"device": "n1 GPU1", "a_useful_ns": 20, "b_useful_ns": 50, "change_of_useful_ns": 30},
         {"device": "n1 GPU0", "a_useful_ns": 10, "b_useful_ns": 11, "change_of_useful_ns": 1},
@@ -34,7 +36,7 @@ def test_devices_of_the_same_names_are_compared() -> None:
 
 
 def test_devices_of_other_hosts_are_compared_in_their_order() -> None:
-    (found,) = difference(run({"n1 GPU0": 10, "n1 GPU1": 20}), run({"n7 GPU0": 10, "n7 GPU1": 5}))
+    (found,) = compare_jobs(run({"n1 GPU0": 10, "n1 GPU1": 20}), run({"n7 GPU0": 10, "n7 GPU1": 5}))
     assert found.tables["by_device"].frame.rows() == [
         ("n1 GPU1", "n7 GPU1", 20, 5, -15),
         ("n1 GPU0", "n7 GPU0", 10, 10, 0),
@@ -42,7 +44,7 @@ def test_devices_of_other_hosts_are_compared_in_their_order() -> None:
 
 
 def test_as_many_devices_are_needed() -> None:
-    (found,) = difference(run({"n1 GPU0": 10}), run({"n1 GPU0": 10, "n1 GPU1": 20}))
+    (found,) = compare_jobs(run({"n1 GPU0": 10}), run({"n1 GPU0": 10, "n1 GPU1": 20}))
     assert "by_device" not in found.tables
     assert "efficiencies, devices: 1 in A, 2 in B, not compared one by one" in found.notes
 

@@ -19,9 +19,9 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis import distributions
-from nsys2prv.analysis.distributions import histograms, spill, statistics
-from nsys2prv.analysis.intervals import total_within
-from nsys2prv.analysis.regions import windows
+from nsys2prv.analysis.distributions import make_histograms, make_statistics, spill_durations
+from nsys2prv.analysis.intervals import sum_within
+from nsys2prv.analysis.regions import find_windows
 
 QUERY = """SELECT d.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL AS k JOIN StringIds AS d ON d.id = k.demangledName"""
 
@@ -59,14 +59,14 @@ def test_counts_are_those_of_sql() -> None:
 
 def test_equal_durations_are_one_bin(tmp_path: Path) -> None:
     frame = pl.DataFrame({"begin": [0, 10, 20], "end": [7, 17, 27], "key": [1, 1, 1]})
-    groups = spill(frame, ["key"], tmp_path / "spilled")
-    assert histograms(groups, ["key"], 8).rows() == [(1, 7.0, 7.0, 3)]
+    groups = spill_durations(frame, ["key"], tmp_path / "spilled")
+    assert make_histograms(groups, ["key"], 8).rows() == [(1, 7.0, 7.0, 3)]
 
 
 def test_durations_that_a_float_hardly_tells_apart_have_fewer_bins(tmp_path: Path) -> None:
     durations = [1 << 60, (1 << 60) + 1, (1 << 60) + 300]
     frame = pl.DataFrame({"begin": [0, 0, 0], "end": durations, "key": [1, 1, 1]})
-    found = histograms(spill(frame, ["key"], tmp_path / "spilled"), ["key"], 40)
+    found = make_histograms(spill_durations(frame, ["key"], tmp_path / "spilled"), ["key"], 40)
     assert found["count"].sum() == 3
     assert found.filter(pl.col("low_ns") > pl.col("high_ns")).is_empty()
 
@@ -83,10 +83,10 @@ def test_many_names_are_taken_a_few_at_a_time(
             "key": random.integers(0, 700, 5_000),
         }
     )
-    groups = spill(frame, ["key"], tmp_path / "spilled")
-    at_once = statistics(groups, ["key"], modes=True)
+    groups = spill_durations(frame, ["key"], tmp_path / "spilled")
+    at_once = make_statistics(groups, ["key"], modes=True)
     monkeypatch.setattr(distributions, "TOGETHER", 50)
-    assert statistics(groups, ["key"], modes=True).equals(at_once)
+    assert make_statistics(groups, ["key"], modes=True).equals(at_once)
     by_group = frame.group_by("key").agg(
         count=pl.len().cast(pl.Int64), time_ns=(pl.col("end") - pl.col("begin")).sum()
     )
@@ -101,7 +101,7 @@ def test_classes_by_iteration() -> None:
             .tables["classes_by_iteration"]
             .frame
         )
-        iterations = windows(job.reader, job.labels["nvtx"], "iteration*").slice(1)
+        iterations = find_windows(job.reader, job.labels["nvtx"], "iteration*").slice(1)
         kernels = pl.concat(
             [job.frame(layout, "class") for layout in ("cuda_kernel", "nccl_kernel")],
             how="vertical_relaxed",
@@ -139,6 +139,4 @@ def test_time_within(intervals: list[tuple[int, int]], since: int, length: int) 
         for one, lasts in intervals
         for time in range(since, since + length)
     )
-    assert total_within(begin, end, np.array([since]), np.array([since + length])).tolist() == [
-        known
-    ]
+    assert sum_within(begin, end, np.array([since]), np.array([since + length])).tolist() == [known]

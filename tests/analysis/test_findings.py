@@ -16,18 +16,18 @@ from tools.view_answers import SAMPLES
 
 import nsys2prv
 from nsys2prv.analysis import device_time, findings, rank_findings
-from nsys2prv.analysis.causes import add_waits, groups_of_devices, slow_links
+from nsys2prv.analysis.causes import add_waits, find_device_groups, find_slow_links
 from nsys2prv.analysis.intervals import merge_spans
 from nsys2prv.analysis.page.html import SECTION_OF
 from nsys2prv.analysis.page.sections import SECTIONS
 from nsys2prv.analysis.ranks import JobRanks
-from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding, finding_lines
+from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding, format_findings
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 from nsys2prv.analysis.waiting import (
     LEAST_SEGMENTS,
     Segments,
-    binomial_tail,
-    chance_of_mean,
+    compute_binomial_tail,
+    compute_mean_chance,
     find_culprits,
 )
 from nsys2prv.cli.main import main
@@ -70,14 +70,14 @@ def test_a_rank_that_is_often_the_last_is_named() -> None:
     least = np.array([1, 1, 1, 1, 0, 0, 0, 2, 2])
     waits = np.full((9, 3), 90.0)
     waits[np.arange(9), least] = 0
-    (found,) = rank_findings.imbalance_findings(job, segments(waits), 0)
+    (found,) = rank_findings.make_imbalance_findings(job, segments(waits), 0)
     assert found.evidence[0].endswith(
         "; the others wait most often for rank 1 (a GPU1): in 4 of 9 intervals between collectives"
     )
     waits = np.full((9, 3), 90.0)
     waits[:2, 1] = 0
     waits[2:, 0] = np.where(np.arange(7) < 2, 0, 90)
-    (found,) = rank_findings.imbalance_findings(job, segments(waits[:4]), 0)
+    (found,) = rank_findings.make_imbalance_findings(job, segments(waits[:4]), 0)
     assert "most often" not in found.evidence[0]
 
 
@@ -170,7 +170,7 @@ def kernels_in_groups(groups: list[list[int]], wrong: int = 0) -> pl.DataFrame:
 @pytest.mark.parametrize("wrong", [0, 4_000_000])
 def test_devices_whose_kernels_end_together_are_a_group(wrong: int) -> None:
     kernels = kernels_in_groups([[0, 2, 3], [1, 4]], wrong)
-    found = groups_of_devices(kernels).sort("device")
+    found = find_device_groups(kernels).sort("device")
     assert found["device"].to_list() == [0, 1, 2, 3, 4]
     assert found["group"].rank("dense").to_list() == [1, 2, 1, 1, 2]
 
@@ -178,7 +178,7 @@ def test_devices_whose_kernels_end_together_are_a_group(wrong: int) -> None:
 @pytest.mark.parametrize("groups", [[[0, 1, 2, 3]], [[0, 1, 2], [3]]])
 def test_one_group_tells_nothing(groups: list[list[int]]) -> None:
     """Nor does one of which a device would be alone."""
-    assert not groups_of_devices(kernels_in_groups(groups)).height
+    assert not find_device_groups(kernels_in_groups(groups)).height
 
 
 def test_waits_of_groups_are_those_for_their_own_last() -> None:
@@ -203,23 +203,23 @@ def test_waits_of_groups_are_those_for_their_own_last() -> None:
     first = found.filter(pl.col("device") == 0).sort("number")["end"].to_list()
     for device in range(4):
         assert found.filter(pl.col("device") == device).sort("number")["when"].to_list() == first
-    (link,) = slow_links(pl.DataFrame(), found, {1: "ncclDevKernel_AllGather"}, 100_000_000)
+    (link,) = find_slow_links(pl.DataFrame(), found, {1: "ncclDevKernel_AllGather"}, 100_000_000)
     assert (link.tasks, link.what) == ([3, 4], "ncclDevKernel_AllGather")
     assert link.transfer / link.usual == pytest.approx(10, rel=0.02)
     assert link.cost == pytest.approx(20 * 2_700_000, rel=0.02)
 
 
 def test_chance() -> None:
-    assert binomial_tail(0, 10, 0.5) == 1
-    assert binomial_tail(10, 10, 0.5) == pytest.approx(2**-10)
-    assert binomial_tail(9, 10, 0.5) == pytest.approx(11 * 2**-10)
-    assert binomial_tail(1500, 2000, 0.5) < 1e-9
+    assert compute_binomial_tail(0, 10, 0.5) == 1
+    assert compute_binomial_tail(10, 10, 0.5) == pytest.approx(2**-10)
+    assert compute_binomial_tail(9, 10, 0.5) == pytest.approx(11 * 2**-10)
+    assert compute_binomial_tail(1500, 2000, 0.5) < 1e-9
     # Student's t of 10 degrees of freedom beyond 2.764 is 1 %.
     values = np.array([-1.0, 1.0] * 5 + [0.0])
-    assert chance_of_mean(values + 2.764 * values.std(ddof=1) / 11**0.5) == pytest.approx(
+    assert compute_mean_chance(values + 2.764 * values.std(ddof=1) / 11**0.5) == pytest.approx(
         0.01, rel=0.2
     )
-    assert chance_of_mean(-1 - values) == 1
+    assert compute_mean_chance(-1 - values) == 1
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_transfers_that_a_wait_exposes() -> None:
         }
     )
     compute = merge_spans(np.array([0]), np.array([80]))
-    assert device_time._exposed_by_wait(records, compute).to_list() == [50, 80, 0, 0]
+    assert device_time._find_avoidable_exposure(records, compute).to_list() == [50, 80, 0, 0]
 
 
 def test_the_parts_of_the_time_of_devices_are_all_of_it() -> None:
@@ -323,7 +323,8 @@ def test_the_parts_of_the_time_of_devices_are_all_of_it() -> None:
 
 def test_every_kind_is_explained_and_has_its_section() -> None:
     assert {SECTION_OF[kind] for kind in FINDING_KINDS} <= {
-        make_section.__name__.removesuffix("_section") for make_section in SECTIONS
+        make_section.__name__.removeprefix("make_").removesuffix("_section")
+        for make_section in SECTIONS
     }
     text = (Path(__file__).parents[2] / "docs" / "analysis.md").read_text()
     for kind, meaning in FINDING_KINDS.items():
@@ -385,20 +386,20 @@ def test_findings_as_text() -> None:
         "look",
         ("nccl_wait",),
     )
-    assert finding_lines([finding]) == [
+    assert format_findings([finding]) == [
         " 12.3 %  Rank 1 (n GPU0) is late.",
         "         measured: first",
         "         do: look",
     ]
-    assert finding_lines([finding], full=True)[-3:] == [
+    assert format_findings([finding], full=True)[-3:] == [
         "         measured: second",
         "         do: look",
         "         views: nccl_wait",
     ]
-    assert finding_lines([finding] * 7)[-1] == "  and 2 smaller ones: --full"
+    assert format_findings([finding] * 7)[-1] == "  and 2 smaller ones: --full"
     assert all(
         len(line) <= 40
-        for line in finding_lines([replace(finding, title="word " * 40, advice="word " * 40)], 40)
+        for line in format_findings([replace(finding, title="word " * 40, advice="word " * 40)], 40)
     )
-    assert " ".join(line.strip() for line in finding_lines([], 50)) == NOTHING
+    assert " ".join(line.strip() for line in format_findings([], 50)) == NOTHING
     assert Finding.from_dict(json.loads(json.dumps(finding.as_dict()))) == finding

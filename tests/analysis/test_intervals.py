@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from nsys2prv.analysis import intervals as intervals_module
 from nsys2prv.analysis.intervals import (
     Spans,
-    clipped,
-    concurrency,
-    difference,
-    gaps,
-    intersection,
+    clip_spans,
+    count_concurrent,
+    find_gaps,
+    intersect_spans,
     merge_spans,
-    time_by_count,
+    subtract_spans,
+    sum_time_by_count,
     unite_span_sets,
 )
 
@@ -60,8 +60,8 @@ def test_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> No
     one, other = spans(first), spans(second)
     assert held(one) == times(first)
     assert one.length == len(times(first))
-    assert held(intersection(one, other)) == times(first) & times(second)
-    assert held(difference(one, other)) == times(first) - times(second)
+    assert held(intersect_spans(one, other)) == times(first) & times(second)
+    assert held(subtract_spans(one, other)) == times(first) - times(second)
     assert held(unite_span_sets([one, other])) == times(first) | times(second)
 
 
@@ -70,8 +70,8 @@ def test_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> No
 @given(intervals, st.integers(-5, 80), st.integers(0, 40))
 def test_gaps_and_clips(pairs: list[tuple[int, int]], begin: int, length: int) -> None:
     window = set(range(begin, begin + length))
-    assert held(gaps(spans(pairs), begin, begin + length)) == window - times(pairs)
-    assert held(clipped(spans(pairs), begin, begin + length)) == window & times(pairs)
+    assert held(find_gaps(spans(pairs), begin, begin + length)) == window - times(pairs)
+    assert held(clip_spans(spans(pairs), begin, begin + length)) == window & times(pairs)
 
 
 @pytest.mark.slow
@@ -93,12 +93,12 @@ def test_how_much_lies_within(pairs: list[tuple[int, int]], asked: list[tuple[in
 @given(intervals, intervals)
 def test_concurrency(pairs: list[tuple[int, int]], inside: list[tuple[int, int]]) -> None:
     counts = Counter(time for begin, end in pairs for time in range(begin, end))
-    changes, open_ = concurrency(*columns(pairs))
+    changes, open_ = count_concurrent(*columns(pairs))
     for time in range(LATEST + 20):
         place = np.searchsorted(changes, time, "right") - 1
         assert (open_[place] if place >= 0 else 0) == counts[time]
     expected = Counter(counts[time] for time in times(inside) if counts[time])
-    assert time_by_count(*columns(pairs), spans(inside)) == dict(expected)
+    assert sum_time_by_count(*columns(pairs), spans(inside)) == dict(expected)
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])

@@ -9,7 +9,7 @@ import pytest
 from tools.exports import KERNEL, MEMCPY, PID, global_pid, global_tid, kernel, make_export, strings
 
 import nsys2prv
-from nsys2prv.analysis.comparison import ComparedJob, difference, slowdown
+from nsys2prv.analysis.comparison import ComparedJob, compare_elapsed, compare_jobs
 from nsys2prv.analysis.iterations import PARTS
 from nsys2prv.analysis.result import Result, Table
 
@@ -82,11 +82,11 @@ def run(steps: int, time: int, exposed: int) -> ComparedJob:
 
 def test_jobs_of_different_numbers_of_iterations_compare() -> None:
     first, second = run(4, 1_000, 100), run(10, 1_200, 300)
-    more, headline = slowdown(first, second)
+    more, headline = compare_elapsed(first, second)
     assert more == pytest.approx(0.2)
     assert "an iteration takes 1.20 us (A: 1.00 us); B has 10 iterations, A has 4" in headline
     assert "per GPU: NCCL alone (exposed) +200 ns" in headline
-    (found,) = difference(first, second)
+    (found,) = compare_jobs(first, second)
     each = found.tables["by_iteration"].frame
     assert each["iteration"].to_list() == [1, 2, 3, 4]
     assert set(each["change_of_time_ns"]) == {200}
@@ -96,5 +96,5 @@ def test_jobs_of_different_numbers_of_iterations_compare() -> None:
     # Ten iterations take more than four, but not one of them.
     assert found.tables["kernels_classes"].frame["change_ns"].to_list() == [300]
     assert found.tables["kernels_classes"].frame["change_of_iteration_ns"].to_list() == [0]
-    (same,) = difference(first, run(4, 1_200, 300))
+    (same,) = compare_jobs(first, run(4, 1_200, 300))
     assert "change_of_iteration_ns" not in same.tables["kernels_classes"].frame.columns

@@ -12,7 +12,7 @@ from tools.view_answers import SAMPLES
 import nsys2prv
 from nsys2prv._util.errors import Detail
 from nsys2prv.analysis.job import OpenJob, open_job
-from nsys2prv.analysis.job_facts import machine_line
+from nsys2prv.analysis.job_facts import format_machine_line
 from nsys2prv.cli.main import main
 from nsys2prv.cli.report import describe_job
 from nsys2prv.nsight.info import parse_driver_version
@@ -41,8 +41,10 @@ def test_a_report_says_when_and_where_it_was_recorded(
 
 
 def test_nothing_known_is_nothing_told() -> None:
-    assert machine_line({"name": "a job"}) == ""
-    assert machine_line({"nsys": ["1", "2", "3", "4"]}) == "recorded by nsys 1, 2, 3 and 1 more"
+    assert format_machine_line({"name": "a job"}) == ""
+    assert (
+        format_machine_line({"nsys": ["1", "2", "3", "4"]}) == "recorded by nsys 1, 2, 3 and 1 more"
+    )
 
 
 @pytest.mark.parametrize(

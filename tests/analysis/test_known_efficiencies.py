@@ -350,7 +350,7 @@ def test_missing_inputs_are_named(tmp_path: Path) -> None:
 
 
 def test_scalability() -> None:
-    from nsys2prv.analysis.comparison import ComparedJob, scaling
+    from nsys2prv.analysis.comparison import ComparedJob, compare_scaling
     from nsys2prv.analysis.result import Table
 
     def run(name: str, devices: int, elapsed: int, useful: int) -> ComparedJob:
@@ -370,12 +370,12 @@ def test_scalability() -> None:
         )
 
     runs = [run("a", 2, 1000, 1600), run("b", 4, 600, 2000)]
-    strong = scaling(runs, True).tables["scaling"].frame
+    strong = compare_scaling(runs, True).tables["scaling"].frame
     assert strong["computation_scalability"].to_list() == pytest.approx([1, 0.8], rel=EXACT)
     assert strong["global_efficiency"].to_list() == pytest.approx(
         [0.8, 0.8 * 2000 / 2400], rel=EXACT
     )
     assert strong["speedup"].to_list() == pytest.approx([1, 1000 / 600], rel=EXACT)
-    assert scaling(runs, False).tables["scaling"].frame[
+    assert compare_scaling(runs, False).tables["scaling"].frame[
         "computation_scalability"
     ].to_list() == pytest.approx([1, 1.6], rel=EXACT)

@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from nsys2prv.analysis.distributions import spill, statistics
+from nsys2prv.analysis.distributions import make_statistics, spill_durations
 from nsys2prv.analysis.event_reader import Samples
-from nsys2prv.analysis.intervals import parents, points_within
-from nsys2prv.analysis.metrics import steps
-from nsys2prv.analysis.regions import MOST_APART, folded
+from nsys2prv.analysis.intervals import find_parents, find_points_within
+from nsys2prv.analysis.metrics import make_steps
+from nsys2prv.analysis.regions import MOST_APART, fold_labels
 from nsys2prv.analysis.unit import find_rows
 
 
@@ -44,7 +44,7 @@ def nested(rng: np.random.Generator, threads: int, count: int) -> list[tuple[int
 def test_parents_of_ranges(seed: int) -> None:
     ranges = nested(np.random.default_rng(seed), 3, 60)
     columns = [np.array(column) for column in zip(*ranges, strict=True)]
-    depth, parent = parents(*columns)
+    depth, parent = find_parents(*columns)
     for number, (thread, begin, end) in enumerate(ranges):
         around = [
             other
@@ -72,7 +72,7 @@ def test_points_within_ranges(seed: int) -> None:
     order = np.lexsort((at, at_thread))
     at_thread, at, values = at_thread[order], at[order], values[order]
     before = np.concatenate([[0], np.cumsum(values)])
-    first, last = points_within(*columns, at_thread, at)
+    first, last = find_points_within(*columns, at_thread, at)
     for (thread, begin, end), total in zip(ranges, before[last] - before[first], strict=True):
         assert total == values[(at_thread == thread) & (at >= begin) & (at <= end)].sum()
 
@@ -110,8 +110,8 @@ def test_figures_of_spilled_durations(tmp_path: Path) -> None:
             schema={"name": pl.String, "begin": pl.Int64, "end": pl.Int64},
             orient="row",
         )
-        groups.append(spill(frame, ["name"], tmp_path / f"{part}.bin"))
-    for row in statistics(pl.concat(groups), ["name"]).rows(named=True):
+        groups.append(spill_durations(frame, ["name"], tmp_path / f"{part}.bin"))
+    for row in make_statistics(pl.concat(groups), ["name"]).rows(named=True):
         found = durations[row["name"]]
         assert (row["count"], row["time_ns"], row["min_ns"], row["max_ns"]) == (
             len(found),
@@ -156,9 +156,9 @@ def test_two_modes(
     frame = pl.DataFrame(
         {"name": ["k"] * len(durations), "begin": [0] * len(durations), "end": durations}
     )
-    (row,) = statistics(spill(frame, ["name"], tmp_path / "durations"), ["name"], modes=True).rows(
-        named=True
-    )
+    (row,) = make_statistics(
+        spill_durations(frame, ["name"], tmp_path / "durations"), ["name"], modes=True
+    ).rows(named=True)
     assert row["two_modes"] == (modes is not None)
     assert (row["low_ns"], row["high_ns"], row["high_share"]) == (
         (None,) * 3 if modes is None else pytest.approx(modes)
@@ -174,9 +174,9 @@ def test_a_normal_distribution_has_one_mode(tmp_path: Path) -> None:
             "end": durations,
         }
     )
-    assert statistics(spill(frame, ["name"], tmp_path / "durations"), ["name"], modes=True)[
-        "two_modes"
-    ].to_list() == [False]
+    assert make_statistics(
+        spill_durations(frame, ["name"], tmp_path / "durations"), ["name"], modes=True
+    )["two_modes"].to_list() == [False]
 
 
 def test_names_brought_together() -> None:
@@ -187,7 +187,7 @@ def test_names_brought_together() -> None:
         *(f"layer {number}" for number in range(MOST_APART)),
         *(f"step {number}" for number in range(MOST_APART + 1)),
     ]
-    found = folded(pl.DataFrame({"value": range(len(texts)), "label": texts}))
+    found = fold_labels(pl.DataFrame({"value": range(len(texts)), "label": texts}))
     names = found["operation"].to_list()
     assert names[:3] == ["aten::mm", "aten::mm", "forward"]
     assert names[3 : 3 + MOST_APART] == texts[3 : 3 + MOST_APART]
@@ -200,8 +200,8 @@ def test_names_brought_together() -> None:
 def test_samples_that_tell_of_the_time_before_and_after() -> None:
     values = np.array([[1.0], [np.nan], [3.0], [5.0]])
     time = np.array([10, 15, 20, 40])
-    before = steps(Samples(0, "gpu_metric", ("m",), time, values), 0)
-    after = steps(Samples(0, "network_metric", ("m",), time, values), 0)
+    before = make_steps(Samples(0, "gpu_metric", ("m",), time, values), 0)
+    after = make_steps(Samples(0, "network_metric", ("m",), time, values), 0)
     begin, end = np.array([0, 10, 15, 30]), np.array([100, 20, 25, 35])
     assert before.within(begin, end)[0].tolist() == [10 * 3 + 20 * 5, 30, 15 + 25, 25]
     assert after.within(begin, end)[0].tolist() == [10 * 1 + 20 * 3, 10, 5 + 15, 15]

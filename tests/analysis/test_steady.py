@@ -15,7 +15,7 @@ from tools.view_answers import SAMPLES
 import nsys2prv
 from nsys2prv.analysis import steady
 from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.text import from_json
+from nsys2prv.analysis.text import read_json
 from nsys2prv.cli.main import main
 
 TRAINING = list(map(str, SAMPLES["training"]))
@@ -32,38 +32,39 @@ def ranges(rows: list[tuple[int, int, int]]) -> tuple[pl.DataFrame, pl.DataFrame
     frame = pl.DataFrame(
         rows, schema={"begin": pl.Int64, "end": pl.Int64, "range": pl.Int64}, orient="row"
     )
-    patterns = steady._patterns(labels)
+    patterns = steady._make_patterns(labels)
     frame = frame.join(patterns.select("range", "code"), on="range", maintain_order="left")
     return frame.with_columns(thread=pl.lit(0), numbered=pl.lit(False)), patterns
 
 
 def test_the_period_of_kernels() -> None:
     names = [9, 8, 9, 7] + [1, 2, 3, 2, 4] * 6 + [5, 6]
-    found = steady._by_kernels(kernels(names))
+    found = steady._find_by_kernels(kernels(names))
     assert found is not None
-    assert found.begins == tuple(40 + 50 * number for number in range(6))
+    assert found.read_begins == tuple(40 + 50 * number for number in range(6))
     assert (found.begin, found.end) == (40, 40 + 300 - 1)
 
 
 def test_kernels_that_do_not_repeat() -> None:
     assert (
-        steady._by_kernels(kernels(np.random.default_rng(1).integers(0, 50, 200).tolist())) is None
+        steady._find_by_kernels(kernels(np.random.default_rng(1).integers(0, 50, 200).tolist()))
+        is None
     )
-    assert steady._by_kernels(kernels(list(range(30)))) is None
-    assert steady._by_kernels(kernels([])) is None
+    assert steady._find_by_kernels(kernels(list(range(30)))) is None
+    assert steady._find_by_kernels(kernels([])) is None
 
 
 def test_iterations_are_ranges_whose_names_differ_in_numbers() -> None:
     steps = [(100 + 10 * number, 109 + 10 * number, 2 + number % 2) for number in range(6)]
     layers = [(begin + part, begin + part + 2, 4) for begin, _, _ in steps for part in (0, 4)]
     table = ranges([(0, 400, 1), *steps, *layers])
-    found = steady._by_ranges(*table, np.arange(100, 160))
+    found = steady._find_by_ranges(*table, np.arange(100, 160))
     assert found is not None
     assert found.found_by == "NVTX ranges step #"
-    assert found.begins == tuple(range(100, 160, 10))
+    assert found.read_begins == tuple(range(100, 160, 10))
     assert (found.begin, found.end) == (100, 159)
     # Most kernels run elsewhere.
-    assert steady._by_ranges(*table, np.arange(200, 400)) is None
+    assert steady._find_by_ranges(*table, np.arange(200, 400)) is None
 
 
 def test_calls_of_a_function_are_no_iterations() -> None:
@@ -71,23 +72,23 @@ def test_calls_of_a_function_are_no_iterations() -> None:
     calls = [(begin + part, begin + part + 3, 4) for begin in (100, 200) for part in (0, 4, 8)]
     table = ranges(calls)
     kernels = np.concatenate([np.arange(begin, begin + 100) for begin in (100, 200)])
-    assert steady._by_ranges(*table, kernels) is None
+    assert steady._find_by_ranges(*table, kernels) is None
     steps = [(100, 199, 2), (200, 299, 3)]
-    found = steady._by_ranges(*ranges(sorted([*steps, *calls])), kernels)
+    found = steady._find_by_ranges(*ranges(sorted([*steps, *calls])), kernels)
     assert found is not None
     assert found.found_by == "NVTX ranges step #"
-    assert found.begins == (100, 200)
+    assert found.read_begins == (100, 200)
     # The same where the number stands beside the name.
     frame, patterns = ranges([(begin, end, 1) for begin, end, _ in steps])
-    assert steady._by_ranges(frame, patterns, kernels) is None
-    found = steady._by_ranges(frame.with_columns(numbered=pl.lit(True)), patterns, kernels)
+    assert steady._find_by_ranges(frame, patterns, kernels) is None
+    found = steady._find_by_ranges(frame.with_columns(numbered=pl.lit(True)), patterns, kernels)
     assert found is not None
-    assert found.begins == (100, 200)
+    assert found.read_begins == (100, 200)
 
 
 def test_a_long_first_iteration_is_warm_up() -> None:
     steps = [(0, 59, 2), *((60 + 10 * number, 69 + 10 * number, 2) for number in range(9))]
-    found = steady._by_ranges(*ranges(steps), np.arange(0, 150))
+    found = steady._find_by_ranges(*ranges(steps), np.arange(0, 150))
     assert found is not None
     assert found.begin == 60
     assert found.count == 9
@@ -132,7 +133,7 @@ def test_a_report_of_a_part(tmp_path: Path) -> None:
             )
             == 0
         )
-        return from_json(path)
+        return read_json(path)
 
     job, _ = described("--ranks", "0-1")
     assert job["ranks"] == job["devices"] == 2

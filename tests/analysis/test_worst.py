@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 
 from nsys2prv.analysis.result import Result, Table
-from nsys2prv.analysis.text import Style, format_results, worst_first
+from nsys2prv.analysis.text import Style, choose_worst_rows, format_results
 
 
 def devices(count: int) -> pl.DataFrame:
@@ -22,7 +22,7 @@ def devices(count: int) -> pl.DataFrame:
 
 
 def test_the_worst_come_first() -> None:
-    shown, left = worst_first(devices(64), 5)
+    shown, left = choose_worst_rows(devices(64), 5)
     assert shown["device"].to_list() == [
         *("min of 64", "mean of 64", "max of 64"),
         *("n1 GPU41", "n1 GPU63", "n1 GPU62"),
@@ -40,7 +40,7 @@ def test_the_least_are_the_worst_of_efficiencies() -> None:
             "outside_mpi_share": [0.2 if number == 7 else 0.9 for number in range(20)],
         }
     )
-    assert worst_first(ranks, 10)[0]["rank"][3] == "rank 7"
+    assert choose_worst_rows(ranks, 10)[0]["rank"][3] == "rank 7"
 
 
 def test_hosts_of_least_efficiency_come_first() -> None:
@@ -51,7 +51,7 @@ def test_hosts_of_least_efficiency_come_first() -> None:
             "parallel_efficiency": [0.1 if number == 17 else 0.5 for number in range(32)],
         }
     )
-    shown, left = worst_first(hosts, 5)
+    shown, left = choose_worst_rows(hosts, 5)
     assert shown["node"].to_list()[:4] == ["min of 32", "mean of 32", "max of 32", "node17"]
     assert left == 29
 
@@ -63,7 +63,7 @@ def test_few_ranks_and_other_tables_stay_as_they_are() -> None:
         # Several rows of a rank.
         pl.DataFrame({"rank": ["rank 0"] * 20, "median_ns": range(20)}),
     ):
-        shown, left = worst_first(frame, 5)
+        shown, left = choose_worst_rows(frame, 5)
         assert shown.equals(frame)
         assert left == 0
 

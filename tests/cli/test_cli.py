@@ -52,7 +52,7 @@ def test_colours_are_for_terminals(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal, raising=False)
-    assert Style.of_output().colours is coloured
+    assert Style.for_output().colours is coloured
 
 
 def test_conversion_ends_with_a_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,7 +74,7 @@ class CudaRows:
     def _each(self, which: Ints, value: Callable[[Op], Any], dtype: Any = np.int64) -> NDArray[Any]:
         return np.array([value(self.program.ops[index]) for index in which], dtype=dtype)
 
-    def _placed(self, which: Ints, first: Ints | int = 0) -> dict[str, Column]:
+    def _place_events(self, which: Ints, first: Ints | int = 0) -> dict[str, Column]:
         """Where operations run, and the ids of their calls if the runs' first is given."""
         rank = self.report.rank
         placed = {**rank.columns, "streamId": self._each(which, lambda op: rank.stream(op.stream))}
@@ -102,7 +102,7 @@ class CudaRows:
             "maxPotentialClusterSize": lambda k: 8 if k.cluster[0] else 0,
             "maxActiveClusters": lambda k: 66 if k.cluster[0] else 0,
         }
-        columns = self._placed(self.kernels) | {
+        columns = self._place_events(self.kernels) | {
             name: np.array([value(k) for k in shapes], np.int64) for name, value in values.items()
         }
         columns |= {
@@ -184,7 +184,7 @@ class CudaRows:
 
     def _write_memory(self, kind: Kind, which: Ints, first: Ints, begin: Ints, end: Ints) -> None:
         sizes = self._each(which, lambda op: op.bytes)
-        columns = self._placed(which, first) | {"bytes": sizes}
+        columns = self._place_events(which, first) | {"bytes": sizes}
         if kind is Kind.SET:
             labels = ["Memset"] * len(which)
             columns |= {"value": 0, "memKind": 2}
@@ -213,7 +213,7 @@ class CudaRows:
         recorded = report.event_sync + self.program.events * np.arange(len(first))[:, None]
         if len(which := np.array(self.program.all_of(Kind.RECORD), dtype=np.int64)):
             events = self._each(which, lambda op: op.event)
-            columns = self._placed(which, first) | {"timestamp": 0}
+            columns = self._place_events(which, first) | {"timestamp": 0}
             columns |= {"eventId": events + FIRST_EVENT, "eventSyncId": recorded + events}
             labels, begin = ["CUDA event"] * len(events), local(block.host_begin, which)
             report.insert("CUPTI_ACTIVITY_KIND_CUDA_EVENT", labels, columns, begin, None)
@@ -222,7 +222,7 @@ class CudaRows:
             types = self._each(which, lambda op: SYNC_TYPES[op.kind])
             begin, end = local(block.host_begin, which), local(block.host_end, which)
             inset = (end - begin) // 8
-            columns = self._placed(which, first) | {"deviceId": 0, "syncType": types}
+            columns = self._place_events(which, first) | {"deviceId": 0, "syncType": types}
             del columns["greenContextId"]
             waits = self._each(which, lambda op: op.kind in ON_STREAM, np.bool_)
             columns["streamId"] = np.where(waits, columns["streamId"], NO_ID)
@@ -244,7 +244,7 @@ class CudaRows:
         self.report.insert(
             "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
             [f"graph {one}" for one in ids.tolist()],
-            {**self._placed(heads, first), "graphId": ids, "graphExecId": ids + 1},
+            {**self._place_events(heads, first), "graphId": ids, "graphExecId": ids + 1},
             local(block.gpu_begin, heads),
             local(block.gpu_end, tails),
         )

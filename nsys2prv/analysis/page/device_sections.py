@@ -29,16 +29,16 @@ IDLE = {
 }
 
 
-def devices_section(material: Material) -> Section:
+def make_devices_section(material: Material) -> Section:
     blocks: list[Block] = []
-    blocks += _elapsed_by_device(material)
-    blocks += _use_over_time(material)
+    blocks += _make_elapsed_by_device(material)
+    blocks += _make_use_over_time(material)
     blocks += material.grid("efficiencies", "devices", MOST_RANKS, folded=True)
     blocks += material.grid("efficiencies", "hosts", MOST_RANKS, folded=True)
     return Section("devices", "Where the GPUs' time went", blocks)
 
 
-def _elapsed_by_device(material: Material) -> list[Block]:
+def _make_elapsed_by_device(material: Material) -> list[Block]:
     devices = material.frame("efficiencies", "devices")
     if devices is None:
         return []
@@ -91,7 +91,7 @@ def _elapsed_by_device(material: Material) -> list[Block]:
     ]
 
 
-def _use_over_time(material: Material) -> list[Block]:
+def _make_use_over_time(material: Material) -> list[Block]:
     use = material.frame("metrics", "use")
     if use is None:
         return []
@@ -102,7 +102,7 @@ def _use_over_time(material: Material) -> list[Block]:
         ("active_share", "doing any work"),
     ):
         if use[column].max():
-            labels, values = grid_of(use, column)
+            labels, values = pivot_grid(use, column)
             maps.append(
                 HeatMap(
                     f"Devices {what} over time",
@@ -118,7 +118,7 @@ def _use_over_time(material: Material) -> list[Block]:
     return maps
 
 
-def grid_of(
+def pivot_grid(
     frame: pl.DataFrame, column: str, row: str = "device", across: str = "bin"
 ) -> tuple[list[str], np.ndarray]:
     """Return labels of rows, and (rows, bins) of a column, NaN where there is none."""
@@ -133,12 +133,12 @@ def grid_of(
     return labels, values
 
 
-def idle_section(material: Material) -> Section:
+def make_idle_section(material: Material) -> Section:
     return Section(
         "idle",
         "Idle devices, launches, copies",
         [
-            *_gaps(material),
+            *_make_gaps(material),
             *material.grid("idle", "gaps"),
             *material.grid("idle", "long_gaps", folded=True),
             *material.grid("idle", "memory"),
@@ -151,7 +151,7 @@ def idle_section(material: Material) -> Section:
     )
 
 
-def _gaps(material: Material) -> list[Block]:
+def _make_gaps(material: Material) -> list[Block]:
     gaps = material.frame("idle", "gaps")
     if gaps is None or not gaps["time_ns"].sum():
         return []
@@ -172,7 +172,7 @@ def _gaps(material: Material) -> list[Block]:
     ]
 
 
-def kernels_section(material: Material) -> Section:
+def make_kernels_section(material: Material) -> Section:
     return Section(
         "kernels",
         "Kernels",
@@ -180,7 +180,7 @@ def kernels_section(material: Material) -> Section:
             *material.grid("kernels", "classes"),
             *material.grid("kernels", "tensor_cores"),
             *material.grid("kernels", "two_modes"),
-            *_duration_spread(material),
+            *_make_duration_spread(material),
             *material.grid("kernels", "kernels"),
             *material.grid("kernels", "tensor_cores_by_rank", MOST_RANKS, folded=True),
             *material.notes("kernels"),
@@ -188,7 +188,7 @@ def kernels_section(material: Material) -> Section:
     )
 
 
-def _duration_spread(material: Material) -> list[Block]:
+def _make_duration_spread(material: Material) -> list[Block]:
     durations, kernels = (
         material.frame("kernels", "durations"),
         material.frame("kernels", "kernels"),
@@ -245,11 +245,11 @@ FIRST = (
 MOST_MAPS = 48
 
 
-def maps_section(material: Material) -> Section:
+def make_maps_section(material: Material) -> Section:
     blocks: list[Block] = [*material.grid("metrics", "metrics")]
     maps = material.frame("metrics", "map")
     if maps is not None:
-        blocks += _metric_maps(material, maps)
+        blocks += _make_metric_maps(material, maps)
     blocks += material.grid("metrics", "means", folded=True)
     return Section(
         "metrics",
@@ -258,7 +258,7 @@ def maps_section(material: Material) -> Section:
     )
 
 
-def _metric_maps(material: Material, maps: pl.DataFrame) -> list[Block]:
+def _make_metric_maps(material: Material, maps: pl.DataFrame) -> list[Block]:
     greatest = dict(maps.group_by("metric", maintain_order=True).agg(pl.col("mean").max()).rows())
     telling = [name for name, most in greatest.items() if most]
     order = [name for name in FIRST if name in telling] + sorted(
@@ -270,7 +270,7 @@ def _metric_maps(material: Material, maps: pl.DataFrame) -> list[Block]:
     )
     end = material.duration / 1e9
     for name in order[:MOST_MAPS]:
-        labels, values = grid_of(parts[(name,)], "mean", "label")
+        labels, values = pivot_grid(parts[(name,)], "mean", "label")
         percent = "%" in name
         drawn.append(
             HeatMap(
@@ -279,7 +279,7 @@ def _metric_maps(material: Material, maps: pl.DataFrame) -> list[Block]:
                 values,
                 (0, end),
                 "time (s)",
-                "%" if percent else _unit(name),
+                "%" if percent else _find_unit(name),
                 high=100 if percent else None,
                 folded=name not in FIRST,
             )
@@ -294,5 +294,5 @@ def _metric_maps(material: Material, maps: pl.DataFrame) -> list[Block]:
     return [*drawn, *([Items(said)] if said else [])]
 
 
-def _unit(name: str) -> str:
+def _find_unit(name: str) -> str:
     return name[name.rfind("[") + 1 : -1] if name.endswith("]") else "mean"

@@ -48,7 +48,7 @@ SETTINGS = {
 }
 
 
-def need_matplotlib() -> None:
+def require_matplotlib() -> None:
     """Raises MissingPackage where there is none."""
     try:
         import matplotlib  # noqa: F401
@@ -58,7 +58,7 @@ def need_matplotlib() -> None:
 
 def draw_all(figures: list[Figure]) -> list[str]:
     """SVG of each figure, to stand in one HTML page."""
-    need_matplotlib()
+    require_matplotlib()
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():
@@ -66,19 +66,19 @@ def draw_all(figures: list[Figure]) -> list[str]:
         matplotlib.rcParams.update(SETTINGS)
         # Names in scripts that the font lacks are drawn by the browser's.
         warnings.simplefilter("ignore")
-        return [_svg(figure, number) for number, figure in enumerate(figures, 1)]
+        return [_make_svg(figure, number) for number, figure in enumerate(figures, 1)]
 
 
-def _svg(figure: Figure, number: int) -> str:
+def _make_svg(figure: Figure, number: int) -> str:
     """number: of the figure on its page."""
     if isinstance(figure, HeatMap):
-        return heat_map_svg(figure, number)
+        return draw_heat_map(figure, number)
     if isinstance(figure, Stacked):
-        return stacked_svg(figure)
-    return _inline(_drawn(figure), f"f{number}-")
+        return draw_stacked(figure)
+    return _make_inline(_draw(figure), f"f{number}-")
 
 
-def _drawn(figure: Figure) -> str:
+def _draw(figure: Figure) -> str:
     canvas = DRAWERS[type(figure)](figure)
     written = io.StringIO()
     canvas.savefig(
@@ -90,7 +90,7 @@ def _drawn(figure: Figure) -> str:
     return written.getvalue()
 
 
-def _inline(svg: str, prefix: str) -> str:
+def _make_inline(svg: str, prefix: str) -> str:
     """Without what only files have, its names made its own, and the text's colour left to the page."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
@@ -109,15 +109,15 @@ def _inline(svg: str, prefix: str) -> str:
     return f'<svg viewBox="{box[1] if box else "0 0 1 1"}" role="img">{body}'
 
 
-def _canvas(height: float, rows: int = 1) -> tuple[Canvas, np.ndarray]:
+def _make_canvas(height: float, rows: int = 1) -> tuple[Canvas, np.ndarray]:
     from matplotlib.figure import Figure as Canvas
 
     canvas = Canvas(figsize=(WIDTH, height), layout="constrained")
     return canvas, canvas.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
 
 
-def _lines(figure: Lines) -> Canvas:
-    canvas, panels = _canvas(0.6 + 1.9 * len(figure.panels), len(figure.panels))
+def _draw_lines(figure: Lines) -> Canvas:
+    canvas, panels = _make_canvas(0.6 + 1.9 * len(figure.panels), len(figure.panels))
     for axes, (name, curves) in zip(panels, figure.panels.items(), strict=True):
         for colour, (label, values) in zip(LINES, curves.items(), strict=False):
             axes.plot(figure.x, values, ".-", color=colour, label=label, markersize=4, linewidth=1)
@@ -140,13 +140,13 @@ def _lines(figure: Lines) -> Canvas:
     return canvas
 
 
-def _spread(figure: Spread) -> Canvas:
+def _draw_spread(figure: Spread) -> Canvas:
     from matplotlib.ticker import FuncFormatter
 
-    from nsys2prv.analysis.text import duration
+    from nsys2prv.analysis.text import format_duration
 
     rows = len(figure.labels)
-    canvas, (axes,) = _canvas(0.8 + 0.34 * rows)
+    canvas, (axes,) = _make_canvas(0.8 + 0.34 * rows)
     for row in range(rows):
         counts, edges, base = figure.counts[row], figure.edges[row], rows - row
         heights = base + 0.85 * counts / max(counts.max(), 1)
@@ -165,15 +165,15 @@ def _spread(figure: Spread) -> Canvas:
     axes.set_yticks(np.arange(rows, 0, -1) + 0.3, [shorten_label(label) for label in figure.labels])
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: duration(value).replace(".00", ""))
+        FuncFormatter(lambda value, _: format_duration(value).replace(".00", ""))
     )
     axes.grid(axis="x", color=INK, alpha=0.15)
     return canvas
 
 
 DRAWERS: dict[type, Callable[..., Canvas]] = {
-    Lines: _lines,
-    Spread: _spread,
+    Lines: _draw_lines,
+    Spread: _draw_spread,
 }
 
 
@@ -193,7 +193,7 @@ CHARACTER = 0.64
 MOST_TICKS = 9
 
 
-def heat_map_svg(figure: HeatMap, number: int) -> str:
+def draw_heat_map(figure: HeatMap, number: int) -> str:
     """Return a heat map as SVG. number: of the figure on its page, for names that have to be unique
     there.
     """
@@ -204,15 +204,15 @@ def heat_map_svg(figure: HeatMap, number: int) -> str:
     high = float(known.max(initial=-np.inf)) if figure.high is None else figure.high
     if not low < high:
         low, high = (low, low + 1) if np.isfinite(low) else (0.0, 1.0)
-    left = 8 + max(map(_width, labels), default=0)
+    left = 8 + max(map(_estimate_width, labels), default=0)
     width, height = FIGURE_WIDTH - left - SCALE, ROW * max(len(labels), 3)
     parts = [
         f'<image x="{left:.1f}" y="{TOP}" width="{width:.1f}" height="{height:.1f}" '
         'preserveAspectRatio="none" style="image-rendering: pixelated" '
-        f'href="data:image/png;base64,{_png(figure.values, low, high)}"/>'
+        f'href="data:image/png;base64,{_encode_png(figure.values, low, high)}"/>'
     ]
-    parts += _names(labels, left, TOP, height / max(len(labels), 1))
-    parts += _axis(left, TOP + height, width, figure.extent, across, figure.whole)
+    parts += _draw_names(labels, left, TOP, height / max(len(labels), 1))
+    parts += _draw_axis(left, TOP + height, width, figure.extent, across, figure.whole)
     bar = left + width + 10
     stops = "".join(
         f'<stop offset="{at / (len(COLOURS) - 1):.4f}" stop-color="#{colour}"/>'
@@ -222,32 +222,32 @@ def heat_map_svg(figure: HeatMap, number: int) -> str:
         f'<linearGradient id="scale{number}" x1="0" y1="1" x2="0" y2="0">{stops}</linearGradient>'
         f'<rect x="{bar:.1f}" y="{TOP}" width="10" height="{height:.1f}" fill="url(#scale{number})"/>'
     )
-    for value in ticks(low, high, False, max(2, int(height / 25))):
+    for value in choose_ticks(low, high, False, max(2, int(height / 25))):
         y = TOP + height - (value - low) / (high - low) * height
-        parts.append(_line(bar + 10, y, bar + 13, y))
-        parts.append(_text(bar + 16, y + TEXT / 3, _number(value)))
+        parts.append(_make_line(bar + 10, y, bar + 13, y))
+        parts.append(_make_text(bar + 16, y + TEXT / 3, _format_number(value)))
     # Along the scale where it is long enough, else below it.
-    if _width(quantity) <= height:
+    if _estimate_width(quantity) <= height:
         middle = TOP + height / 2
         turned = f'transform="rotate(-90 {FIGURE_WIDTH - 4:.1f} {middle:.1f})"'
-        parts.append(_text(FIGURE_WIDTH - 4, middle, quantity, "middle", turned))
+        parts.append(_make_text(FIGURE_WIDTH - 4, middle, quantity, "middle", turned))
     else:
-        parts.append(_text(FIGURE_WIDTH - 1, TOP + height + 28, quantity, "end"))
-    return _drawing(TOP + height + BELOW, parts)
+        parts.append(_make_text(FIGURE_WIDTH - 1, TOP + height + 28, quantity, "end"))
+    return _wrap_drawing(TOP + height + BELOW, parts)
 
 
-def stacked_svg(figure: Stacked) -> str:
+def draw_stacked(figure: Stacked) -> str:
     """Return parts of a whole as SVG: a bar for each row, and a legend above."""
     labels = [*map(shorten_label, figure.labels)]
-    left = 8 + max(map(_width, labels), default=0)
+    left = 8 + max(map(_estimate_width, labels), default=0)
     width, height = FIGURE_WIDTH - left - 12, ROW * len(labels)
     parts, top, x = [], TOP + ROW, 4.0
     for name, (colour, _) in figure.parts.items():
-        if x + 14 + _width(name) > FIGURE_WIDTH and x > 4:
+        if x + 14 + _estimate_width(name) > FIGURE_WIDTH and x > 4:
             top, x = top + ROW, 4.0
         parts.append(f'<rect x="{x:.1f}" y="{top - 15:.1f}" width="9" height="9" fill="{colour}"/>')
-        parts.append(_text(x + 12, top - 7, name))
-        x += 24 + _width(name)
+        parts.append(_make_text(x + 12, top - 7, name))
+        x += 24 + _estimate_width(name)
     start = np.zeros(len(labels))
     most = max(float(sum(values for _, values in figure.parts.values()).max()), 1e-11)
     for colour, values in figure.parts.values():
@@ -258,39 +258,42 @@ def stacked_svg(figure: Stacked) -> str:
             if value > 0
         ]
         start = start + values
-    parts += _names(labels, left, top, ROW)
-    parts += _axis(left, top + height, width, (0, 100 * most), figure.axis, False)
-    return _drawing(top + height + BELOW, parts)
+    parts += _draw_names(labels, left, top, ROW)
+    parts += _draw_axis(left, top + height, width, (0, 100 * most), figure.axis, False)
+    return _wrap_drawing(top + height + BELOW, parts)
 
 
-def _names(labels: list[str], left: float, top: float, row: float) -> list[str]:
+def _draw_names(labels: list[str], left: float, top: float, row: float) -> list[str]:
     """Return the labels of rows, left of `left`."""
     return [
-        _text(left - 5, top + (at + 0.5) * row + TEXT / 3, label, "end")
+        _make_text(left - 5, top + (at + 0.5) * row + TEXT / 3, label, "end")
         for at, label in enumerate(labels)
     ]
 
 
-def _axis(
+def _draw_axis(
     left: float, top: float, width: float, extent: tuple[float, float], name: str, whole: bool
 ) -> list[str]:
     """Return an axis below a figure: ticks, their numbers, and what they count."""
     first, last = extent
-    parts = [_line(left, top, left + width, top)]
-    for value in ticks(first, last, whole):
+    parts = [_make_line(left, top, left + width, top)]
+    for value in choose_ticks(first, last, whole):
         x = left + (value - first) / (last - first) * width
-        parts += [_line(x, top, x, top + 4), _text(x, top + 14, _number(value), "middle")]
-    return [*parts, _text(left + width / 2, top + 28, name, "middle")]
+        parts += [
+            _make_line(x, top, x, top + 4),
+            _make_text(x, top + 14, _format_number(value), "middle"),
+        ]
+    return [*parts, _make_text(left + width / 2, top + 28, name, "middle")]
 
 
-def _drawing(height: float, parts: list[str]) -> str:
+def _wrap_drawing(height: float, parts: list[str]) -> str:
     return (
         f'<svg viewBox="0 0 {FIGURE_WIDTH:.0f} {height:.1f}" role="img" fill="currentColor" '
         f'font-size="{TEXT:g}px">{"".join(parts)}</svg>'
     )
 
 
-def ticks(first: float, last: float, whole: bool, most: int = MOST_TICKS) -> list[float]:
+def choose_ticks(first: float, last: float, whole: bool, most: int = MOST_TICKS) -> list[float]:
     """Return round numbers from `first` to `last`, at most so many; whole ones if `whole`."""
     least = (last - first) / most
     if not least > 0 or not np.isfinite(least):
@@ -302,7 +305,7 @@ def ticks(first: float, last: float, whole: bool, most: int = MOST_TICKS) -> lis
     return [float(number * step) + 0.0 for number in np.arange(from_, to + 1)]
 
 
-def _png(values: np.ndarray, low: float, high: float) -> str:
+def _encode_png(values: np.ndarray, low: float, high: float) -> str:
     """Return the values as an image of colours of the scale (PNG with a palette) in base64;
     unknown ones are transparent.
     """
@@ -330,22 +333,22 @@ def _png(values: np.ndarray, low: float, high: float) -> str:
     return base64.b64encode(image).decode()
 
 
-def _width(text: str) -> float:
+def _estimate_width(text: str) -> float:
     """Return about how wide a text is; characters of East Asia are twice as wide."""
     wide = sum(unicodedata.east_asian_width(one) in "WF" for one in text)
     return TEXT * CHARACTER * (len(text) + wide)
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start", more: str = "") -> str:
+def _make_text(x: float, y: float, text: str, anchor: str = "start", more: str = "") -> str:
     return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" {more}>{escape(text)}</text>'
 
 
-def _line(x1: float, y1: float, x2: float, y2: float) -> str:
+def _make_line(x1: float, y1: float, x2: float, y2: float) -> str:
     return (
         f'<path d="M{x1:.1f} {y1:.1f}L{x2:.1f} {y2:.1f}" stroke="currentColor" stroke-width=".8"/>'
     )
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     """Return a tick's number, short."""
     return f"{value:,.10g}" if abs(value) < 1e6 else f"{value:.4g}"

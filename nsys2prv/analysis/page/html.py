@@ -16,12 +16,12 @@ from markupsafe import Markup
 from nsys2prv._util.text import list_some
 from nsys2prv._util.version import __version__
 from nsys2prv._util.yaml_files import read_data_text
-from nsys2prv.analysis.job_facts import machine_line
+from nsys2prv.analysis.job_facts import format_machine_line
 from nsys2prv.analysis.page.drawing import draw_all
 from nsys2prv.analysis.page.parts import FAIR, FIGURES, GOOD, MOST_RANKS, Block, Material, Section
 from nsys2prv.analysis.page.sections import make_sections
 from nsys2prv.analysis.result import NOTHING, Result
-from nsys2prv.analysis.text import cell, duration, heading, is_share
+from nsys2prv.analysis.text import format_cell, format_duration, format_heading, is_share
 
 #: Kind of finding -> the section with its details; idle for those that are not here.
 SECTION_OF = defaultdict(
@@ -78,18 +78,18 @@ class Tile(NamedTuple):
     value: object
 
 
-def page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
+def make_page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
     """Return the results of a job as one HTML page. job: as in JSON (`describe` of cli/report.py).
     Needs matplotlib.
     """
     nodes = [str(node) for node in job["nodes"]]
     events = sum(job["records"].values())
-    return _filled(
+    return _fill_page(
         str(job.get("title") or job["name"]),
-        [machine_line(dict(job)), f"Hosts: {list_some(nodes, MOST_HOSTS)}"],
+        [format_machine_line(dict(job)), f"Hosts: {list_some(nodes, MOST_HOSTS)}"],
         make_sections(Material(job, results)),
         [
-            Tile("elapsed", duration(float(str(job["duration_ns"]))), job["duration_ns"]),
+            Tile("elapsed", format_duration(float(str(job["duration_ns"]))), job["duration_ns"]),
             Tile("ranks", f"{job['ranks']:,}", job["ranks"]),
             Tile("hosts", f"{len(nodes):,}", len(nodes)),
             Tile("GPUs", f"{job['devices']:,}", job["devices"]),
@@ -98,7 +98,7 @@ def page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
     )
 
 
-def difference_page(name: str, headline: str, results: Sequence[Result]) -> str:
+def make_difference_page(name: str, headline: str, results: Sequence[Result]) -> str:
     """Return the difference of two jobs as one HTML page: a sentence that says what changed, and
     the tables. name: of both jobs.
     """
@@ -118,10 +118,10 @@ def difference_page(name: str, headline: str, results: Sequence[Result]) -> str:
         )
         for result in results
     ]
-    return _filled(name, [headline], made)
+    return _fill_page(name, [headline], made)
 
 
-def _filled(
+def _fill_page(
     title: str, headlines: Sequence[str], made: Sequence[Section], tiles: Sequence[Tile] = ()
 ) -> str:
     """Return the page with a title, sentences below it, and sections."""
@@ -132,7 +132,7 @@ def _filled(
         for name in ("style.css", "script.js")
     )
     return (
-        _environment()
+        _load_environment()
         .get_template("page.html")
         .render(
             title=title,
@@ -152,78 +152,80 @@ def _filled(
 
 
 @cache
-def _environment() -> Environment:
+def _load_environment() -> Environment:
     environment = Environment(
         loader=FunctionLoader(
             lambda name: read_data_text("nsys2prv.analysis.page.templates", name)
         ),
         autoescape=True,
-        finalize=printable,
+        finalize=make_printable,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
     environment.filters |= {
-        "kind": _kind,
-        "level": level,
-        "table": table_of,
-        "titled": _titled,
+        "kind": _find_macro,
+        "level": rate_efficiency,
+        "table": make_table,
+        "titled": _add_title,
     }
     return environment
 
 
-def printable(value: object) -> object:
+def make_printable(value: object) -> object:
     """Return a value for a template, with replacement characters for what cannot be printed."""
     if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
         return value
     return "".join(character if character.isprintable() else "\ufffd" for character in value)
 
 
-def _kind(block: Block) -> str:
+def _find_macro(block: Block) -> str:
     """Return the macro that writes a block."""
     return "figure" if isinstance(block, FIGURES) else type(block).__name__.lower()
 
 
-def _titled(svg: str, title: str) -> Markup:
+def _add_title(svg: str, title: str) -> Markup:
     """Return a figure with a title, which is read out, and shown beside the pointer."""
     start, _, rest = svg.partition(">")
-    return Markup(start) + Markup("><title>{}</title>").format(printable(title)) + Markup(rest)
+    return Markup(start) + Markup("><title>{}</title>").format(make_printable(title)) + Markup(rest)
 
 
-def level(value: float) -> str:
+def rate_efficiency(value: float) -> str:
     """Return the class of an efficiency."""
     return "good" if value >= GOOD else "fair" if value >= FAIR else "poor"
 
 
-def table_of(frame: pl.DataFrame, source: str, depths: list[int] | None = None) -> Table:
+def make_table(frame: pl.DataFrame, source: str, depths: list[int] | None = None) -> Table:
     """Return a frame as a table to write."""
     columns = [
-        Column(name, heading(name), dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Null))
+        Column(
+            name, format_heading(name), dtype in (pl.String, pl.Boolean, pl.Categorical, pl.Null)
+        )
         for name, dtype in frame.schema.items()
     ]
     rows = [
         Row(
             depths[number] if depths else 0,
-            [_cell(column, value) for column, value in zip(columns, row, strict=True)],
+            [_make_cell(column, value) for column, value in zip(columns, row, strict=True)],
         )
         for number, row in enumerate(frame.iter_rows())
     ]
     return Table(source, columns, rows, bool(depths))
 
 
-def _cell(column: Column, value: object) -> Cell:
+def _make_cell(column: Column, value: object) -> Cell:
     name = column.name
     if isinstance(value, str):
         return Cell(Markup(), value if len(value) <= LONGEST else f"{value[: LONGEST - 1]}…")
     if column.is_text:
-        return Cell(Markup(), cell(name, value))
+        return Cell(Markup(), format_cell(name, value))
     if value is None:
-        return Cell(Markup(" data-v class=n"), cell(name, value))
+        return Cell(Markup(" data-v class=n"), format_cell(name, value))
     figure = float(str(value))
     classes, style = "n", ""
     if name.endswith("efficiency"):
-        classes += f" {level(figure)}"
+        classes += f" {rate_efficiency(figure)}"
     if is_share(name):
         classes += " b"
         style = f' style="--p:{100 * min(max(figure, 0), 1):.1f}%"'
-    return Cell(Markup(f' data-v={value!r} class="{classes}"{style}'), cell(name, value))
+    return Cell(Markup(f' data-v={value!r} class="{classes}"{style}'), format_cell(name, value))

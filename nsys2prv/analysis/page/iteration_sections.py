@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.page.device_sections import grid_of
+from nsys2prv.analysis.page.device_sections import pivot_grid
 from nsys2prv.analysis.page.parts import (
     MOST_ROWS,
     Block,
@@ -28,7 +28,7 @@ MOST_SLOPES = 500
 RULE = f"Circled: more than {FAR:g} scaled median absolute deviations and {LEAST_FAR:.0%} of the median away from the median."
 
 
-def outliers(values: np.ndarray) -> list[int]:
+def find_outliers(values: np.ndarray) -> list[int]:
     """Return the indices of the values that are far from the others; of fewer than 4 none is."""
     if len(values) < 4:
         return []
@@ -38,7 +38,7 @@ def outliers(values: np.ndarray) -> list[int]:
     return np.flatnonzero((distance > FAR * spread) & (distance > LEAST_FAR * abs(middle))).tolist()
 
 
-def drift(values: np.ndarray) -> float | None:
+def estimate_drift(values: np.ndarray) -> float | None:
     """Return the change over all values as a fraction of their median (Theil and Sen's slope), None
     where it is none that counts.
     """
@@ -63,7 +63,7 @@ def drift(values: np.ndarray) -> float | None:
 BETWEEN = " / "
 
 
-def nested(tree: pl.DataFrame, most: int) -> tuple[pl.DataFrame, list[int]]:
+def order_as_tree(tree: pl.DataFrame, most: int) -> tuple[pl.DataFrame, list[int]]:
     """Return the rows of `operations.tree` (path, depth, ...) in the order of a tree, `path` by its
     last name as `operation`, and their depths.
 
@@ -73,7 +73,7 @@ def nested(tree: pl.DataFrame, most: int) -> tuple[pl.DataFrame, list[int]]:
     """
     paths, depths = tree["path"].to_list(), tree["depth"].to_list()
     level = dict(zip(paths, depths, strict=True))
-    above = {path: _above(path, level) for path in paths}
+    above = {path: _find_parent_path(path, level) for path in paths}
     weight = dict(zip(paths, tree.select("gpu_ns", "host_ns").rows(), strict=True))
     kept: set[str | None] = set()
     for path in sorted(paths, key=lambda path: weight[path], reverse=True):
@@ -101,7 +101,7 @@ def nested(tree: pl.DataFrame, most: int) -> tuple[pl.DataFrame, list[int]]:
     return frame, [depth for _, depth in order]
 
 
-def _above(path: str, level: dict[str, int]) -> str | None:
+def _find_parent_path(path: str, level: dict[str, int]) -> str | None:
     """Return the path that this one lies in."""
     end = path.rfind(BETWEEN) if level[path] else -1
     while end > 0:
@@ -119,7 +119,7 @@ CURVES = {
 }
 
 
-def iterations_section(material: Material) -> Section:
+def make_iterations_section(material: Material) -> Section:
     steady: list[Block] = [
         *material.grid("iterations", "summary"),
         *material.grid("iterations", "each", folded=True),
@@ -150,11 +150,11 @@ def iterations_section(material: Material) -> Section:
             rows["iteration"].to_numpy(),
             "iteration",
             panels,
-            outliers(elapsed),
+            find_outliers(elapsed),
             RULE,
         )
     ]
-    trend = drift(elapsed)
+    trend = estimate_drift(elapsed)
     if trend is not None:
         way = "longer" if trend > 0 else "shorter"
         blocks.append(
@@ -166,7 +166,7 @@ def iterations_section(material: Material) -> Section:
         )
     devices = material.frame("efficiencies", "iterations_of_devices")
     if devices is not None and rows.height > 1:
-        labels, values = grid_of(
+        labels, values = pivot_grid(
             devices.with_columns(at=devices["iteration"] - 1), "useful_share", across="at"
         )
         blocks.append(
@@ -187,7 +187,7 @@ def iterations_section(material: Material) -> Section:
         [
             *steady,
             *blocks,
-            *_classes(material, rows.height),
+            *_make_classes(material, rows.height),
             *material.grid("efficiencies", "over_iterations"),
             *material.grid("efficiencies", "iterations", folded=True),
             *material.grid("efficiencies", "host_iterations", folded=True),
@@ -195,7 +195,7 @@ def iterations_section(material: Material) -> Section:
     )
 
 
-def _classes(material: Material, iterations: int) -> list[Block]:
+def _make_classes(material: Material, iterations: int) -> list[Block]:
     """Show which classes of kernels make iterations longer or shorter."""
     times = material.frame("kernels", "classes_by_iteration")
     if times is None or iterations < 2:
@@ -231,30 +231,30 @@ def _classes(material: Material, iterations: int) -> list[Block]:
 MOST_OPERATIONS = 40
 
 
-def operations_section(material: Material) -> Section:
+def make_operations_section(material: Material) -> Section:
     return Section(
         "operations",
         "Operations (NVTX ranges)",
         [
-            *_tree(material),
+            *_make_tree(material),
             *material.grid("operations", "operations", folded=True),
-            *_by_rank(material),
+            *_make_by_rank(material),
             *material.notes("operations"),
         ],
     )
 
 
-def _tree(material: Material) -> list[Block]:
+def _make_tree(material: Material) -> list[Block]:
     tree = material.frame("operations", "tree")
     if tree is None:
         return []
-    frame, depths = nested(tree, MOST_ROWS)
+    frame, depths = order_as_tree(tree, MOST_ROWS)
     left = tree.height - frame.height
     note = f"{left:,} paths that take the least time are left out." if left else ""
     return [Tree("Operations as a tree", frame, depths, "operations.tree", note)]
 
 
-def _by_rank(material: Material) -> list[Block]:
+def _make_by_rank(material: Material) -> list[Block]:
     """Show where ranks differ: an operation's time on each rank relative to the mean over ranks."""
     by_rank, whole = (
         material.frame("operations", "by_rank"),

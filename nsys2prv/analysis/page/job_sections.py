@@ -26,7 +26,7 @@ FINDINGS_NOTE = (
 )
 
 
-def summary_section(material: Material) -> Section:
+def make_summary_section(material: Material) -> Section:
     blocks: list[Block] = []
     if "findings" in material.results:
         result = material.results["findings"]
@@ -35,7 +35,9 @@ def summary_section(material: Material) -> Section:
         blocks += material.notes("findings")
         blocks += material.grid("findings", "phases")
     roots = [
-        root for root in (_device_efficiencies(material), _host_efficiencies(material)) if root
+        root
+        for root in (_get_device_efficiencies(material), _get_host_efficiencies(material))
+        if root
     ]
     if roots:
         blocks.append(
@@ -43,7 +45,7 @@ def summary_section(material: Material) -> Section:
                 "Efficiencies",
                 roots,
                 f"Each is the product of the factors below it. Green from {GOOD:.0%} on, yellow from {FAIR:.0%} on, red below; "
-                f"POP advises a closer look below 80 %.{_which(material)}",
+                f"POP advises a closer look below 80 %.{_describe_part(material)}",
             )
         )
     blocks += material.notes("efficiencies")
@@ -56,7 +58,7 @@ def summary_section(material: Material) -> Section:
     )
 
 
-def _which(material: Material) -> str:
+def _describe_part(material: Material) -> str:
     """Say what part of the job the figures are of, where there are several."""
     if material.frame("efficiencies", "steady") is None:
         return ""
@@ -66,7 +68,7 @@ def _which(material: Material) -> str:
     )
 
 
-def _device_efficiencies(material: Material) -> Factor | None:
+def _get_device_efficiencies(material: Material) -> Factor | None:
     """Return those of the steady state, where one was found, else those of the whole job."""
     steady = material.frame("efficiencies", "steady")
     frame = material.frame("efficiencies", "device") if steady is None else steady
@@ -97,7 +99,7 @@ def _device_efficiencies(material: Material) -> Factor | None:
     )
 
 
-def _host_efficiencies(material: Material) -> Factor | None:
+def _get_host_efficiencies(material: Material) -> Factor | None:
     frame = material.frame("efficiencies", "host")
     row = frame.row(0, named=True) if frame is not None else {}
     mpi = Factor(
@@ -142,7 +144,7 @@ def _host_efficiencies(material: Material) -> Factor | None:
     return parts[0] if parts else None
 
 
-def communication_section(material: Material) -> Section:
+def make_communication_section(material: Material) -> Section:
     return Section(
         "communication",
         "Exposed communication",
@@ -170,14 +172,14 @@ HOSTS = {
 }
 
 
-def collectives_section(material: Material) -> Section:
+def make_collectives_section(material: Material) -> Section:
     return Section(
         "collectives",
         "Stragglers and collectives",
         [
-            *_stragglers(material),
+            *_make_stragglers(material),
             *material.grid("collectives", "stragglers", MOST_RANKS),
-            *_meanwhile(material),
+            *_make_meanwhile(material),
             *material.grid("collectives", "meanwhile", MOST_RANKS),
             *material.grid("collectives", "across_ranks"),
             *material.grid("collectives", "nccl", folded=True),
@@ -187,7 +189,7 @@ def collectives_section(material: Material) -> Section:
     )
 
 
-def _stragglers(material: Material) -> list[Block]:
+def _make_stragglers(material: Material) -> list[Block]:
     ranking = material.frame("collectives", "stragglers")
     if ranking is None or not ranking["others_waited_ns"].sum():
         return []
@@ -206,7 +208,7 @@ def _stragglers(material: Material) -> list[Block]:
     ]
 
 
-def _meanwhile(material: Material) -> list[Block]:
+def _make_meanwhile(material: Material) -> list[Block]:
     doing = material.frame("collectives", "meanwhile")
     doing = (
         None if doing is None else doing.filter(doing["total_late_ns"] > 0).head(MOST_STRAGGLERS)
@@ -239,7 +241,7 @@ CLOCKS_NOTE = (
 )
 
 
-def clocks_section(material: Material) -> Section:
+def make_clocks_section(material: Material) -> Section:
     return Section(
         "clocks",
         "Clocks of hosts",
@@ -247,7 +249,7 @@ def clocks_section(material: Material) -> Section:
     )
 
 
-def scalability_section(material: Material) -> Section:
+def make_scalability_section(material: Material) -> Section:
     return Section(
         "scaling", "Scalability", [*material.grid("scaling", "scaling"), *material.notes("scaling")]
     )
@@ -268,7 +270,7 @@ PARTS = {
 }
 
 
-def critical_path_section(material: Material) -> Section:
+def make_critical_path_section(material: Material) -> Section:
     blocks: list[Block] = []
     if found := [
         finding
@@ -281,7 +283,7 @@ def critical_path_section(material: Material) -> Section:
         "Critical path",
         [
             *blocks,
-            *_by_rank(material),
+            *_make_by_rank(material),
             *material.grid("critical_path", "causes"),
             *material.grid("critical_path", "ranks", MOST_RANKS, folded=True),
             *material.grid("critical_path", "classes", folded=True),
@@ -291,7 +293,7 @@ def critical_path_section(material: Material) -> Section:
     )
 
 
-def _by_rank(material: Material) -> list[Block]:
+def _make_by_rank(material: Material) -> list[Block]:
     """Show on which ranks the path is."""
     ranks = material.frame("critical_path", "ranks")
     if ranks is None:

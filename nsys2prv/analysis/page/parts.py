@@ -221,14 +221,14 @@ def condense_rows(block: Block) -> Block:
     note = f"{block.note} {said}".strip()
     if isinstance(block, Stacked):
         values = np.stack([part for _, part in block.parts.values()])
-        order = _farthest(values.T)
+        order = _find_farthest(values.T)
         parts = {
             name: (colour, np.append(part.mean(), part[order]))
             for name, (colour, part) in block.parts.items()
         }
         labels = [f"mean of {count:,}", *(block.labels[at] for at in order)]
         return replace(block, labels=labels, parts=parts, note=note)
-    order = _farthest(block.values)
+    order = _find_farthest(block.values)
     known = ~np.isnan(block.values)
     counts = known.sum(axis=0)
     sums = np.where(known, block.values, 0).sum(axis=0)
@@ -246,7 +246,7 @@ def condense_rows(block: Block) -> Block:
     )
 
 
-def _farthest(values: np.ndarray) -> list[int]:
+def _find_farthest(values: np.ndarray) -> list[int]:
     """Return the rows that are farthest from the mean row, the farthest first. values: (rows,
     columns), NaN for unknown.
     """

@@ -7,36 +7,39 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from nsys2prv.analysis.page.device_sections import (
-    devices_section,
-    idle_section,
-    kernels_section,
-    maps_section,
+    make_devices_section,
+    make_idle_section,
+    make_kernels_section,
+    make_maps_section,
 )
-from nsys2prv.analysis.page.iteration_sections import iterations_section, operations_section
+from nsys2prv.analysis.page.iteration_sections import (
+    make_iterations_section,
+    make_operations_section,
+)
 from nsys2prv.analysis.page.job_sections import (
-    clocks_section,
-    collectives_section,
-    communication_section,
-    critical_path_section,
-    scalability_section,
-    summary_section,
+    make_clocks_section,
+    make_collectives_section,
+    make_communication_section,
+    make_critical_path_section,
+    make_scalability_section,
+    make_summary_section,
 )
 from nsys2prv.analysis.page.parts import Material, Section, condense_rows
 
 #: Functions that make a section each, in the order of the page.
 SECTIONS = (
-    summary_section,
-    devices_section,
-    communication_section,
-    collectives_section,
-    critical_path_section,
-    clocks_section,
-    kernels_section,
-    operations_section,
-    idle_section,
-    maps_section,
-    iterations_section,
-    scalability_section,
+    make_summary_section,
+    make_devices_section,
+    make_communication_section,
+    make_collectives_section,
+    make_critical_path_section,
+    make_clocks_section,
+    make_kernels_section,
+    make_operations_section,
+    make_idle_section,
+    make_maps_section,
+    make_iterations_section,
+    make_scalability_section,
 )
 
 

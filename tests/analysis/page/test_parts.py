@@ -10,26 +10,26 @@ import polars as pl
 import pytest
 from tools.view_answers import SAMPLES
 
-from nsys2prv.analysis.page.html import _environment, table_of
-from nsys2prv.analysis.page.iteration_sections import drift, nested, outliers
+from nsys2prv.analysis.page.html import _load_environment, make_table
+from nsys2prv.analysis.page.iteration_sections import estimate_drift, find_outliers, order_as_tree
 from nsys2prv.cli.main import main
 
 
 def test_outliers_are_far_from_the_median() -> None:
     values = np.array([100, 101, 99, 100, 180, 102, 98, 60])
-    assert outliers(values) == [4, 7]
-    assert outliers(np.array([100, 100, 100, 100, 104])) == []
-    assert outliers(np.array([1, 9, 1])) == []
+    assert find_outliers(values) == [4, 7]
+    assert find_outliers(np.array([100, 100, 100, 100, 104])) == []
+    assert find_outliers(np.array([1, 9, 1])) == []
 
 
 def test_drift_is_a_slope_over_all() -> None:
-    assert drift(np.arange(100, 120)) == pytest.approx(19 / 109.5)
-    assert drift(np.arange(120, 100, -1)) == pytest.approx(-19 / 110.5)
-    assert drift(np.array([100, 120] * 10)) is None
-    assert drift(np.arange(1000, 1020)) is None
-    assert drift(np.arange(5)) is None
+    assert estimate_drift(np.arange(100, 120)) == pytest.approx(19 / 109.5)
+    assert estimate_drift(np.arange(120, 100, -1)) == pytest.approx(-19 / 110.5)
+    assert estimate_drift(np.array([100, 120] * 10)) is None
+    assert estimate_drift(np.arange(1000, 1020)) is None
+    assert estimate_drift(np.arange(5)) is None
     # Of more than 500 values every so many are looked at: the same line.
-    assert drift(np.linspace(100, 200, 1501)) == pytest.approx(100 / 150, rel=2e-3)
+    assert estimate_drift(np.linspace(100, 200, 1501)) == pytest.approx(100 / 150, rel=2e-3)
 
 
 def test_names_that_hold_the_separator() -> None:
@@ -41,7 +41,7 @@ def test_names_that_hold_the_separator() -> None:
             "host_ns": [0] * 6,
         }
     )
-    frame, depths = nested(tree, 10)
+    frame, depths = order_as_tree(tree, 10)
     assert list(zip(frame["operation"], depths, frame["gpu_ns"], strict=True)) == [
         ("y / z", 0, 9),
         ("a", 0, 5),
@@ -50,7 +50,7 @@ def test_names_that_hold_the_separator() -> None:
         ("b", 1, 2),
         ("a !x", 0, 1),
     ]
-    frame, depths = nested(tree, 3)
+    frame, depths = order_as_tree(tree, 3)
     assert list(zip(frame["operation"], depths, strict=True)) == [
         ("y / z", 0),
         ("a", 0),
@@ -83,12 +83,12 @@ def test_what_cannot_be_printed() -> None:
     html = table_html(pl.DataFrame({"a\0b\u202ec<": ["a\0b\u202ec<"]}), "x")
     assert 'title="a\ufffdb\ufffdc&lt;"' in html
     assert "<td>a\ufffdb\ufffdc&lt;" in html
-    template = _environment().from_string("{{ text }}")
+    template = _load_environment().from_string("{{ text }}")
     assert template.render(text="\ud800<") == "\ufffd&lt;"
 
 
 def table_html(frame: pl.DataFrame, source: str) -> str:
-    return _environment().get_template("blocks.html").module.table(table_of(frame, source))
+    return _load_environment().get_template("blocks.html").module.table(make_table(frame, source))
 
 
 def test_without_matplotlib(

@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from nsys2prv.analysis.page.drawing import COLOURS, heat_map_svg, stacked_svg, ticks
+from nsys2prv.analysis.page.drawing import COLOURS, choose_ticks, draw_heat_map, draw_stacked
 from nsys2prv.analysis.page.parts import MOST_WORST, HeatMap, Stacked, condense_rows
 
 
@@ -21,7 +21,7 @@ def _map(values: np.ndarray, labels: list[str] | None = None) -> HeatMap:
 def test_a_heat_map_has_a_pixel_for_each_value() -> None:
     Image = pytest.importorskip("PIL.Image")
     values = np.array([[0.0, 100.0, 50.0], [np.nan, 200.0, -5.0]])
-    svg = heat_map_svg(_map(values, ["a & b", "<c>"]), 3)
+    svg = draw_heat_map(_map(values, ["a & b", "<c>"]), 3)
     image = Image.open(io.BytesIO(base64.b64decode(re.search('base64,([^"]*)', svg)[1]))).convert(
         "RGBA"
     )
@@ -41,7 +41,7 @@ def test_bars_are_as_long_as_their_parts() -> None:
         "computing": ("#111111", np.array([0.5, 0.25])),
         "idle": ("#222222", np.array([0.5, 0.25])),
     }
-    svg = stacked_svg(Stacked("bars", ["a", "b"], parts, "%"))
+    svg = draw_stacked(Stacked("bars", ["a", "b"], parts, "%"))
     drawn = {
         colour: [
             (float(x), float(width))
@@ -58,10 +58,10 @@ def test_bars_are_as_long_as_their_parts() -> None:
 
 
 def test_ticks_are_round_numbers_within() -> None:
-    assert ticks(0, 1, False) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
-    assert ticks(0.5, 3.5, True) == [1, 2, 3]
-    assert ticks(0, 5128e6, False)[-1] == 5e9
-    assert ticks(1, 1, False) == []
+    assert choose_ticks(0, 1, False) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+    assert choose_ticks(0.5, 3.5, True) == [1, 2, 3]
+    assert choose_ticks(0, 5128e6, False)[-1] == 5e9
+    assert choose_ticks(1, 1, False) == []
 
 
 def test_of_very_many_rows_the_odd_ones_are_shown() -> None:
