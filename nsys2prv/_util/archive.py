@@ -82,8 +82,8 @@ def open_archive(path: Path) -> zipfile.ZipFile:
     """
     archive = zipfile.ZipFile(path)
     try:
-        for told in archive.infolist():
-            check_unpacked(told.file_size, told.compress_size, told.filename)
+        for member in archive.infolist():
+            check_unpacked(member.file_size, member.compress_size, member.filename)
     except zipfile.BadZipFile:
         archive.close()
         raise
@@ -126,11 +126,11 @@ def to_json(value: Any, kind: Any) -> Any:
         return str(value)
     if origin in _MAPPINGS:
         key, item = _find_pair_types(origin, arguments)
-        return [[to_json(name, key), to_json(found, item)] for name, found in value.items()]
+        return [[to_json(name, key), to_json(items, item)] for name, items in value.items()]
     if origin in (list, tuple, frozenset):
-        found = sorted(value) if origin is frozenset else value
+        items = sorted(value) if origin is frozenset else value
         parts = _list_item_types(origin, arguments, len(value))
-        return [to_json(item, part) for item, part in zip(found, parts, strict=True)]
+        return [to_json(item, part) for item, part in zip(items, parts, strict=True)]
     if hints := _read_hints(kind):
         return [to_json(getattr(value, name), part) for name, part in hints.items()]
     return value
@@ -146,8 +146,8 @@ def from_json(data: Any, kind: Any) -> Any:
             return None
         if len(_drop_none(arguments)) == 1:
             return from_json(data, _take_first_type(arguments))
-        name, found = data
-        return from_json(found, {one.__name__: one for one in _drop_none(arguments)}.get(name))
+        name, content = data
+        return from_json(content, {one.__name__: one for one in _drop_none(arguments)}.get(name))
     if kind in _SCALARS:
         if type(data) is not kind:
             raise ValueError(f"{data!r} is no {kind.__name__}")
@@ -159,7 +159,7 @@ def from_json(data: Any, kind: Any) -> Any:
     if origin in _MAPPINGS:
         key, item = _find_pair_types(origin, arguments)
         made = Counter if origin is Counter else dict
-        return made({from_json(name, key): from_json(found, item) for name, found in data})
+        return made({from_json(name, key): from_json(content, item) for name, content in data})
     if origin in (list, tuple, frozenset):
         parts = _list_item_types(origin, arguments, len(data))
         return origin(from_json(item, part) for item, part in zip(data, parts, strict=True))

@@ -114,8 +114,8 @@ class Owner(Struct, frozen=True):
         """Return the owner of a folder, by its name: so that none is without an owner, however soon
         its run is killed.
         """
-        found = _OURS.fullmatch(folder.name)
-        return cls(found[1], *map(int, found.groups()[1:])) if found else None
+        match = _OURS.fullmatch(folder.name)
+        return cls(match[1], *map(int, match.groups()[1:])) if match else None
 
     def new_name(self) -> str:
         """Return a name for a folder of its own."""
@@ -207,11 +207,11 @@ def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> Non
     """Check that no file to be written or removed is one that is read, by whatever names and links.
     Raises one clear line otherwise.
     """
-    there = {found: path for path in outputs if (found := _identify_file(path)) is not None}
-    for given in inputs if there else ():
-        if (path := there.get(_identify_file(given))) is not None:
+    there = {identity: path for path in outputs if (identity := _identify_file(path)) is not None}
+    for source in inputs if there else ():
+        if (path := there.get(_identify_file(source))) is not None:
             raise UsageError(
-                f"{path}: would be written over {given}, which is read; give another output"
+                f"{path}: would be written over {source}, which is read; give another output"
             )
     for path in there.values():
         # A table of a folder of tables, which is read as a whole.
@@ -224,10 +224,10 @@ def check_not_read(outputs: Iterable[Path], inputs: Iterable[str | Path]) -> Non
 def _identify_file(path: str | Path) -> tuple[int, int] | None:
     """Return a key that identifies a file, whatever path leads to it."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def check_folder(folder: Path) -> None:
@@ -330,27 +330,31 @@ def describe_write_error(error: OSError, target: Path, folders: Sequence[Path]) 
                 f"{folder}: is gone; it was removed, or its file system was, while {target.name} was made"
             )
     ours = {folder: str(folder / PREFIX) for folder in folders}
-    mine = [folder for folder in folders if any(name.startswith(ours[folder]) for name in names)]
+    named_folders = [
+        folder for folder in folders if any(name.startswith(ours[folder]) for name in names)
+    ]
     if _find_error_number(error) in FULL:
         full = (
-            mine or [folder for folder in folders if _find_free_space(folder) < 1 << 20] or folders
+            named_folders
+            or [folder for folder in folders if _find_free_space(folder) < 1 << 20]
+            or folders
         )
         if full[0] != target.parent:
-            what = f"{full[0]}; free some, or give another folder with --tmp DIR"
+            place = f"{full[0]}; free some, or give another folder with --tmp DIR"
         else:
-            what = "its folder; free some, or give another output"
-            what += "" if len(folders) > 1 else " or a folder for temporary files, --tmp DIR"
-        return Nsys2prvError(f"{target}: not written: no space left in {what}")
+            place = "its folder; free some, or give another output"
+            place += "" if len(folders) > 1 else " or a folder for temporary files, --tmp DIR"
+        return Nsys2prvError(f"{target}: not written: no space left in {place}")
     outside = [name for name in names if not name.startswith(tuple(ours.values()))]
-    what = outside[-1] if outside else target
-    of = " (of a temporary file)" if mine and not outside else ""
-    return Nsys2prvError(f"{what}: {error.strerror or error}{of}")
+    place = outside[-1] if outside else target
+    of = " (of a temporary file)" if named_folders and not outside else ""
+    return Nsys2prvError(f"{place}: {error.strerror or error}{of}")
 
 
 def _find_error_number(error: OSError) -> int | None:
     """Return the system's number of an error, which polars only puts into its text."""
-    told = re.search(r"\(os error (\d+)\)", str(error))
-    return error.errno if error.errno is not None or told is None else int(told[1])
+    match = re.search(r"\(os error (\d+)\)", str(error))
+    return error.errno if error.errno is not None or match is None else int(match[1])
 
 
 def _find_free_space(folder: Path) -> int:

@@ -24,9 +24,9 @@ def parse_size(text: str) -> int:
     )
 
 
-def format_count(count: int, what: str) -> str:
+def format_count(count: int, noun: str) -> str:
     """Return "1 task", "3 tasks": a count and its noun with the regular plural."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def list_some(names: Sequence[str], most: int = 3, separator: str = ", ") -> str:

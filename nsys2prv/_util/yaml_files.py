@@ -22,8 +22,10 @@ def read_data_text(package: str, name: str) -> str:
 
 def read_data_texts(package: str, suffix: str) -> list[str]:
     """Return the texts of all files of a package's folder whose names end so, by name."""
-    found = (file for file in files(package).iterdir() if file.name.endswith(suffix))
-    return [file.read_text(encoding="utf-8") for file in sorted(found, key=lambda file: file.name)]
+    data_files = (file for file in files(package).iterdir() if file.name.endswith(suffix))
+    return [
+        file.read_text(encoding="utf-8") for file in sorted(data_files, key=lambda file: file.name)
+    ]
 
 
 def load_shipped(text: str) -> Any:

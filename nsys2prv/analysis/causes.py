@@ -85,21 +85,21 @@ def find_slow_links(
     groups = groups.with_columns(
         lost=pl.col("exposed") / pl.col("size") * (1 - pl.col("usual") / pl.col("transfer"))
     )
-    found = []
+    slow = []
     # The communicators of one set of ranks are one link.
-    for (members,), mine in groups.group_by("members", maintain_order=True):
-        worst = mine.sort("lost", descending=True).row(0, named=True)
-        found.append(
+    for (members,), same_members in groups.group_by("members", maintain_order=True):
+        worst = same_members.sort("lost", descending=True).row(0, named=True)
+        slow.append(
             Link(
                 list(members),
                 worst["what"],
                 worst["transfer"],
                 worst["usual"],
-                int(mine["lost"].sum()),
+                int(same_members["lost"].sum()),
             )
         )
     return sorted(
-        (link for link in found if link.cost >= LEAST_LINK * length),
+        (link for link in slow if link.cost >= LEAST_LINK * length),
         key=lambda link: (-link.cost, link.tasks),
     )
 
@@ -188,21 +188,23 @@ def find_device_groups(kernels: pl.DataFrame) -> pl.DataFrame:
     the n-th of a name on one device corresponding to the n-th on all others. Names of which all
     devices are one group, and those of which it cannot be told, are left out.
     """
-    found, first = [], 0
-    for (name,), mine in kernels.group_by("name", maintain_order=True):
-        devices = np.sort(mine["device"].unique().to_numpy())
-        whole = mine.filter(pl.len().over("number") == len(devices)).sort("number", "device")
+    numbered, first = [], 0
+    for (name,), same_name in kernels.group_by("name", maintain_order=True):
+        devices = np.sort(same_name["device"].unique().to_numpy())
+        whole = same_name.filter(pl.len().over("number") == len(devices)).sort("number", "device")
         ends = whole["end"].to_numpy().reshape(-1, len(devices))[:MOST_KERNELS]
         if len(devices) < 4 or len(ends) < LEAST_KERNELS:
             continue
-        length = float((mine["end"] - mine["begin"]).median())
+        length = float((same_name["end"] - same_name["begin"]).median())
         groups = _number_groups(ends, max(STEADY, STEADY_SHARE * length))
         if len(np.unique(groups)) > 1 and np.bincount(groups).min() > 1:
             frame = {"device": devices, "group": groups + first}
-            found.append(pl.DataFrame(frame).select(pl.lit(name).alias("name"), "device", "group"))
+            numbered.append(
+                pl.DataFrame(frame).select(pl.lit(name).alias("name"), "device", "group")
+            )
             first += len(devices)
     schema = {"name": pl.String, "device": pl.Int64, "group": pl.Int64}
-    return pl.concat([pl.DataFrame(schema=schema), *(frame.cast(schema) for frame in found)])
+    return pl.concat([pl.DataFrame(schema=schema), *(frame.cast(schema) for frame in numbered)])
 
 
 def _number_groups(ends: np.ndarray, steady: float) -> np.ndarray:

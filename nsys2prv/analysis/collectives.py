@@ -43,17 +43,17 @@ MPI_FIELDS = {
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     kernels = unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator"))
-    found = {
+    frames = {
         "kernels": _list_kernels(unit, kernels),
         "matched": pl.DataFrame(),
         "mpi": pl.DataFrame(),
     }
     if unit.has("nccl_collective"):
-        found["matched"] = list_matched_collectives(unit, kernels)
+        frames["matched"] = list_matched_collectives(unit, kernels)
     calls = [_list_mpi_calls(unit, layout) for layout in MPI if unit.has(layout)]
     if calls:
-        found["mpi"] = pl.concat(calls)
-    return found
+        frames["mpi"] = pl.concat(calls)
+    return frames
 
 
 def _list_kernels(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -99,8 +99,8 @@ def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     for number in np.unique(device):
         rows = np.flatnonzero((device == number) & (late > 0))
         since = begin[rows] - late[rows]
-        for name, what in DOING.items():
-            doing[name][rows] = unit.device_spans(int(number), *what).within(since, begin[rows])
+        for name, columns in DOING.items():
+            doing[name][rows] = unit.device_spans(int(number), *columns).within(since, begin[rows])
         doing["busy"][rows] = unit.active(int(number)).within(since, begin[rows])
         for name, spans in find_host_states(unit, int(number)).items():
             doing[name][rows] = spans.within(since, begin[rows])
@@ -161,9 +161,9 @@ def _list_mpi_calls(unit: Unit, layout: str) -> pl.DataFrame:
     )
 
 
-def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
     tables, missing = {}, []
-    kernels, matched, mpi = found["kernels"], found["matched"], found["mpi"]
+    kernels, matched, mpi = frames["kernels"], frames["matched"], frames["mpi"]
     if kernels.height:
         tables["nccl"] = Table(
             "NCCL kernels by communicator and operation",
@@ -290,7 +290,7 @@ def _find_stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table
         last=(pl.col("late") == last) & (last > 0), waited=pl.col("wait").sum().over("collective")
     )
     rows = rows.with_columns(waited=pl.col("waited") / pl.col("last").sum().over("collective"))
-    mine = rows.group_by("task", maintain_order=True).agg(
+    by_task = rows.group_by("task", maintain_order=True).agg(
         collectives=pl.len().cast(pl.Int64),
         times_last=pl.col("last").sum().cast(pl.Int64),
         total_late_ns=pl.col("late").filter("last").sum(),
@@ -299,9 +299,11 @@ def _find_stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table
         waited_ns=pl.col("wait").sum(),
         **{f"{name}_ns": pl.col(name).filter("last").sum() for name in (*DOING, "busy", *STATES)},
     )
-    mine = mine.sort("others_waited_ns", "task", descending=[True, False], maintain_order=True)
+    by_task = by_task.sort(
+        "others_waited_ns", "task", descending=[True, False], maintain_order=True
+    )
     ranking = context.name_places(
-        mine.select(
+        by_task.select(
             "task",
             "collectives",
             "times_last",
@@ -314,7 +316,7 @@ def _find_stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table
         )
     )
     idle = (pl.col("total_late_ns") - pl.col("busy_ns")).alias("idle_ns")
-    delayed = mine.filter(pl.col("times_last") > 0)
+    delayed = by_task.filter(pl.col("times_last") > 0)
     meanwhile = context.name_places(
         delayed.select(
             "task",

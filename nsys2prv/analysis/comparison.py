@@ -73,7 +73,7 @@ def compare_elapsed(first: ComparedJob, second: ComparedJob) -> tuple[float, str
     times = find_elapsed(first), find_elapsed(second)
     if times[0][1] != times[1][1]:
         times = tuple((float(str(run.job["duration_ns"])), "the job") for run in (first, second))
-    (before, what), (after, _) = times
+    (before, unit), (after, _) = times
     ratio_of = after / before if before else 1.0
     how = (
         f"{ratio_of:.2f} x slower"
@@ -82,16 +82,16 @@ def compare_elapsed(first: ComparedJob, second: ComparedJob) -> tuple[float, str
         if ratio_of < 0.995
         else "as fast as"
     )
-    head = f"B is {how}{'' if how.endswith('as') else ' than'} A: {what} takes {format_duration(after)} (A: {format_duration(before)})"
+    head = f"B is {how}{'' if how.endswith('as') else ' than'} A: {unit} takes {format_duration(after)} (A: {format_duration(before)})"
     steps = _count_iterations(first), _count_iterations(second)
-    if what == "an iteration" and steps[0] != steps[1] and all(steps):
+    if unit == "an iteration" and steps[0] != steps[1] and all(steps):
         head += f"; B has {steps[1]:,} iterations, A has {steps[0]:,}"
-    found, where = _list_iteration_changes(first, second), "per GPU"
-    if not found or what != "an iteration":
-        found, where = _list_changes(first, second), "over all GPUs"
+    parts, where = _list_iteration_changes(first, second), "per GPU"
+    if not parts or unit != "an iteration":
+        parts, where = _list_changes(first, second), "over all GPUs"
     changes = [
         f"{name} {'+' if change > 0 else '-'}{format_duration(abs(change))}"
-        for name, change in sorted(found, key=lambda item: -abs(item[1]))[:3]
+        for name, change in sorted(parts, key=lambda item: -abs(item[1]))[:3]
         if change
     ]
     return ratio_of - 1, head + (f"; {where}: {', '.join(changes)}" if changes else "")
@@ -114,10 +114,10 @@ def _list_changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, fl
     """Return what changed in the time of all devices (ns): exposed communication, and classes of
     kernels.
     """
-    found = []
+    changes = []
     exposed = get_tables((first, second), "overlap", "operations")
     if None not in exposed:
-        found.append(
+        changes.append(
             (
                 "exposed communication",
                 float(exposed[1].frame["exposed_ns"].sum() - exposed[0].frame["exposed_ns"].sum()),
@@ -127,8 +127,8 @@ def _list_changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, fl
     if None not in classes:
         joined = _join_by_key(classes[0].frame, classes[1].frame, ("class",), "count", "time_ns")
         rows = joined.filter(pl.col("class") != "Communication").select("class", "change_ns").rows()
-        found += [(f"{name} kernels", float(change)) for name, change in rows]
-    return found
+        changes += [(f"{name} kernels", float(change)) for name, change in rows]
+    return changes
 
 
 def compare_jobs(first: ComparedJob, second: ComparedJob) -> list[Result]:
@@ -144,7 +144,9 @@ def compare_jobs(first: ComparedJob, second: ComparedJob) -> list[Result]:
     for analysis, table, keys, count, value in COMPARED:
         pair = get_tables((first, second), analysis, table)
         if None in pair:
-            missing = [name for name, found in zip("AB", pair, strict=True) if found is None]
+            missing = [
+                name for name, one_table in zip("AB", pair, strict=True) if one_table is None
+            ]
             if len(missing) == 1:
                 notes.append(f"{analysis}, {table}: {missing[0]} has none, not compared")
             continue
@@ -177,7 +179,7 @@ def compare_jobs(first: ComparedJob, second: ComparedJob) -> list[Result]:
         pair = get_tables((first, second), analysis, table)
         if None in pair:
             continue
-        frames = [found.frame for found in pair]
+        frames = [one_table.frame for one_table in pair]
         if frames[0].height != frames[1].height:
             notes.append(
                 f"{analysis}, {table}: {frames[0].height:,} in A, {frames[1].height:,} in B, not compared one by one"
@@ -257,7 +259,7 @@ def _describe_jobs(first: ComparedJob, second: ComparedJob) -> pl.DataFrame:
     for table in ("device", "host"):
         pair = get_tables((first, second), "efficiencies", table)
         if None not in pair:
-            figures = [found.frame.row(0, named=True) for found in pair]
+            figures = [one_table.frame.row(0, named=True) for one_table in pair]
             rows += [
                 (
                     f"{table}s: {name.removeprefix('host_').replace('_', ' ')}",

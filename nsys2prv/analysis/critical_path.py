@@ -61,8 +61,8 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     }
 
 
-def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
-    pieces, steady = found["pieces"], context.options.steady is not None
+def conclude(unit_frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
+    pieces, steady = unit_frames["pieces"], context.options.steady is not None
     # Shares of the job's time, whatever part of it a rank, a class or a kernel has.
     whole = {name: max(int(pieces[name].sum()), 1) for name in ("time_ns", "steady_ns")}
     causes = _label_shares(pieces, whole, "cause", "critical_path")
@@ -73,8 +73,8 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
     sets = [name for name in ("kernels", "nccl_kernels") if name in context.labels]
     by_kernel = context.label_names(kernels, "name", *sets).rename({"name": "kernel"})
     parts = pieces.group_by("task", maintain_order=True).agg(
-        pl.col("time_ns").filter(pl.col("cause").is_in(list(those))).sum().alias(name)
-        for name, those in PARTS.items()
+        pl.col("time_ns").filter(pl.col("cause").is_in(list(columns))).sum().alias(name)
+        for name, columns in PARTS.items()
     )
     by_rank = (
         _sum_shares(pieces, whole, "task")
@@ -130,7 +130,7 @@ def _make_finding(
     on which no device works.
     """
     evidence = []
-    for what, table, column in (
+    for phrase, table, column in (
         ("most of the path", "causes", "cause"),
         ("it is on", "ranks", "rank"),
         ("kernels on it", "classes", "class"),
@@ -139,7 +139,7 @@ def _make_finding(
         shares = [
             f"{name} {share:.1%}" for name, share in most.select(column, "steady_share").rows()
         ]
-        evidence += [f"{what}: {', '.join(shares)}"] if shares else []
+        evidence += [f"{phrase}: {', '.join(shares)}"] if shares else []
     share = waiting["steady_ns"]
     if steady:
         evidence.append(f"in the whole job, with start-up and shutdown: {waiting['time_ns']:.1%}")

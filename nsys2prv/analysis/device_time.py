@@ -48,7 +48,12 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     which a device is idle. calls: idle time by device and call.
     """
     begin, end = unit.options.steady_span(unit.duration)
-    found: dict[str, list[pl.DataFrame]] = {"devices": [], "records": [], "others": [], "calls": []}
+    by_table: dict[str, list[pl.DataFrame]] = {
+        "devices": [],
+        "records": [],
+        "others": [],
+        "calls": [],
+    }
     kernels = (
         unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator", "kernel"))
         if unit.has("nccl_kernel")
@@ -62,19 +67,19 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     )
     for device in unit.devices:
         compute, nccl = (
-            clip_spans(unit.device_spans(device, *what), begin, end)
-            for what in ((COMPUTE, GRAPH), (NCCL,))
+            clip_spans(unit.device_spans(device, *kinds), begin, end)
+            for kinds in ((COMPUTE, GRAPH), (NCCL,))
         )
         parts, delayed = {"compute": compute}, 0
         transfer = wait = other = Spans(*[np.zeros(0, np.int64)] * 2)
         if kernels is not None:
-            mine = _select_device_rows(unit, kernels, device, begin, end)
+            own_kernels = _select_device_rows(unit, kernels, device, begin, end)
             if matched is not None:
                 known = _select_device_rows(unit, matched, device, begin, end).with_columns(
                     ready=pl.col("begin") + pl.col("wait"),
                     until=pl.col("begin") + pl.col("wait") + pl.col("transfer"),
                 )
-                mine = mine.join(
+                own_kernels = own_kernels.join(
                     known.select("thread", "begin"),
                     on=["thread", "begin"],
                     how="anti",
@@ -90,13 +95,13 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                     exposed_transfer=_find_own_parts(known, "ready", "until", transfer),
                 )
                 late = _find_avoidable_exposure(known, compute)
-                found["records"].append(
+                by_table["records"].append(
                     known.with_columns(exposed_transfer=pl.col("exposed_transfer") - late)
                 )
                 delayed = int(late.sum())
             other = subtract_spans(nccl, unite_span_sets([compute, transfer, wait]))
-            found["others"].append(
-                _make_other_rows(unit, mine, other, device, pl.format("NCCL {}", "kernel"))
+            by_table["others"].append(
+                _make_other_rows(unit, own_kernels, other, device, pl.format("NCCL {}", "kernel"))
             )
         parts |= {"transfer": transfer, "wait": wait, "other_nccl": other}
         memory = clip_spans(unit.device_spans(device, MEMORY), begin, end)
@@ -105,7 +110,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         lengths["transfer"] -= delayed
         lengths["wait"] += delayed
         idle = find_gaps(unit.active(device), begin, end)
-        found["others"] += [
+        by_table["others"] += [
             _make_other_rows(unit, calls, idle, device, pl.format(f"{layout} {{}}", "call"))
             for layout, calls in _list_mpi_calls(unit, device, begin, end)
         ]
@@ -118,7 +123,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
             & (pl.col("begin") >= begin)
             & (pl.col("begin") < end)
         )
-        found["devices"].append(
+        by_table["devices"].append(
             pl.DataFrame(
                 {
                     "device": [device],
@@ -134,8 +139,10 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
             )
         )
         if unit.has("cuda_api"):
-            found["calls"].append(_sum_idle_by_call(unit, device, idle))
-    return {name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in found.items()}
+            by_table["calls"].append(_sum_idle_by_call(unit, device, idle))
+    return {
+        name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in by_table.items()
+    }
 
 
 def _make_other_rows(

@@ -98,9 +98,13 @@ def make_histograms(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.Da
     frames = []
     for keys, bounds, durations in _gather_durations(groups, by):
         for number in range(keys.height):
-            mine = durations[bounds[number] : bounds[number + 1]]
-            edges = _make_edges(int(mine.min()), int(mine.max()), bins)
-            counts = np.histogram(mine, edges)[0] if len(edges) > 2 else np.array([len(mine)])
+            group_durations = durations[bounds[number] : bounds[number + 1]]
+            edges = _make_edges(int(group_durations.min()), int(group_durations.max()), bins)
+            counts = (
+                np.histogram(group_durations, edges)[0]
+                if len(edges) > 2
+                else np.array([len(group_durations)])
+            )
             frames.append(
                 pl.concat(
                     [
@@ -144,21 +148,21 @@ def _gather_durations(
     sizes = joined["count"].list.sum().to_numpy()
     batch = (np.cumsum(sizes) - sizes) // TOGETHER
     for first, last in pairwise([*np.flatnonzero(np.diff(batch, prepend=-1)).tolist(), len(batch)]):
-        some = joined[first:last]
-        slices = some.select("file", "start", "count").explode("file", "start", "count").rows()
+        gathered = joined[first:last]
+        slices = gathered.select("file", "start", "count").explode("file", "start", "count").rows()
         durations = np.concatenate(
             [files[name][start : start + count] for name, start, count in slices]
         )
-        yield some.select(by), np.append(0, np.cumsum(sizes[first:last])), durations
+        yield gathered.select(by), np.append(0, np.cumsum(sizes[first:last])), durations
 
 
 def _find_group_modes(bounds: np.ndarray, durations: np.ndarray) -> pl.DataFrame:
     """Return for each group whether its durations have two modes, and which."""
-    found = {
+    modes = {
         number: _find_modes(durations[bounds[number] : bounds[number + 1]])
         for number in np.flatnonzero(np.diff(bounds) >= 2 * LEAST_COUNT).tolist()
     }
-    rows = [found.get(number, NO_MODES) for number in range(len(bounds) - 1)]
+    rows = [modes.get(number, NO_MODES) for number in range(len(bounds) - 1)]
     return pl.DataFrame(
         rows,
         schema={

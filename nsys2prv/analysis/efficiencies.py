@@ -87,9 +87,9 @@ def _add_steady_state(unit: Unit) -> pl.DataFrame:
     )
 
 
-def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
     tables, missing = {}, []
-    devices, hosts = found["devices"], found["hosts"]
+    devices, hosts = frames["devices"], frames["hosts"]
     whole, steady = pl.col("region") == "", pl.col("region") == STEADY
     if devices.height:
         both = _compute_device_efficiencies(devices.filter(whole | steady), WINDOW, context)

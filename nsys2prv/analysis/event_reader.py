@@ -163,12 +163,12 @@ class EventReader(Struct, dict=True):
 
     def find_connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
         """The threads that lines of a kind connect: sender and receiver."""
-        found = set()
+        connected = set()
         for run, records in self._read(LINE, kind, unit):
             threads = self.threads[run.source]
             objects, _ = factorize_together(records["sender"], records["receiver"])
-            found |= set(zip(*(threads[column].tolist() for column in objects), strict=True))
-        return found
+            connected |= set(zip(*(threads[column].tolist() for column in objects), strict=True))
+        return connected
 
     def _line_columns(self, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
         clock, threads = self.clocks[run.report], self.threads[run.source]
@@ -184,10 +184,12 @@ class EventReader(Struct, dict=True):
 
     def samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
         """The samples of a layout, device by device."""
-        found: dict[int, list[tuple[Run, np.ndarray]]] = {}
+        by_device: dict[int, list[tuple[Run, np.ndarray]]] = {}
         for run, records in self._read(COUNTER, layout, unit):
-            found.setdefault(int(self.threads[run.source][run.object]), []).append((run, records))
-        for thread, pieces in sorted(found.items()):
+            by_device.setdefault(int(self.threads[run.source][run.object]), []).append(
+                (run, records)
+            )
+        for thread, pieces in sorted(by_device.items()):
             if unit is not None and self.rows.units[thread] != unit:
                 continue
             metrics = list(
@@ -230,7 +232,7 @@ class EventReader(Struct, dict=True):
     def _index(self) -> dict[tuple[str, str, int | None], list[Run]]:
         """Stream, name and unit (None: any) -> the runs that have any such."""
         of_source = [np.unique(self.rows.units[threads]).tolist() for threads in self.threads]
-        found: dict[tuple[str, str, int | None], list[Run]] = {}
+        index: dict[tuple[str, str, int | None], list[Run]] = {}
         for run in self.runs:
             units = (
                 of_source[run.source]
@@ -238,8 +240,8 @@ class EventReader(Struct, dict=True):
                 else [int(self.rows.units[self.threads[run.source][run.object]])]
             )
             for unit in (None, *units):
-                found.setdefault((run.shape.stream, run.shape.name, unit), []).append(run)
-        return found
+                index.setdefault((run.shape.stream, run.shape.name, unit), []).append(run)
+        return index
 
 
 def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
@@ -280,18 +282,18 @@ def _make_frame(
     pieces: Iterable[dict[str, np.ndarray]], names: Sequence[str], unit: int | None, rows: RowTable
 ) -> pl.DataFrame:
     """The pieces as one frame by their first column, of one unit's threads alone."""
-    found = list(pieces)
+    columns_list = list(pieces)
     # A column at a time, and the pieces of it go: with all of them the memory would be twice as much.
     columns = {
-        name: np.concatenate([piece.pop(name) for piece in found])
-        if found
+        name: np.concatenate([piece.pop(name) for piece in columns_list])
+        if columns_list
         else np.zeros(0, np.int64)
         for name in names
     }
     if unit is not None:
-        mine = rows.units[columns["thread"]] == unit
-        if not mine.all():
-            columns = {name: column[mine] for name, column in columns.items()}
+        in_unit = rows.units[columns["thread"]] == unit
+        if not in_unit.all():
+            columns = {name: column[in_unit] for name, column in columns.items()}
     first = columns[names[0]]
     if (first[1:] < first[:-1]).any():
         order = np.argsort(first, kind="stable")

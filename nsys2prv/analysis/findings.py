@@ -35,27 +35,27 @@ MOST = 10
 NOT_TOLD = "what holds the job back cannot be told without work on GPUs"
 
 
-def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
     steady = context.options.steady
     begin, end = context.options.steady_span(context.duration)
-    others = add_waits(found["others"])
-    found = (
-        {**found, "devices": found["devices"].with_columns(pl.col("device").cast(pl.Int64))}
-        if found["devices"].height
-        else found
+    others = add_waits(frames["others"])
+    frames = (
+        {**frames, "devices": frames["devices"].with_columns(pl.col("device").cast(pl.Int64))}
+        if frames["devices"].height
+        else frames
     )
     job = JobRanks.from_job(
-        context, _list_parts(found["devices"], others), found["records"], others, end - begin
+        context, _list_parts(frames["devices"], others), frames["records"], others, end - begin
     )
     findings = []
-    if found["devices"].height:
+    if frames["devices"].height:
         kernels = (
             dict(context.labels["nccl_kernels"].rows()) if "nccl_kernels" in context.labels else {}
         )
         findings = _find_waits(job, kernels, steady, (begin, end))
         # One cause, one finding: what is a culprit's is not the whole job's too.
         culprits = {rank for finding in findings for rank in finding.ranks}
-        findings += find_job_wide(job.level_ranks(culprits), found["calls"], context)
+        findings += find_job_wide(job.level_ranks(culprits), frames["calls"], context)
     findings = sorted(findings, key=lambda finding: -finding.share)[:MOST]
     tables = {}
     if steady:
@@ -64,7 +64,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             find_phases(context.reader, context.labels["nvtx"], steady),
             "Findings are of the steady state: shares are of its time.",
         )
-    missing = [] if found["devices"].height else [f"{NOT_TOLD}: {context.absent(tuple(WORK))}"]
+    missing = [] if frames["devices"].height else [f"{NOT_TOLD}: {context.absent(tuple(WORK))}"]
     return Result("findings", ANALYSIS.title, tables, [], missing, findings)
 
 
@@ -102,18 +102,18 @@ def _find_waits(
 ) -> list[Finding]:
     """Find who makes others wait, and which links are slow. kernels: labels of NCCL kernels."""
     links = find_slow_links(job.records, job.others, kernels, job.length)
-    found = [make_link_finding(job, link) for link in links]
+    findings = [make_link_finding(job, link) for link in links]
     if not job.records.height and not job.others.height:
-        return found
+        return findings
     segments = find_segments(job.records, job.others, steady, span)
     culprits, events = find_culprits(segments, job.length)
-    told = 0
+    reported = 0
     if culprits:
-        told += culprits.cost
+        reported += culprits.cost
         one = make_culprit_finding(job, segments, culprits)
         same = [
             finding
-            for finding, link in zip(found, links, strict=True)
+            for finding, link in zip(findings, links, strict=True)
             if set(culprits.tasks) & set(link.tasks)
         ]
         if same and one.kind == "slow_link":
@@ -125,10 +125,10 @@ def _find_waits(
         elif same:
             # A slow GPU moves data slowly too.
             one = replace(one, evidence=(*one.evidence, *same[0].evidence))
-        found = [one, *(finding for finding in found if finding not in same)]
-    told += sum(event.cost for event in events)
-    found += [make_hiccup_finding(job, event) for event in events]
-    return [*found, *make_imbalance_findings(job, segments, told)]
+        findings = [one, *(finding for finding in findings if finding not in same)]
+    reported += sum(event.cost for event in events)
+    findings += [make_hiccup_finding(job, event) for event in events]
+    return [*findings, *make_imbalance_findings(job, segments, reported)]
 
 
 ANALYSIS = Analysis("findings", "Findings", (), device_time.collect, conclude)
@@ -255,22 +255,22 @@ def _find_idle(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator
             continue
         call, advice = "", ""
         if kind in ("blocked_by_call", "launch_bound") and calls.height:
-            found = context.label_names(
+            named_calls = context.label_names(
                 calls.filter(pl.col("synchronises") == (kind == "blocked_by_call")),
                 "call",
                 "cuda_api",
             )
-            found = (
-                found.group_by("call")
+            named_calls = (
+                named_calls.group_by("call")
                 .agg(pl.col("count", "time").sum())
                 .sort(["time", "call"], descending=[True, False])
             )
-            if found.height:
-                call = found["call"][0]
+            if named_calls.height:
+                call = named_calls["call"][0]
                 advice = next((text for name, text in CALLS.items() if name in call), "")
                 advice = advice or (
                     "copy asynchronously, from pinned memory"
-                    if found["call"].str.contains(COPYING)[0]
+                    if named_calls["call"].str.contains(COPYING)[0]
                     else ""
                 )
         what, usual = HOSTS[kind]

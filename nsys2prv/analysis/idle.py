@@ -45,7 +45,7 @@ MOVES = ["name", "source", "destination", "call"]
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
-    found: dict[str, list[pl.DataFrame]] = {"gaps": [], "long": [], "chunks": []}
+    by_table: dict[str, list[pl.DataFrame]] = {"gaps": [], "long": [], "chunks": []}
     edges = np.linspace(0, unit.duration, CHUNKS + 1).astype(np.int64)
     for device in unit.devices:
         idle = find_gaps(unit.active(device), 0, unit.duration)
@@ -62,16 +62,16 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
             }
         )
         count = pl.len().cast(pl.Int64).alias("count")
-        found["gaps"].append(
+        by_table["gaps"].append(
             frame.group_by("device", "class", maintain_order=True).agg(
                 count, pl.col("time_ns", *STATES).sum()
             )
         )
-        found["long"].append(
+        by_table["long"].append(
             frame.filter(pl.col("time_ns") >= LONG_NS).top_k(MOST_LONG, by="time_ns")
         )
         busy = unit.active(device).within(edges[:-1], edges[1:]) / np.maximum(np.diff(edges), 1)
-        found["chunks"].append(
+        by_table["chunks"].append(
             pl.DataFrame(
                 {
                     "device": np.full(CHUNKS, device),
@@ -82,7 +82,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
             )
         )
     result = {
-        name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in found.items()
+        name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in by_table.items()
     }
     return (
         result
@@ -148,10 +148,10 @@ def _sum_memory_operations(unit: Unit) -> dict[str, pl.DataFrame]:
         )
         call = np.where(place >= 0, unit.launching[place], -1) if unit.launched.height else place
         names = unit.api["call"].to_numpy()
-        found = pl.Series(
+        call_names = pl.Series(
             np.where(call >= 0, names[call], -1) if len(names) else call, dtype=pl.Int32
         )
-        moves = moves.with_columns(call=found.set(found < 0, None))
+        moves = moves.with_columns(call=call_names.set(call_names < 0, None))
     else:
         moves = moves.with_columns(call=pl.lit(None, pl.Int32))
     return {
@@ -163,32 +163,32 @@ def _sum_memory_operations(unit: Unit) -> dict[str, pl.DataFrame]:
     }
 
 
-def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
     tables, missing = {}, []
-    if found["gaps"].height:
-        tables |= _make_gap_tables(found, context)
+    if frames["gaps"].height:
+        tables |= _make_gap_tables(frames, context)
     else:
         missing.append(f"gaps of devices: {context.absent(tuple(WORK))}")
     nothing = pl.DataFrame()
-    if found.get("latencies", nothing).height:
+    if frames.get("latencies", nothing).height:
         tables["latencies"] = Table(
             "Launch latency: from the begin of the call to the begin of the kernel or graph",
             context.name_tasks(
-                make_statistics(found["latencies"], ["task"]).drop("time_ns").sort("task")
+                make_statistics(frames["latencies"], ["task"]).drop("time_ns").sort("task")
             ),
         )
-        if found["queued"].height:
+        if frames["queued"].height:
             tables["queued"] = Table(
                 "Queue time: from the end of the call to the begin of the kernel or graph",
                 context.name_tasks(
-                    make_statistics(found["queued"], ["task"]).drop("time_ns").sort("task")
+                    make_statistics(frames["queued"], ["task"]).drop("time_ns").sort("task")
                 ),
             )
     else:
         missing.append(
             f"launch latencies: {context.absent(('cuda_api',))}, or no kernel that its calls launched"
         )
-    calls = found.get("calls", nothing)
+    calls = frames.get("calls", nothing)
     if calls.height:
         rows = context.label_names(make_statistics(calls, ["call"]), "call", "cuda_api")
         rows = rows.with_columns(time_share=pl.col("time_ns") / pl.col("time_ns").sum())
@@ -208,20 +208,20 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         )
     else:
         missing.append(f"CUDA API calls: {context.absent(('cuda_api',))}")
-    memory = found.get("memory", nothing)
+    memory = frames.get("memory", nothing)
     if memory.height:
         tables["memory"] = Table("Memory operations", _sum_moves(memory))
     else:
         missing.append(f"memory operations: {context.absent(('memory_operation',))}")
-    rules = _apply_rules(found, tables, context)
+    rules = _apply_rules(frames, tables, context)
     tables["rules"] = Table("Expert rules, as in Nsight Systems", rules)
     return Result("idle", ANALYSIS.title, tables, [], missing)
 
 
-def _make_gap_tables(found: Mapping[str, pl.DataFrame], context: Context) -> dict[str, Table]:
+def _make_gap_tables(frames: Mapping[str, pl.DataFrame], context: Context) -> dict[str, Table]:
     unknown = (pl.col("time_ns") - pl.sum_horizontal(*STATES)).alias("unknown_ns")
     states = [pl.col(name).alias(f"{name}_ns") for name in STATES]
-    by_device = found["gaps"].sort("device", "class")
+    by_device = frames["gaps"].sort("device", "class")
     names = (
         pl.col("class")
         .replace_strict(dict(enumerate(LENGTHS)), return_dtype=pl.String)
@@ -233,7 +233,7 @@ def _make_gap_tables(found: Mapping[str, pl.DataFrame], context: Context) -> dic
         .agg(pl.col("count", "time_ns", *STATES).sum())
         .sort("class")
     )
-    devices = found["gaps"]["device"].n_unique()
+    devices = frames["gaps"]["device"].n_unique()
     of_all = (pl.col("time_ns") / (context.duration * devices)).alias("elapsed_share")
     tables = {
         "gaps": Table(
@@ -248,9 +248,9 @@ def _make_gap_tables(found: Mapping[str, pl.DataFrame], context: Context) -> dic
             ),
         ),
     }
-    if found["long"].height:
+    if frames["long"].height:
         long = (
-            found["long"]
+            frames["long"]
             .sort("time_ns", descending=True, maintain_order=True)
             .select("device", "begin", "time_ns", *states, unknown)
         )
@@ -278,13 +278,13 @@ def _sum_moves(memory: pl.DataFrame) -> pl.DataFrame:
 
 
 def _apply_rules(
-    found: Mapping[str, pl.DataFrame], tables: Mapping[str, Table], context: Context
+    frames: Mapping[str, pl.DataFrame], tables: Mapping[str, Table], context: Context
 ) -> pl.DataFrame:
-    """Rule, what it found: how often, how long, and what to do. A rule without its inputs is not in
+    """Rule, what it frames: how often, how long, and what to do. A rule without its inputs is not in
     it.
     """
     rows: list[tuple[str, int, int, str]] = []
-    memory = found.get("memory", pl.DataFrame())
+    memory = frames.get("memory", pl.DataFrame())
     if memory.height and memory["call"].null_count() < memory.height:
         labels = context.labels["cuda_api"].select(
             pl.col("value").cast(memory["call"].dtype).alias("call"), "label"
@@ -312,10 +312,12 @@ def _apply_rules(
                 "they may block the host",
             ),
         ):
-            met = moves.filter(condition)
-            rows.append((rule, int(met["count"].sum()), int(met["time_ns"].sum()), advice))
+            matching = moves.filter(condition)
+            rows.append(
+                (rule, int(matching["count"].sum()), int(matching["time_ns"].sum()), advice)
+            )
     if "calls" in tables:
-        blocking = found["blocking"]
+        blocking = frames["blocking"]
         rows.append(
             (
                 "API calls that wait for the device and leave it idle",
@@ -324,8 +326,8 @@ def _apply_rules(
                 "wait for events or streams rather than the device, and as late as possible",
             )
         )
-    if found["gaps"].height:
-        long = found["gaps"].filter(pl.col("class") >= 6)
+    if frames["gaps"].height:
+        long = frames["gaps"].filter(pl.col("class") >= 6)
         rows.append(
             (
                 "gaps of 100 ms or more",
@@ -334,7 +336,7 @@ def _apply_rules(
                 "look at what the host does in them",
             )
         )
-        low = found["chunks"].filter(pl.col("busy_share") < LOW)
+        low = frames["chunks"].filter(pl.col("busy_share") < LOW)
         rows.append(
             (
                 f"parts of the job (1/{CHUNKS} each) in which a device is busy less than {LOW:.0%}",

@@ -33,11 +33,11 @@ class Spans(Struct, frozen=True, eq=False):
         if not len(self):
             return np.zeros(times.shape, np.int64)
         if core is not None:
-            found = np.empty(times.shape, np.int64)
+            lengths = np.empty(times.shape, np.int64)
             core.time_before(
-                np.ascontiguousarray(self.begin), np.ascontiguousarray(self.end), times, found
+                np.ascontiguousarray(self.begin), np.ascontiguousarray(self.end), times, lengths
             )
-            return found
+            return lengths
         before = np.concatenate([[0], np.cumsum(self.end - self.begin)])
         index = np.searchsorted(self.begin, times, "right")
         last = np.maximum(index - 1, 0)
@@ -215,9 +215,9 @@ def find_parents(
     upper = np.flatnonzero(depth == 0)
     for level in range(1, int(depth.max()) + 1):
         rows = np.flatnonzero(depth == level)
-        found = np.searchsorted(upper, rows) - 1
-        known = found >= 0
-        candidate = upper[np.maximum(found, 0)]
+        found_rows = np.searchsorted(upper, rows) - 1
+        known = found_rows >= 0
+        candidate = upper[np.maximum(found_rows, 0)]
         same = known & (group[candidate] == group[rows])
         parent[rows[same]] = candidate[same]
         upper = rows

@@ -48,8 +48,8 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     return {"iterations": frame}
 
 
-def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
-    steady, parts = context.options.steady, found["iterations"]
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
+    steady, parts = context.options.steady, frames["iterations"]
     if steady is None or not parts.height:
         missing = ["iterations: none found; the job does not repeat itself"]
         return Result("iterations", ANALYSIS.title, missing=missing)

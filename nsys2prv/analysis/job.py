@@ -221,10 +221,10 @@ class OpenJob:
         for each device: time (ns, shape (n,)) and values (float, shape (n, metrics), NaN where a
         metric was not sampled).
         """
-        for found in self.reader.samples(layout):
-            values = np.where(found.values == UNKNOWN, np.nan, found.values)
+        for device_samples in self.reader.samples(layout):
+            values = np.where(device_samples.values == UNKNOWN, np.nan, device_samples.values)
             sampled = ~np.isnan(values).all(axis=1)
-            yield replace(found, time=found.time[sampled], values=values[sampled])
+            yield replace(device_samples, time=device_samples.time[sampled], values=values[sampled])
 
     def _place_events(self, frame: pl.DataFrame) -> pl.DataFrame:
         """When and where the events are."""
@@ -256,10 +256,10 @@ class OpenJob:
         if not labels.height:
             return pl.Series(column.name, [None] * len(column), dtype=pl.Categorical)
         numbers = labels["value"].to_numpy()
-        given = column.fill_null(-1).to_numpy()
-        at = np.minimum(np.searchsorted(numbers, given), len(numbers) - 1)
+        filled = column.fill_null(-1).to_numpy()
+        at = np.minimum(np.searchsorted(numbers, filled), len(numbers) - 1)
         place = pl.Series(at, dtype=pl.UInt32)
-        place = place.set(pl.Series(numbers[at] != given), None)
+        place = place.set(pl.Series(numbers[at] != filled), None)
         return labels["label"].cast(pl.Categorical).gather(place).alias(column.name)
 
     @cached_property
@@ -267,10 +267,10 @@ class OpenJob:
         """Name set -> frame of value and label."""
         empty = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
         return {
-            name: found.labels.select(pl.col("value").cast(pl.Int64), "label")
-            if found.labels.height
+            name: name_values.labels.select(pl.col("value").cast(pl.Int64), "label")
+            if name_values.labels.height
             else empty
-            for name, found in self._job.values.items()
+            for name, name_values in self._job.values.items()
         }
 
     @cached_property
@@ -289,7 +289,7 @@ class OpenJob:
         """Why there are no events of these layouts."""
         kinds = [kind for kind in all_kinds() if set(kind.layouts) & set(layouts)]
         tables = [table for kind in kinds for table in kind.tables]
-        held = {table for info in self._job.infos for table in info.parts}
+        present = {table for info in self._job.infos for table in info.parts}
         selected = [kind for kind in kinds if kind in self._job.selection.kinds]
         if not kinds:
             relations = [
@@ -300,7 +300,7 @@ class OpenJob:
             return f"nothing was found by comparing the ranks ({', '.join(relations)})"
         if not selected:
             return f"not read: {', '.join(kind.name for kind in kinds)} left out"
-        there = [table for table in tables if table in held]
+        there = [table for table in tables if table in present]
         named = list(dict.fromkeys(there or tables))
         many = f"{'any of the tables' if len(named) > 1 else 'the table'} {', '.join(named)}"
         return f"no usable rows in {many}" if there else f"not recorded: no report has {many}"
@@ -328,17 +328,14 @@ class OpenJob:
             raise UsageError(f"useful: {useful} is neither compute nor all-kernels")
         names = names or tuple(self.analyses)
         wanted = [known[name] for name in names]
-        asked = useful, region, bins
-        left = [analysis for analysis in wanted if (analysis.name, asked) not in self._results]
+        key = useful, region, bins
+        left = [analysis for analysis in wanted if (analysis.name, key) not in self._results]
         if left:
             with blame_stores(self._job.stores):
                 self._results.update(
-                    {
-                        (name, asked): result
-                        for name, result in self._run_analyses(left, *asked).items()
-                    }
+                    {(name, key): result for name, result in self._run_analyses(left, *key).items()}
                 )
-        return Results((analysis.name, self._results[analysis.name, asked]) for analysis in wanted)
+        return Results((analysis.name, self._results[analysis.name, key]) for analysis in wanted)
 
     @property
     def analyses(self) -> list[str]:
@@ -377,7 +374,9 @@ class OpenJob:
             for analysis in wanted
             if all(self.reader.layouts & set(group) for group in analysis.needs)
         ]
-        found: dict[str, dict[str, list[pl.DataFrame]]] = {analysis.name: {} for analysis in able}
+        collected: dict[str, dict[str, list[pl.DataFrame]]] = {
+            analysis.name: {} for analysis in able
+        }
         units = sorted(set(self.reader.rows.units.tolist()))
         results = {}
         steps = len(able) + (len(units) if len(units) > 1 else len(able))
@@ -385,11 +384,11 @@ class OpenJob:
             for partial_frames in self._collect_units(able, options, units):
                 for name, frames in partial_frames.items():
                     for key, frame in frames.items():
-                        found[name].setdefault(key, []).append(frame)
+                        collected[name].setdefault(key, []).append(frame)
                 bar.update(1)
             for analysis in able:
                 whole = {
-                    key: _concat_frames(frames) for key, frames in found[analysis.name].items()
+                    key: _concat_frames(frames) for key, frames in collected[analysis.name].items()
                 }
                 results[analysis.name] = analysis.conclude(whole, context)
                 bar.update(1)
@@ -436,32 +435,32 @@ def _collect_unit(
 
 
 def open_job(
-    reports: Sequence[str | Path] | str | Path, options: Options | None = None, **asked: object
+    reports: Sequence[str | Path] | str | Path, options: Options | None = None, **fields: object
 ) -> OpenJob:
     """Open the job of these reports, with the clocks of its hosts aligned.
 
     reports: files, folders of reports, or patterns such as "run/rank*.sqlite". options: those of a
-    conversion; None for the defaults. asked: single fields of Options by name, as in jobs=0 or
+    conversion; None for the defaults. fields: single fields of Options by name, as in jobs=0 or
     align="utc". Temporary files are in the system's folder by default.
 
     Raises Nsys2prvError with one line for people when a report cannot be read, NothingToWrite when
     the reports hold no events.
     """
-    options = choose_options(options, asked)
-    given = find_reports([reports] if isinstance(reports, str | Path) else reports)
+    options = choose_options(options, fields)
+    paths = find_reports([reports] if isinstance(reports, str | Path) else reports)
     plan = Plan.from_options(options)
     if options.tmp:
         check_folder(Path(options.tmp))
     stack = ExitStack()
     try:
         pool = stack.enter_context(
-            engines.make_pool(options.engine, options.jobs, options.scheduler, len(given))
+            engines.make_pool(options.engine, options.jobs, options.scheduler, len(paths))
         )
         folder = stack.enter_context(
             make_temporary_folder(Path(options.tmp or tempfile.gettempdir()))
         )
         stack.enter_context(pool.ended())
-        job = prepare(given, plan, folder, pool, options.quiet)
+        job = prepare(paths, plan, folder, pool, options.quiet)
         with blame_stores(job.stores):
             if plan.cut != CutPlan():
                 from nsys2prv.conversion.cut_job import cut_job

@@ -123,12 +123,12 @@ def compare_with_clock_error(
     hosts = context.tasks.select(pl.col("task").cast(pl.Int64), host="node")
     known = hosts.join(bounds.select("host", "error_bound_ns"), on="host", how="left")
     members = matched.select("communicator", pl.col("task").cast(pl.Int64)).unique()
-    met = members.join(known, on="task", how="left")
+    joined = members.join(known, on="task", how="left")
     if key == "task":
         # All whom a rank meets in any communicator.
-        met = members.rename({"task": "of"}).join(met, on="communicator").drop("communicator")
-        met = met.rename({"of": "task", "task": "other"})
-    rows = met.select(key, "host", "error_bound_ns").unique()
+        joined = members.rename({"task": "of"}).join(joined, on="communicator").drop("communicator")
+        joined = joined.rename({"of": "task", "task": "other"})
+    rows = joined.select(key, "host", "error_bound_ns").unique()
     unsure = pl.col("error_bound_ns").is_null().any() & (pl.len() > 1)
     sums = rows.group_by(key).agg(
         bound=pl.when(~unsure).then(

@@ -48,7 +48,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     kernels = kernels.with_columns(
         task=pl.Series(unit.task_of[kernels["thread"].to_numpy()], dtype=pl.Int32)
     )
-    found = {
+    frames = {
         "kernels": spill_durations(
             kernels, ["task", *BY], unit.folder / f"kernel-durations-{unit.number}.bin"
         )
@@ -57,9 +57,9 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         _sum_metrics(kernels.filter(pl.col("device") == device), samples)
         for device, samples in unit.gpu_samples.items()
     ]
-    found["iterations"] = _sum_by_iteration(unit.options.windows.slice(1), kernels)
-    found["measured"] = pl.concat(measured) if measured else pl.DataFrame()
-    return found
+    frames["iterations"] = _sum_by_iteration(unit.options.windows.slice(1), kernels)
+    frames["measured"] = pl.concat(measured) if measured else pl.DataFrame()
+    return frames
 
 
 def _sum_by_iteration(windows: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -72,12 +72,15 @@ def _sum_by_iteration(windows: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFr
                 pl.lit(key[0], pl.Int8).alias("class"),
                 time_ns=pl.Series(
                     sum_within(
-                        *to_arrays(mine, "begin", "end"), *to_arrays(windows, "begin", "end")
+                        *to_arrays(class_kernels, "begin", "end"),
+                        *to_arrays(windows, "begin", "end"),
                     ),
                     dtype=pl.Int64,
                 ),
             )
-            for key, mine in kernels.with_columns(CLASS).partition_by("class", as_dict=True).items()
+            for key, class_kernels in kernels.with_columns(CLASS)
+            .partition_by("class", as_dict=True)
+            .items()
         ]
         if windows.height
         else []
@@ -91,8 +94,8 @@ def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
     columns: dict[str, pl.Series] = {}
     for name, label in METRICS.items():
         if label in samples.metrics:
-            held = make_steps(samples, samples.metrics.index(label))
-            values, known = held.within(begin, end)
+            steps = make_steps(samples, samples.metrics.index(label))
+            values, known = steps.within(begin, end)
         else:
             values, known = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
         columns |= {f"{name}_sum": pl.Series(values), f"{name}_known": pl.Series(known)}
@@ -103,8 +106,8 @@ def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
     )
 
 
-def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
-    groups, measured = found["kernels"], found["measured"]
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
+    groups, measured = frames["kernels"], frames["measured"]
     total = groups["time_ns"].sum()
     tasks = groups["task"].n_unique()
     rows = make_statistics(groups, BY, modes=True).join(
@@ -159,9 +162,9 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             _make_histograms(groups, rows, named["kernel"]),
             about,
         )
-    if found["iterations"].height:
+    if frames["iterations"].height:
         sums = (
-            found["iterations"]
+            frames["iterations"]
             .group_by("region", "iteration", "class", maintain_order=True)
             .agg(pl.col("time_ns").sum())
         )
@@ -204,11 +207,11 @@ def _make_histograms(groups: pl.DataFrame, rows: pl.DataFrame, names: pl.Series)
     the table's order.
     """
     first = rows.select(BY).head(MOST_DISTRIBUTIONS).with_row_index("row")
-    found = make_histograms(
+    histograms = make_histograms(
         groups.join(first, on=BY, how="inner", maintain_order="left"), ["row"], BINS
     ).sort("row", maintain_order=True)
     labels = pl.DataFrame({"row": first["row"], "kernel": names.head(MOST_DISTRIBUTIONS)})
-    return found.join(labels, on="row", how="left", maintain_order="left").select(
+    return histograms.join(labels, on="row", how="left", maintain_order="left").select(
         pl.col("row").cast(pl.Int64), "kernel", "low_ns", "high_ns", "count"
     )
 

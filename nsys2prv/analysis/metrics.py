@@ -21,7 +21,7 @@ TELL_BEFORE = ("gpu_metric",)
 
 
 class Steps(Struct, frozen=True):
-    """values[k] holds from edges[k] to edges[k + 1] (ns), where told[k]; nothing is known
+    """values[k] holds from edges[k] to edges[k + 1] (ns), where known[k]; nothing is known
     elsewhere, and the value is 0 there.
     """
 
@@ -73,12 +73,12 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     for layout in SAMPLED:
         for samples in unit.reader.samples(layout, unit.number) if unit.has(layout) else ():
             for number, metric in enumerate(samples.metrics):
-                held = make_steps(samples, number)
-                if not held.told.any():
+                steps = make_steps(samples, number)
+                if not steps.told.any():
                     continue
-                whole, known_of_whole = held.within(held.edges[:1], held.edges[-1:])
-                told, count = (
-                    held.values[held.told],
+                whole, known_of_whole = steps.within(steps.edges[:1], steps.edges[-1:])
+                known_values, count = (
+                    steps.values[steps.told],
                     int(np.count_nonzero(samples.values[:, number] >= 0)),
                 )
                 means.append(
@@ -89,16 +89,20 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                         count,
                         float(whole[0]),
                         int(known_of_whole[0]),
-                        float(told.min()),
-                        float(told.max()),
+                        float(known_values.min()),
+                        float(known_values.max()),
                     )
                 )
-                integral, known = held.within(edges[:-1], edges[1:])
-                some = np.flatnonzero(known > 0)
-                mean = integral[some] / known[some]
+                integral, known = steps.within(edges[:-1], edges[1:])
+                known_bins = np.flatnonzero(known > 0)
+                mean = integral[known_bins] / known[known_bins]
                 maps.append(
                     pl.DataFrame(
-                        {"thread": np.full(len(some), samples.thread), "bin": some, "mean": mean}
+                        {
+                            "thread": np.full(len(known_bins), samples.thread),
+                            "bin": known_bins,
+                            "mean": mean,
+                        }
                     ).with_columns(metric=pl.lit(metric))
                 )
     for device in unit.devices:
@@ -141,12 +145,12 @@ def make_bin_edges(duration: int, bins: int) -> np.ndarray:
     return np.arange(bins + 1) * duration // bins
 
 
-def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
     tables, missing = {}, []
     rows = context.reader.rows.threads.select("thread", "row", "node")
-    if found["means"].height:
+    if frames["means"].height:
         means = (
-            found["means"]
+            frames["means"]
             .join(rows, on="thread", how="left", maintain_order="left")
             .sort("layout", "thread")
         )
@@ -171,7 +175,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
         )
         tables["metrics"] = Table("Sampled metrics over all devices", by_metric.drop("layout"))
         maps = (
-            found["maps"]
+            frames["maps"]
             .join(rows, on="thread", how="left", maintain_order="left")
             .sort("metric", "thread", "bin")
         )
@@ -182,10 +186,10 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             missing.append(
                 f"metrics of {'GPUs' if layout == 'gpu_metric' else 'the network'}: {context.absent((layout,))}"
             )
-    if found["busy"].height:
+    if frames["busy"].height:
         tables["use"] = Table(
             "Use of devices over time (bins)",
-            context.name_devices(found["busy"].sort("device", "bin")),
+            context.name_devices(frames["busy"].sort("device", "bin")),
         )
     bins = context.options.bins
     return Result(

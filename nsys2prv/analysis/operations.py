@@ -151,9 +151,9 @@ def _number_paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> n
     return path
 
 
-def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
     texts = context.folded.select(pl.col("group").cast(pl.Int64), "operation").unique("group")
-    names = found["names"].join(texts, on="group", how="left")
+    names = frames["names"].join(texts, on="group", how="left")
     sums = pl.exclude("group", "task", "operation").sum()
     whole = names.group_by("operation", maintain_order=True).agg(
         sums, ranks=pl.col("task").n_unique().cast(pl.Int64)
@@ -165,7 +165,7 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             _compute_figures(whole, ["operation", "ranks"]),
             __doc__ or "",
         ),
-        "tree": Table("Operations as a tree", _make_tree(found["tree"], texts)),
+        "tree": Table("Operations as a tree", _make_tree(frames["tree"], texts)),
         "by_rank": Table(
             "Operations by rank",
             context.name_tasks(_compute_figures(per_rank, ["task", "operation"])),

@@ -18,7 +18,7 @@ from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit, lab
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
-    found: dict[str, list[pl.DataFrame]] = {
+    by_table: dict[str, list[pl.DataFrame]] = {
         "devices": [],
         "kernels": [],
         "concurrency": [],
@@ -27,7 +27,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     for device in unit.devices:
         compute, nccl = unit.device_spans(device, COMPUTE, GRAPH), unit.device_spans(device, NCCL)
         communication = unit.device_spans(device, NCCL, MEMORY)
-        found["devices"].append(
+        by_table["devices"].append(
             pl.DataFrame(
                 {
                     "device": [device],
@@ -39,17 +39,17 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                 }
             )
         )
-        mine = unit.work.filter(pl.col("device") == device)
-        begin, end, what = (mine[name].to_numpy() for name in ("begin", "end", "what"))
+        device_work = unit.work.filter(pl.col("device") == device)
+        begin, end, what = (device_work[name].to_numpy() for name in ("begin", "end", "what"))
         beside = np.where(
             np.isin(what, (NCCL, MEMORY)),
             compute.within(begin, end),
             communication.within(begin, end),
         )
-        kinds = mine.with_columns(beside=beside).group_by(
+        kinds = device_work.with_columns(beside=beside).group_by(
             "device", "what", "operation", "name", "class", maintain_order=True
         )
-        found["kernels"].append(
+        by_table["kernels"].append(
             kinds.agg(
                 count=pl.len(),
                 time_ns=(pl.col("end") - pl.col("begin")).sum(),
@@ -58,7 +58,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         )
         kernels = what != MEMORY
         counts = sum_time_by_count(begin[kernels], end[kernels], nccl)
-        found["concurrency"].append(
+        by_table["concurrency"].append(
             pl.DataFrame(
                 list(counts.items()),
                 schema={"kernels": pl.Int64, "time_ns": pl.Int64},
@@ -66,8 +66,10 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
             )
         )
     if unit.has("launch"):
-        found["flight"].append(_count_in_flight(unit))
-    return {name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in found.items()}
+        by_table["flight"].append(_count_in_flight(unit))
+    return {
+        name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in by_table.items()
+    }
 
 
 def _count_in_flight(unit: Unit) -> pl.DataFrame:
@@ -101,8 +103,8 @@ def _count_in_flight(unit: Unit) -> pl.DataFrame:
     )
 
 
-def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
-    devices = found["devices"].sort("device")
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
+    devices = frames["devices"].sort("device")
     total = devices.sum().with_columns(device=pl.lit(-1, pl.Int64))
     count = devices.height
     devices = pl.concat(
@@ -148,10 +150,10 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             [],
             [f"overlap: {context.absent(('nccl_kernel', 'memory_operation'))}"],
         )
-    kernels = found["kernels"]
+    kernels = frames["kernels"]
     tables |= _sum_by_operation(kernels) | _sum_by_class(kernels)
     concurrent = (
-        found["concurrency"]
+        frames["concurrency"]
         .group_by("kernels", maintain_order=True)
         .agg(pl.col("time_ns").sum())
         .sort("kernels")
@@ -165,10 +167,10 @@ def conclude(found: Mapping[str, pl.DataFrame], context: Context) -> Result:
             ),
         )
     missing = []
-    if found["flight"].height:
+    if frames["flight"].height:
         tables["in_flight"] = Table(
             "Kernels in flight: launched, but not begun yet",
-            context.name_tasks(found["flight"].sort("task")),
+            context.name_tasks(frames["flight"].sort("task")),
         )
     else:
         missing.append(f"kernels in flight: {context.absent(('cuda_api',))}")

@@ -70,9 +70,9 @@ def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) 
         ),
     ]
     if differences:
-        mine, usual = job.middle(tasks, part)
+        own_time, usual = job.middle(tasks, part)
         evidence.append(
-            f"{PARTS[part]}: {format_duration(mine)}; median of the others: {format_duration(usual)}"
+            f"{PARTS[part]}: {format_duration(own_time)}; median of the others: {format_duration(usual)}"
         )
     if host:
         title = f"All ranks of host {host} are late: {who}; the others wait for them"
@@ -168,7 +168,7 @@ def _describe_meanwhile(job: JobRanks, event: Event) -> Iterator[str]:
         }
         most = max(doing, key=lambda name: doing[name])
         host = {name: row[name] for name in STATES}
-        told = max(host, key=lambda name: host[name])
+        state = max(host, key=lambda name: host[name])
         words = {
             "mpi": "in MPI",
             "nccl": "in NCCL calls",
@@ -177,12 +177,12 @@ def _describe_meanwhile(job: JobRanks, event: Event) -> Iterator[str]:
             "launch": "in CUDA calls",
         }
         in_calls = sum(host.values())
-        what = words[told] if in_calls > row["late"] / 2 else "in no call that was recorded"
+        activity = words[state] if in_calls > row["late"] / 2 else "in no call that was recorded"
         many = len(event.tasks) > 1
         whose = f"the GPU of rank {job.ranks(event.tasks[:1])[0]}" if many else "its GPU"
         yield (
             f"{whose} was {most} for {format_duration(doing[most])} of {format_duration(row['late'])}, "
-            f"its host mostly {what}"
+            f"its host mostly {activity}"
         )
 
 
@@ -191,9 +191,9 @@ def _describe_meanwhile(job: JobRanks, event: Event) -> Iterator[str]:
 OFTEN = 1 / 3
 
 
-def make_imbalance_findings(job: JobRanks, segments: Segments, told: int) -> list[Finding]:
-    """Waits that no other finding reports. told: ns."""
-    rest = float(segments.waits.sum(axis=0).mean()) - told if len(segments.tasks) else 0.0
+def make_imbalance_findings(job: JobRanks, segments: Segments, reported: int) -> list[Finding]:
+    """Waits that no other finding reports. reported: ns."""
+    rest = float(segments.waits.sum(axis=0).mean()) - reported if len(segments.tasks) else 0.0
     share = rest / job.length
     if share < LEAST_IMBALANCE:
         return []
@@ -203,8 +203,8 @@ def make_imbalance_findings(job: JobRanks, segments: Segments, told: int) -> lis
         f"{format_duration(float(waits.max()))}"
         + "".join(f"; {text}" for text in _name_least_waiting(job, segments))
     ]
-    if told:
-        evidence.append(f"{format_duration(told)} of this are counted in other findings")
+    if reported:
+        evidence.append(f"{format_duration(reported)} of this are counted in other findings")
     return [
         Finding(
             "imbalance",

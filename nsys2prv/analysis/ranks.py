@@ -63,13 +63,13 @@ class JobRanks(Struct, frozen=True):
         median of the others has: what they have beyond it is told of elsewhere.
         """
         tasks = self.tasks.filter(pl.col("rank").is_in(list(ranks)))["task"].to_list()
-        mine = pl.col("task").is_in(tasks)
-        rest = self.devices.filter(~mine)
+        of_tasks = pl.col("task").is_in(tasks)
+        rest = self.devices.filter(~of_tasks)
         if not rest.height or rest.height == self.devices.height:
             return self
         usual = {part: float(rest[part].median()) for part in JOB_WIDE}
         devices = self.devices.with_columns(
-            pl.when(mine)
+            pl.when(of_tasks)
             .then(pl.col(part).clip(upper_bound=usual[part]))
             .otherwise(part)
             .alias(part)
@@ -87,20 +87,22 @@ class JobRanks(Struct, frozen=True):
 
     def labels(self, tasks: list[int]) -> tuple[str, ...]:
         """The devices of tasks, in their order."""
-        found: dict[int, list[str]] = {}
+        by_task: dict[int, list[str]] = {}
         for task, label in self.devices.select("task", "label").rows():
-            found.setdefault(task, []).append(label)
-        return tuple(label for task in tasks for label in found.get(task, ()))
+            by_task.setdefault(task, []).append(label)
+        return tuple(label for task in tasks for label in by_task.get(task, ()))
 
     def host_of(self, tasks: list[int]) -> str:
         """The host whose ranks are just these, where there are other hosts, else an empty text."""
-        mine = self.tasks.filter(pl.col("task").is_in(tasks))["node"].unique().to_list()
+        nodes = self.tasks.filter(pl.col("task").is_in(tasks))["node"].unique().to_list()
         whole = (
-            self.tasks.filter(pl.col("node") == mine[0])["task"].to_list() if len(mine) == 1 else []
+            self.tasks.filter(pl.col("node") == nodes[0])["task"].to_list()
+            if len(nodes) == 1
+            else []
         )
         return (
-            mine[0]
-            if len(mine) == 1 and set(whole) == set(tasks) and self.tasks["node"].n_unique() > 1
+            nodes[0]
+            if len(nodes) == 1 and set(whole) == set(tasks) and self.tasks["node"].n_unique() > 1
             else ""
         )
 
@@ -126,23 +128,25 @@ class JobRanks(Struct, frozen=True):
         """Return how much longer the devices of some tasks spend in each part than the median of
         all others (ns), the greatest first.
         """
-        mine, rest = (
+        own_devices, rest = (
             self.devices.filter(pl.col("task").is_in(tasks) == wanted) for wanted in (True, False)
         )
-        if not mine.height or not rest.height:
+        if not own_devices.height or not rest.height:
             return []
-        found = [(part, float(mine[part].mean()) - float(rest[part].median())) for part in parts]
-        return sorted(found, key=lambda item: -item[1])
+        differences = [
+            (part, float(own_devices[part].mean()) - float(rest[part].median())) for part in parts
+        ]
+        return sorted(differences, key=lambda item: -item[1])
 
     def middle(self, tasks: list[int], part: str) -> tuple[float, float]:
         """A part of the time of the devices of some tasks (mean, ns), and of all others (median,
         ns).
         """
-        mine, rest = (
+        own_times, rest = (
             self.devices.filter(pl.col("task").is_in(tasks) == wanted)[part]
             for wanted in (True, False)
         )
-        return float(mine.mean() or 0), float(rest.median() or 0)
+        return float(own_times.mean() or 0), float(rest.median() or 0)
 
 
 def format_numbers(numbers: list[int], separator: str = ", ") -> str:
@@ -172,14 +176,14 @@ def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFra
         .agg(pl.col("task").unique().sort())
         .sort("communicator")
     )
-    met: Counter[str] = Counter()
+    used: Counter[str] = Counter()
     names = []
     for value, of_tasks in members.select("communicator", "task").rows():
         ranks = sorted(places[task][0] for task in of_tasks)
         hosts = {places[task][1] for task in of_tasks}
         name = _name_ranks(ranks, sorted(hosts), len(places))
-        met[name] += 1
-        names.append((value, f"{name} #{met[name]}" if met[name] > 1 else name))
+        used[name] += 1
+        names.append((value, f"{name} #{used[name]}" if used[name] > 1 else name))
     return pl.DataFrame(names, schema={"value": pl.Int64, "name": pl.String}, orient="row")
 
 

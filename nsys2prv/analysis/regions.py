@@ -69,7 +69,7 @@ def find_windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.
     matching = labels.filter(pl.col("label").str.contains(f"^(?s:{expression})$"))
     # Unit by unit, for all ranges of a job are many.
     units = np.unique(reader.rows.units).tolist() if matching.height else []
-    found = [
+    matched = [
         reader.read_begins(layout, ("range",), unit).join(
             matching, left_on="range", right_on="value", how="semi", maintain_order="left"
         )
@@ -77,7 +77,7 @@ def find_windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.
         for layout in LAYOUTS
         if layout in reader.layouts
     ]
-    ranges = pl.concat(found) if found else pl.DataFrame()
+    ranges = pl.concat(matched) if matched else pl.DataFrame()
     if not ranges.height:
         raise UsageError(
             f"--iterations {pattern}: no NVTX range has such a name; "

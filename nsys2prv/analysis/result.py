@@ -73,11 +73,11 @@ class Finding(Struct, frozen=True):
         }
 
     @classmethod
-    def from_dict(cls, found: dict[str, Any]) -> Finding:
+    def from_dict(cls, content: dict[str, Any]) -> Finding:
         """Return the finding that :meth:`as_dict` wrote."""
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value
-            for name, value in found.items()
+            for name, value in content.items()
         }
         return cls(**values)
 

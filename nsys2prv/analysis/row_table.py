@@ -88,13 +88,15 @@ def _identify_gpus(job: Job) -> dict[int, tuple]:
     themselves.
     """
     infos, machines = job.infos, [placement.machine for placement in job.timeline.placements]
-    found = {}
+    identities = {}
     for (report, key), thread in job.model.rows.items():
         if isinstance(key, StreamKey):
-            found[thread] = identify_gpu(infos, machines, report, find_device(infos[report], key))
+            identities[thread] = identify_gpu(
+                infos, machines, report, find_device(infos[report], key)
+            )
         elif isinstance(key, DeviceKey) and key.kind in OF_GPU:
-            found[thread] = identify_gpu(infos, machines, report, key._replace(kind=GPU))
-    return found
+            identities[thread] = identify_gpu(infos, machines, report, key._replace(kind=GPU))
+    return identities
 
 
 def _number_devices(threads: pl.DataFrame) -> pl.DataFrame:
@@ -124,12 +126,12 @@ def _number_units(
         return key
 
     keys = []
-    for thread, found in enumerate(reports):
+    for thread, thread_reports in enumerate(reports):
         own = [("device", devices[thread])] if devices[thread] is not None else []
         if kinds[thread] != SAMPLED:
-            own += [("task", tasks[thread]), *(("report", report) for report in found)]
+            own += [("task", tasks[thread]), *(("report", report) for report in thread_reports)]
         # One report may hold samples of all GPUs of its host, which are to be with the GPUs' work.
-        own = own or [("report", found[0])]
+        own = own or [("report", thread_reports[0])]
         for other in own[1:]:
             leader[find(other)] = find(own[0])
         keys.append(own[0])

@@ -77,7 +77,7 @@ def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | Non
     patterns = _make_patterns(labels)
     # Ranges that are pushed and popped before those that are started and ended anywhere.
     for layout in LAYOUTS:
-        found = [
+        candidates = [
             steady
             for unit, frame in kernels.items()
             if (
@@ -88,14 +88,16 @@ def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | Non
                 )
             )
         ]
-        if found:
+        if candidates:
             break
-    found = found or [steady for frame in kernels.values() if (steady := _find_by_kernels(frame))]
-    if not found:
+    candidates = candidates or [
+        steady for frame in kernels.values() if (steady := _find_by_kernels(frame))
+    ]
+    if not candidates:
         return None
     # Of the tasks looked at, those that found the same.
-    names = [steady.found_by for steady in found]
-    same = [steady for steady in found if steady.found_by == max(names, key=names.count)]
+    names = [steady.found_by for steady in candidates]
+    same = [steady for steady in candidates if steady.found_by == max(names, key=names.count)]
     first = max(same, key=lambda steady: steady.count)
     begin, end = (
         min(steady.begin for steady in same),
@@ -148,8 +150,8 @@ def _name_longest_ranges(ranges: pl.DataFrame, names: pl.DataFrame, begin: int, 
         .sort(["part", "code"], descending=[True, False])
         .head(2)
     )
-    found = most.join(names, on="code", how="left", maintain_order="left")
-    return ", ".join(found["pattern"].to_list())
+    longest = most.join(names, on="code", how="left", maintain_order="left")
+    return ", ".join(longest["pattern"].to_list())
 
 
 def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
@@ -195,7 +197,7 @@ def _list_ranges(
     values = patterns["range"].to_numpy()
     codes = np.zeros(int(values.max(initial=-1)) + 2, np.int32)
     codes[values] = patterns["code"].to_numpy()
-    found = []
+    frames = []
     for layout in layouts:
         frame = reader.read_begins(layout, ("range", "number"), unit, not_within)
         # A range without a name has the value -1, and so the last code, which is 0.
@@ -207,8 +209,8 @@ def _list_ranges(
             code=code,
             numbered=pl.col("number") != ABSENT,
         )
-        found.append(frame if (code > 0).all() else frame.filter(code > 0))
-    return pl.concat(found)
+        frames.append(frame if (code > 0).all() else frame.filter(code > 0))
+    return pl.concat(frames)
 
 
 def _find_by_ranges(
@@ -240,8 +242,10 @@ def _find_by_ranges(
         & (pl.col("count") >= MORE_OFTEN * best["count"])
     ).sort(["count", "covered"], descending=True, maintain_order=True)
     for row in pl.concat([often, groups]).head(MOST_TRIED).iter_rows(named=True):
-        mine = ranges.filter((pl.col("thread") == row["thread"]) & (pl.col("code") == row["code"]))
-        begins, ends = mine["begin"].to_numpy(), mine["end"].to_numpy()
+        same_ranges = ranges.filter(
+            (pl.col("thread") == row["thread"]) & (pl.col("code") == row["code"])
+        )
+        begins, ends = same_ranges["begin"].to_numpy(), same_ranges["end"].to_numpy()
         # Work of the last iteration may run after its range has ended.
         if _do_launch_alike(np.append(begins, ends[-1]), kernels):
             name = patterns.filter(pl.col("code") == row["code"])["pattern"][0]
@@ -322,11 +326,11 @@ def _list_periods(names: np.ndarray) -> list[int]:
     _, codes, counts = np.unique(names, return_inverse=True, return_counts=True)
     order = np.argsort(codes, kind="stable")
     starts = np.concatenate([[0], np.cumsum(counts)])
-    found = set()
+    periods = set()
     for number in np.argsort(counts, kind="stable").tolist():
-        if counts[number] >= LEAST_COUNT and len(found) < MOST_PERIODS:
-            found.add(int(np.median(np.diff(order[starts[number] : starts[number + 1]]))))
-    return sorted(period for period in found if 0 < period <= len(names) // LEAST_COUNT)
+        if counts[number] >= LEAST_COUNT and len(periods) < MOST_PERIODS:
+            periods.add(int(np.median(np.diff(order[starts[number] : starts[number + 1]]))))
+    return sorted(period for period in periods if 0 < period <= len(names) // LEAST_COUNT)
 
 
 def _find_longest_alike(alike: np.ndarray, period: int) -> tuple[int, int]:

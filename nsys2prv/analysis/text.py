@@ -162,9 +162,9 @@ def write_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
         }
         for name, result in results.items()
     }
-    found = [finding.as_dict() for result in results.values() for finding in result.findings]
+    findings = [finding.as_dict() for result in results.values() for finding in result.findings]
     return json.dumps(
-        {"format": FORMAT, "job": dict(job), "findings": found, "analyses": analyses},
+        {"format": FORMAT, "job": dict(job), "findings": findings, "analyses": analyses},
         allow_nan=False,
     )
 
@@ -174,25 +174,27 @@ def read_json(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
     file.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if found["format"] != FORMAT:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
             raise ValueError
-        results = {name: _parse_result(name, one) for name, one in found["analyses"].items()}
+        results = {name: _parse_result(name, one) for name, one in content["analyses"].items()}
         if "findings" in results:
-            results["findings"].findings.extend(Finding.from_dict(one) for one in found["findings"])
-        return found["job"], results
+            results["findings"].findings.extend(
+                Finding.from_dict(one) for one in content["findings"]
+            )
+        return content["job"], results
     except OSError as error:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, RecursionError):
         raise Nsys2prvError(f"{path}: not written by nsys2prv report --json") from None
 
 
-def _parse_result(name: str, found: Mapping[str, Any]) -> Result:
+def _parse_result(name: str, content: Mapping[str, Any]) -> Result:
     tables = {
         key: Table(table["title"], pl.DataFrame(table["columns"], strict=False), table["about"])
-        for key, table in found["tables"].items()
+        for key, table in content["tables"].items()
     }
-    return Result(name, found["title"], tables, found["notes"], found["missing"])
+    return Result(name, content["title"], tables, content["notes"], content["missing"])
 
 
 #: Lines that are printed unless all are asked for, and rows of each table then.
@@ -275,9 +277,9 @@ def _lay_out(
     width = min(style.width or TEXT_WIDTH, TEXT_WIDTH)
     head = list(head)
     parts = [_fold_lines(head, width)] if head else []
-    told = [result for result in results if result.name == "findings"]
-    told = told or [result for result in results if result.findings]
-    parts += [_format_findings(result, style, width) for result in told]
+    findings = [result for result in results if result.name == "findings"]
+    findings = findings or [result for result in results if result.findings]
+    parts += [_format_findings(result, style, width) for result in findings]
     return parts, [
         (result.name, block) for result in results for block in _format_blocks(result, style, width)
     ]
@@ -292,11 +294,11 @@ def _format_findings(result: Result, style: Style, width: int) -> list[str]:
     of_steady = "phases" in result.tables or any(
         "steady_share" in table.frame.columns for table in result.tables.values()
     )
-    what = "steady state" if of_steady else "job"
-    said = f"  %: how much shorter the {what} would be at most without this cause"
+    subject = "steady state" if of_steady else "job"
+    legend = f"  %: how much shorter the {subject} would be at most without this cause"
     return [
         *style.title("What holds the job back"),
-        *(_fold_lines([said], width) if result.findings else []),
+        *(_fold_lines([legend], width) if result.findings else []),
         *format_findings(result.findings, width, style.full, *result.missing[:1]),
     ]
 
@@ -304,12 +306,12 @@ def _format_findings(result: Result, style: Style, width: int) -> list[str]:
 def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
     """The parts of a result that are printed or left out as a whole."""
     rows = style.rows or (MOST_ROWS if style.full else FEW_ROWS)
-    told = [
+    notes = [
         line
         for note in result.notes
         for line in textwrap.wrap(note, width, initial_indent="note: ", subsequent_indent="      ")
     ]
-    told += [
+    notes += [
         line
         for lack in result.missing
         for line in textwrap.wrap(
@@ -330,10 +332,10 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
         heading = style.title(result.title)
         if tables:
             # A heading stands with what is below it.
-            tables[0] = [*heading, *([""] if told and style.full else []), *tables[0]]
-        elif told and style.full:
-            return [[*heading, *told]]
-    return [*([told] if told and style.full else []), *tables]
+            tables[0] = [*heading, *([""] if notes and style.full else []), *tables[0]]
+        elif notes and style.full:
+            return [[*heading, *notes]]
+    return [*([notes] if notes and style.full else []), *tables]
 
 
 def _format_block_table(frame: pl.DataFrame, rows: int, style: Style) -> list[str]:

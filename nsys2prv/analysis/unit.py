@@ -119,10 +119,10 @@ class Unit:
                     }.get(layout, ())
                 ),
             ]
-            found = self.read_begins(layout, fields, np.int32)
-            known = set(found.columns)
+            frame = self.read_begins(layout, fields, np.int32)
+            known = set(frame.columns)
             frames.append(
-                found.select(
+                frame.select(
                     "begin",
                     "end",
                     pl.col("thread").cast(pl.Int32),
@@ -153,8 +153,12 @@ class Unit:
             if len(what) > 1:
                 self._sets[key] = unite_span_sets([self.device_spans(device, one) for one in what])
             else:
-                mine = self.work.filter((pl.col("device") == device) & (pl.col("what") == what[0]))
-                self._sets[key] = merge_spans(mine["begin"].to_numpy(), mine["end"].to_numpy())
+                same_kind = self.work.filter(
+                    (pl.col("device") == device) & (pl.col("what") == what[0])
+                )
+                self._sets[key] = merge_spans(
+                    same_kind["begin"].to_numpy(), same_kind["end"].to_numpy()
+                )
         return self._sets[key]
 
     def useful(self, device: int) -> Spans:
@@ -192,8 +196,8 @@ class Unit:
     def calls_of(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
         """The events of a layout that these threads have, by begin."""
         frame = self.api if layout == "cuda_api" else self._calls(layout)
-        mine = frame["thread"].is_in(list(threads))
-        return frame if mine.all() else frame.filter(mine)
+        of_threads = frame["thread"].is_in(list(threads))
+        return frame if of_threads.all() else frame.filter(of_threads)
 
     def _calls(self, layout: str) -> pl.DataFrame:
         known = self.cache.setdefault("calls", {})
@@ -208,8 +212,8 @@ class Unit:
     def gpu_samples(self) -> dict[int, Samples]:
         """Samples of GPU metrics by device."""
         return {
-            int(self.device_of[found.thread]): found
-            for found in self.reader.samples("gpu_metric", self.number)
+            int(self.device_of[samples.thread]): samples
+            for samples in self.reader.samples("gpu_metric", self.number)
         }
 
     @cached_property
@@ -263,15 +267,17 @@ def find_rows(
 ) -> np.ndarray:
     """For each (at_thread, at) the first row that has this thread and time, -1 for none."""
     order, wanted = order_by_thread(thread, time), order_by_thread(at_thread, at)
-    found = np.full(len(at), -1, np.int64)
+    first_rows = np.full(len(at), -1, np.int64)
     thread, at_thread = thread[order], at_thread[wanted]
     for number in np.unique(at_thread):
         rows = order[slice(*np.searchsorted(thread, (number, number + 1)))]
-        asked = wanted[slice(*np.searchsorted(at_thread, (number, number + 1)))]
+        wanted_times = wanted[slice(*np.searchsorted(at_thread, (number, number + 1)))]
         if len(rows):
-            place = np.minimum(np.searchsorted(time[rows], at[asked]), len(rows) - 1)
-            found[asked] = np.where(time[rows[place]] == at[asked], rows[place], -1)
-    return found
+            place = np.minimum(np.searchsorted(time[rows], at[wanted_times]), len(rows) - 1)
+            first_rows[wanted_times] = np.where(
+                time[rows[place]] == at[wanted_times], rows[place], -1
+            )
+    return first_rows
 
 
 def list_labels(value_set: str) -> dict[int, str]:
@@ -299,9 +305,9 @@ def find_driving_threads(unit: Unit, device: int) -> list[int]:
     """
     threads = unit.work.filter(pl.col("device") == device)["thread"].unique().to_numpy()
     tasks = np.unique(unit.task_of[threads]).tolist()
-    found = {unit.main_thread(task) for task in tasks if task in unit.tasks}
-    found |= {sender for sender, thread in unit.launchers if unit.device_of[thread] == device}
-    return sorted(found)
+    drivers = {unit.main_thread(task) for task in tasks if task in unit.tasks}
+    drivers |= {sender for sender, thread in unit.launchers if unit.device_of[thread] == device}
+    return sorted(drivers)
 
 
 def find_host_states(unit: Unit, device: int) -> dict[str, Spans]:
@@ -320,7 +326,7 @@ def _compute_host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
         waits = np.isin(call, unit.options.synchronising)
         synchronising = merge_spans(begin[waits], end[waits])
         launching = merge_spans(begin[~waits], end[~waits])
-    found = {
+    by_state = {
         "mpi": unit.mpi_spans(threads),
         "nccl": unit.thread_spans("nccl_call", threads),
         "io": _find_io_spans(unit, threads),
@@ -329,9 +335,9 @@ def _compute_host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
     }
     states, before = {}, EMPTY
     for name in STATES:
-        states[name] = subtract_spans(found[name], before)
+        states[name] = subtract_spans(by_state[name], before)
         if name != STATES[-1]:
-            before = unite_span_sets([before, found[name]])
+            before = unite_span_sets([before, by_state[name]])
     return states
 
 

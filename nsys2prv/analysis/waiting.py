@@ -145,8 +145,8 @@ def find_culprits(segments: Segments, length: int) -> tuple[Culprits | None, lis
     usual = float(np.median(gain[~rare])) if (~rare).any() else 0.0
     events: dict[tuple[int, ...], Event] = {}
     for number in np.flatnonzero(rare)[np.argsort(-gain[rare], kind="stable")].tolist():
-        mine = _find_first_late(segments, number, float(gain[number]), group[number])
-        tasks = segments.tasks[mine].tolist()
+        late_ranks = _find_first_late(segments, number, float(gain[number]), group[number])
+        tasks = segments.tasks[late_ranks].tolist()
         event = events.setdefault(tuple(tasks), Event(tasks))
         event.times.append(int(segments.ends[number] - gain[number]))
         event.lengths.append(int(gain[number] - usual))
@@ -159,9 +159,9 @@ def _find_first_late(segments: Segments, number: int, gain: float, group: np.nda
     """
     since = int(np.searchsorted(segments.ends, segments.ends[number] - gain, "right"))
     waits = segments.waits[since : number + 1].sum(axis=0)
-    found, (first,) = _find_largest_gaps(waits[None, :])
+    gaps, (first,) = _find_largest_gaps(waits[None, :])
     narrower = len(first) < len(group) and np.isin(first, group).all()
-    return first if narrower and found[0] >= NARROWER * gain else group
+    return first if narrower and gaps[0] >= NARROWER * gain else group
 
 
 def _find_largest_gaps(waits: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -201,13 +201,13 @@ def _find_persistent(segments: Segments, usual: np.ndarray, length: int) -> Culp
     ordered = total[order]
     gaps = np.diff(ordered[: count // 2 + 1])
     size = int(np.argmax(gaps)) + 1
-    mine, rest = order[:size], order[size:]
+    latest, rest = order[:size], order[size:]
     # What is certain: how much longer even the first of the others waits.
-    gap = waits[:, rest].min(axis=1) - waits[:, mine].min(axis=1)
-    last = int(np.isin(np.argmin(waits, axis=1), mine).sum())
+    gap = waits[:, rest].min(axis=1) - waits[:, latest].min(axis=1)
+    last = int(np.isin(np.argmin(waits, axis=1), latest).sum())
     # By how often they are the last, or by how much they wait less; each of the ranks could have
     # been the one.
-    differences = waits[:, rest].mean(axis=1) - waits[:, mine].mean(axis=1)
+    differences = waits[:, rest].mean(axis=1) - waits[:, latest].mean(axis=1)
     chance = min(
         1.0,
         count
@@ -224,9 +224,9 @@ def _find_persistent(segments: Segments, usual: np.ndarray, length: int) -> Culp
         or gaps[size - 1] < APART * spread
     ):
         return None
-    longer = np.median(waits[:, rest], axis=1) - waits[:, mine].min(axis=1)
+    longer = np.median(waits[:, rest], axis=1) - waits[:, latest].min(axis=1)
     return Culprits(
-        segments.tasks[mine].tolist(),
+        segments.tasks[latest].tolist(),
         int(np.clip(longer, 0, None).sum()),
         last,
         len(waits),

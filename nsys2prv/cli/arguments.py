@@ -110,14 +110,14 @@ class _Version(argparse.Action):
 
 def make_conversion_parser(command: str = "") -> Parser:
     """Return the parser of a conversion, or of one of its halves, `extract` and `merge`."""
-    description, usage, metavar, told = DESCRIBED[command]
+    description, usage, metavar, epilog = DESCRIBED[command]
     main = Parser(
         f"nsys2prv {command}".strip(),
         description=description,
         usage=f"nsys2prv {usage}",
         epilog=None if command else EPILOG,
     )
-    main.add_argument("paths", nargs="*", metavar=metavar, help=told)
+    main.add_argument("paths", nargs="*", metavar=metavar, help=epilog)
     _add_information(main, command)
     _add_events(main, command)
     add_cut(main, command)
@@ -326,7 +326,7 @@ def make_options(arguments: argparse.Namespace) -> Options:
     from nsys2prv.events.selection import parse_least_durations
 
     signals.raise_on_signal()
-    given = {
+    chosen = {
         name: getattr(arguments, name)
         for name in Options.__struct_fields__
         if hasattr(arguments, name)
@@ -335,7 +335,7 @@ def make_options(arguments: argparse.Namespace) -> Options:
     parse_least_durations(
         {kind: least for kind, least, _ in durations}, {kind: typed for kind, _, typed in durations}
     )
-    given |= {
+    chosen |= {
         "kinds": parse_kinds(arguments.trace),
         "full_kernel_names": arguments.kernel_names == "full",
         "min_duration": {kind: least for kind, least, _ in durations},
@@ -344,4 +344,4 @@ def make_options(arguments: argparse.Namespace) -> Options:
         "cut": make_cut_options(arguments),
         "metadata": not arguments.no_metadata,
     }
-    return Options(**given)
+    return Options(**chosen)

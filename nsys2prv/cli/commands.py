@@ -49,14 +49,14 @@ def run_conversion(options: argparse.Namespace) -> int:
             f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT{example}; `nsys2prv help` lists the options{version}"
         )
     check_conversion(options.paths, options.trace)
-    *given, output = options.paths
+    *paths, output = options.paths
     if has_report_name(Path(output)) or is_archive(Path(output)):
         raise UsageError(
             f"{output}: the last argument is the trace to write, but this is a report or a store of some; "
             "add a name, as in out.prv"
         )
     check_output(output)
-    reports = find_reports(given)
+    reports = find_reports(paths)
     start_workers(reports, options.engine, options.jobs)
     write_report: Callable[..., str] | None = None
     with pause_garbage_collection():
@@ -143,8 +143,8 @@ def copy_views(arguments: list[str]) -> int:
     if options.trace:
         check_traces("cfgs --for", [str(options.trace)])
     if options.trace and not options.folder:
-        found = views.find_views_for_trace(options.trace)
-        print("\n".join(views.format_views(options.trace, found, options.all)))
+        fits = views.find_views_for_trace(options.trace)
+        print("\n".join(views.format_views(options.trace, fits, options.all)))
     elif options.folder:
         copied, workspaces = views.copy_views(options.folder, options.trace)
         print(f"{len(copied)} views written to {options.folder}")
@@ -209,19 +209,19 @@ def show_clocks(arguments: list[str]) -> int:
 def check_traces_given(arguments: list[str]) -> int:
     from nsys2prv.paraver.check.check_trace import NO_TRACE, check_trace, format_result
 
-    asked = Parser(
+    parser = Parser(
         "nsys2prv check",
         description="Find what would crash, hang or mislead Paraver in any trace, whichever program wrote it (docs/checks.md).",
     )
-    asked.add_argument(
+    parser.add_argument(
         "traces",
         nargs="+",
         metavar="TRACE",
         help="a .prv or .prv.gz, with its .pcf and .row beside it",
     )
-    Group(asked).flag("--strict", "exit with status 1 on warnings, too")
-    Group(asked).flag("--json", "print a JSON list with an object for each trace; default: text")
-    options = asked.parse_args(arguments)
+    Group(parser).flag("--strict", "exit with status 1 on warnings, too")
+    Group(parser).flag("--json", "print a JSON list with an object for each trace; default: text")
+    options = parser.parse_args(arguments)
     check_traces("check", options.traces)
     results = []
     for trace in options.traces:
@@ -272,8 +272,8 @@ def compare_jobs(arguments: list[str]) -> int:
 
 
 def _check_reports(options: Parser, arguments: list[str]) -> None:
-    given = [one for one in arguments if not one.startswith("-")]
-    check_reports(options.prog.partition(" ")[2], given)
+    words = [one for one in arguments if not one.startswith("-")]
+    check_reports(options.prog.partition(" ")[2], words)
 
 
 def parse_conversion(command: str, arguments: Sequence[str]) -> argparse.Namespace:
@@ -282,37 +282,37 @@ def parse_conversion(command: str, arguments: Sequence[str]) -> argparse.Namespa
 
 
 def extract_reports(arguments: Sequence[str]) -> int:
-    given = parse_conversion("extract", arguments)
-    if not given.paths:
+    options = parse_conversion("extract", arguments)
+    if not options.paths:
         raise UsageError(
             "give at least one report: nsys2prv extract REPORT... -o STORE (more with --help)"
         )
-    check_reports("extract", given.paths)
-    if is_trace_name(str(given.output)):
+    check_reports("extract", options.paths)
+    if is_trace_name(str(options.output)):
         raise UsageError(
-            f"-o {given.output}: extract writes a store, not a trace; give a name such as {given.output.stem}.store, "
+            f"-o {options.output}: extract writes a store, not a trace; give a name such as {options.output.stem}.store, "
             "and the trace to nsys2prv merge"
         )
-    reports = find_reports(given.paths)
-    start_workers(reports, given.engine, given.jobs)
+    reports = find_reports(options.paths)
+    start_workers(reports, options.engine, options.jobs)
     with pause_garbage_collection():
         from nsys2prv.conversion.extract import extract_to
 
-    print_warnings(extract_to(reports, given.output, make_options(given)))
-    if not given.quiet:
-        print(f"{given.output}  {given.output.stat().st_size / 1e6:.1f} MB")
+    print_warnings(extract_to(reports, options.output, make_options(options)))
+    if not options.quiet:
+        print(f"{options.output}  {options.output.stat().st_size / 1e6:.1f} MB")
     return 0
 
 
 def merge_stores(arguments: Sequence[str]) -> int:
-    given = parse_conversion("merge", arguments)
-    if len(given.paths) < 2:
+    options = parse_conversion("merge", arguments)
+    if len(options.paths) < 2:
         raise UsageError(
             "give at least one store and the trace to write: nsys2prv merge STORE... OUTPUT (more with --help)"
         )
-    for path in find_reports(given.paths[:-1]):
+    for path in find_reports(options.paths[:-1]):
         if path.exists() and not is_archive(path):
             raise UsageError(
                 f"{path}: is not a store; merge takes stores of nsys2prv extract; nsys2prv itself takes reports and stores together"
             )
-    return run_conversion(given)
+    return run_conversion(options)

@@ -104,20 +104,20 @@ def parse_kinds(lists: Sequence[str]) -> tuple[str, ...]:
     """Return the values of -t, one by one. Raises UsageError where -t is given and names none, as
     with a variable that is not set.
     """
-    found = tuple(word.strip() for text in lists for word in text.split(",") if word.strip())
-    if lists and not found:
+    kinds = tuple(word.strip() for text in lists for word in text.split(",") if word.strip())
+    if lists and not kinds:
         raise UsageError(
             "-t names no kind of events; write them, as in -t kernels,nvtx, or leave -t out to have all"
         )
-    return found
+    return kinds
 
 
 def split_list(option: str, lists: Sequence[str]) -> tuple[str, ...]:
     """Return the entries of lists separated by commas. Raises UsageError for an empty one."""
-    found = tuple(word.strip() for text in lists for word in text.split(","))
-    if not all(found):
+    entries = tuple(word.strip() for text in lists for word in text.split(","))
+    if not all(entries):
         raise UsageError(f"{option} {','.join(lists)}: an entry of the list is empty")
-    return found
+    return entries
 
 
 def _parse_fields(text: str) -> tuple[str, tuple[str, ...]]:

@@ -51,14 +51,14 @@ def describe_reports(paths: Sequence[Path]) -> tuple[str, list[str]]:
     """Return the reports, for people, and warnings of ranks that are missing or there twice. Raises
     Nsys2prvError for what is no report.
     """
-    held = [_inspect_reports(path) for path in paths]
-    few = len(held) <= MOST_LINES
-    reports = _describe_each_report(held) if few else _describe_differing(held)
-    kinds = _describe_kinds(held)
+    inspected = [_inspect_reports(path) for path in paths]
+    few = len(inspected) <= MOST_LINES
+    reports = _describe_each_report(inspected) if few else _describe_differing(inspected)
+    kinds = _describe_kinds(inspected)
     marked = few and any(MARK in line for line in (*reports, *kinds))
-    first = f"{format_count(len(held), 'report')}{f'; {MARK} marks what differs between them' if marked else ''}:"
-    text = "\n".join([first, *reports, "", *kinds, *_describe_untranslated(held)])
-    infos = [one.info for one in held]
+    first = f"{format_count(len(inspected), 'report')}{f'; {MARK} marks what differs between them' if marked else ''}:"
+    text = "\n".join([first, *reports, "", *kinds, *_describe_untranslated(inspected)])
+    infos = [one.info for one in inspected]
     if len(infos) < 2:
         return text, []
     return text, [*job_checks.check_missing_ranks(infos), *job_checks.check_job(infos)]
@@ -88,20 +88,20 @@ def _inspect_reports(path: Path) -> _ReportContents:
     return _ReportContents(info, counts, kinds)
 
 
-def _describe_each_report(held: Sequence[_ReportContents]) -> list[str]:
+def _describe_each_report(reports: Sequence[_ReportContents]) -> list[str]:
     """Return a line for each report, in columns; of columns that must be the same everywhere what
     is not usual is marked.
     """
     columns = {
-        "report": [one.info.name for one in held],
-        "rank": [_format_rank(one.info) for one in held],
-        "host": [one.info.host or "unknown" for one in held],
-        "processes": [_count_processes(one.info) for one in held],
-        "GPUs": _mark_unusual([_describe_gpus(one.info) for one in held]),
-        "begins (UTC)": [_format_begin(one.info) for one in held],
-        "lasts": [_format_duration(one.info) for one in held],
-        "nsys": _mark_unusual([one.info.product or "unknown" for one in held]),
-        "schema": _mark_unusual([one.info.schema or "before 2.7" for one in held]),
+        "report": [one.info.name for one in reports],
+        "rank": [_format_rank(one.info) for one in reports],
+        "host": [one.info.host or "unknown" for one in reports],
+        "processes": [_count_processes(one.info) for one in reports],
+        "GPUs": _mark_unusual([_describe_gpus(one.info) for one in reports]),
+        "begins (UTC)": [_format_begin(one.info) for one in reports],
+        "lasts": [_format_duration(one.info) for one in reports],
+        "nsys": _mark_unusual([one.info.product or "unknown" for one in reports]),
+        "schema": _mark_unusual([one.info.schema or "before 2.7" for one in reports]),
     }
     return _format_table(columns)
 
@@ -115,11 +115,11 @@ def _format_table(columns: dict[str, list[str]]) -> list[str]:
     return ["  ".join(["", *row]).rstrip() for row in zip(*padded, strict=True)]
 
 
-def _describe_differing(held: Sequence[_ReportContents]) -> list[str]:
+def _describe_differing(reports: Sequence[_ReportContents]) -> list[str]:
     """Return what the reports have in common, then a table of those that differ from most, with
     nothing but their differences.
     """
-    infos = [one.info for one in held]
+    infos = [one.info for one in reports]
     columns = {
         "GPUs": [_describe_gpus(info) for info in infos],
         "nsys": [info.product or "unknown" for info in infos],
@@ -128,8 +128,8 @@ def _describe_differing(held: Sequence[_ReportContents]) -> list[str]:
     usual = {title: Counter(cells).most_common(1)[0][0] for title, cells in columns.items()}
     lasts = sorted(info.duration_ns for info in infos if info.duration_ns)
     middle = lasts[len(lasts) // 2] if lasts else 0
-    kinds = Counter(name for one in held for name in one.kinds)
-    often = [name for name, count in kinds.items() if 2 * count > len(held)]
+    kinds = Counter(name for one in reports for name in one.kinds)
+    often = [name for name, count in kinds.items() if 2 * count > len(reports)]
     differing = {
         title: [_blank_if_usual(cell, usual[title]) for cell in columns[title]] for title in usual
     }
@@ -137,9 +137,11 @@ def _describe_differing(held: Sequence[_ReportContents]) -> list[str]:
         _format_duration(info) if (info.duration_ns or 0) < ALIKE * middle else "" for info in infos
     ]
     differing["has none of"] = [
-        list_some([name for name in often if name not in one.kinds], 4) for one in held
+        list_some([name for name in often if name not in one.kinds], 4) for one in reports
     ]
-    odd = [place for place in range(len(held)) if any(cells[place] for cells in differing.values())]
+    odd = [
+        place for place in range(len(reports)) if any(cells[place] for cells in differing.values())
+    ]
     hosts = {info.host or "unknown" for info in infos}
     begins = sorted(_format_begin(info) for info in infos)
     lines = [
@@ -176,17 +178,17 @@ def _mark_unusual(cells: list[str]) -> list[str]:
     return [cell if cell == usual else f"{cell} {MARK}" for cell in cells] if others else cells
 
 
-def _describe_kinds(held: Sequence[_ReportContents]) -> list[str]:
+def _describe_kinds(reports: Sequence[_ReportContents]) -> list[str]:
     """Return a line for each kind of event that some report holds: rows in all, and in each report."""
     found = []
     for kind in all_kinds():
-        read = [one.kinds.get(kind.name, (0, ())) for one in held]
+        read = [one.kinds.get(kind.name, (0, ())) for one in reports]
         if tables := dict.fromkeys(table for _, names in read for table in names):
             title = f"{kind.title} ({', '.join(tables)})"
             found.append((kind.name, title, [rows for rows, _ in read]))
     if not found:
         return ["translated: nothing"]
-    several, names = len(held) > 1, [one.info.name for one in held]
+    several, names = len(reports) > 1, [one.info.name for one in reports]
     lines = [("kind (for -t)", "rows", "in each report" if several else "", "what it is")]
     lines += [
         (name, f"{sum(rows):,}", _format_counts(rows, names) if several else "", title)
@@ -218,21 +220,21 @@ def _format_counts(rows: Sequence[int], names: Sequence[str]) -> str:
     return f"{mark}{least:,} ({names[rows.index(least)]}) to {most:,} ({names[rows.index(most)]})"
 
 
-def _describe_untranslated(held: Sequence[_ReportContents]) -> list[str]:
+def _describe_untranslated(reports: Sequence[_ReportContents]) -> list[str]:
     """Return the tables with rows that no kind of event reads, by the reason why."""
     translated = {
         table for kind in all_kinds() for table in (*kind.tables, *kind.reads.lookup_tables)
     }
     counts: Counter[str] = Counter()
-    for one in held:
+    for one in reports:
         counts.update(one.counts)
-    found: dict[str, list[str]] = {}
+    tables: dict[str, list[str]] = {}
     for table in sorted(counts.keys() - translated):
-        found.setdefault(explain_unread_table(table), []).append(table)
+        tables.setdefault(explain_unread_table(table), []).append(table)
     lines = []
-    for why in sorted(found, key=rank_reason):
-        enums = [table for table in found[why] if table.startswith("ENUM_")]
-        named = [f"{table} ({counts[table]:,})" for table in found[why] if table not in enums]
+    for why in sorted(tables, key=rank_reason):
+        enums = [table for table in tables[why] if table.startswith("ENUM_")]
+        named = [f"{table} ({counts[table]:,})" for table in tables[why] if table not in enums]
         named += [f"{len(enums)} tables ENUM_..."] if enums else []
         wrapped = textwrap.wrap(", ".join(named), WIDTH - 4, break_long_words=False)
         lines += [f"  {why}:", *(f"    {line}" for line in wrapped)]
@@ -262,8 +264,8 @@ def _count_processes(info: ReportInfo) -> str:
 
 def _describe_gpus(info: ReportInfo) -> str:
     names = Counter(gpu.name or "GPU" for gpu in info.gpus.values())
-    told = (f"{count} x {name}" if count > 1 else name for name, count in names.items())
-    return ", ".join(told) or "none named"
+    counted = (f"{count} x {name}" if count > 1 else name for name, count in names.items())
+    return ", ".join(counted) or "none named"
 
 
 def _format_rank_count(info: ReportInfo) -> str:

@@ -45,17 +45,17 @@ def _run(arguments: Sequence[str] | None) -> int:
     # Before numpy is imported: its matrices here are of a few rows, and it starts a thread for
     # every CPU.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
     try:
-        if not {"-h", "--help", "--version"} & {*given} and given[:1] != ["help"]:
+        if not {"-h", "--help", "--version"} & {*words} and words[:1] != ["help"]:
             check_address_space()
-        command = COMMANDS.get(given[0]) if given else None
-        if given and not command:
-            check_command(given[0], COMMANDS)
-        status = command(given[1:]) if command else _convert(given)
+        command = COMMANDS.get(words[0]) if words else None
+        if words and not command:
+            check_command(words[0], COMMANDS)
+        status = command(words[1:]) if command else _convert(words)
         sys.stdout.flush()
         return status
     except Nsys2prvError as error:
@@ -77,8 +77,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 1
 
 
-def _convert(given: list[str]) -> int:
-    return run_conversion(parse_conversion("", given))
+def _convert(words: list[str]) -> int:
+    return run_conversion(parse_conversion("", words))
 
 
 def _print_help(arguments: list[str]) -> int:

@@ -106,8 +106,8 @@ class Parser(argparse.ArgumentParser):
                 raise UsageError(f"{name} is not an option of {self.prog}: {self._instead(name)}")
 
     def _instead(self, name: str) -> str:
-        if told := self.elsewhere.get(name):
-            return told
+        if hint := self.elsewhere.get(name):
+            return hint
         options = self._option_string_actions.items()
         shown = [option for option, action in options if action.help is not argparse.SUPPRESS]
         near = get_close_matches(name, shown, 1)
@@ -133,8 +133,8 @@ class Group:
     ) -> None:
         """Add an option of these names, with blanks between. text: its help."""
         if self._command not in commands:
-            told = f"give it to nsys2prv {commands[-1] or 'itself'}"
-            self._parser.elsewhere |= dict.fromkeys(names.split(), told)
+            hint = f"give it to nsys2prv {commands[-1] or 'itself'}"
+            self._parser.elsewhere |= dict.fromkeys(names.split(), hint)
             text = argparse.SUPPRESS
         self._group.add_argument(*names.split(), help=text, **settings)
 
@@ -338,7 +338,7 @@ def _read_report_names(trace: Path) -> str:
     """Return the reports that the file beside a trace names."""
     beside = trace.with_name(trace.name.removesuffix(".gz").removesuffix(".prv") + ".nsys2prv.json")
     try:
-        names = [str(found["name"]) for found in json.loads(beside.read_bytes())["inputs"]]
+        names = [str(entry["name"]) for entry in json.loads(beside.read_bytes())["inputs"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
     return f": {list_some(names, separator=' ')}"

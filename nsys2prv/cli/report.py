@@ -157,8 +157,8 @@ def _add_cut(less: Group) -> None:
         "use only the time of these NVTX ranges, as --region of a conversion does",
         default="",
     )
-    for name, what in (("ranks", "ranks"), ("hosts", "hosts"), ("devices", "GPUs")):
-        less.values(f"--{name}", "LIST", f"use only these {what}")
+    for name, plural in (("ranks", "ranks"), ("hosts", "hosts"), ("devices", "GPUs")):
+        less.values(f"--{name}", "LIST", f"use only these {plural}")
 
 
 def _make_cut_options(options: argparse.Namespace) -> dict[str, object]:
@@ -202,12 +202,12 @@ def _analyse_reports(
         raise UsageError(
             f"{first}: is the result of a finished report: give it alone, without --iterations, --useful and the options for a part of the job"
         )
-    described, found = _load_job_file(first)
-    if unknown := set(names) - set(found):
+    described, results = _load_job_file(first)
+    if unknown := set(names) - set(results):
         raise UsageError(
-            f"{', '.join(sorted(unknown))}: not in {first}; there are {', '.join(found)}"
+            f"{', '.join(sorted(unknown))}: not in {first}; there are {', '.join(results)}"
         )
-    return described, {name: found[name] for name in names or found}, []
+    return described, {name: results[name] for name in names or results}, []
 
 
 def _analyse_to_fit(
@@ -224,10 +224,10 @@ def _analyse_to_fit(
 
 def _load_job_file(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
     """Read the file that `report --json` wrote."""
-    described, found = read_json(path)
+    described, results = read_json(path)
     if "records" not in described:
         raise Nsys2prvError(f"{path}: holds the difference of two jobs, not one job")
-    return described, found
+    return described, results
 
 
 def write_page(path: Path, described: Mapping[str, object], results: Mapping[str, Result]) -> None:
@@ -310,11 +310,11 @@ def _check_options(options: argparse.Namespace, targets: Sequence[str]) -> argpa
     where the name is forgotten, the next is one.
     """
     for name, least in (("bins", 1), ("rows", 1), ("jobs", 0)):
-        if (given := getattr(options, name)) is not None and given < least:
+        if (inputs := getattr(options, name)) is not None and inputs < least:
             raise UsageError(f"--{name} takes a number from {least} on")
     if "reports" in options:
         check_pages(options.reports)
-    given = [*options.reports, *options.compare] if "reports" in options else options.runs
+    inputs = [*options.reports, *options.compare] if "reports" in options else options.runs
     written = {name: path for name in targets if (path := getattr(options, name))}
     for name, path in written.items():
         if has_report_name(path) or is_report(path):
@@ -324,7 +324,9 @@ def _check_options(options: argparse.Namespace, targets: Sequence[str]) -> argpa
                 f"--{name} {path}: is a folder; give the name of the file to write, as in {path / f'job.{name}'}"
             )
         check_folder(path.parent)
-    check_not_read(written.values(), [*given, *filter(None, (options.kernel_rules, options.align))])
+    check_not_read(
+        written.values(), [*inputs, *filter(None, (options.kernel_rules, options.align))]
+    )
     if len(written) > len({path.absolute() for path in written.values()}):
         raise UsageError(f"{' and '.join(f'--{name}' for name in written)}: give different files")
     signals.raise_on_signal()
@@ -346,8 +348,8 @@ def _open_reports(reports: Sequence[str | Path], options: argparse.Namespace) ->
 
 def _parse_only(options: argparse.Namespace) -> list[str]:
     """Return the analyses that --only names."""
-    given = options.only if "only" in options else []
-    return [name for names in given for name in names.split(",") if name]
+    lists = options.only if "only" in options else []
+    return [name for names in lists for name in names.split(",") if name]
 
 
 def _analyse_job(
@@ -356,17 +358,17 @@ def _analyse_job(
     return job.analyse(*names, useful=options.useful, region=options.iterations, bins=options.bins)
 
 
-def load_run(given: str, options: argparse.Namespace) -> ComparedJob:
+def load_run(name: str, options: argparse.Namespace) -> ComparedJob:
     """Return a job by what the command line calls it."""
-    path = Path(given)
+    path = Path(name)
     if path.suffix == JSON:
         return ComparedJob(*_load_job_file(path))
     folder = path.is_dir() and not is_report(path)
     reports = sorted(filter(is_report, path.iterdir())) if folder else [path]
     if not reports:
-        raise Nsys2prvError(f"{given}: no reports in this folder")
+        raise Nsys2prvError(f"{name}: no reports in this folder")
     with _open_reports(reports, options) as job:
-        return ComparedJob(describe_job(job, reports, given), _analyse_job(job, (), options))
+        return ComparedJob(describe_job(job, reports, name), _analyse_job(job, (), options))
 
 
 def describe_job(job: OpenJob, reports: Sequence[str | Path], name: str = "") -> dict[str, object]:

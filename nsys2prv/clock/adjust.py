@@ -143,17 +143,17 @@ def _place_between(
     first = float(min(bounds.upper_times.min(), bounds.lower_times.min()))
     last = float(max(bounds.upper_times.max(), bounds.lower_times.max()))
     for by in RELAXED:
-        found = find_middle_line(bounds.relax(by), first, last)
-        if found is not None:
-            slope = (found.last - found.first) / max(last - first, 1.0)
+        line = find_middle_line(bounds.relax(by), first, last)
+        if line is not None:
+            slope = (line.last - line.first) / max(last - first, 1.0)
             return Estimate(
                 host,
                 reference,
                 BOUNDS,
-                found.first - slope * first,
+                line.first - slope * first,
                 slope,
-                found.error + 2 * by,
-                found.slope_error,
+                line.error + 2 * by,
+                line.slope_error,
                 len(rows),
                 first=first,
                 last=last,
@@ -231,8 +231,8 @@ def remove_violations(
         for host in sorted(movable, key=lambda host: -errors[host]):
             estimates[host] = _move_host(estimates, host, orders, same & ~beyond, slack)
     hosts, counts = np.unique(orders.before[beyond], return_counts=True)
-    found = zip(hosts.tolist(), counts.tolist(), strict=True)
-    return estimates, [Finding("early", count, clock=host) for host, count in found]
+    violations = zip(hosts.tolist(), counts.tolist(), strict=True)
+    return estimates, [Finding("early", count, clock=host) for host, count in violations]
 
 
 def _move_host(
@@ -269,17 +269,19 @@ def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estim
     result = list(estimates)
     for host in np.unique(hosts).tolist():
         low, high = np.searchsorted(hosts[order], [host, host + 1])
-        some = order[low:high]
+        chosen = order[low:high]
         estimate = estimates[host]
         if (
             host == estimate.reference
             or not np.isfinite(estimate.first)
-            or is_leaving[some].all()
-            or not is_leaving[some].any()
+            or is_leaving[chosen].all()
+            or not is_leaving[chosen].any()
         ):
             continue
-        at = rows[some]
-        corners = _find_feasible_changes(estimate, begin[at], end[at], is_leaving[some], slack[at])
+        at = rows[chosen]
+        corners = _find_feasible_changes(
+            estimate, begin[at], end[at], is_leaving[chosen], slack[at]
+        )
         if len(corners):
             result[host] = replace(
                 estimate, bound=min(estimate.bound, float(np.abs(corners).max()))
@@ -337,10 +339,10 @@ def move_free_parts(
     begin, end = _correct(estimates, orders)
     early = begin - end
     before, after = part[orders.before], part[orders.after]
-    met, counts = np.unique(np.stack([before, after], axis=1), axis=0, return_counts=True)
+    part_pairs, counts = np.unique(np.stack([before, after], axis=1), axis=0, return_counts=True)
     pairs = {
         (b, a): float(early[(before == b) & (after == a)].max())
-        for (b, a), count in zip(met.tolist(), counts.tolist(), strict=True)
+        for (b, a), count in zip(part_pairs.tolist(), counts.tolist(), strict=True)
         if b != a and count >= FEWEST and not left_out & {b, a}
     }
     shift = {int(part[0]): 0.0}

@@ -132,10 +132,10 @@ class BoundCalls(Struct, frozen=True):
 def bind_calls(calls: Calls, pivot: int) -> BoundCalls:
     """Return the bindings of calls; whole groups, whose clocks are their reports."""
     table, findings = make_call_frame(calls, pivot)
-    table, found = number_calls(table)
+    table, order_findings = number_calls(table)
     table, lost = drop_unrelated_members(table)
     begins, ends, collectives, torn = _bind_collectives(table)
-    return BoundCalls(begins, ends, collectives, [*findings, *found, *lost], torn)
+    return BoundCalls(begins, ends, collectives, [*findings, *order_findings, *lost], torn)
 
 
 def find_bindings(
@@ -302,19 +302,21 @@ def restore_causal_order(
             findings.append(Finding("given up"))
             return CausalOrder({}, {}, before, before, findings, complete=False)
         findings.append(Finding("set aside", int((~kept).sum())))
-    found, moves = {}, {}
+    shifts_by_report, moves = {}, {}
     for report, part in enumerate(net.parts()):
         if shifts[part].any():
             largest = int(np.argmax(shifts[part])) + part.start
             chosen = np.flatnonzero(corners[part]) + part.start
             free = (np.diff(chosen) == 1) & (bent[chosen[:-1]] == OTHER)
-            found[report] = _make_curve(net.knots[chosen] + pivot, shifts[chosen], free, rate)
+            shifts_by_report[report] = _make_curve(
+                net.knots[chosen] + pivot, shifts[chosen], free, rate
+            )
             moves[report] = RankMove(
                 int(shifts[largest]),
                 round(float(shifts[part].mean())),
                 int(net.knots[largest]) + pivot,
             )
-    return CausalOrder(found, moves, before, after, findings, complete)
+    return CausalOrder(shifts_by_report, moves, before, after, findings, complete)
 
 
 def _find_allowed_changes(net: Bindings, rate: int, close: int) -> np.ndarray:
@@ -339,9 +341,9 @@ def _settle_shifts(net: Bindings) -> tuple[np.ndarray, np.ndarray, int]:
         # At first the slowest fading that will do; after something was set aside, the fastest tells
         # soonest whether that was enough.
         for rate in FADING[::-1] if attempt else FADING:
-            found, wrong = _move_forward(part, _find_allowed_changes(net, rate, CLOSE), most)
+            settled, wrong = _move_forward(part, _find_allowed_changes(net, rate, CLOSE), most)
             done = not len(wrong)
-            best = (found, rate) if done else best
+            best = (settled, rate) if done else best
             if done == (attempt == 0):
                 break
         if best:

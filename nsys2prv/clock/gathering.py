@@ -191,12 +191,12 @@ class GatheredCalls(Struct, frozen=True):
 def gather_calls(calls: Calls, pivot: int) -> GatheredCalls:
     """Return some groups' calls. pivot: an instant amid all times."""
     everything, findings = make_call_frame(calls, pivot)
-    table, found = number_calls(everything)
+    table, order_findings = number_calls(everything)
     table, lost = drop_unrelated_members(downsample(table))
-    unclear = {finding.group for finding in found if finding.kind in OPEN}
+    unclear = {finding.group for finding in order_findings if finding.kind in OPEN}
     return GatheredCalls(
         gather_per_host(table),
-        [*findings, *found, *lost],
+        [*findings, *order_findings, *lost],
         _choose_one_per_host(
             everything.filter(pl.col("group").is_in(sorted(unclear)) & ~pl.col("numbered"))
         ),
@@ -236,9 +236,9 @@ def gather_by_member(members: Sequence[Member], source: int, group: int) -> Gath
         return nothing
     fits, findings = number_group(members, source, group)
     ordinals = np.empty(0, np.int64)
-    for found in fits.values():
-        if not np.array_equal(found, ordinals):
-            ordinals = np.union1d(ordinals, found[found >= 0])
+    for fit in fits.values():
+        if not np.array_equal(fit, ordinals):
+            ordinals = np.union1d(ordinals, fit[fit >= 0])
     kept, held = choose_sample_indices(len(ordinals))
     ordinals = ordinals[kept]
     table = pl.concat([_choose_calls(members[at], fits[at], ordinals) for at in sorted(fits)])

@@ -156,8 +156,10 @@ def _find_centre(corners: np.ndarray, length: float) -> tuple[float, float]:
     beyond = np.roll(above, -1)
     crossed = (above <= 0) != (beyond <= 0)
     share = above[crossed] / (above[crossed] - beyond[crossed])
-    met = centre[crossed] + (after[crossed] - centre[crossed]) * share if crossed.any() else centre
-    amid = float(met.min() + met.max()) / 2
+    crossing = (
+        centre[crossed] + (after[crossed] - centre[crossed]) * share if crossed.any() else centre
+    )
+    amid = float(crossing.min() + crossing.max()) / 2
     return amid - wanted / 2, amid + wanted / 2
 
 

@@ -83,11 +83,12 @@ class Link(Struct, frozen=True):
 
 def make_blocks(hosts: pl.DataFrame) -> list[Block]:
     """Return a block of each group's synchronising collectives that are not held back."""
-    some = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
-    keys = some["key"].to_numpy()
+    collectives = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
+    keys = collectives["key"].to_numpy()
     bounds = np.append(np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1)), len(keys)).tolist()
     columns = {
-        name: some[name].to_numpy() for name in ("source", "collective", "clock", "end", "late")
+        name: collectives[name].to_numpy()
+        for name in ("source", "collective", "clock", "end", "late")
     }
     blocks = []
     for low, high in pairwise(bounds):

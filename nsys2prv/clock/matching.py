@@ -143,11 +143,11 @@ def _grow_match(
     while True:
         part = own[low:high]
         index, misfit = find_nearest_partners(part.move(offset, slope), other)
-        found = (index >= 0) & (np.abs(misfit) <= max(4 * spread, usual))
-        if found.sum() < FEWEST:
+        matched = (index >= 0) & (np.abs(misfit) <= max(4 * spread, usual))
+        if matched.sum() < FEWEST:
             return None
-        times = part.time[found]
-        offset, slope, spread = fit_line(times, other.time[index[found]] - times)
+        times = part.time[matched]
+        offset, slope, spread = fit_line(times, other.time[index[matched]] - times)
         if low == 0 and high == len(own):
             break
         width = high - low
@@ -155,13 +155,13 @@ def _grow_match(
     if abs(slope) > PLAUSIBLE_DRIFT:
         return None
     index, misfit = find_nearest_partners(own.move(offset, slope), other)
-    found = (index >= 0) & (np.abs(misfit) <= max(6 * spread, usual))
-    if found.sum() < FEWEST or not _is_tighter_than_chance(
-        np.abs(misfit[found]), other.time, index[found]
+    matched = (index >= 0) & (np.abs(misfit) <= max(6 * spread, usual))
+    if matched.sum() < FEWEST or not _is_tighter_than_chance(
+        np.abs(misfit[matched]), other.time, index[matched]
     ):
         return None
-    index = np.where(found, index, -1)
-    return Match(keep_mutual(index, np.abs(misfit)), estimate_spread(misfit[found]))
+    index = np.where(matched, index, -1)
+    return Match(keep_mutual(index, np.abs(misfit)), estimate_spread(misfit[matched]))
 
 
 def find_nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarray]:
@@ -317,11 +317,11 @@ def find_rival_distances(ends: Ends) -> list[float]:
     """
     part = ends[_mask_central(len(ends))]
     kinds = part.signature if ends.signature.all() else np.zeros_like(part.signature)
-    most, found = len(part) // 2, []
+    most, gathered = len(part) // 2, []
     for kind in np.unique(kinds):
         own = part.time[kinds == kind]
-        found += [own[shift:] - own[:-shift] for shift in range(1, min(len(own), most + 1))]
-    distances = np.sort(np.concatenate(found)) if found else np.empty(0)
+        gathered += [own[shift:] - own[:-shift] for shift in range(1, min(len(own), most + 1))]
+    distances = np.sort(np.concatenate(gathered)) if gathered else np.empty(0)
     chosen: list[float] = []
     while len(distances) and len(chosen) < RIVALS:
         low, high = (np.searchsorted(distances, distances + by) for by in (0, CLOSE))

@@ -150,9 +150,9 @@ FIRST = ("backwards", "repeated", "unlike")
 
 def sort_findings(parts: Iterable[Sequence[Finding]]) -> list[Finding]:
     """Return the findings of all parts, those first on calls that are out of question."""
-    found = [finding for part in parts for finding in part]
+    findings = [finding for part in parts for finding in part]
     return sorted(
-        found,
+        findings,
         key=lambda finding: FIRST.index(finding.kind) if finding.kind in FIRST else len(FIRST),
     )
 

@@ -89,7 +89,7 @@ def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> Pool:
     ):
         calls.places.setdefault(host, {})[source, group] = rows["row"].to_numpy().astype(np.int64)
     pairs: dict[tuple[int, int], _Pair | None] = {}
-    found: list[tuple[int, int, _Pair]] = []
+    host_pairs: list[tuple[int, int, _Pair]] = []
     for sure in (True, False):
         tries = dict.fromkeys(calls.places, 0)
         for first in sorted(calls.places):
@@ -108,21 +108,21 @@ def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> Pool:
                     pair = pairs[one, other]
                     if pair is None or (sure and pair.doubt):
                         continue
-                    found.append((one, other, pair))
+                    host_pairs.append((one, other, pair))
                     new = np.flatnonzero(part == part[other])
                     part[new] = part[first]
                     todo += [host for host in new.tolist() if host in calls.places]
     lonely = np.bincount(part, minlength=hosts)
     left = [host for host in sorted(calls.places) if lonely[part[host]] == 1]
-    return Pool(_gather_pairs(calls.frame, found), _add_up_doubts(settled, found), left)
+    return Pool(_gather_pairs(calls.frame, host_pairs), _add_up_doubts(settled, host_pairs), left)
 
 
-def _add_up_doubts(settled: np.ndarray, found: list[tuple[int, int, _Pair]]) -> np.ndarray:
+def _add_up_doubts(settled: np.ndarray, pairs: list[tuple[int, int, _Pair]]) -> np.ndarray:
     """Return by host how far it may be off the lowest host that it is connected to. settled: parts
     without the pairs, which connect them.
     """
     near: dict[int, list[tuple[int, float]]] = {}
-    for one, other, pair in found:
+    for one, other, pair in pairs:
         for a, b in ((settled[one], settled[other]), (settled[other], settled[one])):
             near.setdefault(int(a), []).append((int(b), pair.doubt))
     reached: dict[int, float] = {}
@@ -155,17 +155,17 @@ def _pair_hosts(calls: _Calls, one: int, other: int, error: float) -> _Pair | No
     """Return the calls that two hosts have in common; None where nothing tells."""
     shared = calls.find_shared_groups(one, other)
     noise = max((NOISE[source] for source, _ in shared), key=lambda noise: noise.reach)
-    mine, theirs = ([calls.places[host][group] for group in shared] for host in (one, other))
+    here, theirs = ([calls.places[host][group] for group in shared] for host in (one, other))
     even = [
         at
-        for at, (a, b) in enumerate(zip(mine, theirs, strict=True))
+        for at, (a, b) in enumerate(zip(here, theirs, strict=True))
         if len(a) == len(b)
         and mask_compatible(calls.signature[a], calls.signature[b]).all()
         and (calls.all[a] == calls.all[b]).all()
     ]
     if even:
-        a, b = (np.concatenate([side[at] for at in even]) for side in (mine, theirs))
-        kind = np.repeat(even, [len(mine[at]) for at in even]) * KINDS + calls.signature[a]
+        a, b = (np.concatenate([side[at] for at in even]) for side in (here, theirs))
+        kind = np.repeat(even, [len(here[at]) for at in even]) * KINDS + calls.signature[a]
         kept = calls.all[a]
         a, b, kind = a[kept], b[kept], kind[kept]
         order = np.argsort(calls.end[a], kind="stable")
@@ -181,7 +181,7 @@ def _pair_hosts(calls: _Calls, one: int, other: int, error: float) -> _Pair | No
             if fits and certainty >= SURE:
                 return _Pair(a, b)
     if len(shared) > 1:
-        sides = [_concat_groups(calls, side) for side in (mine, theirs)]
+        sides = [_concat_groups(calls, side) for side in (here, theirs)]
         numbers, _ = pair_calls(sides[1][1], sides[0][1], noise, False, error)
         if numbers is not None:
             kept = numbers >= 0
@@ -190,11 +190,11 @@ def _pair_hosts(calls: _Calls, one: int, other: int, error: float) -> _Pair | No
         return None
     if (
         certainty == 0.0
-        and max(len(mine[at]) for at in even) >= FEWEST
+        and max(len(here[at]) for at in even) >= FEWEST
         and not _has_evidence(calls, a, b, len(even), noise)
     ):
         return None
-    reach = max(float(np.ptp(np.concatenate([calls.end[mine[at]]]))) for at in even)
+    reach = max(float(np.ptp(np.concatenate([calls.end[here[at]]]))) for at in even)
     return _Pair(a, b, reach or np.inf)
 
 
@@ -218,13 +218,13 @@ def _concat_groups(calls: _Calls, groups: list[np.ndarray]) -> tuple[np.ndarray,
     return rows[order], CallSequence(calls.end[rows][order], kind[order], calls.all[rows][order])
 
 
-def _gather_pairs(frame: pl.DataFrame, found: list[tuple[int, int, _Pair]]) -> GatheredCalls:
+def _gather_pairs(frame: pl.DataFrame, pairs: list[tuple[int, int, _Pair]]) -> GatheredCalls:
     """Return the calls of all pairs by collective: of one host, those of its pairs with others are
     the same.
     """
     parts = [
         frame[rows].with_columns(hub=pl.lit(one, pl.Int32), ordinal=pl.Series(pair.one))
-        for one, _, pair in found
+        for one, _, pair in pairs
         for rows in (pair.one, pair.other)
     ] or [frame.clear().with_columns(hub=pl.lit(0, pl.Int32), ordinal=pl.lit(0, pl.Int64))]
     table = pl.concat(parts).unique(["hub", "ordinal", "clock"], maintain_order=True)

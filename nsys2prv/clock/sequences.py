@@ -125,10 +125,10 @@ def number_calls(
     names = rest.group_by("key").agg(pl.col("source", "group").first())
     for key, source, group in names.sort("key").iter_rows():
         members = [member for member, _ in groups[key]]
-        fits, found = number_group(members, source, group, error)
+        fits, group_findings = number_group(members, source, group, error)
         for at, numbers in fits.items():
             ordinals[order[groups[key][at][1]]] = numbers
-        findings += found
+        findings += group_findings
     rest = rest.with_columns(ordinal=pl.Series(ordinals)).filter(pl.col("ordinal") >= 0)
     return pl.concat([numbered, rest]), findings
 
@@ -156,8 +156,8 @@ def recognise_collectives(
         number=pl.lit(-1, pl.Int64),
     )
     ordinals = np.full(table.height, -1, np.int64)
-    found, findings = number_calls(table, error)
-    ordinals[found["call"].to_numpy()] = found["ordinal"].to_numpy()
+    numbered, findings = number_calls(table, error)
+    ordinals[numbered["call"].to_numpy()] = numbered["ordinal"].to_numpy()
     return ordinals, findings
 
 
@@ -185,13 +185,13 @@ def _keep_numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
         table = table.join(repeated, on=["key", "ordinal"], how="anti")
     unlike = seen.filter(pl.col("unlike").fill_null(False)).select("key", "ordinal")
     if unlike.height:
-        some = table.with_row_index("row").join(unlike, on=["key", "ordinal"], how="semi")
+        unlike_rows = table.with_row_index("row").join(unlike, on=["key", "ordinal"], how="semi")
         # What more than half of the members say.
-        some = some.filter(pl.col("signature") != 0)
+        unlike_rows = unlike_rows.filter(pl.col("signature") != 0)
         usual = pl.col("signature").mode().min()
         most = (pl.col("signature") == usual).sum() * 2 > pl.len()
         right = (pl.col("signature") == usual) & most
-        wrong = some.filter(~right.over("key", "ordinal"))
+        wrong = unlike_rows.filter(~right.over("key", "ordinal"))
         findings += _to_findings(wrong, "unlike")
         table = table.filter(~pl.int_range(pl.len()).is_in(wrong["row"].implode()))
     return table, findings
@@ -244,11 +244,11 @@ def _fit_members(
         # Who has fewer calls than another member lacks some, even where the reference lacks as
         # many.
         whole = member.began and members[at].began and member.count == most
-        found, kind = pair_calls(member.load(), reference, noise, whole, error)
+        partners, kind = pair_calls(member.load(), reference, noise, whole, error)
         count = member.count
-        if found is not None:
-            fits[number] = in_order if np.array_equal(found, in_order) else found
-            count = int((found < 0).sum())
+        if partners is not None:
+            fits[number] = in_order if np.array_equal(partners, in_order) else partners
+            count = int((partners < 0).sum())
             kind = PARTIAL if count else ""
         if kind:
             findings.append(Finding(kind, count, group, member.member, member.clock))
@@ -280,12 +280,14 @@ def pair_calls(
         ):
             return np.arange(count), ""
         if fits:
-            found, _ = _pair_by_ends(member, reference, noise)
-            return found, "" if found is not None else FEW_CALLS if len(ends) < FEW else AMBIGUOUS
+            partners, _ = _pair_by_ends(member, reference, noise)
+            return partners, "" if partners is not None else FEW_CALLS if len(
+                ends
+            ) < FEW else AMBIGUOUS
     if error <= ALIGNED_ERROR:
-        found = _pair_by_time(member, reference, error)
-        if found is not None:
-            return found, ""
+        partners = _pair_by_time(member, reference, error)
+        if partners is not None:
+            return partners, ""
     return _pair_by_ends(member, reference, noise)
 
 
@@ -301,12 +303,12 @@ def _pair_by_time(member: CallSequence, reference: CallSequence, error: float) -
         return None
     index, late = find_nearest_partners(own, other)
     index = keep_mutual(np.where(np.abs(late) < far, index, -1), np.abs(late))
-    met = index >= 0
+    has_partner = index >= 0
     inside = (own.time > other.time[0] - far) & (own.time < other.time[-1] + far)
-    if not met.any() or met[inside].mean() < AGREEING:
+    if not has_partner.any() or has_partner[inside].mean() < AGREEING:
         return None
     ordinals = np.full(len(member), -1, np.int64)
-    ordinals[member.places[met]] = reference.places[index[met]]
+    ordinals[member.places[has_partner]] = reference.places[index[has_partner]]
     return ordinals
 
 
@@ -354,16 +356,16 @@ def _pair_by_ends(
     few = min(len(own), len(other))
     if few < FEWEST:
         return None, FEW_CALLS
-    found = match_sequences(own, other, noise.reach)
-    if found.count < max(FEWEST, 0.2 * few) or found.spread > noise.misfit:
+    match = match_sequences(own, other, noise.reach)
+    if match.count < max(FEWEST, 0.2 * few) or match.spread > noise.misfit:
         return None, UNRELATED if few >= FEW else FEW_CALLS
-    matched = found.index >= 0
-    index = found.index[matched]
+    matched = match.index >= 0
+    index = match.index[matched]
     offset, slope, spread = fit_line(own.time[matched], other.time[index] - own.time[matched])
     width = max(noise.reach, 3 * spread)
     if (
-        found.ambiguous
-        or not _is_gapless(found.index, len(other))
+        match.ambiguous
+        or not _is_gapless(match.index, len(other))
         or rate_match(own.move(offset, slope), other, width, reference.rivals) < SURE
     ):
         return None, AMBIGUOUS

@@ -87,24 +87,24 @@ def solve_clocks(
     are to hold for, at least those observed.
     """
     hosts = len(names)
-    told = merge_groups(parts)
-    pooled = pool_calls(told, hosts, UTC_ERROR)
-    everything = merge_groups([told, pooled.calls])
+    gathered = merge_groups(parts)
+    pooled = pool_calls(gathered, hosts, UTC_ERROR)
+    everything = merge_groups([gathered, pooled.calls])
     rows = everything.rows
     # What could not be told of one group matters only where all of them do not place the host
     # either.
     findings = [
         finding
-        for finding in told.findings
+        for finding in gathered.findings
         if finding.kind not in OPEN or finding.clock in pooled.left
     ]
     orders = find_precedences(rows, messages, pivot)
-    net, floors, found = _solve_network(rows, hosts)
-    findings += found
-    estimates, found = _adjust_estimates(
+    net, floors, network_findings = _solve_network(rows, hosts)
+    findings += network_findings
+    estimates, network_findings = _adjust_estimates(
         make_estimates(net, floors, COVER), orders, pooled.doubt, findings
     )
-    findings += found
+    findings += network_findings
     offset, drift = list_corrections(estimates)
     sent = find_precedences(rows.clear(), messages, pivot)
     limit = np.array([np.inf if e.method == UTC else MISFIT + 10 * e.bound for e in estimates])
@@ -119,8 +119,10 @@ def solve_clocks(
         if (part == 0).all()
         else judge_corrections(*split_by_component(rows, sent, part), offset, drift)
     )
-    met = told.hosts | frozenset(np.concatenate([messages.sender, messages.receiver]).tolist())
-    findings += _find_unconnected_hosts(estimates, met, pooled)
+    observed_hosts = gathered.hosts | frozenset(
+        np.concatenate([messages.sender, messages.receiver]).tolist()
+    )
+    findings += _find_unconnected_hosts(estimates, observed_hosts, pooled)
     if own.worse:
         after, before = own.used_after + own.held_after, own.used_before + own.held_before
         reason = (
@@ -151,7 +153,7 @@ def _adjust_estimates(
     """
     used = orders.take(~orders.held)
     estimates = connect_parts([_add_doubt(e, float(doubt[e.host])) for e in estimates], used)
-    estimates, found = remove_violations(estimates, used)
+    estimates, violation_findings = remove_violations(estimates, used)
     left_out = frozenset(
         finding.clock for finding in findings if finding.kind in ("steep", "unfit")
     )
@@ -159,7 +161,7 @@ def _adjust_estimates(
     estimates = move_free_parts(tighten_bounds(estimates, certain), used, left_out)
     estimates = drop_needless_corrections(estimates, orders)
     one_way = [Finding("one way", clock=e.host) for e in estimates if e.method == ONE_WAY]
-    return estimates, [*found, *one_way]
+    return estimates, [*violation_findings, *one_way]
 
 
 def _add_doubt(estimate: Estimate, doubt: float) -> Estimate:
@@ -201,10 +203,10 @@ def _to_host_clock(
 
 
 def _find_unconnected_hosts(
-    estimates: list[Estimate], met: frozenset[int], pooled: Pool
+    estimates: list[Estimate], observed_hosts: frozenset[int], pooled: Pool
 ) -> list[Finding]:
     """Return the hosts not connected to the first one, and those connected by the order of calls
-    alone. met: hosts that share anything.
+    alone. observed_hosts: hosts that share anything.
     """
     findings = []
     for estimate in estimates:
@@ -214,7 +216,7 @@ def _find_unconnected_hosts(
                 f"nothing connects this host and {others} others to the first host: placed by UTC against it"
                 if others
                 else "nothing shared with other hosts: placed by UTC alone"
-                if estimate.host not in met
+                if estimate.host not in observed_hosts
                 else "its calls cannot be paired with those of other hosts: placed by UTC alone"
                 if estimate.host in pooled.left
                 else "what it did with other hosts does not determine its clock: placed by UTC alone"

@@ -68,9 +68,9 @@ def find_precedences(hosts: pl.DataFrame, messages: Messages, pivot: int) -> Pre
         (Role.FROM_ROOT, "at_root", "root_begin", "first_end"),
         (Role.TO_ROOT, "at_root", "begin", "root_end"),
     ):
-        some = hosts.filter(pl.col("role") == role)
-        begins = some.select("collective", "source", "held", one, before="clock", begin=begin)
-        ends = some.select("collective", "source", "held", one, after="clock", end=end)
+        role_rows = hosts.filter(pl.col("role") == role)
+        begins = role_rows.select("collective", "source", "held", one, before="clock", begin=begin)
+        ends = role_rows.select("collective", "source", "held", one, after="clock", end=end)
         every, single = (begins, ends) if role == Role.TO_ROOT else (ends, begins)
         parts.append(every.join(single.filter(one), on="collective"))
     table = pl.concat(
@@ -283,21 +283,21 @@ def sample_residuals(
 
     Deviations are from the median over the hosts of a collective in which all wait for all.
     """
-    some = hosts.filter(pl.col("role") == Role.ALL).select("collective", "clock", "end")
-    clock = some["clock"].to_numpy()
-    end = some["end"].to_numpy().astype(np.float64)
-    some = some.with_columns(
+    collectives = hosts.filter(pl.col("role") == Role.ALL).select("collective", "clock", "end")
+    clock = collectives["clock"].to_numpy()
+    end = collectives["end"].to_numpy().astype(np.float64)
+    collectives = collectives.with_columns(
         before=pl.Series(end), after=pl.Series(end * (1 + drift[clock]) + offset[clock])
     )
-    some = some.with_columns(
+    collectives = collectives.with_columns(
         pl.col(name) - pl.col(name).median().over("collective") for name in ("before", "after")
     )
-    found: list[tuple[Sample, ...]] = [()] * len(offset)
-    for part in some.sort("clock", "end").partition_by("clock", maintain_order=True):
+    samples: list[tuple[Sample, ...]] = [()] * len(offset)
+    for part in collectives.sort("clock", "end").partition_by("clock", maintain_order=True):
         kept = part[choose_evenly(part.height, MOST)]
         columns = [
             (kept["end"].round().cast(pl.Int64) + pivot).to_list(),
             *(kept[name].round().cast(pl.Int64).to_list() for name in ("before", "after")),
         ]
-        found[part["clock"][0]] = tuple(zip(*columns, strict=True))
-    return found
+        samples[part["clock"][0]] = tuple(zip(*columns, strict=True))
+    return samples

@@ -83,14 +83,16 @@ def collect_observations(
     and group; and the instant amid all times (ns). folder: new, for files between steps.
     """
     folder.mkdir()
-    found = []
+    observations = []
     for relation in all_relations():
         wanted = relation.observe and method in (AUTO, relation.model)
         files = book.files(relation.facts) if wanted else {}
         if files and files[relation.facts[0]]:
-            found.append(relation.observe(RelationContext(files, book.tasks, folder, 0, run)))
-    calls = [portion for observed in found for portion in observed.calls]
-    messages = [file for observed in found for file in observed.messages]
+            observations.append(
+                relation.observe(RelationContext(files, book.tasks, folder, 0, run))
+            )
+    calls = [portion for observed in observations for portion in observed.calls]
+    messages = [file for observed in observations for file in observed.messages]
     times = [time for part in (*calls, *messages) for time in part.times]
     pivot = (min(times) + max(times)) // 2 if times else 0
     return Observed(sorted(calls, key=lambda portion: portion.source), messages), pivot
@@ -166,13 +168,13 @@ def _describe_owner(finding: Finding, names: Sequence[str], owners: Sequence[str
 
 
 def _describe_finding(reason: str, whose: Mapping[str, int]) -> str:
-    told = [
+    owners_text = [
         f"{who} ({count:,})" if count else who
         for who, count in sorted(whose.items(), key=lambda item: -item[1])
         if who
     ]
-    count = "" if told or not sum(whose.values()) else f" ({sum(whose.values()):,})"
-    return f"{reason}{count}" + (f": {list_some(told, WHO)}" if told else "")
+    count = "" if owners_text or not sum(whose.values()) else f" ({sum(whose.values()):,})"
+    return f"{reason}{count}" + (f": {list_some(owners_text, WHO)}" if owners_text else "")
 
 
 def restore_order(book: FactBook, reports: int, folder: Path, run: Run) -> CausalOrder:
@@ -207,7 +209,7 @@ def move_reports(
             for host, placement in zip(hosts, timeline.placements, strict=True)
         }
         record = replace(record or ClockRecord(unknown), causal=causal)
-    told = tuple(
+    notes = tuple(
         f"--causal: {finding.reason} ({finding.count:,})"
         if finding.count
         else f"--causal: {finding.reason}"
@@ -219,7 +221,7 @@ def move_reports(
         placements=placements,
         record=record,
         causal=causal,
-        warnings=(*timeline.warnings, *told),
+        warnings=(*timeline.warnings, *notes),
     )
 
 

@@ -97,9 +97,9 @@ def convert(
                     job = _cut_job(job, plan.cut)
                     summary = write_job(job, staging / prv.name, options, keep_runs=options.report)
                     if options.report and write_report:
-                        told = staging / outputs[1].with_suffix(REPORT).name
+                        report_file = staging / outputs[1].with_suffix(REPORT).name
                         summary.report = write_report(
-                            job, reports, told, paths=not options.without_paths
+                            job, reports, report_file, paths=not options.without_paths
                         )
                 put_in_place(staging, everything)
                 signals.ignore_signals()
@@ -131,7 +131,7 @@ def write_job(
     whether the job, with its runs, and its workers are still needed then. Raises OSError where that
     cannot be.
     """
-    outputs = prv, pcf, row, clock, told = _list_outputs(output, options.compress)
+    outputs = prv, pcf, row, clock, metadata_file = _list_outputs(output, options.compress)
     metrics = _collect_metrics(job)
     manifest = _make_manifest(job, metrics)
     timeline, model = job.timeline, job.model
@@ -162,8 +162,8 @@ def write_job(
     events = job.written - repeated
     sampled = {
         manifest.counter_codes[layout, metric.name]
-        for layout, found in metrics.items()
-        for metric in found
+        for layout, layout_metrics in metrics.items()
+        for metric in layout_metrics
     }
     summary = Summary.from_job(
         job,
@@ -179,13 +179,13 @@ def write_job(
         smaller=smaller,
     )
     if options.metadata:
-        told.write_text(
+        metadata_file.write_text(
             metadata.make_metadata(
                 job, inputs, summary, options, clock.name if timeline.record else None
             ),
             encoding="ascii",
         )
-        summary.sizes[told] = told.stat().st_size
+        summary.sizes[metadata_file] = metadata_file.stat().st_size
     return summary
 
 
@@ -220,30 +220,33 @@ def _find_other_form(prv: Path) -> Path:
 
 def _collect_metrics(job: Job) -> dict[str, set[Metric]]:
     """Return the sampled numbers met, by layout."""
-    found: dict[str, set[Metric]] = {}
+    metrics: dict[str, set[Metric]] = {}
     for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
-        found.setdefault(shape.name, set()).update(shape.metrics)
-    return found
+        metrics.setdefault(shape.name, set()).update(shape.metrics)
+    return metrics
 
 
 def _find_closings(
     job: Job, codes: dict[tuple[str, str], int]
 ) -> list[tuple[int, tuple[int, ...]]]:
     """Return each thread with samples, and the event types of all of them."""
-    found: dict[int, set[int]] = {}
+    closings: dict[int, set[int]] = {}
     for run in job.runs:
         if run.shape.stream == COUNTER:
             thread = int(job.threads[run.source][run.object])
-            found.setdefault(thread, set()).update(
+            closings.setdefault(thread, set()).update(
                 codes[run.shape.name, metric.name] for metric in run.shape.metrics
             )
-    return [(thread, tuple(sorted(found[thread]))) for thread in sorted(found)]
+    return [(thread, tuple(sorted(closings[thread]))) for thread in sorted(closings)]
 
 
 def _make_manifest(job: Job, metrics: dict[str, set[Metric]]) -> window_writer.Manifest:
     """Return the windows' common data, small runs joined."""
     sampled = assign_counter_codes(
-        {layout: [metric.name for metric in met] for layout, met in metrics.items()}
+        {
+            layout: [metric.name for metric in layout_metrics]
+            for layout, layout_metrics in metrics.items()
+        }
     )
     runs, global_ids, bounds = plan_windows(job)
     return window_writer.Manifest(

@@ -187,14 +187,14 @@ def _find_awaited_calls(
     """
     waits = _find_last_comers(meetings)
     of_task = outer.with_columns(thread=pl.Series(tasks[outer["thread"].to_numpy()]))
-    mine, other = (
+    own_calls, other = (
         _look_up(waits.select(thread=task, begin=begin), of_task, "call")
         for task, begin in (("task", "begin"), ("awaited_task", "awaited"))
     )
-    found = np.full(calls.height, -1)
-    known = (mine >= 0) & (other >= 0)
-    found[mine[known]] = other[known]
-    return found
+    awaited = np.full(calls.height, -1)
+    known = (own_calls >= 0) & (other >= 0)
+    awaited[own_calls[known]] = other[known]
+    return awaited
 
 
 def _find_last_comers(meetings: pl.DataFrame) -> pl.DataFrame:
@@ -217,28 +217,28 @@ def _find_last_comers(meetings: pl.DataFrame) -> pl.DataFrame:
     roots = calls.filter("is_root").unique(together, keep="first")
     # Sorted by their begins.
     last = calls.group_by(together, maintain_order=True).last()
-    found = []
+    last_comers = []
     for waits, waiting, awaited in (
         (ALL, True, last),
         (FROM_ROOT, ~pl.col("is_root"), roots),
         (TO_ROOT, pl.col("is_root"), last),
     ):
         whom = awaited.select(*together, awaited_task="task", awaited="time_begin")
-        mine = calls.filter((pl.col("waits") == waits) & waiting)
-        found.append(mine.join(whom, on=together, how="inner"))
-    return pl.concat(found).select("task", "awaited_task", "awaited", begin="time_begin")
+        group_calls = calls.filter((pl.col("waits") == waits) & waiting)
+        last_comers.append(group_calls.join(whom, on=together, how="inner"))
+    return pl.concat(last_comers).select("task", "awaited_task", "awaited", begin="time_begin")
 
 
-def _look_up(events: pl.DataFrame, found: pl.DataFrame, column: str) -> np.ndarray:
+def _look_up(events: pl.DataFrame, table: pl.DataFrame, column: str) -> np.ndarray:
     """Return a column of what was found at the threads and begins of events, -1 for nothing."""
     thread, begin, at_thread, at = (
-        frame[name].to_numpy() for frame in (found, events) for name in ("thread", "begin")
+        frame[name].to_numpy() for frame in (table, events) for name in ("thread", "begin")
     )
     place = find_latest_before(thread, begin, at_thread, at)
     if not len(begin):
         return place
     there = (place >= 0) & (begin[place] == at)
-    return np.where(there, found[column].to_numpy()[place], -1)
+    return np.where(there, table[column].to_numpy()[place], -1)
 
 
 def _find_last_members(job: Job, work: pl.DataFrame) -> np.ndarray:
@@ -280,19 +280,19 @@ def _read_records(
             if run.shape.stream != stream or run.shape.name not in wanted:
                 continue
             records = reader.read_between(run, run.first, None)
-            found = (
+            frames = (
                 _read_lines(job, run, records)
                 if stream == LINE
                 else _read_events(job, run, records)
             )
             if stream == BEGIN:
-                found |= _read_fields(job, run, records, fields)
+                frames |= _read_fields(job, run, records, fields)
                 kind = names.get(run.shape.name, -1) if isinstance(names, Mapping) else -1
-                found["kind"] = np.full(len(records), kind)
-                if run.shape.name == "cuda_api" and "call" in found:
-                    found["kind"][np.isin(found["call"], waits)] = path.WAIT
+                frames["kind"] = np.full(len(records), kind)
+                if run.shape.name == "cuda_api" and "call" in frames:
+                    frames["kind"][np.isin(frames["call"], waits)] = path.WAIT
             for name in columns:
-                pieces[name].append(found[name].astype(np.int64, copy=False))
+                pieces[name].append(frames[name].astype(np.int64, copy=False))
     finally:
         reader.close()
     return pl.DataFrame({name: np.concatenate(parts) for name, parts in pieces.items()})
@@ -325,15 +325,15 @@ def _read_fields(
     layout = load_catalogue().layouts[run.shape.name]
     declared = {field.name: field for field in list_present_fields(layout, run.shape.present)}
     always = {field.name for field in layout.fields if field.values is None and not field.optional}
-    found = {}
+    fields = {}
     for name in names:
         if name not in declared:
-            found[name] = np.full(len(records), 0 if name in always else ABSENT)
+            fields[name] = np.full(len(records), 0 if name in always else ABSENT)
         elif isinstance(values := declared[name].values, NameSet):
-            found[name] = job.names[values.name][run.source][records[name]]
+            fields[name] = job.names[values.name][run.source][records[name]]
         else:
-            found[name] = records[name].astype(np.int64)
-    return found
+            fields[name] = records[name].astype(np.int64)
+    return fields
 
 
 def _find_synchronising_calls(job: Job) -> np.ndarray:

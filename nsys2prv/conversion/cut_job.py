@@ -43,16 +43,16 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     window = _find_window(job, plan)
     orders = plan.spec(window)
     parts: list[CutRuns] = []
-    smaller, told = job, []
+    smaller, notes = job, []
     if rewrites:
         parts = _cut_runs(job, orders, threads, "cut")
         smaller = _make_cut_job(job, window, model, threads, parts)
     if (window.first, window.last) != (0, job.duration):
-        told.append(
+        notes.append(
             f"{format_seconds(window.first)} to {format_seconds(window.last)} of {format_seconds(job.duration)}"
         )
     elif add_units(plan.cut.time):
-        told.append(
+        notes.append(
             f"--time {plan.cut.time} is all of the trace; numbers without a unit are seconds"
         )
     if plan.cut.max_size is not None:
@@ -64,14 +64,14 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
             fitting.measure_again(smaller)
         if fitting.done:
             left = "; ".join(step.what for step in fitting.done)
-            told.append(f"left out to stay within {format_size(fitting.limit)}: {left}")
+            notes.append(f"left out to stay within {format_size(fitting.limit)}: {left}")
     if smaller is job:
         return job
     if left_out := (smaller.left_out - job.left_out).total():
-        told.append(f"{left_out:,} records left out")
+        notes.append(f"{left_out:,} records left out")
     if clipped := sum(sum(part.clipped.values()) for part in parts):
-        told.append(f"{clipped:,} ranges clipped")
-    smaller.notes = [*job.notes, *([f"cut: {'; '.join(told)}"] if told else [])]
+        notes.append(f"{clipped:,} ranges clipped")
+    smaller.notes = [*job.notes, *([f"cut: {'; '.join(notes)}"] if notes else [])]
     return smaller
 
 
@@ -80,8 +80,8 @@ def _find_window(job: Job, plan: CutPlan) -> Window:
     whole = first, min(last, job.duration)
     first, last = _intersect(whole, plan.first, plan.last, job.duration)
     if last <= first and (plan.cut.time or plan.region):
-        asked = (("--time", plan.cut.time), ("--region", plan.cut.region))
-        where = " ".join(f"{option} {text}" for option, text in asked if text)
+        options = (("--time", plan.cut.time), ("--region", plan.cut.region))
+        where = " ".join(f"{option} {text}" for option, text in options if text)
         raise NothingToWrite(
             f"{where}: nothing to write: no part of the trace, which lasts {format_seconds(job.duration)}, lies in it"
             f"{_hint_at_seconds(plan, whole, job.duration)}"
@@ -100,12 +100,12 @@ def _intersect(
 
 def _hint_at_seconds(plan: CutPlan, whole: tuple[int, int], duration: int) -> str:
     """Return a hint where numbers without a unit would be within if they were ns."""
-    told = add_units(plan.cut.time)
-    if not told:
+    with_units = add_units(plan.cut.time)
+    if not with_units:
         return ""
-    first, last = _intersect(whole, *parse_span(told), duration)
+    first, last = _intersect(whole, *parse_span(with_units), duration)
     return (
-        f"; numbers without a unit are seconds; for nanoseconds write --time {told}"
+        f"; numbers without a unit are seconds; for nanoseconds write --time {with_units}"
         if first < last
         else ""
     )
@@ -132,10 +132,10 @@ def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -
         for part in parts:
             for (_, reason), count in part.left_out.items():
                 lost[reason] += count
-        told = ", ".join(
+        reasons = ", ".join(
             f"{count:,} {describe_reason(why)}" for why, count in lost.items() if count
         )
-        raise NothingToWrite(f"nothing to write: the cut leaves nothing ({told})")
+        raise NothingToWrite(f"nothing to write: the cut leaves nothing ({reasons})")
     return parts
 
 
@@ -160,6 +160,6 @@ def _make_cut_job(
 
 def _sum_counters(counters: object) -> Counter:
     total: Counter = Counter()
-    for found in counters:
-        total.update(found)
+    for counter in counters:
+        total.update(counter)
     return Counter({key: count for key, count in total.items() if count})

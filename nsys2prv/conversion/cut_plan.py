@@ -116,10 +116,10 @@ def add_units(text: str) -> str:
     have one.
     """
     ends = [end.strip() for end in text.split(":")]
-    told = ":".join(
+    with_units = ":".join(
         f"{end}ns" if (match := _TIME.fullmatch(end)) and not match[2] else end for end in ends
     )
-    return told if told != ":".join(ends) else ""
+    return with_units if with_units != ":".join(ends) else ""
 
 
 def _make_span_error(text: str) -> UsageError:
@@ -148,15 +148,15 @@ def parse_region(text: str) -> Region | None:
 
 def parse_numbers(option: str, words: Iterable[str]) -> list[tuple[int, int]]:
     """Return numbers and ranges of them, as (first, last). Raises UsageError."""
-    found = []
+    ranges = []
     for word in words:
         first, dash, last = word.partition("-")
         if not all(_NUMBER.fullmatch(part) for part in ((first, last) if dash else (first,))):
             raise UsageError(f"{option} {word}: give numbers and ranges of them, as in 0-7,64")
-        found.append((int(first), int(last or first)))
-        if found[-1][0] > found[-1][1]:
+        ranges.append((int(first), int(last or first)))
+        if ranges[-1][0] > ranges[-1][1]:
             raise UsageError(f"{option} {word}: the range is empty")
-    return found
+    return ranges
 
 
 class Window(Struct, frozen=True):
@@ -291,9 +291,11 @@ def find_layouts(name: str) -> list[str]:
     """Return the layouts of the kinds of events, and of relations between ranks, that a name means;
     none for a name that is none.
     """
-    found = [kind.layouts for kind in all_kinds() if kind.is_called(name)]
-    found += [relation.layouts for relation in all_relations() if name in (relation.name, "all")]
-    return list(dict.fromkeys(chain.from_iterable(found)))
+    layout_lists = [kind.layouts for kind in all_kinds() if kind.is_called(name)]
+    layout_lists += [
+        relation.layouts for relation in all_relations() if name in (relation.name, "all")
+    ]
+    return list(dict.fromkeys(chain.from_iterable(layout_lists)))
 
 
 def leave_out_attributes() -> dict[str, int]:
@@ -305,35 +307,37 @@ def _find_present_fields(cut: CutOptions) -> dict[str, int]:
     layouts = load_catalogue().layouts
     masks = {} if cut.arguments else leave_out_attributes()
     for kind, names in cut.fields.items():
-        found = [layouts[name] for name in find_layouts(kind) if layouts[name].fields]
-        if not found:
-            asked = f"--args {kind}={','.join(names)}"
+        chosen = [layouts[name] for name in find_layouts(kind) if layouts[name].fields]
+        if not chosen:
+            option = f"--args {kind}={','.join(names)}"
             if kind in list_kind_names():
                 raise UsageError(
-                    f"{asked}: events of this kind have no attributes; give another kind"
+                    f"{option}: events of this kind have no attributes; give another kind"
                 )
-            raise UsageError(f"{asked}: {describe_unknown_kind(kind)}")
-        known = dict.fromkeys(field.name for layout in found for field in layout.fields[1:])
+            raise UsageError(f"{option}: {describe_unknown_kind(kind)}")
+        known = dict.fromkeys(field.name for layout in chosen for field in layout.fields[1:])
         for name in names:
             if name not in known:
                 raise UsageError(
                     f"--args {kind}={name}: no such attribute; there are: {', '.join(known)}"
                 )
-        for layout in found:
+        for layout in chosen:
             masks[layout.name] = 1 + sum(
                 1 << bit for bit, field in enumerate(layout.fields) if bit and field.name in names
             )
     return masks
 
 
-def _find_rates(asked: Mapping[str, int]) -> dict[str, int]:
+def _find_rates(rate_of_kind: Mapping[str, int]) -> dict[str, int]:
     rates: dict[str, int] = {}
-    for kind, rate in asked.items():
-        found = find_sampled_layouts(find_layouts(kind))
-        if not found:
+    for kind, rate in rate_of_kind.items():
+        layouts_found = find_sampled_layouts(find_layouts(kind))
+        if not layouts_found:
             layouts = {item.name: item.layouts for item in all_kinds()}
             layouts |= {item.name: item.layouts for item in all_relations()}
-            sampled = [name for name, held in layouts.items() if find_sampled_layouts(held)]
+            sampled = [
+                name for name, kind_layouts in layouts.items() if find_sampled_layouts(kind_layouts)
+            ]
             raise UsageError(
                 f"--sample {kind}={rate}: no such kind of sampled numbers; there are: {', '.join(sampled)}"
             )
@@ -341,7 +345,7 @@ def _find_rates(asked: Mapping[str, int]) -> dict[str, int]:
             raise UsageError(
                 f"--sample {kind}={rate}: give how many samples a second may stay, from 1 on"
             )
-        rates.update({name: min(rate, rates.get(name, rate)) for name in found})
+        rates.update({name: min(rate, rates.get(name, rate)) for name in layouts_found})
     return rates
 
 

@@ -290,30 +290,32 @@ class _Cutter(Struct, dict=True):
         the same states.
         """
         groups: dict[object, list[_LastStates]] = {}
-        for found in self.states:
+        for last_states in self.states:
             groups.setdefault(
-                load_catalogue().layouts[found.run.shape.name].fields[0].code, []
-            ).append(found)
+                load_catalogue().layouts[last_states.run.shape.name].fields[0].code, []
+            ).append(last_states)
         for group in groups.values():
-            group.sort(key=lambda found: (found.run.shape.name, found.run.shape.present))
+            group.sort(
+                key=lambda last_states: (last_states.run.shape.name, last_states.run.shape.present)
+            )
             thread, time = (
-                np.concatenate([getattr(found, name) for found in group])
+                np.concatenate([getattr(last_states, name) for last_states in group])
                 for name in ("thread", "time")
             )
             order = np.lexsort((time, thread))
             in_force = np.zeros(len(thread), bool)
             in_force[order[np.append(np.diff(thread[order]) != 0, True)]] = True
             start = 0
-            for found in group:
-                mine = in_force[start : start + len(found.time)]
-                start += len(found.time)
-                self.out.left_out[found.run.shape.name, Reason.OUTSIDE_CUT] -= int(
-                    np.count_nonzero(mine)
+            for last_states in group:
+                own_rows = in_force[start : start + len(last_states.time)]
+                start += len(last_states.time)
+                self.out.left_out[last_states.run.shape.name, Reason.OUTSIDE_CUT] -= int(
+                    np.count_nonzero(own_rows)
                 )
                 self._append_states(
-                    found.run,
-                    take_records(found.records, mine),
-                    np.full(np.count_nonzero(mine), self.window.first),
+                    last_states.run,
+                    take_records(last_states.records, own_rows),
+                    np.full(np.count_nonzero(own_rows), self.window.first),
                 )
 
     # Lines

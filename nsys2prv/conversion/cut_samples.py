@@ -73,9 +73,9 @@ class Samples:
         there = values[:before] != 0
         last = before - 1 - np.argmax(there[::-1], axis=0)
         for place in np.flatnonzero(there.any(axis=0)):
-            found = int(time[last[place]]), int(values[last[place], place])
+            latest = int(time[last[place]]), int(values[last[place], place])
             # Of two numbers of one time the greater stays, as where records are joined.
-            series.latest[metrics[place]] = max(found, series.latest.get(metrics[place], found))
+            series.latest[metrics[place]] = max(latest, series.latest.get(metrics[place], latest))
 
     def finish(self) -> None:
         """Write what had to wait for all runs."""
@@ -90,11 +90,11 @@ class Samples:
                 self._write(series.run, metrics, np.array([window.first - window.origin]), values)
 
     def _finish_thinned(self, name: str, series: _Series) -> None:
-        metrics = tuple(sorted({metric for found in series.metrics for metric in found}))
+        metrics = tuple(sorted({metric for number in series.metrics for metric in number}))
         wide = np.zeros((sum(map(len, series.times)), len(metrics)), np.int64)
         start = 0
-        for found, values in zip(series.metrics, series.values, strict=True):
-            columns = [metrics.index(metric) for metric in found]
+        for number, values in zip(series.metrics, series.values, strict=True):
+            columns = [metrics.index(metric) for metric in number]
             wide[start : start + len(values), columns] = values
             start += len(values)
         time = np.concatenate(series.times)

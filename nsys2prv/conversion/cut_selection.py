@@ -53,18 +53,18 @@ def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
         known = sorted(set().union(*ranks))
         for word, pair in zip(cut.ranks, wanted, strict=True):
             if not any(is_in_ranges(rank, [pair]) for rank in known):
-                told = list_some([*map(str, known)], MOST_TOLD)
+                known_ranks = list_some([*map(str, known)], MOST_TOLD)
                 raise Nsys2prvError(
-                    f"--ranks {word}: no report has this rank; the reports have {told}"
+                    f"--ranks {word}: no report has this rank; the reports have {known_ranks}"
                 )
         chosen = [at for at in chosen if any(is_in_ranges(rank, wanted) for rank in ranks[at])]
     if cut.hosts:
         hosts = [info.host or "unknown-host" for info in infos]
         for pattern in cut.hosts:
             if not any(fnmatchcase(host, pattern) for host in hosts):
-                told = list_some(sorted(set(hosts)), MOST_TOLD)
+                known_ranks = list_some(sorted(set(hosts)), MOST_TOLD)
                 raise Nsys2prvError(
-                    f"--hosts {pattern}: no report is from this host; the reports are from {told}"
+                    f"--hosts {pattern}: no report is from this host; the reports are from {known_ranks}"
                 )
         chosen = [
             at for at in chosen if any(fnmatchcase(hosts[at], pattern) for pattern in cut.hosts)
@@ -151,11 +151,11 @@ def _keep_devices(
     keys: list[tuple[int, ObjectKey]],
     infos: list[ReportInfo],
     machines: list[int],
-    asked: Sequence[str],
+    words: Sequence[str],
 ) -> list[tuple[int, ObjectKey]]:
     """Return the selection without the rows of other GPUs."""
     gpus = GpuNumbers(infos, machines)
-    met: set[str] = set()
+    matched_words: set[str] = set()
 
     def wanted(report: int, key: ObjectKey) -> bool:
         if isinstance(key, ThreadKey) or (isinstance(key, DeviceKey) and key.kind not in OF_GPU):
@@ -167,18 +167,18 @@ def _keep_devices(
         )
         gpu = gpus.gpu(report, key)
         uuid = _normalize_uuid(gpu.uuid) if gpu is not None else ""
-        found = [
+        matching = [
             word
-            for word in asked
+            for word in words
             if word == str(number)
             or (len(word) >= LEAST_UUID and uuid.startswith(_normalize_uuid(word)))
         ]
-        met.update(found)
-        return bool(found)
+        matched_words.update(matching)
+        return bool(matching)
 
     kept = [(report, key) for report, key in keys if wanted(report, key)]
-    for word in asked:
-        if word not in met:
+    for word in words:
+        if word not in matched_words:
             raise Nsys2prvError(
                 f"--devices {word}: there is no such GPU in the trace; give its number as in the names of rows, or "
                 f"{LEAST_UUID} characters or more of the beginning of its UUID"
@@ -196,12 +196,12 @@ NAMES, MARKS = "nvtx", "nvtx_mark"
 
 def find_region_layouts() -> frozenset[str]:
     """Return the layouts of NVTX ranges."""
-    found = []
+    layouts = []
     for name, layout in load_catalogue().layouts.items():
         values = layout.fields[0].values if layout.fields else None
         if name != MARKS and isinstance(values, NameSet) and values.name == NAMES:
-            found.append(name)
-    return frozenset(found)
+            layouts.append(name)
+    return frozenset(layouts)
 
 
 def find_region_span(region: Region, job: Job) -> tuple[int, int]:
@@ -213,19 +213,19 @@ def find_region_span(region: Region, job: Job) -> tuple[int, int]:
         if NAMES in job.values
         else pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
     )
-    found = list(_read_ranges(job, _find_matching_values(labels, region.pattern)))
-    if not found:
+    ranges = list(_read_ranges(job, _find_matching_values(labels, region.pattern)))
+    if not ranges:
         # "iteration 3" is the range "iteration" of number 3.
         folded = rename_ranges(pl.Series([region.pattern]), None, load_rules())
         if folded.numbers[0] != ABSENT:
             values = _find_matching_values(labels, folded.texts[0])
-            found = list(_read_ranges(job, values, int(folded.numbers[0])))
-    if not found:
+            ranges = list(_read_ranges(job, values, int(folded.numbers[0])))
+    if not ranges:
         raise Nsys2prvError(
             f"--region {region.pattern}: no NVTX range of the reports has such a name; "
             + suggest_range(region.pattern, labels["label"].to_list())
         )
-    thread, begin, end = (np.concatenate(column) for column in zip(*found, strict=True))
+    thread, begin, end = (np.concatenate(column) for column in zip(*ranges, strict=True))
     order = np.lexsort((-end, begin, thread))
     _, codes = factorize(thread[order])
     place = np.empty(len(order), np.int64)

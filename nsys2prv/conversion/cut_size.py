@@ -91,9 +91,9 @@ def glance_at_runs(job: Job) -> Iterator[Weight]:
     scale = rows.total() / sum(rows[shape] for shape in known)
     with closing(_Weigher(job, GLANCED_AT)) as weigher:
         for shape, runs in known.items():
-            some = runs[:: -(-len(runs) // RUNS_GLANCED_AT)]
-            for run in some:
-                yield weigher.weigh(run, rows[shape] * scale / len(some))
+            sample = runs[:: -(-len(runs) // RUNS_GLANCED_AT)]
+            for run in sample:
+                yield weigher.weigh(run, rows[shape] * scale / len(sample))
 
 
 class _Weigher:
@@ -158,15 +158,17 @@ class _Weigher:
         if lines == 2:
             base = base + _count_digits(np.minimum(end, self.job.duration))
         fields = {}
-        for bit, found in enumerate(layout.fields):
+        for bit, layout_field in enumerate(layout.fields):
             if not run.shape.present >> bit & 1:
                 continue
-            values = records[found.name].astype(np.int64)
-            if isinstance(found.values, NameSet):
-                values = self.job.names[found.values.name][run.source][values]
-            code = self._find_code_width(run, records, found.code)
+            values = records[layout_field.name].astype(np.int64)
+            if isinstance(layout_field.values, NameSet):
+                values = self.job.names[layout_field.values.name][run.source][values]
+            code = self._find_code_width(run, records, layout_field.code)
             # The value, and where the range ends, 0.
-            fields[bit] = lines * (2 + code) + _count_digits(values + found.offset) + (lines - 1)
+            fields[bit] = (
+                lines * (2 + code) + _count_digits(values + layout_field.offset) + (lines - 1)
+            )
         base = base + fields.pop(0)
         return Weight(layout.name, each, base, fields, None if layout.is_state else end - time)
 
@@ -225,12 +227,12 @@ def _find_all_layouts(kinds: Iterable[str]) -> list[str]:
     return [layout for kind in kinds for layout in find_layouts(kind)]
 
 
-def _leave_out_short(what: str, durations: Iterable[int], *kinds: str) -> Iterator[Reduction]:
+def _leave_out_short(noun: str, durations: Iterable[int], *kinds: str) -> Iterator[Reduction]:
     layouts = load_catalogue().layouts
     ranges = [name for name in _find_all_layouts(kinds) if not layouts[name].is_state]
     for least in durations:
-        told = f"{what} shorter than {format_duration(least)}"
-        yield Reduction(what, told, least=dict.fromkeys(ranges, least))
+        description = f"{noun} shorter than {format_duration(least)}"
+        yield Reduction(noun, description, least=dict.fromkeys(ranges, least))
 
 
 def list_reductions() -> list[Reduction]:
@@ -244,8 +246,8 @@ def list_reductions() -> list[Reduction]:
     )
     short = 10 * US, 100 * US, MS
 
-    def leave_out(what: str, *kinds: str) -> Reduction:
-        return Reduction(what, what, frozenset(_find_all_layouts(kinds)))
+    def leave_out(noun: str, *kinds: str) -> Reduction:
+        return Reduction(noun, noun, frozenset(_find_all_layouts(kinds)))
 
     return [
         leave_out("CPU samples", "cpu_samples"),
@@ -281,9 +283,11 @@ def describe_smaller_traces(job: Job) -> str:
     parts, whole = tuple(glance_at_runs(job)), CutSpec(Window(0, job.duration, True))
     size = _sum_weights(parts, whole)
     options = {"--no-args": "attributes", "--no-lines": "lines"}
-    found = {step.subject: step for step in list_reductions() if step.subject in options.values()}
+    reductions = {
+        step.subject: step for step in list_reductions() if step.subject in options.values()
+    }
     sizes = {
-        option: _sum_weights(parts, found[subject].take(whole))
+        option: _sum_weights(parts, reductions[subject].take(whole))
         for option, subject in options.items()
     }
     named = [
@@ -325,7 +329,7 @@ class Fitting:
             self._orders = step.take(self._orders)
             smaller = self._estimate(self._orders)
             if smaller < self.bytes:
-                self.done = [found for found in self.done if found.subject != step.subject]
+                self.done = [earlier for earlier in self.done if earlier.subject != step.subject]
                 self.done.append(step)
                 self.bytes = smaller
             if self.fits:

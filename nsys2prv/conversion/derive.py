@@ -64,9 +64,11 @@ def plan_derive_tasks(
                         facts, tuple(result.objects), tuple(result.domains), dict(result.names)
                     )
                 )
-        for report, found in sorted(sources.items()):
+        for report, fact_sources in sorted(sources.items()):
             tasks.append(
-                DeriveTask(number + len(tasks), report, kind.name, tuple(found), spill_folder)
+                DeriveTask(
+                    number + len(tasks), report, kind.name, tuple(fact_sources), spill_folder
+                )
             )
     return tasks
 

@@ -46,17 +46,19 @@ class Sweep:
         self._since, self._state = NEVER, 0
 
     def until(
-        self, found: Mapping[int, tuple[np.ndarray, np.ndarray]], last: int | None
+        self, ranges: Mapping[int, tuple[np.ndarray, np.ndarray]], last: int | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return begins, ends (int64 ns) and states of the ranges of one state other than 0 that
         end before `last`, in their order.
 
-        found: bit of a class -> begins and ends of the ranges of it that begin from the pass before
+        ranges: bit of a class -> begins and ends of the ranges of it that begin from the pass before
         on and before `last` (None: all others).
         """
         times, steps = [], []
-        for bit in sorted({*found, *self._ends}):
-            begins, ends = self._stretches(bit, *found.get(bit, (np.zeros(0, np.int64),) * 2), last)
+        for bit in sorted({*ranges, *self._ends}):
+            begins, ends = self._stretches(
+                bit, *ranges.get(bit, (np.zeros(0, np.int64),) * 2), last
+            )
             times += [begins, ends]
             steps += [np.full(len(begins), bit), np.full(len(ends), -bit)]
         time = np.concatenate([*times, np.zeros(0, np.int64)])
@@ -148,7 +150,7 @@ def plan_device_states(
     number: int,
 ) -> list[StateTask]:
     """Return tasks from `number` on. rows: (report, object key) -> thread index of the trace."""
-    found: dict[int, list[tuple[Run, np.ndarray]]] = defaultdict(list)
+    device_runs: dict[int, list[tuple[Run, np.ndarray]]] = defaultdict(list)
     together = _DisjointSets()
     for result in sorted(results, key=lambda result: result.task):
         runs = [run for run in result.runs if run.shape.stream == BEGIN and run.shape.name in BITS]
@@ -163,14 +165,14 @@ def plan_device_states(
         )
         for gpu in np.unique(gpus[gpus >= 0]).tolist():
             together.join((GPU, gpu), (TRACE, result.report))
-        found[result.report] += [(run, gpus) for run in runs]
+        device_runs[result.report] += [(run, gpus) for run in runs]
     groups: dict[object, list[int]] = defaultdict(list)
-    for report in found:
+    for report in device_runs:
         groups[together.find((TRACE, report))].append(report)
     return [
         StateTask(
             number + place,
-            tuple(entry for report in reports for entry in found[report]),
+            tuple(entry for report in reports for entry in device_runs[report]),
             {report: clocks[report] for report in reports},
             spill_folder,
         )
@@ -226,8 +228,10 @@ def _find_window_states(
     )
     states = []
     for number in sorted({*sweeps, *np.unique(gpu).tolist()}):
-        mine = np.flatnonzero(gpu == number)
-        classes = {int(value): mine[bit[mine] == value] for value in np.unique(bit[mine])}
+        gpu_rows = np.flatnonzero(gpu == number)
+        classes = {
+            int(value): gpu_rows[bit[gpu_rows] == value] for value in np.unique(bit[gpu_rows])
+        }
         begins, ends, values = sweeps[number].until(
             {value: (begin[at], end[at]) for value, at in classes.items()}, last
         )

@@ -56,43 +56,43 @@ def extract_to(
             with ensure_unchanged(
                 [Path(report) for report in reports if not has_log(Path(report))]
             ):
-                found = open_reports(reports, plan, folder, pool, options.quiet)
-                if found.stored:
+                opened = open_reports(reports, plan, folder, pool, options.quiet)
+                if opened.stored:
                     raise UsageError(
-                        f"{next(iter(found.stored.values()))[0]}: is a store already; give it to nsys2prv merge"
+                        f"{next(iter(opened.stored.values()))[0]}: is a store already; give it to nsys2prv merge"
                     )
-                results = _write_store(found, folder, staging / target.name)
+                results = _write_store(opened, folder, staging / target.name)
             put_in_place(staging, [target])
             signals.ignore_signals()
-            return [*found.warnings, *warn_of_far_rows(found.infos, results)]
+            return [*opened.warnings, *warn_of_far_rows(opened.infos, results)]
     except OSError as error:
         raise describe_write_error(
             error, target, [target.parent, *([options.tmp] if options.tmp else [])]
         ) from error
 
 
-def _write_store(found: OpenedReports, folder: Path, path: Path) -> list[TaskResult]:
+def _write_store(opened: OpenedReports, folder: Path, path: Path) -> list[TaskResult]:
     """Write the store; returns the results of its tasks, of which it has taken what is large."""
     results: list[TaskResult] = []
-    held = [ArchivedReport(info, [[], []]) for info in found.infos]
+    archived = [ArchivedReport(info, [[], []]) for info in opened.infos]
     archive = ArchiveWriter(path)
     try:
-        for stage, result in read_all(found, folder, read_and_pack):
+        for stage, result in read_all(opened, folder, read_and_pack):
             packed = folder / f"task-{result.task}"
             archive.move_folder(packed)
-            held[result.report].stages[stage].append(packed.name)
+            archived[result.report].stages[stage].append(packed.name)
             results.append(result)
-        spans = find_spans(found, results, folder)
-        held = [replace(one, span=spans.get(report)) for report, one in enumerate(held)]
-        selection = found.plan.selection
+        spans = find_spans(opened, results, folder)
+        archived = [replace(one, span=spans.get(report)) for report, one in enumerate(archived)]
+        selection = opened.plan.selection
         archive.add_bytes(
             MANIFEST,
             make_manifest(
                 ArchiveManifest(
                     [kind.name for kind in selection.kinds],
                     selection.asked,
-                    found.plan.settings,
-                    held,
+                    opened.plan.settings,
+                    archived,
                 ),
                 archive.members(),
             ),

@@ -107,8 +107,10 @@ class Job(Struct, dict=True):
         ]
         #: Name set -> per source: event value of each local name.
         self.names: dict[str, list[np.ndarray]] = {
-            name: [np.array(found.by_task.get(result.task, ()), np.int64) for result in by_task]
-            for name, found in self.values.items()
+            name: [
+                np.array(name_values.by_task.get(result.task, ()), np.int64) for result in by_task
+            ]
+            for name, name_values in self.values.items()
         }
         #: Records and sampled numbers by layout, lines by kind.
         self.written: Counter[str] = sum((result.events for result in self.results), Counter())

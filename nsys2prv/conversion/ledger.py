@@ -56,11 +56,11 @@ class Ledger(Struct):
 
 def sum_accounts(results: Iterable[TaskResult]) -> dict[str, Account]:
     """Return the accounts of all results together, by kind of event, or relation."""
-    found: dict[str, Account] = {}
+    accounts: dict[str, Account] = {}
     for result in results:
         for kind, account in result.accounts.items():
-            found[kind] = found.get(kind, Account()) + account
-    return dict(sorted(found.items()))
+            accounts[kind] = accounts.get(kind, Account()) + account
+    return dict(sorted(accounts.items()))
 
 
 def make_ledger(
@@ -103,15 +103,15 @@ def make_ledger(
 
 def _sum_counters(counters: Iterable[Counter]) -> Counter:
     total: Counter = Counter()
-    for found in counters:
-        total.update(found)
+    for counter in counters:
+        total.update(counter)
     return total
 
 
 def group_by_name(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, int]]:
     """Return counts by (kind or layout, reason) as reason -> count for each kind or layout."""
-    found: dict[str, dict[str, int]] = {}
+    by_name: dict[str, dict[str, int]] = {}
     for (name, reason), count in sorted(counts.items()):
         if count:
-            found.setdefault(name, {})[reason] = count
-    return found
+            by_name.setdefault(name, {})[reason] = count
+    return by_name

@@ -97,11 +97,11 @@ def make_metadata(
                 kind: _describe_account(account) for kind, account in summary.ledger.kinds.items()
             },
             **{
-                what: {
+                balance: {
                     name: {**asdict(account), "missing": account.missing}
-                    for name, account in getattr(summary.ledger, what).items()
+                    for name, account in getattr(summary.ledger, balance).items()
                 }
-                for what in ("records", "lines")
+                for balance in ("records", "lines")
             },
             "tables": summary.ledger.tables,
             "tables_not_read": _list_not_read(job),
@@ -125,12 +125,12 @@ def describe_options(options: Options) -> dict[str, Any]:
 
 def _describe_notes(job: Job, lines: Sequence[str], options: Options) -> list[str]:
     """Return the notes and warnings, without the folders of the reports if these are not wanted."""
-    found = list(map(str, lines))
+    notes = list(map(str, lines))
     if options.without_paths:
         folders = {f"{info.given.parent}/" for info in job.infos}
         for folder in sorted(sorted(folders), key=len, reverse=True):
-            found = [line.replace(folder, "") for line in found]
-    return found
+            notes = [line.replace(folder, "") for line in notes]
+    return notes
 
 
 def _to_plain(value: object) -> Any:
@@ -143,9 +143,9 @@ def _to_plain(value: object) -> Any:
             if getattr(value, name) != getattr(type(value)(), name)
         }
     if isinstance(value, Mapping):
-        return {str(key): _to_plain(found) for key, found in value.items()}
+        return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
-        return [_to_plain(found) for found in value]
+        return [_to_plain(item) for item in value]
     # A clock file is given in place of a method.
     return (
         Path(value).name
@@ -168,7 +168,9 @@ def describe_inputs(job: Job) -> list[dict[str, Any]]:
     """Return for each report what :func:`checksum_task` finds."""
     paths = [info.given for info in job.infos]
     tasks = [paths[first : first + TOGETHER] for first in range(0, len(paths), TOGETHER)]
-    return [found for of_task in job.workers.run(checksum_task, tasks) for found in of_task]
+    return [
+        description for of_task in job.workers.run(checksum_task, tasks) for description in of_task
+    ]
 
 
 def checksum_task(paths: Sequence[Path]) -> list[dict[str, Any]]:
@@ -181,10 +183,10 @@ def _describe_file(path: Path) -> dict[str, Any]:
     where a store was made.
     """
     if path.is_dir():
-        files = sorted(found for found in path.iterdir() if found.is_file())
+        files = sorted(member for member in path.iterdir() if member.is_file())
         return {
-            "bytes": sum(found.stat().st_size for found in files),
-            "checksums": {found.name: compute_checksum(found) for found in files},
+            "bytes": sum(member.stat().st_size for member in files),
+            "checksums": {member.name: compute_checksum(member) for member in files},
         }
     return (
         {"bytes": path.stat().st_size, "checksum": compute_checksum(path)} if path.exists() else {}
@@ -195,15 +197,15 @@ def _describe_clock(clock: ClockMap) -> dict[str, Any]:
     """Return the report's clock map: trace time = local + offset + drift * (local - pivot), then
     moved by lines between the shifts [(time, ns)], if any.
     """
-    found: dict[str, Any] = {
+    description: dict[str, Any] = {
         "offset_ns": int(clock.offset),
         "drift": float(clock.drift),
         "pivot_ns": int(clock.pivot),
     }
     if clock.shifts is not None:
         times, shifts = clock.shifts.times.tolist(), clock.shifts.shifts.tolist()
-        found["shifts"] = [[time, by] for time, by in zip(times, shifts, strict=True)]
-    return found
+        description["shifts"] = [[time, by] for time, by in zip(times, shifts, strict=True)]
+    return description
 
 
 def _describe_reasons(summary: Summary) -> dict[str, str]:

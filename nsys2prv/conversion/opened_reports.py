@@ -71,26 +71,28 @@ def open_reports(
     looked = reading.inspect_reports(
         exports, folder, plan.keep_going, partial(lookers.run, what=reading.name_first_report)
     )
-    for found in progress.over(looked, "opening reports", len(exports)):
-        if isinstance(found, ReportInfo):
-            infos.append(found)
+    for inspected in progress.over(looked, "opening reports", len(exports)):
+        if isinstance(inspected, ReportInfo):
+            infos.append(inspected)
         elif plan.keep_going:
-            unread.append(str(found))
+            unread.append(str(inspected))
         else:
-            raise found
+            raise inspected
     if unread and not infos and not stores:
         raise Nsys2prvError(f"none of the reports can be read; of the first: {unread[0]}")
-    held = [(store.path, report) for store in stores.values() for report in store.contents.reports]
+    archived = [
+        (store.path, report) for store in stores.values() for report in store.contents.reports
+    ]
     if stores:
         report_stores.check_no_duplicate_reports(
             [
-                *((report.info, path) for path, report in held),
+                *((report.info, path) for path, report in archived),
                 *((info, info.given) for info in infos),
             ]
         )
-    places = {id(report.info): (path, report) for path, report in held}
+    places = {id(report.info): (path, report) for path, report in archived}
     with report_stores.blame_stores(list(stores)):
-        infos = object_model.order_reports([*infos, *(report.info for _, report in held)])
+        infos = object_model.order_reports([*infos, *(report.info for _, report in archived)])
         missing = job_checks.check_missing_ranks(infos)
         # What is not wanted is read all the same: clocks are aligned and ranks related before
         # anything is cut.
@@ -119,25 +121,25 @@ def open_reports(
 
 
 def read_all(
-    found: OpenedReports, folder: Path, read: Callable[[Any], TaskResult]
+    opened: OpenedReports, folder: Path, read: Callable[[Any], TaskResult]
 ) -> Iterator[tuple[int, TaskResult]]:
     """Yield the results of reading all reports, a task at a time, with the number of the stage.
     read: does the work of a task.
     """
     stages = reading.plan_tasks(
-        found.infos, found.plan.selection.kinds, folder, found.plan.settings
+        opened.infos, opened.plan.selection.kinds, folder, opened.plan.settings
     )
     results: list[TaskResult] = []
-    with found.workers.progress.bar(
+    with opened.workers.progress.bar(
         "reading", sum(task.rows for tasks in stages for task in tasks), "rows"
     ) as bar:
         for number, tasks in enumerate(stages):
             planned = report_stores.replace_with_archived_tasks(
-                reading.add_launches(tasks, results) if number else tasks, number, found.stored
+                reading.add_launches(tasks, results) if number else tasks, number, opened.stored
             )
             waiting = iter(planned)
             try:
-                for result in found.workers.run(
+                for result in opened.workers.run(
                     read, planned, what=lambda task: str(task.info.path)
                 ):
                     next(waiting)
@@ -150,7 +152,7 @@ def read_all(
 
 
 def find_spans(
-    found: OpenedReports, results: Sequence[TaskResult], folder: Path
+    opened: OpenedReports, results: Sequence[TaskResult], folder: Path
 ) -> dict[int, Span]:
     """Return the first and the last time (local ns) of the events of each report that has any,
     whether they were read or not. results: of reading.
@@ -158,18 +160,18 @@ def find_spans(
     tasks = [
         task
         for task in plan_span_tasks(
-            found.infos, results, found.plan.selection, found.plan.settings, folder
+            opened.infos, results, opened.plan.selection, opened.plan.settings, folder
         )
-        if task.report not in found.stored
+        if task.report not in opened.stored
     ]
-    told = {
+    known_spans = {
         report: stored.span
-        for report, (_, stored) in found.stored.items()
+        for report, (_, stored) in opened.stored.items()
         if stored.span is not None
     }
-    spans = found.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
+    spans = opened.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
     measured = dict(zip((task.report for task in tasks), spans, strict=True))
-    return combine_spans(results, {**told, **measured})
+    return combine_spans(results, {**known_spans, **measured})
 
 
 def list_wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator[Part]:

@@ -78,15 +78,15 @@ class Options(Struct, frozen=True):
 DEFAULTS = Options()
 
 
-def choose_options(options: Options | None, asked: Mapping[str, object]) -> Options:
+def choose_options(options: Options | None, fields: Mapping[str, object]) -> Options:
     """Return the options (None: the defaults) with single fields, by name, as asked. Raises
     UsageError for a name that is none.
     """
-    if unknown := set(asked).difference(Options.__struct_fields__):
+    if unknown := set(fields).difference(Options.__struct_fields__):
         raise UsageError(
             f"{', '.join(sorted(unknown))}: no such option; there are {', '.join(Options.__struct_fields__)}"
         )
-    return replace(options or DEFAULTS, **asked)
+    return replace(options or DEFAULTS, **fields)
 
 
 class Plan(Struct, frozen=True):

@@ -124,56 +124,61 @@ def _prepare(
     """
     paths = [Path(report) for report in reports]
     with ensure_unchanged([path for path in paths if not has_log(path)]):
-        found = open_reports(reports, plan, folder, pool, quiet)
-        results = [result for _, result in read_all(found, folder, report_stores.run_reading_task)]
-        spans = find_spans(found, results, folder)
-    stores = list(dict.fromkeys(path for path, _ in found.stored.values()))
+        opened = open_reports(reports, plan, folder, pool, quiet)
+        results = [result for _, result in read_all(opened, folder, report_stores.run_reading_task)]
+        spans = find_spans(opened, results, folder)
+    stores = list(dict.fromkeys(path for path, _ in opened.stored.values()))
     with report_stores.blame_stores(stores):
         clocks = [
             ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute)
-            for info in found.infos
+            for info in opened.infos
         ]
         state = _JobState(
-            found.infos,
+            opened.infos,
             place_reports(clocks),
-            _add_clock_kinds(found, place_reports(clocks), spans, folder),
+            _add_clock_kinds(opened, place_reports(clocks), spans, folder),
             folder,
-            found.workers,
+            opened.workers,
             results,
             spans,
         )
         state.results += state.run(
             derive.derive_task,
-            derive.plan_derive_tasks(results, found.plan.selection.kinds, folder),
-            found.workers.pool.jobs,
+            derive.plan_derive_tasks(results, opened.plan.selection.kinds, folder),
+            opened.workers.pool.jobs,
         )
         job = _make_job(state)
     job.stores = stores
     job.warnings, job.unread = (
-        [*found.missing, *found.warnings, *warn_of_far_rows(found.infos, results), *job.warnings],
-        found.unread,
+        [
+            *opened.missing,
+            *opened.warnings,
+            *warn_of_far_rows(opened.infos, results),
+            *job.warnings,
+        ],
+        opened.unread,
     )
     return job
 
 
 def _add_clock_kinds(
-    found: OpenedReports, placements: list[Placement], spans: Mapping[int, Span], folder: Path
+    opened: OpenedReports, placements: list[Placement], spans: Mapping[int, Span], folder: Path
 ) -> Plan:
     """Return the plan; where it leaves out kinds of events by which clocks of hosts are aligned,
     these are read for that alone, so that the same reports have the same clocks whatever is asked
     for.
     """
-    plan, kinds = found.plan, tuple(kind for kind in all_kinds() if kind.name in OBSERVING)
+    plan, kinds = opened.plan, tuple(kind for kind in all_kinds() if kind.name in OBSERVING)
     left_out = [kind for kind in kinds if kind not in plan.selection.kinds]
-    several = len(find_host_clocks(found.infos, placements)[1]) > 1
+    several = len(find_host_clocks(opened.infos, placements)[1]) > 1
     if (
         isinstance(plan.method, ClockRecord)
         or plan.method in (UTC, NONE)
         or not several
-        or found.stored
+        or opened.stored
         or not any(
             part.last >= part.first
-            for info in found.infos
+            for info in opened.infos
             for part in list_wanted_parts(info, left_out)
         )
     ):
@@ -181,21 +186,23 @@ def _add_clock_kinds(
     part = folder / "observed"
     part.mkdir()
     observing = replace(
-        found,
+        opened,
         plan=replace(
             plan, selection=Selection(kinds, frozenset()), settings=replace(plan.settings, least={})
         ),
     )
     results = [result for _, result in read_all(observing, part, report_stores.run_reading_task)]
-    state = _JobState(found.infos, placements, observing.plan, part, found.workers, results, spans)
+    state = _JobState(
+        opened.infos, placements, observing.plan, part, opened.workers, results, spans
+    )
     state.results += state.run(
-        derive.derive_task, derive.plan_derive_tasks(results, kinds, part), found.workers.pool.jobs
+        derive.derive_task, derive.plan_derive_tasks(results, kinds, part), opened.workers.pool.jobs
     )
     if not any(result.runs for result in results):
         return plan
     machines = [placement.machine for placement in placements]
     model = object_model.build_object_model(
-        found.infos,
+        opened.infos,
         machines,
         [(result.report, key) for result in state.results for key in result.objects],
     )
@@ -291,12 +298,14 @@ def _name_values(state: _JobState) -> dict[str, name_values.NameValues]:
     )
     if state.plan.without_paths:
         labellers["files"] = name_values.strip_folders
-    met: dict[str, dict[int, name_values.NameFile]] = {}
+    names: dict[str, dict[int, name_values.NameFile]] = {}
     for result in state.results:
-        for name_set, found in result.names.items():
-            met.setdefault(name_set, {})[result.task] = name_values.NameFile(found, result.domains)
+        for name_set, name_file in result.names.items():
+            names.setdefault(name_set, {})[result.task] = name_values.NameFile(
+                name_file, result.domains
+            )
     return name_values.assign_values(
-        load_catalogue().name_sets, met, labellers, state.plan.base or {}
+        load_catalogue().name_sets, names, labellers, state.plan.base or {}
     )
 
 
@@ -314,7 +323,7 @@ def _align_clocks(state: _JobState, model: object_model.ObjectModel) -> Timeline
             book = _make_fact_book(
                 state, model, [placement.map for placement in placements], clocks
             )
-            found = align.align_hosts(
+            alignment = align.align_hosts(
                 book,
                 method,
                 names,
@@ -328,7 +337,7 @@ def _align_clocks(state: _JobState, model: object_model.ObjectModel) -> Timeline
                 else state.infos[process.report].name
                 for process in model.processes
             ]
-            record = align.to_record(found, names, owners)
+            record = align.to_record(alignment, names, owners)
     return make_timeline(placements, state.infos, state.spans, record)
 
 
@@ -407,7 +416,5 @@ def _describe_nothing_found(state: _JobState) -> str:
         if lost
         else ""
     )
-    what = "of the kinds asked for" if state.plan.selection.asked else "that can be translated"
-    return (
-        f"{names}: nothing to write: no events {what}{why}; see what the reports hold with --list"
-    )
+    missing = "of the kinds asked for" if state.plan.selection.asked else "that can be translated"
+    return f"{names}: nothing to write: no events {missing}{why}; see what the reports hold with --list"

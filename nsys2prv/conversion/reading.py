@@ -50,8 +50,8 @@ def inspect_reports(
     folder: where exports are made of reports that are none, by this process. keep_going: also after
     one that none can be made of. run: maps over tasks, in order.
     """
-    for found in run(inspect_task, _plan_inspection_tasks(paths, folder, keep_going)):
-        yield from found
+    for inspected in run(inspect_task, _plan_inspection_tasks(paths, folder, keep_going)):
+        yield from inspected
 
 
 def inspect_task(task: Sequence[Export | Nsys2prvError]) -> list[ReportInfo | Nsys2prvError]:
@@ -347,11 +347,11 @@ def _gather_portions(
         yield portion
 
 
-def add_launches(tasks: list[Task], found: Iterable[TaskResult]) -> list[Task]:
+def add_launches(tasks: list[Task], results: Iterable[TaskResult]) -> list[Task]:
     """Return the tasks with what the first stage indexed of their reports."""
     segments: dict[int, list[Segment]] = {}
     regions: dict[int, list[StoredFrame]] = {}
-    for extracted in found:
+    for extracted in results:
         segments.setdefault(extracted.report, []).extend(extracted.launches)
         regions.setdefault(extracted.report, []).extend(extracted.regions)
     return [

@@ -116,14 +116,14 @@ def find_span(task: SpanTask) -> Span | None:
 
 
 def combine_spans(
-    results: Sequence[TaskResult], found: Mapping[int, Span | None]
+    results: Sequence[TaskResult], task_spans: Mapping[int, Span | None]
 ) -> dict[int, Span]:
     """Return the span of each report with events: as the tasks found it, else as it was read. Rows
     about the profiler count in a report of nothing else alone.
     """
-    own, told = find_known_spans(results, extending=False), find_known_spans(results)
-    told |= {report: span for report, span in found.items() if span is not None}
-    return {**own, **told}
+    own, spans = find_known_spans(results, extending=False), find_known_spans(results)
+    spans |= {report: span for report, span in task_spans.items() if span is not None}
+    return {**own, **spans}
 
 
 def _widen(
@@ -169,8 +169,8 @@ def _list_pieces(database: Source, info: ReportInfo, part: Part) -> Iterator[tup
         if begin is None:
             yield (piece, *UNKNOWN)
             continue
-        found = database.read(piece, names)
-        times = [_are_in_capture(info, found[name]) for name in names]
+        piece_columns = database.read(piece, names)
+        times = [_are_in_capture(info, piece_columns[name]) for name in names]
         if len(times[0]):
             # Events last 1 ns at least.
             last = max(int(column.max()) for column in times if len(column)) + 1

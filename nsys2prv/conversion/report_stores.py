@@ -106,25 +106,25 @@ def compute_catalogue_digest() -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
-def make_manifest(contents: ArchiveManifest, held: Members) -> bytes:
-    """Return the member that tells what a store holds. held: the other members."""
-    told = {
+def make_manifest(contents: ArchiveManifest, members: Members) -> bytes:
+    """Return the member that tells what a store holds. members: the other members."""
+    manifest = {
         "version": VERSION,
         "program": __version__,
         "catalogue": compute_catalogue_digest(),
-        "members": held,
+        "members": members,
         "contents": to_json(contents, ArchiveManifest),
     }
     # Without what is no JSON, as it is read back.
-    told = json.loads(json.dumps(told, default=int))
-    return json.dumps({DIGEST: compute_digest(told), **told}).encode()
+    manifest = json.loads(json.dumps(manifest, default=int))
+    return json.dumps({DIGEST: compute_digest(manifest), **manifest}).encode()
 
 
-def compute_digest(told: dict[str, Any]) -> str:
+def compute_digest(manifest: dict[str, Any]) -> str:
     """Return a digest that changes with anything in the manifest."""
     return hashlib.sha256(
         json.dumps(
-            {key: value for key, value in told.items() if key != DIGEST}, sort_keys=True
+            {key: value for key, value in manifest.items() if key != DIGEST}, sort_keys=True
         ).encode()
     ).hexdigest()
 
@@ -139,21 +139,21 @@ def open_stores(paths: Sequence[Path]) -> dict[Path, Store]:
 def _open_store(path: Path) -> Store:
     try:
         with open_archive(path) as archive, archive.open(MANIFEST) as file:
-            told = json.load(file)
+            manifest = json.load(file)
             if (
-                told["version"] != VERSION
-                or told["program"] != __version__
-                or told["catalogue"] != compute_catalogue_digest()
+                manifest["version"] != VERSION
+                or manifest["program"] != __version__
+                or manifest["catalogue"] != compute_catalogue_digest()
             ):
                 raise Nsys2prvError(
-                    f"{path}: this store was made by another nsys2prv ({str(told['program'])[:40]}) than this one "
+                    f"{path}: this store was made by another nsys2prv ({str(manifest['program'])[:40]}) than this one "
                     f"({__version__}): extract it again, or merge it with that one"
                 )
-            if told[DIGEST] != compute_digest(told):
+            if manifest[DIGEST] != compute_digest(manifest):
                 raise ValueError("it says other things of itself than it did")
-            if told["members"] != [one for one in list_members(archive) if one[0] != MANIFEST]:
+            if manifest["members"] != [one for one in list_members(archive) if one[0] != MANIFEST]:
                 raise ValueError("other members are in it than there were")
-            contents = from_json(told["contents"], ArchiveManifest)
+            contents = from_json(manifest["contents"], ArchiveManifest)
             if unknown := set(contents.kinds) - {kind.name for kind in all_kinds()}:
                 raise ValueError(
                     f"kinds of events that there are not: {', '.join(sorted(unknown))}"
@@ -178,9 +178,9 @@ def blame_stores(paths: Sequence[Path]) -> Iterator[None]:
 
 
 def make_damaged_error(path: Path, error: BaseException) -> Nsys2prvError:
-    what = next(iter(str(error).splitlines()), "") or type(error).__name__
+    reason = next(iter(str(error).splitlines()), "") or type(error).__name__
     return Nsys2prvError(
-        f"{path}: this store is damaged or cut short ({what[:120]}); extract it again"
+        f"{path}: this store is damaged or cut short ({reason[:120]}); extract it again"
     )
 
 
@@ -196,11 +196,11 @@ def check_settings_match(
     first = stores[0]
     for other in stores[1:]:
         _check_same(str(other.path), other.contents, str(first.path), first.contents)
-    asked = ArchiveManifest([kind.name for kind in selection.kinds], selection.asked, settings, [])
-    if asked != ArchiveManifest(
+    wanted = ArchiveManifest([kind.name for kind in selection.kinds], selection.asked, settings, [])
+    if wanted != ArchiveManifest(
         [kind.name for kind in usual[0].kinds], usual[0].asked, usual[1], []
     ):
-        _check_same(str(first.path), first.contents, "this command", asked)
+        _check_same(str(first.path), first.contents, "this command", wanted)
     known = {kind.name: kind for kind in all_kinds()}
     return Selection(
         tuple(known[name] for name in first.contents.kinds), first.contents.asked
@@ -220,10 +220,10 @@ def _check_same(name: str, one: ArchiveManifest, other_name: str, other: Archive
         )
 
 
-def check_no_duplicate_reports(held: Sequence[tuple[ReportInfo, Path]]) -> None:
+def check_no_duplicate_reports(reports: Sequence[tuple[ReportInfo, Path]]) -> None:
     """Raise one clear line where two files, one of them a store, hold the same report."""
     seen: dict[Hashable, list[tuple[ReportInfo, Path]]] = {}
-    for info, path in held:
+    for info, path in reports:
         if (begun := make_session_key(info)) is None:
             continue
         alike = seen.setdefault(begun, [])
@@ -236,18 +236,21 @@ def check_no_duplicate_reports(held: Sequence[tuple[ReportInfo, Path]]) -> None:
 
 
 def replace_with_archived_tasks(
-    tasks: Sequence[reading.Task], stage: int, held: dict[int, tuple[Path, ArchivedReport]]
+    tasks: Sequence[reading.Task], stage: int, archived: dict[int, tuple[Path, ArchivedReport]]
 ) -> list[reading.Task | StoredTask]:
-    """Return the tasks of a stage, those of reports in stores taken from there. held: by the
+    """Return the tasks of a stage, those of reports in stores taken from there. archived: by the
     report's number.
     """
-    folders = {report: iter(found.stages[stage]) for report, (_, found) in held.items()}
+    folders = {
+        report: iter(archived_report.stages[stage])
+        for report, (_, archived_report) in archived.items()
+    }
     result: list[reading.Task | StoredTask] = []
     for task in tasks:
-        if task.report not in held:
+        if task.report not in archived:
             result.append(task)
             continue
-        path = held[task.report][0]
+        path = archived[task.report][0]
         folder = next(folders[task.report], None)
         if folder is None:
             raise make_damaged_error(path, ValueError(f"results of {task.info.name} are missing"))
@@ -255,8 +258,8 @@ def replace_with_archived_tasks(
     for report, left in folders.items():
         if next(left, None) is not None:
             raise make_damaged_error(
-                held[report][0],
-                ValueError(f"more results of {held[report][1].info.name} than tasks"),
+                archived[report][0],
+                ValueError(f"more results of {archived[report][1].info.name} than tasks"),
             )
     return result
 

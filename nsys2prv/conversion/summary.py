@@ -44,18 +44,19 @@ def warn_of_missing_kinds(
     """Return a warning for each name given to -t, of a kind or of a group of kinds, of which no
     report holds an event.
     """
-    found: Counter[str] = Counter()
+    records: Counter[str] = Counter()
     for result in results:
-        found.update(result.events)
+        records.update(result.events)
     dropped = {
         kind for result in results for kind, account in result.accounts.items() if account.dropped
     }
     warnings = []
     for name in sorted(selection.asked):
         named = [kind for kind in selection.kinds if kind.name == name]
-        meant = named or [kind for kind in selection.kinds if kind.is_called(name)]
-        if meant and not any(
-            kind.name in dropped or any(found[layout] for layout in kind.layouts) for kind in meant
+        meant_kinds = named or [kind for kind in selection.kinds if kind.is_called(name)]
+        if meant_kinds and not any(
+            kind.name in dropped or any(records[layout] for layout in kind.layouts)
+            for kind in meant_kinds
         ):
             warnings.append(
                 f"{name}: the reports hold no events of this kind{_hint_elsewhere(named[0], infos) if named else ''}"
@@ -69,8 +70,8 @@ def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
     for info in infos[:ASKED]:
         try:
             with open_source(info.path) as source:
-                if told := kind.gpu_work.hint_when_missing(source):
-                    return f": {told}"
+                if hint := kind.gpu_work.hint_when_missing(source):
+                    return f": {hint}"
         except Nsys2prvError:
             # What was read from a store need not be there any more.
             continue
@@ -82,8 +83,8 @@ def note_unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) ->
     if any(kind.gpu_work for kind in selection.kinds):
         return []
     left_out = sorted({name for info in infos for name in _list_gpu_work(info)})
-    told = f"the reports hold work on GPUs that -t does not select: {', '.join(left_out)}"
-    return [told] if left_out else []
+    note = f"the reports hold work on GPUs that -t does not select: {', '.join(left_out)}"
+    return [note] if left_out else []
 
 
 def _list_gpu_work(info: ReportInfo) -> list[str]:
@@ -118,7 +119,7 @@ def _classify_message(message: Message) -> str:
     return "warning" if INFO < message.severity < ERROR and not message.unused else ""
 
 
-def _group_by_message(infos: Sequence[ReportInfo], wanted: str, what: str) -> list[str]:
+def _group_by_message(infos: Sequence[ReportInfo], wanted: str, noun: str) -> list[str]:
     counts: Counter[str] = Counter()
     names: dict[str, dict[str, None]] = {}
     for info in infos:
@@ -128,12 +129,12 @@ def _group_by_message(infos: Sequence[ReportInfo], wanted: str, what: str) -> li
                 names.setdefault(message.text, {})[info.name] = None
     times = {text: f"{count:,} times, " if count > 1 else "" for text, count in counts.items()}
     lines = [
-        f'Nsight Systems {what}: "{text}" ({times[text]}in {list_some([*reports])})'
+        f'Nsight Systems {noun}: "{text}" ({times[text]}in {list_some([*reports])})'
         for text, reports in names.items()
     ]
     if len(lines) > MOST_MESSAGES:
         more = len(lines) - MOST_MESSAGES
-        lines[MOST_MESSAGES:] = [f"Nsight Systems {what}: {more} further messages"]
+        lines[MOST_MESSAGES:] = [f"Nsight Systems {noun}: {more} further messages"]
     return lines
 
 
@@ -278,8 +279,8 @@ class Summary(Struct, dict=True):
                 *job.warnings,
                 *(
                     line
-                    for one, what in CLASSES.items()
-                    for line in _group_by_message(infos, one, what)
+                    for one, text in CLASSES.items()
+                    for line in _group_by_message(infos, one, text)
                 ),
                 *timeline.warnings,
                 *_collect_warnings(job),

@@ -66,13 +66,13 @@ def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> Iterator[str]:
     elif len(clocks) > 1:
         bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
         how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
-        what = (
+        evidence = (
             "messages and collectives"
             if any("causality" in clock.method for clock in clocks)
             else "collectives"
         )
         observed = max(clock.observations for clock in clocks)
-        yield f"{how_many} hosts aligned by {observed:,} {what}, {f'error below {format_time_bound(max(bounds))}' if bounds else 'error unknown'}"
+        yield f"{how_many} hosts aligned by {observed:,} {evidence}, {f'error below {format_time_bound(max(bounds))}' if bounds else 'error unknown'}"
 
 
 def _describe_not_aligned(names: Sequence[str], others: bool) -> Iterator[str]:
@@ -235,11 +235,11 @@ def _list_notes(summary: Summary, verbose: bool) -> list[str]:
 
 def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
     """Yield, by kind and reason, whether all is routine and what became of rows and records."""
-    for what, counts in (("left out", summary.dropped), ("changed", summary.repaired)):
+    for fate, counts in (("left out", summary.dropped), ("changed", summary.repaired)):
         for (kind, reason), count in sorted(counts.items()):
             yield (
                 is_routine(reason),
-                f"{format_count(count, 'row')} of {kind} {what}: {describe_reason(reason)}",
+                f"{format_count(count, 'row')} of {kind} {fate}: {describe_reason(reason)}",
             )
     for (name, reason), count in sorted(summary.left_out.items()):
         if reason != Reason.IN_OTHER_REPORT:

@@ -164,8 +164,8 @@ def group_comparable_reports(timeline: Timeline, infos: Sequence[ReportInfo]) ->
     ]
     # A reference that is not sure of itself is one all the same; clocks of a file without
     # references are all to be believed.
-    found = {name: number for number, name in enumerate(dict.fromkeys(references))}
-    return [found[references[number]] for number in numbers]
+    group_numbers = {name: number for number, name in enumerate(dict.fromkeys(references))}
+    return [group_numbers[references[number]] for number in numbers]
 
 
 def start_at_first_event(timeline: Timeline, spans: Mapping[int, Span]) -> Timeline:

@@ -104,12 +104,12 @@ def name_registered_strings(
     if not skip_empty:
         return extraction.number_names(name_set, codes, text=texts)
     named = np.array([bool(text) for text in texts], bool)
-    found = np.flatnonzero(named[codes])
+    rows = np.flatnonzero(named[codes])
     result = np.full(len(ids), ABSENT)
-    if len(found):
+    if len(rows):
         place = np.cumsum(named) - 1
-        result[found] = extraction.number_names(
-            name_set, place[codes[found]], text=[text for text in texts if text]
+        result[rows] = extraction.number_names(
+            name_set, place[codes[rows]], text=[text for text in texts if text]
         )
     return result
 

@@ -151,7 +151,7 @@ class LaunchIndex(Struct):
         elif not is_sorted(correlations):
             order = np.argsort(correlations, kind="stable")
         wanted, rows = correlations[order], len(correlations)
-        found = FoundLaunches(
+        launches = FoundLaunches(
             np.zeros(rows, bool),
             *(np.zeros(rows, np.int64) for _ in range(3)),
             np.zeros(1, CALL_KIND),
@@ -160,12 +160,12 @@ class LaunchIndex(Struct):
         for process, first, last in zip(distinct, [0, *stops], stops, strict=False):
             for segment in self.segments:
                 if segment.process == process:
-                    _find_in_segment(segment, wanted, first, last, found)
-        return found if isinstance(order, slice) else found.reorder(order)
+                    _find_in_segment(segment, wanted, first, last, launches)
+        return launches if isinstance(order, slice) else launches.reorder(order)
 
 
 def _find_in_segment(
-    segment: Segment, wanted: np.ndarray, first: int, last: int, found: FoundLaunches
+    segment: Segment, wanted: np.ndarray, first: int, last: int, launches: FoundLaunches
 ) -> None:
     """Look up the ids `first` to `last` (not included) of those wanted, which ascend, in one
     segment; of calls in several segments the earliest stays.
@@ -187,15 +187,15 @@ def _find_in_segment(
     low, high = int(place[0]), int(place[-1]) + 1
     place -= low
     begin = segment.column(_BEGIN, low, high)[place]
-    if found.hit[rows].any():
-        earlier = ~found.hit[rows] | (begin < found.begin[rows])
+    if launches.hit[rows].any():
+        earlier = ~launches.hit[rows] | (begin < launches.begin[rows])
         rows, place, begin = np.arange(len(wanted))[rows][earlier], place[earlier], begin[earlier]
     used, codes = factorize(segment.column(_CODE, low, high)[place])
-    found.hit[rows] = True
-    found.begin[rows] = begin
-    found.end[rows] = begin + segment.column(_DURATION, low, high)[place].astype(np.int64)
-    found.code[rows] = codes + len(found.kinds)
-    found.kinds = np.concatenate([found.kinds, segment.all_kinds()[used]])
+    launches.hit[rows] = True
+    launches.begin[rows] = begin
+    launches.end[rows] = begin + segment.column(_DURATION, low, high)[place].astype(np.int64)
+    launches.code[rows] = codes + len(launches.kinds)
+    launches.kinds = np.concatenate([launches.kinds, segment.all_kinds()[used]])
 
 
 class LaunchWriter:
@@ -284,9 +284,9 @@ _PROCESS = pl.col("thread") & PROCESS_MASK
 _OUTER = (pl.col("begin") >= pl.col("end").cum_max().shift(1)).fill_null(True).over("thread")
 
 
-def save_regions(found: Sequence[pl.DataFrame], frames: FrameWriter) -> list[StoredFrame]:
+def save_regions(regions: Sequence[pl.DataFrame], frames: FrameWriter) -> list[StoredFrame]:
     """Store the ranges that one task found, if there are any."""
-    return [frames.append(pl.concat(found))] if found else []
+    return [frames.append(pl.concat(regions))] if regions else []
 
 
 class RegionIndex:
@@ -436,8 +436,8 @@ def _find_last_begun(
         first, last = (np.searchsorted(unit_threads, thread, side) for side in ("left", "right"))
         if first < last:
             rows = np.flatnonzero(codes == code)
-            found = np.searchsorted(begins[first:last], times[rows], "right") - 1
-            place[rows] = np.where(found >= 0, first + found, -1)
+            positions = np.searchsorted(begins[first:last], times[rows], "right") - 1
+            place[rows] = np.where(positions >= 0, first + positions, -1)
     return place
 
 

@@ -111,15 +111,15 @@ def _records_reasons(extraction: Extraction) -> bool:
     """True if the report's system records why threads leave the CPU; it does so for all or for
     none.
     """
-    found = extraction.state_between_parts.get("reasons")
-    if found is None:
+    known = extraction.state_between_parts.get("reasons")
+    if known is None:
         first = extraction.report.parts[SCHED_TABLE].first
         looked_at = extraction.database.read(
             Part(SCHED_TABLE, first, first + LOOKED_AT - 1), ("threadBlock",)
         )
-        found = bool((looked_at["threadBlock"] != NULL).any())
-        extraction.state_between_parts["reasons"] = found
-    return found
+        known = bool((looked_at["threadBlock"] != NULL).any())
+        extraction.state_between_parts["reasons"] = known
+    return known
 
 
 SAMPLE_TABLE, CHAINS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"
@@ -180,16 +180,16 @@ def _find_frames(
     key of their table; NULL where there is no frame.
     """
     names = {"sample": "id", "depth": "stackDepth", "function": "symbol", "module": "module"}
-    asked = pl.DataFrame({"sample": samples})
+    sample_frame = pl.DataFrame({"sample": samples})
     frames = pl.DataFrame(schema=dict.fromkeys(names, pl.Int64))
     if extraction.has_table(CHAINS, *names.values()) and extraction.has_table(SAMPLE_TABLE, "id"):
-        found = extraction.database.read_joined(
+        chains = extraction.database.read_joined(
             part, "id", CHAINS, tuple(names.values()), f"{{stackDepth}} < {depth}"
         )
-        frames = pl.DataFrame({name: found[column] for name, column in names.items()})
+        frames = pl.DataFrame({name: chains[column] for name, column in names.items()})
     for number in range(depth):
         at_depth = frames.filter(depth=number).unique("sample", keep="first", maintain_order=True)
-        joined = asked.join(at_depth, on="sample", how="left", maintain_order="left")
+        joined = sample_frame.join(at_depth, on="sample", how="left", maintain_order="left")
         yield tuple(joined[name].fill_null(NULL).to_numpy() for name in ("function", "module"))
 
 

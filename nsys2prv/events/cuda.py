@@ -113,19 +113,25 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
             },
         )
 
-    found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
     if extraction.least:
-        long = extraction.mask_long_enough(np.where(found.hit, found.begin, NULL), found.end)
-        columns, found = columns.where(long), found.take(long)
-    threads = np.where(found.hit, found.thread, extraction.find_main_threads(columns["globalPid"]))
+        long = extraction.mask_long_enough(
+            np.where(launches.hit, launches.begin, NULL), launches.end
+        )
+        columns, launches = columns.where(long), launches.take(long)
+    threads = np.where(
+        launches.hit, launches.thread, extraction.find_main_threads(columns["globalPid"])
+    )
     yield Rows(
         "cuda_event",
-        np.where(found.hit, found.begin, NULL),
-        np.where(found.hit, found.end, NULL),
+        np.where(launches.hit, launches.begin, NULL),
+        np.where(launches.hit, launches.end, NULL),
         extraction.number_threads(threads),
         {
-            "call": name_calls(extraction, np.where(found.hit, found.name, NULL), "unknown call"),
-            "result": blank_nonpositive(found.result),
+            "call": name_calls(
+                extraction, np.where(launches.hit, launches.name, NULL), "unknown call"
+            ),
+            "result": blank_nonpositive(launches.result),
             **read_fields(extraction, "cuda_event", columns),
         },
     )
@@ -168,9 +174,11 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
     columns = extraction.read(
         part, ("start", "end", "streamId", "correlationId", "globalPid", "eventId")
     )
-    found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    threads = np.where(found.hit, found.thread, extraction.find_main_threads(columns["globalPid"]))
-    ids, codes = factorize(np.where(found.hit, found.name, NULL))
+    launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    threads = np.where(
+        launches.hit, launches.thread, extraction.find_main_threads(columns["globalPid"])
+    )
+    ids, codes = factorize(np.where(launches.hit, launches.name, NULL))
     types = np.array(
         [find_synchronization_type(name) for name in extraction.read_strings(ids)], np.int64
     )[codes]
@@ -203,23 +211,23 @@ def make_launch_lines(
     columns: Columns,
     objects: np.ndarray,
     size: np.ndarray,
-    found: FoundLaunches | None = None,
+    launches: FoundLaunches | None = None,
 ) -> Lines | None:
     """Return lines to operations with the columns start, end, globalPid and correlationId, on these
     objects, with these sizes (bytes).
 
-    found: their calls, where these have been looked up already.
+    launches: their calls, where these have been looked up already.
     """
     if not extraction.settings.lines:
         return None
-    if found is None:
-        found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    hit = slice(None) if found.hit.all() else found.hit
-    kinds, codes = factorize(found.code[hit])
-    senders = extraction.number_threads(found.kinds["thread"][kinds])[codes]
+    if launches is None:
+        launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    hit = slice(None) if launches.hit.all() else launches.hit
+    kinds, codes = factorize(launches.code[hit])
+    senders = extraction.number_threads(launches.kinds["thread"][kinds])[codes]
     return Lines(
         kind,
-        found.begin[hit],
+        launches.begin[hit],
         senders,
         columns["start"][hit],
         objects[hit],
@@ -250,9 +258,9 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
     attributes = read_fields(extraction, "cuda_kernel", columns)
     attributes |= _classify(extraction, names, codes)
-    found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
     lines = make_launch_lines(
-        extraction, "launch", columns, objects, np.zeros(columns.rows, np.int64), found
+        extraction, "launch", columns, objects, np.zeros(columns.rows, np.int64), launches
     )
 
     if not of_nccl.all():
@@ -277,7 +285,7 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
         fields |= attach_payloads(
             extraction,
             {name: column[rows] for name, column in columns.integers.items()},
-            found.take(rows),
+            launches.take(rows),
             objects[rows],
             names,
             codes[rows],

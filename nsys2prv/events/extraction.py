@@ -219,10 +219,10 @@ class Extraction:
 
     def _drop_far_rows(self, columns: Columns, times: tuple[str, ...], counted: bool) -> Columns:
         capture = self.report.capture
-        asked = [columns[name] for name in times if name in columns.integers]
-        if not any(capture.has_far_times(column) for column in asked):
+        time_columns = [columns[name] for name in times if name in columns.integers]
+        if not any(capture.has_far_times(column) for column in time_columns):
             return columns
-        far = np.logical_or.reduce([capture.mask_far(column) for column in asked])
+        far = np.logical_or.reduce([capture.mask_far(column) for column in time_columns])
         if counted and far.any():
             self.account.dropped[Reason.FAR] += int(far.sum())
         return columns.where(~far) if far.any() else columns

@@ -186,15 +186,15 @@ def _find_sources(database: Source) -> dict[int, EventSource]:
             fields.setdefault(number, []).append(
                 (index, texts.get(name) or f"field {index}", kind in FLOATING)
             )
-    found = {}
+    sources = {}
     for number, origin, name in types:
         source, group = origins.get(origin, ("", 0))
         source = source or name or f"source {number & (2**64 - 1):#x}"
         row = source if name in ("", source) else name if source in name else f"{source} {name}"
-        found[number] = EventSource(
+        sources[number] = EventSource(
             source, row, group not in NO_SAMPLES, tuple(sorted(fields.get(number, [])))
         )
-    return found
+    return sources
 
 
 def _find_name(database: Source, name: object, data: object) -> str:
@@ -202,12 +202,12 @@ def _find_name(database: Source, name: object, data: object) -> str:
     if isinstance(name, int):
         return database.strings([name]).get(name, "")
     try:
-        found = json.loads(data) if isinstance(data, str) else {}
+        content = json.loads(data) if isinstance(data, str) else {}
     except (ValueError, RecursionError):
         return ""
     lowered = (
-        {str(key).casefold(): value for key, value in found.items()}
-        if isinstance(found, dict)
+        {str(key).casefold(): value for key, value in content.items()}
+        if isinstance(content, dict)
         else {}
     )
     return next(

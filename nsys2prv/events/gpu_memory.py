@@ -83,20 +83,20 @@ def find_gpus(extraction: Extraction, process: np.ndarray, device: np.ndarray) -
     (processes, ordinals), codes = factorize_together(
         np.where(process == NULL, 0, process), np.where(device == NULL, 0, device)
     )
-    found = [
+    objects = [
         extraction.number_device(
             DeviceKey(GPU, number=extraction.report.find_gpu_or_ordinal(pid, ordinal))
         )
         for pid, ordinal in zip(processes.tolist(), ordinals.tolist(), strict=True)
     ]
-    return np.array(found, np.int64)[codes]
+    return np.array(objects, np.int64)[codes]
 
 
 def _find_threads(extraction: Extraction, columns: Columns) -> np.ndarray:
     """Return the thread of the call that did it, else the process's main one."""
-    found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
     return extraction.number_threads(
-        np.where(found.hit, found.thread, extraction.find_main_threads(columns["globalPid"]))
+        np.where(launches.hit, launches.thread, extraction.find_main_threads(columns["globalPid"]))
     )
 
 

@@ -125,13 +125,13 @@ def find_metric_names(database: Source) -> dict[int, dict[int, tuple[str, int]]]
         )
         if kind in FLOATING and size in (4, 8)
     }
-    found: dict[int, dict[int, tuple[str, int]]] = {}
+    names: dict[int, dict[int, tuple[str, int]]] = {}
     for source, number, name in database.read_small_table(
         GPU_METRIC_NAMES, "typeId", "metricId", "metricName"
     ):
         if isinstance(source, int) and isinstance(number, int) and isinstance(name, str):
-            found.setdefault(source, {})[number] = (name, floating.get((source, number), 0))
-    return found
+            names.setdefault(source, {})[number] = (name, floating.get((source, number), 0))
+    return names
 
 
 NICS, SWITCHES, CONGESTION = (
@@ -227,25 +227,25 @@ def _find_device_names(extraction: Extraction, kind: str) -> dict[int, str]:
         }
     infos = database.read_small_table("TARGET_INFO_NIC_INFO", "nicId", "name", "globalId")
     names = {nic: name for nic, name, _ in infos if isinstance(name, str) and name}
-    found = {
+    device_names = {
         device: name
         for _, name, device in infos
         if isinstance(name, str) and name and isinstance(device, int)
     }
-    found.update(
+    device_names.update(
         {
             device: names[nic]
             for nic, device in database.read_small_table("NIC_ID_MAP", "nicId", "globalId")
             if nic in names
         }
     )
-    return found
+    return device_names
 
 
 def _make_key(kind: str, name: str, device: int, port: int) -> DeviceKey:
     """Return the row of a port. A device without a name goes by its id."""
-    what = ("NIC" if kind == NIC else "Switch") + f" {name or f'{device & (2**64 - 1):#x}'}"
-    return DeviceKey(kind, what if port == NULL else f"{what} port {port}", max(port, 0))
+    label = ("NIC" if kind == NIC else "Switch") + f" {name or f'{device & (2**64 - 1):#x}'}"
+    return DeviceKey(kind, label if port == NULL else f"{label} port {port}", max(port, 0))
 
 
 def _extract_congestion(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -290,15 +290,21 @@ def extract_cpu_counters(extraction: Extraction, part: Part) -> Iterator[Counter
     labels = label_metrics(
         layout,
         (
-            names.get(found, f"CPU {'metric' if computed else 'event'} {found}")
-            for found in distinct.tolist()
+            names.get(
+                component_number, f"CPU {'metric' if computed else 'event'} {component_number}"
+            )
+            for component_number in distinct.tolist()
         ),
     )
     metrics = tuple(Metric(label, FLOAT_DECIMALS if computed else 0) for label in labels)
     components = _name_components(extraction.database)
-    for found, rows in group_rows(component):
+    for component_number, rows in group_rows(component):
         key = DeviceKey(
-            SOURCE, components.get(found, "CPU" if found == NULL else f"CPU component {found}")
+            SOURCE,
+            components.get(
+                component_number,
+                "CPU" if component_number == NULL else f"CPU component {component_number}",
+            ),
         )
         object_ = extraction.number_device(key)
         samples = (start[rows], codes[rows], metrics, value[rows], end[rows])
@@ -323,9 +329,11 @@ def _read_rows(database: Source, part: Part, computed: bool) -> pl.DataFrame:
         else f'{NULL + 1} - 1 AS "{name}"'
         for name, column in columns.items()
     )
-    asked = f'CAST("{value}" AS {"REAL" if computed else "INTEGER"})' if value in have else "NULL"
+    value_sql = (
+        f'CAST("{value}" AS {"REAL" if computed else "INTEGER"})' if value in have else "NULL"
+    )
     frame = database.select(
-        f"SELECT {', '.join(integers)}, {asked} AS value FROM {database.select_rows(part)}"
+        f"SELECT {', '.join(integers)}, {value_sql} AS value FROM {database.select_rows(part)}"
     )
     return frame.with_columns(pl.col("value").cast(pl.Float64 if computed else pl.Int64))
 
@@ -358,10 +366,10 @@ def _name_components(database: Source) -> dict[int, str]:
 
 def _join_names(number: int, known: dict[int, tuple[str, object, object]]) -> str:
     words: list[str] = []
-    met: set[object] = set()
+    used: set[object] = set()
     at: object = number
-    while at in known and at not in met and len(met) < DEEPEST:
-        met.add(at)
+    while at in known and at not in used and len(used) < DEEPEST:
+        used.add(at)
         name, instance, parent = known[at]
         words.insert(0, name if instance is None else f"{name} {instance}")
         at = parent

@@ -150,14 +150,14 @@ class _CallRows(Struct, dict=True):
 
 
 def extract_mpi_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
-    calls, mine = _read_calls(extraction, part)
+    calls, own_rows = _read_calls(extraction, part)
     if part.table == P2P:
-        yield from _extract_point_to_point(calls, mine)
+        yield from _extract_point_to_point(calls, own_rows)
     elif part.table == COLLECTIVES:
         yield from _extract_collectives(calls)
     elif part.table == START_WAIT:
         place, _ = _find_places(calls, np.ones(len(calls.codes), bool))
-        calls, place = calls.take(mine), place[mine]
+        calls, place = calls.take(own_rows), place[own_rows]
         started, waited = map(calls.mask_role, ("starts_requests", "waits_for_requests"))
         _save_requests(calls, np.select([started, waited], [STARTED, COMPLETED], ASKED))
         yield from _make_rows(calls, place == 0)
@@ -165,22 +165,22 @@ def extract_mpi_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
         yield from _make_rows(calls, np.ones(len(calls.codes), bool))
 
 
-def _extract_point_to_point(calls: _CallRows, mine: np.ndarray) -> Iterator[Rows]:
+def _extract_point_to_point(calls: _CallRows, own_rows: np.ndarray) -> Iterator[Rows]:
     both = calls.mask_role("sends_and_receives")
     place, of = _find_places(calls, both)
     in_order = _is_in_order(calls)
-    calls, both, place, of = calls.take(mine), both[mine], place[mine], of[mine]
+    calls, both, place, of = calls.take(own_rows), both[own_rows], place[own_rows], of[own_rows]
     # UNKNOWN where the call names none: MPI_ANY_SOURCE and MPI_PROC_NULL are negative.
     partner = calls.to_world_ranks("remoteRank")
     key = find_communicators(calls.extraction).keys(calls.communicator)
-    told = both & ((of == 1) | in_order)
-    sent, received = told & (place == 0), told & ((place == 1) | (of == 1))
+    is_known = both & ((of == 1) | in_order)
+    sent, received = is_known & (place == 0), is_known & ((place == 1) | (of == 1))
     for role, rows in (
         (SEND, calls.mask_role("sends") | sent),
         (RECEIVE, calls.mask_role("receives") | received),
         (SEND_INIT, calls.mask_role("prepares_to_send")),
         (RECEIVE_INIT, calls.mask_role("prepares_to_receive")),
-        (EITHER, both & ~told),
+        (EITHER, both & ~is_known),
     ):
         is_sent = role in (SEND, SEND_INIT, EITHER)
         calls.save_fact(
@@ -238,7 +238,7 @@ def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarr
     wanted = ("start", "end", "globalTid", "textId", *COLUMNS[part.table])
     own = extraction.read(part, wanted, short=True)
     columns = {name: own[name] for name in wanted}
-    mine = np.arange(own.rows)
+    own_rows = np.arange(own.rows)
     if part.table in (P2P, START_WAIT):
         whole = extraction.report.parts[part.table]
         sides = (
@@ -251,7 +251,7 @@ def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarr
         )
         pieces = [piece for piece in (before, own, after) if piece is not None]
         columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in wanted}
-        mine = mine + (before.rows if before else 0)
+        own_rows = own_rows + (before.rows if before else 0)
     thread = columns["globalTid"]
     process = np.where(thread == NULL, 0, thread & PROCESS_MASK)
     ids, codes = factorize(columns["textId"])
@@ -272,7 +272,7 @@ def _read_calls(extraction: Extraction, part: Part) -> tuple[_CallRows, np.ndarr
             "ended": np.isin(processes, ended),
         },
     )
-    return calls, mine
+    return calls, own_rows
 
 
 def _find_places(calls: _CallRows, concerned: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -311,10 +311,10 @@ def _name_communicators(calls: _CallRows) -> np.ndarray:
     rows = np.flatnonzero(calls.communicator != UNKNOWN)
     result = np.full(len(calls.communicator), ABSENT)
     if len(rows):
-        found, codes = factorize(calls.communicator[rows])
+        communicators, codes = factorize(calls.communicator[rows])
         names = find_communicators(calls.extraction).names
         result[rows] = calls.extraction.number_names(
-            "mpi_communicators", codes, text=[names[index] for index in found]
+            "mpi_communicators", codes, text=[names[index] for index in communicators]
         )
     return result
 

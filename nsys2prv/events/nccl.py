@@ -57,16 +57,21 @@ def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
         if not columns.rows:
             return
         ranges = name_ranges(extraction, columns, "range")
-        said = read_payloads(extraction, columns)
+        payloads = read_payloads(extraction, columns)
         texts, text_codes = find_texts(extraction, columns)
         operation = find_operations(texts)[text_codes]
         if layout == "nccl_call":
             _index_calls(
-                extraction, columns["globalTid"], columns["start"], columns["end"], operation, said
+                extraction,
+                columns["globalTid"],
+                columns["start"],
+                columns["end"],
+                operation,
+                payloads,
             )
-        fields = ranges.fields | {field: said[field] for field in RECORDED}
+        fields = ranges.fields | {field: payloads[field] for field in RECORDED}
         fields["operation"] = np.where(operation == 0, ABSENT, operation)
-        fields["communicator"] = name_communicators(extraction, said["communicator"])
+        fields["communicator"] = name_communicators(extraction, payloads["communicator"])
         if layout == "nccl_operation":
             fields["any_domain"] = fields["range"]
         wanted = ranges.wanted
@@ -111,7 +116,7 @@ def _index_calls(
     begin: np.ndarray,
     end: np.ndarray,
     operation: np.ndarray,
-    said: dict[str, np.ndarray],
+    payloads: dict[str, np.ndarray],
 ) -> None:
     """Set the calls aside for the index of NCCL calls, and as facts what they tell of
     communicators.
@@ -123,21 +128,21 @@ def _index_calls(
             "begin": begin,
             "end": np.where(end == NULL, np.iinfo(np.int64).max, end),
             "operation": operation,
-            **{name: said[name] for name in SAID},
+            **{name: payloads[name] for name in SAID},
         }
     ).filter(usable)
     extraction.nccl_calls_out.append(frame)
     made = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
-    told = frame.filter(made | ((pl.col("communicator") != 0) & (pl.col("ranks") > 0)))
-    told = told.select(
+    reported = frame.filter(made | ((pl.col("communicator") != 0) & (pl.col("ranks") > 0)))
+    reported = reported.select(
         (pl.col("thread") & PROCESS_MASK).alias("process"),
         "communicator",
         "ranks",
         "rank",
         made=made,
     ).unique(maintain_order=True)
-    if told.height:
-        extraction.add_fact(COMMUNICATORS, {name: told[name] for name in told.columns})
+    if reported.height:
+        extraction.add_fact(COMMUNICATORS, {name: reported[name] for name in reported.columns})
 
 
 #: Facts of kernels; and of sends and receives, a row for each and its kernel, where one kernel does
@@ -161,7 +166,7 @@ FACTS = (
 def attach_payloads(
     extraction: Extraction,
     columns: Mapping[str, np.ndarray],
-    found: FoundLaunches,
+    launches: FoundLaunches,
     objects: np.ndarray,
     names: Sequence[str],
     codes: np.ndarray,
@@ -174,10 +179,10 @@ def attach_payloads(
         for name in ("globalPid", "deviceId", "start", "end", "graphNodeId", "streamId")
     )
     in_graph = node > 0
-    launched = found.hit & ~in_graph
-    call = np.where(launched, found.begin, NULL)
+    launched = launches.hit & ~in_graph
+    call = np.where(launched, launches.begin, NULL)
     tied = (
-        extraction.nccl_index.tie(np.where(launched, found.thread, NULL), call, device)
+        extraction.nccl_index.tie(np.where(launched, launches.thread, NULL), call, device)
         if extraction.nccl_index
         else None
     )
@@ -206,10 +211,10 @@ def attach_payloads(
         return dict.fromkeys((*FIELDS, "communicator"), lacking)
     extraction.add_fact(KERNELS, {**facts, **{name: tied[name] for name in FACTS}})
     _save_messages(extraction, tied, facts)
-    said = {field: tied[field] for field in FIELDS}
+    payloads = {field: tied[field] for field in FIELDS}
     # A kernel of several operations has no number of its own.
-    said["sequence"] = np.where(tied["fused"] == 1, said["sequence"], ABSENT)
-    return {**said, "communicator": name_communicators(extraction, tied["communicator"])}
+    payloads["sequence"] = np.where(tied["fused"] == 1, payloads["sequence"], ABSENT)
+    return {**payloads, "communicator": name_communicators(extraction, tied["communicator"])}
 
 
 def _save_messages(

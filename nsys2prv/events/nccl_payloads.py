@@ -94,15 +94,15 @@ def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndar
         field: np.full(columns.rows, 0 if field == "communicator" else ABSENT) for field in FIELDS
     }
     damaged = np.zeros(columns.rows, bool)
-    for found in (_read_json(extraction, columns), _read_binary(extraction.database, columns)):
-        for field, values in found.fields.items():
+    for payloads in (_read_json(extraction, columns), _read_binary(extraction.database, columns)):
+        for field, values in payloads.fields.items():
             result[field] = np.where(
-                _is_absent(field, result[field]), values[found.codes], result[field]
+                _is_absent(field, result[field]), values[payloads.codes], result[field]
             )
-        damaged |= found.damaged[found.codes]
+        damaged |= payloads.damaged[payloads.codes]
     _read_dynamic(extraction, columns, result)
-    told = np.any([~_is_absent(field, result[field]) for field in FIELDS], axis=0)
-    lost = int((damaged & ~told).sum())
+    has_fields = np.any([~_is_absent(field, result[field]) for field in FIELDS], axis=0)
+    lost = int((damaged & ~has_fields).sum())
     if lost:
         extraction.account.repaired[Reason.DAMAGED_PAYLOAD] += lost
     return result
@@ -122,8 +122,8 @@ class _Payloads(Struct):
 
 def _read_json(extraction: Extraction, columns: Columns) -> _Payloads:
     """Return the form jsonText, inline or by the id of a registered string."""
-    codes, found = columns.texts["jsonText"]
-    inline = found.series
+    codes, distinct_texts = columns.texts["jsonText"]
+    inline = distinct_texts.series
     ids, id_codes = factorize(columns["jsonTextId"])
     texts = pl.concat(
         [decode_texts(inline), pl.Series(extraction.read_strings(ids), dtype=pl.String)]
@@ -172,14 +172,14 @@ def _make_numbers(texts: pl.DataFrame, whole: pl.Expr) -> dict[str, np.ndarray]:
         "reduction": _look_up_values("reduction", REDUCTIONS, BUILT_IN),
         "bytes": _cast_to_integer("bytes").fill_null(counted),
     }
-    found = typed.select(
+    numbers_frame = typed.select(
         **{
             field: pl.when(whole & (number >= 0)).then(number).otherwise(ABSENT)
             for field, number in numbers.items()
         }
         | {"communicator": pl.when(whole).then(_parse_hashes("communicator")).fill_null(0)}
     )
-    return {field: found[field].to_numpy() for field in FIELDS}
+    return {field: numbers_frame[field].to_numpy() for field in FIELDS}
 
 
 def _cast_to_integer(field: str) -> pl.Expr:
@@ -238,7 +238,7 @@ def read_schemas(database: Source) -> dict[tuple[int, int], tuple[PayloadField, 
     ):
         if isinstance(value, int) and isinstance(name, str):
             enums.setdefault((domain, number), {})[value] = name
-    found: dict[tuple[int, int], dict[int, PayloadField | None]] = {}
+    schemas: dict[tuple[int, int], dict[int, PayloadField | None]] = {}
     clashing = set()
     for domain, number, index, kind, name, offset in database.read_small_table(
         "NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId", "schemaId", "idx", "type", "name", "offset"
@@ -261,11 +261,11 @@ def read_schemas(database: Source) -> dict[tuple[int, int], tuple[PayloadField, 
             if field and width
             else None
         )
-        if found.setdefault((domain, number), {}).setdefault(index, entry) != entry:
+        if schemas.setdefault((domain, number), {}).setdefault(index, entry) != entry:
             clashing.add((domain, number))
     return {
         key: tuple(entry for entry in entries.values() if entry)
-        for key, entries in found.items()
+        for key, entries in schemas.items()
         if key not in clashing
     }
 

@@ -50,11 +50,11 @@ def _match_nccl_domain(info: ReportInfo) -> str:
     processes: dict[int, list[int]] = {}
     for process, domain in sorted(key for key, name in info.domains.items() if name == "NCCL"):
         processes.setdefault(domain, []).append(process)
-    found = [
+    conditions = [
         f"coalesce({{domainId}}, 0) = {domain} AND coalesce({{globalTid}}, 0) & {PROCESS_MASK} IN ({', '.join(map(str, of_domain))})"
         for domain, of_domain in processes.items()
     ]
-    return f"({' OR '.join(found)})" if found else "0"
+    return f"({' OR '.join(conditions)})" if conditions else "0"
 
 
 class NamedRanges(Struct):
@@ -76,24 +76,24 @@ def name_ranges(extraction: Extraction, columns: Columns, field: str) -> NamedRa
     if any(rule.domain for rule in rules):
         texts, text_of = find_texts(extraction, columns)
         (domain_codes, text_codes), codes = factorize_together(domain_of, text_of)
-        found = rename_ranges(
+        renamed = rename_ranges(
             texts.gather(text_codes),
             pl.Series(domains, dtype=pl.String).gather(domain_codes),
             rules,
         )
     else:
-        found, codes = _rename_texts(extraction, columns, rules)
+        renamed, codes = _rename_texts(extraction, columns, rules)
     numbers = extraction.domains.number(domains)
-    (names, domain_codes), name_of = factorize_together(found.codes[codes], domain_of)
+    (names, domain_codes), name_of = factorize_together(renamed.codes[codes], domain_of)
     own = ~np.isin(np.array(domains), load_catalogue().domains)[domain_of]
     name = extraction.number_names(
         "nvtx",
         name_of,
-        text=found.texts.replace("", NO_TEXT).gather(names),
+        text=renamed.texts.replace("", NO_TEXT).gather(names),
         domain=numbers[domain_codes],
     )
     # 0 is the end of a range in a trace.
-    number = np.where(found.numbers > 0, found.numbers, ABSENT)[codes]
+    number = np.where(renamed.numbers > 0, renamed.numbers, ABSENT)[codes]
     fields = {
         field: name,
         "category": _name_categories(extraction, columns, numbers[domain_of]),
@@ -101,7 +101,7 @@ def name_ranges(extraction: Extraction, columns: Columns, field: str) -> NamedRa
         "own": np.where(own, name, ABSENT),
         "own_number": np.where(own, number, ABSENT),
     }
-    wanted = found.wanted[codes]
+    wanted = renamed.wanted[codes]
     if not wanted.all():
         extraction.account.dropped[Reason.NVTX_RULE] += int(np.count_nonzero(~wanted))
     return NamedRanges(fields, numbers[domain_of], wanted)
@@ -112,24 +112,24 @@ def _rename_texts(
 ) -> tuple[RenamedRanges, np.ndarray]:
     """Return what rules that ask for no domain make of the texts, and each row's index into it."""
     codes, inline = columns.texts["text"]
-    found = rename_by_template(inline, rules)
-    if found is None:
+    renamed = rename_by_template(inline, rules)
+    if renamed is None:
         texts, codes = find_texts(extraction, columns)
         return rename_ranges(texts, None, rules), codes
-    empty = (found.texts == "").to_numpy()[found.codes][codes]
+    empty = (renamed.texts == "").to_numpy()[renamed.codes][codes]
     if not empty.any():
-        return found, codes
+        return renamed, codes
     # There is no text inline, or the rules have left nothing of it.
     texts, of_rows = find_texts(extraction, columns.where(empty))
     single = rename_ranges(texts, None, rules)
     codes = codes.copy()
-    codes[empty] = len(found.codes) + of_rows
+    codes[empty] = len(renamed.codes) + of_rows
     return (
         RenamedRanges(
-            pl.concat([found.texts, single.texts]),
-            np.concatenate([found.codes, len(found.texts) + single.codes]),
-            np.concatenate([found.wanted, single.wanted]),
-            np.concatenate([found.numbers, single.numbers]),
+            pl.concat([renamed.texts, single.texts]),
+            np.concatenate([renamed.codes, len(renamed.texts) + single.codes]),
+            np.concatenate([renamed.wanted, single.wanted]),
+            np.concatenate([renamed.numbers, single.numbers]),
         ),
         codes,
     )
@@ -184,8 +184,8 @@ def find_texts(extraction: Extraction, columns: Columns) -> tuple[pl.Series, np.
     """Return texts met, and each row's index into them, as they are in the report: inline text,
     else the registered string, else a stand-in.
     """
-    codes, found = columns.texts["text"]
-    inline = found.series
+    codes, texts = columns.texts["text"]
+    inline = texts.series
     rows = np.flatnonzero((inline.bin.size() == 0).to_numpy()[codes])
     if not len(rows):
         return decode_texts(inline), codes

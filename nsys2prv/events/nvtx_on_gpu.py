@@ -66,16 +66,16 @@ def _save_operations(extraction: Extraction, part: Part) -> None:
         where="",
         short=True,
     )
-    found = extraction.launches.find(columns["globalPid"], columns["correlationId"])
+    launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
     rows = np.flatnonzero(
-        found.hit
-        & (found.thread != NULL)
+        launches.hit
+        & (launches.thread != NULL)
         & mask_usable(columns["start"])
         & mask_usable(columns["end"])
     )
     if not len(rows):
         return
-    calls, begin = found.take(rows), columns["start"][rows]
+    calls, begin = launches.take(rows), columns["start"][rows]
     operations = pl.DataFrame(
         {
             "thread": calls.thread,
@@ -134,7 +134,7 @@ def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFra
     """
     columns = {name: ranges[name].to_numpy() for name in ("thread", "begin", "end")}
     of_thread = dict(group_rows(columns["thread"]))
-    found = [pl.DataFrame(schema=dict.fromkeys(("range", "object", "begin", "end"), pl.Int64))]
+    pieces = [pl.DataFrame(schema=dict.fromkeys(("range", "object", "begin", "end"), pl.Int64))]
     twice = False
     operations = operations.sort("call_begin")
     for thread, rows in group_rows(operations["thread"].to_numpy()):
@@ -148,17 +148,17 @@ def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFra
         }
         crossed = _find_crossed(begin, end, calls["call_begin"], calls["call_end"])
         twice |= bool(crossed.any())
-        for object_, mine in group_rows(calls["object_stream"]):
-            of_stream = {name: column[mine] for name, column in calls.items()}
+        for object_, stream_rows in group_rows(calls["object_stream"]):
+            of_stream = {name: column[stream_rows] for name, column in calls.items()}
             for pick, extremes in (
-                (~crossed[mine], _project_whole),
-                (crossed[mine], _project_crossing),
+                (~crossed[stream_rows], _project_whole),
+                (crossed[stream_rows], _project_crossing),
             ):
                 if pick.any():
                     place, first, last = extremes(
                         begin, end, {name: column[pick] for name, column in of_stream.items()}
                     )
-                    found.append(
+                    pieces.append(
                         pl.DataFrame(
                             {
                                 "range": chosen[place],
@@ -168,7 +168,7 @@ def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFra
                             }
                         )
                     )
-    projected = pl.concat(found)
+    projected = pl.concat(pieces)
     return (
         projected.group_by("range", "object").agg(pl.col("begin").min(), pl.col("end").max())
         if twice
@@ -188,10 +188,11 @@ def _find_crossed(
         np.searchsorted(end[order], call_end, "left"),
     )
     crossed = np.zeros(len(call_begin), bool)
-    some = np.flatnonzero(first < last)
-    if len(some):
-        crossed[some] = (
-            reduce_slices(begin[order], first[some], last[some], np.minimum) <= call_begin[some]
+    spanning = np.flatnonzero(first < last)
+    if len(spanning):
+        crossed[spanning] = (
+            reduce_slices(begin[order], first[spanning], last[spanning], np.minimum)
+            <= call_begin[spanning]
         )
     return crossed
 
@@ -203,10 +204,10 @@ def _project_whole(
     in which they begin.
     """
     first, last = (np.searchsorted(calls["call_begin"], edge, "left") for edge in (begin, end))
-    some = np.flatnonzero(first < last)
-    first, last = first[some], last[some]
+    spanning = np.flatnonzero(first < last)
+    first, last = first[spanning], last[spanning]
     return (
-        some,
+        spanning,
         reduce_slices(calls["begin"], first, last, np.minimum),
         reduce_slices(calls["end"], first, last, np.maximum),
     )

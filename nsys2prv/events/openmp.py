@@ -148,10 +148,10 @@ def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarr
     closed = end.copy()
     closed[lost] = NULL
     if "parallelId" in columns.integers and part.table != PREFIX + "PARALLEL":
-        found = _find_region_ends(
+        region_ends = _find_region_ends(
             extraction, columns["globalTid"][lost], columns["parallelId"][lost], longest
         )
-        closed[lost] = np.where((found > begin[lost]), found, NULL)
+        closed[lost] = np.where((region_ends > begin[lost]), region_ends, NULL)
         if known := int((closed[lost] != NULL).sum()):
             extraction.account.repaired[Reason.NO_END_IN_REGION] += known
     return closed
@@ -175,20 +175,20 @@ def _find_region_ends(
     pieces = []
     for first in range(0, len(ids), BATCH):
         where = f"{{parallelId}} IN ({', '.join(map(str, ids[first : first + BATCH]))}) AND {{end}} - {{start}} BETWEEN 0 AND {longest}"
-        found = extraction.database.read(part, ("end", "parallelId", "globalTid"), (), where)
+        rows = extraction.database.read(part, ("end", "parallelId", "globalTid"), (), where)
         pieces.append(
             pl.DataFrame(
                 {
-                    "process": found["globalTid"] & PROCESS_MASK,
-                    "region": found["parallelId"],
-                    "until": found["end"],
+                    "process": rows["globalTid"] & PROCESS_MASK,
+                    "region": rows["parallelId"],
+                    "until": rows["end"],
                 }
             )
         )
     known = pl.concat(pieces).group_by("process", "region").agg(pl.col("until").max())
-    asked = pl.DataFrame({"process": thread & PROCESS_MASK, "region": region})
+    regions = pl.DataFrame({"process": thread & PROCESS_MASK, "region": region})
     return (
-        asked.join(known, on=["process", "region"], how="left", maintain_order="left")["until"]
+        regions.join(known, on=["process", "region"], how="left", maintain_order="left")["until"]
         .fill_null(NULL)
         .to_numpy()
     )

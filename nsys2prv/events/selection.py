@@ -60,11 +60,11 @@ def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selectio
     kinds = all_kinds()
     chosen: set[str] = set()
     left_out: set[str] = set()
-    asked: set[str] = set()
+    named: set[str] = set()
     opt_in = {kind.name for kind in kinds if kind.selection.opt_in}
     demanded = list(demanded)
-    given = [word.strip() for word in (*words, *demanded) if word.strip()]
-    for word in given:
+    names = [word.strip() for word in (*words, *demanded) if word.strip()]
+    for word in names:
         negative, name = word.startswith("-"), word.lstrip("-")
         members = {
             kind.name
@@ -79,26 +79,26 @@ def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selectio
             left_out |= members
         else:
             chosen |= members
-            asked |= {name} - {ALL}
-    if all(word.startswith("-") or word in opt_in for word in given):
+            named |= {name} - {ALL}
+    if all(word.startswith("-") or word in opt_in for word in names):
         chosen |= {kind.name for kind in kinds} - opt_in
     left_out -= set(demanded)
     return Selection(
-        tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(asked)
+        tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(named)
     )
 
 
 def parse_least_durations(
-    given: Mapping[str, int], typed: Mapping[str, str] | None = None
+    durations: Mapping[str, int], typed: Mapping[str, str] | None = None
 ) -> dict[str, int]:
-    """Return kind -> duration in ns below which its ranges are dropped. given: by the names that -t
+    """Return kind -> duration in ns below which its ranges are dropped. durations: by the names that -t
     takes.
 
     A kind's own name goes before those of groups, of which the longest duration counts, and these
     before `all`. typed: how the user wrote them, for messages. Raises UsageError for a name that is
     none, for a kind of points in time, and for what is no duration.
     """
-    for name, duration in given.items():
+    for name, duration in durations.items():
         text = (typed or {}).get(name, f"{name}={format_duration(duration)}")
         members = [kind for kind in all_kinds() if kind.is_called(name)]
         if not members:
@@ -112,7 +112,7 @@ def parse_least_durations(
     least: dict[str, int] = {}
     for kind in all_kinds():
         levels = (
-            [given[name] for name in level if name in given]
+            [durations[name] for name in level if name in durations]
             for level in ((kind.name,), kind.groups, (ALL,))
         )
         if kind.rows.has_duration and (fitting := next(filter(None, levels), None)):

@@ -39,9 +39,9 @@ def extract_file_accesses(extraction: Extraction, part: Part) -> Iterator[Rows]:
         return
     ids, places = factorize(columns["fileAccessId"])
     described = _describe_files(extraction, int(ids[ids != NULL].min(initial=0)), int(ids.max()))
-    found = [described.get(int(number), (0, NO_FILE)) for number in ids]
-    pids = np.array([pid for pid, _ in found], np.int64)[places]
-    file = extraction.number_names("files", places, text=[path for _, path in found])
+    files = [described.get(int(number), (0, NO_FILE)) for number in ids]
+    pids = np.array([pid for pid, _ in files], np.int64)[places]
+    file = extraction.number_names("files", places, text=[path for _, path in files])
     yield Rows(
         "file_access",
         columns["startedAt"],
@@ -145,15 +145,15 @@ def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> n
         f"SELECT {keys}, min(timestamp), tag {wanted} AND timestamp > {high} "
         f"GROUP BY gpuId, vmId, tag, CASE WHEN tag = {SAVE_END} THEN contextId END"
     ).sort("timestamp")
-    asked = pl.DataFrame(
+    switches_in = pl.DataFrame(
         {
             **{name: np.where(begins[name] == NULL, 0, begins[name]) for name in KEY},
             "after": begins["timestamp"] + 1,
         }
     )
-    saved = _find_next(asked, moments.filter(pl.col("tag") == SAVE_END), KEY)
-    restored = _find_next(asked, moments.filter(pl.col("tag") == RESTORE_START), KEY[:2])
-    reset = _find_next(asked, moments.filter(pl.col("tag") == ENGINE_RESET), KEY[:2])
+    saved = _find_next(switches_in, moments.filter(pl.col("tag") == SAVE_END), KEY)
+    restored = _find_next(switches_in, moments.filter(pl.col("tag") == RESTORE_START), KEY[:2])
+    reset = _find_next(switches_in, moments.filter(pl.col("tag") == ENGINE_RESET), KEY[:2])
     left = np.minimum(saved, reset)
     lost = int((restored < left).sum())
     if lost:
@@ -161,10 +161,10 @@ def _find_switches_out(extraction: Extraction, table: str, begins: Columns) -> n
     return np.minimum(left, restored)
 
 
-def _find_next(asked: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -> np.ndarray:
+def _find_next(rows: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) -> np.ndarray:
     """Return, for each row asked for, the first moment of the same key from `after` on, else OPEN."""
-    found = (
-        asked.with_row_index("row")
+    next_moments = (
+        rows.with_row_index("row")
         .sort("after")
         .join_asof(
             moments.select(*by, "timestamp", after="timestamp"),
@@ -174,7 +174,7 @@ def _find_next(asked: pl.DataFrame, moments: pl.DataFrame, by: tuple[str, ...]) 
             check_sortedness=False,
         )
     )
-    return found.sort("row")["timestamp"].fill_null(OPEN).to_numpy()
+    return next_moments.sort("row")["timestamp"].fill_null(OPEN).to_numpy()
 
 
 def _count_switched_in_before(extraction: Extraction, table: str) -> None:

@@ -78,8 +78,8 @@ class DistinctTexts:
             return self.series if numbers is None else self.series.gather(numbers)
         if self._kept is not None:
             numbers = self._kept if numbers is None else self._kept[numbers]
-        found = self._read.as_list() if numbers is None else self._read.as_list(numbers)
-        return pl.Series(found, dtype=pl.Binary)
+        texts = self._read.as_list() if numbers is None else self._read.as_list(numbers)
+        return pl.Series(texts, dtype=pl.Binary)
 
     def only(self, used: np.ndarray) -> DistinctTexts:
         """Return some of the texts. used: a mask (bool)."""
@@ -98,10 +98,12 @@ class DistinctTexts:
         count = len(self)
         codes = np.empty(count, np.int64)
         firsts = np.empty(max(FEW_TEMPLATES, count // TEXTS_PER_TEMPLATE), np.int64)
-        met = self._read.templates(codes, firsts, *self._chosen)
-        if met < 0:
+        template_count = self._read.templates(codes, firsts, *self._chosen)
+        if template_count < 0:
             return None
-        return Templates(codes, pl.Series(self._read.as_list(firsts[:met]), dtype=pl.Binary))
+        return Templates(
+            codes, pl.Series(self._read.as_list(firsts[:template_count]), dtype=pl.Binary)
+        )
 
     @property
     def _chosen(self) -> tuple[np.ndarray, ...]:
@@ -210,8 +212,8 @@ def _replace_nulls(rows: pl.DataFrame, names: list[str]) -> dict[str, np.ndarray
     polars has its price.
     """
     counts = {name: rows[name].null_count() for name in names}
-    some = [name for name, nulls in counts.items() if 0 < nulls < rows.height]
-    filled = rows.select(pl.col(some).fill_null(NULL)) if some else rows
+    with_nulls = [name for name, nulls in counts.items() if 0 < nulls < rows.height]
+    filled = rows.select(pl.col(with_nulls).fill_null(NULL)) if with_nulls else rows
     return {
         name: np.full(nulls, NULL)
         if nulls and nulls == rows.height

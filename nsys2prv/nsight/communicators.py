@@ -112,13 +112,13 @@ class Communicators:
         calls = pl.DataFrame(
             {"rank": ranks, "handle": handles, "uid": uids, "time": times}
         ).with_row_index("row")
-        found = calls.join(self._uids, on=["rank", "uid"], how="left", maintain_order="left")
+        by_uid = calls.join(self._uids, on=["rank", "uid"], how="left", maintain_order="left")
         by_handle = (
             calls.sort("time")
             .join_asof(self._handles, on="time", by=["rank", "handle"], check_sortedness=False)
             .sort("row")
         )
-        index = pl.select(pl.coalesce(found["by_uid"], by_handle["index"])).to_series()
+        index = pl.select(pl.coalesce(by_uid["by_uid"], by_handle["index"])).to_series()
         known = index.fill_null(UNKNOWN).to_numpy()
         return np.where((known == UNKNOWN) & (handles == MPICH_WORLD), self._mpich_world, known)
 

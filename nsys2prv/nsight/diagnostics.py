@@ -83,12 +83,14 @@ def read_messages(database: Source) -> tuple[Message, ...]:
         f"SELECT severity, text, count(*) FROM {TABLE} WHERE typeof(text) = 'text' "
         f"GROUP BY 1, 2 ORDER BY severity IN ({WARNING}, {ERROR}) DESC, 1, 2 LIMIT {MOST}"
     )
-    found = [
+    messages = [
         Message(severity if severity in (WARNING, ERROR) else INFO, shorten_message(text), count)
         for severity, text, count in rows
     ]
     return tuple(
-        message for message in found if message.severity > INFO or message.loss or message.fallback
+        message
+        for message in messages
+        if message.severity > INFO or message.loss or message.fallback
     )
 
 

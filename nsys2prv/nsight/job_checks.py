@@ -66,20 +66,20 @@ def _format_ranks(ranks: Sequence[int]) -> str:
 
 def _find_copies(infos: Sequence[ReportInfo]) -> list[str]:
     """Return reports whose sessions, processes and rows are the same."""
-    found = []
+    copies = []
     seen: dict[Hashable, list[ReportInfo]] = {}
     for info in infos:
         if (begun := make_session_key(info)) is None:
             continue
         alike = seen.setdefault(begun, [])
         if (first := next((other for other in alike if are_copies(other, info)), None)) is not None:
-            found.append(
+            copies.append(
                 f"{info.given}: is the same report as {first.given} (session, processes and rows): its events are "
                 "in the trace twice"
             )
         else:
             alike.append(info)
-    return found
+    return copies
 
 
 def make_session_key(info: ReportInfo) -> Hashable | None:
@@ -181,11 +181,11 @@ def _check_launched_ranks(infos: Sequence[ReportInfo]) -> list[str]:
 
 def _check_sessions(infos: Sequence[ReportInfo]) -> dict[Hashable, list[ReportInfo]]:
     """Return reports of one session, which are copies."""
-    found: dict[Hashable, list[ReportInfo]] = {}
+    by_session: dict[Hashable, list[ReportInfo]] = {}
     for info in infos:
         if (begun := make_session_key(info)) is not None:
-            found.setdefault(begun, []).append(info)
-    return found
+            by_session.setdefault(begun, []).append(info)
+    return by_session
 
 
 #: Small tables with rows of the processes that Nsight Systems was loaded into, and their columns of

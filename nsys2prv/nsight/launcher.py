@@ -56,12 +56,12 @@ def _read_numbers(database: Source, names: Sequence[str]) -> dict[str, int]:
     rows = database.query(
         f"SELECT value FROM META_DATA_CAPTURE WHERE name LIKE '%ENVIRONMENT_VARIABLE' AND ({wanted})"
     )
-    found: dict[str, set[int]] = {}
+    numbers: dict[str, set[int]] = {}
     for (value,) in rows:
         match = re.fullmatch(r'(\w+)="?([0-9]{1,9})"?\s*', str(value))
         if match:
-            found.setdefault(match[1], set()).add(int(match[2]))
-    return {name: found[name].pop() for name in names if len(found.get(name, ())) == 1}
+            numbers.setdefault(match[1], set()).add(int(match[2]))
+    return {name: numbers[name].pop() for name in names if len(numbers.get(name, ())) == 1}
 
 
 def read_launcher_job(database: Source) -> str:

@@ -86,9 +86,9 @@ class Folder(Source):
 
     def _unreadable(self, table: str, error: BaseException) -> Nsys2prvError:
         # polars quotes values.
-        what = re.split(r"[\[\"'`\n]", str(error), maxsplit=1)[0].strip() or type(error).__name__
+        reason = re.split(r"[\[\"'`\n]", str(error), maxsplit=1)[0].strip() or type(error).__name__
         return Nsys2prvError(
-            f"{self.files[table]}: cannot be read as a table ({what[:160]}); {self._reopen()}"
+            f"{self.files[table]}: cannot be read as a table ({reason[:160]}); {self._reopen()}"
         )
 
     def _reopen(self) -> str:
@@ -135,10 +135,10 @@ class Folder(Source):
         columns = columns or list(have)[:1]
         looked_at = [name for name in list_columns_in(where) if name in have]
         rows = self.scan(part.table).slice(part.first - 1, part.last - part.first + 1)
-        found = self.collect(part.table, rows.select(*dict.fromkeys([*columns, *looked_at])))
+        frame = self.collect(part.table, rows.select(*dict.fromkeys([*columns, *looked_at])))
         if isinstance(part, SomeRows):
-            found = found[[number - part.first for number in part.rowids]]
-        return (self._keep_meeting(found, part.table, looked_at, where) if where else found).select(
+            frame = frame[[number - part.first for number in part.rowids]]
+        return (self._keep_meeting(frame, part.table, looked_at, where) if where else frame).select(
             columns
         )
 
@@ -206,8 +206,8 @@ class Folder(Source):
         if not self.has("StringIds", "id", "value") or not len(ids):
             return {}
         wanted = pl.Series("id", np.asarray(ids, np.int64))
-        found = self._read_matching("StringIds", "id", wanted, ["id", "value"])
-        return dict(zip(found["id"], decode_texts(cast_to_bytes(found["value"])), strict=True))
+        rows = self._read_matching("StringIds", "id", wanted, ["id", "value"])
+        return dict(zip(rows["id"], decode_texts(cast_to_bytes(rows["value"])), strict=True))
 
     def _read_matching(
         self, table: str, key: str, wanted: pl.Series, columns: list[str]
@@ -283,14 +283,14 @@ class Folder(Source):
             list(dict.fromkeys([*names, *(name for of_one in looked_at for name in of_one)])),
             "",
         )
-        met = np.zeros(rows.height, np.int64)
+        condition_bits = np.zeros(rows.height, np.int64)
         for number, (where, of_one) in enumerate(zip(conditions, looked_at, strict=True)):
             chosen = self._run_query(
                 part.table, self._queries.met, rows, of_one, self.condition(part.table, where)
             )
-            met |= chosen.to_numpy().astype(np.int64) << number
+            condition_bits |= chosen.to_numpy().astype(np.int64) << number
         columns = make_columns(rows, integers, texts)
-        return None if columns.damaged else Shared(part, columns, met)
+        return None if columns.damaged else Shared(part, columns, condition_bits)
 
     def read_joined(
         self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str

@@ -73,13 +73,13 @@ class Queries:
             )
         combinations = rows.select(columns).unique(maintain_order=True)
         self._fill(COMBINATIONS, iter([combinations]))
-        found = self._connection.execute(
+        matching = self._connection.execute(
             f"SELECT rowid FROM {COMBINATIONS} WHERE {condition}"
         ).fetchall()
         self._connection.execute(f"DROP TABLE {COMBINATIONS}")
-        if len(found) in (0, combinations.height):
-            return pl.repeat(bool(found), rows.height, dtype=pl.Boolean, eager=True)
-        chosen = combinations[[number - 1 for (number,) in found]].with_columns(
+        if len(matching) in (0, combinations.height):
+            return pl.repeat(bool(matching), rows.height, dtype=pl.Boolean, eager=True)
+        chosen = combinations[[number - 1 for (number,) in matching]].with_columns(
             pl.lit(True).alias("\0met")
         )
         return (

@@ -17,18 +17,18 @@ from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, TABLES
 STORE = ".store"
 
 
-def find_reports(given: Iterable[str | Path]) -> list[Path]:
+def find_reports(paths: Iterable[str | Path]) -> list[Path]:
     """Return every report or store: of a folder those in it, of a pattern those that match it.
     Others stay as they are, whether or not they exist.
 
     Raises Nsys2prvError for a folder without any report and for a pattern that nothing matches.
     """
-    given = list(given)
-    if "" in given:
+    paths = list(paths)
+    if "" in paths:
         raise Nsys2prvError(
             "an argument is empty, as with a variable that is not set; give the name of a report or folder"
         )
-    return [report for one in given for report in _list_reports_at(Path(one))]
+    return [report for one in paths for report in _list_reports_at(Path(one))]
 
 
 def _list_reports_at(path: Path) -> list[Path]:
@@ -39,11 +39,11 @@ def _list_reports_at(path: Path) -> list[Path]:
             return [path]
     except OSError:
         return [path]
-    found = sorted(map(Path, glob.glob(str(path), recursive=True)))
-    if not found:
+    paths = sorted(map(Path, glob.glob(str(path), recursive=True)))
+    if not paths:
         raise Nsys2prvError(f"{path}: no file matches this pattern")
     return [
-        report for one in found for report in (_list_reports_at(one) if one.is_dir() else [one])
+        report for one in paths for report in (_list_reports_at(one) if one.is_dir() else [one])
     ]
 
 
@@ -51,18 +51,18 @@ def _list_reports_in(folder: Path) -> list[Path]:
     """Return the reports of a folder; of one that is there as nsys wrote it and exported, the
     export.
     """
-    found = [path for path in sorted(folder.iterdir()) if _is_report(path)]
-    exported = {path.stem for path in found if path.suffix.lower() not in NOT_EXPORTED}
-    found = [
+    paths = [path for path in sorted(folder.iterdir()) if _is_report(path)]
+    exported = {path.stem for path in paths if path.suffix.lower() not in NOT_EXPORTED}
+    paths = [
         path
-        for path in found
+        for path in paths
         if path.suffix.lower() not in NOT_EXPORTED or path.stem not in exported
     ]
-    if not found:
+    if not paths:
         raise Nsys2prvError(
             f"{folder}: no reports in this folder; reports are .sqlite files, folders of Parquet files or .nsys-rep files"
         )
-    return found
+    return paths
 
 
 def _is_report(path: Path) -> bool:
@@ -85,12 +85,12 @@ def make_file_signature(path: Path) -> Signature:
     """
     try:
         files = sorted(entry.path for entry in os.scandir(path)) if path.is_dir() else [str(path)]
-        found = [(file, os.stat(file)) for file in files]
+        states = [(file, os.stat(file)) for file in files]
     except OSError:
         return ()
     return tuple(
         (file, status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-        for file, status in found
+        for file, status in states
     )
 
 
@@ -113,7 +113,7 @@ def _check_unchanged(before: dict[Path, Signature]) -> None:
     for path, seen in before.items():
         now = make_file_signature(path)
         if seen and now != seen:
-            what = "was replaced or changed" if now else "was removed"
+            change = "was replaced or changed" if now else "was removed"
             raise Unreadable(
-                f"{path}: {what} while it was read; convert it again once it is complete", path
+                f"{path}: {change} while it was read; convert it again once it is complete", path
             ) from None

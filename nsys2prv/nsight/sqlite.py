@@ -89,13 +89,13 @@ class Database(Source):
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> Nsys2prvError:
-        what = (
+        reason = (
             "names that are no text"
             if isinstance(error, UnicodeError)
             else remove_quoted_content(error)
         )
         return Nsys2prvError(
-            f"{self.path}: cannot be read as an SQLite export ({what}); export the report again with: "
+            f"{self.path}: cannot be read as an SQLite export ({reason}); export the report again with: "
             f"nsys export --type sqlite --force-overwrite true {self.path.with_suffix('.nsys-rep').name}"
         )
 
@@ -104,9 +104,11 @@ class Database(Source):
         # Views and virtual tables are left alone: reading them would run code that came with the
         # file.
         query = "SELECT name, sql, rootpage FROM sqlite_master WHERE type = 'table' AND sql NOT LIKE 'CREATE VIRTUAL%'"
-        found = [row for row in self._connection.execute(query) if not row[0].startswith("sqlite_")]
-        self._roots = {name: root for name, _, root in found}
-        return {name: sql for name, sql, _ in found}
+        statements = [
+            row for row in self._connection.execute(query) if not row[0].startswith("sqlite_")
+        ]
+        self._roots = {name: root for name, _, root in statements}
+        return {name: sql for name, sql, _ in statements}
 
     @cached_property
     def _pages(self) -> Pages | None:
@@ -195,15 +197,15 @@ class Database(Source):
             yield quote_name(table)
             return
         for part in Part(table, extent.first, extent.last).split(LONG_TABLE):
-            found = self._read_pages(part, (), (), [where])
+            pages = self._read_pages(part, (), (), [where])
             yield _select_rows(
-                part if found is None else Shared(part, *found).narrow(0), extent.rowid
+                part if pages is None else Shared(part, *pages).narrow(0), extent.rowid
             )
 
     def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
-        found: dict[int, str] = {}
+        strings: dict[int, str] = {}
         if not self.has("StringIds", "id", "value"):
-            return found
+            return strings
         wanted = [int(number) for number in ids]
         for start in range(0, len(wanted), 500):
             batch = wanted[start : start + 500]
@@ -211,14 +213,14 @@ class Database(Source):
             for number, value in self.query(
                 f"SELECT id, value FROM StringIds WHERE id IN ({marks})", tuple(batch)
             ):
-                found[number] = (
+                strings[number] = (
                     value.decode("utf-8", "replace")
                     if isinstance(value, bytes)
                     else ""
                     if value is None
                     else str(value)
                 )
-        return found
+        return strings
 
     def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
         selects = []
@@ -237,12 +239,12 @@ class Database(Source):
     def read(
         self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...] = (), where: str = ""
     ) -> Columns:
-        found = self._read_pages(part, integers, texts, [where] if where else [])
+        from_pages = self._read_pages(part, integers, texts, [where] if where else [])
         # Of damaged values it is not known here which rows they are in.
-        if found is None or (where and found[0].damaged):
+        if from_pages is None or (where and from_pages[0].damaged):
             return self._read_by_driver(part, integers, texts, where)
-        columns, met = found
-        return columns if not where or met.all() else columns.where(met != 0)
+        columns, condition_bits = from_pages
+        return columns if not where or condition_bits.all() else columns.where(condition_bits != 0)
 
     def _read_pages(
         self,
@@ -257,17 +259,19 @@ class Database(Source):
         table = self.tables[part.table]
         if isinstance(part, SomeRows) or not table.extent.rowid or self._pages is None:
             return None
-        asked = find_condition_columns(conditions)
-        found = self._pages.read(part, self._roots[part.table], integers, texts, asked)
-        if found is None:
+        condition_columns = find_condition_columns(conditions)
+        page_columns = self._pages.read(
+            part, self._roots[part.table], integers, texts, condition_columns
+        )
+        if page_columns is None:
             return None
-        columns, values = found
+        columns, values = page_columns
         try:
-            met = (
+            condition_bits = (
                 evaluate_conditions(
                     self._connection,
                     values,
-                    asked.types,
+                    condition_columns.types,
                     table.columns,
                     columns.rows,
                     [self.condition(part.table, where) for where in conditions],
@@ -277,7 +281,7 @@ class Database(Source):
             )
         except DAMAGE as error:
             raise self._unreadable(error) from None
-        return None if met is None else (columns, met)
+        return None if condition_bits is None else (columns, condition_bits)
 
     def _read_by_driver(
         self, part: Part, integers: tuple[str, ...], texts: tuple[str, ...], where: str
@@ -317,19 +321,19 @@ class Database(Source):
         texts: tuple[str, ...],
         conditions: Sequence[str],
     ) -> Shared | None:
-        found = self._read_pages(part, integers, texts, conditions)
-        if found is not None:
-            return None if found[0].damaged else Shared(part, *found)
+        from_pages = self._read_pages(part, integers, texts, conditions)
+        if from_pages is not None:
+            return None if from_pages[0].damaged else Shared(part, *from_pages)
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
-        met = " + ".join(
+        bits_sql = " + ".join(
             f"CASE WHEN {self.condition(part.table, where)} THEN {1 << number} ELSE 0 END"
             for number, where in enumerate(conditions)
         )
         expressions = [
             *map(quote_name, present),
             *(_select_text(name) for name in texts if name in have),
-            f"{met} AS {quote_name(MET)}",
+            f"{bits_sql} AS {quote_name(MET)}",
         ]
         frame = self._frame(f"SELECT {', '.join(expressions)} FROM {self.select_rows(part)}")
         if frame is None or not _are_integers(frame, [*present, MET]):

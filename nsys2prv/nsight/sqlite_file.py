@@ -81,8 +81,8 @@ def check_file(path: Path) -> int:
     except OSError as error:
         raise Nsys2prvError(f"{path}: cannot be read ({error.strerror or error})") from None
     if head != MAGIC:
-        what = "is empty" if not head else "is not an SQLite database"
+        defect = "is empty" if not head else "is not an SQLite database"
         raise Nsys2prvError(
-            f"{path}: {what}; make one with: nsys export --type sqlite REPORT.nsys-rep"
+            f"{path}: {defect}; make one with: nsys export --type sqlite REPORT.nsys-rep"
         )
     return size

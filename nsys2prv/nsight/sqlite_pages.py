@@ -98,14 +98,16 @@ def evaluate_conditions(
             f"INSERT INTO {COMBINATIONS} VALUES ({', '.join('?' * len(columns_of_table))})",
             combinations,
         )
-        met = " + ".join(
+        bits_sql = " + ".join(
             f"CASE WHEN {condition} THEN {1 << number} ELSE 0 END"
             for number, condition in enumerate(conditions)
         )
-        found = connection.execute(f"SELECT {met} FROM {COMBINATIONS} ORDER BY rowid").fetchall()
+        combination_bits = connection.execute(
+            f"SELECT {bits_sql} FROM {COMBINATIONS} ORDER BY rowid"
+        ).fetchall()
     finally:
         connection.execute(f"DROP TABLE {COMBINATIONS}")
-    return np.fromiter((bits for (bits,) in found), np.int64, count)[codes]
+    return np.fromiter((bits for (bits,) in combination_bits), np.int64, count)[codes]
 
 
 def _to_sqlite_values(column: np.ndarray, of_types: bool) -> list[object]:
@@ -235,7 +237,7 @@ class Pages:
         of_numbers, of_types, of_words = (
             [np.empty(room, np.int64) for _ in names] for names in (numbers, types, words)
         )
-        asked = [
+        core_fields = [
             *(
                 fields[name].column(INTEGERS, column)
                 for name, column in zip(numbers, of_numbers, strict=True)
@@ -250,7 +252,7 @@ class Pages:
             ),
         ]
         try:
-            rows, counts = table.decode(*leaves, part.first, part.last, asked)
+            rows, counts = table.decode(*leaves, part.first, part.last, core_fields)
         except core.StandAside:
             return None
         counted = dict(zip(numbers, counts, strict=False))

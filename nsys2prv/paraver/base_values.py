@@ -19,15 +19,15 @@ def read_base_names(paths: Sequence[Path]) -> dict[str, pl.DataFrame]:
     """Return name set -> frame of `label`, `value` (each only once) and `sure`: whether the label
     means this value and no other. The earlier file decides.
     """
-    found: dict[str, list[pl.DataFrame]] = {}
+    by_set: dict[str, list[pl.DataFrame]] = {}
     for path in paths:
         for name_set, frame in _read_file(read_pcf(path)).items():
-            found.setdefault(name_set, []).append(frame)
+            by_set.setdefault(name_set, []).append(frame)
     return {
         name_set: pl.concat(frames)
         .unique("value", keep="first", maintain_order=True)
         .with_columns(pl.col("sure") & pl.col("label").is_first_distinct())
-        for name_set, frames in found.items()
+        for name_set, frames in by_set.items()
     }
 
 
@@ -39,7 +39,7 @@ def _read_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
         for field in layout.fields
         if isinstance(field.values, NameSet)
     ]
-    found: dict[str, list[pl.DataFrame]] = {}
+    by_set: dict[str, list[pl.DataFrame]] = {}
     for pcf_type in sorted(types, key=lambda item: item.code):
         labels = pl.DataFrame(
             list(pcf_type.labels.items()),
@@ -52,12 +52,12 @@ def _read_file(types: Sequence[PcfType]) -> dict[str, pl.DataFrame]:
         for name_set in {
             shown.values.name for shown in fields if _is_type_of_field(pcf_type, shown)
         }:
-            found.setdefault(name_set, []).append(labels)
+            by_set.setdefault(name_set, []).append(labels)
     return {
         name_set: pl.concat(frames)
         .unique(maintain_order=True)
         .with_columns(sure=~pl.col("label").is_duplicated())
-        for name_set, frames in found.items()
+        for name_set, frames in by_set.items()
     }
 
 

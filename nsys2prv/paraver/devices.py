@@ -97,8 +97,8 @@ def place_devices(
             )
         known[identity].found.append((report, key))
     return {
-        owner: [device for _, device in sorted(found, key=lambda item: item[0])]
-        for owner, found in placed.items()
+        owner: [device for _, device in sorted(task_devices, key=lambda item: item[0])]
+        for owner, task_devices in placed.items()
     }
 
 

@@ -98,8 +98,8 @@ def make_counter_types(
     """
     return [
         EventType(codes[layout, metric.name], metric.name + _format_scale(metric.precision))
-        for layout, found in metrics.items()
-        for metric in sorted(found)
+        for layout, layout_metrics in metrics.items()
+        for metric in sorted(layout_metrics)
     ]
 
 

@@ -154,11 +154,11 @@ def _format_by_core(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.
     """Yield the text of the lines of all batches in this order, in pieces (uint8), by the compiled
     writer. order: of each line, its batch and row, see :data:`ROW_BITS`.
     """
-    given = [(batch.shape.program, tuple(batch.columns), len(batch.times)) for batch in batches]
+    programs = [(batch.shape.program, tuple(batch.columns), len(batch.times)) for batch in batches]
     done = 0
     while done < len(order):
         text = np.empty(TEXT_BYTES, np.uint8)
-        lines, size = core.write(given, order[done:], text)
+        lines, size = core.write(programs, order[done:], text)
         if not lines:
             raise ValueError(f"a line of more than {TEXT_BYTES:,} bytes")
         done += lines
@@ -172,9 +172,9 @@ def _format_by_polars(batches: Sequence[Batch], order: np.ndarray) -> Iterator[n
         owners, rows = lines >> ROW_BITS, lines & ((1 << ROW_BITS) - 1)
         places = [np.flatnonzero(owners == number) for number in range(len(batches))]
         made = [
-            _format_batch(batch, rows[mine])
-            for batch, mine in zip(batches, places, strict=True)
-            if len(mine)
+            _format_batch(batch, rows[batch_places])
+            for batch, batch_places in zip(batches, places, strict=True)
+            if len(batch_places)
         ]
         text = pl.concat(made).gather(np.argsort(np.concatenate(places)))
         yield np.frombuffer("".join(text).encode("latin-1"), np.uint8)

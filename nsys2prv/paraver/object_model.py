@@ -80,7 +80,9 @@ def build_object_model(
             continue
         pid = key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
         by_process[report, pid].append(key)
-    devices.sort(key=lambda found: (found[0], *make_device_sort_key(found[1], 0)))
+    devices.sort(
+        key=lambda process_keys: (process_keys[0], *make_device_sort_key(process_keys[1], 0))
+    )
     peopled = {machines[report] for report, _ in by_process}
     apart = {machines[report] for report, pid in by_process if pid == NO_PROCESS}
     for report, key in devices:
@@ -97,9 +99,11 @@ def build_object_model(
     ambiguous = _find_names_on_several_hosts(by_process, placed, infos, gpus)
     for process in processes:
         info = infos[process.report]
-        found = by_process[process.report, process.pid]
-        main = _find_main_thread(found, process, info)
-        keys = sorted(found, key=lambda key: _make_thread_sort_key(key, main, process, info, gpus))
+        process_keys = by_process[process.report, process.pid]
+        main = _find_main_thread(process_keys, process, info)
+        keys = sorted(
+            process_keys, key=lambda key: _make_thread_sort_key(key, main, process, info, gpus)
+        )
         for position, key in enumerate(keys):
             rows[process.report, key] = threads + position
         task = len(tasks) + 1
@@ -108,7 +112,7 @@ def build_object_model(
             for position, key in enumerate(keys)
         ]
         for device in placed.get((process.report, process.pid), ()):
-            rows.update({found: threads + len(names) for found in device.found})
+            rows.update({process_keys: threads + len(names) for process_keys in device.found})
             names.append(device.name)
         if info.host:
             names = [f"{name}-{info.host}" if name in ambiguous else name for name in names]
@@ -220,7 +224,7 @@ def _find_names_on_several_hosts(
         for device in devices:
             if not device.name.startswith(OF_GPU[GPU].format("")):
                 hosts[device.name].add(infos[report].host or "")
-    return {name for name, found in hosts.items() if len(found) > 1}
+    return {name for name, name_hosts in hosts.items() if len(name_hosts) > 1}
 
 
 def _name_work_row(key: StreamKey | QueueKey, device: int) -> str:

@@ -49,8 +49,8 @@ def to_ascii(text: str) -> str:
     return text if text.isascii() and "\\" not in text else _NOT_ASCII.sub(_escape_character, text)
 
 
-def _escape_character(found: re.Match[str]) -> str:
-    number = ord(found[0])
+def _escape_character(match: re.Match[str]) -> str:
+    number = ord(match[0])
     return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
 
 
@@ -121,7 +121,7 @@ def write_pcf(
         )
         file.write(f"\nSTATES\n{labels}\n\nSTATES_COLOR\n{colors}\n".encode())
     for named, alike in groupby(
-        types, key=lambda found: id(found.labels) if found.labels is not None else -found.code
+        types, key=lambda one: id(one.labels) if one.labels is not None else -one.code
     ):
         group = list(alike)
         if named < 0:
@@ -187,11 +187,11 @@ def read_pcf(path: Path) -> list[PcfType]:
     for line in text.split("\n"):
         # A section begins with a word at the begin of its line; entries begin with a number.
         if inside and line[:1].isdigit():
-            if valued and (found := _VALUE.match(line)):
+            if valued and (match := _VALUE.match(line)):
                 for pcf_type in block:
-                    pcf_type.labels[int(found[1])] = from_ascii(found[2].strip())
-            elif not valued and (found := _TYPE.match(line)):
-                block.append(PcfType(int(found[1]), from_ascii(found[2].strip())))
+                    pcf_type.labels[int(match[1])] = from_ascii(match[2].strip())
+            elif not valued and (match := _TYPE.match(line)):
+                block.append(PcfType(int(match[1]), from_ascii(match[2].strip())))
                 types.append(block[-1])
         elif line.strip() == "VALUES":
             valued = True
@@ -206,14 +206,14 @@ def make_labels_safe(labels: pl.DataFrame) -> pl.DataFrame:
     """Return the labels as single lines of valid text, none empty, too long or with brackets, each
     but once.
     """
-    told = labels.select(
+    checked = labels.select(
         odd=pl.col("label").str.contains(rf"{CONTROL}|^\s|\s$|^\[|^\(\)$|^$")
         | (pl.col("label").str.len_bytes() > LONGEST),
         bracket=pl.col("label").str.contains("[", literal=True),
     )
-    if told["odd"].any():
-        labels = _change_labels(labels, told["odd"], clean_label)
-    if told["bracket"].any():
+    if checked["odd"].any():
+        labels = _change_labels(labels, checked["odd"], clean_label)
+    if checked["bracket"].any():
         labels = replace_brackets(labels)
     return _make_unique(labels if labels["value"].is_sorted() else labels.sort("value"))
 

@@ -51,12 +51,12 @@ class NameValues(Struct):
 
     def labels_in(self, domain: str) -> pl.DataFrame:
         """Return the labels of the values met in one NVTX domain."""
-        met = self.domains.get(domain)
-        if met is None:
+        values = self.domains.get(domain)
+        if values is None:
             return self.labels.clear()
-        if met.height == self.labels.height:
+        if values.height == self.labels.height:
             return self.labels
-        return self.labels.join(met, on="value", how="semi")
+        return self.labels.join(values, on="value", how="semi")
 
 
 def make_kernel_labels(texts: list[str], shorts: list[str]) -> list[str]:
@@ -108,10 +108,13 @@ def assign_values(
 
 def describe_reused_values(values: Iterable[NameValues]) -> str:
     """Return a note on how many names have the values of an earlier trace."""
-    found = list(values)
-    kept, ambiguous = sum(item.kept for item in found), sum(item.ambiguous for item in found)
+    all_values = list(values)
+    kept, ambiguous = (
+        sum(item.kept for item in all_values),
+        sum(item.ambiguous for item in all_values),
+    )
     return (
-        f"names with the values of earlier traces: {kept:,} of {sum(item.labels.height for item in found):,}"
+        f"names with the values of earlier traces: {kept:,} of {sum(item.labels.height for item in all_values):,}"
         + (f"; {ambiguous:,} with new ones, for several share their labels" if ambiguous else "")
     )
 
@@ -227,26 +230,30 @@ def _find_distinct(batches: Iterable[Batch], shorts: bool) -> pl.DataFrame:
     """Return the distinct texts in order, each with the least of its short forms if those are
     wanted.
     """
-    found = pl.DataFrame(
+    distinct = pl.DataFrame(
         schema={"text": pl.String, "short": pl.String} if shorts else {"text": pl.String}
     )
     for batch in batches:
         texts = pl.concat(
             [
-                found,
+                distinct,
                 *(
                     _add_short_column(frame) if shorts else frame["text"].to_frame()
                     for _, _, frame in batch
                 ),
             ]
         )
-        met = texts.lazy()
-        found = (
-            (met.group_by("text").agg(pl.col("short").min()) if shorts else met.unique())
+        lazy_texts = texts.lazy()
+        distinct = (
+            (
+                lazy_texts.group_by("text").agg(pl.col("short").min())
+                if shorts
+                else lazy_texts.unique()
+            )
             .sort("text")
             .collect()
         )
-    return found
+    return distinct
 
 
 def _add_short_column(frame: pl.DataFrame) -> pl.DataFrame:
@@ -255,7 +262,7 @@ def _add_short_column(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _look_up(values: NameValues, batches: Iterable[Batch], distinct: pl.DataFrame) -> None:
     """Fill in every task's values, and the values met per domain."""
-    met: dict[str, list[np.ndarray]] = {}
+    by_domain: dict[str, list[np.ndarray]] = {}
     for batch in batches:
         texts = pl.concat([frame["text"] for _, _, frame in batch])
         column = (
@@ -268,14 +275,14 @@ def _look_up(values: NameValues, batches: Iterable[Batch], distinct: pl.DataFram
             part = values.by_task[task] = column[start : start + frame.height]
             start += frame.height
             if "domain" not in frame.columns:
-                met.setdefault("", []).append(part)
+                by_domain.setdefault("", []).append(part)
                 continue
             domains = frame["domain"].to_numpy()
             for domain in np.unique(domains).tolist():
-                met.setdefault(file.domains[domain], []).append(part[domains == domain])
+                by_domain.setdefault(file.domains[domain], []).append(part[domains == domain])
     values.domains = {
-        domain: pl.DataFrame({"value": np.unique(np.concatenate(found))})
-        for domain, found in met.items()
+        domain: pl.DataFrame({"value": np.unique(np.concatenate(domain_values))})
+        for domain, domain_values in by_domain.items()
     }
 
 
@@ -291,15 +298,15 @@ class _Batches:
             yield from self._all
             return
         batch: Batch = []
-        rows = given = 0
+        rows = yielded = 0
         for task, file in sorted(self._files.items()):
             batch.append((task, file, read_frame(file.frame)))
             rows += batch[-1][2].height
             if rows >= BATCH_ROWS:
                 yield batch
-                given += 1
+                yielded += 1
                 batch, rows = [], 0
-        if batch and not given:
+        if batch and not yielded:
             self._all = [batch]
         if batch:
             yield batch

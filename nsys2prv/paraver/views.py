@@ -78,8 +78,8 @@ def copy_views(target: Path, trace: Path | None = None) -> tuple[list[str], list
 
     texts = {view.path: view.text for view in load_views(find_views_folder() / FILE)}
     if trace:
-        held, rows = TraceContents(trace), _rows_by_level(trace)
-        types, by_row = held.whole.types, held.rows
+        contents, rows = TraceContents(trace), _rows_by_level(trace)
+        types, by_row = contents.whole.types, contents.rows
         for view in load_views(find_views_folder() / FILE):
             fitting = remove_empty_rows(narrow_types(view.cfg, types), by_row)
             texts[view.path] = format_cfg(fitting, rows)
@@ -129,7 +129,7 @@ def find_views_for_trace(trace: Path) -> list[ViewFit]:
     from nsys2prv.paraver.cfg.contents import TraceContents
     from nsys2prv.paraver.cfg.fits import explain_empty_view
 
-    catalogue, held = find_views_folder() / FILE, TraceContents(trace).whole
+    catalogue, contents = find_views_folder() / FILE, TraceContents(trace).whole
     by_breadth = sorted(load_codes(catalogue).items(), key=lambda entry: -len(entry[1]))
     names = {code: name for name, codes in by_breadth for code in codes}
     places = {
@@ -140,19 +140,19 @@ def find_views_for_trace(trace: Path) -> list[ViewFit]:
             view.path,
             view.title,
             tuple(title for title, paths in places.items() if view.path in paths),
-            explain_empty_view(view.cfg, held, names),
+            explain_empty_view(view.cfg, contents, names),
         )
         for view in load_views(catalogue)
     ]
 
 
-def choose_listed_views(found: Collection[ViewFit]) -> dict[str, list[ViewFit]]:
+def choose_listed_views(fits: Collection[ViewFit]) -> dict[str, list[ViewFit]]:
     """Return title of a menu -> those of its views that a listing begins with: of all menus the
     first view that shows something of the trace, then of all the second, until there are enough.
     """
     from nsys2prv.paraver.cfg.catalogue import FILE, load_menus
 
-    shown = {fit.path: fit for fit in found if not fit.lacking}
+    shown = {fit.path: fit for fit in fits if not fit.lacking}
     ranks = {
         title: [shown[view.path] for view in group if view.path in shown]
         for title, group in load_menus(find_views_folder() / FILE).items()
@@ -175,16 +175,16 @@ def choose_first_views(types: Collection[int]) -> dict[str, str]:
     from nsys2prv.paraver.cfg.fits import explain_empty_view, make_contents
     from nsys2prv.paraver.cfg.model import Cfg
 
-    held = make_contents(types)
+    contents = make_contents(types)
     # The catalogue of all takes ten times as long.
     chosen = json.Decoder(tuple[str, str, Cfg]).decode_lines(
         (find_views_folder() / FIRST).read_bytes()
     )
-    for found in (chosen, _list_timelines(named=True), _list_timelines(named=False)):
+    for candidates in (chosen, _list_timelines(named=True), _list_timelines(named=False)):
         fitting = (
             (path, _take_first_sentence(shows))
-            for path, shows, cfg in found
-            if not explain_empty_view(cfg, held, {})
+            for path, shows, cfg in candidates
+            if not explain_empty_view(cfg, contents, {})
         )
         if first := dict(islice(fitting, MOST_FIRST)):
             return first
@@ -207,21 +207,21 @@ def _list_timelines(named: bool) -> Iterator[tuple[str, str, Cfg]]:
     """
     from nsys2prv.paraver.cfg.catalogue import FILE, load_views
 
-    found = [
+    timelines = [
         (view.path, view.shows, view.cfg)
         for view in load_views(find_views_folder() / FILE)
         if view.cfg.histogram is None and (view.cfg.windows[-1].look.style == "code") == named
     ]
-    yield from sorted(found, key=lambda view: "basics/" not in view[0])
+    yield from sorted(timelines, key=lambda view: "basics/" not in view[0])
 
 
-def format_views(trace: Path, found: Collection[ViewFit], everything: bool = False) -> list[str]:
+def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = False) -> list[str]:
     """Format the result of :func:`find_views_for_trace`: views to begin with by menu, or all of them."""
-    shown, empty = [fit for fit in found if not fit.lacking], [fit for fit in found if fit.lacking]
-    groups = _group_by_menu(shown) if everything else choose_listed_views(found)
+    shown, empty = [fit for fit in fits if not fit.lacking], [fit for fit in fits if fit.lacking]
+    groups = _group_by_menu(shown) if everything else choose_listed_views(fits)
     named = [fit for group in groups.values() for fit in group] + (empty if everything else [])
     width = max((len(fit.path) for fit in named), default=0)
-    head = f"{len(shown)} of {len(found)} views show something of {trace}" + (
+    head = f"{len(shown)} of {len(fits)} views show something of {trace}" + (
         ":" if everything or not shown else "; to begin with:"
     )
     lines = [head]
@@ -235,7 +235,7 @@ def format_views(trace: Path, found: Collection[ViewFit], everything: bool = Fal
     return lines
 
 
-def _group_by_menu(found: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
+def _group_by_menu(fits: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
     """Return title of a menu -> its views, each in the first menu that has it, in their order
     there; behind them those that no menu has.
     """
@@ -247,6 +247,6 @@ def _group_by_menu(found: Iterable[ViewFit]) -> dict[str, list[ViewFit]]:
     order = [
         view.path for group in load_menus(find_views_folder() / FILE).values() for view in group
     ]
-    for fit in sorted(found, key=lambda fit: order.index(fit.path) if fit.menus else len(order)):
+    for fit in sorted(fits, key=lambda fit: order.index(fit.path) if fit.menus else len(order)):
         groups[fit.menus[0] if fit.menus else OTHERS].append(fit)
     return groups

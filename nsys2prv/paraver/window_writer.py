@@ -107,13 +107,13 @@ class Formatter:
         """
         bounds = self.manifest.bounds
         last = bounds[number + 1] if number + 1 < len(bounds) else None
-        found = self.reader.read(bounds[number], last)
+        records = self.reader.read(bounds[number], last)
         ranks = {STATE: 0, END: 1, BEGIN: 2, LINE: 3}
-        sampled = {shape: found.pop(shape) for shape in list(found) if shape.stream == COUNTER}
+        sampled = {shape: records.pop(shape) for shape in list(records) if shape.stream == COUNTER}
         batches = [
-            self._make_batch(shape, found[shape])
+            self._make_batch(shape, records[shape])
             for shape in sorted(
-                found,
+                records,
                 key=lambda shape: (ranks[shape.stream], shape.name, shape.present, shape.wide),
             )
         ]
@@ -203,9 +203,9 @@ class Formatter:
             [sender, send, send, receiver, receive, receive, size, *tags],
         )
 
-    def _make_sample_batches(self, found: dict[Shape, WindowRecords]) -> list[Batch]:
+    def _make_sample_batches(self, records: dict[Shape, WindowRecords]) -> list[Batch]:
         """Return lines of samples: one for each instant of an object, with all its numbers."""
-        tables = [self._read_samples(shape, pieces) for shape, pieces in found.items()]
+        tables = [self._read_samples(shape, pieces) for shape, pieces in records.items()]
         made = join_samples(tables) if tables else []
         if len(made) != len(tables) or any(
             table is not before for table, before in zip(made, tables, strict=True)

@@ -122,10 +122,10 @@ def write_result(
     account = Account()
     writer = SpillWriter(folder / f"runs-{number}.bin", TRACE, number)
     try:
-        for found in rows:
-            result.store(found, writer, account)
-        for found in lines:
-            result.store_lines(found, writer)
+        for piece in rows:
+            result.store(piece, writer, account)
+        for piece in lines:
+            result.store_lines(piece, writer)
     finally:
         writer.close()
     result.add_found(name, account)
@@ -154,7 +154,9 @@ def run_relations(book: FactBook, spill_folder: Path, run: Run) -> list[TaskResu
     for relation in all_relations():
         files = book.files(relation.facts) if relation.relate else {}
         if files and files[relation.facts[0]]:
-            found = relation.relate(RelationContext(files, book.tasks, spill_folder, number, run))
-            number = max((result.task + 1 for result in found), default=number)
-            results += found
+            relation_results = relation.relate(
+                RelationContext(files, book.tasks, spill_folder, number, run)
+            )
+            number = max((result.task + 1 for result in relation_results), default=number)
+            results += relation_results
     return results

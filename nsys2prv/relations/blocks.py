@@ -148,8 +148,8 @@ def divide_ordinals(blocks: Sequence[Block], most: int) -> list[tuple[int | None
         return [(None, None)]
     # A sample stands for as many rows in each block.
     samples = [block.sample_ordinals(-(-block.rows * count * SAMPLES // rows)) for block in blocks]
-    found = np.sort(np.concatenate(samples))
-    cuts = np.unique(found[np.arange(1, count) * len(found) // count]).tolist()
+    sampled = np.sort(np.concatenate(samples))
+    cuts = np.unique(sampled[np.arange(1, count) * len(sampled) // count]).tolist()
     return list(zip([None, *cuts], [*cuts, None], strict=True))
 
 

@@ -61,7 +61,7 @@ def sort_calls(calls: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
     blocks = write_blocks(
         path, owner.to_series().to_numpy(), calls.select(pl.col(COLUMNS).cast(pl.Int64)).to_numpy()
     )
-    told = calls.group_by("communicator", "member", maintain_order=True).agg(
+    members = calls.group_by("communicator", "member", maintain_order=True).agg(
         pl.col("host").first(),
         numbered=(pl.col("number") >= 0).all(),
         sane=(pl.col("end") >= pl.col("begin")).all(),
@@ -71,15 +71,15 @@ def sort_calls(calls: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
     )
     return tuple(
         MemberBlock(replace(block, group=communicator), *rest)
-        for block, (communicator, *rest) in zip(blocks, told.iter_rows(), strict=True)
+        for block, (communicator, *rest) in zip(blocks, members.iter_rows(), strict=True)
     )
 
 
-def divide_calls(found: Iterable[MemberBlock], source: int) -> list[CallPortion]:
+def divide_calls(members: Iterable[MemberBlock], source: int) -> list[CallPortion]:
     """Return the calls of all reports in portions of whole communicators."""
     made: list[CallPortion] = []
     room = 0
-    for number, blocks in enumerate(group_blocks(found)):
+    for number, blocks in enumerate(group_blocks(members)):
         rows = sum(block.block.rows for block in blocks)
         if rows > room:
             made.append(CallPortion((), source, number))
@@ -151,12 +151,12 @@ class CallPortion(Struct, frozen=True):
             [
                 Member(
                     member,
-                    sum(block.block.rows for block in found),
-                    partial(_read_member_calls, found, pivot),
-                    all(block.began for block in found),
-                    found[0].host,
+                    sum(block.block.rows for block in member_blocks),
+                    partial(_read_member_calls, member_blocks, pivot),
+                    all(block.began for block in member_blocks),
+                    member_blocks[0].host,
                 )
-                for member, found in sorted(members.items())
+                for member, member_blocks in sorted(members.items())
             ],
             self.source,
             1 + self.number * GROUPS,

@@ -48,10 +48,13 @@ def add_up_memory(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], number: int, folder: Path
 ) -> TaskResult:
     """Add up the memory in use on all GPUs, and store it."""
-    found = [_find_changes(rows) for rows in _split_by_address(read_fact(files, tasks))]
-    counters = _make_counters(pl.concat([part.changes for part in found])) if found else ()
+    changes = [_find_changes(rows) for rows in _split_by_address(read_fact(files, tasks))]
+    counters = _make_counters(pl.concat([part.changes for part in changes])) if changes else ()
     result = write_result(NAME, number, folder, list(counters))
-    unknown, replaced = sum(part.unknown for part in found), sum(part.replaced for part in found)
+    unknown, replaced = (
+        sum(part.unknown for part in changes),
+        sum(part.replaced for part in changes),
+    )
     result.notes = list(_describe_unmatched(unknown, replaced))
     return result
 
@@ -61,8 +64,8 @@ def _split_by_address(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
     usable = (pl.col("time_at") != NULL) & pl.col("operation").is_in([ALLOCATION, RELEASE])
     count = -(-rows.height // PIECE_ROWS)
     for number in range(count):
-        mine = pl.col("address").hash() % count == number
-        yield rows.lazy().filter(usable & mine).select(*OWNER, *EVENT).collect()
+        in_piece = pl.col("address").hash() % count == number
+        yield rows.lazy().filter(usable & in_piece).select(*OWNER, *EVENT).collect()
 
 
 class _MemoryChanges(Struct, frozen=True):
@@ -121,13 +124,13 @@ def _make_counters(changes: pl.DataFrame) -> Iterator[Counters]:
     which it changed.
     """
     labels = load_counter_tables()[LAYOUT].labels
-    for (gpu, memory), found in sorted(
+    for (gpu, memory), gpu_changes in sorted(
         changes.partition_by("object_gpu", "memory", as_dict=True, include_key=False).items()
     ):
-        time = found["time_at"].to_numpy()
+        time = gpu_changes["time_at"].to_numpy()
         order = np.argsort(time, kind="stable")
         time = time[order]
-        total = np.cumsum(found["delta"].to_numpy()[order]).clip(0, GREATEST)
+        total = np.cumsum(gpu_changes["delta"].to_numpy()[order]).clip(0, GREATEST)
         last = np.append(time[1:] != time[:-1], True)
         yield Counters(
             LAYOUT,

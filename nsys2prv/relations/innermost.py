@@ -108,13 +108,13 @@ def find_innermost_states(ranges: Ranges, keys: Keys) -> tuple[np.ndarray, np.nd
     changes = np.sort(np.concatenate((begin, end)))  # numpy's unique is many times as slow
     changes = changes[np.append(True, changes[1:] != changes[:-1])] if len(changes) else changes
     changes = changes[(changes + 1) % keys.span != 0]
-    found = np.searchsorted(begin, changes, "right") - 1
-    closed = np.flatnonzero(end[found] <= changes)
+    innermost = np.searchsorted(begin, changes, "right") - 1
+    closed = np.flatnonzero(end[innermost] <= changes)
     while len(closed):
-        found[closed] = outer[found[closed]]
-        closed = closed[found[closed] >= 0]
-        closed = closed[end[found[closed]] <= changes[closed]]
-    return changes, np.where(found >= 0, state[found], NOTHING)
+        innermost[closed] = outer[innermost[closed]]
+        closed = closed[innermost[closed] >= 0]
+        closed = closed[end[innermost[closed]] <= changes[closed]]
+    return changes, np.where(innermost >= 0, state[innermost], NOTHING)
 
 
 def _find_enclosing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -145,8 +145,8 @@ def overlay_layers(
     before: of each object what the last layer says before its first key; the others say NOTHING
     then.
     """
-    where = np.concatenate([found for found, _ in layers])
-    layer = np.repeat(np.arange(len(layers)), [len(found) for found, _ in layers])
+    where = np.concatenate([layer_keys for layer_keys, _ in layers])
+    layer = np.repeat(np.arange(len(layers)), [len(layer_keys) for layer_keys, _ in layers])
     says = np.concatenate([states for _, states in layers])
     order = np.argsort(where, kind="stable")
     where, layer, says = where[order], layer[order], says[order]
@@ -160,8 +160,8 @@ def overlay_layers(
     state = np.full(len(where), NOTHING)
     for number in range(len(layers)):
         last = np.maximum.accumulate(np.where(layer == number, place, -1))
-        said = last >= start
+        has_state = last >= start
         default = before[object_] if number == len(layers) - 1 else NOTHING
-        state = np.where(state == NOTHING, np.where(said, says[last], default), state)
+        state = np.where(state == NOTHING, np.where(has_state, says[last], default), state)
     final = np.append(np.diff(where) != 0, True) if len(where) else np.zeros(0, bool)
     return Changes(object_[final], time[final], state[final])

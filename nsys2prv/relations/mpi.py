@@ -96,19 +96,19 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
     """Return lines for the messages that are matched, and notes on those that are not."""
     sides, processes = _sort_into_buckets(context, "messages")
     path = context.folder / f"mpi-pairs-{context.number}"
-    found = context.run(
+    matched = context.run(
         [
             partial(match_messages, blocks, processes, path.with_suffix(f".{place}"))
             for place, blocks in enumerate(_group_sides(sides))
         ]
     )
-    pairs = [block for part in found for block in part.pairs]
+    pairs = [block for part in matched for block in part.pairs]
     results = store_lines(context, NAME, KIND, True, pairs, STEP_ROWS)
     results[0].notes = _describe_unmatched(
-        sum((part.fates for part in found), Counter()),
+        sum((part.fates for part in matched), Counter()),
         sum(part.either for part in sides),
-        sum(part.unfinished for part in found),
-        sum((part.early for part in found), Counter()),
+        sum(part.unfinished for part in matched),
+        sum((part.early for part in matched), Counter()),
     )
     return results
 
@@ -262,9 +262,9 @@ def _pair_messages(
     certain = judged.filter("certain")
     fates: Counter[tuple[int, str]] = Counter()
     for side, frame in ((SEND, sends), (RECEIVE, receives)):
-        told = dict(frame.group_by("why").len().iter_rows())
-        inside = told.pop(-1, 0)
-        fates.update({(side, WHY[why]): count for why, count in told.items()})
+        reasons = dict(frame.group_by("why").len().iter_rows())
+        inside = reasons.pop(-1, 0)
+        fates.update({(side, WHY[why]): count for why, count in reasons.items()})
         fates[side, ""] += certain.height
         fates[side, UNCERTAIN] += judged.height - certain.height
         fates[side, ALONE] += inside - judged.height
@@ -323,27 +323,31 @@ def _find_streams(
 def _describe_unmatched(
     fates: Counter[tuple[int, str]], either: int, unfinished: int, early: Counter[bool]
 ) -> list[str]:
-    told = {
+    descriptions = {
         side: {why: count for (of, why), count in fates.items() if of == side and count}
         for side in (SEND, RECEIVE)
     }
     # To anybody nobody sends: such rows are damaged.
-    told[SEND].pop(ANY, None)
-    if any_ := told[RECEIVE].pop(ANY, 0):
-        told[RECEIVE][
+    descriptions[SEND].pop(ANY, None)
+    if any_ := descriptions[RECEIVE].pop(ANY, 0):
+        descriptions[RECEIVE][
             "from any source or with any tag: the report does not tell which message they received"
         ] = any_
-    sends, receives = (sum(counts.values()) for counts in told.values())
+    sends, receives = (sum(counts.values()) for counts in descriptions.values())
     lines = fates[SEND, ""] - unfinished
     lacking = {
-        **{f"sends {why}": told[SEND][why] for why in sorted(told[SEND]) if why},
-        **{f"receives {why}": told[RECEIVE][why] for why in sorted(told[RECEIVE]) if why},
+        **{f"sends {why}": descriptions[SEND][why] for why in sorted(descriptions[SEND]) if why},
+        **{
+            f"receives {why}": descriptions[RECEIVE][why]
+            for why in sorted(descriptions[RECEIVE])
+            if why
+        },
         "messages of MPI_Sendrecv whose direction the report does not tell": either,
         "receives not complete when the report ends": unfinished,
     }
     notes: list[str] = [
         Detail(f"MPI messages: {lines:,} lines for {sends:,} sends and {receives:,} receives"),
-        *(f"MPI messages: {count:,} {what}" for what, count in lacking.items() if count),
+        *(f"MPI messages: {count:,} {lack}" for lack, count in lacking.items() if count),
     ]
     if early[False]:
         notes.append(

@@ -87,8 +87,8 @@ def sort_sides(
     """Sort the messages of some reports into so many buckets by communicator and receiver; one that
     may be sent or received comes to the bucket of either.
     """
-    told = read_fact(requests, tasks) if requests else _make_no_requests()
-    sides = _find_sides(read_fact(messages, tasks, READ), told, processes)
+    request_facts = read_fact(requests, tasks) if requests else _make_no_requests()
+    sides = _find_sides(read_fact(messages, tasks, READ), request_facts, processes)
     communicator = sides["communicator"].to_numpy()
     bucket, back = (
         assign_buckets(communicator, sides[rank].to_numpy(), buckets)
@@ -163,12 +163,12 @@ def _repeat_persistent(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.Dat
     starts = requests.filter((pl.col("role") == STARTED) & (pl.col("time_begin") != NULL)).sort(
         "time_begin"
     )
-    what = prepared.drop("object_thread", "time_end").with_columns(
+    prepared_messages = prepared.drop("object_thread", "time_end").with_columns(
         role=pl.when(pl.col("role") == SEND_INIT).then(SEND).otherwise(RECEIVE).cast(pl.Int8)
     )
     started = (
         starts.select(*_HANDLE, "object_thread", "time_begin", "time_end")
-        .join_asof(what, on="time_begin", by=_HANDLE, check_sortedness=False)
+        .join_asof(prepared_messages, on="time_begin", by=_HANDLE, check_sortedness=False)
         .filter(pl.col("role").is_not_null())
     )
     return pl.concat([plain, started.select(plain.columns)])

@@ -92,8 +92,8 @@ def number_by_ends(
         return replace(piece, settled=True), 0
     blocks = []
     for number, block in enumerate(piece.blocks):
-        told = [(members[at], ordinals) for at, ordinals in fits.items()]
-        own = [(part, ordinals) for part, ordinals in told if part.block == block]
+        numbered = [(members[at], ordinals) for at, ordinals in fits.items()]
+        own = [(part, ordinals) for part, ordinals in numbered if part.block == block]
         blocks += _write_numbered(block, own, path.with_suffix(f".{number}"))
     kept = sum(block.rows for block in blocks)
     return replace(piece, blocks=tuple(blocks), way=BY_ENDS, settled=True), piece.rows - kept
@@ -111,12 +111,12 @@ def _read_calls(part: _MemberKernels, pivot: int) -> CallSequence:
 
 
 def _write_numbered(
-    block: Block, found: Iterable[tuple[_MemberKernels, np.ndarray]], path: Path
+    block: Block, numbered: Iterable[tuple[_MemberKernels, np.ndarray]], path: Path
 ) -> tuple[Block, ...]:
     """Write the block with these ordinals, without kernels that have none."""
     rows = block.read()
     rows[:, 0] = -1
-    for part, ordinals in found:
+    for part, ordinals in numbered:
         rows[part.read()["place"], 0] = ordinals
     rows = rows[rows[:, 0] >= 0]
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
@@ -145,12 +145,12 @@ def observe_collectives(context: RelationContext) -> Observed:
                 _sort_by_communicator, files, made, context.tasks, path.with_suffix(f".{number}")
             )
         )
-    found = context.run(steps)
-    if not any(known for _, known in found):
-        found = context.run(
+    results = context.run(steps)
+    if not any(known for _, known in results):
+        results = context.run(
             [partial(_sort_by_order, facts[KERNELS], facts[COMMUNICATORS], context.tasks, path)]
         )
-    return Observed(divide_calls((block for blocks, _ in found for block in blocks), SOURCE))
+    return Observed(divide_calls((block for blocks, _ in results for block in blocks), SOURCE))
 
 
 def _sort_by_communicator(
@@ -187,10 +187,11 @@ def _sort_by_order(
     be right. Whether it is shows in when they ended.
     """
     everything = _read_kernels(files, tasks, READ_FOR_ORDER)
-    told = read_fact(communicators, tasks)
+    known_communicators = read_fact(communicators, tasks)
     members = everything.select(MEMBER).n_unique()
     kernels = _mark_begun(
-        everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0)), told
+        everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0)),
+        known_communicators,
     )
     kernels = kernels.sort(*MEMBER, "stream", "time_begin").with_columns(
         communicator=number_streams(), sequence=-1, operation="by_name", first_operation="by_name"
@@ -199,7 +200,7 @@ def _sort_by_order(
     whole = kernels.group_by("communicator", ordinal=ordinal).agg(
         (pl.len() == members) & (pl.col("by_name").n_unique() == 1)
     )
-    if members < 2 or not whole["len"].all() or describe_several(told, members):
+    if members < 2 or not whole["len"].all() or describe_several(known_communicators, members):
         kernels = kernels.clear()
     return _sort_calls(kernels.filter(pl.col("by_name").is_in(ALL_WAIT)), path), False
 

@@ -65,30 +65,30 @@ STEP_ROWS = 100_000
 def relate_collectives(context: RelationContext) -> list[TaskResult]:
     """Return who came late to each collective, who waited, and its transfer, stored by time."""
     surveys = order_kernels(context, "kernels")
-    if len(frozenset().union(*(found.members for found in surveys))) < 2:
+    if len(frozenset().union(*(matched.members for matched in surveys))) < 2:
         return []
-    known = any(found.blocks for found in surveys)
-    found, notes = (_match_by_communicator if known else _match_by_order)(context, surveys)
-    results = _store_records(context, [part for part in found if part.records])
-    results[0].notes = [*notes, *_describe_unused(surveys, known), *_describe_unplaced(found)]
+    known = any(matched.blocks for matched in surveys)
+    matched, notes = (_match_by_communicator if known else _match_by_order)(context, surveys)
+    results = _store_records(context, [part for part in matched if part.records])
+    results[0].notes = [*notes, *_describe_unused(surveys, known), *_describe_unplaced(matched)]
     return results
 
 
 def _store_records(
-    context: RelationContext, found: Sequence[MatchedCollectives]
+    context: RelationContext, matched: Sequence[MatchedCollectives]
 ) -> list[TaskResult]:
     """Return the records, of all collectives numbered through, stored by time as if one step had
     found them.
     """
-    if not found:
+    if not matched:
         return [TaskResult(context.number, TRACE, 0)]
-    numbers = [part.firsts.with_suffix(".numbers") for part in found]
-    firsts = [part.firsts for part in found]
+    numbers = [part.firsts.with_suffix(".numbers") for part in matched]
+    firsts = [part.firsts for part in matched]
     context.run([partial(number_collectives, list(zip(firsts, numbers, strict=True)))])
     parts = [
-        (block, path) for part, path in zip(found, numbers, strict=True) for block in part.records
+        (block, path) for part, path in zip(matched, numbers, strict=True) for block in part.records
     ]
-    transfers = [block for part in found for block in part.transfers]
+    transfers = [block for part in matched for block in part.transfers]
     windows = divide_ordinals([block for block, _ in parts], STEP_ROWS)
     return context.run(
         [
@@ -125,10 +125,10 @@ def _match_by_communicator(
     wrong = frozenset().union(*(part.unsteady for part in first))
     # What a step found stands or falls together: other communicators that shared one are matched
     # once more.
-    found = [part for part in first if wrong.isdisjoint(piece.group for piece in part.pieces)]
+    matched = [part for part in first if wrong.isdisjoint(piece.group for piece in part.pieces)]
     again = (
         {piece.group for part in first for piece in part.pieces}
-        - {piece.group for part in found for piece in part.pieces}
+        - {piece.group for part in matched for piece in part.pieces}
         - wrong
     )
     settled, lone = _number_by_ends(
@@ -136,11 +136,11 @@ def _match_by_communicator(
         pieces,
         communicators.filter(pl.col("communicator").is_in(sorted(doubtful | wrong))),
     )
-    found += _match_pieces(
+    matched += _match_pieces(
         context, [*(pieces[group] for group in sorted(again)), *settled], True, len(first)
     )
-    return found, [
-        *_describe_methods(found),
+    return matched, [
+        *_describe_methods(matched),
         *_describe_lone(lone, "belong to no collective of the other ranks"),
     ]
 
@@ -149,9 +149,9 @@ def _summarize_communicators(surveys: Sequence[OrderedKernels]) -> pl.DataFrame:
     """Return a row for each communicator: whether all of its kernels have sequence numbers, ranks
     of a collective, whether all members have equally many operations, first and last time (ns).
     """
-    told = pl.concat([found.told for found in surveys])
+    members = pl.concat([survey.members_seen for survey in surveys])
     return (
-        told.group_by("communicator")
+        members.group_by("communicator")
         .agg(
             numbered=pl.col("numbered").all(),
             size=pl.max_horizontal(pl.col("ranks").max(), pl.len().cast(pl.Int64)),
@@ -228,12 +228,12 @@ def _match_by_order(
     members = len(frozenset().union(*(part.members for part in surveys)))
     why = describe_several(read_fact(context.files[COMMUNICATORS], context.tasks), members)
     pieces = [CollectivePiece(row[0].group, row, BY_LAUNCH, members, settled=True) for row in rows]
-    found = [] if why else _match_pieces(context, pieces, False)
-    matched = sum(part.matched for part in found)
-    if not why and any(part.met != part.whole for part in found):
+    collectives = [] if why else _match_pieces(context, pieces, False)
+    matched = sum(part.matched for part in collectives)
+    if not why and any(part.matched_by_way != part.whole for part in collectives):
         why = "the ranks execute different sequences of kernels"
     if not why and (
-        not matched or 1 - sum(part.apart for part in found) / matched < ENOUGH_OVERLAP
+        not matched or 1 - sum(part.apart for part in collectives) / matched < ENOUGH_OVERLAP
     ):
         why = "the ranks' kernels of equal order do not overlap in time"
     if why:
@@ -245,21 +245,21 @@ def _match_by_order(
         if context.files[COMMUNICATORS]
         else "assuming that all are of one communicator"
     )
-    return found, [
+    return collectives, [
         f"NCCL collectives matched across ranks by order on each stream, {sure}: {matched:,}"
     ]
 
 
-def _describe_methods(found: Sequence[MatchedCollectives]) -> list[str]:
+def _describe_methods(matched: Sequence[MatchedCollectives]) -> list[str]:
     """Describe how many collectives were found by each method, and how many were not."""
-    met: Counter[int] = sum((part.met for part in found), Counter())
-    whole: Counter[int] = sum((part.whole for part in found), Counter())
+    matched_by_way: Counter[int] = sum((part.matched_by_way for part in matched), Counter())
+    whole: Counter[int] = sum((part.whole for part in matched), Counter())
     notes: list[str] = [
         Detail(f"NCCL collectives matched across ranks by communicator and {name}: {whole[way]:,}")
         for way, name in enumerate(WAYS)
-        if met[way]
+        if matched_by_way[way]
     ]
-    if left := met.total() - whole.total():
+    if left := matched_by_way.total() - whole.total():
         notes.append(
             f"NCCL: {format_count(left, 'collective')} incomplete or different between ranks: not compared across ranks"
         )
@@ -285,20 +285,20 @@ def _describe_lone(count: int, why: str) -> list[str]:
     )
 
 
-def _describe_unplaced(found: Sequence[MatchedCollectives]) -> list[str]:
+def _describe_unplaced(matched: Sequence[MatchedCollectives]) -> list[str]:
     """Describe collectives on hosts that could not be placed; warn where a rank is done before
     another begins, which clocks that agree would not show.
     """
     notes: list[str] = []
-    if unplaced := sum(part.unplaced for part in found):
+    if unplaced := sum(part.unplaced for part in matched):
         notes.append(
             ClockNote(
                 f"NCCL: {format_count(unplaced, 'collective')} on hosts whose clocks could not be aligned: the trace has no late "
                 "arrivals, waits, transfers and bandwidths for them"
             )
         )
-    if apart := sum(part.apart for part in found):
-        far = f"{max(part.gap for part in found) / 1000:,.1f} us"
+    if apart := sum(part.apart for part in matched):
+        far = f"{max(part.gap for part in matched) / 1000:,.1f} us"
         notes.append(
             ClockNote(
                 f"NCCL: in {format_count(apart, 'collective')} a rank ends before the last one begins, by up to {far}: the clocks of the "

@@ -53,7 +53,7 @@ class OrderedKernels(Struct, frozen=True):
     members: frozenset[tuple[int, int]]
     #: A row for each communicator and member: number of operations, whether the trace numbers them
     #: all, ranks as in the payloads, first and last time (ns).
-    told: pl.DataFrame
+    members_seen: pl.DataFrame
     #: Number of kernels in CUDA graphs.
     graphs: int
     #: Number of other kernels of no known communicator.
@@ -84,14 +84,14 @@ def _order_kernels_of_reports(
             (pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL)
         )
     )
-    blocks, told = _order_by_communicator(kernels, path)
+    blocks, members = _order_by_communicator(kernels, path)
     free = kernels["in_graph"].to_numpy() == 0
     lone = np.flatnonzero(free & (kernels["communicator"].to_numpy() == 0))
     return OrderedKernels(
         blocks,
         _order_by_stream(kernels, lone, path.with_suffix(".rest")),
         frozenset(kernels.select(MEMBER).unique().iter_rows()),
-        told,
+        members,
         int((~free).sum()),
         len(lone),
     )
@@ -110,14 +110,14 @@ def _order_by_communicator(
         .sort(*owner, "time_call", "time_begin", maintain_order=True)
         .with_columns(before=operations.cum_sum().over(owner) - operations)
     )
-    told = kernels.group_by(owner, maintain_order=True).agg(
+    members = kernels.group_by(owner, maintain_order=True).agg(
         operations=operations.sum(),
         numbered=(pl.col("sequence") >= 0).all(),
         ranks=pl.col("ranks").max(),
         first=pl.col("time_begin").min(),
         last=pl.col("time_end").max(),
     )
-    lacking = told.filter(~pl.col("numbered"))["communicator"].unique()
+    lacking = members.filter(~pl.col("numbered"))["communicator"].unique()
     by_number = ~pl.col("communicator").is_in(lacking.implode())
     kernels = kernels.with_columns(ordinal=pl.when(by_number).then("sequence").otherwise("before"))
     others = set(lacking)
@@ -125,7 +125,7 @@ def _order_by_communicator(
         replace(block, by_number=block.group not in others)
         for block in _write_blocks(path, kernels, "communicator")
     )
-    return blocks, told.drop("task", "device")
+    return blocks, members.drop("task", "device")
 
 
 def _order_by_stream(kernels: pl.DataFrame, rows: np.ndarray, path: Path) -> tuple[Block, ...]:
@@ -231,19 +231,19 @@ def divide_kernels(
     """Return portions of about `most` kernels at most: several pieces, in their order, or a part of
     one.
     """
-    found: list[tuple[CollectivePiece, ...]] = []
+    portions: list[tuple[CollectivePiece, ...]] = []
     few: list[CollectivePiece] = []
     room = most
     for piece in pieces:
         if piece.rows > most:
-            found += [(part,) for part in _split_piece(piece, -(-piece.rows // most))]
+            portions += [(part,) for part in _split_piece(piece, -(-piece.rows // most))]
             continue
         if few and piece.rows > room:
-            found.append(tuple(few))
+            portions.append(tuple(few))
             few, room = [], most
         few.append(piece)
         room -= piece.rows
-    return [*found, tuple(few)] if few else found
+    return [*portions, tuple(few)] if few else portions
 
 
 def _split_piece(piece: CollectivePiece, count: int) -> list[CollectivePiece]:

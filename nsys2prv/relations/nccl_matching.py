@@ -50,7 +50,7 @@ class MatchedCollectives(Struct, frozen=True):
     #: TRANSFER_RECORD rows: the part of them after the last member's begin, if the bytes are known.
     transfers: tuple[Block, ...] = ()
     #: Collectives by method of matching.
-    met: Counter[int] = field(default_factory=Counter)
+    matched_by_way: Counter[int] = field(default_factory=Counter)
     #: Complete collectives by method of matching.
     whole: Counter[int] = field(default_factory=Counter)
     #: Collectives that have records.
@@ -72,8 +72,8 @@ def match_kernels(
     files, but for their endings.
     """
     kernels = _read_kernels(pieces)
-    met = _group_kernels(kernels, SAME if known else SAME_UNKNOWN)
-    whole = met.filter("whole")
+    collectives = _group_kernels(kernels, SAME if known else SAME_UNKNOWN)
+    whole = collectives.filter("whole")
     chosen = whole if known else whole.filter(pl.col("by_name") != SEND_RECEIVE)
     chosen = chosen.sort("first", *KEY).with_columns(collective=pl.int_range(1, pl.len() + 1))
     firsts = path.with_suffix(".firsts")
@@ -82,7 +82,7 @@ def match_kernels(
         kernels.join(chosen.select(*KEY, "collective", "first", "last", "comparable"), on=KEY)
     )
     gaps = chosen.filter(pl.col("comparable") & (pl.col("gap") > 0))["gap"]
-    unsteady = met.filter(
+    unsteady = collectives.filter(
         (pl.col("way") == BY_LAUNCH)
         & ~pl.col("settled")
         & pl.col("comparable")
@@ -93,7 +93,7 @@ def match_kernels(
         firsts,
         write_block(path.with_suffix(".records"), records.to_numpy()),
         write_block(path.with_suffix(".transfers"), transfers.to_numpy()),
-        Counter(met["way"].to_list()),
+        Counter(collectives["way"].to_list()),
         Counter(whole["way"].to_list()),
         chosen.height,
         len(gaps),
@@ -155,7 +155,7 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     def where_comparable(time: pl.Expr) -> pl.Expr:
         return pl.when("comparable").then(time).otherwise(ABSENT)
 
-    told = kernels.with_columns(
+    described = kernels.with_columns(
         begin=begin,
         ready=last,
         end=end,
@@ -171,11 +171,11 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         algorithm_bandwidth=speed(plain + reduced + shared * ranks),
         bus_bandwidth=speed(plain + reduced * 2 * (ranks - 1) / ranks + shared * (ranks - 1)),
     )
-    measured = told.filter(
+    measured = described.filter(
         (pl.col("known") == 1) & (pl.col("bytes") >= 0) & (transfer > 0) & pl.col("comparable")
     )
     return (
-        told.sort("begin").select(pl.col(RECORD).cast(pl.Int64)),
+        described.sort("begin").select(pl.col(RECORD).cast(pl.Int64)),
         measured.sort("ready").select(pl.col(TRANSFER_RECORD).cast(pl.Int64)),
     )
 
@@ -205,13 +205,13 @@ def store_records(
     """Store the records that begin within a span of time (ns; None: without a limit). parts: of
     each step that matched, its records and the file of their numbers. transfers: of all steps.
     """
-    found, numbered = [], RECORD.index("collective")
+    stored, numbered = [], RECORD.index("collective")
     for block, path in parts:
         rows = block.read(low, high)
         rows[:, numbered] = np.fromfile(path, np.int64)[rows[:, numbered] - 1]
-        found.append(rows)
+        stored.append(rows)
     made = [
-        _make_rows(LAYOUT, RECORD, FIELDS, found),
+        _make_rows(LAYOUT, RECORD, FIELDS, stored),
         _make_rows(
             TRANSFER,
             TRANSFER_RECORD,

@@ -76,7 +76,7 @@ BUCKET_BYTES, STEP_ROWS = 8_000_000, 200_000
 def relate_messages(context: RelationContext) -> list[TaskResult]:
     """Return lines from sends to receives, stored by time, and what they tell of their kernels."""
     buckets = _sort_into_buckets(context, "messages")
-    found = context.run(
+    paired = context.run(
         [
             partial(
                 pair_messages,
@@ -87,15 +87,15 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
             for place, blocks in enumerate(buckets)
         ]
     )
-    records = [block for part in found for block in part.records]
+    records = [block for part in paired for block in part.records]
     results = store_lines(context, NAME, KIND, False, records, STEP_ROWS)
-    pairs, left = sum(block.rows for block in records), sum(part.left for part in found)
+    pairs, left = sum(block.rows for block in records), sum(part.left for part in paired)
     results[0].notes = [Detail(f"NCCL sends matched with their receives: {pairs:,}")]
     if left:
         results[0].notes.append(
             f"NCCL: {left:,} sends and receives without their other side in the reports: no line is written"
         )
-    sides = group_blocks(block for part in found for block in part.sides)
+    sides = group_blocks(block for part in paired for block in part.sides)
     steps = [
         partial(store_kernels, number, part, context.folder)
         for number, part in enumerate(sides, context.number + len(results))
@@ -235,13 +235,13 @@ def _find_orders(messages: pl.DataFrame) -> pl.DataFrame:
     )
     causal = pl.col("time_end_there") >= pl.col("time_begin")
     overlap = causal & (pl.col("time_end") >= pl.col("time_begin_there"))
-    met = (
+    joined = (
         _join_sides(messages)
         .group_by(_STREAM)
         .agg(pairs=pl.len(), causal=causal.all(), overlap=overlap.all())
     )
     even = (pl.col("sent") == pl.col("received")) & (pl.col("pairs") == pl.col("sent"))
-    return counts.join(met, on=_STREAM).select(
+    return counts.join(joined, on=_STREAM).select(
         *_STREAM, possible=even & pl.col("causal"), together=even & pl.col("overlap")
     )
 
@@ -337,7 +337,7 @@ def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
         )
     )
     known = pl.col("comparable")
-    told = kernels.with_columns(
+    described = kernels.with_columns(
         pl.when(known).then(name).otherwise(ABSENT).alias(name)
         for name in ("late", "wait", "transfer")
     )
@@ -345,7 +345,7 @@ def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
         "last", "object", "end"
     )
     return (
-        _make_rows(LAYOUT, told, "begin", ("operation", "late", "wait", "transfer")),
+        _make_rows(LAYOUT, described, "begin", ("operation", "late", "wait", "transfer")),
         _make_rows(
             TRANSFER,
             moved.with_columns(algorithm_bandwidth="speed", bus_bandwidth="speed"),

@@ -148,15 +148,15 @@ def _find_predecessors(work: Operations, calls: Calls) -> tuple[np.ndarray, np.n
     known = np.maximum(ahead_at, released)
     waiting = np.flatnonzero(work.begin - known > SLACK)
     other = find_latest_before(work.device, work.end, work.device[waiting], work.begin[waiting])
-    found = _take_or_none(work.end, other) > known[waiting]
-    before[n + waiting[found]] = op_end + other[found]
+    is_later = _take_or_none(work.end, other) > known[waiting]
+    before[n + waiting[is_later]] = op_end + other[is_later]
 
     # The end of a call: its begin, or what it waited for.
     before[call_end:call_begin] = call_begin + np.arange(m)
     waits = np.flatnonzero(calls.cause == WAIT)
     done = find_latest_before(work.task, work.end, calls.task[waits], calls.end[waits])
-    found = _take_or_none(work.end, done) > calls.begin[waits]
-    before[call_end + waits[found]] = op_end + done[found]
+    is_later = _take_or_none(work.end, done) > calls.begin[waits]
+    before[call_end + waits[is_later]] = op_end + done[is_later]
     sent = _take_or_none(calls.begin, calls.sender)
     late = np.flatnonzero((calls.sender >= 0) & (sent > calls.begin) & (sent < calls.end))
     before[call_end + late] = call_begin + calls.sender[late]
@@ -278,16 +278,16 @@ def find_awaited_operations(
         axis=0,
         return_inverse=True,
     )[1].reshape(-1)
-    mine, asked = number[: len(records.time)], number[len(records.time) :]
-    record = find_latest_before(mine, records.time, asked, waits.time)
+    recorded, waiting_for = number[: len(records.time)], number[len(records.time) :]
+    record = find_latest_before(recorded, records.time, waiting_for, waits.time)
     first = _find_first_after(stream[known], launched[known], waits.stream, waits.time)
     pairs = np.flatnonzero((record >= 0) & (first >= 0))
     record, first = record[pairs], first[pairs]
     last = find_latest_before(
         stream[known], launched[known], records.stream[record], records.time[record]
     )
-    found = (last >= 0) & (records.stream[record] != waits.stream[pairs])
-    waiting, before = known[first[found]], known[last[found]]
+    is_awaited = (last >= 0) & (records.stream[record] != waits.stream[pairs])
+    waiting, before = known[first[is_awaited]], known[last[is_awaited]]
     order = np.argsort(end[before], kind="stable")
     awaited[waiting[order]] = before[order]
     return awaited
@@ -314,14 +314,14 @@ def find_latest_before(
     _, codes = factorize(np.concatenate([group, at_group]))
     span = int(max(time.max(), at.max())) + 1
     if span * (int(codes.max()) + 1) < 1 << 62:
-        keys, asked = codes[: len(group)] * span + time, codes[len(group) :] * span + at
+        keys, wanted_keys = codes[: len(group)] * span + time, codes[len(group) :] * span + at
     else:
         _, ranks = np.unique(np.concatenate([time, at]), return_inverse=True)
-        keys, asked = (
+        keys, wanted_keys = (
             codes[: len(group)] * len(ranks) + ranks[: len(time)],
             codes[len(group) :] * len(ranks) + ranks[len(time) :],
         )
     order = np.argsort(keys, kind="stable")
-    place = np.searchsorted(keys[order], asked, "right") - 1
-    found = order[np.maximum(place, 0)]
-    return np.where((place >= 0) & (codes[found] == codes[len(group) :]), found, -1)
+    place = np.searchsorted(keys[order], wanted_keys, "right") - 1
+    latest = order[np.maximum(place, 0)]
+    return np.where((place >= 0) & (codes[latest] == codes[len(group) :]), latest, -1)

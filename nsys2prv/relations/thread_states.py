@@ -124,10 +124,10 @@ def plan_state_tasks(
     threads: of each task's objects.
     """
     states: dict[int, dict[int, int]] = {}
-    asked: dict[int, set[int]] = {}
+    threads_by_report: dict[int, set[int]] = {}
     for (report, key), thread in rows.items():
         if isinstance(key, QueueKey):
-            asked.setdefault(report, set()).add(thread)
+            threads_by_report.setdefault(report, set()).add(thread)
         # Further rows of a thread are for ranges that overlap others, and no threads.
         if isinstance(key, (StreamKey, QueueKey)) or (isinstance(key, ThreadKey) and not key.lane):
             states.setdefault(report, {})[thread] = RUNNING if isinstance(key, ThreadKey) else IDLE
@@ -143,7 +143,7 @@ def plan_state_tasks(
                 {result.task: result.names for result in own},
                 {result.task: threads[result.task] for result in own},
                 states[report],
-                frozenset(asked.get(report, ())),
+                frozenset(threads_by_report.get(report, ())),
                 clocks[report],
                 duration,
                 spill,
@@ -170,12 +170,12 @@ def _find_idle_threads(task: StateTask, threads: np.ndarray) -> np.ndarray:
         if not silent.any():
             break
         if run.object >= 0:
-            met = np.array([run.object])
+            objects = np.array([run.object])
         else:
             records = reader.read_between(run, -OPEN, None)
             ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
-            met = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
-        silent &= ~np.isin(threads, task.threads[run.source][met])
+            objects = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
+        silent &= ~np.isin(threads, task.threads[run.source][objects])
     reader.close()
     return silent
 
@@ -212,16 +212,18 @@ def _make_records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
         wanted[new_ranges.object] = True
         ranges, holding = Ranges.concat([ranges, new_ranges]), Ranges.concat([holding, new_holding])
         # What a clock moved to the limit or behind it is for the next chunk.
-        begun, held = (part.take(np.flatnonzero(part.begin < limit)) for part in (ranges, holding))
-        keys = Keys(first, limit, len(threads), (begun.begin, begun.end, held.begin))
+        begun, holding_now = (
+            part.take(np.flatnonzero(part.begin < limit)) for part in (ranges, holding)
+        )
+        keys = Keys(first, limit, len(threads), (begun.begin, begun.end, holding_now.begin))
         layers = [
             find_innermost_states(begun.take(np.flatnonzero(begun.yields == yields)), keys)
             for yields in (False, True)
         ]
-        layers.append((keys.join(held.object, held.begin), held.state))
+        layers.append((keys.join(holding_now.object, holding_now.begin), holding_now.state))
         objects, *columns = records.close_changed(overlay_layers(layers, outside, keys))
         yield threads[objects], *columns
-        outside[held.object] = held.state
+        outside[holding_now.object] = holding_now.state
         # What ends at the limit is told to end with the next chunk.
         ranges, holding = (
             ranges.take(np.flatnonzero(ranges.end >= limit)),
@@ -247,10 +249,10 @@ def read_range_chunks(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Ra
                 first is not None and run.until < first
             ):
                 continue
-            found = reader.read_between(run, -OPEN if first is None else first, last)
-            if len(found):
+            records = reader.read_between(run, -OPEN if first is None else first, last)
+            if len(records):
                 part = holding if load_catalogue().layouts[run.shape.name].is_state else ranges
-                part.append(_read_ranges(task, run, found, threads, rules))
+                part.append(_read_ranges(task, run, records, threads, rules))
         states = Ranges.concat(holding)
         yield Ranges.concat(ranges), states.take(np.argsort(states.begin, kind="stable")), limit
     reader.close()
@@ -262,26 +264,26 @@ def _choose_chunks(task: StateTask) -> Iterator[tuple[int | None, int | None, in
     """
     samples = np.sort(np.concatenate([np.zeros(0, np.int64), *(run.samples for run in task.runs)]))
     step = max(1, len(samples) * CHUNK_RECORDS // max(1, sum(run.rows for run in task.runs)))
-    first, told = None, 0
+    first, done = None, 0
     for time in sorted({int(time) for time in samples[step::step]}):
         # A clock that is slowed down may have a range begin 1 ns earlier, see store.placing.
         limit = int(task.clock.to_global(np.int64(time))) - (task.clock.slack > 0)
-        if told < limit < task.duration:
+        if done < limit < task.duration:
             yield first, time, limit
-            first, told = time, limit
+            first, done = time, limit
     yield first, None, task.duration
 
 
 def _read_ranges(
-    task: StateTask, run: Run, found: np.ndarray, threads: np.ndarray, rules: _StateRules
+    task: StateTask, run: Run, records: np.ndarray, threads: np.ndarray, rules: _StateRules
 ) -> Ranges:
     """Return the records of a run that imply states of rows with states."""
     layout = load_catalogue().layouts[run.shape.name]
-    begin = windows.to_begin_times(found, task.clock)
-    end = windows.to_end_times(found, task.clock, task.duration)
-    thread = task.threads[run.source][found["object"]]
+    begin = windows.to_begin_times(records, task.clock)
+    end = windows.to_end_times(records, task.clock, task.duration)
+    thread = task.threads[run.source][records["object"]]
     object_ = np.minimum(np.searchsorted(threads, thread), len(threads) - 1)
-    state = rules.find_states(run, layout, found)
+    state = rules.find_states(run, layout, records)
     kept = np.flatnonzero(
         (threads[object_] == thread) & (state != NOTHING) & ((begin < end) | layout.is_state)
     )
@@ -296,18 +298,18 @@ class _StateRules:
         self._names = names
         self._of_names: dict[tuple[int, str, str], np.ndarray] = {}
 
-    def find_states(self, run: Run, layout: Layout, found: np.ndarray) -> np.ndarray:
+    def find_states(self, run: Run, layout: Layout, records: np.ndarray) -> np.ndarray:
         """Return the state that each record implies, NOTHING where it implies none."""
         rule = layout.state
         wanted = rule.field or layout.fields[0].name
         field = next(field for field in layout.fields if field.name == wanted)
         if field in list_present_fields(layout, run.shape.present):
             if rule.names and isinstance(field.values, NameSet):
-                return self._map_names(run.source, layout, field.values.name)[found[wanted]]
+                return self._map_names(run.source, layout, field.values.name)[records[wanted]]
             if rule.values:
                 table = _make_value_table(rule)
-                return table[np.minimum(found[wanted], len(table) - 1)]
-        return np.full(len(found), _find_default_state(rule))
+                return table[np.minimum(records[wanted], len(table) - 1)]
+        return np.full(len(records), _find_default_state(rule))
 
     def _map_names(self, source: int, layout: Layout, name_set: str) -> np.ndarray:
         """Return the state for each of the names that a task met."""

@@ -75,16 +75,16 @@ class FactBook(Struct, frozen=True):
 
 def batch_by_report(files: Sequence[FactFile]) -> list[tuple[FactFile, ...]]:
     """Return the files in batches for a step each, all of a report in one."""
-    found: list[list[FactFile]] = []
+    batches: list[list[FactFile]] = []
     room, report = 0, -1
     for file in sorted(files, key=lambda file: file.report):
         if room <= 0 and file.report != report:
-            found.append([])
+            batches.append([])
             room = BATCH_BYTES
-        found[-1].append(file)
+        batches[-1].append(file)
         room -= file.frame.size
         report = file.report
-    return [tuple(batch) for batch in found]
+    return [tuple(batch) for batch in batches]
 
 
 def read_fact(
@@ -95,7 +95,7 @@ def read_fact(
     """Return the facts of one name, from all its files, or some columns of them."""
     read = [(file, read_frame(file.frame, columns)) for file in files]
     alike = [
-        list(group) for _, group in groupby(read, key=lambda found: list(found[1].schema.items()))
+        list(group) for _, group in groupby(read, key=lambda item: list(item[1].schema.items()))
     ]
     return (
         pl.concat([_translate_facts(group, tasks) for group in alike], how="diagonal")
@@ -105,13 +105,13 @@ def read_fact(
 
 
 def _translate_facts(
-    found: Sequence[tuple[FactFile, pl.DataFrame]], tasks: Mapping[tuple[int, int], int]
+    frames: Sequence[tuple[FactFile, pl.DataFrame]], tasks: Mapping[tuple[int, int], int]
 ) -> pl.DataFrame:
     """Return the facts of tasks whose frames have the same columns."""
-    files = [file for file, _ in found]
-    heights = np.array([frame.height for _, frame in found])
+    files = [file for file, _ in frames]
+    heights = np.array([frame.height for _, frame in frames])
     bounds = np.cumsum(heights)[:-1]
-    frame = pl.concat([frame for _, frame in found])
+    frame = pl.concat([frame for _, frame in frames])
 
     def by_file(name: str, translate: Callable[[FactFile, np.ndarray], np.ndarray]) -> np.ndarray:
         parts = np.split(frame[name].to_numpy(), bounds)

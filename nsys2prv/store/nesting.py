@@ -46,11 +46,14 @@ def _find_crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     order = np.argsort(end, kind="stable")
     ends = end[order]
     first, last = np.searchsorted(ends, begin, "right"), np.searchsorted(ends, end, "left")
-    found = np.zeros(len(begin), bool)
-    some = np.flatnonzero(first < last)
-    if len(some):
-        found[some] = reduce_slices(begin[order], first[some], last[some], np.minimum) < begin[some]
-    return found
+    crossing = np.zeros(len(begin), bool)
+    spanning = np.flatnonzero(first < last)
+    if len(spanning):
+        crossing[spanning] = (
+            reduce_slices(begin[order], first[spanning], last[spanning], np.minimum)
+            < begin[spanning]
+        )
+    return crossing
 
 
 def _assign_layers(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, layers: np.ndarray) -> int:

@@ -57,14 +57,18 @@ def separate_overlaps(
         by_report.setdefault(result.report, []).append(result)
     concerned = {
         report
-        for report, found in by_report.items()
-        if any(item.shape.name in grouped for result in found for item in result.runs)
+        for report, result_changes in by_report.items()
+        if any(item.shape.name in grouped for result in result_changes for item in result.runs)
     }
     tasks = [
         OverlapTask(tuple(_keep_needed_runs(result, grouped) for result in by_report[report]))
         for report in sorted(concerned)
     ]
-    changes = {change.task: change for found in run(find_overlaps_task, tasks) for change in found}
+    changes = {
+        change.task: change
+        for result_changes in run(find_overlaps_task, tasks)
+        for change in result_changes
+    }
     return [
         _apply_change(result, changes[result.task]) if result.task in changes else result
         for result in results
@@ -153,10 +157,10 @@ def _find_overlaps(
         crowded += over
         away = np.flatnonzero(lanes)
         for index in np.unique(owner[away]):
-            mine = away[owner[away] == index]
+            moved_rows = away[owner[away] == index]
             note = moved.setdefault(members[index], _MovedRows())
-            note.rows.append(position[mine])
-            note.lanes.append(lanes[mine])
+            note.rows.append(position[moved_rows])
+            note.lanes.append(lanes[moved_rows])
     reader.close()
     return crowded
 
@@ -320,9 +324,9 @@ def _move_rows(
         targets.setdefault(result.task, []).append(
             (old, begins["time"][rows], begins["end"][rows], new)
         )
-    for task, found in targets.items():
+    for task, target_rows in targets.items():
         _redirect_lines(
-            by_task[task], *(np.concatenate(column) for column in zip(*found, strict=True))
+            by_task[task], *(np.concatenate(column) for column in zip(*target_rows, strict=True))
         )
     return list(changes.values())
 

@@ -201,8 +201,8 @@ def find_unpacked_size(content: bytes) -> int:
     whose head mostly has the size too.
     """
     total = 0
-    for found in re.finditer(re.escape(ZSTD_MAGIC), content):
-        at = found.start()
+    for match in re.finditer(re.escape(ZSTD_MAGIC), content):
+        at = match.start()
         size = int.from_bytes(content[max(at - 8, 0) : at], "little")
         if (
             at % 8 == 0

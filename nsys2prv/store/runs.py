@@ -261,9 +261,9 @@ def fill_records(
     """
     dtype = records.dtype
     if core is None:
-        some = slice(first, first + len(records))
+        source_rows = slice(first, first + len(records))
         for name in dtype.names:
-            records[name] = columns[name][some if rows is None else rows[some]]
+            records[name] = columns[name][source_rows if rows is None else rows[source_rows]]
         return
     fields = tuple(
         (offset, field.itemsize, columns[name]) for name, (field, offset) in dtype.fields.items()

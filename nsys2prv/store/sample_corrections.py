@@ -47,18 +47,18 @@ def mark_unsampled(
     spans: of the events of each report, local ns. clocks: from each report's time to one that they
     share.
     """
-    found: dict[tuple, list[tuple[int, Run]]] = {}
+    first_runs: dict[tuple, list[tuple[int, Run]]] = {}
     for place, result in enumerate(results):
         for run in result.runs:
             if run.shape.name == LAYOUT:
-                found.setdefault((result.report, result.objects[run.object]), []).append(
+                first_runs.setdefault((result.report, result.objects[run.object]), []).append(
                     (place, run)
                 )
     changed, reader = list(results), SpillReader()
     begin = min(
         (_to_shared_time(clocks[report], time) for report, (time, _) in spans.items()), default=0
     )
-    for number, ((report, _), holders) in enumerate(found.items()):
+    for number, ((report, _), holders) in enumerate(first_runs.items()):
         holders.sort(key=lambda held: held[1].first)
         times = _find_zero_times([run for _, run in holders], reader, clocks[report], begin)
         if len(times):
@@ -137,10 +137,10 @@ def _find_zero_times(
             ]
         )
     )
-    found = np.unique(behind.astype(np.int64)) - period
+    zero_times = np.unique(behind.astype(np.int64)) - period
     early = runs[0].first - period
     # Without the first one where it would make the trace longer: nothing is shown before its begin.
-    return np.append(early, found) if _to_shared_time(clock, early) > begin else found
+    return np.append(early, zero_times) if _to_shared_time(clock, early) > begin else zero_times
 
 
 def _to_shared_time(clock: ClockMap, time: int) -> int:
@@ -232,12 +232,14 @@ def scale_fractions(
     """Return the results with fractions as integers, stored in this folder, and warnings of those
     that are 0 though they were not.
     """
-    met: dict[tuple[str, str], _ValueStatistics] = {}
+    statistics: dict[tuple[str, str], _ValueStatistics] = {}
     for run in (run for result in results for run in result.runs if _has_fractions(run)):
         values = _read_values(read_run(run))
         for place, metric in _find_fractions(run):
-            met.setdefault((run.shape.name, metric.name), _ValueStatistics()).add(values[:, place])
-    scales = {key: found.scale() for key, found in met.items()}
+            statistics.setdefault((run.shape.name, metric.name), _ValueStatistics()).add(
+                values[:, place]
+            )
+    scales = {key: values_of_name.scale() for key, values_of_name in statistics.items()}
     lost: Counter[str] = Counter()
     scaled = [
         _scale_result(result, scales, folder / f"fractions-{number}.bin", lost)

@@ -52,10 +52,10 @@ def join_samples(tables: Sequence[SampleTable]) -> list[SampleTable]:
     kept, parts = [], []
     starts = np.cumsum([0] + [len(table.time) for table in tables])
     for table, first in zip(tables, starts, strict=False):
-        mine = repeated[first : first + len(table.time)]
-        kept.append(table.take(~mine))
-        wide = np.zeros((int(mine.sum()), len(codes)), np.int64)
-        wide[:, np.searchsorted(codes, table.codes)] = table.stored[mine]
+        own_rows = repeated[first : first + len(table.time)]
+        kept.append(table.take(~own_rows))
+        wide = np.zeros((int(own_rows.sum()), len(codes)), np.int64)
+        wide[:, np.searchsorted(codes, table.codes)] = table.stored[own_rows]
         parts.append(wide)
     rows = order[repeated[order]]
     stored = np.concatenate(parts)[(np.cumsum(repeated) - 1)[rows]]
@@ -75,9 +75,9 @@ def join_samples(tables: Sequence[SampleTable]) -> list[SampleTable]:
 
 def count_samples(tables: Sequence[SampleTable]) -> Counter[int]:
     """Return the number of samples of each event type in the tables."""
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for table in tables:
-        found.update(
+        counts.update(
             dict(
                 zip(
                     table.codes.tolist(),
@@ -86,7 +86,7 @@ def count_samples(tables: Sequence[SampleTable]) -> Counter[int]:
                 )
             )
         )
-    return found
+    return counts
 
 
 def split_at_holes(table: SampleTable) -> Iterator[SampleTable]:
@@ -182,12 +182,12 @@ def _choose_written(
             found[result.report] = min(first, run.first), max(last, run.last)
     written: dict[tuple[int, str], set[int]] = {}
     for key, found in spans.items():
-        told: dict[int, tuple[int, int]] = {}
+        reported: dict[int, tuple[int, int]] = {}
         for report, span in sorted(found.items()):
             first, last = clocks[report].to_global(np.array(span)).tolist()
-            if all(last < begin or end < first for begin, end in told.values()):
-                told[report] = first, last
-        written[key] = set(told)
+            if all(last < begin or end < first for begin, end in reported.values()):
+                reported[report] = first, last
+        written[key] = set(reported)
     return written
 
 

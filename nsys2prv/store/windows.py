@@ -163,9 +163,9 @@ class IdTable(Struct):
         start = self.start[sources]
         if not resolved.any():
             return self.table[start[which] + local]
-        found, mine = local.astype(np.int64), np.flatnonzero(~resolved[which])
-        found[mine] = self.table[start[which[mine]] + found[mine]]
-        return found
+        numbers, unresolved = local.astype(np.int64), np.flatnonzero(~resolved[which])
+        numbers[unresolved] = self.table[start[which[unresolved]] + numbers[unresolved]]
+        return numbers
 
 
 class GlobalIds(Struct):

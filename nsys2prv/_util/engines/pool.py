@@ -111,21 +111,24 @@ class Pool:
             return _Submitted(task, broken)
 
     def _first(
-        self, function: Callable[[T], R], waiting: deque[_Submitted[T, R]], what: Callable[[T], str]
+        self,
+        function: Callable[[T], R],
+        waiting: deque[_Submitted[T, R]],
+        name_task: Callable[[T], str],
     ) -> R:
         """Return the result of the first task, which waits no longer."""
         first = waiting.popleft()
         try:
             return first.future.result()
         except self.lost:
-            result = self._alone(function, first.task, what)
+            result = self._alone(function, first.task, name_task)
         for submitted in waiting:
             # What is still under way somewhere is awaited: it must not be done twice at one time.
             if isinstance(submitted.future.exception(), self.lost):
                 submitted.future = self._submitted(function, submitted.task).future
         return result
 
-    def _alone(self, function: Callable[[T], R], task: T, what: Callable[[T], str]) -> R:
+    def _alone(self, function: Callable[[T], R], task: T, name_task: Callable[[T], str]) -> R:
         """Return the result of a task that has the new workers to itself: if one is lost again, it
         is for this task.
         """
@@ -137,6 +140,6 @@ class Pool:
             except self.lost:
                 continue
         raise Nsys2prvError(
-            f"{what(task)}: worker processes were killed again and again while they worked on it, most likely for lack of memory; "
+            f"{name_task(task)}: worker processes were killed again and again while they worked on it, most likely for lack of memory; "
             "try -j 1"
         ) from None

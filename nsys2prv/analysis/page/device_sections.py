@@ -96,7 +96,7 @@ def _make_use_over_time(material: Material) -> list[Block]:
     if use is None:
         return []
     maps: list[Block] = []
-    for column, what in (
+    for column, activity in (
         ("compute_share", "computing"),
         ("nccl_share", "in NCCL"),
         ("active_share", "doing any work"),
@@ -105,7 +105,7 @@ def _make_use_over_time(material: Material) -> list[Block]:
             labels, values = pivot_grid(use, column)
             maps.append(
                 HeatMap(
-                    f"Devices {what} over time",
+                    f"Devices {activity} over time",
                     labels,
                     100 * values,
                     (0, material.duration / 1e9),
@@ -199,16 +199,16 @@ def _make_duration_spread(material: Material) -> list[Block]:
     bins = durations.group_by("row").len()["len"].max()
     edges, counts = np.zeros((len(rows), bins + 1)), np.zeros((len(rows), bins))
     for at, row in enumerate(rows):
-        mine = durations.filter(pl.col("row") == row)
+        own_rows = durations.filter(pl.col("row") == row)
         # A single duration is a bin of some width, to be seen.
-        low, high = max(mine["low_ns"][0], 1), max(mine["high_ns"][-1], 1)
-        alone = mine.height == 1
+        low, high = max(own_rows["low_ns"][0], 1), max(own_rows["high_ns"][-1], 1)
+        alone = own_rows.height == 1
         edges[at] = (
             np.linspace(low / 1.01, high * 1.01, bins + 1)
             if alone
-            else np.append(mine["low_ns"], high)
+            else np.append(own_rows["low_ns"], high)
         )
-        counts[at] = 1 if alone else mine["count"]
+        counts[at] = 1 if alone else own_rows["count"]
     two = material.frame("kernels", "two_modes")
     known = (
         {}
@@ -285,13 +285,13 @@ def _make_metric_maps(material: Material, maps: pl.DataFrame) -> list[Block]:
             )
         )
     silent = [name for name, most in greatest.items() if not most]
-    said = [f"0 all the time: {', '.join(silent)}"] if silent else []
-    said += (
+    notes = [f"0 all the time: {', '.join(silent)}"] if silent else []
+    notes += (
         [f"not drawn, as there are more than {MOST_MAPS}: {', '.join(order[MOST_MAPS:])}"]
         if order[MOST_MAPS:]
         else []
     )
-    return [*drawn, *([Items(said)] if said else [])]
+    return [*drawn, *([Items(notes)] if notes else [])]
 
 
 def _find_unit(name: str) -> str:

@@ -127,7 +127,7 @@ def make_iterations_section(material: Material) -> Section:
     ]
     rows = material.frame("efficiencies", "iterations")
     if rows is None:
-        told = Items(
+        hint = Items(
             [
                 "efficiencies of iterations: give the name of an NVTX range, as in "
                 '--iterations "step*"'
@@ -135,7 +135,7 @@ def make_iterations_section(material: Material) -> Section:
             "missing",
         )
         known = "efficiencies" in material.results
-        return Section("iterations", "Iterations", [*steady, *([told] if known else [])])
+        return Section("iterations", "Iterations", [*steady, *([hint] if known else [])])
     elapsed = rows["elapsed_ns"].to_numpy()
     panels = {
         "elapsed (ms)": {"elapsed": elapsed / 1e6},
@@ -282,7 +282,7 @@ def _make_by_rank(material: Material) -> list[Block]:
     ]
     values = np.zeros((len(names), len(ranks)))
     values[at[0], at[1]] = chosen[column].to_numpy()
-    what = "GPU" if column == "gpu_ns" else "host"
+    processor = "GPU" if column == "gpu_ns" else "host"
     return [
         HeatMap(
             "How ranks differ in operations",
@@ -290,7 +290,7 @@ def _make_by_rank(material: Material) -> list[Block]:
             100 * values / values.mean(axis=1, keepdims=True),
             (0, len(ranks)),
             f"rank, from {ranks[0]} to {ranks[-1]}",
-            f"{what} time, % of the mean",
+            f"{processor} time, % of the mean",
             True,
             low=None,
             folded=True,

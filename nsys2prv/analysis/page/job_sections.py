@@ -272,12 +272,12 @@ PARTS = {
 
 def make_critical_path_section(material: Material) -> Section:
     blocks: list[Block] = []
-    if found := [
+    if path_findings := [
         finding
         for finding in getattr(material.results.get("critical_path"), "findings", ())
         if finding.kind == "critical_path"
     ]:
-        blocks.append(Findings("What the time of the job goes to", found, NOTE))
+        blocks.append(Findings("What the time of the job goes to", path_findings, NOTE))
     return Section(
         "critical_path",
         "Critical path",

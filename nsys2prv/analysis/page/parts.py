@@ -158,8 +158,8 @@ class Material(Struct, frozen=True):
 
     def frame(self, analysis: str, table: str) -> pl.DataFrame | None:
         """Return the figures of a table, None where there are none."""
-        found = self.results[analysis].tables.get(table) if analysis in self.results else None
-        return found.frame if found and found.frame.height else None
+        table_found = self.results[analysis].tables.get(table) if analysis in self.results else None
+        return table_found.frame if table_found and table_found.frame.height else None
 
     def grid(
         self,
@@ -188,13 +188,13 @@ class Material(Struct, frozen=True):
     def notes(self, *analyses: str) -> list[Items]:
         """Return how to read the figures, and what the reports lack."""
         known = [self.results[name] for name in analyses if name in self.results]
-        found = [
+        texts_by_kind = [
             (kind, [text for result in known for text in getattr(result, kind)])
             for kind in ("notes", "missing")
         ]
         return [
             Items(texts, "missing" if kind == "missing" else "note")
-            for kind, texts in found
+            for kind, texts in texts_by_kind
             if texts
         ]
 
@@ -214,11 +214,11 @@ def condense_rows(block: Block) -> Block:
     if not isinstance(block, HeatMap | Stacked) or len(block.labels) <= MOST_SHOWN:
         return block
     count = len(block.labels)
-    said = (
+    explanation = (
         f"The mean of {count:,} rows, then the {MOST_WORST} rows that differ most from it; "
         "the table has all."
     )
-    note = f"{block.note} {said}".strip()
+    note = f"{block.note} {explanation}".strip()
     if isinstance(block, Stacked):
         values = np.stack([part for _, part in block.parts.values()])
         order = _find_farthest(values.T)
@@ -237,7 +237,7 @@ def condense_rows(block: Block) -> Block:
         np.where(counts, sums / np.maximum(counts, 1), np.nan),
         np.where(counts, np.where(known, block.values, np.inf).min(axis=0), np.nan),
     ]
-    labels = [f"{what} of {count:,}" for what in ("max", "mean", "min")]
+    labels = [f"{statistic} of {count:,}" for statistic in ("max", "mean", "min")]
     return replace(
         block,
         labels=[*labels, *(block.labels[at] for at in order)],

@@ -328,18 +328,18 @@ def _make_state_rule(
 
 def _read_sections() -> dict[str, Any]:
     """Return section -> its entries of all files."""
-    found: dict[str, Any] = {}
+    sections: dict[str, Any] = {}
     for topic in read_data_texts(f"{__package__}.events", ".yaml"):
         for section, entries in load_shipped(topic).items():
             if isinstance(entries, list):
-                found.setdefault(section, []).extend(entries)
+                sections.setdefault(section, []).extend(entries)
             else:
-                _add_section(found, section, entries)
-    return found
+                _add_section(sections, section, entries)
+    return sections
 
 
-def _add_section(found: dict[str, Any], section: str, entries: dict[str, Any]) -> None:
-    known = found.setdefault(section, {})
+def _add_section(sections: dict[str, Any], section: str, entries: dict[str, Any]) -> None:
+    known = sections.setdefault(section, {})
     if twice := known.keys() & entries.keys():
         raise ValueError(f"{section}: {', '.join(sorted(twice))} stands there twice")
     known.update(entries)

@@ -143,10 +143,10 @@ def find_code(layout: str, name: str) -> int:
         if field.name == name and not isinstance(field.code, DomainCode):
             return field.code
     labels = load_counter_tables()[layout].labels if layout in load_counter_tables() else {}
-    found = [code for code, label in labels.items() if label == name]
-    if not found:
+    codes = [code for code, label in labels.items() if label == name]
+    if not codes:
         raise KeyError(f"{layout}: no field or counter {name!r} with an event type of its own")
-    return found[0]
+    return codes[0]
 
 
 @cache

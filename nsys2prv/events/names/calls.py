@@ -147,5 +147,5 @@ def find_operation(name: str) -> int:
 
 def find_kernel_operation(name: str) -> int:
     """Return the nccl_operation that a kernel's name tells, 0 for none (``ncclDevKernel_Generic``)."""
-    found = _COLLECTIVE.search(name)
-    return OPERATIONS[found.group(1).lower()] if found else 0
+    match = _COLLECTIVE.search(name)
+    return OPERATIONS[match.group(1).lower()] if match else 0

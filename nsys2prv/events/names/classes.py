@@ -94,9 +94,9 @@ class Classifier:
         """Return the classes of many kernels in columns: kinds, tensor cores, shapes."""
         classes = [self.classify(name) for name in names]
         return (
-            np.array([found.kind for found in classes], np.int64),
-            np.array([found.tensor_cores for found in classes], np.int64),
-            [found.shape for found in classes],
+            np.array([kernel_class.kind for kernel_class in classes], np.int64),
+            np.array([kernel_class.tensor_cores for kernel_class in classes], np.int64),
+            [kernel_class.shape for kernel_class in classes],
         )
 
     def _classify(self, name: str) -> KernelClass:
@@ -106,11 +106,11 @@ class Classifier:
                 not rule.full or _search(rule.full, full)
             ):
                 shaped = rule.shape and rule.kind == self._gemm
-                found = _search(rule.shape, full) if shaped else None
+                match = _search(rule.shape, full) if shaped else None
                 return KernelClass(
                     rule.kind,
                     rule.tensor_cores,
-                    "" if found is None else _format_shape(found.groupdict()),
+                    "" if match is None else _format_shape(match.groupdict()),
                 )
         return self._unknown
 
@@ -171,7 +171,7 @@ def _find_required_words(pattern: str) -> tuple[str, ...]:
 
 
 def _lower_pattern(pattern: str) -> str:
-    return _CAPITAL.sub(lambda found: found[0] if len(found[0]) > 1 else found[0].lower(), pattern)
+    return _CAPITAL.sub(lambda match: match[0] if len(match[0]) > 1 else match[0].lower(), pattern)
 
 
 def _format_shape(groups: dict[str, str | None]) -> str:

@@ -253,10 +253,10 @@ def make_labels_unique(labels: Sequence[str], full: Sequence[str]) -> list[str]:
     unique: dict[tuple[str, str], str] = {}
     for label in sorted(label for label, names in kernels.items() if len(names) > 1):
         names = sorted(kernels[label])
-        told: defaultdict[str, list[str]] = defaultdict(list)
+        by_label: defaultdict[str, list[str]] = defaultdict(list)
         for name, difference in zip(names, _find_differences(names), strict=True):
-            told[f"{label} {difference}" if difference else label].append(name)
-        for candidate, same in sorted(told.items()):
+            by_label[f"{label} {difference}" if difference else label].append(name)
+        for candidate, same in sorted(by_label.items()):
             numbered = (f"{candidate} #{number}" for number in count(1))
             for name in same:
                 choice = candidate if len(same) == 1 and candidate not in taken else next(numbered)

@@ -87,12 +87,12 @@ def rename_ranges(
         only_replaced = rule.replace is not None and not rule.keeps
         replaced = texts.str.replace_all(rule.match, rule.replace or "") if only_replaced else None
         hit = texts.str.contains(rule.match) if replaced is None else replaced != texts
-        meant = hit.to_numpy()[codes] & wanted
+        matching = hit.to_numpy()[codes] & wanted
         if rule.keeps:  # a second number would be lost
-            meant &= numbers == ABSENT
+            matching &= numbers == ABSENT
         if rule.domain and domains is not None:
-            meant &= domains.replace("", DEFAULT_DOMAIN).str.contains(rule.domain).to_numpy()
-        rows = np.flatnonzero(meant)
+            matching &= domains.replace("", DEFAULT_DOMAIN).str.contains(rule.domain).to_numpy()
+        rows = np.flatnonzero(matching)
         if not len(rows):
             continue
         if rule.replace is None:
@@ -141,27 +141,27 @@ def rename_by_template(texts: DistinctTexts, rules: tuple[NvtxRule, ...]) -> Ren
     if templates is None:
         return None
     firsts = list(map(_renumber, decode_texts(templates.firsts).to_list()))
-    found = _rename_known(firsts, rules)
+    renamed = _rename_known(firsts, rules)
     places = np.array(
         [
             _find_kept_number(text, name, number)
             for text, name, number in zip(
-                firsts, found.texts.to_list(), found.numbers.tolist(), strict=True
+                firsts, renamed.texts.to_list(), renamed.numbers.tolist(), strict=True
             )
         ],
         np.int64,
     )[templates.codes]
     numbers = texts.numbers(np.maximum(places, ABSENT))
-    codes, wanted = templates.codes, found.wanted[templates.codes]
+    codes, wanted = templates.codes, renamed.wanted[templates.codes]
     alone = np.flatnonzero(places == _EACH_APART)
     if not len(alone):
-        return RenamedRanges(found.texts, codes, wanted, numbers)
+        return RenamedRanges(renamed.texts, codes, wanted, numbers)
     lone = decode_texts(texts.take(alone))
     many = len(lone) > FEW_TEXTS
     single = rename_ranges(lone, None, rules) if many else _rename_known(lone.to_list(), rules)
-    codes[alone] = len(found.texts) + single.codes
+    codes[alone] = len(renamed.texts) + single.codes
     wanted[alone], numbers[alone] = single.wanted, single.numbers
-    return RenamedRanges(pl.concat([found.texts, single.texts]), codes, wanted, numbers)
+    return RenamedRanges(pl.concat([renamed.texts, single.texts]), codes, wanted, numbers)
 
 
 def _renumber(text: str) -> str:
@@ -194,9 +194,9 @@ def _rename_known(texts: list[str], rules: tuple[NvtxRule, ...]) -> RenamedRange
         if len(known) > MOST_KNOWN:
             known.clear()
             new = texts
-        found = rename_ranges(pl.Series(new, dtype=pl.String), None, rules)
-        names = found.texts.gather(found.codes).to_list()
-        made = zip(names, found.wanted.tolist(), found.numbers.tolist(), strict=True)
+        renamed = rename_ranges(pl.Series(new, dtype=pl.String), None, rules)
+        names = renamed.texts.gather(renamed.codes).to_list()
+        made = zip(names, renamed.wanted.tolist(), renamed.numbers.tolist(), strict=True)
         known.update(zip(new, made, strict=True))
     names, wanted, numbers = ([known[text][item] for text in texts] for item in range(3))
     return RenamedRanges(
@@ -307,9 +307,9 @@ def _list_groups(pattern: Any, where: str) -> set[str]:
         named = pl.Series([""]).str.extract_groups(pattern).struct.fields
         pl.Series([""]).str.contains(pattern)
     except pl.exceptions.PolarsError as error:
-        said = [line.strip() for line in str(error).splitlines() if line.strip()]
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         raise Nsys2prvError(
-            f"{where}: {pattern[:60]!r} is not a regular expression: {said[-1] if said else 'not understood'}"
+            f"{where}: {pattern[:60]!r} is not a regular expression: {lines[-1] if lines else 'not understood'}"
         ) from error
     return {"0", *named, *(str(number) for number in range(1, len(named) + 1))}
 
@@ -317,13 +317,13 @@ def _list_groups(pattern: Any, where: str) -> set[str]:
 def _parse_replacement(text: Any, groups: set[str], where: str) -> str:
     if not isinstance(text, str):
         raise Nsys2prvError(f"{where}: {str(text)[:40]!r} is not text; put it in quotes")
-    for found in _REFERENCE.finditer(text):
-        group = found["braced"] if found["braced"] is not None else found["bare"]
+    for match in _REFERENCE.finditer(text):
+        group = match["braced"] if match["braced"] is not None else match["bare"]
         if group is not None and group not in groups:
             hint = (
                 f"; write ${{{_WHOLE.match(group)[0]}}} before further letters"
                 if _WHOLE.match(group)
                 else ""
             )
-            raise Nsys2prvError(f"{where}: {found[0]!r} is not a group of the pattern{hint}")
+            raise Nsys2prvError(f"{where}: {match[0]!r} is not a group of the pattern{hint}")
     return text

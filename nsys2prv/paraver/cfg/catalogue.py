@@ -75,9 +75,9 @@ def _read_specs(topic: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
 @cache
 def load_menus(path: Path) -> dict[str, tuple[View, ...]]:
     """Return title of each menu of a catalogue -> its views, in their order."""
-    found = {view.path: view for view in load_views(path)}
+    by_path = {view.path: view for view in load_views(path)}
     return {
-        title: tuple(found[name + SUFFIX] for name in names)
+        title: tuple(by_path[name + SUFFIX] for name in names)
         for title, names in _read_menu_places(path).items()
         if title
     }
@@ -103,23 +103,23 @@ def _read_menu_places(path: Path) -> dict[str, tuple[str, ...]]:
 @cache
 def load_codes(path: Path) -> dict[str, tuple[int, ...]]:
     """Return name -> event types, of a catalogue."""
-    found: dict[str, tuple[int, ...]] = {}
+    code_lists: dict[str, tuple[int, ...]] = {}
     for name, topic in _read_topics(path).items():
         for word, spec in topic.get("codes", {}).items():
-            if word in found:
+            if word in code_lists:
                 raise CfgError(f"{path / name}: another file has the event type {word!r} too")
             try:
-                found[word] = tuple(_list_numbers(spec))
+                code_lists[word] = tuple(_list_numbers(spec))
             except (KeyError, TypeError, ValueError) as error:
                 raise CfgError(f"{path / name}: event type {word!r}: {error}") from error
     if _read_menu_places(path):
-        named = {code for codes in found.values() for code in codes if len(codes) == 1}
-        found.update(
+        named = {code for codes in code_lists.values() for code in codes if len(codes) == 1}
+        code_lists.update(
             (label, (code,))
             for label, code in list_declared_types().items()
-            if label not in found and code not in named
+            if label not in code_lists and code not in named
         )
-    return found
+    return code_lists
 
 
 @cache
@@ -130,13 +130,13 @@ def _read_topics(path: Path) -> dict[str, dict[str, Any]]:
         raise CfgError(f"{path}: no catalogue of views here (a folder of .yaml files)")
     templates = path / TEMPLATES
     before = templates.read_text(encoding="utf-8") if templates.exists() else ""
-    found = {}
+    topics = {}
     for file in files:
         try:
-            found[file.name] = parse_yaml(f"{before}\n{file.read_text(encoding='utf-8')}")
+            topics[file.name] = parse_yaml(f"{before}\n{file.read_text(encoding='utf-8')}")
         except yaml.YAMLError as error:
             raise CfgError(f"{file}: {error}") from error
-    return found
+    return topics
 
 
 def _expand_family(family: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

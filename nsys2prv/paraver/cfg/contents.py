@@ -91,7 +91,7 @@ class TraceContents:
         """
         pairs = [set[tuple[int, int]]() for _ in range(count)]
         states = [set[tuple[int, int]]() for _ in range(count)]
-        for found, distinct in ((pairs, self._pairs), (states, self._states)):
+        for numbers, distinct in ((pairs, self._pairs), (states, self._states)):
             keys = distinct.values()
             keys = np.unique(groups[keys >> ROW] << ROW | keys & (1 << ROW) - 1)
             keys = keys[keys >= 0]
@@ -101,24 +101,24 @@ class TraceContents:
                 (keys & (1 << VALUE_BITS) - 1).tolist(),
                 strict=True,
             ):
-                found[group].add((code, value))
+                numbers[group].add((code, value))
         tags = frozenset(self._tags.values().tolist())
         return [
             Contents(
-                frozenset(code for code, _ in held),
-                frozenset(code for code, value in held if value),
+                frozenset(code for code, _ in of_types),
+                frozenset(code for code, value in of_types if value),
                 tags,
                 frozenset(state for state, _ in of_states),
-                frozenset(held),
+                frozenset(of_types),
             )
-            for held, of_states in zip(pairs, states, strict=True)
+            for of_types, of_states in zip(pairs, states, strict=True)
         ]
 
 
 def _check_whole(path: Path, findings: Findings) -> None:
     """Raise Nsys2prvError for a compressed file that was found to be damaged."""
-    if found := findings.by_rule.get("damaged-gzip"):
-        raise Nsys2prvError(f"{path}: the compressed file is damaged: {found.examples[0]}")
+    if damaged := findings.by_rule.get("damaged-gzip"):
+        raise Nsys2prvError(f"{path}: the compressed file is damaged: {damaged.examples[0]}")
 
 
 def _mask_representable(numbers: np.ndarray) -> np.ndarray:

@@ -45,8 +45,8 @@ def make_declared_views(
     listed: specifications of the catalogue's views, whose event types need no other view of the
     same kind. taken: names of views. codes: name -> event types.
     """
-    shown = {kind: set(found) for kind, found in _list_shown_types(listed, codes).items()}
-    names = {code: name for name, found in codes.items() if len(found) == 1 for code in found}
+    shown = {kind: set(types) for kind, types in _list_shown_types(listed, codes).items()}
+    names = {code: name for name, types in codes.items() if len(types) == 1 for code in types}
     made: dict[str, Spec] = {}
     titles = {spec["title"] for spec in listed}
     for kind, code, name, spec in (*_make_counter_views(), *_make_layout_views()):
@@ -99,8 +99,8 @@ def _make_layout_views() -> Iterator[tuple[str, int, str, Spec]]:
                 yield "# Bursts", field.code, f"extra/analysis/{name}_calls_2dh", spec
 
 
-def _make_table(field: Field, statistic: str, what: str, shows: str, unit: str) -> Spec:
-    title = f"{_make_title(field.label)}: {what}"
+def _make_table(field: Field, statistic: str, quantity: str, shows: str, unit: str) -> Spec:
+    title = f"{_make_title(field.label)}: {quantity}"
     return {"title": title, "shows": shows, "unit": unit, "histogram": {"statistic": statistic}}
 
 

@@ -131,10 +131,10 @@ def remove_empty_rows(cfg: Cfg, rows: Mapping[str, Sequence[Contents]]) -> Cfg:
         if level in rows
     ):
         return cfg
-    held = rows.get(level, ())
-    shown = {contents: not explain_empty_view(cfg, contents, {}) for contents in set(held)}
-    chosen = tuple(number for number, contents in enumerate(held) if shown[contents])
-    if len(chosen) in (0, len(held)):
+    row_contents = rows.get(level, ())
+    shown = {contents: not explain_empty_view(cfg, contents, {}) for contents in set(row_contents)}
+    chosen = tuple(number for number, contents in enumerate(row_contents) if shown[contents])
+    if len(chosen) in (0, len(row_contents)):
         return cfg
     return replace(cfg, histogram=replace(table, rows=chosen))
 
@@ -230,10 +230,10 @@ class _Windows(Struct, frozen=True):
         elif function not in OF_ANY_VALUE and not _apply_filter(types, self.trace.filled):
             yield f"nothing but 0 in {_name_types(types, self.names)}"
         elif self.trace.values is not None and (lists := _list_wanted_values(window)):
-            held = {value for code, value in self.trace.values if _apply_filter(types, (code,))}
+            values = {value for code, value in self.trace.values if _apply_filter(types, (code,))}
             for wanted in lists:
-                held &= {min(int(value), LARGE) for value in wanted}
-            if not any(held):
+                values &= {min(int(value), LARGE) for value in wanted}
+            if not any(values):
                 yield f"no value {_join_words([str(int(value)) for value in lists[0] if value])} in {_name_types(types, self.names)}"
 
     def _explain_tags(self, window: Window) -> list[str]:
@@ -247,7 +247,9 @@ class _Windows(Struct, frozen=True):
 
 def _join_reasons(reasons: Sequence[list[str]]) -> list[str]:
     """Return the reasons of all windows; none if one window has none."""
-    return [reason for found in reasons for reason in found] if all(reasons) else []
+    return (
+        [reason for window_reasons in reasons for reason in window_reasons] if all(reasons) else []
+    )
 
 
 def _get_function_name(window: Single) -> str:
@@ -277,25 +279,25 @@ def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
     ]
 
 
-def _apply_filter(condition: Filter, found: Collection[int]) -> set[int]:
+def _apply_filter(condition: Filter, numbers: Collection[int]) -> set[int]:
     """Return the numbers that pass a filter, as in Paraver: `=` passes one of them, the others all."""
     values = condition.values
     match condition.condition:
         case "All":
-            return set(found)
+            return set(numbers)
         case "None":
             return set()
         case "=":
-            return set(found).intersection(values)
+            return set(numbers).intersection(values)
         case "!=":
-            return set(found).difference(values)
+            return set(numbers).difference(values)
     least, greatest = min(values), max(values)
     passes = {
         "[x,y]": lambda one: least <= one <= greatest,
         "<": lambda one: one < least,
         ">": lambda one: one > greatest,
     }[condition.condition]
-    return set(filter(passes, found))
+    return set(filter(passes, numbers))
 
 
 def _name_types(types: Filter, names: Mapping[int, str]) -> str:
@@ -306,8 +308,8 @@ def _name_types(types: Filter, names: Mapping[int, str]) -> str:
     called = {names.get(number, "") for number in numbers}
     ends = types.condition == "[x,y]"
     if len(called) == 1 and called != {""}:
-        told = f"{numbers[0]} … {numbers[-1]}" if ends else _join_words(list(map(str, numbers)))
-        return f"{called.pop()} ({told})"
+        numbered = f"{numbers[0]} … {numbers[-1]}" if ends else _join_words(list(map(str, numbers)))
+        return f"{called.pop()} ({numbered})"
     words = [
         f"{names[number]} ({number})" if number in names else f"event type {number}"
         for number in numbers

@@ -128,9 +128,9 @@ class Cfg(Struct, frozen=True):
 
 def check_view(cfg: Cfg) -> None:
     """Check a view. Raises CfgError with everything that is wrong with it."""
-    found = list(find_problems(cfg))
-    if found:
-        raise CfgError("; ".join(found))
+    problems = list(find_problems(cfg))
+    if problems:
+        raise CfgError("; ".join(problems))
 
 
 def find_problems(cfg: Cfg) -> Iterator[str]:
@@ -144,12 +144,12 @@ def find_problems(cfg: Cfg) -> Iterator[str]:
         yield "a line of the description looks like a part of the view"
     for number, window in enumerate(cfg.windows, 1):
         where = f"window {number} ({window.title})"
-        found = (
+        problems = (
             _check_single(window)
             if isinstance(window, Single)
             else _check_composed(window, number, cfg.windows)
         )
-        for problem in (*_check_any_window(window), *found):
+        for problem in (*_check_any_window(window), *problems):
             yield f"{where}: {problem}"
     if cfg.histogram is not None and cfg.windows:
         for problem in _check_histogram(cfg.histogram, cfg.windows):
@@ -162,13 +162,13 @@ def _check_any_window(window: Window) -> Iterator[str]:
     if window.level not in (*grammar.PROCESS_LEVELS, *grammar.RESOURCE_LEVELS):
         yield f"no level {window.level!r}"
     look = window.look
-    for what, value, known in (
+    for quantity, value, known in (
         ("units", look.units, grammar.UNITS),
         ("look", look.style, grammar.LOOKS),
         ("draw mode", look.draw, grammar.DRAW_MODES),
     ):
         if value not in known:
-            yield f"no {what} {value!r}"
+            yield f"no {quantity} {value!r}"
     if look.scale is not None and not (look.style != "code" and look.scale[0] < look.scale[1]):
         yield f"scale {look.scale} is not two ascending numbers, or of a look without a scale"
     for value, color in look.colors.items():

@@ -48,17 +48,17 @@ def _find_telling_types(view: View, known: frozenset[int]) -> set[int]:
     """Return all event types of a view; but of one that shows nothing without others than CUDA's,
     those others alone.
     """
-    found = [
+    window_types = [
         _list_window_types(window, known)
         for window in view.cfg.windows
         if isinstance(window, Single)
     ]
     needed = [
         types
-        for types in found
+        for types in window_types
         if types and explain_empty_view(view.cfg, make_contents(known - types), {})
     ]
-    return set().union(*([types for types in needed if not types <= OF_CUDA] or found))
+    return set().union(*([types for types in needed if not types <= OF_CUDA] or window_types))
 
 
 def _list_window_types(window: Single, known: frozenset[int]) -> set[int]:

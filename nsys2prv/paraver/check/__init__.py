@@ -115,7 +115,7 @@ def sort_findings(*files: Findings) -> tuple[Finding, ...]:
     return tuple(
         sorted(
             (finding for file in files for finding in file.by_rule.values()),
-            key=lambda found: (order.index(found.severity), found.file, found.line, found.rule),
+            key=lambda one: (order.index(one.severity), one.file, one.line, one.rule),
         )
     )
 

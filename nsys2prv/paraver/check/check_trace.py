@@ -76,14 +76,14 @@ class CheckResult(Struct, frozen=True):
     def data(self) -> dict[str, Any]:
         """Return all of it as plain data, for JSON."""
         names = "rule", "file", "line", "count", "message"
-        found = [
+        findings = [
             {"severity": one.severity.value} | {name: getattr(one, name) for name in names}
             for one in self.findings
         ]
         return {
             "trace": str(self.path),
             "contents": asdict(self.contents) if self.contents else None,
-            "findings": found,
+            "findings": findings,
         }
 
 
@@ -116,8 +116,8 @@ def check_trace(path: str | Path) -> CheckResult:
     for block in text:
         records.add(block)
     _report_whole_trace(records, path, header, findings, of_labels)
-    found = sort_findings(findings, of_labels, of_names)
-    return CheckResult(path, found, _summarize_contents(records, header))
+    all_findings = sort_findings(findings, of_labels, of_names)
+    return CheckResult(path, all_findings, _summarize_contents(records, header))
 
 
 def _report_whole_trace(
@@ -173,22 +173,22 @@ def format_result(result: CheckResult) -> Iterator[str]:
         yield from (f"  {line}" for line in _format_contents(result.contents))
     yield from (f"  {_format_finding(finding)}" for finding in result.findings)
     counts = [
-        f"{len(found)} {severity.value}{'' if len(found) == 1 else 's'}"
+        f"{len(chosen)} {severity.value}{'' if len(chosen) == 1 else 's'}"
         for severity in Severity
-        if (found := result.select(severity))
+        if (chosen := result.select(severity))
     ]
     yield f"  {', '.join(counts) or 'nothing found'}"
 
 
-def _format_contents(held: CheckedContents) -> Iterator[str]:
+def _format_contents(contents: CheckedContents) -> Iterator[str]:
     yield (
-        f"{held.lines:,} lines: {held.events:,} events with {held.pairs:,} values, {held.states:,} states, "
-        f"{held.comms:,} communications"
+        f"{contents.lines:,} lines: {contents.events:,} events with {contents.pairs:,} values, {contents.states:,} states, "
+        f"{contents.comms:,} communications"
     )
-    objects = held.objects
+    objects = contents.objects
     nodes, cpus, appls, tasks, threads = (
-        f"{objects[level]} {what}{'' if objects[level] == 1 else 's'}"
-        for level, what in (
+        f"{objects[level]} {noun}{'' if objects[level] == 1 else 's'}"
+        for level, noun in (
             ("NODE", "node"),
             ("CPU", "CPU"),
             ("APPL", "application"),
@@ -197,12 +197,12 @@ def _format_contents(held: CheckedContents) -> Iterator[str]:
         )
     )
     yield f"{nodes} with {cpus}, {appls}, {tasks}, {threads}"
-    shown = ", ".join(map(str, sorted(held.types)[:MOST_TYPES]))
-    yield f"{len(held.types)} event types{f': {shown}' if shown else ''}{', ...' if len(held.types) > MOST_TYPES else ''}"
-    if held.first is not None:
-        yield f"times from {held.first} to {held.last} {held.unit}, the trace ends at {held.end:.0f}"
+    shown = ", ".join(map(str, sorted(contents.types)[:MOST_TYPES]))
+    yield f"{len(contents.types)} event types{f': {shown}' if shown else ''}{', ...' if len(contents.types) > MOST_TYPES else ''}"
+    if contents.first is not None:
+        yield f"times from {contents.first} to {contents.last} {contents.unit}, the trace ends at {contents.end:.0f}"
 
 
-def _format_finding(found: Finding) -> str:
-    where = f"{found.file}:{found.line}" if found.line else found.file
-    return f"{found.severity.value:<7} {found.rule} {where}{f' ({found.count} places)' if found.count > 1 else ''}: {found.message}"
+def _format_finding(finding: Finding) -> str:
+    where = f"{finding.file}:{finding.line}" if finding.line else finding.file
+    return f"{finding.severity.value:<7} {finding.rule} {where}{f' ({finding.count} places)' if finding.count > 1 else ''}: {finding.message}"

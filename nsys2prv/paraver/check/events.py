@@ -31,9 +31,9 @@ class ValueNumbers:
         """Return the number of each value of a column, and the places of those never met before,
         each once, in the order of their numbers.
         """
-        found, known = self._look_up(column)
+        numbers, known = self._look_up(column)
         if known.all():
-            return found, np.empty(0, np.int64)
+            return numbers, np.empty(0, np.int64)
         unknown = np.flatnonzero(~known)
         values, first = np.unique(column[unknown], return_index=True)
         order = np.argsort(first)
@@ -45,12 +45,12 @@ class ValueNumbers:
         if not len(self.values):
             return np.zeros(len(column), np.int64), np.zeros(len(column), bool)
         if self._hashed:
-            found = self._table[column & (self._size - 1)]
+            numbers = self._table[column & (self._size - 1)]
         else:
-            found = self._order[
+            numbers = self._order[
                 np.minimum(np.searchsorted(self._sorted, column), len(self._sorted) - 1)
             ]
-        return found, self.values[found] == column
+        return numbers, self.values[numbers] == column
 
     def _build(self) -> None:
         """Build a table by the lowest bits, the smallest in which no two values meet; where there
@@ -181,9 +181,9 @@ class Events:
         )
         bounds = np.flatnonzero(np.diff(code[order], prepend=-1, append=len(self.types)))
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            mine = order[begin:end]
-            table, number = self._tables[code[mine[0]]], int(self.types.values[code[mine[0]]])
-            bad = mine[~_has_label(table, values[mine])]
+            rows = order[begin:end]
+            table, number = self._tables[code[rows[0]]], int(self.types.values[code[rows[0]]])
+            bad = rows[~_has_label(table, values[rows])]
             if len(bad):
                 beyond = values[bad] > LAST_LABELLED
                 place.report(

@@ -171,9 +171,9 @@ def _read_task(text: str) -> tuple[int, int]:
     return count, _read_number(node, "node of a task")
 
 
-def _read_number(text: str, what: str) -> int:
+def _read_number(text: str, noun: str) -> int:
     if not re.fullmatch(r"\s*\d{1,18}\s*", text):
-        raise ValueError(f"{what}: {text!r} is no number")
+        raise ValueError(f"{noun}: {text!r} is no number")
     return int(text)
 
 
@@ -184,7 +184,7 @@ def _judge_header(header: Header, findings: Findings) -> None:
         findings.add("no-unit", 1)
     elif header.unit not in ("_ns", "_ms", "_us"):
         findings.add("unit", 1, header.unit)
-    for what, count in (
+    for noun, count in (
         ("applications", len(header.applications)),
         ("tasks", len(header.tasks)),
         ("threads", header.threads),
@@ -192,7 +192,7 @@ def _judge_header(header: Header, findings: Findings) -> None:
         ("CPUs", header.cpus),
     ):
         if count > MOST_OBJECTS:
-            findings.add("too-many-objects", 1, f"{count} {what}")
+            findings.add("too-many-objects", 1, f"{count} {noun}")
     if not header.nodes:
         findings.add("no-resources", 1)
         return

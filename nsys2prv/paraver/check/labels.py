@@ -214,14 +214,14 @@ def _judge_types(labels: Labels, findings: Findings) -> None:
 
 def judge_groups(labels: Labels, groups: Iterable[frozenset[int]], findings: Findings) -> None:
     """Report types of a group, which views show together, that label a value differently."""
-    said: set[tuple[int, int, int]] = set()
+    reported: set[tuple[int, int, int]] = set()
     for group in groups:
         known: dict[int, tuple[int, str]] = {}
         for code in sorted(group & labels.values.keys()):
             for value, label in labels.values[code].items():
                 other, before = known.setdefault(value, (code, label))
-                if value and before != label and (value, other, code) not in said:
-                    said.add((value, other, code))
+                if value and before != label and (value, other, code) not in reported:
+                    reported.add((value, other, code))
                     example = f"{value}: {before} of {other}, {label} of {code}"
                     findings.add("values-overlap", labels.lines[code], example)
 

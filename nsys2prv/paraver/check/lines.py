@@ -66,9 +66,9 @@ def split_lines(block: bytes) -> BlockLines:
     padded = np.frombuffer(b"".join((b"0" * DIGITS, block)), np.uint8)
     text = padded[DIGITS:]
     marks = np.flatnonzero(text - np.uint8(ZERO) > 9)
-    found = text[marks]
-    newline = found == NEWLINE
-    odd = ~newline & (found != COLON)
+    separators = text[marks]
+    newline = separators == NEWLINE
+    odd = ~newline & (separators != COLON)
     negative = broken = np.empty(0, np.int64)
     ends = marks
     if odd.any():
