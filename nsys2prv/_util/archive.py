@@ -1,5 +1,5 @@
-"""The file that a store is, a ZIP archive whose directory has a size and a checksum for each member,
-and Structs as JSON.
+"""The file that a store is, a ZIP archive whose directory has a size and a checksum for each
+member, and Structs as JSON.
 
 Its first member tells what it is, as in documents of other programs. It comes into being under its
 name when it is complete. From JSON nothing is made that the annotations of a Struct do not name,
@@ -77,8 +77,8 @@ def _make_member(name: str) -> zipfile.ZipInfo:
 
 def open_archive(path: Path) -> zipfile.ZipFile:
     """Open an archive for reading. Raises zipfile.BadZipFile for one that is cut short, or of which
-    a member would unpack to far more than it can be made of; the end of a member raises it where its
-    checksum does not fit.
+    a member would unpack to far more than it can be made of; the end of a member raises it where
+    its checksum does not fit.
     """
     archive = zipfile.ZipFile(path)
     try:

@@ -48,7 +48,9 @@ class _Panics:
 
     @contextmanager
     def unseen(self, file: str = "") -> Iterator[None]:
-        """file: what is read; where that aborts the program, it is said to be damaged."""
+        """Hide what is written to standard error meanwhile. file: the one that is read, to be named
+        as damaged where reading it aborts the program.
+        """
         with self._lock:
             if not self._files:
                 self._take()

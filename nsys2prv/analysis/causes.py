@@ -63,9 +63,9 @@ class Link(Struct, frozen=True):
 def find_slow_links(
     records: pl.DataFrame, others: pl.DataFrame, kernels: Mapping[int, str], length: int
 ) -> list[Link]:
-    """Communicators that take longer than their peers (same size, operation and bytes), the most
-    costly first. records: as device_time collects them. others: of add_waits. kernels: labels of
-    NCCL kernels by value.
+    """Return communicators that take longer than their peers (same size, operation and bytes), the
+    most costly first. records: as device_time collects them. others: of add_waits. kernels: labels
+    of NCCL kernels by value.
     """
     transfers = pl.concat(
         [_list_matched_transfers(records), _list_group_transfers(others, kernels)]
@@ -146,7 +146,7 @@ def _list_group_transfers(others: pl.DataFrame, kernels: Mapping[int, str]) -> p
 
 
 def add_waits(others: pl.DataFrame) -> pl.DataFrame:
-    """NCCL kernels and calls of MPI of which it is not known who waited for whom, with
+    """Return NCCL kernels and calls of MPI of which it is not known who waited for whom, with
     `exposed_wait`: how much longer they take than the quickest of the same number on all devices,
     or on those of their group where groups show (`group`, else null), for ranks do the same in the
     same order. Where they do not: longer than the quickest tenth of those that move the same.

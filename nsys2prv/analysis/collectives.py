@@ -71,8 +71,8 @@ def _list_kernels(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def list_matched_collectives(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
-    """A row per kernel of a matched collective, and what its rank did from the first rank's begin
-    until its own. kernels: thread, begin, bytes and communicator of NCCL kernels.
+    """Return a row per kernel of a matched collective, and what its rank did from the first rank's
+    begin until its own. kernels: thread, begin, bytes and communicator of NCCL kernels.
     """
     if "matched" not in unit.cache:
         unit.cache["matched"] = {"frame": _list_matched(unit, kernels)}
@@ -121,7 +121,7 @@ def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
 
 
 def _add_bandwidths(unit: Unit, records: pl.DataFrame) -> pl.DataFrame:
-    """Records of collectives with `bus_bandwidth` (B/s), null where it is not known. Their
+    """Return records of collectives with `bus_bandwidth` (B/s), null where it is not known. Their
     transfers begin when their waits end.
     """
     if not unit.has("nccl_transfer"):
@@ -223,8 +223,8 @@ def _describe_communicators(rows: pl.DataFrame, context: Context, name_set: str)
 def _describe_by_members(
     rows: pl.DataFrame, kernels: pl.DataFrame, context: Context
 ) -> pl.DataFrame:
-    """NCCL communicators by their members, and last (`communicator_hash`) as NCCL numbers them.
-    kernels: communicator and task.
+    """Return NCCL communicators by their members, and last (`communicator_hash`) as NCCL numbers
+    them. kernels: communicator and task.
     """
     names = name_communicators(kernels, context.tasks).rename({"name": "by_members"})
     joined = rows.join(
@@ -255,7 +255,7 @@ def _sum_by_operation(kernels: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
-    """Figures per communicator and operation of matched collectives; bytes are of all their
+    """Return figures per communicator and operation of matched collectives; bytes are of all their
     kernels.
     """
     measured = pl.col("bus_bandwidth").is_not_null()
@@ -284,7 +284,7 @@ def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 def _find_stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table]:
-    """Per rank, over the collectives in which it came last."""
+    """Return for each rank how often it came last in collectives, and what that cost."""
     last = pl.col("late").max().over("collective")
     rows = matched.with_columns(
         last=(pl.col("late") == last) & (last > 0), waited=pl.col("wait").sum().over("collective")

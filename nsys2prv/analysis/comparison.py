@@ -54,8 +54,8 @@ class ComparedJob(Struct, frozen=True):
 
 
 def find_elapsed(run: ComparedJob) -> tuple[float, str]:
-    """The time (ns) by which two runs are compared, and of what: a mean iteration of the steady
-    state, else the job.
+    """Return the time (ns) by which two runs are compared, and of what: a mean iteration of the
+    steady state, else the job.
     """
     if table := get_table(run, "findings", "phases"):
         steady = table.frame.filter(
@@ -67,8 +67,8 @@ def find_elapsed(run: ComparedJob) -> tuple[float, str]:
 
 
 def compare_elapsed(first: ComparedJob, second: ComparedJob) -> tuple[float, str]:
-    """By how much longer the second run takes (0.22: by 22 %; negative: shorter), and a sentence
-    that says so, and what changed most.
+    """Return by how much longer the second run takes (0.22: by 22 %; negative: shorter), and a
+    sentence that says so, and what changed most.
     """
     times = find_elapsed(first), find_elapsed(second)
     if times[0][1] != times[1][1]:
@@ -132,8 +132,8 @@ def _list_changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, fl
 
 
 def compare_jobs(first: ComparedJob, second: ComparedJob) -> list[Result]:
-    """Two jobs: the counts first, then times by kernel, class, operation and region. Ratios are
-    second / first.
+    """Compare two jobs in tables: the counts first, then times by kernel, class, operation and
+    region. Ratios are second / first.
     """
     names = str(first.job["name"]), str(second.job["name"])
     tables = {"job": Table(f"A: {names[0]}; B: {names[1]}", _describe_jobs(first, second))}
@@ -278,8 +278,8 @@ def _describe_jobs(first: ComparedJob, second: ComparedJob) -> pl.DataFrame:
 def _join_by_place(
     first: pl.DataFrame, second: pl.DataFrame, key: str, values: Sequence[str]
 ) -> pl.DataFrame:
-    """Both jobs' devices or ranks, as many in each, largest change of the first value first: those
-    of the same name beside each other or, where a name is in one job alone, in their order.
+    """Return both jobs' devices or ranks, as many in each, largest change of the first value first:
+    those of the same name beside each other or, where a name is in one job alone, in their order.
     """
     known = [name for name in values if name in first.columns and name in second.columns]
     first, second = (
@@ -312,8 +312,8 @@ def _join_by_key(
     value: str,
     steps: tuple[int, int] = (0, 0),
 ) -> pl.DataFrame:
-    """Both jobs' rows by key, largest change first; what one job lacks counts as 0. steps: how
-    many iterations they have, 0 for unknown; where these differ, the change is that of an
+    """Return both jobs' rows by key, largest change first; what one job lacks counts as 0. steps:
+    how many iterations they have, 0 for unknown; where these differ, the change is that of an
     iteration.
     """
 

@@ -1,9 +1,9 @@
-"""The critical path: the one chain of work and waiting, from the begin of the job to its end over all
-ranks, that explains how long it took. Its pieces add up to
-the duration. Only what is on it makes the job shorter when it gets faster; what is beside it has
-slack. Where two chains take equally long, one of them is it: among balanced ranks it says little
-which of them has more of it. `steady_ns` and `steady_share` are of the steady state alone, where
-there is one: the finding is of it, as all findings are.
+"""The critical path: the one chain of work and waiting, from the begin of the job to its end over
+all ranks, that explains how long it took. Its pieces add up to the duration. Only what is on it
+makes the job shorter when it gets faster; what is beside it has slack. Where two chains take
+equally long, one of them is it: among balanced ranks it says little which of them has more of it.
+`steady_ns` and `steady_share` are of the steady state alone, where there is one: the finding is of
+it, as all findings are.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def conclude(unit_frames: Mapping[str, pl.DataFrame], context: Context) -> Resul
 
 
 def _sum_shares(pieces: pl.DataFrame, whole: Mapping[str, int], key: str) -> pl.DataFrame:
-    """Pieces and their time by a column, and as a share of the whole path (ns); and of the path in
-    the steady state.
+    """Return pieces and their time by a column, and as a share of the whole path (ns); and of the
+    path in the steady state.
     """
     return (
         pieces.group_by(key, maintain_order=True)
@@ -119,15 +119,15 @@ def _sum_shares(pieces: pl.DataFrame, whole: Mapping[str, int], key: str) -> pl.
 def _label_shares(
     pieces: pl.DataFrame, whole: Mapping[str, int], key: str, values: str
 ) -> pl.DataFrame:
-    """The same, with labels in the place of the values of a closed set."""
+    """Return what :func:`_sum_shares` does, with labels in the place of the values of a closed set."""
     return _sum_shares(pieces, whole, key).with_columns(label_values(key, values, "unknown"))
 
 
 def _make_finding(
     waiting: Mapping[str, float], frames: Mapping[str, pl.DataFrame], steady: bool
 ) -> Finding:
-    """The finding of the steady state, or of the job that has none. waiting: the share of the path
-    on which no device works.
+    """Return the finding of the steady state, or of the job that has none. waiting: the share of
+    the path on which no device works.
     """
     evidence = []
     for phrase, table, column in (

@@ -1,9 +1,9 @@
 """The time of each device in the steady state as a partition: each moment counts once.
 
 In this order: computing (kernels other than NCCL's, graphs), transfer (NCCL after the last rank has
-begun), wait (NCCL before that, and the part of the transfer that is exposed because computation that
-would have hidden it has run during the wait), other NCCL (kernels of which that is not known), memory
-operations, idle; idle time by what the host does, and by the call that it is in.
+begun), wait (NCCL before that, and the part of the transfer that is exposed because computation
+that would have hidden it has run during the wait), other NCCL (kernels of which that is not known),
+memory operations, idle; idle time by what the host does, and by the call that it is in.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ BUSY = ("compute", "transfer", "wait", "other_nccl", "memory")
 
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
-    """devices: a row each, its parts (ns). records: a row for each kernel of a matched collective,
-    with its exposed parts. others: a row for each other NCCL kernel, and each call of MPI with
-    which a device is idle. calls: idle time by device and call.
+    """Collect how devices spent their time. devices: a row each, its parts (ns). records: a row for
+    each kernel of a matched collective, with its exposed parts. others: a row for each other NCCL
+    kernel, and each call of MPI with which a device is idle. calls: idle time by device and call.
     """
     begin, end = unit.options.steady_span(unit.duration)
     by_table: dict[str, list[pl.DataFrame]] = {
@@ -148,9 +148,9 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
 def _make_other_rows(
     unit: Unit, frame: pl.DataFrame, exposed: Spans, device: int, name: pl.Expr
 ) -> pl.DataFrame:
-    """Rows of `others`: task, device, name, begin, end, operation, bytes, communicator (ABSENT for
-    what is not known), number and total (in the whole job, of this name on its row's device),
-    exposed (ns).
+    """Return rows of `others`: task, device, name, begin, end, operation, bytes, communicator
+    (ABSENT for what is not known), number and total (in the whole job, of this name on its row's
+    device), exposed (ns).
     """
     known = [
         name if name in frame.columns else pl.lit(ABSENT, pl.Int64).alias(name)
@@ -172,7 +172,7 @@ def _make_other_rows(
 def _list_mpi_calls(
     unit: Unit, device: int, begin: int, end: int
 ) -> Iterator[tuple[str, pl.DataFrame]]:
-    """The calls of MPI that begin in the steady state, of the threads that drive a device."""
+    """Return the calls of MPI that begin in the steady state, of the threads that drive a device."""
     threads = find_driving_threads(unit, device) if unit.has(*MPI) else []
     for layout in MPI:
         if unit.has(layout):
@@ -184,8 +184,8 @@ def _list_mpi_calls(
 
 
 def _number_occurrences(unit: Unit, frame: pl.DataFrame, name: str) -> pl.DataFrame:
-    """The rows, by begin, with their `number` among those of the same name on their device, and how
-    many there are, `total`.
+    """Return the rows, by begin, with their `number` among those of the same name on their device,
+    and how many there are, `total`.
     """
     frame = frame.sort("begin", maintain_order=True)
     device = pl.Series("device", unit.device_of[frame["thread"].to_numpy()])
@@ -195,7 +195,7 @@ def _number_occurrences(unit: Unit, frame: pl.DataFrame, name: str) -> pl.DataFr
 
 
 def _find_main_task(unit: Unit, device: int) -> int:
-    """The task that works most on a device."""
+    """Return the task that works most on a device."""
     threads = unit.work.filter(pl.col("device") == device)["thread"].to_numpy()
     return int(np.bincount(unit.task_of[threads]).argmax())
 
@@ -203,7 +203,7 @@ def _find_main_task(unit: Unit, device: int) -> int:
 def _select_device_rows(
     unit: Unit, frame: pl.DataFrame, device: int, begin: int, end: int
 ) -> pl.DataFrame:
-    """The rows of a device that begin in the steady state."""
+    """Return the rows of a device that begin in the steady state."""
     here = unit.device_of[frame["thread"].to_numpy()] == device
     return frame.filter(
         pl.Series(here, dtype=pl.Boolean) & (pl.col("begin") >= begin) & (pl.col("begin") < end)
@@ -240,7 +240,7 @@ def _find_avoidable_exposure(records: pl.DataFrame, compute: Spans) -> pl.Series
 
 
 def _sum_idle_by_call(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
-    """The idle time of a device by the call that the threads driving it are in: device, call
+    """Return the idle time of a device by the call that the threads driving it are in: device, call
     (value), synchronises, count, time.
     """
     calls = unit.calls_of("cuda_api", find_driving_threads(unit, device))

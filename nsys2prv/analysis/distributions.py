@@ -52,7 +52,8 @@ def spill_durations(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.Da
 
 
 def make_statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False) -> pl.DataFrame:
-    """Figures of spilled groups brought together by some of their columns, greatest time first.
+    """Return figures of spilled groups brought together by some of their columns, greatest time
+    first.
 
     count, time_ns, mean_ns, median_ns, min_ns, max_ns, std_dev_ns (of a sample; null for one
     execution), and with `modes` two_modes, low_ns and high_ns (means of the two), high_share
@@ -91,7 +92,7 @@ def make_statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False
 
 
 def make_histograms(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.DataFrame:
-    """Executions of spilled groups by duration: the columns `by`, then low_ns, high_ns (bins
+    """Return executions of spilled groups by duration: the columns `by`, then low_ns, high_ns (bins
     equally wide in the logarithm from the least duration to the greatest, which is in the last one;
     fewer bins where durations are too near each other), and count.
     """
@@ -124,8 +125,8 @@ def make_histograms(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.Da
 
 
 def _make_edges(least: int, most: int, bins: int) -> np.ndarray:
-    """The bounds of bins from `least` to `most` (ns, float64, ascending): of durations that a
-    float64 cannot tell apart, one bin.
+    """Return the bounds of bins from `least` to `most` (ns, float64, ascending): of durations that
+    a float64 cannot tell apart, one bin.
     """
     inner = np.geomspace(least, most, bins + 1)[1:-1] if most > least else np.zeros(0)
     inner = np.unique(inner[(inner > least) & (inner < most)])
@@ -135,9 +136,9 @@ def _make_edges(least: int, most: int, bins: int) -> np.ndarray:
 def _gather_durations(
     groups: pl.DataFrame, by: Sequence[str]
 ) -> Iterator[tuple[pl.DataFrame, np.ndarray, np.ndarray]]:
-    """The durations of some groups at a time: their keys, a row each; where each group's durations
-    begin, and the last one's end; and the durations (int64 ns), those of all units of a group
-    together.
+    """Return the durations of some groups at a time: their keys, a row each; where each group's
+    durations begin, and the last one's end; and the durations (int64 ns), those of all units of a
+    group together.
     """
     files = {
         name: np.memmap(name, "<i8", "r")

@@ -71,7 +71,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
 
 
 def _add_steady_state(unit: Unit) -> pl.DataFrame:
-    """The windows that are asked for, and the steady state."""
+    """Return the windows that are asked for, and the steady state."""
     windows, steady = unit.options.windows, unit.options.steady
     return (
         windows
@@ -182,8 +182,8 @@ def _make_device_rows(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
 
 
 def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
-    """Mean, deviation (of a sample) and extremes of each figure, and the iterations that have
-    these.
+    """Return mean, deviation (of a sample) and extremes of each figure, and the iterations that
+    have the extremes.
     """
     rows = []
     for name in (
@@ -225,7 +225,7 @@ def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
 def _compute_device_efficiencies(
     devices: pl.DataFrame, by: list[str], context: Context
 ) -> pl.DataFrame:
-    """The efficiencies of each group of rows, one row of a device and window each."""
+    """Return the efficiencies of each group of rows, one row of a device and window each."""
     figures = devices.group_by(by, maintain_order=True).agg(
         devices=pl.len(),
         elapsed_ns=(pl.col("end") - pl.col("begin")).first(),
@@ -276,8 +276,8 @@ def _compute_host_efficiencies(hosts: pl.DataFrame, has_mpi: bool, has_api: bool
 
 
 def compute_scalability(useful: list[float], devices: list[int], strong: bool) -> np.ndarray:
-    """Computation scalability of runs relative to the first: useful time there / here; of weak
-    scaling times the ratio of devices.
+    """Return computation scalability of runs relative to the first: useful time there / here; of
+    weak scaling times the ratio of devices.
     """
     time = np.array(useful, float)
     grown = 1.0 if strong else np.array(devices, float) / devices[0]

@@ -93,8 +93,8 @@ class EventReader(Struct, dict=True):
         not_within: tuple[int, int] | None = None,
         dtype: type[np.signedinteger] = np.int64,
     ) -> pl.DataFrame:
-        """Events of a layout, by begin: `begin`, `end` (trace time, ns), `thread`, then the fields
-        asked for.
+        """Return events of a layout, by begin: `begin`, `end` (trace time, ns), `thread`, then the
+        fields asked for.
 
         A field is a number, a value of a closed set or of a name; ABSENT where an event lacks it.
         `domain` is an index into the job's domain codes. unit: of which unit of threads, None for
@@ -151,8 +151,8 @@ class EventReader(Struct, dict=True):
         return columns
 
     def lines(self, kind: str, unit: int | None = None) -> pl.DataFrame:
-        """Lines of a kind by when they are sent: `sent`, `sender` (thread), `begin`, `thread`,
-        `end` (of the event that the line leads to), `bytes`.
+        """Return lines of a kind by when they are sent: `sent`, `sender` (thread), `begin`,
+        `thread`, `end` (of the event that the line leads to), `bytes`.
         """
         return _make_frame(
             (self._line_columns(run, records) for run, records in self._read(LINE, kind, unit)),
@@ -162,7 +162,7 @@ class EventReader(Struct, dict=True):
         )
 
     def find_connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
-        """The threads that lines of a kind connect: sender and receiver."""
+        """Return the threads that lines of a kind connect: sender and receiver."""
         connected = set()
         for run, records in self._read(LINE, kind, unit):
             threads = self.threads[run.source]
@@ -183,7 +183,7 @@ class EventReader(Struct, dict=True):
         }
 
     def samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
-        """The samples of a layout, device by device."""
+        """Return the samples of a layout, device by device."""
         by_device: dict[int, list[tuple[Run, np.ndarray]]] = {}
         for run, records in self._read(COUNTER, layout, unit):
             by_device.setdefault(int(self.threads[run.source][run.object]), []).append(
@@ -245,8 +245,8 @@ class EventReader(Struct, dict=True):
 
 
 def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
-    """The job's runs; those that hold events of the whole job as runs of one unit each, and without
-    ends, which no analysis asks for.
+    """Return the job's runs; those that hold events of the whole job as runs of one unit each, and
+    without ends, which no analysis asks for.
     """
     reader, result = SpillReader(), []
     for number, run in enumerate(job.runs):
@@ -267,7 +267,7 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
 
 
 def _merge_instants(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of equal time made one: of two numbers the greater."""
+    """Return rows of equal time made one: of two numbers the greater."""
     first = (
         np.flatnonzero(np.append(True, time[1:] != time[:-1]))
         if len(time)
@@ -281,7 +281,7 @@ def _merge_instants(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, n
 def _make_frame(
     pieces: Iterable[dict[str, np.ndarray]], names: Sequence[str], unit: int | None, rows: RowTable
 ) -> pl.DataFrame:
-    """The pieces as one frame by their first column, of one unit's threads alone."""
+    """Return the pieces as one frame by their first column, of one unit's threads alone."""
     columns_list = list(pieces)
     # A column at a time, and the pieces of it go: with all of them the memory would be twice as much.
     columns = {
@@ -303,6 +303,6 @@ def _make_frame(
 
 @lru_cache(maxsize=1)
 def load_event_reader(path: Path) -> EventReader:
-    """The reader saved by :meth:`EventReader.save`, kept while the same one is asked for."""
+    """Return the reader saved by :meth:`EventReader.save`, kept while the same one is asked for."""
     with path.open("rb") as file:
         return pickle.load(file)

@@ -69,8 +69,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
 
 
 def _list_parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
-    """The parts of devices' time: of NCCL kernels that are not matched and of MPI the waits for
-    other ranks told from the rest.
+    """Return the parts of devices' time: of NCCL kernels that are not matched and of MPI the waits
+    for other ranks told from the rest.
     """
     if not devices.height:
         return devices

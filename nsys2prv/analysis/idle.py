@@ -94,8 +94,8 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
 
 
 def _find_blocking_calls(unit: Unit) -> pl.DataFrame:
-    """Calls that wait for a device and leave it idle meanwhile: a row for each device, with their
-    count and the idle time (ns). Waiting beside a busy device costs nothing.
+    """Return calls that wait for a device and leave it idle meanwhile: a row for each device, with
+    their count and the idle time (ns). Waiting beside a busy device costs nothing.
     """
     rows = []
     for device in unit.devices if unit.has("cuda_api") else ():
@@ -280,8 +280,8 @@ def _sum_moves(memory: pl.DataFrame) -> pl.DataFrame:
 def _apply_rules(
     frames: Mapping[str, pl.DataFrame], tables: Mapping[str, Table], context: Context
 ) -> pl.DataFrame:
-    """Rule, what it frames: how often, how long, and what to do. A rule without its inputs is not in
-    it.
+    """Return a row for each rule that can be judged: its name, how often it is met, for how long
+    (ns), and what to do.
     """
     rows: list[tuple[str, int, int, str]] = []
     memory = frames.get("memory", pl.DataFrame())

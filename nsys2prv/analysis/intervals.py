@@ -90,7 +90,7 @@ def unite_span_sets(sets: Sequence[Spans]) -> Spans:
 
 
 def intersect_spans(first: Spans, second: Spans) -> Spans:
-    """The times in both sets."""
+    """Return the times in both sets."""
     if len(second) < len(first):
         first, second = second, first
     # Each interval of the smaller set with all of the other's that reach into it.
@@ -105,14 +105,14 @@ def intersect_spans(first: Spans, second: Spans) -> Spans:
 
 
 def subtract_spans(first: Spans, second: Spans) -> Spans:
-    """The times in the first set that are not in the second."""
+    """Return the times in the first set that are not in the second."""
     if not len(first) or not len(second):
         return first
     return intersect_spans(first, find_gaps(second, int(first.begin[0]), int(first.end[-1])))
 
 
 def find_gaps(spans: Spans, begin: int, end: int) -> Spans:
-    """The times of [begin, end) that are not in the set."""
+    """Return the times of [begin, end) that are not in the set."""
     since = np.maximum(np.append(np.int64(begin), spans.end), begin)
     until = np.minimum(np.append(spans.begin, np.int64(end)), end)
     kept = until > since
@@ -120,7 +120,7 @@ def find_gaps(spans: Spans, begin: int, end: int) -> Spans:
 
 
 def clip_spans(spans: Spans, begin: int, end: int) -> Spans:
-    """The part of the set within [begin, end)."""
+    """Return the part of the set within [begin, end)."""
     if end <= begin:
         return Spans(spans.begin[:0], spans.end[:0])
     first = int(np.searchsorted(spans.end, begin, "right"))
@@ -135,7 +135,7 @@ def clip_spans(spans: Spans, begin: int, end: int) -> Spans:
 def sum_within(
     begin: np.ndarray, end: np.ndarray, since: np.ndarray, until: np.ndarray
 ) -> np.ndarray:
-    """The time of intervals, which may overlap, in each [since, until), added up interval by
+    """Return the time of intervals, which may overlap, in each [since, until), added up interval by
     interval.
     """
 
@@ -165,12 +165,14 @@ def count_concurrent(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np
 
 
 def _drop_repetitions(ordered: np.ndarray) -> np.ndarray:
-    """Ascending numbers without repetitions."""
+    """Return ascending numbers without repetitions."""
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
 def sum_time_by_count(begin: np.ndarray, end: np.ndarray, inside: Spans) -> dict[int, int]:
-    """For how long, within a set, how many of the intervals are open: count -> ns, counts from 1."""
+    """Return for how long, within a set, how many of the intervals are open: count -> ns, counts
+    from 1.
+    """
     if not len(inside):
         return {}
     times, counts = count_concurrent(begin, end)
@@ -193,8 +195,8 @@ def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
 def find_parents(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The depth (from 0) and the parent (row index, -1 for none) of each range; rows by thread,
-    begin, longer first.
+    """Return the depth (from 0) and the parent (row index, -1 for none) of each range; rows by
+    thread, begin, longer first.
 
     Ranges that overlap without lying within each other have the one as parent that began last of
     those still open.

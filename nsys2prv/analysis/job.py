@@ -79,8 +79,8 @@ class OpenJob:
             job.analyse("efficiencies")                    # tables
             job.findings()                                 # what holds the job back
 
-    Use it in a `with` statement, or call close(): that removes its temporary files.
-    Times are ns (int64) since the job's first event; tasks count from 1 as in Paraver, ranks from 0.
+    Use it in a `with` statement, or call close(): that removes its temporary files. Times are ns
+    (int64) since the job's first event; tasks count from 1 as in Paraver, ranks from 0.
     """
 
     def __init__(self, job: Job, stack: ExitStack | None = None) -> None:
@@ -130,8 +130,8 @@ class OpenJob:
 
     @property
     def rows(self) -> pl.DataFrame:
-        """The rows of the trace, a frame with a row for each: thread, row (name), kind (host, stream,
-        samples), task, rank, node, device, stream.
+        """The rows of the trace, a frame with a row for each: thread, row (name), kind (host,
+        stream, samples), task, rank, node, device, stream.
         """
         return self.reader.rows.threads
 
@@ -217,9 +217,9 @@ class OpenJob:
         return self.reader.lines(kind)
 
     def samples(self, layout: str) -> Iterator[Samples]:
-        """Yield the samples of a layout of counters (`gpu_metric`, `network_metric`, ...), one object
-        for each device: time (ns, shape (n,)) and values (float, shape (n, metrics), NaN where a
-        metric was not sampled).
+        """Yield the samples of a layout of counters (`gpu_metric`, `network_metric`, ...), one
+        object for each device: time (ns, shape (n,)) and values (float, shape (n, metrics), NaN
+        where a metric was not sampled).
         """
         for device_samples in self.reader.samples(layout):
             values = np.where(device_samples.values == UNKNOWN, np.nan, device_samples.values)
@@ -227,7 +227,7 @@ class OpenJob:
             yield replace(device_samples, time=device_samples.time[sampled], values=values[sampled])
 
     def _place_events(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """When and where the events are."""
+        """Return when and where the events are."""
         rows, threads = self.reader.rows.threads, frame["thread"].to_numpy()
         of_rows = []
         for name in PLACE:
@@ -286,7 +286,7 @@ class OpenJob:
         return path
 
     def absent(self, layouts: Sequence[str]) -> str:
-        """Why there are no events of these layouts."""
+        """Return why there are no events of these layouts."""
         kinds = [kind for kind in all_kinds() if set(kind.layouts) & set(layouts)]
         tables = [table for kind in kinds for table in kind.tables]
         present = {table for info in self._job.infos for table in info.parts}

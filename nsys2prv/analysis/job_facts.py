@@ -1,5 +1,5 @@
-"""What is known of a job as a whole: when it ran, on which GPUs, recorded by which versions, and how
-the clocks of its hosts were corrected.
+"""What is known of a job as a whole: when it ran, on which GPUs, recorded by which versions, and
+how the clocks of its hosts were corrected.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ LATEST = 250_000_000_000_000_000_000
 
 
 def describe_job_facts(job: Job) -> dict[str, object]:
-    """When the job began (`begins_utc`, text, empty where unknown), its GPU models with how many of
-    each there are, and versions of drivers and of Nsight Systems.
+    """Return when the job began (`begins_utc`, text, empty where unknown), its GPU models with how
+    many of each there are, and versions of drivers and of Nsight Systems.
     """
     gpus: dict[tuple[str, object], str] = {}
     for number, info in enumerate(job.infos):
@@ -57,7 +57,7 @@ def _find_date(job: Job) -> str:
 
 
 def format_machine_line(facts: dict[str, object]) -> str:
-    """The date, the GPUs and the versions for people; empty where nothing is known."""
+    """Return the date, the GPUs and the versions for people; empty where nothing is known."""
     models = dict(facts.get("gpu_models") or {})
     # Hosts may have more GPUs than the job uses.
     more = sum(models.values()) > int(str(facts.get("devices", sum(models.values()))))
@@ -73,7 +73,8 @@ def format_machine_line(facts: dict[str, object]) -> str:
 
 def make_clock_table(job: Job) -> pl.DataFrame:
     """Return how the clock of each host was corrected: host, method, offset_ns, drift_ppm,
-    error_bound_ns (null where it is not known). Empty where there is one clock, or none was to be corrected.
+    error_bound_ns (null where it is not known). Empty where there is one clock, or none was to be
+    corrected.
     """
     hosts = job.timeline.record.hosts if job.timeline.record else {}
     return pl.DataFrame(
@@ -114,8 +115,8 @@ def compare_with_clock_error(
     key: str, figure: str, matched: pl.DataFrame, context: Context
 ) -> list[pl.Expr]:
     """Return a column that says whether a figure of each row (ns) is more than the clocks of the
-    hosts that its collectives connect may be wrong against each other; null where that is not known,
-    no column where there is one clock. key: what the rows are of, `task` or `communicator`.
+    hosts that its collectives connect may be wrong against each other; null where that is not
+    known, no column where there is one clock. key: what the rows are of, `task` or `communicator`.
     """
     bounds = context.clocks
     if bounds.height < 2:

@@ -63,7 +63,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
 
 
 def _sum_by_iteration(windows: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    """The time of each class in each iteration: `region`, `iteration`, `class` (0: graphs),
+    """Return the time of each class in each iteration: `region`, `iteration`, `class` (0: graphs),
     `time_ns`.
     """
     frames = (
@@ -89,7 +89,7 @@ def _sum_by_iteration(windows: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFr
 
 
 def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
-    """Sums of metrics over the kernels of a device, and over how many ns they are known."""
+    """Return sums of metrics over the kernels of a device, and over how many ns they are known."""
     begin, end = kernels["begin"].to_numpy(), kernels["end"].to_numpy()
     columns: dict[str, pl.Series] = {}
     for name, label in METRICS.items():
@@ -203,8 +203,8 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
 
 
 def _make_histograms(groups: pl.DataFrame, rows: pl.DataFrame, names: pl.Series) -> pl.DataFrame:
-    """Histograms of the first kernels of a table. rows: their keys, names: their labels, both in
-    the table's order.
+    """Return histograms of the first kernels of a table. rows: their keys, names: their labels,
+    both in the table's order.
     """
     first = rows.select(BY).head(MOST_DISTRIBUTIONS).with_row_index("row")
     histograms = make_histograms(
@@ -217,7 +217,7 @@ def _make_histograms(groups: pl.DataFrame, rows: pl.DataFrame, names: pl.Series)
 
 
 def _compute_imbalance(groups: pl.DataFrame, by: list[str], tasks: int) -> pl.DataFrame:
-    """The greatest time of a task over the mean of all, less 1."""
+    """Return the greatest time of a task over the mean of all, less 1."""
     per_task = groups.group_by(*by, "task", maintain_order=True).agg(pl.col("time_ns").sum())
     return per_task.group_by(by, maintain_order=True).agg(
         imbalance=pl.col("time_ns").max() * tasks / pl.col("time_ns").sum() - 1
@@ -225,7 +225,7 @@ def _compute_imbalance(groups: pl.DataFrame, by: list[str], tasks: int) -> pl.Da
 
 
 def _compute_means(measured: pl.DataFrame, by: list[str]) -> pl.DataFrame:
-    """Means of the metrics over the kernels' time, as shares."""
+    """Return means of the metrics over the kernels' time, as shares."""
     sums = measured.group_by(by, maintain_order=True).agg(pl.exclude(BY).sum())
     return sums.select(
         *by,
@@ -237,7 +237,7 @@ def _compute_means(measured: pl.DataFrame, by: list[str]) -> pl.DataFrame:
 
 
 def _label_classes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Classes and tensor cores as texts."""
+    """Return classes and tensor cores as texts."""
     graph = pl.col("what") == GRAPH
     columns = [
         pl.when(graph | (pl.col("class") == 0))

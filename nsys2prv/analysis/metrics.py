@@ -27,7 +27,7 @@ class Steps(Struct, frozen=True):
 
     edges: np.ndarray
     values: np.ndarray
-    told: np.ndarray
+    known: np.ndarray
 
     def within(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return of each [begin, end) the value times ns over what is known of it, and how many ns
@@ -45,12 +45,12 @@ class Steps(Struct, frozen=True):
         since, lengths = times - self.edges[index], np.diff(self.edges)
         return [
             np.concatenate([[0.0], np.cumsum(values * lengths)])[index] + values[index] * since
-            for values in (self.values, self.told)
+            for values in (self.values, self.known)
         ]
 
 
 def make_steps(samples: Samples, metric: int) -> Steps:
-    """One metric of a device, of the instants that have it."""
+    """Return one metric of a device, of the instants that have it."""
     column = samples.values[:, metric]
     known = ~np.isnan(column)
     time, column = samples.time[known], column[known]
@@ -74,11 +74,11 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         for samples in unit.reader.samples(layout, unit.number) if unit.has(layout) else ():
             for number, metric in enumerate(samples.metrics):
                 steps = make_steps(samples, number)
-                if not steps.told.any():
+                if not steps.known.any():
                     continue
                 whole, known_of_whole = steps.within(steps.edges[:1], steps.edges[-1:])
                 known_values, count = (
-                    steps.values[steps.told],
+                    steps.values[steps.known],
                     int(np.count_nonzero(samples.values[:, number] >= 0)),
                 )
                 means.append(
@@ -141,7 +141,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
 
 
 def make_bin_edges(duration: int, bins: int) -> np.ndarray:
-    """Edges (ns) of equal bins over the job."""
+    """Return edges (ns) of equal bins over the job."""
     return np.arange(bins + 1) * duration // bins
 
 

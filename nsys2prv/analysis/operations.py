@@ -84,13 +84,13 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
 
 
 def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    """The sum of the values of each group; of damaged times at most what an int64 holds."""
+    """Return the sum of the values of each group; of damaged times at most what an int64 holds."""
     return np.bincount(groups, values, count).clip(-MOST, MOST).astype(np.int64)
 
 
 def _list_ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Push/pop ranges, by thread, begin, longer first: thread, begin, end, group of the name.
-    NCCL's are not operations of the program.
+    """Return push/pop ranges, by thread, begin, longer first: thread, begin, end, group of the
+    name. NCCL's are not operations of the program.
     """
     ranges = unit.read_begins("nvtx_pushpop", ("range",))
     group = np.load(str(unit.options.groups), mmap_mode="r")[ranges["range"].to_numpy()]
@@ -133,8 +133,8 @@ def _find_launching_calls(unit: Unit) -> tuple[np.ndarray, np.ndarray, Callable[
 
 
 def _number_paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> np.ndarray:
-    """A number for each distinct path of names from the outermost range, within the unit; deeper
-    ranges share those of DEEPEST.
+    """Return a number for each distinct path of names from the outermost range, within the unit;
+    deeper ranges share those of DEEPEST.
     """
     path = np.zeros(len(group), np.int64)
     # Names without a group have -1.
@@ -197,8 +197,8 @@ def _compute_figures(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:
 
 
 def _make_tree(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
-    """The tree of all units, parents before what lies in them. `path`: names from the outermost,
-    separated by " / ".
+    """Return the tree of all units, parents before what lies in them. `path`: names from the
+    outermost, separated by " / ".
     """
     known = tree.select("unit", "path", "above", "group").join(texts, on="group", how="left")
     full = known.filter(pl.col("above") < 0).select("unit", "path", text="operation")

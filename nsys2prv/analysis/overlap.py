@@ -73,7 +73,9 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
 
 
 def _count_in_flight(unit: Unit) -> pl.DataFrame:
-    """Kernels launched and not begun yet, by task: mean over the elapsed time, and most at a time."""
+    """Return kernels launched and not begun yet, by task: mean over the elapsed time, and most at a
+    time.
+    """
     launched = unit.launched.filter(pl.col("what") != MEMORY)
     task = unit.task_of[launched["sender"].to_numpy()]
     rows = []

@@ -97,7 +97,7 @@ def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) 
 
 
 def make_link_finding(job: JobRanks, link: Link) -> Finding:
-    """A communicator that is slower than its peers."""
+    """Return a communicator that is slower than its peers."""
     evidence = (
         f"{link.what}: median transfer {format_duration(link.transfer)}, "
         f"{format_duration(link.usual)} in the same communicators of other ranks ({link.transfer / link.usual:.1f} x)",
@@ -118,7 +118,7 @@ def make_link_finding(job: JobRanks, link: Link) -> Finding:
 
 
 def make_hiccup_finding(job: JobRanks, event: Event) -> Finding:
-    """Ranks that were held up now and then."""
+    """Return ranks that were held up now and then."""
     times = [
         f"at {format_duration(time)} for {format_duration(length)}"
         for time, length in zip(event.times[:3], event.lengths[:3], strict=True)
@@ -192,7 +192,7 @@ OFTEN = 1 / 3
 
 
 def make_imbalance_findings(job: JobRanks, segments: Segments, reported: int) -> list[Finding]:
-    """Waits that no other finding reports. reported: ns."""
+    """Return waits that no other finding reports. reported: ns."""
     rest = float(segments.waits.sum(axis=0).mean()) - reported if len(segments.tasks) else 0.0
     share = rest / job.length
     if share < LEAST_IMBALANCE:

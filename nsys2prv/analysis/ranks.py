@@ -47,7 +47,9 @@ class JobRanks(Struct, frozen=True):
         others: pl.DataFrame,
         length: int,
     ) -> JobRanks:
-        """Of a job. devices: the parts of their time, as device_time collects them."""
+        """Return the ranks of a job. devices: the parts of their time, as device_time collects
+        them.
+        """
         tasks = context.tasks.with_columns(
             pl.col("task").cast(pl.Int64), rank=pl.coalesce("rank", pl.col("task") - 1)
         )
@@ -78,7 +80,7 @@ class JobRanks(Struct, frozen=True):
         return replace(self, devices=devices, levelled=tuple(sorted(ranks)))
 
     def share(self, part: str) -> float:
-        """A part of the devices' time, as a share of all of it."""
+        """Return a part of the devices' time, as a share of all of it."""
         return float(self.devices[part].sum()) / (self.length * self.devices.height)
 
     def ranks(self, tasks: list[int]) -> tuple[int, ...]:
@@ -86,14 +88,16 @@ class JobRanks(Struct, frozen=True):
         return tuple(known[task] for task in tasks)
 
     def labels(self, tasks: list[int]) -> tuple[str, ...]:
-        """The devices of tasks, in their order."""
+        """Return the devices of tasks, in their order."""
         by_task: dict[int, list[str]] = {}
         for task, label in self.devices.select("task", "label").rows():
             by_task.setdefault(task, []).append(label)
         return tuple(label for task in tasks for label in by_task.get(task, ()))
 
     def host_of(self, tasks: list[int]) -> str:
-        """The host whose ranks are just these, where there are other hosts, else an empty text."""
+        """Return the host whose ranks are just these, where there are other hosts, else an empty
+        text.
+        """
         nodes = self.tasks.filter(pl.col("task").is_in(tasks))["node"].unique().to_list()
         whole = (
             self.tasks.filter(pl.col("node") == nodes[0])["task"].to_list()
@@ -107,8 +111,8 @@ class JobRanks(Struct, frozen=True):
         )
 
     def name(self, tasks: list[int]) -> str:
-        """Ranks with their hosts and GPUs: `rank 41 (node05 GPU1)`, `ranks 4-7 (node02)`, `48
-        ranks`.
+        """Return ranks with their hosts and GPUs: `rank 41 (node05 GPU1)`, `ranks 4-7 (node02)`,
+        `48 ranks`.
         """
         if len(tasks) == 1:
             who = self.tasks.filter(pl.col("task") == tasks[0])["who"][0]
@@ -139,8 +143,8 @@ class JobRanks(Struct, frozen=True):
         return sorted(differences, key=lambda item: -item[1])
 
     def middle(self, tasks: list[int], part: str) -> tuple[float, float]:
-        """A part of the time of the devices of some tasks (mean, ns), and of all others (median,
-        ns).
+        """Return a part of the time of the devices of some tasks (mean, ns), and of all others
+        (median, ns).
         """
         own_times, rest = (
             self.devices.filter(pl.col("task").is_in(tasks) == wanted)[part]
@@ -150,7 +154,7 @@ class JobRanks(Struct, frozen=True):
 
 
 def format_numbers(numbers: list[int], separator: str = ", ") -> str:
-    """Ascending numbers for people: `0-3`, `1, 5, 9`, `2, 6, ... 62`."""
+    """Return ascending numbers for people: `0-3`, `1, 5, 9`, `2, 6, ... 62`."""
     if len(numbers) > 2:
         steps = {second - first for first, second in pairwise(numbers)}
         if steps == {1}:
@@ -161,8 +165,9 @@ def format_numbers(numbers: list[int], separator: str = ", ") -> str:
 
 
 def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
-    """The name of every communicator: value, name. kernels: a row at least for each communicator
-    (its value, negative where unknown) and task. tasks: task, rank (null where unknown), node.
+    """Return the name of every communicator: value, name. kernels: a row at least for each
+    communicator (its value, negative where unknown) and task. tasks: task, rank (null where
+    unknown), node.
 
     Several communicators of the same members are numbered: `world (0-15)`, `world (0-15) #2`.
     """

@@ -23,8 +23,8 @@ MOST_APART = 64
 
 
 def make_group_table(names: pl.DataFrame) -> np.ndarray:
-    """The group of each value (int32, -1 for values that are no name's), of what :func:`fold_labels`
-    gives.
+    """Return the group of each value (int32, -1 for values that are no name's), of what
+    :func:`fold_labels` gives.
     """
     values = names["value"].to_numpy()
     table = np.full(int(values.max(initial=-1)) + 1, -1, np.int32)
@@ -33,8 +33,8 @@ def make_group_table(names: pl.DataFrame) -> np.ndarray:
 
 
 def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
-    """`value` of every name -> `group`, a number from 0, and `operation`, the group's name. labels:
-    value and label.
+    """Return `value` of every name -> `group`, a number from 0, and `operation`, the group's name.
+    labels: value and label.
     """
     names = labels.with_columns(base=pl.col("label").str.replace(TAIL, ""))
     names = names.with_columns(pattern=pl.col("base").str.replace_all(NUMBER, "*"))
@@ -53,8 +53,8 @@ SCHEMA = {"region": pl.String, "iteration": pl.Int64, "begin": pl.Int64, "end": 
 
 
 def find_windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
-    """The whole job (region "", iteration 0), then the iterations of the ranges whose name the
-    pattern (with * and ?) matches.
+    """Return the whole job (region "", iteration 0), then the iterations of the ranges whose name
+    the pattern (with * and ?) matches.
 
     An iteration is from the first task's begin of a range to the last task's end of it. The n-th
     execution of a name in each task is one iteration; ranges within others that match do not count.

@@ -66,7 +66,7 @@ class Finding(Struct, frozen=True):
         return f"<p><b>{escape(self.title)}</b> (costs up to {self.share:.1%} of the time)</p><ul>{lines}</ul>"
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON."""
+        """Return the finding as plain data, for JSON."""
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self).items()
@@ -114,7 +114,7 @@ def format_findings(
 
 
 def _wrap_text(text: str, width: int, indent: int) -> list[str]:
-    """Lines of a text that begins with spaces of its own."""
+    """Return lines of a text that begins with spaces of its own."""
     return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
@@ -202,7 +202,7 @@ class Context(Struct, frozen=True):
         )
 
     def name_devices(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The frame with names of devices in the place of their numbers, and `node`."""
+        """Return the frame with names of devices in the place of their numbers, and `node`."""
         names = self.devices.select(pl.col("device").cast(frame["device"].dtype), "label", "node")
         joined = (
             frame.join(names, on="device", how="left", maintain_order="left")
@@ -214,7 +214,7 @@ class Context(Struct, frozen=True):
         )
 
     def name_tasks(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The frame with names of ranks in the place of tasks."""
+        """Return the frame with names of ranks in the place of tasks."""
         names = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "who")
         joined = frame.join(names, on="task", how="left", maintain_order="left")
         return joined.select(
@@ -222,8 +222,8 @@ class Context(Struct, frozen=True):
         )
 
     def name_places(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """The frame with names of ranks in the place of tasks, and with `node` and `device`: the
-        rank's first GPU with work, null for none.
+        """Return the frame with names of ranks in the place of tasks, and with `node` and `device`:
+        the rank's first GPU with work, null for none.
         """
         nodes = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "node")
         devices = self.devices.unique("task", keep="first").select(
@@ -236,7 +236,7 @@ class Context(Struct, frozen=True):
         return self.name_tasks(placed.select(*columns, pl.exclude(columns)))
 
     def label_names(self, frame: pl.DataFrame, column: str, *sets: str) -> pl.DataFrame:
-        """The frame with labels in the place of the values of some name sets."""
+        """Return the frame with labels in the place of the values of some name sets."""
         labels = (
             pl.concat([self.labels[one] for one in sets])
             .unique("value")
@@ -267,7 +267,7 @@ class Analysis(Struct, frozen=True):
 
 
 def divide_columns(part: pl.Expr | str, whole: pl.Expr | str) -> pl.Expr:
-    """The ratio of columns; null where there is nothing to divide by."""
+    """Return the ratio of columns; null where there is nothing to divide by."""
     part = pl.col(part) if isinstance(part, str) else part
     whole = pl.col(whole) if isinstance(whole, str) else whole
     return pl.when(whole != 0).then(part / whole)

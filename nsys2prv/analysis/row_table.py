@@ -28,12 +28,12 @@ class RowTable(Struct, frozen=True):
     units: np.ndarray
 
     def column(self, name: str) -> np.ndarray:
-        """A column of `threads`, -1 for null."""
+        """Return a column of `threads`, -1 for null."""
         return self.threads[name].fill_null(-1).to_numpy()
 
 
 def make_row_table(job: Job) -> RowTable:
-    """The rows of a job."""
+    """Return the rows of a job."""
     tree, model = job.model.tree, job.model
     count = tree.threads
     kinds, streams, reports = [SAMPLED] * count, [None] * count, [[] for _ in range(count)]
@@ -84,8 +84,8 @@ def make_row_table(job: Job) -> RowTable:
 
 
 def _identify_gpus(job: Job) -> dict[int, tuple]:
-    """Thread -> what tells its GPU from all others of the trace, of streams and of rows of GPUs
-    themselves.
+    """Return thread -> what tells its GPU from all others of the trace, of streams and of rows of
+    GPUs themselves.
     """
     infos, machines = job.infos, [placement.machine for placement in job.timeline.placements]
     identities = {}
@@ -115,7 +115,7 @@ def _number_devices(threads: pl.DataFrame) -> pl.DataFrame:
 def _number_units(
     reports: list[list[int]], tasks: list[int], devices: list[int | None], kinds: list[str]
 ) -> np.ndarray:
-    """Connected components of threads by report, task and GPU."""
+    """Return connected components of threads by report, task and GPU."""
     leader: dict[tuple, tuple] = {}
 
     def find(key: tuple) -> tuple:

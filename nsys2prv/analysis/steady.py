@@ -1,8 +1,8 @@
 """The steady state of a job: the time of its iterations, without start-up and shutdown.
 
 Iterations are NVTX ranges of one name (numbers in it apart) that repeat without overlapping on a
-thread, hold most of the kernels, and about as many of them each; where there are none, the period of the sequence of kernels on
-a device. A few tasks are looked at, for all do the same.
+thread, hold most of the kernels, and about as many of them each; where there are none, the period
+of the sequence of kernels on a device. A few tasks are looked at, for all do the same.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ class Steady(Struct, frozen=True):
 
 
 def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | None:
-    """The steady state of a job, None where it does not repeat itself. labels: value and label of
-    NVTX names.
+    """Return the steady state of a job, None where it does not repeat itself. labels: value and
+    label of NVTX names.
     """
     units = np.unique(reader.rows.units).tolist()
     chosen = [
@@ -107,9 +107,9 @@ def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | Non
 
 
 def find_phases(reader: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:
-    """The job's start-up, steady state and shutdown: `phase`, `begin_ns`, `time_ns`, `time_share`
-    of the job, `iterations` (of the steady state), and `activity`: by what these were found, else the
-    NVTX ranges of the first task that took most of it.
+    """Return the job's start-up, steady state and shutdown: `phase`, `begin_ns`, `time_ns`,
+    `time_share` of the job, `iterations` (of the steady state), and `activity`: by what these were
+    found, else the NVTX ranges of the first task that took most of it.
     """
     unit = int(reader.rows.units[0]) if len(reader.rows.units) else 0
     patterns = _make_patterns(labels)
@@ -155,7 +155,7 @@ def _name_longest_ranges(ranges: pl.DataFrame, names: pl.DataFrame, begin: int, 
 
 
 def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
-    """Kernels of a unit's first device, by begin: begin, end, name."""
+    """Return kernels of a unit's first device, by begin: begin, end, name."""
     frames = [
         reader.read_begins(layout, ("kernel",), unit).select(
             "begin", "end", "thread", name=pl.col("kernel")
@@ -175,8 +175,8 @@ def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
 
 
 def _make_patterns(labels: pl.DataFrame) -> pl.DataFrame:
-    """`range` (value) -> `pattern`: the name with its numbers folded, and `code`, its place in
-    alphabetical order (int32, from 1).
+    """Return `range` (value) -> `pattern`: the name with its numbers folded, and `code`, its place
+    in alphabetical order (int32, from 1).
     """
     return labels.select(
         range=pl.col("value").cast(pl.Int64),
@@ -191,8 +191,8 @@ def _list_ranges(
     layouts: Sequence[str] = LAYOUTS,
     not_within: tuple[int, int] | None = None,
 ) -> pl.DataFrame:
-    """The ranges of a unit whose names are known: begin, end, thread, code (int32), and whether
-    they are numbered. not_within: as in EventReader.begins.
+    """Return the ranges of a unit whose names are known: begin, end, thread, code (int32), and
+    whether they are numbered. not_within: as in EventReader.read_begins.
     """
     values = patterns["range"].to_numpy()
     codes = np.zeros(int(values.max(initial=-1)) + 2, np.int32)
@@ -216,7 +216,9 @@ def _list_ranges(
 def _find_by_ranges(
     ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray
 ) -> Steady | None:
-    """By the ranges of one task, which are by begin. kernels: begins of those of its device."""
+    """Find the steady state by the ranges of one task, which are by begin. kernels: begins of those
+    of its device.
+    """
     groups = _summarize_groups(ranges)
     with_numbers = patterns.filter(pl.col("pattern").str.contains("#", literal=True))["code"]
     numbered = pl.col("numbered") | pl.col("code").is_in(with_numbers.unique().to_list())
@@ -254,8 +256,8 @@ def _find_by_ranges(
 
 
 def _summarize_groups(ranges: pl.DataFrame) -> pl.DataFrame:
-    """A row for each thread and code: count, covered (their lengths together), first begin and last
-    end (ns), whether any overlaps the next one, whether any is numbered. ranges: by begin.
+    """Return a row for each thread and code: count, covered (their lengths together), first begin
+    and last end (ns), whether any overlaps the next one, whether any is numbered. ranges: by begin.
     """
     names = ("thread", "code", "begin", "end", "numbered")
     thread, code, begin, end, numbered = (ranges[name].to_numpy() for name in names)
@@ -293,7 +295,7 @@ def _do_launch_alike(edges: np.ndarray, kernels: np.ndarray) -> bool:
 
 
 def _drop_warm_up(begins: np.ndarray, end: int, found_by: str) -> Steady:
-    """The iterations without long ones at the beginning."""
+    """Return the iterations without long ones at the beginning."""
     lengths = np.diff(np.append(begins, end))
     first = 0
     while first < MOST_WARM * len(begins) and lengths[first] > WARM * np.median(lengths[first:]):
@@ -302,7 +304,7 @@ def _drop_warm_up(begins: np.ndarray, end: int, found_by: str) -> Steady:
 
 
 def _find_by_kernels(kernels: pl.DataFrame) -> Steady | None:
-    """By the period of the names of kernels."""
+    """Find the steady state by the period in the names of kernels."""
     names = kernels["name"].to_numpy()
     for period in _list_periods(names):
         alike = names[period:] == names[:-period]
@@ -322,7 +324,7 @@ def _find_by_kernels(kernels: pl.DataFrame) -> Steady | None:
 
 
 def _list_periods(names: np.ndarray) -> list[int]:
-    """Periods that the sequence may have, ascending: the usual distances of the same name."""
+    """Return periods that the sequence may have, ascending: the usual distances of the same name."""
     _, codes, counts = np.unique(names, return_inverse=True, return_counts=True)
     order = np.argsort(codes, kind="stable")
     starts = np.concatenate([[0], np.cumsum(counts)])

@@ -47,8 +47,8 @@ IN_DETAIL = frozenset(
 
 
 def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = None) -> list[str]:
-    """A frame as aligned lines: durations in readable units, fractions in percent. width: leave out
-    the last columns that are too much.
+    """Return a frame as aligned lines: durations in readable units, fractions in percent. width:
+    leave out the last columns that are too much.
     """
     if frame.height == 1 and frame.width > UPRIGHT:
         return _format_upright(frame)
@@ -87,21 +87,21 @@ def _count_fitting_columns(widths: list[int], width: int | None) -> int:
 
 
 def _format_upright(frame: pl.DataFrame) -> list[str]:
-    """A frame of one row, a line for each column."""
+    """Return a frame of one row, a line for each column."""
     cells = {format_heading(name): format_cell(name, frame[name][0]) for name in frame.columns}
     name_width, cell_width = max(map(len, cells)), max(map(len, cells.values()))
     return [f"  {name:<{name_width}}  {text:>{cell_width}}" for name, text in cells.items()]
 
 
 def format_heading(name: str) -> str:
-    """A column's name for people: the unit is in the cells."""
+    """Return a column's name for people: the unit is in the cells."""
     for ending in ("_ns", "_gb_s"):
         name = name.removesuffix(ending)
     return name.replace("_", " ")
 
 
 def format_cell(name: str, value: object) -> str:
-    """A value of a column for people."""
+    """Return a value of a column for people."""
     if value is None:
         return "-"
     if isinstance(value, bool):
@@ -132,7 +132,7 @@ def is_share(name: str) -> bool:
 
 
 def format_duration(value: float) -> str:
-    """Nanoseconds for people."""
+    """Return nanoseconds for people."""
     return format_scaled(value, 1000, ("ns", "us", "ms", "s"))
 
 
@@ -145,7 +145,7 @@ def format_scaled(value: float, step: int, units: tuple[str, ...]) -> str:
 
 
 def write_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
-    """Everything, for scripts: tables as columns. job: what the results are of."""
+    """Return everything, for scripts: tables as columns. job: what the results are of."""
     analyses = {
         name: {
             "title": result.title,
@@ -170,8 +170,8 @@ def write_json(results: Mapping[str, Result], job: Mapping[str, object]) -> str:
 
 
 def read_json(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
-    """Read what :func:`write_json` wrote: the job and its results. Raises Nsys2prvError for any other
-    file.
+    """Read what :func:`write_json` wrote: the job and its results. Raises Nsys2prvError for any
+    other file.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -219,7 +219,7 @@ class Style(Struct, frozen=True):
 
     @classmethod
     def for_output(cls, full: bool = False, rows: int | None = None) -> Style:
-        """That of standard output."""
+        """Return the style of standard output."""
         if not sys.stdout.isatty():
             return cls(None, full, rows)
         return cls(
@@ -239,8 +239,8 @@ def format_results(
     style: Style | None = None,
     left_out: Sequence[str] = (),
 ) -> str:
-    """The results for people. left_out: names of the analyses that were not made, as there is no
-    room for their tables (:func:`count_lines_left`).
+    """Return the results for people. left_out: names of the analyses that were not made, as there
+    is no room for their tables (:func:`count_lines_left`).
     """
     style, results = style or Style(), list(results)
     parts, blocks = _lay_out(results, head, style)
@@ -273,7 +273,9 @@ def count_lines_left(results: Iterable[Result], head: Iterable[str], style: Styl
 def _lay_out(
     results: Sequence[Result], head: Iterable[str], style: Style
 ) -> tuple[list[list[str]], list[tuple[str, list[str]]]]:
-    """The parts that are always printed, and the tables and notes by the names of their analyses."""
+    """Return the parts that are always printed, and the tables and notes by the names of their
+    analyses.
+    """
     width = min(style.width or TEXT_WIDTH, TEXT_WIDTH)
     head = list(head)
     parts = [_fold_lines(head, width)] if head else []
@@ -304,7 +306,7 @@ def _format_findings(result: Result, style: Style, width: int) -> list[str]:
 
 
 def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
-    """The parts of a result that are printed or left out as a whole."""
+    """Return the parts of a result that are printed or left out as a whole."""
     rows = style.rows or (MOST_ROWS if style.full else FEW_ROWS)
     notes = [
         line
@@ -339,7 +341,7 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
 
 
 def _format_block_table(frame: pl.DataFrame, rows: int, style: Style) -> list[str]:
-    """A table's lines; of many ranks or devices the worst."""
+    """Return a table's lines; of many ranks or devices the worst."""
     shown, left = choose_worst_rows(frame, rows)
     if not left:
         return format_table(frame, rows, style.width)
@@ -375,9 +377,9 @@ MANY, LEAST_SHOWN = 8, 3
 
 
 def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int]:
-    """The rows to print of a table, and how many ranks or devices are left out: three rows of all,
-    then the worst, together `rows` or a few more. Where ranks or devices are not many, or do not have
-    a row each, the table is given back as it is, and nothing is left out.
+    """Return the rows to print of a table, and how many ranks or devices are left out: three rows
+    of all, then the worst, together `rows` or a few more. Where ranks or devices are not many, or
+    do not have a row each, the table is given back as it is, and nothing is left out.
     """
     place = next((name for name in PLACES if name in frame.columns), None)
     by = next((name for name in WORST if name in frame.columns), None)

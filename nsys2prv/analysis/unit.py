@@ -147,7 +147,7 @@ class Unit:
         return work.with_columns(device=pl.Series(device)).sort("begin", maintain_order=True)
 
     def device_spans(self, device: int, *what: int) -> Spans:
-        """When a device executes any of these."""
+        """Return when a device executes any of these."""
         key = ("device", device, *sorted(what))
         if key not in self._sets:
             if len(what) > 1:
@@ -162,7 +162,7 @@ class Unit:
         return self._sets[key]
 
     def useful(self, device: int) -> Spans:
-        """When a device is useful, as the options mean it."""
+        """Return when a device is useful, as the options mean it."""
         return self.device_spans(
             device,
             *((COMPUTE, GRAPH) if self.options.useful == "compute" else (COMPUTE, NCCL, GRAPH)),
@@ -177,13 +177,13 @@ class Unit:
         return self.read_begins("cuda_api", ("call",), np.int32)
 
     def main_thread(self, task: int) -> int:
-        """The first host thread of a task."""
+        """Return the first host thread of a task."""
         return int(
             self._rows.filter((pl.col("kind") == HOST) & (pl.col("task") == task))["thread"].min()
         )
 
     def thread_spans(self, layout: str, threads: Sequence[int]) -> Spans:
-        """When any of these threads is in an event of a layout."""
+        """Return when any of these threads is in an event of a layout."""
         key = (layout, *threads)
         if key not in self._sets:
             if layout not in self.reader.layouts:
@@ -194,7 +194,7 @@ class Unit:
         return self._sets[key]
 
     def calls_of(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
-        """The events of a layout that these threads have, by begin."""
+        """Return the events of a layout that these threads have, by begin."""
         frame = self.api if layout == "cuda_api" else self._calls(layout)
         of_threads = frame["thread"].is_in(list(threads))
         return frame if of_threads.all() else frame.filter(of_threads)
@@ -258,14 +258,14 @@ class Unit:
 
 
 def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
-    """Columns without nulls as arrays."""
+    """Return columns without nulls as arrays."""
     return [frame[name].to_numpy() for name in names]
 
 
 def find_rows(
     thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
-    """For each (at_thread, at) the first row that has this thread and time, -1 for none."""
+    """Return for each (at_thread, at) the first row that has this thread and time, -1 for none."""
     order, wanted = order_by_thread(thread, time), order_by_thread(at_thread, at)
     first_rows = np.full(len(at), -1, np.int64)
     thread, at_thread = thread[order], at_thread[wanted]
@@ -281,12 +281,14 @@ def find_rows(
 
 
 def list_labels(value_set: str) -> dict[int, str]:
-    """The labels of a closed set."""
+    """Return the labels of a closed set."""
     return dict(load_catalogue().value_sets[value_set].labels)
 
 
 def label_values(column: str, value_set: str, default: str | None) -> pl.Expr:
-    """The values of a closed set in a column as their labels. default: for values without one."""
+    """Return the values of a closed set in a column as their labels. default: for values without
+    one.
+    """
     return (
         pl.col(column)
         .cast(pl.Int64)
@@ -300,8 +302,8 @@ STATES = ("mpi", "nccl", "io", "synchronisation", "launch")
 
 
 def find_driving_threads(unit: Unit, device: int) -> list[int]:
-    """Host threads that launch work on a device, and the main threads of the tasks that it works
-    for.
+    """Return host threads that launch work on a device, and the main threads of the tasks that it
+    works for.
     """
     threads = unit.work.filter(pl.col("device") == device)["thread"].unique().to_numpy()
     tasks = np.unique(unit.task_of[threads]).tolist()
@@ -311,7 +313,7 @@ def find_driving_threads(unit: Unit, device: int) -> list[int]:
 
 
 def find_host_states(unit: Unit, device: int) -> dict[str, Spans]:
-    """When the threads that drive a device are in each of STATES."""
+    """Return when the threads that drive a device are in each of STATES."""
     known = unit.cache.setdefault("host_states", {})
     if device not in known:
         known[device] = _compute_host_states(unit, find_driving_threads(unit, device))

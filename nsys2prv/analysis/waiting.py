@@ -86,8 +86,8 @@ class Event(Struct):
 def find_segments(
     records: pl.DataFrame, others: pl.DataFrame, steady: Steady | None, span: tuple[int, int]
 ) -> Segments:
-    """The exposed waits of each rank, segment by segment. records, others: as device_time collects
-    them; others as add_waits returns them.
+    """Return the exposed waits of each rank, segment by segment. records, others: as device_time
+    collects them; others as add_waits returns them.
     """
     tasks = np.unique(
         np.concatenate([frame["task"].to_numpy() for frame in (records, others) if frame.height])
@@ -133,8 +133,8 @@ def _choose_segment_ends(
 
 
 def find_culprits(segments: Segments, length: int) -> tuple[Culprits | None, list[Event]]:
-    """The persistent culprits, None where there are none, and single events, the most costly first.
-    length: of the time (ns).
+    """Return the persistent culprits, None where there are none, and single events, the most costly
+    first. length: of the time (ns).
     """
     waits = segments.waits
     if waits.shape[1] < 2 or not len(waits):
@@ -165,8 +165,8 @@ def _find_first_late(segments: Segments, number: int, gain: float, group: np.nda
 
 
 def _find_largest_gaps(waits: np.ndarray) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Per segment the largest gap between those that wait least, at most half of all, and the
-    others (ns), and the indices of those.
+    """Return per segment the largest gap between those that wait least, at most half of all, and
+    the others (ns), and the indices of those.
     """
     order = np.argsort(waits, axis=1, kind="stable")
     ordered = np.take_along_axis(waits, order, axis=1)
@@ -236,7 +236,7 @@ def _find_persistent(segments: Segments, usual: np.ndarray, length: int) -> Culp
 
 
 def compute_mean_chance(values: np.ndarray) -> float:
-    """The probability that values of mean 0 have so great a mean: Student's t, in the normal
+    """Return the probability that values of mean 0 have so great a mean: Student's t, in the normal
     approximation of its tail.
     """
     spread = float(values.std(ddof=1))
@@ -247,7 +247,7 @@ def compute_mean_chance(values: np.ndarray) -> float:
 
 
 def compute_binomial_tail(least: int, count: int, probability: float) -> float:
-    """The probability of so many hits or more."""
+    """Return the probability of so many hits or more."""
     if probability >= 1 or least <= 0:
         return 1.0
     if count > 1000:

@@ -1,5 +1,5 @@
-"""One timeline from the reports' own clocks: :mod:`~nsys2prv.clock.solve` finds the corrections of the
-hosts, :mod:`~nsys2prv.clock.maps` converts times.
+"""One timeline from the reports' own clocks: :mod:`~nsys2prv.clock.solve` finds the corrections of
+the hosts, :mod:`~nsys2prv.clock.maps` converts times.
 
 Pure functions on plain values; no Nsight and no Paraver in this room.
 """

@@ -7,8 +7,8 @@ order of events; it does not find out which clock was wrong.
 Every report gets a shift of its times, never negative. An end that is too early is moved to the
 begin that it must not precede; the shift is kept for what follows and fades (*forward*), and what
 lies before is stretched, unless that would move a begin after an end that it must precede
-(*backward*). What binds the reports are begins that no end of the others may precede, per collective
-or message.
+(*backward*). What binds the reports are begins that no end of the others may precede, per
+collective or message.
 """
 
 from __future__ import annotations

@@ -201,8 +201,8 @@ def _find_last_comers(meetings: pl.DataFrame) -> pl.DataFrame:
     """Return the calls of MPI's collectives that had to wait for another (`task`, `begin`), and
     whom for: the last to come, or the root (`awaited_task`, `awaited`: its begin).
 
-    The n-th calls of a communicator belong together. One of which a task has more calls than others,
-    or others of another kind, tells nothing: rows are missing.
+    The n-th calls of a communicator belong together. One of which a task has more calls than
+    others, or others of another kind, tells nothing: rows are missing.
     """
     group, number = ("part", "communicator"), pl.int_range(pl.len())
     calls = meetings.filter(pl.col("task") >= 0).sort("time_begin", maintain_order=True)
@@ -264,8 +264,8 @@ def _read_records(
     job: Job, stream: str, names: Iterable[str] | Mapping[str, int], fields: Sequence[str] = ()
 ) -> pl.DataFrame:
     """Return records or lines of the job in trace time: of records `begin`, `end`, `thread`, `kind`
-    (what `names` says of the layout; -1 without) and the fields; of lines `sent`, `sender`, `begin`,
-    `thread`.
+    (what `names` says of the layout; -1 without) and the fields; of lines `sent`, `sender`,
+    `begin`, `thread`.
     """
     reader = SpillReader()
     columns = (

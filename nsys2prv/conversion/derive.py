@@ -1,8 +1,8 @@
 """Deriving: events that follow from what several tables of one report tell together. Each report is
 a task of its own.
 
-While reading, a kind sets facts aside (:meth:`Extraction.add_fact`), part by part. Here those of one
-report come together in one frame a name, and the kind's `derive` makes rows of them, in the
+While reading, a kind sets facts aside (:meth:`Extraction.add_fact`), part by part. Here those of
+one report come together in one frame a name, and the kind's `derive` makes rows of them, in the
 report's own time. Memory is that of one report's facts.
 """
 

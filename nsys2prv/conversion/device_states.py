@@ -51,8 +51,8 @@ class Sweep:
         """Return begins, ends (int64 ns) and states of the ranges of one state other than 0 that
         end before `last`, in their order.
 
-        ranges: bit of a class -> begins and ends of the ranges of it that begin from the pass before
-        on and before `last` (None: all others).
+        ranges: bit of a class -> begins and ends of the ranges of it that begin from the pass
+        before on and before `last` (None: all others).
         """
         times, steps = [], []
         for bit in sorted({*ranges, *self._ends}):

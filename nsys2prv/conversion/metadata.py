@@ -64,8 +64,8 @@ def make_metadata(
     options: Options,
     clock: str | None,
 ) -> str:
-    """Return the content of the file. inputs: as :func:`describe_inputs` finds them. clock: name of the
-    clock file beside the trace, if there is one.
+    """Return the content of the file. inputs: as :func:`describe_inputs` finds them. clock: name of
+    the clock file beside the trace, if there is one.
     """
     content = {
         "nsys2prv": __version__,

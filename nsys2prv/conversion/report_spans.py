@@ -1,8 +1,9 @@
-"""When the events of each report begin and end, whatever kinds of them are asked for: time 0 and the
-duration of a trace follow from it, so that traces of the same reports can be laid over each other.
+"""When the events of each report begin and end, whatever kinds of them are asked for: time 0 and
+the duration of a trace follow from it, so that traces of the same reports can be laid over each
+other.
 
-Of the tables that are not read for the trace the columns of times are, and where these exceed what is
-known, the few pieces of the table with the earliest and the latest times.
+Of the tables that are not read for the trace the columns of times are, and where these exceed what
+is known, the few pieces of the table with the earliest and the latest times.
 """
 
 from __future__ import annotations

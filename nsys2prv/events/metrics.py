@@ -63,9 +63,9 @@ def make_gpu_counters(
     value: np.ndarray,
     unsigned: Set[str] = COUNTED,
 ) -> Counters:
-    """Return samples of the GPU whose number is the lowest byte of `source`. names: with the size in
-    bytes of numbers that are floating point, else 0; codes: each row's index into them. unsigned:
-    units of numbers that lack their sign.
+    """Return samples of the GPU whose number is the lowest byte of `source`. names: with the size
+    in bytes of numbers that are floating point, else 0; codes: each row's index into them.
+    unsigned: units of numbers that lack their sign.
     """
     labels = label_metrics(GPU_LAYOUT, (name for name, _ in names))
     value = value.copy()

@@ -6,8 +6,8 @@ range, on its thread; the projected range goes from the begin of the first opera
 the last. There each range has one projection; here it has one on every stream, as in Nsight's
 timeline. Graphs that were traced as a whole count as operations, too.
 
-Which call launched an operation is told as for lines (:mod:`nsys2prv.events.call_indexes`). What lasts
-nothing lasts 1 ns, and a range without an end lasts to the end of the trace, as everywhere.
+Which call launched an operation is told as for lines (:mod:`nsys2prv.events.call_indexes`). What
+lasts nothing lasts 1 ns, and a range without an end lasts to the end of the trace, as everywhere.
 """
 
 from __future__ import annotations
@@ -216,8 +216,8 @@ def _project_whole(
 def _project_crossing(
     begin: np.ndarray, end: np.ndarray, calls: Mapping[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return what :func:`_project_whole` does, of the few calls that end outside a range in which they
-    begin, pair by pair.
+    """Return what :func:`_project_whole` does, of the few calls that end outside a range in which
+    they begin, pair by pair.
     """
     first, last = (np.searchsorted(calls["call_begin"], edge, "left") for edge in (begin, end))
     counts = np.maximum(last - first, 0)

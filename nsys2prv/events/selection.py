@@ -91,8 +91,8 @@ def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selectio
 def parse_least_durations(
     durations: Mapping[str, int], typed: Mapping[str, str] | None = None
 ) -> dict[str, int]:
-    """Return kind -> duration in ns below which its ranges are dropped. durations: by the names that -t
-    takes.
+    """Return kind -> duration in ns below which its ranges are dropped. durations: by the names
+    that -t takes.
 
     A kind's own name goes before those of groups, of which the longest duration counts, and these
     before `all`. typed: how the user wrote them, for messages. Raises UsageError for a name that is

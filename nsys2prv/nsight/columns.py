@@ -163,7 +163,7 @@ class Columns(Struct):
 
 
 def _keep_used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, DistinctTexts]:
-    """Codes and what they mean, without what none of them means."""
+    """Return codes and what they mean, without what none of them means."""
     used = np.zeros(len(distinct), bool)
     used[codes] = True
     return (codes, distinct) if used.all() else ((np.cumsum(used) - 1)[codes], distinct.only(used))

@@ -199,7 +199,7 @@ TELLING = (
 
 
 def list_profiled_processes(database: Source) -> frozenset[int]:
-    """globalPid of every process that the report profiles; none where it does not tell.
+    """Return globalPid of every process that the report profiles; none where it does not tell.
 
     In exports as Nsight Systems 2021.2 to 2026.2 wrote them every process with rows in tables of
     traced calls is among these.

@@ -1,5 +1,5 @@
-"""Find the files of reports, and check that they stay unchanged while they are read. Imports neither
-polars nor numpy.
+"""Find the files of reports, and check that they stay unchanged while they are read. Imports
+neither polars nor numpy.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Part(Struct, frozen=True):
     last: int
 
     def split(self, rows: int) -> Iterator[Part]:
-        """Pieces of at most `rows` rows."""
+        """Yield pieces of at most `rows` rows."""
         for first in range(self.first, self.last + 1, rows):
             yield Part(self.table, first, min(first + rows - 1, self.last))
 
@@ -99,7 +99,7 @@ class SomeRows(Part, frozen=True):
     rowids: tuple[int, ...] = ()
 
     def split(self, rows: int) -> Iterator[Part]:
-        """Itself: it is small."""
+        """Yield itself: it is small."""
         yield self
 
 

@@ -1,5 +1,5 @@
-"""SQLite files before they are opened: whether one is readable, what lies beside it, what its errors
-may tell.
+"""SQLite files before they are opened: whether one is readable, what lies beside it, what its
+errors may tell.
 """
 
 from __future__ import annotations

@@ -181,8 +181,8 @@ def _format_by_polars(batches: Sequence[Batch], order: np.ndarray) -> Iterator[n
 
 
 def _format_batch(batch: Batch, rows: np.ndarray) -> pl.Series:
-    """Return the lines of these rows of a batch. Bytes are taken as Latin-1, so that any come back as they
-    were.
+    """Return the lines of these rows of a batch. Bytes are taken as Latin-1, so that any come back
+    as they were.
     """
     columns = iter(batch.columns)
     pieces: list[pl.Expr | pl.Series] = [pl.repeat("", len(rows))]

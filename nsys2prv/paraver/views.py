@@ -216,7 +216,9 @@ def _list_timelines(named: bool) -> Iterator[tuple[str, str, Cfg]]:
 
 
 def format_views(trace: Path, fits: Collection[ViewFit], everything: bool = False) -> list[str]:
-    """Format the result of :func:`find_views_for_trace`: views to begin with by menu, or all of them."""
+    """Format the result of :func:`find_views_for_trace`: views to begin with by menu, or all of
+    them.
+    """
     shown, empty = [fit for fit in fits if not fit.lacking], [fit for fit in fits if fit.lacking]
     groups = _group_by_menu(shown) if everything else choose_listed_views(fits)
     named = [fit for group in groups.values() for fit in group] + (empty if everything else [])

@@ -248,8 +248,8 @@ def warn_of_absent_members(book: FactBook) -> list[str]:
 
 
 def _describe_missing_ranks(communicators: pl.DataFrame) -> list[str]:
-    """Return what :func:`warn_of_absent_members` does. communicators: a row for each time that a process
-    told of one: communicator, task, ranks (their number), rank.
+    """Return what :func:`warn_of_absent_members` does. communicators: a row for each time that a
+    process told of one: communicator, task, ranks (their number), rank.
     """
     known = communicators.filter(
         (pl.col("communicator") != 0) & (pl.col("ranks") > 1) & (pl.col("task") >= 0)

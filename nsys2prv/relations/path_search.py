@@ -265,8 +265,8 @@ def find_awaited_operations(
     waits: EventCalls,
 ) -> np.ndarray:
     """Return for each operation the index of the one that an event made it wait for, of several the
-    one that ended last, -1 for none. stream, launched, end: of operations; the time of the launching
-    call (ns), negative where it is not known.
+    one that ended last, -1 for none. stream, launched, end: of operations; the time of the
+    launching call (ns), negative where it is not known.
     """
     awaited = np.full(len(stream), -1, np.int64)
     known = np.flatnonzero(launched >= 0)

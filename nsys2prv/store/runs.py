@@ -81,8 +81,8 @@ class Shape(Struct, frozen=True, dict=True):
     """Format of a run's records: begins or ends of a layout with certain fields, lines of a kind,
     samples of a layout's metrics, or states.
 
-    present, wide: of begins, see :func:`make_begin_dtype`. Samples are stored as value + 1 in `present`
-    bytes each, 0 where a record lacks a metric.
+    present, wide: of begins, see :func:`make_begin_dtype`. Samples are stored as value + 1 in
+    `present` bytes each, 0 where a record lacks a metric.
     """
 
     stream: str

@@ -1,5 +1,5 @@
-"""Time windows of the trace: where they lie, and the records of each in trace time and in the trace's
-own numbers.
+"""Time windows of the trace: where they lie, and the records of each in trace time and in the
+trace's own numbers.
 
 Writers of any format read the trace through :class:`WindowReader`.
 """
@@ -311,9 +311,9 @@ class WindowRecords:
         return column if lookup is None else lookup(column, self._sources, self._which)
 
     def stored_column(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return a column that holds no times, and the table that its values are indices of: together
-        they say what :meth:`column` does, without a copy where all rows are of one source. None:
-        the values stand for themselves.
+        """Return a column that holds no times, and the table that its values are indices of:
+        together they say what :meth:`column` does, without a copy where all rows are of one source.
+        None: the values stand for themselves.
         """
         lookup = self._global_ids.find_table(self._shape, name)
         if lookup is None or self._which is not None or self._sources[0] == RESOLVED:

@@ -57,7 +57,7 @@ def require_matplotlib() -> None:
 
 
 def draw_all(figures: list[Figure]) -> list[str]:
-    """SVG of each figure, to stand in one HTML page."""
+    """Return SVG of each figure, to stand in one HTML page."""
     require_matplotlib()
     import matplotlib
 
@@ -70,7 +70,7 @@ def draw_all(figures: list[Figure]) -> list[str]:
 
 
 def _make_svg(figure: Figure, number: int) -> str:
-    """number: of the figure on its page."""
+    """Return a figure as SVG. number: of the figure on its page."""
     if isinstance(figure, HeatMap):
         return draw_heat_map(figure, number)
     if isinstance(figure, Stacked):
@@ -91,7 +91,9 @@ def _draw(figure: Figure) -> str:
 
 
 def _make_inline(svg: str, prefix: str) -> str:
-    """Without what only files have, its names made its own, and the text's colour left to the page."""
+    """Return an SVG file as a part of a page: without a head, its names made unique, and the text's
+    colour left to the page.
+    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     head, _, body = svg.partition(">")

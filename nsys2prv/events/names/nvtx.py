@@ -165,8 +165,8 @@ def rename_by_template(texts: DistinctTexts, rules: tuple[NvtxRule, ...]) -> Ren
 
 
 def _renumber(text: str) -> str:
-    """Return a text with its numbers replaced by _FIRST and those that follow: the same of all texts
-    of a template.
+    """Return a text with its numbers replaced by _FIRST and those that follow: the same of all
+    texts of a template.
     """
     numbers = count(_FIRST)
     return _NUMBERS.sub(lambda _: str(next(numbers)), text)

@@ -86,8 +86,8 @@ class TraceContents:
         }
 
     def _group_contents(self, groups: np.ndarray, count: int) -> list[Contents]:
-        """Return the contents of each group of rows. groups: that of unknown rows, then that of each
-        row; -1 for none.
+        """Return the contents of each group of rows. groups: that of unknown rows, then that of
+        each row; -1 for none.
         """
         pairs = [set[tuple[int, int]]() for _ in range(count)]
         states = [set[tuple[int, int]]() for _ in range(count)]

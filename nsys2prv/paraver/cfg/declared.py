@@ -64,7 +64,9 @@ def make_declared_views(
 def _list_shown_types(
     listed: Iterable[Spec], codes: Mapping[str, Collection[int]]
 ) -> dict[str, list[int]]:
-    """Statistic of a table, "" for timelines -> event types that a view of one plain window shows."""
+    """Return statistic of a table, "" for timelines -> event types that a view of one plain window
+    shows.
+    """
     shown: dict[str, list[int]] = {"": [], "Time": [], "# Bursts": []}
     for spec in listed:
         types = spec.get("types")
@@ -79,7 +81,7 @@ def _list_shown_types(
 
 
 def _make_layout_views() -> Iterator[tuple[str, int, str, Spec]]:
-    """Kind of view, event type, name and specification of each view of fields."""
+    """Return kind of view, event type, name and specification of each view of fields."""
     for layout in load_catalogue().layouts.values():
         for place, field in enumerate(layout.fields):
             if not isinstance(field.code, int):

@@ -270,7 +270,7 @@ def _changes_zero(function: Function) -> bool:
 
 
 def _list_wanted_values(window: Single) -> list[tuple[float, ...]]:
-    """Lists of event values; a window shows those alone that stand in each."""
+    """Return lists of event values; a window shows those alone that stand in each."""
     values = window.filters.get("evt_value", Filter("All"))
     function = window.functions.get("compose_thread", Function("As Is"))
     return [

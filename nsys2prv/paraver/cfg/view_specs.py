@@ -167,8 +167,8 @@ def _make_window(
 
 
 def _parse_function(spec: str | dict[str, Any]) -> Function:
-    """`Sign`, or `{Prod: 100}`, `{Is Equal: [[3, 4]]}`, `{Select Range: [6, 0]}`: the parameters,
-    each a number or a list.
+    """Return the function of a specification: `Sign`, or `{Prod: 100}`, `{Is Equal: [[3, 4]]}`,
+    `{Select Range: [6, 0]}`: the parameters, each a number or a list.
     """
     if isinstance(spec, str):
         return Function(spec)

@@ -173,7 +173,7 @@ def _format_appearance(window: Window, place: int, height: int) -> list[str]:
 
 
 def _format_selection(level: str) -> list[str]:
-    """All objects. Levels of the machine are all selected where nothing is said."""
+    """Return all objects. Levels of the machine are all selected where nothing is said."""
     if level not in grammar.PROCESS_LEVELS:
         return []
     return [f"window_object appl {{ 1, {{ {'1' if level == 'appl' else 'All'} }} }}"]
@@ -182,7 +182,9 @@ def _format_selection(level: str) -> list[str]:
 def _format_functions(
     window: Window, places: Iterable[str], conditions: dict[str, Filter]
 ) -> list[str]:
-    """Functions and filter conditions of each place, and the parameters of those that have some."""
+    """Return functions and filter conditions of each place, and the parameters of those that have
+    some.
+    """
     chosen = {
         place: window.functions[place].name
         if place in window.functions
