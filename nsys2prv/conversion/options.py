@@ -27,24 +27,29 @@ from nsys2prv.paraver.base_values import read_base_names
 class Options(Struct, frozen=True):
     """Options of a conversion; the defaults are those of the command line.
 
-    kinds: kinds of events by the names that -t takes; all if empty. compress: write a .prv.gz
-    instead of a .prv. full_kernel_names: label kernels by their full demangled names. jobs: number
-    of workers, 0 for one per CPU. A script that asks for more than one needs the usual `if __name__
-    == "__main__":`. tmp: folder for temporary files; None for the folder of the output. quiet: show
-    no progress. min_duration: kind of event -> nanoseconds; shorter ranges of it are left out.
-    kernel_rules: file of rules for kernel classes, tried before the built-in ones. align: how to
-    align the clocks of hosts: "auto", "nccl", "mpi", "utc", "none", or a clock file. causal: move
-    ranks where their events still contradict causality. demanded: kinds that are not converted by
-    default, in addition to the others. callstack: number of functions of each CPU sample, 1 to 32.
+    kinds: kinds of events by the names that -t takes; all if empty.
+    compress: write a .prv.gz instead of a .prv.
+    full_kernel_names: label kernels by their full demangled names.
+    jobs: number of workers, 0 for one per CPU. A script that asks for more than one needs the usual
+    `if __name__ == "__main__":`.
+    tmp: folder for temporary files; None for the folder of the output.
+    quiet: show no progress.
+    min_duration: kind of event -> nanoseconds; shorter ranges of it are left out.
+    kernel_rules: file of rules for kernel classes, tried before the built-in ones.
+    align: how to align the clocks of hosts: "auto", "nccl", "mpi", "utc", "none", or a clock file.
+    causal: move ranks where their events still contradict causality.
+    demanded: kinds that are not converted by default, in addition to the others.
+    callstack: number of functions of each CPU sample, 1 to 32.
     nvtx_rules: file of rules for NVTX names, tried before the built-in ones; "none" for no rules.
-    base_pcf: .pcf files of earlier traces; names keep the values that they have there. states:
-    write states of threads and streams. cut: the part of the job to convert, and what to leave out
-    of it. metadata: write OUTPUT.nsys2prv.json, which says what the trace was made of. engine: what
-    runs the workers: "local", "processes", "threads", "dask" or "mpi". scheduler: address of Dask's
-    scheduler, for the engine "dask". report: also analyse the job: tables in the summary's
-    `report`, and OUTPUT.report.json and .html. keep_going: convert what can be read; the summary's
-    `unread` lists the other reports. without_paths: write file names without folders, of the
-    reports and of files the program accessed.
+    base_pcf: .pcf files of earlier traces; names keep the values that they have there.
+    states: write states of threads and streams.
+    cut: the part of the job to convert, and what to leave out of it.
+    metadata: write OUTPUT.nsys2prv.json, which says what the trace was made of.
+    engine: what runs the workers: "local", "processes", "threads", "dask" or "mpi".
+    scheduler: address of Dask's scheduler, for the engine "dask".
+    report: also analyse the job: tables in the summary's `report`, and OUTPUT.report.json and .html.
+    keep_going: convert what can be read; the summary's `unread` lists the other reports.
+    without_paths: write file names without folders, of the reports and of files the program accessed.
     """
 
     kinds: tuple[str, ...] = ()

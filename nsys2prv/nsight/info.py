@@ -51,8 +51,8 @@ class ReportInfo(Struct, frozen=True):
     table that has any. ranks: MPI rank of a process. launcher_ranks: rank by each variable of the
     launcher's environment. cuda_gpus: (pid, CUDA ordinal) -> GPU number, where exported. messages:
     of Nsight Systems about losses and the like. job: tells the launcher's jobs apart.
-    launcher_sizes: number of ranks by each variable of that environment. driver: version of
-    NVIDIA's driver, empty where it is not told.
+    launcher_sizes: number of ranks by each variable of that environment. driver: version of NVIDIA's
+    driver, empty where it is not told.
     """
 
     path: Path
