@@ -102,8 +102,11 @@ class StoredFrame(Struct, frozen=True):
     polars reads it some twenty times faster than the file format).
     """
 
+    #: File that holds the frame.
     path: Path
+    #: Where it begins, in bytes.
     offset: int
+    #: Its length in bytes.
     size: int
 
 

@@ -100,9 +100,13 @@ class Owner(Struct, frozen=True):
     when it began (in the system's ticks); 0 where not known.
     """
 
+    #: Digest of the host's name.
     host: str
+    #: Inode of the pid namespace, 0 where not known.
     namespace: int
+    #: Process id in that namespace.
     pid: int
+    #: When the process began, in the system's ticks; 0 where not known.
     began: int
 
     @classmethod

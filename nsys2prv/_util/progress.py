@@ -79,12 +79,13 @@ _STAGES = {
 
 
 class CpuTimes(Struct):
-    """CPU seconds by stage; own: those of them that this process spent. known: processes whose
-    start is counted.
-    """
+    """CPU seconds by stage."""
 
+    #: CPU seconds by the name of the stage.
     seconds: Counter[str] = field(default_factory=Counter)
+    #: Those of them that this process spent.
     own: float = 0.0
+    #: Processes whose start is counted.
     known: set[uuid.UUID] = field(default_factory=lambda: {_HERE})
 
     def add(self, stage: str, seconds: float, here: bool) -> None:

@@ -55,6 +55,7 @@ class Link(Struct, frozen=True):
     what: str
     # median transfer of it and of its peers (ns)
     transfer: float
+    #: Transfer time of its peers (ns).
     usual: float
     # ns lost to it on its members, in the mean
     cost: int

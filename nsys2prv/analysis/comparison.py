@@ -47,9 +47,11 @@ PLACES = (
 
 
 class ComparedJob(Struct, frozen=True):
-    """A job's results. job: name, duration_ns, devices, ranks."""
+    """A job's results."""
 
+    #: Name, duration_ns, devices, ranks.
     job: Mapping[str, object]
+    #: Results by the name of the analysis.
     results: Mapping[str, Result]
 
 

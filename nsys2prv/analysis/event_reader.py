@@ -37,30 +37,40 @@ UNKNOWN = -1.0
 
 
 class Samples(Struct, frozen=True):
-    """Samples of one device. time: ascending (ns). values: (instants, metrics), NaN where an
-    instant lacks one, UNKNOWN where it says that nothing was sampled.
-    """
+    """Samples of one device."""
 
+    #: Row of the trace, from 0.
     thread: int
+    #: Layout of the counters.
     layout: str
+    #: Labels, one for each column of `values`.
     metrics: tuple[str, ...]
+    #: Ascending (ns).
     time: np.ndarray
+    #: (instants, metrics), NaN where an instant lacks one, UNKNOWN where it says that nothing was
+    #: sampled.
     values: np.ndarray
 
 
 class EventReader(Struct, dict=True):
     """Reads the events of a prepared job in columns, of one unit or of all.
 
-    What it holds is that of :class:`nsys2prv.conversion.job.Job` of the same name. names: per name
-    set and source the value of each local name.
+    What it holds is that of :class:`nsys2prv.conversion.job.Job` of the same name.
     """
 
+    #: Runs of records of the job.
     runs: list[Run]
+    #: Map to trace time for each report, and last the identity.
     clocks: list[ClockMap]
+    #: Per source the thread of each local object.
     threads: list[np.ndarray]
+    #: Per source the number of each local NVTX domain.
     domains: list[np.ndarray]
+    #: Per name set and source the value of each local name.
     names: Mapping[str, list[np.ndarray]]
+    #: Rows, devices and units.
     rows: RowTable
+    #: Of the trace (ns).
     duration: int
 
     @classmethod

@@ -16,7 +16,9 @@ from nsys2prv._util.native import core
 class Spans(Struct, frozen=True, eq=False):
     """A set of times as its maximal intervals."""
 
+    #: Begins of the intervals, ascending (int64 ns).
     begin: np.ndarray
+    #: Their ends.
     end: np.ndarray
 
     @property

@@ -25,8 +25,11 @@ class Steps(Struct, frozen=True):
     elsewhere, and the value is 0 there.
     """
 
+    #: Times at which the value may change (ns), one more than values.
     edges: np.ndarray
+    #: Value between two edges.
     values: np.ndarray
+    #: Whether anything is known there.
     known: np.ndarray
 
     def within(self, begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -32,6 +32,7 @@ class JobRanks(Struct, frozen=True):
     devices: pl.DataFrame
     # as device_time collects them
     records: pl.DataFrame
+    #: Other NCCL kernels and calls of MPI, as device_time collects them.
     others: pl.DataFrame
     # of the time that findings are of (ns)
     length: int

@@ -120,11 +120,14 @@ def _wrap_text(text: str, width: int, indent: int) -> list[str]:
 
 class Table(Struct, frozen=True):
     """Figures. Columns that end in `_ns` are durations, `_bytes` sizes, `share` and `efficiency`
-    fractions of 1, `_gb_s` 10^9 bytes a second. about: how they are defined.
+    fractions of 1, `_gb_s` 10^9 bytes a second.
     """
 
+    #: For people.
     title: str
+    #: The figures.
     frame: pl.DataFrame
+    #: How they are defined.
     about: str = ""
 
     def __repr__(self) -> str:
@@ -136,15 +139,19 @@ class Table(Struct, frozen=True):
 
 
 class Result(Struct, frozen=True):
-    """tables: by name. notes: on how to read them. missing: what the reports lack, and which
-    figures are not given therefore. findings: what holds the job back, greatest share first.
-    """
+    """Result of one analysis."""
 
+    #: Name of the analysis.
     name: str
+    #: For people.
     title: str
+    #: By name.
     tables: dict[str, Table] = field(default_factory=dict)
+    #: On how to read them.
     notes: list[str] = field(default_factory=list)
+    #: What the reports lack, and which figures are not given therefore.
     missing: list[str] = field(default_factory=list)
+    #: What holds the job back, greatest share first.
     findings: list[Finding] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -168,17 +175,19 @@ class Results(dict[str, Result]):
 
 
 class Context(Struct, frozen=True):
-    """What `conclude` is told of the job. Its methods put texts in the place of numbers.
+    """What `conclude` is told of the job. Its methods put texts in the place of numbers."""
 
-    labels: name set -> frame of value and label. folded: NVTX names as groups (regions.py). absent:
-    layouts -> why there are none of them. clocks: as facts.clock_table has them.
-    """
-
+    #: Reads the job's events.
     reader: EventReader
+    #: Options of all analyses.
     options: AnalysisOptions
+    #: Name set -> frame of value and label.
     labels: Mapping[str, pl.DataFrame]
+    #: NVTX names as groups (regions.py).
     folded: pl.DataFrame
+    #: Layouts -> why there are none of them.
     absent: Callable[[Sequence[str]], str]
+    #: As facts.clock_table has them.
     clocks: pl.DataFrame
 
     @property
@@ -251,18 +260,18 @@ class Context(Struct, frozen=True):
 
 
 class Analysis(Struct, frozen=True):
-    """Declaration of an analysis: what it needs, and two functions.
+    """Declaration of an analysis: what it needs, and two functions."""
 
-    needs: groups of layouts; of each group the job must have one, else the analysis is not run.
-    collect: returns partial frames of one unit, by name; where the unit has nothing, a frame may be
-    without columns. conclude: returns the tables, from the frames of all units, put together by
-    name.
-    """
-
+    #: As in ``--only``.
     name: str
+    #: For people.
     title: str
+    #: Groups of layouts; of each group the job must have one, else the analysis is not run.
     needs: tuple[tuple[str, ...], ...]
+    #: Returns partial frames of one unit, by name; where the unit has nothing, a frame may be
+    #: without columns.
     collect: Callable[[Unit], dict[str, pl.DataFrame]]
+    #: Returns the tables, from the frames of all units, put together by name.
     conclude: Callable[[Mapping[str, pl.DataFrame], Context], Result]
 
 

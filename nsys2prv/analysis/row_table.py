@@ -15,16 +15,16 @@ HOST, STREAM, SAMPLED = "host", "stream", "samples"
 
 
 class RowTable(Struct, frozen=True):
-    """threads: a row for each thread of the trace, in their order: `thread` (from 0), `row` (its
-    name), `kind` (host, stream, samples), `task` (from 1, as Paraver numbers them), `rank` (null
-    where unknown), `node`, `device` (index into devices, null for none), `stream`. devices: a row
-    for each physical GPU: `device` (from 0), `node`, `gpu` (its number in row names), `label`,
-    `task` (the first with work). units: threads are of one unit where they share a report or a GPU;
-    of each thread, from 0.
-    """
+    """Rows of a job, its devices, and the units that analyses look at one at a time."""
 
+    #: A row for each thread of the trace, in their order: `thread` (from 0), `row` (its name),
+    #: `kind` (host, stream, samples), `task` (from 1, as Paraver numbers them), `rank` (null where
+    #: unknown), `node`, `device` (index into devices, null for none), `stream`.
     threads: pl.DataFrame
+    #: A row for each physical GPU: `device` (from 0), `node`, `gpu` (its number in row names),
+    #: `label`, `task` (the first with work).
     devices: pl.DataFrame
+    #: Threads are of one unit where they share a report or a GPU; of each thread, from 0.
     units: np.ndarray
 
     def column(self, name: str) -> np.ndarray:

@@ -215,6 +215,7 @@ class Style(Struct, frozen=True):
     full: bool = False
     # rows of a table, None: MOST_ROWS, or FEW_ROWS where not everything is printed
     rows: int | None = None
+    #: Whether escape sequences for colours may be used.
     colours: bool = False
 
     @classmethod

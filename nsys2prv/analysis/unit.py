@@ -43,20 +43,22 @@ TENSOR_YES, TENSOR_NO = 1, 2
 
 
 class AnalysisOptions(Struct, frozen=True):
-    """Options of all analyses. useful: `compute` (kernels other than NCCL's, as BSC) or
-    `all-kernels` (as TALP). windows: frame of regions and iterations with `region`, `iteration`,
-    `begin`, `end`; the whole job is the first. bins: of maps over time. synchronising: values of
-    CUDA API calls that wait for the device. io: values of OS runtime calls that wait for files or
-    the network. groups: file of the groups of NVTX names by value (regions.py). steady: the job's
-    steady state (steady.py), None where it has none.
-    """
+    """Options of all analyses."""
 
+    #: `compute` (kernels other than NCCL's, as BSC) or `all-kernels` (as TALP).
     useful: str = "compute"
+    #: Frame of regions and iterations with `region`, `iteration`, `begin`, `end`; the whole job is
+    #: the first.
     windows: pl.DataFrame = field(default_factory=pl.DataFrame)
+    #: Of maps over time.
     bins: int = 200
+    #: Values of CUDA API calls that wait for the device.
     synchronising: tuple[int, ...] = ()
+    #: Values of OS runtime calls that wait for files or the network.
     io: tuple[int, ...] = ()
+    #: File of the groups of NVTX names by value (regions.py).
     groups: Path | None = None
+    #: The job's steady state (steady.py), None where it has none.
     steady: Steady | None = None
 
     def steady_span(self, duration: int) -> tuple[int, int]:

@@ -51,6 +51,7 @@ class Segments(Struct, frozen=True):
     ends: np.ndarray
     # how often each task was last at a collective, and at how many it was (tasks)
     last: np.ndarray
+    #: Number of collectives in each segment.
     collectives: np.ndarray
 
 
@@ -63,6 +64,7 @@ class Culprits(Struct, frozen=True):
     cost: int
     # segments in which one of them was the last, and of how many
     last: int
+    #: Number of segments.
     segments: int
     # the probability that it is chance
     chance: float
@@ -73,9 +75,11 @@ class Culprits(Struct, frozen=True):
 class Event(Struct):
     """Ranks that were held up now and then."""
 
+    #: The ranks.
     tasks: list[int]
     # when (ns), and for how long (ns)
     times: list[int] = field(default_factory=list)
+    #: How long each event took (ns).
     lengths: list[int] = field(default_factory=list)
 
     @property

@@ -38,12 +38,13 @@ MOST_LINES = 32
 
 
 class _ReportContents(Struct, frozen=True):
-    """A report. counts: rows by table; kinds: rows that a kind of event would read, and their
-    tables.
-    """
+    """A report."""
 
+    #: Facts of the report.
     info: ReportInfo
+    #: Rows by table.
     counts: dict[str, int]
+    #: Rows that a kind of event would read, and their tables.
     kinds: dict[str, tuple[int, tuple[str, ...]]]
 
 

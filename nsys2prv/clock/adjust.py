@@ -33,19 +33,28 @@ class Estimate(Struct, frozen=True):
     relative to the pivot, ns.
     """
 
+    #: Index of the host.
     host: int
+    #: Host whose clock it is corrected to.
     reference: int
+    #: How it was found.
     method: str
+    #: ns at the pivot.
     offset: float = 0.0
+    #: ns per ns.
     drift: float = 0.0
     #: Largest error against the reference at any instant of first..last, where something was
     #: observed, ns.
     bound: float = 0.0
     #: Growth of the error for each ns before and after that.
     rate: float = 0.0
+    #: Number of what it rests on.
     observations: int = 0
+    #: Of the residuals (ns).
     spread: float = float("nan")
+    #: Time of the first observation.
     first: float = float("nan")
+    #: Time of the last observation.
     last: float = float("nan")
 
     def compose(self, onward: Estimate) -> Estimate:

@@ -38,8 +38,11 @@ class GroupTimes(Struct, frozen=True):
     group.
     """
 
+    #: Number of the group, ascending.
     group: np.ndarray
+    #: Index of the report.
     report: np.ndarray
+    #: Placed time (ns).
     time: np.ndarray
     #: Index of its time among the knots.
     knot: np.ndarray
@@ -76,12 +79,16 @@ class GroupTimes(Struct, frozen=True):
 class Bindings(Struct, frozen=True):
     """Bindings of `groups` groups: in each, no end is before a begin of another report."""
 
+    #: Number of groups.
     groups: int
+    #: Begins that no end may precede.
     begins: GroupTimes
+    #: Ends that come after them.
     ends: GroupTimes
     #: Times, int64 ns relative to the pivot; those of report r are knots[bounds[r]:bounds[r + 1]],
     #: ascending and distinct.
     knots: np.ndarray
+    #: Where the knots of each report begin.
     bounds: np.ndarray
 
     def take(self, groups: np.ndarray) -> Bindings:
@@ -121,9 +128,11 @@ class BoundCalls(Struct, frozen=True):
 
     #: Begins and ends of collectives (group, report, time).
     begins: pl.DataFrame
+    #: Of the calls, as `begins`.
     ends: pl.DataFrame
     #: Number of collectives, which are numbered from 0.
     collectives: int
+    #: What was found odd on the way.
     findings: list[Finding]
     #: Number of collectives that are not heeded.
     torn: int
@@ -262,17 +271,20 @@ ATTEMPTS = 4
 
 
 class CausalOrder(Struct, frozen=True):
-    """shifts: of the reports that are moved, by corrected times in ns. moves: how far, likewise;
-    means are over what was observed of a report. violations: of what was observed.
+    """Result of restoring the causal order."""
 
-    complete: no binding had to be set aside.
-    """
-
+    #: Of the reports that are moved, by corrected times in ns.
     shifts: dict[int, Shifts]
+    #: How far, likewise; means are over what was observed of a report. violations: of what was
+    #: observed.
     moves: dict[int, RankMove]
+    #: Of what was observed, by the times as placed.
     before: Violations
+    #: The same, by the moved times.
     after: Violations
+    #: What was found odd on the way.
     findings: list[Finding] = field(default_factory=list)
+    #: No binding had to be set aside.
     complete: bool = True
 
 

@@ -27,8 +27,11 @@ CAUSAL_HEAD = "# causal: how far ranks were then moved in the trace beside this 
 class HostClock(Struct, frozen=True):
     """Correction of one host's clock."""
 
+    #: Correction at `at_utc_ns`.
     offset_ns: int = 0
+    #: Change of the correction.
     drift_ppm: float = 0.0
+    #: Time of the offset, in UTC.
     at_utc_ns: int = 0
     #: Method that found the correction.
     method: str = ""

@@ -180,6 +180,7 @@ class GatheredCalls(Struct, frozen=True):
 
     #: Rows of per_host.
     rows: pl.DataFrame
+    #: What was found odd on the way.
     findings: list[Finding]
     #: Calls (OPEN_COLUMNS) of groups some of whose members could not be numbered, of one member of
     #: each host.
@@ -222,7 +223,9 @@ class MemberCalls(CallSequence, frozen=True, dict=True):
 
     #: Begins, ns relative to the pivot.
     begin: np.ndarray
+    #: :class:`nsys2prv.clock.Role` of each call.
     role: np.ndarray
+    #: Whether the member is the root of the call.
     is_root: np.ndarray
 
 

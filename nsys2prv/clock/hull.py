@@ -23,9 +23,13 @@ class Bounds(Struct, frozen=True):
     of (times, values).
     """
 
+    #: Times of the upper bounds.
     upper_times: np.ndarray
+    #: Upper bounds.
     upper: np.ndarray
+    #: Times of the lower bounds.
     lower_times: np.ndarray
+    #: Lower bounds.
     lower: np.ndarray
 
     def subtract_line(self, offset: float, slope: float) -> Bounds:
@@ -100,13 +104,15 @@ def _clip(corners: np.ndarray, normal: np.ndarray, limit: float) -> np.ndarray:
 
 
 class MiddleLine(Struct, frozen=True):
-    """A line amid bounds: value at `begin`, value at `end`, and largest error of either;
-    slope_error: how much steeper or less steep it may be, ns per ns.
-    """
+    """A line amid bounds: value at `begin`, value at `end`, and largest error of either."""
 
+    #: Value at the begin.
     first: float
+    #: Value at the end.
     last: float
+    #: Largest error of either.
     error: float
+    #: How much steeper or less steep it may be, ns per ns.
     slope_error: float
 
 

@@ -46,10 +46,15 @@ class Block(Struct):
     come ends, as estimated.
     """
 
+    #: Key of NOISE.
     source: int
+    #: The hosts.
     clocks: np.ndarray
+    #: Mean end of each host's members, float ns relative to the pivot: (collectives, hosts).
     end: np.ndarray
+    #: Whether the last to come is there: (collectives, hosts).
     late: np.ndarray
+    #: Whether the host has the collective: (collectives, hosts).
     seen: np.ndarray
     lateness: float = 0.0
     weight: np.ndarray = field(default_factory=lambda: np.empty(0))
@@ -65,10 +70,15 @@ class Link(Struct, frozen=True):
     pivot; `weight`: its uncertainty, ns.
     """
 
+    #: Host whose times are corrected.
     clock: int
+    #: Host that they are corrected to.
     to: int
+    #: ns at the pivot.
     offset: float
+    #: ns per ns.
     drift: float
+    #: Uncertainty (ns).
     weight: float
 
     def reverse(self) -> Link:

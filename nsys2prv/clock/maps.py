@@ -19,7 +19,9 @@ class Shifts(Struct, frozen=True, eq=False, dict=True):
     Slopes are above -1, so that what is sorted stays sorted.
     """
 
+    #: Ascending without equals (int64 ns).
     times: np.ndarray
+    #: Added at these times (int64 ns).
     shifts: np.ndarray
 
     @cached_property
@@ -73,9 +75,13 @@ class ClockMap(Struct, frozen=True):
     1 ns apart may fall together.
     """
 
+    #: ns at the pivot.
     offset: int = 0
+    #: Plain ratio, 1e-6 = 1 ppm.
     drift: float = 0.0
+    #: Local time of the offset (ns).
     pivot: int = 0
+    #: Moves of what this makes of local times, None for none.
     shifts: Shifts | None = None
 
     def to_global(self, local: np.ndarray) -> np.ndarray:
@@ -161,8 +167,11 @@ class Placement(Struct, frozen=True):
     it.
     """
 
+    #: Equal numbers mean one machine.
     machine: int
+    #: To UTC.
     map: ClockMap
+    #: What placed the report.
     method: str
 
 

@@ -31,7 +31,9 @@ class Ends(Struct, frozen=True):
     unknown).
     """
 
+    #: Float ns, ascending.
     time: np.ndarray
+    #: Of operation and size, 0 for unknown.
     signature: np.ndarray
 
     def __len__(self) -> int:
@@ -50,8 +52,11 @@ class Match(Struct, frozen=True):
     `ambiguous`: another fits as well.
     """
 
+    #: Of the partner of each call, -1 without one.
     index: np.ndarray
+    #: Of the differences of the ends (ns).
     spread: float
+    #: Whether another match fits as well.
     ambiguous: bool = False
 
     @property

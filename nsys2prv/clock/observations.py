@@ -92,10 +92,15 @@ class Messages(Struct, frozen=True):
     placed times in ns.
     """
 
+    #: Key of NOISE.
     source: np.ndarray
+    #: Clock of the sender.
     sender: np.ndarray
+    #: Placed time (ns).
     send_begin: np.ndarray
+    #: Clock of the receiver.
     receiver: np.ndarray
+    #: Placed time (ns).
     receive_end: np.ndarray
 
     @classmethod
@@ -127,6 +132,7 @@ REASONS = {
 class Finding(Struct, frozen=True):
     """Finding about observations that the user should know."""
 
+    #: What it is about; texts are conversion/align.py's.
     kind: str
     #: Number of calls, members or ns, as `reason` says.
     count: int = 0

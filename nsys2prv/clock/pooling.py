@@ -52,19 +52,22 @@ class Pool(Struct, frozen=True):
 
 
 class _Pair(Struct):
-    """Calls of two hosts that belong together: rows of the frame, of one and of the other. doubt:
-    how far they may be off each other, ns; 0 where they surely belong together.
-    """
+    """Calls of two hosts that belong together: rows of the frame, of one and of the other."""
 
+    #: Rows of one host.
     one: np.ndarray
+    #: Rows of the other.
     other: np.ndarray
+    #: How far they may be off each other, ns; 0 where they surely belong together.
     doubt: float = 0.0
 
 
 class _Calls(Struct, dict=True):
-    """The calls that are not settled. places: the rows of each group by host."""
+    """The calls that are not settled."""
 
+    #: All calls.
     frame: pl.DataFrame
+    #: The rows of each group by host.
     places: dict[int, dict[tuple[int, int], np.ndarray]]
 
     def __post_init__(self) -> None:

@@ -50,8 +50,11 @@ class CallSequence(Struct, frozen=True, dict=True):
     which calls synchronise all members.
     """
 
+    #: Float ns relative to the pivot.
     end: np.ndarray
+    #: Of operation and size, 0 for unknown.
     signature: np.ndarray
+    #: Whether the call synchronises all members.
     all: np.ndarray
 
     def __len__(self) -> int:
@@ -80,6 +83,7 @@ class CallSequence(Struct, frozen=True, dict=True):
 class Member(Struct, frozen=True):
     """A member of a group."""
 
+    #: Number of the member.
     member: int
     #: Number of its calls.
     count: int

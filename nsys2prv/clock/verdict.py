@@ -35,11 +35,17 @@ class Precedences(Struct, frozen=True):
     float ns relative to the pivot.
     """
 
+    #: Key of NOISE.
     source: np.ndarray
+    #: Clock of the begin.
     before: np.ndarray
+    #: The earlier time.
     begin: np.ndarray
+    #: Clock of the end.
     after: np.ndarray
+    #: The later time.
     end: np.ndarray
+    #: Held back from the estimate, to judge it by.
     held: np.ndarray
 
     def __len__(self) -> int:
@@ -142,9 +148,13 @@ class Verdict(Struct, frozen=True):
     times and by corrected ones.
     """
 
+    #: Of what was used, by placed times.
     used_before: Violations
+    #: Of what was used, by corrected times.
     used_after: Violations
+    #: Of what was held back, by placed times.
     held_before: Violations
+    #: Of what was held back, by corrected times.
     held_after: Violations
 
     @property

@@ -63,7 +63,9 @@ class CutOptions(Struct, frozen=True):
 class Moment(Struct, frozen=True):
     """A time of the trace: so many ns, or so much of it (a ratio)."""
 
+    #: ns, or a ratio of the whole.
     number: Decimal
+    #: Whether it is a ratio.
     ratio: bool = False
 
     def resolve(self, duration: int) -> int:
@@ -76,8 +78,11 @@ class Region(Struct, frozen=True):
     included; all without.
     """
 
+    #: Glob pattern of names.
     pattern: str
+    #: First occurrence on each thread, from 1.
     first: int = 1
+    #: Last occurrence, None for all that follow.
     last: int | None = None
 
 
@@ -162,7 +167,9 @@ def parse_numbers(option: str, words: Iterable[str]) -> list[tuple[int, int]]:
 class Window(Struct, frozen=True):
     """Window first <= time < last (ns of the whole trace)."""
 
+    #: ns of the whole trace.
     first: int
+    #: ns of the whole trace, not included.
     last: int
     #: True if `last` is the trace's own end, which belongs to the window.
     closed: bool
@@ -179,6 +186,7 @@ class Window(Struct, frozen=True):
 class CutSpec(Struct, frozen=True):
     """Specification of a cut."""
 
+    #: Time to keep.
     window: Window
     #: Layouts and kinds of lines that are left out.
     away: frozenset[str] = frozenset()
@@ -193,6 +201,7 @@ class CutSpec(Struct, frozen=True):
 class CutTask(Struct, frozen=True):
     """Runs of one report to cut."""
 
+    #: Of one report.
     runs: tuple[Run, ...]
     #: Map to the time of the whole trace.
     clock: ClockMap
@@ -209,6 +218,7 @@ class CutTask(Struct, frozen=True):
 class CutRuns(Struct):
     """Runs after a cut, in the time of the cut trace (report TRACE)."""
 
+    #: What is left.
     runs: list[Run] = field(default_factory=list)
     #: Records and samples by layout, lines by kind.
     written: Counter[str] = field(default_factory=Counter)
@@ -229,6 +239,7 @@ NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
 class CutPlan(Struct, frozen=True):
     """Checked plan of a cut."""
 
+    #: The options as given.
     cut: CutOptions = field(default_factory=CutOptions)
     #: Begin of the span of time; None for the trace's own.
     first: Moment | None = None
@@ -240,6 +251,7 @@ class CutPlan(Struct, frozen=True):
     away: frozenset[str] = frozenset()
     #: Fields and rates as in :class:`CutSpec`.
     present: dict[str, int] = field(default_factory=dict)
+    #: Layout -> most samples a second.
     rates: dict[str, int] = field(default_factory=dict)
 
     @classmethod

@@ -48,9 +48,13 @@ class _OpenRanges(Struct):
     stand in the whole trace.
     """
 
+    #: Run that they are of.
     run: Run
+    #: Begin records.
     records: np.ndarray
+    #: Times in the whole trace (ns).
     begin: np.ndarray
+    #: Times in the whole trace (ns).
     end: np.ndarray
 
 
@@ -59,17 +63,26 @@ class _LastStates(Struct):
     trace) and times.
     """
 
+    #: Run that they are of.
     run: Run
+    #: State records.
     records: np.ndarray
+    #: Rows of the trace.
     thread: np.ndarray
+    #: Times in the whole trace (ns).
     time: np.ndarray
 
 
 class _Cutter(Struct, dict=True):
+    #: What to cut.
     task: CutTask
+    #: Reads the runs.
     reader: SpillReader = field(default_factory=SpillReader)
+    #: What is left.
     out: CutRuns = field(default_factory=CutRuns)
+    #: Ranges to be opened at the cut's begin.
     heads: list[_OpenRanges] = field(default_factory=list)
+    #: States at the cut's begin.
     states: list[_LastStates] = field(default_factory=list)
 
     def __post_init__(self) -> None:

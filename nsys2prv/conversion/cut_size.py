@@ -38,6 +38,7 @@ _POWERS = 10 ** np.arange(1, 19)
 class Weight(Struct, frozen=True):
     """Size of the lines of a run, from a sample of its records."""
 
+    #: Of the layout or kind of lines.
     name: str
     #: Number of records that each one in the sample stands for.
     each: float
@@ -198,15 +199,21 @@ NUMBERS = "sampled numbers"
 
 
 class Reduction(Struct, frozen=True):
-    """Something to leave out: what, for people, and what that adds to a :class:`CutSpec`. A later
-    step of the same subject goes further.
+    """Something to leave out, as additions to a :class:`CutSpec`. A later one of the same subject
+    goes further.
     """
 
+    #: What it reduces.
     subject: str
+    #: What is left out, for people.
     what: str
+    #: Layouts to leave out.
     away: frozenset[str] = frozenset()
+    #: Layout -> bits of the fields that stay.
     present: dict[str, int] = field(default_factory=dict)
+    #: Layout -> shortest duration to keep (ns).
     least: dict[str, int] = field(default_factory=dict)
+    #: Layout -> most samples a second.
     rates: dict[str, int] = field(default_factory=dict)
 
     def take(self, orders: CutSpec) -> CutSpec:

@@ -29,8 +29,11 @@ from nsys2prv.store.task_result import TaskResult
 class TaskFacts(Struct, frozen=True):
     """Facts of one reading task, by name, and what the indices in them mean."""
 
+    #: Name -> facts.
     facts: dict[str, StoredFrame]
+    #: What local indices of objects mean.
     objects: tuple[ObjectKey, ...]
+    #: What local indices of domains mean.
     domains: tuple[str, ...]
     names: dict[str, StoredFrame]
 
@@ -38,10 +41,15 @@ class TaskFacts(Struct, frozen=True):
 class DeriveTask(Struct, frozen=True):
     """One kind in one report."""
 
+    #: Of the task.
     number: int
+    #: Index of the report.
     report: int
+    #: Name of the kind.
     kind: str
+    #: Facts of all reading tasks of the report.
     sources: tuple[TaskFacts, ...]
+    #: Folder for its runs.
     spill: Path
 
 

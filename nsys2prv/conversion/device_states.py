@@ -96,11 +96,13 @@ class Sweep:
 class StateTask(Struct, frozen=True):
     """Task that derives the states of GPUs from all operations on them."""
 
+    #: Of the task.
     number: int
     #: Runs, each with the thread index of the GPU of each of its local objects (-1: no stream).
     runs: tuple[tuple[Run, np.ndarray], ...]
     #: Map of each report to trace time.
     clocks: Mapping[int, ClockMap]
+    #: Folder for its runs.
     spill: Path
 
 

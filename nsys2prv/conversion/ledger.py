@@ -19,8 +19,11 @@ from nsys2prv.store.task_result import TaskResult
 class RecordBalance(Struct):
     """Records or sampled numbers of a layout, or lines of a kind. made = written + left_out."""
 
+    #: Number that was made.
     made: int = 0
+    #: Number that is in the trace.
     written: int = 0
+    #: Reason -> number.
     left_out: dict[str, int] = field(default_factory=dict)
 
     @property

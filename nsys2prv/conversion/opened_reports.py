@@ -38,8 +38,11 @@ class OpenedReports(Struct):
 
     #: Metadata of the reports, in rank order.
     infos: list[ReportInfo]
+    #: What to read and how to place it.
     plan: Plan
+    #: Run the tasks.
     workers: Workers
+    #: What the user should know, a line each.
     warnings: list[str]
     #: Report number -> store that it is in and its entry there.
     stored: dict[int, tuple[Path, report_stores.ArchivedReport]]

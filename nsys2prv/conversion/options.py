@@ -92,12 +92,15 @@ def choose_options(options: Options | None, fields: Mapping[str, object]) -> Opt
 
 
 class Plan(Struct, frozen=True):
-    """Checked options: what to read and how to place it. Made by :meth:`of`, which raises before
+    """Checked options: what to read and how to place it. Made by :meth:`from_options`, which raises before
     any file is touched.
     """
 
+    #: Kinds of events to read.
     selection: Selection
+    #: Settings of reading.
     settings: ReadingSettings
+    #: How clocks are aligned.
     method: str | ClockRecord = timeline.AUTO
     causal: bool = False
     full_kernel_names: bool = False

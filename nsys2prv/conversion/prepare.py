@@ -73,8 +73,11 @@ class _JobState(Struct):
     infos: list[ReportInfo]
     #: Where each report is placed in time.
     placements: list[Placement]
+    #: What to read and how to place it.
     plan: Plan
+    #: For temporary files.
     folder: Path
+    #: Run the tasks.
     workers: Workers
     #: Results of the tasks done so far.
     results: list[TaskResult] = field(default_factory=list)

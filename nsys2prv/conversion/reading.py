@@ -144,17 +144,24 @@ TASK_ROWS = 400_000
 class Task(Struct, frozen=True):
     """Parts of one report to read."""
 
+    #: Of the task, from 0.
     number: int
+    #: Index of the report.
     report: int
+    #: Facts of the report.
     info: ReportInfo
     #: (kinds, part, whether their rows are wanted), in this order; a part of several kinds is read
     #: once.
     parts: tuple[tuple[tuple[str, ...], Part, bool], ...]
+    #: Folder for its runs.
     spill: Path
+    #: Settings of reading.
     settings: ReadingSettings
     #: Table whose rows are counted -> the kind whose parts are its.
     counting: Mapping[str, str] = field(default_factory=dict)
+    #: Calls of the report that other tasks indexed.
     launches: tuple[Segment, ...] = ()
+    #: NCCL ranges of the report that other tasks indexed.
     regions: tuple[StoredFrame, ...] = ()
 
     @property

@@ -41,7 +41,9 @@ ENDS_ELSEWHERE = ("gpu_contexts",)
 class SpanTask(Struct, frozen=True):
     """Finds the span of one report's events."""
 
+    #: Index of the report.
     report: int
+    #: Facts of the report.
     info: ReportInfo
     #: Kinds that were not read, or not in full.
     kinds: tuple[str, ...]
@@ -49,6 +51,7 @@ class SpanTask(Struct, frozen=True):
     known: Span | None
     #: File for a moment.
     spill: Path
+    #: Settings of reading.
     settings: ReadingSettings
 
 

@@ -57,6 +57,7 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, *WRONG)
 class ArchivedReport(Struct, frozen=True):
     """Report in a store."""
 
+    #: Facts of the report.
     info: ReportInfo
     #: Folders of the results of the tasks, in order, for both stages of reading.
     stages: list[list[str]]
@@ -78,15 +79,20 @@ class ArchiveManifest(Struct, frozen=True):
 
 
 class Store(Struct, frozen=True):
+    #: The store's file.
     path: Path
+    #: What it holds.
     contents: ArchiveManifest
 
 
 class StoredTask(Struct, frozen=True):
-    """Instead of reading: take the result from a store. planned: the task that reading would be."""
+    """Instead of reading: take the result from a store."""
 
+    #: The task that reading would be.
     planned: reading.Task
+    #: The store's file.
     store: Path
+    #: Member of the store that holds the result.
     folder: str
 
     @property

@@ -165,13 +165,19 @@ EXACT_TIMES = 2**53
 class Summary(Struct, dict=True):
     """Summary of a conversion."""
 
+    #: Number of ranks.
     ranks: int
+    #: Number of hosts.
     hosts: int
+    #: Number of GPUs with work.
     devices: int
+    #: Number of rows of the trace.
     threads: int
     #: Length of the trace, ns.
     duration: int
+    #: Number of lines of the .prv.
     lines: int
+    #: How the reports were put in order.
     order: str
     #: How the clocks of hosts were aligned, in a line or two.
     clock_lines: list[str]
@@ -193,6 +199,7 @@ class Summary(Struct, dict=True):
     placed: list[str] = field(default_factory=list)
     #: How the clock of each host was aligned.
     clocks: list[str] = field(default_factory=list)
+    #: What the user should know, a line each.
     warnings: list[str] = field(default_factory=list)
     #: Event types in the trace.
     types: frozenset[int] = frozenset()

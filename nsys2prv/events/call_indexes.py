@@ -55,32 +55,40 @@ CALL_KIND = np.dtype([("thread", "<i8"), ("name", "<i8"), ("result", "<i8")])
 
 
 class Launches(Struct):
-    """Calls of one read: columns of equal length (times in local ns; code: index into `kinds`, of
-    CALL_KIND).
-    """
+    """Calls of one read: columns of equal length, times in local ns."""
 
+    #: Correlation ids.
     correlation: np.ndarray
+    #: Local ns.
     begin: np.ndarray
+    #: Local ns.
     end: np.ndarray
+    #: Index into `kinds`.
     code: np.ndarray
+    #: Distinct threads, names and results (CALL_KIND).
     kinds: np.ndarray
 
 
 class Segment(Struct, frozen=True):
     """Calls of one process in one piece, ascending by correlation id from `low` to `high`, as
     columns one after the other in a file.
-
-    at: where they begin. types: of the columns, which are: correlation id less `low`, begin,
-    duration, code. kinds: how many records of CALL_KIND follow.
     """
 
+    #: File that holds the columns.
     path: Path
+    #: globalPid.
     process: int
+    #: Number of calls.
     rows: int
+    #: Bytes of the file before them.
     at: int
+    #: dtypes of the columns, which are: correlation id less `low`, begin, duration, code.
     types: tuple[str, ...]
+    #: How many records of CALL_KIND follow.
     kinds: int
+    #: Least correlation id.
     low: int
+    #: Greatest correlation id.
     high: int
 
     def column(self, number: int, first: int, last: int) -> np.ndarray:
@@ -106,10 +114,15 @@ class FoundLaunches(Struct):
     Where none was, all are 0, and the first of `kinds` is nothing but zeros.
     """
 
+    #: Whether a call was found.
     hit: np.ndarray
+    #: Of the call, local ns.
     begin: np.ndarray
+    #: Of the call, local ns.
     end: np.ndarray
+    #: Index into `kinds`.
     code: np.ndarray
+    #: Distinct threads, names and results (CALL_KIND); the first is all zeros.
     kinds: np.ndarray
 
     @property
@@ -140,6 +153,7 @@ class FoundLaunches(Struct):
 
 
 class LaunchIndex(Struct):
+    #: Indexed calls.
     segments: list[Segment] = field(default_factory=list)
 
     def find(self, processes: np.ndarray, correlations: np.ndarray) -> FoundLaunches:

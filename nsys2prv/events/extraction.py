@@ -39,39 +39,47 @@ class ThreadKey(NamedTuple):
     overlap others.
     """
 
+    #: globalTid.
     tid: int
+    #: Above 0 for a further row of ranges that overlap others.
     lane: int = 0
 
 
 class StreamKey(NamedTuple):
     """A CUDA stream of a process. `lane` as above, for work that overlaps other work of the stream."""
 
+    #: globalPid.
     pid: int
+    #: CUDA ordinal.
     device: int
+    #: Id of the stream.
     stream: int
+    #: Above 0 for a further row of work that overlaps other work of the stream.
     lane: int = 0
 
 
 class QueueKey(NamedTuple):
-    """Work of a process on a GPU that is in no CUDA stream. queue: the word for it, of people. gpu:
-    as the report numbers it, or ABSENT. `lane` as above.
-    """
+    """Work of a process on a GPU that is in no CUDA stream."""
 
+    #: globalPid.
     pid: int
+    #: The word for it, of people.
     queue: str
+    #: As the report numbers it, or ABSENT. `lane` as above.
     gpu: int
+    #: As of streams.
     lane: int = 0
 
 
 class DeviceKey(NamedTuple):
-    """A device that belongs to no process, with its samples. kind: one of DEVICE_KINDS. name: what
-    tells it from others of its kind on its machine, and for people; for a GPU nothing, or the
-    globalPid of the one process by whose CUDA ordinal alone it is known. number: of the GPU as the
-    report numbers it, that ordinal, or of the port.
-    """
+    """A device that belongs to no process, with its samples."""
 
+    #: One of DEVICE_KINDS.
     kind: str
+    #: What tells it from others of its kind on its machine, and for people; for a GPU nothing, or
+    #: the globalPid of the one process by whose CUDA ordinal alone it is known.
     name: str = ""
+    #: Of the GPU as the report numbers it, that ordinal, or of the port.
     number: int = 0
 
 

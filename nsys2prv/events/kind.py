@@ -264,8 +264,11 @@ class EventKind(Struct, frozen=True):
 
     #: What few kinds need:
     selection: SelectionRules = SelectionRules()
+    #: How its rows are treated once they are read.
     rows: RowRules = RowRules()
+    #: How its tables are read.
     reads: Reading = Reading()
+    #: Indexes that it fills or looks things up in.
     indexes: Indexes = Indexes()
     #: None: not work on a GPU.
     gpu_work: GpuWork | None = None

@@ -92,10 +92,13 @@ _MEETINGS = {
 class _CallRows(Struct, dict=True):
     """Rows of one table. All arrays have one element per row."""
 
+    #: What the rows are read from.
     extraction: Extraction
+    #: Table of the rows.
     table: str
     #: Names of functions, by code.
     names: list[str]
+    #: Index of each row's function.
     codes: np.ndarray
     #: Column of the table -> int64.
     columns: dict[str, np.ndarray]

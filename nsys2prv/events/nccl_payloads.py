@@ -115,8 +115,11 @@ def _is_absent(field: str, values: np.ndarray) -> np.ndarray:
 class _Payloads(Struct):
     """Fields of distinct payloads, which of these are damaged, and each row's index into them."""
 
+    #: Field -> values of distinct payloads.
     fields: dict[str, np.ndarray]
+    #: Which of these are damaged (bool).
     damaged: np.ndarray
+    #: Index of each row into them.
     codes: np.ndarray
 
 
@@ -214,9 +217,13 @@ def _parse_hashes(field: str) -> pl.Expr:
 class PayloadField(Struct, frozen=True):
     """A field of a schema: where it stands (bytes) and how; names of an enumeration's values."""
 
+    #: Name in this project.
     field: str
+    #: Bytes from the begin of the payload.
     offset: int
+    #: dtype of its value.
     kind: str
+    #: Values of an enumeration with their names.
     names: tuple[tuple[int, str], ...] = ()
 
 

@@ -58,12 +58,13 @@ def _match_nccl_domain(info: ReportInfo) -> str:
 
 
 class NamedRanges(Struct):
-    """Ranges with their names and categories as fields, and their domains. wanted: whether no rule
-    drops the row.
-    """
+    """Ranges with their names and categories as fields, and their domains."""
 
+    #: Field -> local name indices.
     fields: dict[str, np.ndarray]
+    #: Local index of each row's domain.
     domain: np.ndarray
+    #: Whether no rule drops the row.
     wanted: np.ndarray
 
 

@@ -17,11 +17,12 @@ LIKE = 3
 
 
 class Selection(Struct, frozen=True):
-    """kinds: to translate. asked: the names that the user gave, of kinds or of groups of them,
-    worth a warning where none is found.
-    """
+    """Kinds of events to translate."""
 
+    #: To translate.
     kinds: tuple[EventKind, ...]
+    #: The names that the user gave, of kinds or of groups of them, worth a warning where none is
+    #: found.
     asked: frozenset[str]
 
 

@@ -37,7 +37,9 @@ MOST_TABLES = 8
 class Capture(Struct, frozen=True):
     """The times (ns, local) that rows may have, both included."""
 
+    #: Earliest time (local ns).
     first: int = -TIME_LIMIT
+    #: Latest time (local ns).
     last: int = TIME_LIMIT
 
     def has_far_times(self, times: np.ndarray) -> bool:

@@ -30,15 +30,23 @@ UNKNOWN = -1
 
 
 class _Row(Struct, frozen=True):
-    """A communicator of one rank. members: world rank of each of its ranks, None if not known."""
+    """A communicator of one rank."""
 
+    #: World rank of the process that made it.
     rank: int
+    #: Its commHandle, None if not known.
     handle: int | None
+    #: Handle of the communicator that it was made of.
     parent: int | None
+    #: When it was made (local ns).
     time: int
+    #: Number of its ranks, None if not known.
     size: int | None
+    #: World rank and number that its root gave it.
     root: tuple[int, int] | None
+    #: Number that means it in all reports.
     uid: int | None
+    #: World rank of each of its ranks, None if not known.
     members: tuple[int, ...] | None
 
 

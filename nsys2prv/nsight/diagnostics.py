@@ -39,8 +39,11 @@ _PATH = re.compile(
 class Message(Struct, frozen=True):
     """A message, shortened, and how often a report has it."""
 
+    #: As Nsight Systems numbers them.
     severity: int
+    #: One line.
     text: str
+    #: How often the report has it.
     count: int = 1
 
     @property

@@ -30,9 +30,13 @@ class Gpu(Struct, frozen=True):
     that is known.
     """
 
+    #: As the report numbers it.
     number: int
+    #: The model.
     name: str = ""
+    #: Empty where not known.
     uuid: str = ""
+    #: PCI location, empty where not known.
     bus: str = ""
 
     @property
@@ -43,40 +47,53 @@ class Gpu(Struct, frozen=True):
 class ReportInfo(Struct, frozen=True):
     """Facts of one report. Times in nanoseconds; process and thread ids are Nsight's globalPid and
     globalTid.
-
-    path: the SQLite file or folder of tables that is read; source: the report as the user gave it,
-    where that is another file. utc_ns: UTC (Unix epoch) at event time 0, None where not exported.
-    system_ns: the host's monotonic clock at event time 0. absolute: event times already are UTC
-    (exported with --ts-normalize). capture: the times that rows may have. parts: the rows of every
-    table that has any. ranks: MPI rank of a process. launcher_ranks: rank by each variable of the
-    launcher's environment. cuda_gpus: (pid, CUDA ordinal) -> GPU number, where exported. messages:
-    of Nsight Systems about losses and the like. job: tells the launcher's jobs apart.
-    launcher_sizes: number of ranks by each variable of that environment. driver: version of NVIDIA's
-    driver, empty where it is not told.
     """
 
+    #: The SQLite file or folder of tables that is read.
     path: Path
+    #: The report as the user gave it, where that is another file.
     source: Path | None = None
+    #: Version of the export's schema, empty before 2.7.
     schema: str = ""
+    #: Version of Nsight Systems.
     product: str = ""
+    #: Name of the machine.
     host: str = ""
+    #: UTC (Unix epoch) at event time 0, None where not exported.
     utc_ns: int | None = None
+    #: The host's monotonic clock at event time 0.
     system_ns: int | None = None
+    #: Event times already are UTC (exported with --ts-normalize).
     absolute: bool = False
+    #: Length of the capture as the report states it.
     duration_ns: int | None = None
+    #: The times that rows may have.
     capture: Capture = field(default_factory=Capture)
+    #: The rows of every table that has any.
     parts: dict[str, Part] = field(default_factory=dict)
+    #: globalPid -> name.
     processes: dict[int, str] = field(default_factory=dict)
+    #: globalTid -> name.
     threads: dict[int, str] = field(default_factory=dict)
+    #: MPI rank of a process.
     ranks: dict[int, int] = field(default_factory=dict)
+    #: Rank by each variable of the launcher's environment.
     launcher_ranks: dict[str, int] = field(default_factory=dict)
+    #: GPU number -> GPU.
     gpus: dict[int, Gpu] = field(default_factory=dict)
+    #: (pid, CUDA ordinal) -> GPU number, where exported.
     cuda_gpus: dict[tuple[int, int], int] = field(default_factory=dict)
+    #: (globalPid, domainId) -> name of the NVTX domain.
     domains: dict[tuple[int, int], str] = field(default_factory=dict)
+    #: (globalPid, domainId, category) -> name.
     categories: dict[tuple[int, int, int], str] = field(default_factory=dict)
+    #: Of Nsight Systems about losses and the like.
     messages: tuple[Message, ...] = ()
+    #: Tells the launcher's jobs apart.
     job: str = ""
+    #: Number of ranks by each variable of that environment.
     launcher_sizes: dict[str, int] = field(default_factory=dict)
+    #: Version of NVIDIA's driver, empty where it is not told.
     driver: str = ""
 
     @property

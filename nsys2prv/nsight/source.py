@@ -29,8 +29,11 @@ class Extent(Struct, frozen=True):
     numbered from 1 in the order in which SQLite walks the table.
     """
 
+    #: Least rowid.
     first: int = 1
+    #: Greatest rowid, below `first` where there are no rows.
     last: int = 0
+    #: Name by which SQLite knows them, "" where there is none.
     rowid: str = "rowid"
 
     @property
@@ -44,8 +47,11 @@ class Table(Struct, frozen=True, dict=True):
     it is first asked for.
     """
 
+    #: As in the export.
     name: str
+    #: Name -> declared type.
     columns: dict[str, str]
+    #: Finds the extent.
     look: Callable[[], Extent]
 
     @cached_property
@@ -83,8 +89,11 @@ class Tables(Mapping[str, Table]):
 class Part(Struct, frozen=True):
     """Consecutive rows of a table, by rowid, both ends included."""
 
+    #: Name of the table.
     table: str
+    #: First rowid.
     first: int
+    #: Last rowid, included.
     last: int
 
     def split(self, rows: int) -> Iterator[Part]:
@@ -96,6 +105,7 @@ class Part(Struct, frozen=True):
 class SomeRows(Part, frozen=True):
     """Part of a table reduced to the rows with these rowids, ascending."""
 
+    #: Ascending.
     rowids: tuple[int, ...] = ()
 
     def split(self, rows: int) -> Iterator[Part]:
@@ -106,7 +116,9 @@ class SomeRows(Part, frozen=True):
 class Shared(Struct, frozen=True):
     """Rows of a part, read once for several conditions; none of their values is damaged."""
 
+    #: Where the rows are from.
     part: Part
+    #: Columns of all rows.
     rows: Columns
     #: Conditions that each row meets, as bits: 1 is the first.
     met: np.ndarray
@@ -146,12 +158,12 @@ class Shared(Struct, frozen=True):
 class Source(ABC):
     """One export opened for reading. Conditions and queries are in SQL, with SQLite's meaning,
     whatever the export is.
-
-    tables: by name, those with columns. Whatever reads raises
-    :class:`nsys2prv._util.errors.Nsys2prvError` where the export is damaged.
     """
 
+    #: The SQLite file or the folder.
     path: Path
+    #: By name, those with columns. Whatever reads raises
+    #: :class:`nsys2prv._util.errors.Nsys2prvError` where the export is damaged.
     tables: Tables
 
     @abstractmethod

@@ -36,7 +36,9 @@ class ConditionColumns(Struct, frozen=True):
     which NULL is one.
     """
 
+    #: Columns whose values count.
     values: tuple[str, ...]
+    #: Columns of which only the type counts.
     types: tuple[str, ...]
 
 
@@ -125,13 +127,15 @@ Query = Callable[[str], list[tuple]]
 
 
 class Field(Struct, frozen=True):
-    """Position of a column in the records of its table, and how to read its values. affinity: as
-    SQLite derives it from the declared type.
-    """
+    """Position of a column in the records of its table, and how to read its values."""
 
+    #: Place of the column in records.
     number: int
+    #: As SQLite derives it from the declared type.
     affinity: str
+    #: Whether the column is the rowid itself.
     is_rowid: bool
+    #: Whether rows that lack it have a default value.
     has_default: bool
 
     def column(

@@ -31,7 +31,9 @@ OF_GPU = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
 class Device(Struct):
     """A row for a device: its name, and under what keys the reports have it."""
 
+    #: For the row.
     name: str
+    #: (report, key) of each report that has it.
     found: list[tuple[int, DeviceKey]]
 
 

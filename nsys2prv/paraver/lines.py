@@ -23,12 +23,14 @@ ROW_BITS = 40
 class Text(Struct, frozen=True):
     """The same text in every line."""
 
+    #: Bytes of every line.
     text: bytes
 
 
 class Choice(Struct, frozen=True, dict=True):
     """One of several texts by index."""
 
+    #: One for each index.
     texts: tuple[bytes, ...]
 
     @cached_property
@@ -77,6 +79,7 @@ class LineShape:
 class Indices(NamedTuple):
     """A column of indices into a table of what they stand for."""
 
+    #: Into `table`.
     indices: np.ndarray
     #: int64, from 0 up.
     table: np.ndarray
@@ -85,6 +88,7 @@ class Indices(NamedTuple):
 class Batch(Struct):
     """Lines of one shape."""
 
+    #: Of the lines.
     shape: LineShape
     #: Time of each line, ns.
     times: np.ndarray

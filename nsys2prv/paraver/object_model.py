@@ -42,6 +42,7 @@ class ObjectModel(Struct):
     rows: dict[tuple[int, ObjectKey], int]
     #: Process of each task.
     processes: list[RankedProcess]
+    #: Number of GPUs with work.
     devices: int
     #: How the order of the tasks was found.
     ranked: str

@@ -23,14 +23,13 @@ _FAILED = -1
 
 
 class Output(Struct, frozen=True):
-    """A file that several processes write, part by part. compress: each part is a gzip member of
-    its own; Paraver reads files of many.
+    """A file that several processes write, part by part."""
 
-    folder: for temporary files, seen by all of them.
-    """
-
+    #: The file.
     path: Path
+    #: For temporary files, seen by all of them.
     folder: Path
+    #: Each part is a gzip member of its own; Paraver reads files of many.
     compress: bool
 
     def begin(self, head: bytes, parts: int) -> None:

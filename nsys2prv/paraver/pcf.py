@@ -91,16 +91,22 @@ class EventType(Struct, frozen=True):
     as :func:`make_labels_safe` makes it (0 is always End).
     """
 
+    #: Number of the type.
     code: int
+    #: One line.
     label: str
+    #: Frame of `value` and `label`, None where values have no names.
     labels: pl.DataFrame | None = None
 
 
 class StateLabel(Struct, frozen=True):
-    """A value of state records. color: red, green, blue."""
+    """A value of state records."""
 
+    #: In state records.
     value: int
+    #: One line.
     label: str
+    #: Red, green, blue.
     color: tuple[int, int, int]
 
 
@@ -156,10 +162,13 @@ def _change_labels(
 
 
 class PcfType(Struct):
-    """An event type as a .pcf has it. labels: value -> label."""
+    """An event type as a .pcf has it."""
 
+    #: Number of the type.
     code: int
+    #: One line.
     label: str
+    #: Value -> label.
     labels: dict[int, str] = field(default_factory=dict)
 
 

@@ -15,6 +15,7 @@ from nsys2prv.paraver.pcf import clean_label
 class Task(Struct, frozen=True):
     """A task of the application."""
 
+    #: For the .row file.
     name: str
     #: Index of its node, from 0.
     node: int
@@ -27,6 +28,7 @@ class ObjectTree(Struct, frozen=True, dict=True):
 
     #: Names of the nodes.
     nodes: tuple[str, ...]
+    #: In Paraver's order.
     tasks: tuple[Task, ...]
     #: Paraver counts threads and CPUs in 16 bits.
     LIMIT: ClassVar[int] = 65_535
@@ -89,6 +91,9 @@ NO_PROCESS = 0
 class RankedProcess(Struct, frozen=True):
     """A process in its place: report index, globalPid, rank (None where nothing tells)."""
 
+    #: Index of the report.
     report: int
+    #: globalPid.
     pid: int
+    #: None where nothing tells.
     rank: int | None

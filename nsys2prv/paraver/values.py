@@ -29,7 +29,9 @@ class NameFile(Struct, frozen=True):
     Columns: text; where any name has one, short and domain, an index into `domains`.
     """
 
+    #: Columns text, and where any name has one short and domain.
     frame: StoredFrame
+    #: Names of NVTX domains that the column domain indexes.
     domains: Sequence[str] = ()
 
 

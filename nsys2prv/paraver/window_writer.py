@@ -33,7 +33,9 @@ from nsys2prv.store.windows import GlobalIds, WindowReader, WindowRecords
 class Manifest(Struct):
     """Everything that writing the windows needs."""
 
+    #: Of the whole job.
     runs: list[Run]
+    #: Maps their local indices to numbers of the trace.
     global_ids: GlobalIds
     #: Address of every thread, as records name it.
     addresses: list[str]

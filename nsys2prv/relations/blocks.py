@@ -46,10 +46,15 @@ class Block(Struct, frozen=True):
     Ascending by the first column, the ordinal, where parts of a block are read.
     """
 
+    #: File that holds the rows.
     path: Path
+    #: Number of the group.
     group: int
+    #: Rows of this width before it in the file.
     first: int
+    #: Number of rows.
     rows: int
+    #: int64 a row.
     width: int
     #: True if ordinals are sequence numbers.
     by_number: bool = False
@@ -193,9 +198,11 @@ def _store_span(
 
 
 class MessageFile(Struct, frozen=True):
-    """Messages between hosts, in a file. times: first and last (ns), empty of nothing."""
+    """Messages between hosts, in a file."""
 
+    #: Of the file.
     path: Path
+    #: First and last (ns), empty of nothing.
     times: tuple[int, ...]
 
     def read(self) -> Messages:

@@ -35,7 +35,9 @@ PORTION_ROWS = 50_000
 class MemberBlock(Struct, frozen=True):
     """Calls of a member on a communicator, by their begins."""
 
+    #: The calls.
     block: Block
+    #: Number of the process.
     member: int
     #: Host whose clock their times are of.
     host: int
@@ -47,6 +49,7 @@ class MemberBlock(Struct, frozen=True):
     began: bool
     #: First and last of their times, ns.
     first: int
+    #: Last time (ns).
     last: int
 
     @property
@@ -90,12 +93,13 @@ def divide_calls(members: Iterable[MemberBlock], source: int) -> list[CallPortio
 
 
 class CallPortion(Struct, frozen=True):
-    """Calls of some communicators. source: key of clock.observations.NOISE. number: of the first of
-    them among all.
-    """
+    """Calls of some communicators."""
 
+    #: Of whole communicators.
     blocks: tuple[MemberBlock, ...]
+    #: Key of clock.observations.NOISE.
     source: int
+    #: Of the first of them among all.
     number: int
 
     @property

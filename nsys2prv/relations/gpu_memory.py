@@ -69,12 +69,13 @@ def _split_by_address(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 
 class _MemoryChanges(Struct, frozen=True):
-    """changes: frame of object_gpu, memory, time_at and delta (bytes). unknown: releases without
-    their allocation. replaced: allocations at addresses in use.
-    """
+    """Changes of the memory in use."""
 
+    #: Frame of object_gpu, memory, time_at and delta (bytes).
     changes: pl.DataFrame
+    #: Releases without their allocation.
     unknown: int
+    #: Allocations at addresses in use.
     replaced: int
 
 

@@ -24,10 +24,15 @@ class Ranges(Struct):
     yields to ranges that do not.
     """
 
+    #: Row of the trace.
     object: np.ndarray
+    #: ns.
     begin: np.ndarray
+    #: ns.
     end: np.ndarray
+    #: That the range implies.
     state: np.ndarray
+    #: Whether it yields to ranges that do not.
     yields: np.ndarray
 
     def __len__(self) -> int:
@@ -50,8 +55,11 @@ class Changes(Struct):
     object.
     """
 
+    #: Row of the trace.
     object: np.ndarray
+    #: ns.
     time: np.ndarray
+    #: From then on.
     state: np.ndarray
 
 

@@ -153,15 +153,15 @@ def _group_sides(sides: Sequence[MessageSides]) -> list[tuple[Block, ...]]:
 
 
 class MatchedMessages(Struct, frozen=True):
-    """pairs: that are certain and complete, PAIR of each and then its report and place. fates: how
-    many messages, by side and why they are of no pair, "" for those of one. unfinished: receives
-    that were not complete in the end; early: those before their sends, by whether both are on one
-    host.
-    """
+    """Messages that a step matched."""
 
+    #: That are certain and complete, PAIR of each and then its report and place.
     pairs: tuple[Block, ...]
+    #: How many messages, by side and why they are of no pair, "" for those of one.
     fates: Counter[tuple[int, str]]
+    #: Receives that were not complete in the end.
     unfinished: int
+    #: Those before their sends, by whether both are on one host.
     early: Counter[bool]
 
 

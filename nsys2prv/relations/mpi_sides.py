@@ -70,9 +70,11 @@ class Process(NamedTuple):
 
 
 class MessageSides(Struct, frozen=True):
-    """Messages in blocks by bucket. either: how many may be sent or received."""
+    """Messages in blocks by bucket."""
 
+    #: One for each bucket.
     blocks: tuple[Block, ...]
+    #: How many may be sent or received.
     either: int
 
 

@@ -46,8 +46,11 @@ KIND = ("operation", "fused", "bytes")
 class _MemberKernels(Struct, frozen=True):
     """Kernels of a member in a block."""
 
+    #: The kernels.
     block: Block
+    #: Number of the device.
     member: int
+    #: Number of kernels.
     count: int
 
     def read(self) -> dict[str, np.ndarray]:

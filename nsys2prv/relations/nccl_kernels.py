@@ -202,7 +202,9 @@ def order_by_launch(block: Block, path: Path) -> Block:
 class CollectivePiece(Struct, frozen=True):
     """Collectives of a group with low <= ordinal < high (None: without a limit), in all its blocks."""
 
+    #: Number of the communicator or stream.
     group: int
+    #: One for each report.
     blocks: tuple[Block, ...]
     #: How they were told apart, an index into WAYS.
     way: int
@@ -212,7 +214,9 @@ class CollectivePiece(Struct, frozen=True):
     by_function: bool = False
     #: True if the order of launches was found inconclusive and another method decided.
     settled: bool = False
+    #: First ordinal, None for all.
     low: int | None = None
+    #: Ordinal behind the last, None for all.
     high: int | None = None
 
     @property

@@ -42,6 +42,7 @@ SAME, SAME_UNKNOWN = ("operation", "fused", "bytes"), ("by_name",)
 class MatchedCollectives(Struct, frozen=True):
     """Collectives that a step matched in its pieces."""
 
+    #: That it looked at.
     pieces: tuple[CollectivePiece, ...]
     #: File with a row for each collective: first begin, group, function, ordinal.
     firsts: Path

@@ -137,12 +137,13 @@ def sort_messages(
 
 
 class PairedMessages(Struct, frozen=True):
-    """records: PAIR of each, without a tag; then whether it is doubtful, and ORDER. left: sends and
-    receives of no pair. sides: SIDE of both kernels of each, by bucket of rows of the trace.
-    """
+    """Messages that a step paired."""
 
+    #: PAIR of each, without a tag; then whether it is doubtful, and ORDER.
     records: tuple[Block, ...]
+    #: Sends and receives of no pair.
     left: int
+    #: SIDE of both kernels of each, by bucket of rows of the trace.
     sides: tuple[Block, ...]
 
 

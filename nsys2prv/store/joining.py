@@ -30,12 +30,13 @@ GLOBAL_IDS = "global_ids"
 
 
 class JoinTask(Struct, frozen=True):
-    """Groups of runs, each of one shape, of which each becomes one run. folder: of all tasks and
-    what is in their runs (GLOBAL_IDS).
-    """
+    """Groups of runs, each of one shape, of which each becomes one run."""
 
+    #: Of the task.
     number: int
+    #: Runs that become one.
     groups: tuple[tuple[Run, ...], ...]
+    #: Of all tasks and what is in their runs (GLOBAL_IDS).
     folder: Path
 
 

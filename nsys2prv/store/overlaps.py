@@ -35,13 +35,16 @@ TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 class OverlapTask(Struct, frozen=True):
     """All results of one report."""
 
+    #: Of one report.
     results: tuple[TaskResult, ...]
 
 
 class _MovedRows(Struct):
     """Rows of one run that leave lane 0: their positions and their lanes."""
 
+    #: Positions in the run.
     rows: list[np.ndarray] = field(default_factory=list)
+    #: Lane of each.
     lanes: list[np.ndarray] = field(default_factory=list)
 
 
@@ -78,8 +81,11 @@ def separate_overlaps(
 class _Change(Struct):
     """Objects that a result gained, and rows counted as crowded by kind."""
 
+    #: Number of the result's task.
     task: int
+    #: Objects that it gained.
     objects: list
+    #: Rows that found all lanes taken.
     crowded: int = 0
 
 

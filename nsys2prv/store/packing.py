@@ -45,23 +45,32 @@ INDICES = {"object": "objects", "sender": "objects", "receiver": "objects", "dom
 class PackedRun(Struct, frozen=True):
     """Packed form of a :class:`nsys2prv.store.runs.Run`."""
 
+    #: Format of the records.
     shape: Shape
     #: Number of the file with its rows; NO_FILE for ends.
     file: int
     #: Index of its first row in the file.
     first: int
+    #: Number of records.
     rows: int
+    #: As of Run.
     last: int
+    #: As of Run.
     object: int
+    #: As of Run.
     values: int
 
 
 class PackedResult(Struct, frozen=True):
-    """A result without its files. names, facts: what there are files of."""
+    """A result without its files."""
 
+    #: The result.
     result: TaskResult
+    #: In the order of the result's.
     runs: list[PackedRun]
+    #: `names` and `facts`: what there are files of.
     names: list[str]
+    #: Names of the facts.
     facts: list[str]
 
 

@@ -80,14 +80,16 @@ def list_present_fields(layout: Layout, present: int) -> list:
 class Shape(Struct, frozen=True, dict=True):
     """Format of a run's records: begins or ends of a layout with certain fields, lines of a kind,
     samples of a layout's metrics, or states.
-
-    present, wide: of begins, see :func:`make_begin_dtype`. Samples are stored as value + 1 in
-    `present` bytes each, 0 where a record lacks a metric.
     """
 
+    #: Begins, ends, lines, samples or states.
     stream: str
+    #: Of the layout or the kind of lines.
     name: str
+    #: `present` and `wide`: of begins, see :func:`make_begin_dtype`. Samples are stored as value +
+    #: 1 in `present` bytes each, 0 where a record lacks a metric.
     present: int = 0
+    #: Of samples.
     metrics: tuple[Metric, ...] = ()
     wide: int = 0
 
@@ -118,11 +120,15 @@ class Run(Struct, frozen=True, eq=False):
     itself alone.
     """
 
+    #: Format of the records.
     shape: Shape
+    #: Spill file.
     path: Path
+    #: Bytes from its begin.
     offset: int
     #: Number of records.
     rows: int
+    #: Index of the report, TRACE for runs in trace time.
     report: int
     #: Number of the extraction that the indices in the records refer to.
     source: int

@@ -23,7 +23,9 @@ from nsys2prv.store.task_result import TaskResult
 class SampleTable(Struct):
     """Instants with the same event types."""
 
+    #: Event types, one for each column of `stored`.
     codes: np.ndarray
+    #: ns.
     time: np.ndarray
     #: Object of each instant.
     object: np.ndarray

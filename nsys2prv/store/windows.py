@@ -137,7 +137,9 @@ OBJECT, DOMAIN = "objects", "domains"
 class IdTable(Struct):
     """Local indices of every source -> global numbers: `table[start[source] + local]`."""
 
+    #: Where the indices of each source begin.
     start: np.ndarray
+    #: Global numbers of all sources.
     table: np.ndarray
 
     @classmethod

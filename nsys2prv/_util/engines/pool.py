@@ -34,7 +34,9 @@ def is_worth_parallelizing(jobs: int, work: int, while_starting: int) -> bool:
 
 @dataclass
 class _Submitted(Generic[T, R]):
+    #: The task, kept to be submitted again if its worker is lost.
     task: T
+    #: Its result, once it is done.
     future: Future[R]
 
 
@@ -42,6 +44,7 @@ class _Submitted(Generic[T, R]):
 class Pool:
     """Workers of an engine."""
 
+    #: Runs the tasks.
     executor: Executor
     #: Number of workers.
     jobs: int
@@ -55,6 +58,7 @@ class Pool:
     ends: bool = False
     #: Ends an executor whose results are no longer wanted, and waits for that.
     abandon: Callable[[Executor], None] = lambda executor: executor.shutdown()
+    #: Executors whose workers were lost.
     _former: list[Executor] = field(default_factory=list, init=False)
 
     def end(self) -> None:

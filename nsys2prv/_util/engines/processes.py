@@ -80,7 +80,9 @@ class Worker:
 
 
 class _Task(Struct, frozen=True):
+    #: Takes the result.
     future: Future
+    #: Function, positional and keyword arguments.
     call: tuple[Callable, tuple, dict]
 
     def done_by(self, do: Callable[..., object]) -> None:

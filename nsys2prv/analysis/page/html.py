@@ -42,39 +42,53 @@ MOST_HOSTS = 8
 class Column(NamedTuple):
     """A column of a table: its name in JSON, its title, and whether it holds texts."""
 
+    #: As in JSON.
     name: str
+    #: For people.
     heading: str
+    #: Whether it holds texts rather than figures.
     is_text: bool
 
 
 class Cell(NamedTuple):
     """A cell: its attributes, with its figure as in JSON (`data-v`), and its text."""
 
+    #: HTML attributes, with the figure as in JSON (`data-v`).
     attributes: Markup
+    #: For people.
     text: str
 
 
 class Row(NamedTuple):
     """A row, and in a tree how deep it lies; 0 for outermost."""
 
+    #: How deep it lies in a tree, 0 for outermost.
     depth: int
+    #: One for each column.
     cells: list[Cell]
 
 
 class Table(NamedTuple):
-    """A table to write. source: `analysis.table`, where JSON has it."""
+    """A table to write."""
 
+    #: `analysis.table`, where JSON has it.
     source: str
+    #: In the order of the frame.
     columns: list[Column]
+    #: In the order of the frame.
     rows: list[Row]
+    #: Whether rows lie within each other.
     is_tree: bool
 
 
 class Tile(NamedTuple):
     """A figure at the top of the page: its name, its text, its value as in JSON."""
 
+    #: For people.
     name: str
+    #: The figure for people.
     text: str
+    #: The figure as in JSON.
     value: object
 
 

@@ -29,15 +29,19 @@ def shorten_label(label: str) -> str:
 
 
 class Grid(Struct, frozen=True):
-    """A table. source: `analysis.table`, where JSON has it. note: a sentence above it. folded:
-    closed until it is asked for.
-    """
+    """A table."""
 
+    #: Heading.
     title: str
+    #: The figures.
     frame: pl.DataFrame
+    #: `analysis.table`, where JSON has it.
     source: str
+    #: A sentence above it.
     note: str = ""
+    #: Rows to show at most.
     most: int = MOST_ROWS
+    #: Closed until it is asked for.
     folded: bool = False
 
 
@@ -46,96 +50,139 @@ class Tree(Struct, frozen=True):
     what it lies in.
     """
 
+    #: Heading.
     title: str
+    #: The figures.
     frame: pl.DataFrame
+    #: Of the rows, 0 for outermost.
     depths: list[int]
+    #: `analysis.table`, where JSON has it.
     source: str
+    #: A sentence above it.
     note: str = ""
 
 
 class Stacked(Struct, frozen=True):
-    """Parts of a whole by row. parts: name and colour -> fractions (rows)."""
+    """Parts of a whole by row."""
 
+    #: Heading.
     title: str
+    #: Of the rows.
     labels: list[str]
+    #: Name and colour -> fractions (rows).
     parts: Mapping[str, tuple[str, np.ndarray]]
+    #: What the axis counts.
     axis: str
+    #: A sentence above it.
     note: str = ""
+    #: Closed until it is asked for.
     folded: bool = False
 
 
 class HeatMap(Struct, frozen=True):
-    """values: (rows, columns), NaN for unknown. extent: of the columns, in `across`, which counts
-    things where it is `whole`. high: what the brightest colour means, None for the maximum.
-    """
+    """A quantity over rows and columns, as colours."""
 
+    #: Heading.
     title: str
+    #: Of the rows.
     labels: list[str]
+    #: (rows, columns), NaN for unknown.
     values: np.ndarray
+    #: Of the columns, in `across`, which counts things where it is `whole`.
     extent: tuple[float, float]
+    #: What the columns count.
     across: str
+    #: What the colours mean.
     quantity: str
+    #: Whether columns count things.
     whole: bool = False
+    #: What the darkest colour means, None for the minimum.
     low: float | None = 0.0
+    #: What the brightest colour means, None for the maximum.
     high: float | None = None
+    #: A sentence above it.
     note: str = ""
+    #: Closed until it is asked for.
     folded: bool = False
 
 
 class Lines(Struct, frozen=True):
-    """Values over x. panels: name -> values. marked: indices of points to be pointed out in the
-    first panel.
-    """
+    """Values over x."""
 
+    #: Heading.
     title: str
+    #: Ascending.
     x: np.ndarray
+    #: What `x` counts.
     across: str
+    #: Name -> values.
     panels: Mapping[str, Mapping[str, np.ndarray]]
+    #: Indices of points to be pointed out in the first panel.
     marked: list[int] = field(default_factory=list)
+    #: A sentence above it.
     note: str = ""
+    #: Closed until it is asked for.
     folded: bool = False
 
 
 class Spread(Struct, frozen=True):
-    """Durations (ns) of several things, a row each. edges: (rows, bins + 1), counts: (rows, bins),
-    median: (rows). modes: per row the two modes, or None.
-    """
+    """Durations (ns) of several things, a row each."""
 
+    #: Heading.
     title: str
+    #: Of the rows.
     labels: list[str]
+    #: Bounds of the bins: (rows, bins + 1).
     edges: np.ndarray
+    #: Executions in each bin: (rows, bins).
     counts: np.ndarray
+    #: Of each row (ns).
     median: np.ndarray
+    #: Per row the two modes, or None.
     modes: list[tuple[float, float] | None]
+    #: A sentence above it.
     note: str = ""
+    #: Closed until it is asked for.
     folded: bool = False
 
 
 class Factor(Struct, frozen=True):
     """A node of the tree of efficiencies."""
 
+    #: For people.
     name: str
+    #: Fraction of 1, None where it is not known.
     value: float | None
+    #: One sentence.
     meaning: str
+    #: Efficiencies whose product it is.
     factors: tuple[Factor, ...] = ()
 
 
 class Findings(Struct, frozen=True):
+    #: Heading.
     title: str
+    #: The most costly first.
     found: list[Finding]
+    #: A sentence above them.
     note: str
 
 
 class Factors(Struct, frozen=True):
+    #: Heading.
     title: str
+    #: One for each tree.
     roots: list[Factor]
+    #: A sentence above them.
     note: str
 
 
 class Items(Struct, frozen=True):
-    """Sentences. kind: `note`, or `missing` for what is not available."""
+    """Sentences."""
 
+    #: One for each.
     items: list[str]
+    #: `note`, or `missing` for what is not available.
     kind: str = "note"
 
 
@@ -145,15 +192,20 @@ Block = Grid | Tree | Findings | Factors | Items | Figure
 
 
 class Section(Struct, frozen=True):
+    #: Its anchor on the page.
     name: str
+    #: Heading.
     title: str
+    #: In the order of the page.
     blocks: list[Block]
 
 
 class Material(Struct, frozen=True):
-    """Material that sections are made of. job: as in JSON (analysis.command.describe)."""
+    """Material that sections are made of."""
 
+    #: As in JSON (analysis.command.describe).
     job: Mapping[str, object]
+    #: By the name of the analysis.
     results: Mapping[str, Result]
 
     def frame(self, analysis: str, table: str) -> pl.DataFrame | None:

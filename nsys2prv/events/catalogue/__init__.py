@@ -226,9 +226,13 @@ class CallTable(Struct, frozen=True, forbid_unknown_fields=True):
 class Catalogue(Struct, frozen=True):
     """All declarations, by name."""
 
+    #: Event types that stand together in records.
     layouts: dict[str, Layout]
+    #: Kinds of communication records.
     lines: dict[str, LineKind]
+    #: Names that reports hold.
     name_sets: dict[str, NameSet]
+    #: Closed sets of values.
     value_sets: dict[str, ValueSet]
     #: NVTX domains with fixed numbers, by number; the first is the default domain.
     domains: tuple[str, ...]

@@ -32,14 +32,18 @@ class Metric(NamedTuple):
     10 ** precision).
     """
 
+    #: Its label.
     name: str
+    #: Decimals of its integers.
     precision: int = 0
 
 
 class CounterTable(NamedTuple):
     """The fixed names of a layout: event type -> label, and what a name is reduced to -> label."""
 
+    #: Event type -> label.
     labels: dict[int, str]
+    #: Reduced name and unit -> label.
     known: dict[tuple[str, str], str]
 
 

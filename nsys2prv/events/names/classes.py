@@ -53,14 +53,17 @@ _GAP, _FIRST_GROUP = "\0", 0xE000
 
 
 class ClassRule(Struct, frozen=True):
-    """One rule, checked. kind, tensor_cores: values of the sets kernel_class and tensor_cores. The
-    others are patterns, "" for none.
-    """
+    """One rule, checked."""
 
+    #: `kind` and `tensor_cores`: values of the sets kernel_class and tensor_cores. The others are
+    #: patterns, "" for none.
     kind: int
+    #: Pattern of the function's name.
     name: str = ""
+    #: Pattern of the demangled name.
     full: str = ""
     tensor_cores: int = 0
+    #: Pattern with groups for layout and tile.
     shape: str = ""
 
 

@@ -44,28 +44,31 @@ _WHOLE = re.compile(r"[0-9]+")
 
 
 class NvtxRule(Struct, frozen=True):
-    """One rule, checked. match, domain: patterns searched in the name and in its domain's name, ""
-    for any domain. replace: what takes the place of every match; None where names that match are
-    dropped. keeps: whether the pattern has a group `number`. any_digits: whether numbers of any
-    digits match alike (:func:`rename_by_template`).
-    """
+    """One rule, checked."""
 
+    #: `match` and `domain`: patterns searched in the name and in its domain's name, "" for any
+    #: domain.
     match: str
+    #: What takes the place of every match; None where names that match are dropped.
     replace: str | None
+    #: Pattern of the domain's name.
     domain: str = ""
+    #: Whether the pattern has a group `number`.
     keeps: bool = False
+    #: Whether numbers of any digits match alike (:func:`rename_by_template`).
     any_digits: bool = False
 
 
 class RenamedRanges(Struct):
-    """texts: the names that rules make, "" where nothing is left; codes: of each name that was
-    given the index of what became of it. wanted: of each, False where a rule drops it. numbers:
-    kept of each, ABSENT where there is none.
-    """
+    """Names that rules make of names."""
 
+    #: The names that rules make, "" where nothing is left.
     texts: pl.Series
+    #: Of each name that was given the index of what became of it.
     codes: np.ndarray
+    #: Of each, False where a rule drops it.
     wanted: np.ndarray
+    #: Kept of each, ABSENT where there is none.
     numbers: np.ndarray
 
 

@@ -144,8 +144,11 @@ class _Windows(Struct, frozen=True):
     empty if it is not.
     """
 
+    #: In the view's order.
     windows: Sequence[Window]
+    #: What the trace holds.
     trace: Contents
+    #: Event type -> name.
     names: Mapping[int, str]
 
     def list_missing_types(self) -> list[str]:

@@ -23,52 +23,62 @@ class CfgError(Nsys2prvError):
 class Function(Struct, frozen=True):
     """A semantic function with its parameters, each a list of numbers."""
 
+    #: As Paraver calls it.
     name: str
+    #: Lists of numbers.
     parameters: tuple[tuple[float, ...], ...] = ()
 
 
 class Filter(Struct, frozen=True):
     """Filter of types, values or tags."""
 
+    #: `All`, `None`, `=`, `<`, ...
     condition: str
+    #: That the condition takes.
     values: tuple[float, ...] = ()
 
 
 class Look(Struct, frozen=True, omit_defaults=True):
-    """Appearance of a timeline. colors: value -> red, green, blue. group: timelines of one group
-    (from 1) are zoomed together.
+    """Appearance of a timeline."""
 
-    scale: the values of the first and the last colour of a gradient, or of a line's bottom and top;
-    None: those met. Values beyond it are drawn orange, with a warning sign in the corner.
-    """
-
+    #: A key of grammar.LOOKS.
     style: str = "code"
+    #: Of time, for Paraver's axis.
     units: str = "Nanoseconds"
+    #: Whether communication lines are drawn.
     lines: bool = False
+    #: Whether the window is opened.
     shown: bool = True
+    #: How a pixel shows the many values that it stands for.
     draw: str = "draw_maximum"
+    #: Value -> red, green, blue.
     colors: Mapping[int, tuple[int, int, int]] = field(default_factory=dict)
+    #: Timelines of one group (from 1) are zoomed together.
     group: int = 0
+    #: The values of the first and the last colour of a gradient, or of a line's bottom and top;
+    #: None: those met. Values beyond it are drawn orange, with a warning sign in the corner.
     scale: tuple[float, float] | None = None
 
 
 class Window(Struct, frozen=True, omit_defaults=True):
-    """A timeline. functions: place (`thread`, `task`, `compose_thread`, `topcompose1`...) ->
-    function.
-    """
+    """A timeline."""
 
+    #: Of the window.
     title: str
+    #: Of its rows: `thread`, `task`, ...
     level: str = "thread"
+    #: Place (`thread`, `task`, `compose_thread`, `topcompose1`...) -> function.
     functions: Mapping[str, Function] = field(default_factory=dict)
+    #: How it is drawn.
     look: Look = Look()
 
 
 class Single(Window, frozen=True, tag=True):
-    """A timeline of records. filters: name (`evt_type`, `tag_msg`...) -> what passes. physical:
-    communications count by their physical times instead of the logical ones.
-    """
+    """A timeline of records."""
 
+    #: Name (`evt_type`, `tag_msg`...) -> what passes.
     filters: Mapping[str, Filter] = field(default_factory=dict)
+    #: Communications count by their physical times instead of the logical ones.
     physical: bool = False
 
     @property
@@ -86,8 +96,11 @@ class Single(Window, frozen=True, tag=True):
 class Composed(Window, frozen=True, tag=True):
     """A timeline made of two others, given by their numbers in the view (from 1)."""
 
+    #: Of two values.
     operation: str = ""
+    #: Numbers of the windows, from 1.
     parents: tuple[int, int] = (0, 0)
+    #: By which their values are multiplied.
     factors: tuple[float, float] = (1.0, 1.0)
 
 
@@ -96,33 +109,45 @@ class Columns(Struct, frozen=True):
     over all values met.
     """
 
+    #: 0 for as many columns as Paraver thinks fit.
     width: float = 1.0
+    #: None for the least value met.
     first: float | None = None
+    #: None for the greatest value met.
     last: float | None = None
 
 
 class Histogram(Struct, frozen=True):
-    """A table of the windows `control` (its values are the columns), `data` and, in 3D, `planes`.
-    zero: a column for 0. sort: the columns come by their totals, the greatest first, instead of by
-    their values. rows: those shown (from 0), where the columns follow from their values; None: all.
-    """
+    """A table of the windows `control` (its values are the columns), `data` and, in 3D, `planes`."""
 
+    #: Of the table.
     title: str
+    #: Number of the window whose values are the columns.
     control: int
+    #: Number of the window that is summed up.
     data: int
+    #: As Paraver calls it.
     statistic: str
+    #: Their width and range.
     columns: Columns = Columns()
+    #: A column for 0.
     zero: bool = False
+    #: Number of the window whose values are planes, None in 2D.
     planes: int | None = None
+    #: The columns come by their totals, the greatest first, instead of by their values.
     sort: bool = False
+    #: Those shown (from 0), where the columns follow from their values; None: all.
     rows: tuple[int, ...] | None = None
 
 
 class Cfg(Struct, frozen=True):
     """A view: its windows in order, and its table, if it is one."""
 
+    #: For people.
     description: str
+    #: In order.
     windows: tuple[Single | Composed, ...]
+    #: The table, None for timelines.
     histogram: Histogram | None = None
 
 

@@ -41,16 +41,21 @@ _HISTOGRAM = {"statistic", "columns", "data", "planes", "zero", "columns_from"}
 
 
 class View(Struct, frozen=True):
-    """A view of the catalogue. needs: in words, the events without which it shows nothing. first:
-    its place among the views to open first, 0 for the others.
-    """
+    """A view of the catalogue."""
 
+    #: Below the folder of views, without ending.
     path: str
+    #: Of its window.
     title: str
+    #: What it shows, in sentences.
     shows: str
+    #: Of its values.
     unit: str
+    #: In words, the events without which it shows nothing.
     needs: str
+    #: The view itself.
     cfg: Cfg
+    #: Its place among the views to open first, 0 for the others.
     first: int = 0
 
     @property
@@ -61,6 +66,7 @@ class View(Struct, frozen=True):
 class Codes(Struct, frozen=True):
     """Names of event types: name -> numbers."""
 
+    #: Name -> event types.
     numbers: Mapping[str, tuple[int, ...]]
 
     def __getitem__(self, name: str) -> tuple[int, ...]:

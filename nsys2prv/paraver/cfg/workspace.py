@@ -29,10 +29,13 @@ OF_CUDA = frozenset(range(63_000_000, 63_001_000))
 
 
 class Workspace(Struct, frozen=True):
-    """types: event types of which one in a trace makes Paraver offer the views."""
+    """Views that Paraver offers together."""
 
+    #: As Paraver shows it.
     name: str
+    #: Event types of which one in a trace makes Paraver offer the views.
     types: tuple[int, ...]
+    #: In the order of the menu.
     views: tuple[View, ...]
 
 

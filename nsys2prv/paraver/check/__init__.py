@@ -31,6 +31,7 @@ class Rule(Struct, frozen=True):
     name: str
     #: Part of the trace that it applies to.
     part: str
+    #: How bad breaking it is.
     severity: Severity
     #: What is wrong, in words.
     wrong: str
@@ -62,13 +63,17 @@ EXAMPLES, LONGEST = 4, 100
 class Finding(Struct):
     """Broken rule in one of the trace's files."""
 
+    #: Name of the rule.
     rule: str
+    #: Name of the file.
     file: str
     #: First line, from 1; 0 for the file as a whole.
     line: int
     #: Number of places.
     count: int
+    #: Of what is wrong.
     examples: list[str] = field(default_factory=list)
+    #: Whether there are further examples.
     more: bool = False
 
     @property

@@ -56,6 +56,7 @@ class CheckedContents(Struct, frozen=True):
 class CheckResult(Struct, frozen=True):
     """Result of checking a trace."""
 
+    #: Of the trace.
     path: Path
     #: Findings, the worst first.
     findings: tuple[Finding, ...]

@@ -81,11 +81,17 @@ class _Open(Struct):
     and of those with value 0.
     """
 
+    #: Of the last pair.
     time: np.ndarray
+    #: Of the last pair.
     value: np.ndarray
+    #: Of the last pair.
     line: np.ndarray
+    #: Number of ranges open.
     depth: np.ndarray
+    #: Number of pairs.
     pairs: np.ndarray
+    #: Number of pairs with value 0.
     zeros: np.ndarray
 
 

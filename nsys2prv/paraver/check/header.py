@@ -30,17 +30,19 @@ _DATE = re.compile(
 
 
 class Header(Struct, frozen=True, dict=True):
-    """The objects of a trace.
+    """The objects of a trace."""
 
-    duration: in the trace's unit; nodes: the CPUs of each; applications: for each, (threads, node
-    from 1) of its tasks; communicators: lines of them behind the header.
-    """
-
+    #: As written.
     date: str
+    #: In the trace's unit.
     duration: float
+    #: `ns` or `us`.
     unit: str
+    #: The CPUs of each.
     nodes: tuple[int, ...]
+    #: For each, (threads, node from 1) of its tasks.
     applications: tuple[tuple[tuple[int, int], ...], ...]
+    #: Lines of them behind the header.
     communicators: int
 
     @cached_property

@@ -20,22 +20,25 @@ _PAIRS = np.uint64(0x000000FF000000FF)
 
 
 class BlockLines(Struct, frozen=True):
-    """The lines of a block.
+    """The lines of a block."""
 
-    kind: the first byte of each line; first: index of its first field; fields: their number; text:
-    the bytes. numbers: of every field of all lines (i64; 0 where it is empty or no number), ends:
-    the places behind them. broken: lines with a byte that belongs to no number; overflow, empty:
-    fields.
-    """
-
+    #: The bytes.
     text: np.ndarray
+    #: First byte of each line.
     kind: np.ndarray
+    #: Index of the first field of each line.
     first: np.ndarray
+    #: Number of fields of each line.
     fields: np.ndarray
+    #: Number in each field of all lines (int64), 0 where it is empty or no number.
     numbers: np.ndarray
+    #: Place in `text` behind each field.
     ends: np.ndarray
+    #: Lines with a byte that belongs to no number.
     broken: np.ndarray
+    #: Fields whose number is too large.
     overflow: np.ndarray
+    #: Fields without a character.
     empty: np.ndarray
 
     def find_lines(self, fields: np.ndarray) -> np.ndarray:
@@ -147,8 +150,11 @@ class BlockReporter(Struct, frozen=True):
     findings go.
     """
 
+    #: Of the block.
     lines: BlockLines
+    #: Line of the file that is the first.
     base: int
+    #: Where findings go.
     findings: Findings
 
     def report(self, rule: str, lines: np.ndarray, example: object = None) -> None:
@@ -170,8 +176,11 @@ CUTTER_FIELDS = 7
 class ReadableLines(Struct, frozen=True):
     """Lines (indices in the block) of records that Paraver can read, by kind."""
 
+    #: Of state records.
     states: np.ndarray
+    #: Of events.
     events: np.ndarray
+    #: Of communications.
     comms: np.ndarray
 
 
