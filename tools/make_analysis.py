@@ -9,6 +9,7 @@ import io
 import os
 from pathlib import Path
 
+from nsys2prv.analysis.job import ANALYSES
 from nsys2prv.analysis.result import FINDING_KINDS
 
 ROOT = Path(__file__).parent.parent
@@ -18,7 +19,9 @@ def page() -> str:
     """The text of the page, each piece of Python followed by what it prints."""
     kinds = "\n".join(f"* `{kind}`: {meaning}" for kind, meaning in FINDING_KINDS.items())
     template = (ROOT / "tools" / "analysis.md").read_text(encoding="utf-8")
-    text = template.replace("KINDS_OF_FINDINGS", kinds)
+    rows = [f"| `{analysis.name}` | {analysis.about} |" for analysis in ANALYSES]
+    table = "\n".join(["| analysis | shows |", "|---|---|", *rows])
+    text = template.replace("KINDS_OF_FINDINGS", kinds).replace("\nANALYSES\n", f"\n{table}\n")
     parts, namespace = [], {}
     for number, part in enumerate(text.split("```python\n")):
         if number == 0:

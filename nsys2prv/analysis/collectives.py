@@ -337,4 +337,14 @@ def _find_stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table
     }
 
 
-ANALYSIS = Analysis("collectives", "Collectives", (("nccl_kernel", *MPI),), collect, conclude)
+ANALYSIS = Analysis(
+    "collectives",
+    "Collectives",
+    (
+        "NCCL by communicator and operation: calls, bytes, waits, bus bandwidth; which rank "
+        "arrives last, how long the others wait for it, what it does then; MPI calls"
+    ),
+    (("nccl_kernel", *MPI),),
+    collect,
+    conclude,
+)

@@ -155,4 +155,14 @@ def _make_finding(
     )
 
 
-ANALYSIS = Analysis("critical_path", "Critical path", ((LAYOUT,),), collect, conclude)
+ANALYSIS = Analysis(
+    "critical_path",
+    "Critical path",
+    (
+        "the job's time along its critical path ([below](#the-critical-path)); only with `--only "
+        "critical_path`"
+    ),
+    ((LAYOUT,),),
+    collect,
+    conclude,
+)

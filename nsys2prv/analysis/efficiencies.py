@@ -284,4 +284,15 @@ def compute_scalability(useful: list[float], devices: list[int], strong: bool) -
     return time[0] * grown / time
 
 
-ANALYSIS = Analysis("efficiencies", "Efficiencies (POP, TALP)", (), collect, conclude)
+ANALYSIS = Analysis(
+    "efficiencies",
+    "Efficiencies (POP, TALP)",
+    (
+        "parallel efficiency of the devices = load balance x communication x orchestration "
+        "efficiency: of the job, the steady state, each node, each iteration; shares of the time "
+        "of each device; MPI and offload efficiencies of the hosts"
+    ),
+    (),
+    collect,
+    conclude,
+)

@@ -131,7 +131,14 @@ def _find_waits(
     return [*findings, *make_imbalance_findings(job, segments, reported)]
 
 
-ANALYSIS = Analysis("findings", "Findings", (), device_time.collect, conclude)
+ANALYSIS = Analysis(
+    "findings",
+    "Findings",
+    "what holds the job back ([below](#findings))",
+    (),
+    device_time.collect,
+    conclude,
+)
 
 
 #: What hosts do while devices are idle, for people, and what helps.

@@ -355,6 +355,10 @@ def _apply_rules(
 ANALYSIS = Analysis(
     "idle",
     "Idle devices, launches and memory operations",
+    (
+        "idle time of devices by gap length and by what the host does; launch latency; CUDA API "
+        "calls; memory operations; Nsight's expert rules"
+    ),
     ((*WORK, "cuda_api"),),
     collect,
     conclude,

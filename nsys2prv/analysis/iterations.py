@@ -107,4 +107,14 @@ def _summarize(each: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-ANALYSIS = Analysis("iterations", "Iterations", (tuple(WORK),), collect, conclude)
+ANALYSIS = Analysis(
+    "iterations",
+    "Iterations",
+    (
+        "how a GPU spends an iteration of the steady state (computing, NCCL alone, copies alone, "
+        "idle): median, minimum, maximum"
+    ),
+    (tuple(WORK),),
+    collect,
+    conclude,
+)

@@ -310,10 +310,8 @@ class OpenJob:
     ) -> Results:
         """Return the results of the analyses of these names, or of all, by name.
 
-        names: findings, efficiencies, overlap, collectives, kernels, operations, idle, metrics,
-        clocks; critical_path where the job was opened with `demanded=("critical_path",)`. useful:
-        which kernels count as useful work, `compute` (all but NCCL's) or
-        `all-kernels`. region: pattern (with * and ?) of NVTX ranges whose executions are the
+        names: of those that :attr:`analyses` lists. useful: which kernels count as useful work,
+        `compute` (all but NCCL's) or `all-kernels`. region: pattern (with * and ?) of NVTX ranges whose executions are the
         iterations. bins: number of intervals of maps over time.
 
         ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns

@@ -141,4 +141,11 @@ def compare_with_clock_error(
     return [(pl.col(figure) > bound).alias("exceeds_clock_error")]
 
 
-ANALYSIS = Analysis("clocks", "Clocks of hosts", (), collect, conclude)
+ANALYSIS = Analysis(
+    "clocks",
+    "Clocks of hosts",
+    "how the clock of each host was corrected, and the error that may remain",
+    (),
+    collect,
+    conclude,
+)

@@ -281,5 +281,13 @@ def _sum_tensor_by_task(groups: pl.DataFrame) -> pl.DataFrame:
 
 
 ANALYSIS = Analysis(
-    "kernels", "Kernels", (("cuda_kernel", "nccl_kernel", "cuda_graph"),), collect, conclude
+    "kernels",
+    "Kernels",
+    (
+        "kernels and kernel classes: count, time, mean, median, min, max, standard deviation, "
+        "imbalance over ranks, tensor cores; bimodal durations"
+    ),
+    (("cuda_kernel", "nccl_kernel", "cuda_graph"),),
+    collect,
+    conclude,
 )

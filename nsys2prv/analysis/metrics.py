@@ -204,4 +204,11 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
     )
 
 
-ANALYSIS = Analysis("metrics", "Metrics and use over time", (), collect, conclude)
+ANALYSIS = Analysis(
+    "metrics",
+    "Metrics and use over time",
+    "sampled metrics of GPUs and network: means, and maps over time; use of devices over time",
+    (),
+    collect,
+    conclude,
+)

@@ -219,4 +219,14 @@ def _make_tree(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
     return figures.sort("path")
 
 
-ANALYSIS = Analysis("operations", "Operations", (("nvtx_pushpop",),), collect, conclude)
+ANALYSIS = Analysis(
+    "operations",
+    "Operations",
+    (
+        "NVTX ranges: calls, host time, GPU time of the work launched inside, communication, GEMM"
+        " with and without tensor cores"
+    ),
+    (("nvtx_pushpop",),),
+    collect,
+    conclude,
+)

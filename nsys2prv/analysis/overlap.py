@@ -238,5 +238,13 @@ def _sum_by_class(kernels: pl.DataFrame) -> dict[str, Table]:
 
 
 ANALYSIS = Analysis(
-    "overlap", "Overlap of communication and computation", (tuple(WORK),), collect, conclude
+    "overlap",
+    "Overlap of communication and computation",
+    (
+        "exposed and overlapped communication by device, operation and kernel class; concurrent "
+        "kernels; kernels in flight"
+    ),
+    (tuple(WORK),),
+    collect,
+    conclude,
 )

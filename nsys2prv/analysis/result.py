@@ -266,6 +266,8 @@ class Analysis(Struct, frozen=True):
     name: str
     #: For people.
     title: str
+    #: What it shows, for the documents (Markdown).
+    about: str
     #: Groups of layouts; of each group the job must have one, else the analysis is not run.
     needs: tuple[tuple[str, ...], ...]
     #: Returns partial frames of one unit, by name; where the unit has nothing, a frame may be

@@ -1,7 +1,7 @@
 """Relations between the events of several reports, one module each, and states of rows.
 
 A relation reads *facts*, small frames that event kinds set aside while reading
-(:meth:`Extraction.fact`), once every clock, object and name is known, and yields further records
+(:meth:`Extraction.add_fact`), once every clock, object and name is known, and yields further records
 and lines in trace time. :func:`all_relations` gives the ``RELATIONS`` of the modules listed here,
 :func:`run_relations` runs them. What else is in this package is imported where it is needed.
 

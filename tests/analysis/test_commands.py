@@ -12,22 +12,13 @@ import pytest
 from tools.folders import as_folder
 from tools.view_answers import SAMPLES
 
+from nsys2prv.analysis import job
 from nsys2prv.analysis.job import OpenJob
 from nsys2prv.cli.main import main
 
 TRAINING, GRAPHS = (list(map(str, SAMPLES[name])) for name in ("training", "graphs"))
-ANALYSES = [
-    "findings",
-    "efficiencies",
-    "overlap",
-    "iterations",
-    "collectives",
-    "kernels",
-    "operations",
-    "idle",
-    "metrics",
-    "clocks",
-]
+#: Those that are not on demand.
+ANALYSES = [analysis.name for analysis in job.ANALYSES if analysis.name != job.DEMANDED]
 
 
 def test_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
