@@ -46,7 +46,7 @@ TRANSFERS = {
 }
 
 
-class Link(Struct, frozen=True):
+class SlowLink(Struct, frozen=True):
     """A communicator that is slower than its peers."""
 
     # its members, ascending
@@ -63,7 +63,7 @@ class Link(Struct, frozen=True):
 
 def find_slow_links(
     records: pl.DataFrame, others: pl.DataFrame, kernels: Mapping[int, str], length: int
-) -> list[Link]:
+) -> list[SlowLink]:
     """Return communicators that take longer than their peers (same size, operation and bytes), the
     most costly first. records: as device_time collects them. others: of add_waits. kernels: labels
     of NCCL kernels by value.
@@ -91,7 +91,7 @@ def find_slow_links(
     for (members,), same_members in groups.group_by("members", maintain_order=True):
         worst = same_members.sort("lost", descending=True).row(0, named=True)
         slow.append(
-            Link(
+            SlowLink(
                 list(members),
                 worst["what"],
                 worst["transfer"],

@@ -10,7 +10,7 @@ from msgspec import Struct
 from nsys2prv.analysis.efficiencies import compute_scalability
 from nsys2prv.analysis.iterations import PARTS
 from nsys2prv.analysis.result import Result, Table, divide_columns
-from nsys2prv.analysis.text import format_duration
+from nsys2prv.analysis.text import format_nanoseconds
 
 #: Tables of two jobs that are compared: analysis, table, key columns, what counts executions, what
 #: is compared.
@@ -84,7 +84,7 @@ def compare_elapsed(first: ComparedJob, second: ComparedJob) -> tuple[float, str
         if ratio_of < 0.995
         else "as fast as"
     )
-    head = f"B is {how}{'' if how.endswith('as') else ' than'} A: {unit} takes {format_duration(after)} (A: {format_duration(before)})"
+    head = f"B is {how}{'' if how.endswith('as') else ' than'} A: {unit} takes {format_nanoseconds(after)} (A: {format_nanoseconds(before)})"
     steps = _count_iterations(first), _count_iterations(second)
     if unit == "an iteration" and steps[0] != steps[1] and all(steps):
         head += f"; B has {steps[1]:,} iterations, A has {steps[0]:,}"
@@ -92,7 +92,7 @@ def compare_elapsed(first: ComparedJob, second: ComparedJob) -> tuple[float, str
     if not parts or unit != "an iteration":
         parts, where = _list_changes(first, second), "over all GPUs"
     changes = [
-        f"{name} {'+' if change > 0 else '-'}{format_duration(abs(change))}"
+        f"{name} {'+' if change > 0 else '-'}{format_nanoseconds(abs(change))}"
         for name, change in sorted(parts, key=lambda item: -abs(item[1]))[:3]
         if change
     ]

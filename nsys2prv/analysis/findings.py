@@ -25,7 +25,7 @@ from nsys2prv.analysis.rank_findings import (
 from nsys2prv.analysis.ranks import JobRanks, format_numbers
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Table
 from nsys2prv.analysis.steady import find_phases
-from nsys2prv.analysis.text import format_cell, format_duration
+from nsys2prv.analysis.text import format_cell, format_nanoseconds
 from nsys2prv.analysis.unit import WORK, list_labels
 from nsys2prv.analysis.waiting import find_culprits, find_segments
 from nsys2prv.events.names.calls import COPYING
@@ -195,10 +195,10 @@ def _explain_not_counted(job: JobRanks) -> Iterator[str]:
 def _describe_per_gpu(job: JobRanks, part: str) -> str:
     """Return how much time a part takes: per GPU on average, and on the GPU with most of it."""
     values = job.devices.sort(part, descending=True)
-    most = f"{format_duration(float(values[part][0]))} on {values['label'][0]}"
+    most = f"{format_nanoseconds(float(values[part][0]))} on {values['label'][0]}"
     if values.height == 1:
         return most
-    return f"{format_duration(float(values[part].mean()))} per GPU on average, at most {most}"
+    return f"{format_nanoseconds(float(values[part].mean()))} per GPU on average, at most {most}"
 
 
 def _find_exposed(job: JobRanks) -> Iterator[Finding]:
@@ -226,7 +226,7 @@ def _find_exposed(job: JobRanks) -> Iterator[Finding]:
             speed = f", {row['speed'] / 1e9:.1f} GB/s bus bandwidth" if row["speed"] else ""
             evidence.append(
                 f"{row['exposed_transfer'] / total:.0%} of it in {labels.get(row['operation'], 'NCCL')}{size}, {row['count']:,} "
-                f"times, median transfer {format_duration(row['transfer'])}{speed}"
+                f"times, median transfer {format_nanoseconds(row['transfer'])}{speed}"
             )
     yield Finding(
         "exposed_communication",

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from nsys2prv.analysis.event_reader import UNKNOWN, Samples
 from nsys2prv.analysis.result import Analysis, Context, Result, Table, divide_columns
-from nsys2prv.analysis.text import format_duration
+from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, Unit
 
 #: Layouts whose samples tell of the time since the sample before; those of the others, of the time
@@ -199,7 +199,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
         "metrics",
         ANALYSIS.title,
         tables,
-        [f"maps over time have {bins} bins of {format_duration(context.duration / bins)}"],
+        [f"maps over time have {bins} bins of {format_nanoseconds(context.duration / bins)}"],
         missing,
     )
 

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.causes import Link
+from nsys2prv.analysis.causes import SlowLink
 from nsys2prv.analysis.ranks import JobRanks
 from nsys2prv.analysis.result import Finding
-from nsys2prv.analysis.text import format_duration
+from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.unit import STATES
 from nsys2prv.analysis.waiting import Culprits, Event, Segments
 
@@ -62,7 +62,7 @@ def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) 
     chance = f"{culprits.chance:.0e}" if culprits.chance >= 1e-9 else "less than 1e-9"
     evidence = [
         f"{'last to come' if len(tasks) == 1 else 'one of them comes last'} in {culprits.last:,} of {culprits.segments:,} intervals "
-        f"between collectives (probability by chance: {chance}); the others wait {format_duration(culprits.lateness)} longer in the median one",
+        f"between collectives (probability by chance: {chance}); the others wait {format_nanoseconds(culprits.lateness)} longer in the median one",
         *(
             [f"last at {segments.last[at]:,} of its {segments.collectives[at]:,} collectives"]
             if len(tasks) == 1
@@ -72,7 +72,7 @@ def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) 
     if differences:
         own_time, usual = job.middle(tasks, part)
         evidence.append(
-            f"{PARTS[part]}: {format_duration(own_time)}; median of the others: {format_duration(usual)}"
+            f"{PARTS[part]}: {format_nanoseconds(own_time)}; median of the others: {format_nanoseconds(usual)}"
         )
     if host:
         title = f"All ranks of host {host} are late: {who}; the others wait for them"
@@ -96,11 +96,11 @@ def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) 
     )
 
 
-def make_link_finding(job: JobRanks, link: Link) -> Finding:
+def make_link_finding(job: JobRanks, link: SlowLink) -> Finding:
     """Return a communicator that is slower than its peers."""
     evidence = (
-        f"{link.what}: median transfer {format_duration(link.transfer)}, "
-        f"{format_duration(link.usual)} in the same communicators of other ranks ({link.transfer / link.usual:.1f} x)",
+        f"{link.what}: median transfer {format_nanoseconds(link.transfer)}, "
+        f"{format_nanoseconds(link.usual)} in the same communicators of other ranks ({link.transfer / link.usual:.1f} x)",
     )
     host = job.host_of(link.tasks)
     where = f"within host {host}" if host else "across hosts"
@@ -120,7 +120,7 @@ def make_link_finding(job: JobRanks, link: Link) -> Finding:
 def make_hiccup_finding(job: JobRanks, event: Event) -> Finding:
     """Return ranks that were held up now and then."""
     times = [
-        f"at {format_duration(time)} for {format_duration(length)}"
+        f"at {format_nanoseconds(time)} for {format_nanoseconds(length)}"
         for time, length in zip(event.times[:3], event.lengths[:3], strict=True)
     ]
     count = len(event.times)
@@ -181,7 +181,7 @@ def _describe_meanwhile(job: JobRanks, event: Event) -> Iterator[str]:
         many = len(event.tasks) > 1
         whose = f"the GPU of rank {job.ranks(event.tasks[:1])[0]}" if many else "its GPU"
         yield (
-            f"{whose} was {most} for {format_duration(doing[most])} of {format_duration(row['late'])}, "
+            f"{whose} was {most} for {format_nanoseconds(doing[most])} of {format_nanoseconds(row['late'])}, "
             f"its host mostly {activity}"
         )
 
@@ -199,12 +199,12 @@ def make_imbalance_findings(job: JobRanks, segments: Segments, reported: int) ->
         return []
     waits = segments.waits.sum(axis=0)
     evidence = [
-        f"a rank waits {format_duration(float(waits.mean()))} on average, between {format_duration(float(waits.min()))} and "
-        f"{format_duration(float(waits.max()))}"
+        f"a rank waits {format_nanoseconds(float(waits.mean()))} on average, between {format_nanoseconds(float(waits.min()))} and "
+        f"{format_nanoseconds(float(waits.max()))}"
         + "".join(f"; {text}" for text in _name_least_waiting(job, segments))
     ]
     if reported:
-        evidence.append(f"{format_duration(reported)} of this are counted in other findings")
+        evidence.append(f"{format_nanoseconds(reported)} of this are counted in other findings")
     return [
         Finding(
             "imbalance",

@@ -187,7 +187,7 @@ class Context(Struct, frozen=True):
     folded: pl.DataFrame
     #: Layouts -> why there are none of them.
     absent: Callable[[Sequence[str]], str]
-    #: As facts.clock_table has them.
+    #: As `make_clock_table` of job_facts.py has them.
     clocks: pl.DataFrame
 
     @property

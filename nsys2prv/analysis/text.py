@@ -109,7 +109,7 @@ def format_cell(name: str, value: object) -> str:
     if isinstance(value, str):
         return value if len(value) <= WIDEST else f"{value[: WIDEST - 1]}…"
     if name.endswith("_ns"):
-        return format_duration(float(value))
+        return format_nanoseconds(float(value))
     if name.endswith("bytes"):
         return format_scaled(float(value), 1000, ("B", "kB", "MB", "GB", "TB"))
     if name.endswith("_gb_s"):
@@ -131,7 +131,7 @@ def is_share(name: str) -> bool:
     return name.endswith("share") or "share_of_" in name
 
 
-def format_duration(value: float) -> str:
+def format_nanoseconds(value: float) -> str:
     """Return nanoseconds for people."""
     return format_scaled(value, 1000, ("ns", "us", "ms", "s"))
 

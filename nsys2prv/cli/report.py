@@ -22,7 +22,7 @@ from nsys2prv.analysis.text import (
     MOST_ROWS,
     Style,
     count_lines_left,
-    format_duration,
+    format_nanoseconds,
     format_results,
     read_json,
     write_json,
@@ -394,7 +394,7 @@ def make_heading(job: Mapping[str, Any]) -> list[str]:
     return [
         *([str(job["title"])] if job.get("title") else []),
         f"{format_count(job['ranks'], 'task')} on {format_count(len(job['nodes']), 'host')}, {format_count(job['devices'], 'GPU')}; "
-        f"{format_duration(job['duration_ns'])}; {sum(job['records'].values()):,} events",
+        f"{format_nanoseconds(job['duration_ns'])}; {sum(job['records'].values()):,} events",
         *filter(None, [format_machine_line(job)]),
         *(f"  {note}" for note in job["notes"]),
     ]

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nsys2prv.clock.hull import Bounds, find_feasible_region, find_middle_line, find_nearest_point
 from nsys2prv.clock.least_squares import SECOND, Network
-from nsys2prv.clock.observations import NOISE, Finding
+from nsys2prv.clock.observations import NOISE, ClockFinding
 from nsys2prv.clock.verdict import Precedences
 
 UTC, REFERENCE, ENDS, BOUNDS = "UTC", "reference", "ends of collectives", "causality"
@@ -215,7 +215,7 @@ def _compose_along(
 
 def remove_violations(
     estimates: list[Estimate], orders: Precedences
-) -> tuple[list[Estimate], list[Finding]]:
+) -> tuple[list[Estimate], list[ClockFinding]]:
     """Return estimates moved as little as removes violations that lie within their own error; what
     is beyond that is taken for wrong data.
     """
@@ -241,7 +241,7 @@ def remove_violations(
             estimates[host] = _move_host(estimates, host, orders, same & ~beyond, slack)
     hosts, counts = np.unique(orders.before[beyond], return_counts=True)
     violations = zip(hosts.tolist(), counts.tolist(), strict=True)
-    return estimates, [Finding("early", count, clock=host) for host, count in violations]
+    return estimates, [ClockFinding("early", count, clock=host) for host, count in violations]
 
 
 def _move_host(

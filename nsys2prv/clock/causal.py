@@ -25,7 +25,13 @@ from nsys2prv.clock import Role
 from nsys2prv.clock.clock_file import RankMove
 from nsys2prv.clock.gathering import drop_unrelated_members
 from nsys2prv.clock.maps import Shifts
-from nsys2prv.clock.observations import Calls, Finding, Messages, make_call_frame, sort_findings
+from nsys2prv.clock.observations import (
+    Calls,
+    ClockFinding,
+    Messages,
+    make_call_frame,
+    sort_findings,
+)
 from nsys2prv.clock.sequences import number_calls
 from nsys2prv.clock.verdict import Violations
 
@@ -133,7 +139,7 @@ class BoundCalls(Struct, frozen=True):
     #: Number of collectives, which are numbered from 0.
     collectives: int
     #: What was found odd on the way.
-    findings: list[Finding]
+    findings: list[ClockFinding]
     #: Number of collectives that are not heeded.
     torn: int
 
@@ -149,7 +155,7 @@ def bind_calls(calls: Calls, pivot: int) -> BoundCalls:
 
 def find_bindings(
     parts: Sequence[BoundCalls], messages: Messages, reports: int, pivot: int
-) -> tuple[Bindings, list[Finding]]:
+) -> tuple[Bindings, list[ClockFinding]]:
     """Return the bindings between reports, which are the messages' clocks. parts: ascending by
     source and group.
     """
@@ -167,7 +173,7 @@ def find_bindings(
     findings = sort_findings(part.findings for part in parts)
     torn = sum(part.torn for part in parts)
     if torn:
-        findings.append(Finding("torn", torn))
+        findings.append(ClockFinding("torn", torn))
     sent = messages.sender != messages.receiver
     number = np.arange(first, first + int(sent.sum()))
     sides = []
@@ -283,7 +289,7 @@ class CausalOrder(Struct, frozen=True):
     #: The same, by the moved times.
     after: Violations
     #: What was found odd on the way.
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[ClockFinding] = field(default_factory=list)
     #: No binding had to be set aside.
     complete: bool = True
 
@@ -311,9 +317,9 @@ def restore_causal_order(
     complete = bool(kept.all())
     if not complete:
         if not kept.any() or after.total >= before.total:
-            findings.append(Finding("given up"))
+            findings.append(ClockFinding("given up"))
             return CausalOrder({}, {}, before, before, findings, complete=False)
-        findings.append(Finding("set aside", int((~kept).sum())))
+        findings.append(ClockFinding("set aside", int((~kept).sum())))
     shifts_by_report, moves = {}, {}
     for report, part in enumerate(net.parts()):
         if shifts[part].any():

@@ -16,7 +16,7 @@ from nsys2prv.clock.observations import (
     NOISE,
     TO_SIGMA,
     Calls,
-    Finding,
+    ClockFinding,
     choose_evenly,
     make_call_frame,
     sort_findings,
@@ -64,7 +64,7 @@ def choose_sample_indices(count: int) -> tuple[np.ndarray, np.ndarray]:
     return kept, np.arange(len(kept)) % HOLD_BACK == HOLD_BACK - 1
 
 
-def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
+def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]:
     """Return the table without members whose intervals between ends are unlike those of the others
     of their group, whatever their clocks.
     """
@@ -87,7 +87,7 @@ def drop_unrelated_members(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Find
         for at in np.flatnonzero(wrong).tolist():
             member, count = int(members[at]), int(np.isfinite(ends[:, at]).sum())
             bad.append((key, member))
-            findings.append(Finding(UNRELATED, count, group, member))
+            findings.append(ClockFinding(UNRELATED, count, group, member))
     if bad:
         keys = {"key": table["key"].dtype, "member": pl.Int64}
         table = table.join(pl.DataFrame(bad, keys, orient="row"), on=list(keys), how="anti")
@@ -181,7 +181,7 @@ class GatheredCalls(Struct, frozen=True):
     #: Rows of per_host.
     rows: pl.DataFrame
     #: What was found odd on the way.
-    findings: list[Finding]
+    findings: list[ClockFinding]
     #: Calls (OPEN_COLUMNS) of groups some of whose members could not be numbered, of one member of
     #: each host.
     unsettled: pl.DataFrame

@@ -25,7 +25,7 @@ from nsys2prv.clock.observations import (
     DRIFT_PRIOR,
     NOISE,
     TO_SIGMA,
-    Finding,
+    ClockFinding,
     estimate_spread,
     fit_line,
 )
@@ -38,7 +38,7 @@ HUBER, REJECT = 3.0, 8.0
 ROUNDS = 8
 
 
-class Block(Struct):
+class CollectiveEnds(Struct):
     """`end`: mean end of each host's members, float ns relative to the pivot; `late`: the last to
     come is there; `seen`: exists.
 
@@ -65,7 +65,7 @@ class Block(Struct):
         return corrected - self.lateness * self.late
 
 
-class Link(Struct, frozen=True):
+class HostLink(Struct, frozen=True):
     """time on clock `to` = time + offset + drift * time of clock `clock`, all relative to the
     pivot; `weight`: its uncertainty, ns.
     """
@@ -81,8 +81,8 @@ class Link(Struct, frozen=True):
     #: Uncertainty (ns).
     weight: float
 
-    def reverse(self) -> Link:
-        return Link(
+    def reverse(self) -> HostLink:
+        return HostLink(
             self.to,
             self.clock,
             -self.offset / (1 + self.drift),
@@ -91,7 +91,7 @@ class Link(Struct, frozen=True):
         )
 
 
-def make_blocks(hosts: pl.DataFrame) -> list[Block]:
+def make_blocks(hosts: pl.DataFrame) -> list[CollectiveEnds]:
     """Return a block of each group's synchronising collectives that are not held back."""
     collectives = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
     keys = collectives["key"].to_numpy()
@@ -110,7 +110,7 @@ def make_blocks(hosts: pl.DataFrame) -> list[Block]:
         at = row, column.reshape(-1)
         end[at], late[at], seen[at] = part["end"], part["late"], True
         blocks.append(
-            Block(
+            CollectiveEnds(
                 int(part["source"][0]),
                 clocks.astype(np.int64),
                 end,
@@ -121,7 +121,7 @@ def make_blocks(hosts: pl.DataFrame) -> list[Block]:
     return blocks
 
 
-def make_links(blocks: list[Block]) -> tuple[list[Link], list[Finding]]:
+def make_links(blocks: list[CollectiveEnds]) -> tuple[list[HostLink], list[ClockFinding]]:
     """Return lines of each block's hosts against one of them; hosts that fit none are taken out of
     the block.
     """
@@ -131,16 +131,16 @@ def make_links(blocks: list[Block]) -> tuple[list[Link], list[Finding]]:
         links += best
         for at in alone:
             count, clock = int(block.seen[:, at].sum()), int(block.clocks[at])
-            findings.append(Finding("unfit", count, clock=clock))
+            findings.append(ClockFinding("unfit", count, clock=clock))
             block.seen[:, at] = False
     return links, findings
 
 
-def _link_to_centre(block: Block) -> tuple[list[Link], list[int]]:
+def _link_to_centre(block: CollectiveEnds) -> tuple[list[HostLink], list[int]]:
     """Return lines of the hosts against the one that most fit, and the places of those that do not."""
     noise = NOISE[block.source]
     seen = block.seen.sum(axis=0)
-    best: tuple[list[Link], list[int]] = [], []
+    best: tuple[list[HostLink], list[int]] = [], []
     for tried, hub in enumerate(np.argsort(-seen, kind="stable")[:REFERENCES].tolist()):
         links, alone = [], []
         for at in range(len(block.clocks)):
@@ -154,7 +154,9 @@ def _link_to_centre(block: Block) -> tuple[list[Link], list[int]]:
                 continue
             weight = max(spread, noise.end) / np.sqrt(both.sum())
             links.append(
-                Link(int(block.clocks[at]), int(block.clocks[hub]), offset, drift, float(weight))
+                HostLink(
+                    int(block.clocks[at]), int(block.clocks[hub]), offset, drift, float(weight)
+                )
             )
         if not tried or len(links) > len(best[0]):
             best = links, alone if links else [*alone, hub]
@@ -203,7 +205,7 @@ class Network(Struct):
         return float(np.sqrt(max(variance, 0.0)))
 
 
-def solve_network(blocks: list[Block], links: list[Link], hosts: int) -> Network:
+def solve_network(blocks: list[CollectiveEnds], links: list[HostLink], hosts: int) -> Network:
     """Return corrections from the blocks, starting from the links' lines; the lowest host of what
     is connected is the reference.
     """
@@ -226,7 +228,7 @@ def solve_network(blocks: list[Block], links: list[Link], hosts: int) -> Network
     covariance = _invert_normal(
         _make_normal_equations(blocks, offset, drift, scale, reference)[0], reference
     )
-    parts: list[list[tuple[Block, np.ndarray, int]]] = [[] for _ in range(hosts)]
+    parts: list[list[tuple[CollectiveEnds, np.ndarray, int]]] = [[] for _ in range(hosts)]
     for block, residual in zip(blocks, residuals, strict=True):
         for at, clock in enumerate(block.clocks.tolist()):
             parts[clock].append((block, residual, at))
@@ -242,7 +244,9 @@ def solve_network(blocks: list[Block], links: list[Link], hosts: int) -> Network
     )
 
 
-def _start_from_tree(links: list[Link], hosts: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _start_from_tree(
+    links: list[HostLink], hosts: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return corrections along the tree of the most certain links."""
     root = list(range(hosts))
 
@@ -252,7 +256,7 @@ def _start_from_tree(links: list[Link], hosts: int) -> tuple[np.ndarray, np.ndar
             host = root[host]
         return host
 
-    tree: list[list[Link]] = [[] for _ in range(hosts)]
+    tree: list[list[HostLink]] = [[] for _ in range(hosts)]
     for link in sorted(links, key=lambda link: (link.weight, link.clock, link.to)):
         one, other = find(link.clock), find(link.to)
         if one != other:
@@ -277,7 +281,7 @@ def _start_from_tree(links: list[Link], hosts: int) -> tuple[np.ndarray, np.ndar
 
 
 def _set_weights(
-    blocks: list[Block],
+    blocks: list[CollectiveEnds],
     offset: np.ndarray,
     drift: np.ndarray,
     scale: dict[int, float],
@@ -332,7 +336,7 @@ def _index_parameters(clocks: np.ndarray, hosts: int) -> np.ndarray:
 
 
 def _make_normal_equations(
-    blocks: list[Block],
+    blocks: list[CollectiveEnds],
     offset: np.ndarray,
     drift: np.ndarray,
     scale: dict[int, float],
@@ -408,7 +412,7 @@ def _invert_normal(normal: np.ndarray, reference: np.ndarray) -> np.ndarray:
     return covariance
 
 
-def _count_hops(blocks: list[Block], reference: np.ndarray) -> np.ndarray:
+def _count_hops(blocks: list[CollectiveEnds], reference: np.ndarray) -> np.ndarray:
     """Return blocks to pass from each host to its reference."""
     hops = np.where(reference == np.arange(len(reference)), 0, -1)
     members = [block.clocks[(block.weight > 0).any(axis=0)] for block in blocks]
@@ -437,7 +441,7 @@ SIGNIFICANT, NOTICED = 5.0, 5_000.0
 
 
 def _observe_host(
-    parts: list[tuple[Block, np.ndarray, int]], scale: dict[int, float]
+    parts: list[tuple[CollectiveEnds, np.ndarray, int]], scale: dict[int, float]
 ) -> tuple[float, int, float, float, float]:
     """Return of the ends of a host that are used: spread of the residuals, number, first and last
     time; and of all, in ns, how much they scatter, if more than is usual, and how far whole parts

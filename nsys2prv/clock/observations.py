@@ -129,7 +129,7 @@ REASONS = {
 }
 
 
-class Finding(Struct, frozen=True):
+class ClockFinding(Struct, frozen=True):
     """Finding about observations that the user should know."""
 
     #: What it is about; texts are conversion/align.py's.
@@ -154,7 +154,7 @@ class Finding(Struct, frozen=True):
 FIRST = ("backwards", "repeated", "unlike")
 
 
-def sort_findings(parts: Iterable[Sequence[Finding]]) -> list[Finding]:
+def sort_findings(parts: Iterable[Sequence[ClockFinding]]) -> list[ClockFinding]:
     """Return the findings of all parts, those first on calls that are out of question."""
     findings = [finding for part in parts for finding in part]
     return sorted(
@@ -171,7 +171,7 @@ def find_span(calls: Calls, messages: Messages) -> tuple[int, int] | None:
     return (min(int(t.min()) for t in times), max(int(t.max()) for t in times)) if times else None
 
 
-def make_call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[Finding]]:
+def make_call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[ClockFinding]]:
     """Return the calls of groups on several clocks, with `key` numbering (source, group) and times
     relative to `pivot`.
     """
@@ -188,7 +188,7 @@ def make_call_frame(calls: Calls, pivot: int) -> tuple[pl.DataFrame, list[Findin
     findings = []
     backwards = table.filter(pl.col("end") < pl.col("begin")).height
     if backwards:
-        findings.append(Finding("backwards", backwards))
+        findings.append(ClockFinding("backwards", backwards))
         table = table.filter(pl.col("end") >= pl.col("begin"))
     groups = table.group_by("source", "group").agg(
         clocks=pl.col("clock").min() != pl.col("clock").max(),

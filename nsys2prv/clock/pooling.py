@@ -39,7 +39,7 @@ TRIES = 3
 KINDS = 1 << 32
 
 
-class Pool(Struct, frozen=True):
+class PooledCalls(Struct, frozen=True):
     """Calls of hosts that share communicators."""
 
     #: Calls of hosts that belong together.
@@ -79,7 +79,7 @@ class _Calls(Struct, dict=True):
         return sorted(self.places[one].keys() & self.places[other].keys())
 
 
-def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> Pool:
+def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> PooledCalls:
     """Return the calls that place hosts which no settled collectives connect. error: of the clocks
     as placed, ns.
     """
@@ -117,7 +117,9 @@ def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> Pool:
                     todo += [host for host in new.tolist() if host in calls.places]
     lonely = np.bincount(part, minlength=hosts)
     left = [host for host in sorted(calls.places) if lonely[part[host]] == 1]
-    return Pool(_gather_pairs(calls.frame, host_pairs), _add_up_doubts(settled, host_pairs), left)
+    return PooledCalls(
+        _gather_pairs(calls.frame, host_pairs), _add_up_doubts(settled, host_pairs), left
+    )
 
 
 def _add_up_doubts(settled: np.ndarray, pairs: list[tuple[int, int, _Pair]]) -> np.ndarray:

@@ -29,7 +29,7 @@ from nsys2prv.clock.matching import (
 )
 from nsys2prv.clock.observations import (
     NOISE,
-    Finding,
+    ClockFinding,
     Noise,
     choose_evenly,
     fit_line,
@@ -97,7 +97,7 @@ class Member(Struct, frozen=True):
 
 def number_calls(
     table: pl.DataFrame, error: float = UTC_ERROR
-) -> tuple[pl.DataFrame, list[Finding]]:
+) -> tuple[pl.DataFrame, list[ClockFinding]]:
     """Return the table with `ordinal`, equal for the calls of one collective of a `key`; calls of
     no known collective are left out.
 
@@ -139,7 +139,7 @@ def number_calls(
 
 def recognise_collectives(
     calls: pl.DataFrame, source: int, error: float = UTC_ERROR
-) -> tuple[np.ndarray, list[Finding]]:
+) -> tuple[np.ndarray, list[ClockFinding]]:
     """Return each call's ordinal among the collectives of its group, equal on all members; -1 for
     calls of no known collective.
 
@@ -165,7 +165,7 @@ def recognise_collectives(
     return ordinals, findings
 
 
-def _keep_numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
+def _keep_numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding]]:
     table = table.with_columns(ordinal=pl.col("number"))
     if not table.height:
         return table, []
@@ -201,19 +201,19 @@ def _keep_numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[Finding]]:
     return table, findings
 
 
-def _to_findings(wrong: pl.DataFrame, kind: str) -> list[Finding]:
+def _to_findings(wrong: pl.DataFrame, kind: str) -> list[ClockFinding]:
     counts = (
         wrong.group_by("source", "group", "member")
         .len()
         .sort("source", "group", "member")
         .drop("source")
     )
-    return [Finding(kind, count, *owner) for *owner, count in counts.iter_rows()]
+    return [ClockFinding(kind, count, *owner) for *owner, count in counts.iter_rows()]
 
 
 def number_group(
     members: Sequence[Member], source: int, group: int, error: float = UTC_ERROR
-) -> tuple[dict[int, np.ndarray], list[Finding]]:
+) -> tuple[dict[int, np.ndarray], list[ClockFinding]]:
     """Return the ordinals of one group's calls, as counted by the member that most of the others
     fit: of each member that fits, by its index among `members`, which ascend by member. Two
     members' calls are in memory at a time. error: of the clocks as placed, ns.
@@ -224,7 +224,7 @@ def number_group(
     order = sorted(
         range(len(members)), key=lambda at: (counts[at] != usual, -counts[at], members[at].member)
     )
-    best: tuple[dict[int, np.ndarray], list[Finding]] | None = None
+    best: tuple[dict[int, np.ndarray], list[ClockFinding]] | None = None
     for at in order[:REFERENCES]:
         fits, findings = _fit_members(members, at, noise, group, error)
         if best is None or len(fits) > len(best[0]):
@@ -236,7 +236,7 @@ def number_group(
 
 def _fit_members(
     members: Sequence[Member], at: int, noise: Noise, group: int, error: float
-) -> tuple[dict[int, np.ndarray], list[Finding]]:
+) -> tuple[dict[int, np.ndarray], list[ClockFinding]]:
     """Return ordinals of every member that fits the one `at`."""
     reference = members[at].load()
     in_order = np.arange(len(reference))
@@ -255,7 +255,7 @@ def _fit_members(
             count = int((partners < 0).sum())
             kind = PARTIAL if count else ""
         if kind:
-            findings.append(Finding(kind, count, group, member.member, member.clock))
+            findings.append(ClockFinding(kind, count, group, member.member, member.clock))
     return fits, findings
 
 

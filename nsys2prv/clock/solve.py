@@ -35,10 +35,10 @@ from nsys2prv.clock.least_squares import make_blocks, make_links
 from nsys2prv.clock.observations import (
     NOISE,
     PLAUSIBLE_DRIFT,
-    Finding,
+    ClockFinding,
     Messages,
 )
-from nsys2prv.clock.pooling import Pool, pool_calls
+from nsys2prv.clock.pooling import PooledCalls, pool_calls
 from nsys2prv.clock.sequences import UTC_ERROR
 from nsys2prv.clock.verdict import (
     Precedences,
@@ -70,7 +70,7 @@ class Alignment(Struct, frozen=True):
     #: Verdict on the corrections.
     verdict: Verdict
     #: Findings that the user should know.
-    findings: list[Finding]
+    findings: list[ClockFinding]
 
 
 def solve_clocks(
@@ -110,7 +110,7 @@ def solve_clocks(
     limit = np.array([np.inf if e.method == UTC else MISFIT + 10 * e.bound for e in estimates])
     rows, sent, misfits = drop_misfits(rows, sent, offset, drift, limit)
     if misfits:
-        findings.append(Finding("contradicted", misfits))
+        findings.append(ClockFinding("contradicted", misfits))
     verdict = judge_corrections(rows, sent, offset, drift)
     # What is placed by UTC alone tells nothing against the corrections of the others.
     part = np.array([e.reference for e in estimates])
@@ -129,7 +129,7 @@ def solve_clocks(
             f"corrections violate causality by {after.total:.0f} ns in all, UTC by {before.total:.0f} ns: "
             "UTC is kept"
         )
-        findings.append(Finding("worse", after.number, reason=reason))
+        findings.append(ClockFinding("worse", after.number, reason=reason))
         estimates = [
             replace(e, reference=e.host, method=UTC, offset=0.0, drift=0.0, bound=0.0, rate=0.0)
             for e in estimates
@@ -146,8 +146,11 @@ def solve_clocks(
 
 
 def _adjust_estimates(
-    estimates: list[Estimate], orders: Precedences, doubt: np.ndarray, findings: Sequence[Finding]
-) -> tuple[list[Estimate], list[Finding]]:
+    estimates: list[Estimate],
+    orders: Precedences,
+    doubt: np.ndarray,
+    findings: Sequence[ClockFinding],
+) -> tuple[list[Estimate], list[ClockFinding]]:
     """Return the estimates adjusted to hard bounds. doubt: by host, which of its calls belong to
     those of its reference, ns. findings: on hosts so far.
     """
@@ -160,7 +163,7 @@ def _adjust_estimates(
     certain = used.take(~((doubt > 0)[used.before] | (doubt > 0)[used.after]))
     estimates = move_free_parts(tighten_bounds(estimates, certain), used, left_out)
     estimates = drop_needless_corrections(estimates, orders)
-    one_way = [Finding("one way", clock=e.host) for e in estimates if e.method == ONE_WAY]
+    one_way = [ClockFinding("one way", clock=e.host) for e in estimates if e.method == ONE_WAY]
     return estimates, [*violation_findings, *one_way]
 
 
@@ -203,8 +206,8 @@ def _to_host_clock(
 
 
 def _find_unconnected_hosts(
-    estimates: list[Estimate], observed_hosts: frozenset[int], pooled: Pool
-) -> list[Finding]:
+    estimates: list[Estimate], observed_hosts: frozenset[int], pooled: PooledCalls
+) -> list[ClockFinding]:
     """Return the hosts not connected to the first one, and those connected by the order of calls
     alone. observed_hosts: hosts that share anything.
     """
@@ -221,15 +224,15 @@ def _find_unconnected_hosts(
                 if estimate.host in pooled.left
                 else "what it did with other hosts does not determine its clock: placed by UTC alone"
             )
-            findings.append(Finding("apart", others, clock=estimate.host, reason=reason))
+            findings.append(ClockFinding("apart", others, clock=estimate.host, reason=reason))
         elif pooled.doubt[estimate.host]:
-            findings.append(Finding("in order", clock=estimate.host))
+            findings.append(ClockFinding("in order", clock=estimate.host))
     return findings
 
 
 def _solve_network(
     rows: pl.DataFrame, hosts: int
-) -> tuple[least_squares.Network, np.ndarray, list[Finding]]:
+) -> tuple[least_squares.Network, np.ndarray, list[ClockFinding]]:
     """Return the network without hosts whose clocks would drift beyond all plausibility; and each
     host's least error, ns.
     """
@@ -241,7 +244,7 @@ def _solve_network(
         for host in steep:
             reason = f"a drift of {net.drift[host] * 1e6:.0f} ppm is more than a clock can have: the host is left out"
             findings.append(
-                Finding("steep", int(net.observations[host]), clock=host, reason=reason)
+                ClockFinding("steep", int(net.observations[host]), clock=host, reason=reason)
             )
         for block in blocks:
             block.seen &= ~np.isin(block.clocks, steep)
@@ -254,9 +257,9 @@ def _solve_network(
     for _, times in sorted(net.scale.items()):
         if times > 1:
             reason = f"ends of collectives scatter {times:.1f} times as much as is usual: bounds are widened"
-            findings.append(Finding("noisy", round(times), reason=reason))
+            findings.append(ClockFinding("noisy", round(times), reason=reason))
     findings += [
-        Finding("unsteady", round(more), clock=host)
+        ClockFinding("unsteady", round(more), clock=host)
         for host, more in enumerate(net.unsteady.tolist())
         if more > UNSTEADY
     ]

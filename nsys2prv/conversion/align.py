@@ -16,7 +16,7 @@ from msgspec.structs import astuple, replace
 from nsys2prv._util.text import list_some
 from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
 from nsys2prv.clock.clock_file import CausalRecord, ClockRecord, HostClock
-from nsys2prv.clock.observations import Finding, Messages
+from nsys2prv.clock.observations import ClockFinding, Messages
 from nsys2prv.clock.solve import Alignment, solve_clocks
 from nsys2prv.conversion.timeline import AUTO, Timeline
 from nsys2prv.nsight.info import ReportInfo
@@ -147,7 +147,7 @@ def to_record(alignment: Alignment, names: Sequence[str], owners: Sequence[str])
 
 
 def _describe_findings(
-    findings: Sequence[Finding], names: Sequence[str], owners: Sequence[str]
+    findings: Sequence[ClockFinding], names: Sequence[str], owners: Sequence[str]
 ) -> tuple[str, ...]:
     """Return the findings for people: one line for each reason."""
     reasons: dict[str, dict[str, int]] = {}
@@ -158,7 +158,7 @@ def _describe_findings(
     return tuple(_describe_finding(reason, whose) for reason, whose in reasons.items())
 
 
-def _describe_owner(finding: Finding, names: Sequence[str], owners: Sequence[str]) -> str:
+def _describe_owner(finding: ClockFinding, names: Sequence[str], owners: Sequence[str]) -> str:
     if finding.member >= 0:
         task, device = divmod(finding.member, DEVICES)
         return (owners[task] if task < len(owners) else f"task {task + 1}") + (

@@ -66,7 +66,9 @@ def add_critical_path(job: Job, meetings: pl.DataFrame) -> Job:
     return replace(job, results=[*job.results, result])
 
 
-def _read_work_and_calls(job: Job, meetings: pl.DataFrame) -> tuple[path.Operations, path.Calls]:
+def _read_work_and_calls(
+    job: Job, meetings: pl.DataFrame
+) -> tuple[path.Operations, path.HostCalls]:
     calls, outer = _read_calls(job)
     work = _read_records(job, BEGIN, WORK, ("class",))
     streams, devices, tasks = _find_places(job)
@@ -91,7 +93,7 @@ def _read_work_and_calls(job: Job, meetings: pl.DataFrame) -> tuple[path.Operati
             _find_last_members(job, work),
             _find_awaited(job, work, launched, calls, streams, tasks),
         ),
-        path.Calls(
+        path.HostCalls(
             calls["begin"].to_numpy(),
             calls["end"].to_numpy(),
             calls["thread"].to_numpy(),

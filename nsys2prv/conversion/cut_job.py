@@ -19,8 +19,8 @@ from nsys2prv.conversion.cut_plan import (
     CutRuns,
     CutSpec,
     CutTask,
+    CutWindow,
     Moment,
-    Window,
     add_units,
     parse_span,
 )
@@ -75,7 +75,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     return smaller
 
 
-def _find_window(job: Job, plan: CutPlan) -> Window:
+def _find_window(job: Job, plan: CutPlan) -> CutWindow:
     first, last = find_region_span(plan.region, job) if plan.region else (0, job.duration)
     whole = first, min(last, job.duration)
     first, last = _intersect(whole, plan.first, plan.last, job.duration)
@@ -86,7 +86,7 @@ def _find_window(job: Job, plan: CutPlan) -> Window:
             f"{where}: nothing to write: no part of the trace, which lasts {format_seconds(job.duration)}, lies in it"
             f"{_hint_at_seconds(plan, whole, job.duration)}"
         )
-    return Window(first, last, last == job.duration, 0 if plan.cut.keep_time else first)
+    return CutWindow(first, last, last == job.duration, 0 if plan.cut.keep_time else first)
 
 
 def _intersect(
@@ -140,7 +140,7 @@ def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -
 
 
 def _make_cut_job(
-    job: Job, window: Window, model: ObjectModel, threads: list[np.ndarray], parts: list[CutRuns]
+    job: Job, window: CutWindow, model: ObjectModel, threads: list[np.ndarray], parts: list[CutRuns]
 ) -> Job:
     smaller = replace(job, is_cut=True)
     smaller.runs = [run for part in parts for run in part.runs]

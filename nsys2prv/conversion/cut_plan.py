@@ -164,7 +164,7 @@ def parse_numbers(option: str, words: Iterable[str]) -> list[tuple[int, int]]:
     return ranges
 
 
-class Window(Struct, frozen=True):
+class CutWindow(Struct, frozen=True):
     """Window first <= time < last (ns of the whole trace)."""
 
     #: ns of the whole trace.
@@ -187,7 +187,7 @@ class CutSpec(Struct, frozen=True):
     """Specification of a cut."""
 
     #: Time to keep.
-    window: Window
+    window: CutWindow
     #: Layouts and kinds of lines that are left out.
     away: frozenset[str] = frozenset()
     #: Layout -> bits of the fields that its events may keep (all elsewhere).
@@ -276,7 +276,7 @@ class CutPlan(Struct, frozen=True):
         """
         return bool(self.cut.time or self.region or self.away or self.present or self.rates)
 
-    def spec(self, window: Window) -> CutSpec:
+    def spec(self, window: CutWindow) -> CutSpec:
         """Return what to cut from the runs of every report, for a window of time."""
         return CutSpec(window, self.away, self.present, {}, self.rates)
 

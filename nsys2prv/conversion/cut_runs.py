@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import OPEN, is_sorted
 from nsys2prv._util.text import format_duration
 from nsys2prv.conversion.cut_plan import CutRuns, CutTask
-from nsys2prv.conversion.cut_samples import Samples
+from nsys2prv.conversion.cut_samples import SampleCutter
 from nsys2prv.events.catalogue import Layout, load_catalogue
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store import windows
@@ -92,7 +92,7 @@ class _Cutter(Struct, dict=True):
             self.task.orders,
             self.task.clock,
         )
-        self.samples = Samples(self.task, self.out, self.writer)
+        self.samples = SampleCutter(self.task, self.out, self.writer)
 
     def cut(self) -> CutRuns:
         for run, ends in pair_runs(self.task.runs):

@@ -30,7 +30,7 @@ class _Series(Struct):
     metrics: list[tuple[Metric, ...]] = field(default_factory=list)
 
 
-class Samples:
+class SampleCutter:
     """Collects the runs of samples of one report, and writes what stays of them."""
 
     def __init__(self, task: CutTask, out: CutRuns, writer: SpillWriter) -> None:

@@ -16,7 +16,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_duration, format_size
 from nsys2prv.conversion.cut_plan import (
     CutSpec,
-    Window,
+    CutWindow,
     find_layouts,
     find_sampled_layouts,
     leave_out_attributes,
@@ -287,7 +287,7 @@ def describe_smaller_traces(job: Job) -> str:
 
     Sizes are estimated from samples of the records, to within a few per cent.
     """
-    parts, whole = tuple(glance_at_runs(job)), CutSpec(Window(0, job.duration, True))
+    parts, whole = tuple(glance_at_runs(job)), CutSpec(CutWindow(0, job.duration, True))
     size = _sum_weights(parts, whole)
     options = {"--no-args": "attributes", "--no-lines": "lines"}
     reductions = {

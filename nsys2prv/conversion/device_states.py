@@ -93,7 +93,7 @@ class Sweep:
         return begin[apart], ends
 
 
-class StateTask(Struct, frozen=True):
+class DeviceStateTask(Struct, frozen=True):
     """Task that derives the states of GPUs from all operations on them."""
 
     #: Of the task.
@@ -150,7 +150,7 @@ def plan_device_states(
     clocks: Sequence[ClockMap],
     spill_folder: Path,
     number: int,
-) -> list[StateTask]:
+) -> list[DeviceStateTask]:
     """Return tasks from `number` on. rows: (report, object key) -> thread index of the trace."""
     device_runs: dict[int, list[tuple[Run, np.ndarray]]] = defaultdict(list)
     together = _DisjointSets()
@@ -172,7 +172,7 @@ def plan_device_states(
     for report in device_runs:
         groups[together.find((TRACE, report))].append(report)
     return [
-        StateTask(
+        DeviceStateTask(
             number + place,
             tuple(entry for report in reports for entry in device_runs[report]),
             {report: clocks[report] for report in reports},
@@ -182,7 +182,7 @@ def plan_device_states(
     ]
 
 
-def make_device_states(task: StateTask) -> TaskResult:
+def make_device_states(task: DeviceStateTask) -> TaskResult:
     """Return the states of the task's GPUs, as runs in trace time on thread indices."""
     result = TaskResult(task.number, TRACE, 0)
     writer, reader = (
@@ -205,7 +205,11 @@ def make_device_states(task: StateTask) -> TaskResult:
 
 
 def _find_window_states(
-    task: StateTask, reader: SpillReader, sweeps: dict[int, Sweep], first: int, last: int | None
+    task: DeviceStateTask,
+    reader: SpillReader,
+    sweeps: dict[int, Sweep],
+    first: int,
+    last: int | None,
 ) -> Rows:
     """Return the states of all GPUs that end in a window; `sweeps` go from window to window."""
     pieces: list[tuple[np.ndarray, ...]] = []

@@ -102,7 +102,7 @@ def _write_store(opened: OpenedReports, folder: Path, path: Path) -> list[TaskRe
     return results
 
 
-def read_and_pack(task: reading.Task) -> TaskResult:
+def read_and_pack(task: reading.ReadingTask) -> TaskResult:
     """Read a task's parts and pack what was found into a folder of the task's number (a pure
     function over files).
     """

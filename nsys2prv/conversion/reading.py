@@ -141,7 +141,7 @@ PART_ROWS = 200_000
 TASK_ROWS = 400_000
 
 
-class Task(Struct, frozen=True):
+class ReadingTask(Struct, frozen=True):
     """Parts of one report to read."""
 
     #: Of the task, from 0.
@@ -169,7 +169,7 @@ class Task(Struct, frozen=True):
         return sum(part.last - part.first + 1 for _, part, _ in self.parts)
 
 
-def read_task(task: Task) -> TaskResult:
+def read_task(task: ReadingTask) -> TaskResult:
     """Read the task's parts and spill their runs (a pure function over files)."""
     kinds = {kind.name: kind for kind in all_kinds()}
     result = TaskResult(task.number, task.report, task.rows)
@@ -217,7 +217,7 @@ def read_task(task: Task) -> TaskResult:
 
 def _read_piece(
     extraction: Extraction,
-    task: Task,
+    task: ReadingTask,
     kinds: Sequence[EventKind],
     piece: Part,
     wanted: bool,
@@ -267,7 +267,7 @@ def plan_tasks(
     kinds: Iterable[EventKind],
     spill_folder: Path,
     settings: ReadingSettings,
-) -> tuple[list[Task], list[Task]]:
+) -> tuple[list[ReadingTask], list[ReadingTask]]:
     """Return tasks of two stages: those that fill the indices of launching calls and of NCCL calls,
     then those that may ask them.
 
@@ -295,14 +295,14 @@ def plan_tasks(
     ]
     second = [kind for kind in selected if kind not in first]
     counting, wanted = _find_counting_kinds(selected), {kind.name for kind in selected}
-    stages: list[list[Task]] = []
+    stages: list[list[ReadingTask]] = []
     number = 0
     for stage in (group_by_table(first), group_by_table(second)):
         tasks = []
         for index, info in enumerate(reports):
             for parts in _gather_portions(info, stage, wanted):
                 tasks.append(
-                    Task(number, index, info, tuple(parts), spill_folder, settings, counting)
+                    ReadingTask(number, index, info, tuple(parts), spill_folder, settings, counting)
                 )
                 number += 1
         stages.append(tasks)
@@ -354,7 +354,7 @@ def _gather_portions(
         yield portion
 
 
-def add_launches(tasks: list[Task], results: Iterable[TaskResult]) -> list[Task]:
+def add_launches(tasks: list[ReadingTask], results: Iterable[TaskResult]) -> list[ReadingTask]:
     """Return the tasks with what the first stage indexed of their reports."""
     segments: dict[int, list[Segment]] = {}
     regions: dict[int, list[StoredFrame]] = {}

@@ -89,7 +89,7 @@ class StoredTask(Struct, frozen=True):
     """Instead of reading: take the result from a store."""
 
     #: The task that reading would be.
-    planned: reading.Task
+    planned: reading.ReadingTask
     #: The store's file.
     store: Path
     #: Member of the store that holds the result.
@@ -242,8 +242,10 @@ def check_no_duplicate_reports(reports: Sequence[tuple[ReportInfo, Path]]) -> No
 
 
 def replace_with_archived_tasks(
-    tasks: Sequence[reading.Task], stage: int, archived: dict[int, tuple[Path, ArchivedReport]]
-) -> list[reading.Task | StoredTask]:
+    tasks: Sequence[reading.ReadingTask],
+    stage: int,
+    archived: dict[int, tuple[Path, ArchivedReport]],
+) -> list[reading.ReadingTask | StoredTask]:
     """Return the tasks of a stage, those of reports in stores taken from there. archived: by the
     report's number.
     """
@@ -251,7 +253,7 @@ def replace_with_archived_tasks(
         report: iter(archived_report.stages[stage])
         for report, (_, archived_report) in archived.items()
     }
-    result: list[reading.Task | StoredTask] = []
+    result: list[reading.ReadingTask | StoredTask] = []
     for task in tasks:
         if task.report not in archived:
             result.append(task)
@@ -270,9 +272,9 @@ def replace_with_archived_tasks(
     return result
 
 
-def run_reading_task(task: reading.Task | StoredTask) -> TaskResult:
+def run_reading_task(task: reading.ReadingTask | StoredTask) -> TaskResult:
     """Read the task's parts, or take what a store has of them."""
-    if isinstance(task, reading.Task):
+    if isinstance(task, reading.ReadingTask):
         return reading.read_task(task)
     try:
         with open_archive(task.store) as archive:

@@ -13,7 +13,7 @@ from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.attributes import blank_negative, blank_nonpositive, list_columns, read_fields
 from nsys2prv.events.call_indexes import CALL_KIND, FoundLaunches, Launches
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import GpuWork, Lines, Rows, declare_kind
+from nsys2prv.events.kind import CommunicationLines, GpuWork, Rows, declare_kind
 from nsys2prv.events.names.calls import is_nccl_kernel
 from nsys2prv.events.nccl import attach_payloads
 from nsys2prv.events.reasons import Reason
@@ -212,7 +212,7 @@ def make_launch_lines(
     objects: np.ndarray,
     size: np.ndarray,
     launches: FoundLaunches | None = None,
-) -> Lines | None:
+) -> CommunicationLines | None:
     """Return lines to operations with the columns start, end, globalPid and correlationId, on these
     objects, with these sizes (bytes).
 
@@ -225,7 +225,7 @@ def make_launch_lines(
     hit = slice(None) if launches.hit.all() else launches.hit
     kinds, codes = factorize(launches.code[hit])
     senders = extraction.number_threads(launches.kinds["thread"][kinds])[codes]
-    return Lines(
+    return CommunicationLines(
         kind,
         launches.begin[hit],
         senders,

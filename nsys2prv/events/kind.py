@@ -59,7 +59,7 @@ class Account(Struct):
 ALL = "all"
 
 
-class Lines(Struct):
+class CommunicationLines(Struct):
     """Communication records. All arrays have one element per line."""
 
     #: Kind of lines, a name in the catalogue.
@@ -98,7 +98,7 @@ class Rows(Struct):
     #: Index into the extraction's NVTX domains, for layouts whose event types depend on it.
     domain: np.ndarray | None = None
     #: Communication lines that lead to these rows.
-    lines: Lines | None = None
+    lines: CommunicationLines | None = None
     #: Ranges of one owner on one object belong together; those of several get rows of their own
     #: where they cross (derived events only).
     nesting_owner: np.ndarray | None = None

@@ -24,7 +24,16 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.untrusted import panics_unseen
 from nsys2prv.nsight.columns import Columns, cast_to_bytes, decode_texts, make_columns
 from nsys2prv.nsight.queries import Queries
-from nsys2prv.nsight.source import SPREAD, Extent, Part, Shared, SomeRows, Source, Table, Tables
+from nsys2prv.nsight.source import (
+    SPREAD,
+    Extent,
+    Part,
+    Shared,
+    SomeRows,
+    Source,
+    SourceTable,
+    Tables,
+)
 from nsys2prv.nsight.sqlite_file import remove_quoted_content
 from nsys2prv.nsight.sqlite_pages import list_columns_in
 
@@ -103,10 +112,10 @@ class Folder(Source):
         """Run a query on a table and convert the result to the few types that SQLite has."""
         return self._try_reading(table, lambda: to_sqlite_types(frame.collect()))
 
-    def _table(self, name: str) -> Table:
+    def _table(self, name: str) -> SourceTable:
         """Return the description of a file's table."""
         schema = self._try_reading(name, lambda: self.scan(name).collect_schema())
-        return Table(
+        return SourceTable(
             name,
             {column: str(kind) for column, kind in schema.items()},
             partial(self._extent, name, len(schema)),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import polars as pl
 
-from nsys2prv.nsight.source import Part, Table, quote_name
+from nsys2prv.nsight.source import Part, SourceTable, quote_name
 from nsys2prv.nsight.sqlite_pages import COMBINATIONS
 
 #: (table, columns, part of it or None for all, condition) -> its rows, a bounded number at a time.
@@ -26,7 +26,7 @@ class Queries:
     conditions look at go after use.
     """
 
-    def __init__(self, tables: Mapping[str, Table], read: Reader) -> None:
+    def __init__(self, tables: Mapping[str, SourceTable], read: Reader) -> None:
         self._tables, self._read = tables, read
         self._connection = sqlite3.connect("", isolation_level=None)
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")

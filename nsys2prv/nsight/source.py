@@ -42,7 +42,7 @@ class Extent(Struct, frozen=True):
         return max(0, self.last - self.first + 1)
 
 
-class Table(Struct, frozen=True, dict=True):
+class SourceTable(Struct, frozen=True, dict=True):
     """A table's columns (name -> declared type), and what tells its extent, which is looked up when
     it is first asked for.
     """
@@ -62,14 +62,14 @@ class Table(Struct, frozen=True, dict=True):
         return column in self.columns
 
 
-class Tables(Mapping[str, Table]):
+class Tables(Mapping[str, SourceTable]):
     """The tables of an export, each looked at when it is first asked for."""
 
-    def __init__(self, names: Collection[str], look: Callable[[str], Table]) -> None:
+    def __init__(self, names: Collection[str], look: Callable[[str], SourceTable]) -> None:
         self._names, self._look = names, look
-        self._known: dict[str, Table] = {}
+        self._known: dict[str, SourceTable] = {}
 
-    def __getitem__(self, name: str) -> Table:
+    def __getitem__(self, name: str) -> SourceTable:
         if name not in self._known:
             if name not in self._names:
                 raise KeyError(name)

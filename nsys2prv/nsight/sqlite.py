@@ -25,8 +25,8 @@ from nsys2prv.nsight.source import (
     Shared,
     SomeRows,
     Source,
+    SourceTable,
     SqlNames,
-    Table,
     Tables,
     choose_spread_rows,
     quote_name,
@@ -119,9 +119,9 @@ class Database(Source):
             else open_pages(self.path, self.query)
         )
 
-    def _table(self, name: str) -> Table:
+    def _table(self, name: str) -> SourceTable:
         columns = self._columns(name, self._statements[name])
-        return Table(name, columns, partial(self._extent, name, columns))
+        return SourceTable(name, columns, partial(self._extent, name, columns))
 
     def _extent(self, name: str, columns: dict[str, str]) -> Extent:
         taken = {column.lower() for column in columns}

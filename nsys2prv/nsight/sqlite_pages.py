@@ -126,7 +126,7 @@ INTEGERS, REALS, TYPES, TEXTS, VALUES = range(5)
 Query = Callable[[str], list[tuple]]
 
 
-class Field(Struct, frozen=True):
+class RecordField(Struct, frozen=True):
     """Position of a column in the records of its table, and how to read its values."""
 
     #: Place of the column in records.
@@ -171,7 +171,7 @@ def find_affinity(declared: str) -> str:
     return "REAL" if any(word in kind for word in ("REAL", "FLOA", "DOUB")) else "NUMERIC"
 
 
-def find_fields(table: str, query: Query) -> dict[str, Field] | None:
+def find_fields(table: str, query: Query) -> dict[str, RecordField] | None:
     """Return the columns of a table of rows, None where its records are not plainly its columns."""
     described = query(f"PRAGMA table_xinfo({quote_name(table)})")
     if any(hidden for *_, hidden in described):
@@ -183,7 +183,7 @@ def find_fields(table: str, query: Query) -> dict[str, Field] | None:
         indices = query(f"PRAGMA index_list({quote_name(table)})")
         alias = "" if any(origin == "pk" for _, _, _, origin, *_ in indices) else keys[0][0]
     return {
-        name: Field(number, find_affinity(kind), name == alias, default is not None)
+        name: RecordField(number, find_affinity(kind), name == alias, default is not None)
         for number, name, kind, _, default, _, _ in described
     }
 
@@ -203,9 +203,9 @@ class Pages:
 
     def __init__(self, file: Any, query: Query) -> None:
         self._file, self._query = file, query
-        self._known: dict[str, tuple[Any, dict[str, Field]] | None] = {}
+        self._known: dict[str, tuple[Any, dict[str, RecordField]] | None] = {}
 
-    def table(self, name: str, root: int) -> tuple[Any, dict[str, Field]] | None:
+    def table(self, name: str, root: int) -> tuple[Any, dict[str, RecordField]] | None:
         """Return a table and its columns. root: the number of its first page."""
         if name not in self._known:
             fields = find_fields(name, self._query)
@@ -283,7 +283,7 @@ class Pages:
         )
 
     @staticmethod
-    def _is_doubtful(field: Field, rows: int, nulls: int, odd: int) -> bool:
+    def _is_doubtful(field: RecordField, rows: int, nulls: int, odd: int) -> bool:
         """True if a condition on a column may see values other than integers and NULL. Of TEXT
         affinity, integers would become texts.
         """

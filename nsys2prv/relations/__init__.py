@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
-from nsys2prv.events.kind import Account, Counters, Lines, Rows
+from nsys2prv.events.kind import Account, CommunicationLines, Counters, Rows
 from nsys2prv.store.facts import FactBook
 from nsys2prv.store.runs import TRACE, SpillWriter
 from nsys2prv.store.task_result import TaskResult
@@ -112,7 +112,7 @@ def write_result(
     number: int,
     folder: Path,
     rows: Sequence[Rows | Counters] = (),
-    lines: Sequence[Lines] = (),
+    lines: Sequence[CommunicationLines] = (),
 ) -> TaskResult:
     """Return the result of the relation of this name, stored under this task number: records and
     lines in trace time (ns), on objects that are thread indices of the trace. Fields of the rows'

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.events.kind import Lines
+from nsys2prv.events.kind import CommunicationLines
 from nsys2prv.relations import RelationContext, write_result
 from nsys2prv.store.runs import TRACE
 from nsys2prv.store.task_result import TaskResult
@@ -193,7 +193,9 @@ def _store_span(
     rows = rows[np.lexsort(rows.T[: len(PAIR) - 1 : -1])]
     send, sender, receive, receiver, size, tag = rows[:, : len(PAIR)].T
     tags = tag if tagged else None
-    lines = Lines(kind, send, sender, receive, receiver, receive, np.maximum(size, 0), tags)
+    lines = CommunicationLines(
+        kind, send, sender, receive, receiver, receive, np.maximum(size, 0), tags
+    )
     return write_result(name, number, folder, lines=[lines])
 
 

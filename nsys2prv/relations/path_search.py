@@ -71,7 +71,7 @@ class Operations(Struct, frozen=True):
     awaited: np.ndarray
 
 
-class Calls(Struct, frozen=True):
+class HostCalls(Struct, frozen=True):
     """Calls on host threads, none within another: columns of int64, an element for each call."""
 
     #: Begin.
@@ -104,7 +104,7 @@ class PathPieces(Struct, frozen=True):
     kernel_class: np.ndarray
 
 
-def find_critical_path(work: Operations, calls: Calls, duration: int) -> PathPieces:
+def find_critical_path(work: Operations, calls: HostCalls, duration: int) -> PathPieces:
     """Return the path through a job of this duration (ns). Time and memory are linear in the number
     of operations and calls, apart from sorting them.
     """
@@ -116,7 +116,7 @@ def find_critical_path(work: Operations, calls: Calls, duration: int) -> PathPie
     return _make_pieces(work, calls, path, times, duration)
 
 
-def _find_predecessors(work: Operations, calls: Calls) -> tuple[np.ndarray, np.ndarray]:
+def _find_predecessors(work: Operations, calls: HostCalls) -> tuple[np.ndarray, np.ndarray]:
     """Return for each state the one that the path comes from (-1: none), and its time. States are
     the ends of operations, their begins, the ends of calls, their begins, in this order.
     """
@@ -191,7 +191,7 @@ def _trace_back(before: np.ndarray, state: int) -> np.ndarray:
 
 
 def _make_pieces(
-    work: Operations, calls: Calls, path: np.ndarray, times: np.ndarray, duration: int
+    work: Operations, calls: HostCalls, path: np.ndarray, times: np.ndarray, duration: int
 ) -> PathPieces:
     """Return the pieces between the states of a path, the last first: of each where it was and its
     cause, which the sorts of the two states tell.

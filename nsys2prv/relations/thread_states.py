@@ -87,7 +87,7 @@ CHUNK_RECORDS = 300_000
 IDLE, RUNNING, NOT_CREATED = 0, 1, 2
 
 
-class StateTask(Struct, frozen=True):
+class ThreadStateTask(Struct, frozen=True):
     """A report's runs, and what is needed to make states of them."""
 
     #: Number of the task.
@@ -119,7 +119,7 @@ def plan_state_tasks(
     clocks: Sequence[ClockMap],
     duration: int,
     spill: Path,
-) -> list[StateTask]:
+) -> list[ThreadStateTask]:
     """Return a task for each report that has rows with states. rows: of the objects of reports;
     threads: of each task's objects.
     """
@@ -137,7 +137,7 @@ def plan_state_tasks(
         own = [result for result in results if result.report == report]
         runs = [run for result in own for run in result.runs]
         tasks.append(
-            StateTask(
+            ThreadStateTask(
                 number,
                 tuple(run for run in runs if run.shape.stream == BEGIN and _has_states(run)),
                 {result.task: result.names for result in own},
@@ -162,7 +162,7 @@ def _has_states(run: Run) -> bool:
     return load_catalogue().layouts[run.shape.name].state is not None
 
 
-def _find_idle_threads(task: StateTask, threads: np.ndarray) -> np.ndarray:
+def _find_idle_threads(task: ThreadStateTask, threads: np.ndarray) -> np.ndarray:
     """Return which of the threads are of a host and have no event at all, nor a line."""
     silent = np.array([task.states[thread] == RUNNING for thread in threads.tolist()], bool)
     reader = SpillReader()
@@ -180,7 +180,7 @@ def _find_idle_threads(task: StateTask, threads: np.ndarray) -> np.ndarray:
     return silent
 
 
-def make_states(task: StateTask) -> TaskResult:
+def make_states(task: ThreadStateTask) -> TaskResult:
     """Return the state records of one report's rows, as runs in trace time."""
     result = TaskResult(task.number, TRACE, 0)
     writer = SpillWriter(task.spill / f"runs-{task.number}.bin", TRACE, task.number)
@@ -197,7 +197,7 @@ def make_states(task: StateTask) -> TaskResult:
     return result
 
 
-def _make_records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
+def _make_records(task: ThreadStateTask) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield thread, begin, end and state of records, by begin, a piece of the report's time after
     the other.
     """
@@ -234,7 +234,9 @@ def _make_records(task: StateTask) -> Iterator[tuple[np.ndarray, ...]]:
     yield threads[objects], *columns
 
 
-def read_range_chunks(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Ranges, Ranges, int]]:
+def read_range_chunks(
+    task: ThreadStateTask, threads: np.ndarray
+) -> Iterator[tuple[Ranges, Ranges, int]]:
     """Yield the ranges that begin in a chunk of time, what the layouts that hold say in it (by
     begin), and up to when all that began is told.
 
@@ -258,7 +260,7 @@ def read_range_chunks(task: StateTask, threads: np.ndarray) -> Iterator[tuple[Ra
     reader.close()
 
 
-def _choose_chunks(task: StateTask) -> Iterator[tuple[int | None, int | None, int]]:
+def _choose_chunks(task: ThreadStateTask) -> Iterator[tuple[int | None, int | None, int]]:
     """Yield chunks of local time (None: without a bound), and the trace time up to which each and
     those before it are complete.
     """
@@ -275,7 +277,7 @@ def _choose_chunks(task: StateTask) -> Iterator[tuple[int | None, int | None, in
 
 
 def _read_ranges(
-    task: StateTask, run: Run, records: np.ndarray, threads: np.ndarray, rules: _StateRules
+    task: ThreadStateTask, run: Run, records: np.ndarray, threads: np.ndarray, rules: _StateRules
 ) -> Ranges:
     """Return the records of a run that imply states of rows with states."""
     layout = load_catalogue().layouts[run.shape.name]

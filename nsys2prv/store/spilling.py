@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT, OPEN, factorize, is_sorted
 from nsys2prv.events.catalogue import Layout, load_catalogue
 from nsys2prv.events.catalogue.counters import Metric
-from nsys2prv.events.kind import Account, Counters, Lines, Rows
+from nsys2prv.events.kind import Account, CommunicationLines, Counters, Rows
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.columns import NULL, are_all_usable, mask_usable
 from nsys2prv.store.runs import (
@@ -288,7 +288,7 @@ def _order_outer_first(begin: np.ndarray, end: np.ndarray) -> slice | np.ndarray
     return order
 
 
-def spill_lines(lines: Lines, writer: SpillWriter) -> Iterator[Run]:
+def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> Iterator[Run]:
     """Store lines; yields their run.
 
     Lines whose ends lack usable times are left out; the row that a line leads to is spilled under

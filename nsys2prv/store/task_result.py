@@ -9,7 +9,7 @@ from msgspec import Struct, field
 from nsys2prv._util.columns import StoredFrame
 from nsys2prv.events.call_indexes import Segment
 from nsys2prv.events.extraction import ObjectKey
-from nsys2prv.events.kind import Account, Counters, Lines, Rows
+from nsys2prv.events.kind import Account, CommunicationLines, Counters, Rows
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillWriter
 from nsys2prv.store.spilling import spill_counters, spill_lines, spill_rows
@@ -82,13 +82,13 @@ class TaskResult(Struct):
         self.events[rows.layout] += made
         account.records += made
 
-    def store_lines(self, lines: Lines, writer: SpillWriter) -> None:
+    def store_lines(self, lines: CommunicationLines, writer: SpillWriter) -> None:
         """Store lines by themselves, and count them."""
         runs = list(spill_lines(lines, writer))
         self.runs += runs
         self._count_lines(lines, runs)
 
-    def _count_lines(self, lines: Lines, runs: list[Run]) -> None:
+    def _count_lines(self, lines: CommunicationLines, runs: list[Run]) -> None:
         """Count the lines that were to be stored, and those that were not."""
         stored = sum(run.rows for run in runs if run.shape.stream == LINE)
         self.lines[lines.kind] += len(lines.send)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tools.clocks import Clocks, align, collectives, error, instants, joined, pivot_of, rows, with_
 
-from nsys2prv.clock.observations import Calls, Finding, make_call_frame
+from nsys2prv.clock.observations import Calls, ClockFinding, make_call_frame
 from nsys2prv.clock.observations import Messages as NoMessages
 from nsys2prv.clock.sequences import number_calls
 
@@ -41,7 +41,9 @@ def strangers(seed: int, member: int, count: int) -> Calls:
     )
 
 
-def recognised(calls: Calls, truth: np.ndarray) -> tuple[dict[int, set[int]], int, list[Finding]]:
+def recognised(
+    calls: Calls, truth: np.ndarray
+) -> tuple[dict[int, set[int]], int, list[ClockFinding]]:
     """True collectives of each ordinal, how many calls have one, and the findings. `truth`:
     collective of each call, -1 of none.
     """

@@ -19,7 +19,7 @@ from nsys2prv import Options, convert
 from nsys2prv._util.columns import FrameWriter
 from nsys2prv.cli.main import main
 from nsys2prv.events.catalogue import NameSet, load_catalogue
-from nsys2prv.paraver.cfg.model import Cfg, Columns, Filter, Function, Histogram, Single
+from nsys2prv.paraver.cfg.model import Cfg, Filter, Function, Histogram, HistogramColumns, Single
 from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.values import NameFile, assign_values
 
@@ -123,7 +123,7 @@ def test_a_view_on_a_value_of_the_first_works_on_the_second(training: Path, tmp_
     cfg = Cfg(
         "One kernel",
         (window,),
-        Histogram("Time of one kernel", 1, 1, "Time", Columns(1, value, value)),
+        Histogram("Time of one kernel", 1, 1, "Time", HistogramColumns(1, value, value)),
     )
     (tmp_path / "one.cfg").write_text(format_cfg(cfg))
     subprocess.run(

@@ -33,11 +33,11 @@ from nsys2prv.paraver.cfg.catalogue import load_codes as codes_named
 from nsys2prv.paraver.cfg.model import (
     Cfg,
     CfgError,
-    Columns,
     Composed,
     Filter,
     Function,
     Histogram,
+    HistogramColumns,
     Look,
     Single,
 )
@@ -470,7 +470,7 @@ WRONG = {
     ),
     "window 1 is a parent of window 3": replace(GOOD, histogram=replace(TABLE, data=3)),
     "need a width and an order": replace(
-        GOOD, histogram=replace(TABLE, columns=Columns(1.0, 3.0, 2.0))
+        GOOD, histogram=replace(TABLE, columns=HistogramColumns(1.0, 3.0, 2.0))
     ),
 }
 
@@ -487,7 +487,7 @@ def test_a_good_view_is_written_and_read() -> None:
         "thread": Function("In Evt Range", ((0.5,), (7.0,))),
         "topcompose1": Function("Is Equal", ((1.0, 2.0),)),
     }
-    table = replace(TABLE, columns=Columns(2.0, 0.0, 9.0), planes=3, sort=True)
+    table = replace(TABLE, columns=HistogramColumns(2.0, 0.0, 9.0), planes=3, sort=True)
     cfg = replace(_with(WINDOW, look=look, functions=functions, physical=True), histogram=table)
     assert read_cfg(format_cfg(cfg)) == cfg
 
@@ -547,7 +547,9 @@ def test_columns_that_views_compute_have_names_whatever_a_trace_holds(tmp_path: 
             last = view.cfg.histogram.columns.last
             assert {int(first), int(last)} <= named.keys(), view.path
         # A column of 0 and 1 would be headed 1.
-        assert not view.cfg.histogram or view.cfg.histogram.columns != Columns(1, 1, 1), view.path
+        assert not view.cfg.histogram or view.cfg.histogram.columns != HistogramColumns(1, 1, 1), (
+            view.path
+        )
     reports = sorted((ROOT / "sample_reports" / "cluster").glob("*.sqlite"))
     convert(reports, tmp_path / "mpi.prv", Options(kinds=("mpi",), jobs=1, quiet=True))
     text = (tmp_path / "mpi.pcf").read_text()

@@ -29,8 +29,8 @@ from nsys2prv.relations.path_search import (
     RETURN,
     SLACK,
     WAIT,
-    Calls,
     EventCalls,
+    HostCalls,
     Operations,
     find_awaited_operations,
     find_critical_path,
@@ -53,16 +53,16 @@ def operations(*rows: tuple[int, int, int, int, int, int], last: dict[int, int] 
     )
 
 
-def calls(*rows: tuple[int, int, int, int, int], sender: dict[int, int] = {}) -> Calls:  # noqa: B006
+def calls(*rows: tuple[int, int, int, int, int], sender: dict[int, int] = {}) -> HostCalls:  # noqa: B006
     """Of (begin, end, thread, task, cause)."""
     begin, end, thread, task, cause = np.array(rows, np.int64).reshape(-1, 5).T
     of_sender = np.full(len(rows), -1)
     for receiver, other in sender.items():
         of_sender[receiver] = other
-    return Calls(begin, end, thread, task, cause, of_sender)
+    return HostCalls(begin, end, thread, task, cause, of_sender)
 
 
-def pieces(work: Operations, host: Calls, duration: int) -> list[tuple[int, int, int, int]]:
+def pieces(work: Operations, host: HostCalls, duration: int) -> list[tuple[int, int, int, int]]:
     """(begin, end, thread, cause), the first first."""
     found = find_critical_path(work, host, duration)
     columns = (found.begin, found.end, found.thread, found.cause)
@@ -142,7 +142,7 @@ def test_a_stream_that_waits_for_another() -> None:
     ]
 
 
-def walked(work: Operations, host: Calls, duration: int) -> list[tuple[int, int, int]]:
+def walked(work: Operations, host: HostCalls, duration: int) -> list[tuple[int, int, int]]:
     """(begin, end, cause) of the path, the last first, a step at a time by looking at everything."""
     found: list[tuple[int, int, int]] = []
     ends = [("op", int(end), k) for k, end in enumerate(work.end)]
@@ -217,7 +217,7 @@ def walked(work: Operations, host: Calls, duration: int) -> list[tuple[int, int,
     return [piece for piece in found if piece[1] > piece[0]]
 
 
-def check_against_the_slow_one(work: Operations, host: Calls, duration: int) -> None:
+def check_against_the_slow_one(work: Operations, host: HostCalls, duration: int) -> None:
     found = find_critical_path(work, host, duration)
     begin, end, cause = (column.tolist() for column in (found.begin, found.end, found.cause))
     assert list(zip(begin, end, cause, strict=True)) == walked(work, host, duration)

@@ -120,7 +120,7 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(thread_states, "read_range_chunks", chunks)
     monkeypatch.setattr(thread_states, "_find_idle_threads", lambda _, threads: threads < 0)
-    task = thread_states.StateTask(
+    task = thread_states.ThreadStateTask(
         0, (), {}, {}, {7: 1, 9: 0, 12: 1, 20: 0}, frozenset(), ClockMap(), DURATION, Path()
     )
     found = [
@@ -364,7 +364,7 @@ def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
     report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": NAMES})
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True)
     check(trace)
-    task = thread_states.StateTask(
+    task = thread_states.ThreadStateTask(
         0, (), {}, {}, {0: 0}, frozenset(), ClockMap(drift=-0.4), 3_000_000, tmp_path
     )
     found = np.zeros(len(begins), runs.STATE_DTYPE)

@@ -10,7 +10,7 @@ import pytest
 
 from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.kind import Account, Lines, Rows
+from nsys2prv.events.kind import Account, CommunicationLines, Rows
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.columns import NULL, TIME_LIMIT
 from nsys2prv.store.runs import BEGIN, BLOCK, END, LINE, SpillReader, SpillWriter, pair_runs
@@ -39,7 +39,9 @@ def _rows(random: np.random.Generator, name: str, count: int, damaged: bool) -> 
                 column[random.random(count) < 0.02] = value
     objects = random.integers(0, random.choice([1, 4]), count)
     lines = (
-        Lines("launch", begin - 3, objects, begin, objects, end, random.integers(0, 9, count))
+        CommunicationLines(
+            "launch", begin - 3, objects, begin, objects, end, random.integers(0, 9, count)
+        )
         if name == "cuda_kernel"
         else None
     )

@@ -12,11 +12,11 @@ from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.model import (
     Cfg,
     CfgError,
-    Columns,
     Composed,
     Filter,
     Function,
     Histogram,
+    HistogramColumns,
     Look,
     Single,
     Window,
@@ -264,9 +264,9 @@ def _histogram(text: str) -> Histogram:
     automatic = _capital("ComputeYScale", tags["ComputeYScale"])
     width = float(tags["Delta"]) if _capital("UseFixedDelta", tags["UseFixedDelta"]) else 0.0
     columns = (
-        Columns(width)
+        HistogramColumns(width)
         if automatic
-        else Columns(width, float(tags["Minimum"]), float(tags["Maximum"]))
+        else HistogramColumns(width, float(tags["Minimum"]), float(tags["Maximum"]))
     )
     return Histogram(
         tags["Name"],

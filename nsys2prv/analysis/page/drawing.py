@@ -145,7 +145,7 @@ def _draw_lines(figure: Lines) -> Canvas:
 def _draw_spread(figure: Spread) -> Canvas:
     from matplotlib.ticker import FuncFormatter
 
-    from nsys2prv.analysis.text import format_duration
+    from nsys2prv.analysis.text import format_nanoseconds
 
     rows = len(figure.labels)
     canvas, (axes,) = _make_canvas(0.8 + 0.34 * rows)
@@ -167,7 +167,7 @@ def _draw_spread(figure: Spread) -> Canvas:
     axes.set_yticks(np.arange(rows, 0, -1) + 0.3, [shorten_label(label) for label in figure.labels])
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_formatter(
-        FuncFormatter(lambda value, _: format_duration(value).replace(".00", ""))
+        FuncFormatter(lambda value, _: format_nanoseconds(value).replace(".00", ""))
     )
     axes.grid(axis="x", color=INK, alpha=0.15)
     return canvas

@@ -21,7 +21,7 @@ from nsys2prv.analysis.page.drawing import draw_all
 from nsys2prv.analysis.page.parts import FAIR, FIGURES, GOOD, MOST_RANKS, Block, Material, Section
 from nsys2prv.analysis.page.sections import make_sections
 from nsys2prv.analysis.result import NOTHING, Result
-from nsys2prv.analysis.text import format_cell, format_duration, format_heading, is_share
+from nsys2prv.analysis.text import format_cell, format_heading, format_nanoseconds, is_share
 
 #: Kind of finding -> the section with its details; idle for those that are not here.
 SECTION_OF = defaultdict(
@@ -68,7 +68,7 @@ class Row(NamedTuple):
     cells: list[Cell]
 
 
-class Table(NamedTuple):
+class HtmlTable(NamedTuple):
     """A table to write."""
 
     #: `analysis.table`, where JSON has it.
@@ -93,7 +93,7 @@ class Tile(NamedTuple):
 
 
 def make_page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
-    """Return the results of a job as one HTML page. job: as in JSON (`describe` of cli/report.py).
+    """Return the results of a job as one HTML page. job: as in JSON (`describe_job` of cli/report.py).
     Needs matplotlib.
     """
     nodes = [str(node) for node in job["nodes"]]
@@ -103,7 +103,7 @@ def make_page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
         [format_machine_line(dict(job)), f"Hosts: {list_some(nodes, MOST_HOSTS)}"],
         make_sections(Material(job, results)),
         [
-            Tile("elapsed", format_duration(float(str(job["duration_ns"]))), job["duration_ns"]),
+            Tile("elapsed", format_nanoseconds(float(str(job["duration_ns"]))), job["duration_ns"]),
             Tile("ranks", f"{job['ranks']:,}", job["ranks"]),
             Tile("hosts", f"{len(nodes):,}", len(nodes)),
             Tile("GPUs", f"{job['devices']:,}", job["devices"]),
@@ -209,7 +209,7 @@ def rate_efficiency(value: float) -> str:
     return "good" if value >= GOOD else "fair" if value >= FAIR else "poor"
 
 
-def make_table(frame: pl.DataFrame, source: str, depths: list[int] | None = None) -> Table:
+def make_table(frame: pl.DataFrame, source: str, depths: list[int] | None = None) -> HtmlTable:
     """Return a frame as a table to write."""
     columns = [
         Column(
@@ -224,7 +224,7 @@ def make_table(frame: pl.DataFrame, source: str, depths: list[int] | None = None
         )
         for number, row in enumerate(frame.iter_rows())
     ]
-    return Table(source, columns, rows, bool(depths))
+    return HtmlTable(source, columns, rows, bool(depths))
 
 
 def _make_cell(column: Column, value: object) -> Cell:

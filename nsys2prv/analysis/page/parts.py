@@ -203,7 +203,7 @@ class Section(Struct, frozen=True):
 class Material(Struct, frozen=True):
     """Material that sections are made of."""
 
-    #: As in JSON (analysis.command.describe).
+    #: As in JSON (`describe_job` of cli/report.py).
     job: Mapping[str, object]
     #: By the name of the analysis.
     results: Mapping[str, Result]
@@ -219,7 +219,6 @@ class Material(Struct, frozen=True):
         table: str,
         most: int = MOST_ROWS,
         folded: bool = False,
-        drop: tuple[str, ...] = (),
         note: str = "",
     ) -> list[Grid]:
         """Return a table as it is; nothing where there is none."""
@@ -229,7 +228,7 @@ class Material(Struct, frozen=True):
         return [
             Grid(
                 self.results[analysis].tables[table].title,
-                frame.drop(drop, strict=False),
+                frame,
                 f"{analysis}.{table}",
                 note,
                 most,

@@ -18,7 +18,7 @@ WRAPPERS = {word: place for place, words in _DATA["wrappers"].items() for word i
 _FUNDAMENTAL, _QUALIFIERS = WORDS["fundamental"], WORDS["qualifiers"]
 
 
-class Part:
+class NamePart:
     """One step of a qualified name: `text<args>(params)`, or a lambda with its ordinal."""
 
     __slots__ = ("args", "ordinal", "params", "text")
@@ -39,7 +39,7 @@ class Expr:
 
     __slots__ = ("end", "path", "stars", "start")
 
-    def __init__(self, path: list[Part], stars: int, start: int, end: int) -> None:
+    def __init__(self, path: list[NamePart], stars: int, start: int, end: int) -> None:
         self.path = path
         self.stars = stars
         self.start = start
@@ -63,11 +63,11 @@ def parse_name(name: str, parameters: bool = False) -> Expr:
 
     The kernel's own parameter list is left unread unless ``parameters`` are asked for.
     """
-    stack: list[tuple[str, list[Part], int, int, list[Expr]]] = []
+    stack: list[tuple[str, list[NamePart], int, int, list[Expr]]] = []
     args: list[Expr] = []
-    path: list[Part] = []
+    path: list[NamePart] = []
     group: Expr | None = None  # a closed (...), which is a cast if a value follows
-    function: list[Part] = []  # the last thing with a parameter list, outside all brackets
+    function: list[NamePart] = []  # the last thing with a parameter list, outside all brackets
     stars = start = end = skipped = before = 0
     seen = False  # whether the argument being read has anything in it
 
@@ -104,7 +104,9 @@ def parse_name(name: str, parameters: bool = False) -> Expr:
             if word in _QUALIFIERS:
                 before = kind
                 continue
-            steps = [Part(step) for step in word.split("::")] if "::" in word else [Part(word)]
+            steps = (
+                [NamePart(step) for step in word.split("::")] if "::" in word else [NamePart(word)]
+            )
             if before == _SCOPE:
                 path += steps
             elif (
@@ -118,7 +120,7 @@ def parse_name(name: str, parameters: bool = False) -> Expr:
                     function = path
                 path, stars = steps, 0
             if word[0] == "$":  # clang: f()::$_0
-                path[-1] = Part("lambda", int(word[2:8]) + 1)
+                path[-1] = NamePart("lambda", int(word[2:8]) + 1)
             group, seen = None, True
         elif kind == _OPEN:
             if word == "<":
@@ -162,7 +164,7 @@ def parse_name(name: str, parameters: bool = False) -> Expr:
                 path[-1].ordinal = int(token[1][:6])
         elif kind == _LAMBDA:
             path = [*path] if before == _SCOPE else []
-            path.append(Part("lambda", int(token[4][:6]) + 2 if token[4] else 1))
+            path.append(NamePart("lambda", int(token[4][:6]) + 2 if token[4] else 1))
             seen = True
         before, end = kind, token.end()
     while stack:

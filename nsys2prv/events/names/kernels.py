@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import count
 
-from nsys2prv.events.names.cxx import MAX_DEPTH, WORDS, WRAPPERS, Expr, Part, parse_name
+from nsys2prv.events.names.cxx import MAX_DEPTH, WORDS, WRAPPERS, Expr, NamePart, parse_name
 
 _LABEL_LENGTH = 120
 _SUFFIX_LENGTH = 40
@@ -52,7 +52,7 @@ def _format_argument(expr: Expr, depth: int) -> str:
     return text + "*" * expr.stars if text else ""
 
 
-def _format_path(path: list[Part], depth: int) -> str:
+def _format_path(path: list[NamePart], depth: int) -> str:
     last = path[-1]
     name, args = last.text, last.args
     if len(path) == 1 and not args:
@@ -137,7 +137,7 @@ def _find_eigen_operation(expr: Expr) -> str:
     return name.removeprefix("scalar_").removesuffix("_op")
 
 
-def _format_lambda(function: list[Part], lambdas: list[Part], depth: int) -> str:
+def _format_lambda(function: list[NamePart], lambdas: list[NamePart], depth: int) -> str:
     """Return a lambda, told by the function it stands in."""
     ordinals = [part.ordinal for part in lambdas if part.ordinal]
     torch = bool(function) and function[0].text == "at"

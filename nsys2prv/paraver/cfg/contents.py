@@ -10,7 +10,7 @@ import numpy as np
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.paraver.cfg.fits import LARGE, Contents
-from nsys2prv.paraver.check import Findings
+from nsys2prv.paraver.check import CheckFindings
 from nsys2prv.paraver.check.blocks import split_opening
 from nsys2prv.paraver.check.header import MAGIC, Objects, read_header
 from nsys2prv.paraver.check.lines import BlockReporter, check_lines, split_lines
@@ -34,19 +34,19 @@ class TraceContents:
     def __init__(self, path: Path) -> None:
         if path.exists() and not path.is_file():
             raise Nsys2prvError(f"{path}: is not a regular file; give the name of a trace")
-        findings = Findings(path.name)
+        findings = CheckFindings(path.name)
         self._pairs, self._states, self._tags = _Distinct(), _Distinct(), _Distinct()
         opening, blocks = split_opening(path, findings)
         _check_whole(path, findings)
         if not opening.startswith(MAGIC.encode()):
             raise Nsys2prvError(f"{path}: not a Paraver trace: it does not begin with {MAGIC}")
-        header = read_header(opening.decode("latin-1"), Findings(path.name))
+        header = read_header(opening.decode("latin-1"), CheckFindings(path.name))
         objects = Objects(header) if header else None
         tasks = header.tasks if header else []
         #: Task of each thread; empty where the header is damaged.
         self._tasks = np.repeat(np.arange(len(tasks)), [threads for threads, _ in tasks])
         for block in blocks:
-            self._add(BlockReporter(split_lines(block), 2, Findings(path.name)), objects)
+            self._add(BlockReporter(split_lines(block), 2, CheckFindings(path.name)), objects)
         _check_whole(path, findings)
 
     def _add(self, place: BlockReporter, objects: Objects | None) -> None:
@@ -115,7 +115,7 @@ class TraceContents:
         ]
 
 
-def _check_whole(path: Path, findings: Findings) -> None:
+def _check_whole(path: Path, findings: CheckFindings) -> None:
     """Raise Nsys2prvError for a compressed file that was found to be damaged."""
     if damaged := findings.by_rule.get("damaged-gzip"):
         raise Nsys2prvError(f"{path}: the compressed file is damaged: {damaged.examples[0]}")

@@ -104,7 +104,7 @@ class Composed(Window, frozen=True, tag=True):
     factors: tuple[float, float] = (1.0, 1.0)
 
 
-class Columns(Struct, frozen=True):
+class HistogramColumns(Struct, frozen=True):
     """Columns of a histogram: `width` (0: as many as Paraver thinks fit) from `first` to `last`, or
     over all values met.
     """
@@ -129,7 +129,7 @@ class Histogram(Struct, frozen=True):
     #: As Paraver calls it.
     statistic: str
     #: Their width and range.
-    columns: Columns = Columns()
+    columns: HistogramColumns = HistogramColumns()
     #: A column for 0.
     zero: bool = False
     #: Number of the window whose values are planes, None in 2D.

@@ -14,11 +14,11 @@ from nsys2prv.paraver.cfg.model import (
     NO_VALUE,
     Cfg,
     CfgError,
-    Columns,
     Composed,
     Filter,
     Function,
     Histogram,
+    HistogramColumns,
     Look,
     Single,
     Window,
@@ -261,11 +261,11 @@ def _make_histogram(
     planes = places[spec["planes"]] if "planes" in spec else None
     match columns := spec.get("columns", "values"):
         case "values":
-            shape = Columns(1.0)
+            shape = HistogramColumns(1.0)
         case "spread":
-            shape = Columns(0.0)
+            shape = HistogramColumns(0.0)
         case first, last_value, width:
-            shape = Columns(float(width), float(first), float(last_value))
+            shape = HistogramColumns(float(width), float(first), float(last_value))
     statistic, zero = spec["statistic"], spec.get("zero", False)
     of_events = planes is None and statistic not in grammar.COMMUNICATION_STATISTICS
     sort = columns == "values" and of_events and _shows_names(windows[control - 1])

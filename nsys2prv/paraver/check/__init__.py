@@ -60,7 +60,7 @@ RULES = {rule.name: rule for rule in _load_rules()}
 EXAMPLES, LONGEST = 4, 100
 
 
-class Finding(Struct):
+class CheckFinding(Struct):
     """Broken rule in one of the trace's files."""
 
     #: Name of the rule.
@@ -88,12 +88,12 @@ class Finding(Struct):
         return f"{rule.wrong}{f' ({shown})' if shown else ''}: {rule.effect}"
 
 
-class Findings:
+class CheckFindings:
     """Collects findings of one file by rule."""
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self.by_rule: dict[str, Finding] = {}
+        self.by_rule: dict[str, CheckFinding] = {}
 
     def add(self, rule: str, line: int = 0, *examples: object, count: int = 1) -> None:
         """Count places of a broken rule, of which `line` is the first; examples are kept up to a
@@ -101,7 +101,7 @@ class Findings:
         """
         if rule not in RULES:
             raise KeyError(rule)
-        finding = self.by_rule.setdefault(rule, Finding(rule, self.file, line, 0))
+        finding = self.by_rule.setdefault(rule, CheckFinding(rule, self.file, line, 0))
         finding.count += count
         finding.line = min(finding.line, line)
         for example in examples:
@@ -114,7 +114,7 @@ class Findings:
             finding.examples.append(text)
 
 
-def sort_findings(*files: Findings) -> tuple[Finding, ...]:
+def sort_findings(*files: CheckFindings) -> tuple[CheckFinding, ...]:
     """Return the findings of all files: the worst first, then by file and line."""
     order = list(Severity)
     return tuple(

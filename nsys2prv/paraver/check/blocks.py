@@ -10,7 +10,7 @@ from typing import BinaryIO
 from isal import isal_zlib
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.check import Findings
+from nsys2prv.paraver.check import CheckFindings
 
 #: Bytes of text in a block: its columns stay in the processor's cache. The longest line that is
 #: taken for one.
@@ -18,7 +18,7 @@ BLOCK, LONGEST_LINE = 1 << 18, 1 << 26
 GZIP = 31
 
 
-def read_blocks(path: Path, findings: Findings) -> Iterator[bytes]:
+def read_blocks(path: Path, findings: CheckFindings) -> Iterator[bytes]:
     """Yield whole lines, of about BLOCK bytes each time, without carriage returns at their ends;
     every block ends with a line end.
     """
@@ -49,14 +49,14 @@ def read_blocks(path: Path, findings: Findings) -> Iterator[bytes]:
         yield b"".join(rest).removesuffix(b"\r") + b"\n"
 
 
-def split_opening(path: Path, findings: Findings) -> tuple[bytes, Iterator[bytes]]:
+def split_opening(path: Path, findings: CheckFindings) -> tuple[bytes, Iterator[bytes]]:
     """Return the first line of a trace, and the blocks of lines behind it."""
     text = read_blocks(path, findings)
     opening, _, rest = next(text, b"").partition(b"\n")
     return opening, chain([rest] if rest else [], text)
 
 
-def _read_pieces(path: Path, findings: Findings) -> Iterator[bytes]:
+def _read_pieces(path: Path, findings: CheckFindings) -> Iterator[bytes]:
     try:
         with path.open("rb", buffering=0) as file:
             if path.suffix == ".gz":
@@ -68,7 +68,7 @@ def _read_pieces(path: Path, findings: Findings) -> Iterator[bytes]:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
 
 
-def _decompress_members(file: BinaryIO, findings: Findings) -> Iterator[bytes]:
+def _decompress_members(file: BinaryIO, findings: CheckFindings) -> Iterator[bytes]:
     """Yield the text of all members of a gzip file, a bounded piece at a time, and what is wrong
     with them.
     """

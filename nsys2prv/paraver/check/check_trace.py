@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import describe_missing_file
-from nsys2prv.paraver.check import Finding, Findings, Severity, sort_findings
+from nsys2prv.paraver.check import CheckFinding, CheckFindings, Severity, sort_findings
 from nsys2prv.paraver.check.blocks import split_opening
 from nsys2prv.paraver.check.header import Header, read_header
 from nsys2prv.paraver.check.labels import check_row, judge_groups, read_pcf
@@ -59,19 +59,19 @@ class CheckResult(Struct, frozen=True):
     #: Of the trace.
     path: Path
     #: Findings, the worst first.
-    findings: tuple[Finding, ...]
+    findings: tuple[CheckFinding, ...]
     #: Contents of the trace; None if the header is invalid.
     contents: CheckedContents | None
 
-    def select(self, severity: Severity) -> list[Finding]:
+    def select(self, severity: Severity) -> list[CheckFinding]:
         return [finding for finding in self.findings if finding.severity is severity]
 
     @property
-    def errors(self) -> list[Finding]:
+    def errors(self) -> list[CheckFinding]:
         return self.select(Severity.ERROR)
 
     @property
-    def warnings(self) -> list[Finding]:
+    def warnings(self) -> list[CheckFinding]:
         return self.select(Severity.WARNING)
 
     def data(self) -> dict[str, Any]:
@@ -96,7 +96,7 @@ def check_trace(path: str | Path) -> CheckResult:
     path = Path(path)
     if not path.is_file():
         raise Nsys2prvError(describe_missing_file(path))
-    findings = Findings(path.name)
+    findings = CheckFindings(path.name)
     stem = path.name
     for ending in ENDINGS:
         if stem.endswith(ending):
@@ -105,7 +105,7 @@ def check_trace(path: str | Path) -> CheckResult:
     else:
         findings.add("file-name")
         stem = path.stem
-    of_labels, of_names = Findings(f"{stem}.pcf"), Findings(f"{stem}.row")
+    of_labels, of_names = CheckFindings(f"{stem}.pcf"), CheckFindings(f"{stem}.row")
     labels = read_pcf(path.with_name(of_labels.file), of_labels)
     judge_groups(labels, _list_type_groups(), of_labels)
     opening, text = split_opening(path, findings)
@@ -122,7 +122,7 @@ def check_trace(path: str | Path) -> CheckResult:
 
 
 def _report_whole_trace(
-    records: Records, path: Path, header: Header, findings: Findings, of_labels: Findings
+    records: Records, path: Path, header: Header, findings: CheckFindings, of_labels: CheckFindings
 ) -> None:
     """Report findings that only the whole trace shows."""
     if not records.states + records.events + records.comms:
@@ -204,6 +204,6 @@ def _format_contents(contents: CheckedContents) -> Iterator[str]:
         yield f"times from {contents.first} to {contents.last} {contents.unit}, the trace ends at {contents.end:.0f}"
 
 
-def _format_finding(finding: Finding) -> str:
+def _format_finding(finding: CheckFinding) -> str:
     where = f"{finding.file}:{finding.line}" if finding.line else finding.file
     return f"{finding.severity.value:<7} {finding.rule} {where}{f' ({finding.count} places)' if finding.count > 1 else ''}: {finding.message}"

@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.paraver.check import Findings
+from nsys2prv.paraver.check import CheckFindings
 from nsys2prv.paraver.check.labels import LAST_LABELLED, Labels
 from nsys2prv.paraver.check.lines import BlockReporter
 
@@ -286,7 +286,7 @@ class Events:
         last = begins + count - 1
         self._open.depth[groups] = level[last] - lowest[last]
 
-    def close(self, end: float, findings: Findings, of_labels: Findings) -> None:
+    def close(self, end: float, findings: CheckFindings, of_labels: CheckFindings) -> None:
         """Report, after all records, open ranges and types without a label.
 
         findings, of_labels: those of the trace and of its .pcf.
@@ -331,7 +331,9 @@ class Events:
             if code in suspects:
                 of_labels.add("type-among-values", suspects[code], code)
 
-    def _report(self, rule: str, chosen: np.ndarray, types: np.ndarray, findings: Findings) -> None:
+    def _report(
+        self, rule: str, chosen: np.ndarray, types: np.ndarray, findings: CheckFindings
+    ) -> None:
         places = np.flatnonzero(chosen)
         if len(places):
             lines = self._open.line[places]

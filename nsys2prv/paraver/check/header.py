@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.paraver.check import Findings
+from nsys2prv.paraver.check import CheckFindings
 from nsys2prv.paraver.check.lines import BlockReporter
 
 MAGIC = "#Paraver"
@@ -91,7 +91,7 @@ class Header(Struct, frozen=True, dict=True):
         )
 
 
-def read_header(line: str, findings: Findings) -> Header | None:
+def read_header(line: str, findings: CheckFindings) -> Header | None:
     """Return the header, or None where what follows cannot be understood without it; what is wrong
     goes to the findings.
     """
@@ -114,7 +114,7 @@ def read_header(line: str, findings: Findings) -> Header | None:
     return None if max(header.threads, header.cpus, len(header.tasks)) > MOST_OBJECTS else header
 
 
-def _read_nodes(count: int, cpus: str | None, findings: Findings) -> tuple[int, ...]:
+def _read_nodes(count: int, cpus: str | None, findings: CheckFindings) -> tuple[int, ...]:
     if cpus is None:
         if count > MOST_OBJECTS:
             findings.add("too-many-objects", 1, f"{count} nodes")
@@ -130,7 +130,7 @@ def _read_nodes(count: int, cpus: str | None, findings: Findings) -> tuple[int, 
 
 
 def _read_applications(
-    rest: str, count: int, findings: Findings
+    rest: str, count: int, findings: CheckFindings
 ) -> tuple[tuple[tuple[tuple[int, int], ...], ...], int]:
     """Return tasks of each application, and the number of communicators."""
     if not count:
@@ -179,7 +179,7 @@ def _read_number(text: str, noun: str) -> int:
     return int(text)
 
 
-def _judge_header(header: Header, findings: Findings) -> None:
+def _judge_header(header: Header, findings: CheckFindings) -> None:
     if not _DATE.fullmatch(header.date):
         findings.add("date", 1, header.date or "empty")
     if not header.unit:

@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct, field
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.check import Findings
+from nsys2prv.paraver.check import CheckFindings
 from nsys2prv.paraver.check.header import Header
 
 SECTIONS = {
@@ -43,7 +43,7 @@ class Labels(Struct):
     suspects: list[tuple[int, int]] = field(default_factory=list)
 
 
-def read_pcf(path: Path, findings: Findings) -> Labels:
+def read_pcf(path: Path, findings: CheckFindings) -> Labels:
     """Return the labels; what is wrong with the file goes to the findings."""
     if not path.exists():
         findings.add("pcf-missing")
@@ -74,7 +74,7 @@ def _read_lines(path: Path) -> Iterator[bytes]:
 class _Reader:
     """Reads lines as Paraver does: sections, and within EVENT_TYPE types, then VALUES."""
 
-    def __init__(self, findings: Findings) -> None:
+    def __init__(self, findings: CheckFindings) -> None:
         self.labels = Labels()
         self._add = findings.add
         self._section, self._begun, self._types, self._in_values = "", 0, list[int](), False
@@ -201,7 +201,7 @@ class _Reader:
             self._add("zero-label", self.labels.lines[code], f"type {code}: {zero}")
 
 
-def _judge_types(labels: Labels, findings: Findings) -> None:
+def _judge_types(labels: Labels, findings: CheckFindings) -> None:
     by_label = defaultdict(list)
     for code, label in labels.types.items():
         by_label[label].append(code)
@@ -212,7 +212,7 @@ def _judge_types(labels: Labels, findings: Findings) -> None:
             findings.add("type-labels-equal", first, example, count=len(codes) - 1)
 
 
-def judge_groups(labels: Labels, groups: Iterable[frozenset[int]], findings: Findings) -> None:
+def judge_groups(labels: Labels, groups: Iterable[frozenset[int]], findings: CheckFindings) -> None:
     """Report types of a group, which views show together, that label a value differently."""
     reported: set[tuple[int, int, int]] = set()
     for group in groups:
@@ -234,7 +234,7 @@ _LEVEL = re.compile(rf"LEVEL ({'|'.join(LEVELS)}) SIZE (\d+)")
 _LIKE_LEVEL = re.compile(rf"\s*LEVEL\s+({'|'.join(LEVELS)})\b.*")
 
 
-def check_row(path: Path, header: Header, findings: Findings) -> None:
+def check_row(path: Path, header: Header, findings: CheckFindings) -> None:
     """Compare a .row file with the objects of the header."""
     if not path.exists():
         findings.add("row-missing")
@@ -249,7 +249,7 @@ def check_row(path: Path, header: Header, findings: Findings) -> None:
     _check_levels(texts, header, findings)
 
 
-def _check_levels(lines: list[str], header: Header, findings: Findings) -> None:
+def _check_levels(lines: list[str], header: Header, findings: CheckFindings) -> None:
     """Read levels as Paraver does: as many lines as SIZE says are names, whatever they are."""
     sizes, seen, at = header.sizes(), set(), 0
     while at < len(lines):
@@ -288,7 +288,7 @@ def _check_levels(lines: list[str], header: Header, findings: Findings) -> None:
 
 
 def _check_names(
-    names: list[str], first: int, level: str, header: Header, findings: Findings
+    names: list[str], first: int, level: str, header: Header, findings: CheckFindings
 ) -> None:
     for number, text in enumerate(names, first):
         if not text.strip():

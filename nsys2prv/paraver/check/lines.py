@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv.paraver.check import Findings
+from nsys2prv.paraver.check import CheckFindings
 
 COLON, NEWLINE, MINUS, ZERO = b":\n-0"
 #: Digits of which numbers are made at once, and the most that are read.
@@ -155,7 +155,7 @@ class BlockReporter(Struct, frozen=True):
     #: Line of the file that is the first.
     base: int
     #: Where findings go.
-    findings: Findings
+    findings: CheckFindings
 
     def report(self, rule: str, lines: np.ndarray, example: object = None) -> None:
         """Report a rule broken in these lines of the block (indices, ascending); the first is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nsys2prv.paraver.check import Findings
+from nsys2prv.paraver.check import CheckFindings
 from nsys2prv.paraver.check.events import Events
 from nsys2prv.paraver.check.header import Header, Objects
 from nsys2prv.paraver.check.labels import Labels
@@ -71,7 +71,7 @@ class Times:
         times, places = self._late
         self._late = np.append(times, largest[late]), np.append(places, place.base + lines[late])
 
-    def close(self, findings: Findings) -> None:
+    def close(self, findings: CheckFindings) -> None:
         """Report, once all records are read, communications behind the end that states and events
         made.
         """
@@ -99,7 +99,7 @@ class Records:
     lines: of the file.
     """
 
-    def __init__(self, header: Header, labels: Labels, findings: Findings) -> None:
+    def __init__(self, header: Header, labels: Labels, findings: CheckFindings) -> None:
         self.states = self.events = self.comms = 0
         self.lines = 1
         self.objects, self.times = Objects(header), Times(header.duration)
