@@ -158,8 +158,10 @@ def from_json(data: Any, kind: Any) -> Any:
         raise ValueError(f"{data!r} is no list")
     if origin in _MAPPINGS:
         key, item = _find_pair_types(origin, arguments)
-        made = Counter if origin is Counter else dict
-        return made({from_json(name, key): from_json(content, item) for name, content in data})
+        collection = Counter if origin is Counter else dict
+        return collection(
+            {from_json(name, key): from_json(content, item) for name, content in data}
+        )
     if origin in (list, tuple, frozenset):
         parts = _list_item_types(origin, arguments, len(data))
         return origin(from_json(item, part) for item, part in zip(data, parts, strict=True))

@@ -351,8 +351,8 @@ def describe_write_error(error: OSError, target: Path, folders: Sequence[Path]) 
         return Nsys2prvError(f"{target}: not written: no space left in {place}")
     outside = [name for name in names if not name.startswith(tuple(ours.values()))]
     place = outside[-1] if outside else target
-    of = " (of a temporary file)" if named_folders and not outside else ""
-    return Nsys2prvError(f"{place}: {error.strerror or error}{of}")
+    suffix = " (of a temporary file)" if named_folders and not outside else ""
+    return Nsys2prvError(f"{place}: {error.strerror or error}{suffix}")
 
 
 def _find_error_number(error: OSError) -> int | None:

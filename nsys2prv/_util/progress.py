@@ -97,11 +97,11 @@ class CpuTimes(Struct):
         """Account what this process itself does within the block to a stage; workers' time is not
         included.
         """
-        begun = time.process_time()
+        start = time.process_time()
         try:
             yield
         finally:
-            self.add(name, time.process_time() - begun, True)
+            self.add(name, time.process_time() - start, True)
 
     def over(self, function: Callable[[T], R], results: Iterator[TimedResult]) -> Iterator[R]:
         """Yield the results of a function wrapped by :func:`run_timed`, whose time is noted."""
@@ -141,9 +141,9 @@ def run_timed(function: Callable[[T], R], task: T) -> TimedResult:
     before = _take_time_before_first_task()
     alone = threading.current_thread() is threading.main_thread()
     clock = time.process_time if alone else time.thread_time
-    begun = clock()
+    start = clock()
     value = function(task)
-    return TimedResult(value, clock() - begun, _HERE, before)
+    return TimedResult(value, clock() - start, _HERE, before)
 
 
 @cache

@@ -110,14 +110,14 @@ def _list_matched_transfers(records: pl.DataFrame) -> pl.DataFrame:
     if not records.height:
         return pl.DataFrame(schema=TRANSFERS)
     labels = list_labels("nccl_operation")
-    known = records.filter((pl.col("bytes") > 0) & (pl.col("communicator") >= 0))
-    kinds = known.select("operation", "bytes").unique(maintain_order=True)
+    with_bytes = records.filter((pl.col("bytes") > 0) & (pl.col("communicator") >= 0))
+    kinds = with_bytes.select("operation", "bytes").unique(maintain_order=True)
     texts = [
         f"{labels.get(operation, 'NCCL')} of {format_cell('bytes', size)}"
         for operation, size in kinds.rows()
     ]
     return (
-        known.join(
+        with_bytes.join(
             kinds.with_columns(what=pl.Series(texts, dtype=pl.String)), on=["operation", "bytes"]
         )
         .with_columns(communicator=pl.format("{}", "communicator"))

@@ -283,9 +283,11 @@ def _join_by_place(
     """Return both jobs' devices or ranks, as many in each, largest change of the first value first:
     those of the same name beside each other or, where a name is in one job alone, in their order.
     """
-    known = [name for name in values if name in first.columns and name in second.columns]
+    shared_values = [name for name in values if name in first.columns and name in second.columns]
     first, second = (
-        frame.select(pl.col(key).alias(f"{key}_{job}"), pl.col(known).name.prefix(f"{job}_"))
+        frame.select(
+            pl.col(key).alias(f"{key}_{job}"), pl.col(shared_values).name.prefix(f"{job}_")
+        )
         for job, frame in (("a", first), ("b", second))
     )
     if set(first[f"{key}_a"]) == set(second[f"{key}_b"]):
@@ -295,14 +297,15 @@ def _join_by_place(
     else:
         joined = pl.concat([first, second], how="horizontal")
     changes = [
-        (pl.col(f"b_{name}") - pl.col(f"a_{name}")).alias(f"change_of_{name}") for name in known
+        (pl.col(f"b_{name}") - pl.col(f"a_{name}")).alias(f"change_of_{name}")
+        for name in shared_values
     ]
     places = [name for name in joined.columns if name.startswith(key)]
-    columns = [f"{job}{name}" for name in known for job in ("a_", "b_", "change_of_")]
+    columns = [f"{job}{name}" for name in shared_values for job in ("a_", "b_", "change_of_")]
     return (
         joined.with_columns(changes)
         .select(*places, *columns)
-        .sort(pl.col(f"change_of_{known[0]}").abs(), descending=True, maintain_order=True)
+        .sort(pl.col(f"change_of_{shared_values[0]}").abs(), descending=True, maintain_order=True)
     )
 
 

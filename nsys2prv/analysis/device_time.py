@@ -75,28 +75,32 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         if kernels is not None:
             own_kernels = _select_device_rows(unit, kernels, device, begin, end)
             if matched is not None:
-                known = _select_device_rows(unit, matched, device, begin, end).with_columns(
+                matched_records = _select_device_rows(
+                    unit, matched, device, begin, end
+                ).with_columns(
                     ready=pl.col("begin") + pl.col("wait"),
                     until=pl.col("begin") + pl.col("wait") + pl.col("transfer"),
                 )
                 own_kernels = own_kernels.join(
-                    known.select("thread", "begin"),
+                    matched_records.select("thread", "begin"),
                     on=["thread", "begin"],
                     how="anti",
                     maintain_order="left",
                 )
-                transfer = subtract_spans(_merge_rows(known, "ready", "until", begin, end), compute)
+                transfer = subtract_spans(
+                    _merge_rows(matched_records, "ready", "until", begin, end), compute
+                )
                 wait = subtract_spans(
-                    _merge_rows(known, "begin", "ready", begin, end),
+                    _merge_rows(matched_records, "begin", "ready", begin, end),
                     unite_span_sets([compute, transfer]),
                 )
-                known = known.with_columns(
-                    exposed_wait=_find_own_parts(known, "begin", "ready", wait),
-                    exposed_transfer=_find_own_parts(known, "ready", "until", transfer),
+                matched_records = matched_records.with_columns(
+                    exposed_wait=_find_own_parts(matched_records, "begin", "ready", wait),
+                    exposed_transfer=_find_own_parts(matched_records, "ready", "until", transfer),
                 )
-                late = _find_avoidable_exposure(known, compute)
+                late = _find_avoidable_exposure(matched_records, compute)
                 by_table["records"].append(
-                    known.with_columns(exposed_transfer=pl.col("exposed_transfer") - late)
+                    matched_records.with_columns(exposed_transfer=pl.col("exposed_transfer") - late)
                 )
                 delayed = int(late.sum())
             other = subtract_spans(nccl, unite_span_sets([compute, transfer, wait]))
@@ -152,7 +156,7 @@ def _make_other_rows(
     (ABSENT for what is not known), number and total (in the whole job, of this name on its row's
     device), exposed (ns).
     """
-    known = [
+    optional_columns = [
         name if name in frame.columns else pl.lit(ABSENT, pl.Int64).alias(name)
         for name in ("operation", "bytes", "communicator")
     ]
@@ -164,7 +168,7 @@ def _make_other_rows(
         "end",
         "number",
         "total",
-        *known,
+        *optional_columns,
         _find_own_parts(frame, "begin", "end", exposed).alias("exposed"),
     )
 

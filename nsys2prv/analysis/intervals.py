@@ -220,9 +220,9 @@ def find_parents(
     for level in range(1, int(depth.max()) + 1):
         rows = np.flatnonzero(depth == level)
         found_rows = np.searchsorted(upper, rows) - 1
-        known = found_rows >= 0
+        has_parent = found_rows >= 0
         candidate = upper[np.maximum(found_rows, 0)]
-        same = known & (group[candidate] == group[rows])
+        same = has_parent & (group[candidate] == group[rows])
         parent[rows[same]] = candidate[same]
         upper = rows
     return depth, parent

@@ -317,15 +317,15 @@ class OpenJob:
         ``job.analyse("idle")["idle"].tables["host"].frame`` is a polars frame; names of columns
         carry their units. Raises UsageError for an unknown name.
         """
-        known = {analysis.name: analysis for analysis in ANALYSES}
-        if unknown := set(names) - set(known):
+        by_name = {analysis.name: analysis for analysis in ANALYSES}
+        if unknown := set(names) - set(by_name):
             raise UsageError(
-                f"{', '.join(sorted(unknown))}: no such analysis; there are {', '.join(known)}"
+                f"{', '.join(sorted(unknown))}: no such analysis; there are {', '.join(by_name)}"
             )
         if useful not in ("compute", "all-kernels"):
             raise UsageError(f"useful: {useful} is neither compute nor all-kernels")
         names = names or tuple(self.analyses)
-        wanted = [known[name] for name in names]
+        wanted = [by_name[name] for name in names]
         key = useful, region, bins
         left = [analysis for analysis in wanted if (analysis.name, key) not in self._results]
         if left:

@@ -49,8 +49,8 @@ def _drop_repetitions(texts: Iterable[str]) -> list[str]:
 
 
 def _find_date(job: Job) -> str:
-    known = any(placement.method != UNPLACED for placement in job.timeline.placements)
-    if not known or not 0 < job.timeline.epoch < LATEST:
+    is_placed = any(placement.method != UNPLACED for placement in job.timeline.placements)
+    if not is_placed or not 0 < job.timeline.epoch < LATEST:
         return ""
     begin = datetime.fromtimestamp(job.timeline.epoch // 1_000_000_000, timezone.utc)
     return begin.strftime("%Y-%m-%d %H:%M:%S")
@@ -122,9 +122,9 @@ def compare_with_clock_error(
     if bounds.height < 2:
         return []
     hosts = context.tasks.select(pl.col("task").cast(pl.Int64), host="node")
-    known = hosts.join(bounds.select("host", "error_bound_ns"), on="host", how="left")
+    bounded_hosts = hosts.join(bounds.select("host", "error_bound_ns"), on="host", how="left")
     members = matched.select("communicator", pl.col("task").cast(pl.Int64)).unique()
-    joined = members.join(known, on="task", how="left")
+    joined = members.join(bounded_hosts, on="task", how="left")
     if key == "task":
         # All whom a rank meets in any communicator.
         joined = members.rename({"task": "of"}).join(joined, on="communicator").drop("communicator")

@@ -95,10 +95,10 @@ def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
     for name, label in METRICS.items():
         if label in samples.metrics:
             steps = make_steps(samples, samples.metrics.index(label))
-            values, known = steps.within(begin, end)
+            values, known_time = steps.within(begin, end)
         else:
-            values, known = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
-        columns |= {f"{name}_sum": pl.Series(values), f"{name}_known": pl.Series(known)}
+            values, known_time = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
+        columns |= {f"{name}_sum": pl.Series(values), f"{name}_known": pl.Series(known_time)}
     return (
         kernels.with_columns(**columns)
         .group_by(BY, maintain_order=True)

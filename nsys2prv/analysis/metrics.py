@@ -55,8 +55,8 @@ class Steps(Struct, frozen=True):
 def make_steps(samples: Samples, metric: int) -> Steps:
     """Return one metric of a device, of the instants that have it."""
     column = samples.values[:, metric]
-    known = ~np.isnan(column)
-    time, column = samples.time[known], column[known]
+    has_value = ~np.isnan(column)
+    time, column = samples.time[has_value], column[has_value]
     column = column[1:] if samples.layout in TELL_BEFORE else column[:-1]
     return Steps(time, np.maximum(column, 0), column != UNKNOWN)
 
@@ -96,9 +96,9 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                         float(known_values.max()),
                     )
                 )
-                integral, known = steps.within(edges[:-1], edges[1:])
-                known_bins = np.flatnonzero(known > 0)
-                mean = integral[known_bins] / known[known_bins]
+                integral, known_time = steps.within(edges[:-1], edges[1:])
+                known_bins = np.flatnonzero(known_time > 0)
+                mean = integral[known_bins] / known_time[known_bins]
                 maps.append(
                     pl.DataFrame(
                         {

@@ -200,11 +200,11 @@ def _make_tree(tree: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
     """Return the tree of all units, parents before what lies in them. `path`: names from the
     outermost, separated by " / ".
     """
-    known = tree.select("unit", "path", "above", "group").join(texts, on="group", how="left")
-    full = known.filter(pl.col("above") < 0).select("unit", "path", text="operation")
+    with_texts = tree.select("unit", "path", "above", "group").join(texts, on="group", how="left")
+    full = with_texts.filter(pl.col("above") < 0).select("unit", "path", text="operation")
     everything = [full]
     for _ in range(DEEPEST):
-        full = known.join(
+        full = with_texts.join(
             full.rename({"path": "above", "text": "outer"}), on=["unit", "above"], how="inner"
         ).select("unit", "path", text=pl.format("{} / {}", "outer", "operation"))
         if not full.height:

@@ -85,8 +85,8 @@ class JobRanks(Struct, frozen=True):
         return float(self.devices[part].sum()) / (self.length * self.devices.height)
 
     def ranks(self, tasks: list[int]) -> tuple[int, ...]:
-        known = dict(self.tasks.select("task", "rank").rows())
-        return tuple(known[task] for task in tasks)
+        rank_of_task = dict(self.tasks.select("task", "rank").rows())
+        return tuple(rank_of_task[task] for task in tasks)
 
     def labels(self, tasks: list[int]) -> tuple[str, ...]:
         """Return the devices of tasks, in their order."""

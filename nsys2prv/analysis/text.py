@@ -394,11 +394,11 @@ def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int
     of_each = frame.with_columns(pl.col(place).cast(pl.String)).filter(pl.col(place) != ALL)
     numbers = [name for name, kind in frame.schema.items() if kind.is_numeric()]
     parts = []
-    for label, of in (("min", "min"), ("mean", "mean"), ("max", "max")):
+    for label, statistic in (("min", "min"), ("mean", "mean"), ("max", "max")):
         values = of_each.select(
-            getattr(pl.col(name), of)().round().cast(kind)
+            getattr(pl.col(name), statistic)().round().cast(kind)
             if kind.is_integer()
-            else getattr(pl.col(name), of)()
+            else getattr(pl.col(name), statistic)()
             for name, kind in ((name, frame.schema[name]) for name in numbers)
         )
         parts.append(values.with_columns(pl.lit(f"{label} of {of_each.height:,}").alias(place)))

@@ -122,7 +122,7 @@ class Unit:
                 ),
             ]
             frame = self.read_begins(layout, fields, np.int32)
-            known = set(frame.columns)
+            present = set(frame.columns)
             frames.append(
                 frame.select(
                     "begin",
@@ -132,13 +132,13 @@ class Unit:
                     pl.col(name).cast(pl.Int32).alias("name"),
                     *(
                         pl.col(column).cast(pl.Int8).alias(alias)
-                        if column in known
+                        if column in present
                         else pl.lit(0, pl.Int8).alias(alias)
                         for column, alias in (("class", "class"), ("tensor_cores", "tensor"))
                     ),
                     (
                         pl.col("operation").cast(pl.Int8)
-                        if "operation" in known
+                        if "operation" in present
                         else pl.lit(0, pl.Int8)
                     ).alias("operation"),
                 )
@@ -202,10 +202,10 @@ class Unit:
         return frame if of_threads.all() else frame.filter(of_threads)
 
     def _calls(self, layout: str) -> pl.DataFrame:
-        known = self.cache.setdefault("calls", {})
-        if layout not in known:
-            known[layout] = self.read_begins(layout)
-        return known[layout]
+        cached = self.cache.setdefault("calls", {})
+        if layout not in cached:
+            cached[layout] = self.read_begins(layout)
+        return cached[layout]
 
     def mpi_spans(self, threads: Sequence[int]) -> Spans:
         return unite_span_sets([self.thread_spans(layout, threads) for layout in MPI])
@@ -316,10 +316,10 @@ def find_driving_threads(unit: Unit, device: int) -> list[int]:
 
 def find_host_states(unit: Unit, device: int) -> dict[str, Spans]:
     """Return when the threads that drive a device are in each of STATES."""
-    known = unit.cache.setdefault("host_states", {})
-    if device not in known:
-        known[device] = _compute_host_states(unit, find_driving_threads(unit, device))
-    return known[device]
+    cached = unit.cache.setdefault("host_states", {})
+    if device not in cached:
+        cached[device] = _compute_host_states(unit, find_driving_threads(unit, device))
+    return cached[device]
 
 
 def _compute_host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:

@@ -186,9 +186,10 @@ def _mask_rare(gain: np.ndarray, length: int) -> np.ndarray:
     if len(gain) < LEAST_SEGMENTS:
         return np.zeros(len(gain), bool)
     # Where few segments have any wait, the usual ones among those.
-    known = gain[gain > 0] if (gain > 0).any() else np.zeros(1)
+    positive = gain[gain > 0] if (gain > 0).any() else np.zeros(1)
     noise = max(
-        float(np.quantile(known, share, method="lower")) / -log1p(-share) for share in (0.5, OFTEN)
+        float(np.quantile(positive, share, method="lower")) / -log1p(-share)
+        for share in (0.5, OFTEN)
     )
     return (gain >= LEAST_EVENT * length) & (gain >= noise * log(len(gain) / EVENT_CHANCE))
 

@@ -181,19 +181,19 @@ def _mark_unusual(cells: list[str]) -> list[str]:
 
 def _describe_kinds(reports: Sequence[_ReportContents]) -> list[str]:
     """Return a line for each kind of event that some report holds: rows in all, and in each report."""
-    found = []
+    kind_rows = []
     for kind in all_kinds():
         read = [one.kinds.get(kind.name, (0, ())) for one in reports]
         if tables := dict.fromkeys(table for _, names in read for table in names):
             title = f"{kind.title} ({', '.join(tables)})"
-            found.append((kind.name, title, [rows for rows, _ in read]))
-    if not found:
+            kind_rows.append((kind.name, title, [rows for rows, _ in read]))
+    if not kind_rows:
         return ["translated: nothing"]
     several, names = len(reports) > 1, [one.info.name for one in reports]
     lines = [("kind (for -t)", "rows", "in each report" if several else "", "what it is")]
     lines += [
         (name, f"{sum(rows):,}", _format_counts(rows, names) if several else "", title)
-        for name, title, rows in found
+        for name, title, rows in kind_rows
     ]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
     shown = ["translated:"]

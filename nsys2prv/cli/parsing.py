@@ -257,8 +257,8 @@ def _find_kinds_among(paths: Sequence[str]) -> list[str]:
         return []
     from nsys2prv.events.selection import list_kind_names as kinds
 
-    known = set(kinds())
-    return [name for name in names if name.lstrip("-") in known]
+    kind_names = set(kinds())
+    return [name for name in names if name.lstrip("-") in kind_names]
 
 
 def check_output(output: str) -> None:

@@ -144,11 +144,11 @@ def read_record(text: str, source: str) -> ClockRecord:
         raise Nsys2prvError(f"{source}: not a clock file: {error}") from None
 
 
-def _check_keys(content: Mapping[str, Any], of: type[Struct], where: str) -> None:
+def _check_keys(content: Mapping[str, Any], struct: type[Struct], where: str) -> None:
     for key in content:
-        if key not in of.__struct_fields__:
-            known = ", ".join(of.__struct_fields__)
-            raise Nsys2prvError(f"{where}: unknown key {str(key)[:40]!r}; known are {known}")
+        if key not in struct.__struct_fields__:
+            keys = ", ".join(struct.__struct_fields__)
+            raise Nsys2prvError(f"{where}: unknown key {str(key)[:40]!r}; known are {keys}")
 
 
 def _parse_host(clock: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -211,11 +211,11 @@ def _number_machines(reports: list[ReportClock]) -> list[int]:
     numbers = []
     for report in reports:
         boot = report.utc_ns - report.system_ns if _has_both_clocks(report) else None
-        for number, (host, known) in enumerate(clusters):
+        for number, (host, members) in enumerate(clusters):
             if host == report.host and (
-                boot is None or known is None or abs(boot - known) <= SAME_MACHINE_NS
+                boot is None or members is None or abs(boot - members) <= SAME_MACHINE_NS
             ):
-                if known is None:
+                if members is None:
                     clusters[number] = (host, boot)
                 numbers.append(number)
                 break

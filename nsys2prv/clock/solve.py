@@ -182,7 +182,7 @@ def _to_host_clock(
     samples: tuple[Sample, ...],
 ) -> HostClock:
     # What is a reference of others alone is not known against the trace's own.
-    known = (
+    is_aligned = (
         estimate.method != UTC
         and np.isfinite(estimate.bound)
         and (estimate.reference != estimate.host or not estimate.host)
@@ -198,8 +198,8 @@ def _to_host_clock(
         reference,
         int(estimate.observations),
         round(estimate.spread) if np.isfinite(estimate.spread) else None,
-        round(estimate.bound + estimate.rate * beyond) if known else None,
-        round(estimate.bound) if known else None,
+        round(estimate.bound + estimate.rate * beyond) if is_aligned else None,
+        round(estimate.bound) if is_aligned else None,
         bool(sure and estimate.method != ONE_WAY),
         samples,
     )

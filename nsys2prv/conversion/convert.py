@@ -334,10 +334,10 @@ def _find_date(timeline: Timeline) -> str:
     """Return when the trace began, in UTC: from the reports, so that the same reports always give
     the same bytes.
     """
-    known = any(placement.method != UNPLACED for placement in timeline.placements)
+    is_placed = any(placement.method != UNPLACED for placement in timeline.placements)
     seconds = (
         timeline.epoch // 1_000_000_000
-        if known and 0 <= timeline.epoch < 250_000_000_000_000_000_000
+        if is_placed and 0 <= timeline.epoch < 250_000_000_000_000_000_000
         else 0
     )
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d/%m/%Y at %H:%M")

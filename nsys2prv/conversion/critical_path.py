@@ -108,12 +108,12 @@ def _find_places(job: Job) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return of each thread of the trace the number of its stream, of its device, and its task."""
     count = job.model.tree.threads
     streams, devices = np.arange(count), np.arange(count)
-    known: dict[tuple, int] = {}
+    numbers: dict[tuple, int] = {}
     for (report, key), thread in job.model.rows.items():
         if isinstance(key, StreamKey):
             # Rows of work that overlaps other work are of the stream too.
-            streams[thread] = known.setdefault((report, key.pid, key.device, key.stream), thread)
-            devices[thread] = known.setdefault((report, key.pid, key.device), thread)
+            streams[thread] = numbers.setdefault((report, key.pid, key.device, key.stream), thread)
+            devices[thread] = numbers.setdefault((report, key.pid, key.device), thread)
     tasks = [number for number, task in enumerate(job.model.tree.tasks) for _ in task.threads]
     return streams, devices, np.array(tasks, np.int64)
 
@@ -194,8 +194,8 @@ def _find_awaited_calls(
         for task, begin in (("task", "begin"), ("awaited_task", "awaited"))
     )
     awaited = np.full(calls.height, -1)
-    known = (own_calls >= 0) & (other >= 0)
-    awaited[own_calls[known]] = other[known]
+    both_found = (own_calls >= 0) & (other >= 0)
+    awaited[own_calls[both_found]] = other[both_found]
     return awaited
 
 
@@ -340,10 +340,10 @@ def _read_fields(
 
 def _find_synchronising_calls(job: Job) -> np.ndarray:
     """Return the values of calls that wait for devices."""
-    known = job.values.get("cuda_api")
+    api_values = job.values.get("cuda_api")
     return np.array(
-        select_synchronising_calls(known.labels)
-        if known is not None and known.labels.height
+        select_synchronising_calls(api_values.labels)
+        if api_values is not None and api_values.labels.height
         else (),
         np.int64,
     )

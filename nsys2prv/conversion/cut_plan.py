@@ -327,11 +327,11 @@ def _find_present_fields(cut: CutOptions) -> dict[str, int]:
                     f"{option}: events of this kind have no attributes; give another kind"
                 )
             raise UsageError(f"{option}: {describe_unknown_kind(kind)}")
-        known = dict.fromkeys(field.name for layout in chosen for field in layout.fields[1:])
+        field_names = dict.fromkeys(field.name for layout in chosen for field in layout.fields[1:])
         for name in names:
-            if name not in known:
+            if name not in field_names:
                 raise UsageError(
-                    f"--args {kind}={name}: no such attribute; there are: {', '.join(known)}"
+                    f"--args {kind}={name}: no such attribute; there are: {', '.join(field_names)}"
                 )
         for layout in chosen:
             masks[layout.name] = 1 + sum(

@@ -50,10 +50,10 @@ def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
     chosen = list(range(len(infos)))
     if cut.ranks:
         wanted, ranks = parse_numbers("--ranks", cut.ranks), find_ranks(infos)
-        known = sorted(set().union(*ranks))
+        all_ranks = sorted(set().union(*ranks))
         for word, pair in zip(cut.ranks, wanted, strict=True):
-            if not any(is_in_ranges(rank, [pair]) for rank in known):
-                known_ranks = list_some([*map(str, known)], MOST_TOLD)
+            if not any(is_in_ranges(rank, [pair]) for rank in all_ranks):
+                known_ranks = list_some([*map(str, all_ranks)], MOST_TOLD)
                 raise Nsys2prvError(
                     f"--ranks {word}: no report has this rank; the reports have {known_ranks}"
                 )

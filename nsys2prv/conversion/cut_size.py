@@ -88,10 +88,10 @@ def glance_at_runs(job: Job) -> Iterator[Weight]:
         if run.shape.stream in WEIGHED:
             alike.setdefault(run.shape, []).append(run)
             rows[run.shape] += run.rows
-    known = {shape: runs for shape, runs in alike.items() if 100 * rows[shape] >= rows.total()}
-    scale = rows.total() / sum(rows[shape] for shape in known)
+    large = {shape: runs for shape, runs in alike.items() if 100 * rows[shape] >= rows.total()}
+    scale = rows.total() / sum(rows[shape] for shape in large)
     with closing(_Weigher(job, GLANCED_AT)) as weigher:
-        for shape, runs in known.items():
+        for shape, runs in large.items():
             sample = runs[:: -(-len(runs) // RUNS_GLANCED_AT)]
             for run in sample:
                 yield weigher.weigh(run, rows[shape] * scale / len(sample))

@@ -156,8 +156,8 @@ class _CommonNumbers:
         return frame.with_columns(columns)
 
     @staticmethod
-    def _keys(numbering: Numbering, known: Sequence[Hashable], used: np.ndarray) -> np.ndarray:
-        return numbering.number(known[index] for index in used.tolist())
+    def _keys(numbering: Numbering, values: Sequence[Hashable], used: np.ndarray) -> np.ndarray:
+        return numbering.number(values[index] for index in used.tolist())
 
     def _names(self, name_set: str, source: TaskFacts, used: np.ndarray) -> np.ndarray:
         names = read_frame(source.names[name_set])[used]

@@ -88,13 +88,13 @@ def _plan_inspection_tasks(
             export = prepare_export(path, folder / f"export-{number}")
             portion.append(export)
             size += count_bytes(export[0])
-            made = export[0] != path
+            was_exported = export[0] != path
         except Nsys2prvError as error:
             portion.append(error)
-            made = False
+            was_exported = False
             if not keep_going:
                 break
-        if len(portion) >= INSPECTED_REPORTS or size >= INSPECTED_BYTES or made:
+        if len(portion) >= INSPECTED_REPORTS or size >= INSPECTED_BYTES or was_exported:
             yield portion
             portion, size = [], 0
     if portion:

@@ -87,7 +87,7 @@ def plan_span_tasks(
         and not (kind.selection.opt_in or kind.reads.rereads_rows)
         and (kind not in selection.kinds or settings.least.get(kind.name))
     ]
-    known = find_known_spans(results)
+    known_spans = find_known_spans(results)
     tasks = []
     for report, info in enumerate(infos):
         kinds = tuple(kind.name for kind in left_out if info.parts.keys() & set(kind.tables))
@@ -97,7 +97,7 @@ def plan_span_tasks(
                     report,
                     info,
                     kinds,
-                    known.get(report),
+                    known_spans.get(report),
                     folder / f"span-of-{report}.bin",
                     ReadingSettings(rules=settings.rules, nvtx_rules=settings.nvtx_rules),
                 )

@@ -207,9 +207,9 @@ def check_settings_match(
         [kind.name for kind in usual[0].kinds], usual[0].asked, usual[1], []
     ):
         _check_same(str(first.path), first.contents, "this command", wanted)
-    known = {kind.name: kind for kind in all_kinds()}
+    kinds_by_name = {kind.name: kind for kind in all_kinds()}
     return Selection(
-        tuple(known[name] for name in first.contents.kinds), first.contents.asked
+        tuple(kinds_by_name[name] for name in first.contents.kinds), first.contents.asked
     ), first.contents.settings
 
 
@@ -230,9 +230,9 @@ def check_no_duplicate_reports(reports: Sequence[tuple[ReportInfo, Path]]) -> No
     """Raise one clear line where two files, one of them a store, hold the same report."""
     seen: dict[Hashable, list[tuple[ReportInfo, Path]]] = {}
     for info, path in reports:
-        if (begun := make_session_key(info)) is None:
+        if (session := make_session_key(info)) is None:
             continue
-        alike = seen.setdefault(begun, [])
+        alike = seen.setdefault(session, [])
         for other, place in alike:
             if place != path and are_copies(other, info):
                 raise Nsys2prvError(

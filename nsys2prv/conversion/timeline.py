@@ -76,8 +76,10 @@ def correct_placements(
     """Return the placements with their clocks' corrections."""
     result = []
     for placement, clock in zip(placements, clocks, strict=True):
-        known = record.hosts.get(names[clock])
-        result.append(replace(placement, map=known.correct(placement.map)) if known else placement)
+        host_clock = record.hosts.get(names[clock])
+        result.append(
+            replace(placement, map=host_clock.correct(placement.map)) if host_clock else placement
+        )
     return result
 
 

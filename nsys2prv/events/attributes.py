@@ -87,9 +87,9 @@ def _make_value_table(values: ValueSet, plus: int, unknown: int | None) -> np.nd
     """Return the values of numbers in a column: at 0 those of negative ones, at number + 1 the
     others, the last for all that are greater.
     """
-    known = np.array([value - plus for value, _ in values.labels if value >= plus])
-    table = np.full(known.max() + 3, ABSENT if unknown is None else unknown)
-    table[known + 1] = known + plus
+    numbers = np.array([value - plus for value, _ in values.labels if value >= plus])
+    table = np.full(numbers.max() + 3, ABSENT if unknown is None else unknown)
+    table[numbers + 1] = numbers + plus
     return table
 
 

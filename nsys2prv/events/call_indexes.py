@@ -231,7 +231,7 @@ class LaunchWriter:
                 launches.kinds["thread"] == NULL, NULL, launches.kinds["thread"] & PROCESS_MASK
             )
         )
-        known = (
+        is_usable = (
             (launches.correlation != 0)
             & (launches.correlation != NULL)
             & (launches.begin != NULL)
@@ -239,7 +239,7 @@ class LaunchWriter:
         )
         for number, process in enumerate(processes):
             rows = np.flatnonzero(
-                known if len(processes) == 1 else known & (of_kind == number)[launches.code]
+                is_usable if len(processes) == 1 else is_usable & (of_kind == number)[launches.code]
             )
             if len(rows):
                 self._segment(launches, int(process), _keep_earliest(launches, rows))
@@ -337,7 +337,7 @@ class RegionIndex:
         """
         operation = pl.col("operation")
         # What the calls that made communicators state.
-        made = (
+        communicators_made = (
             self._ranges.filter(
                 operation.is_between(FIRST_MAKING, LAST_MAKING),
                 pl.col("communicator") != 0,
@@ -355,7 +355,9 @@ class RegionIndex:
         begins = pl.col("unit") != pl.col("unit").shift(1)
         moving = moving.with_columns(
             process=_PROCESS, place=row - pl.when(begins).then(row).otherwise(0).cum_max()
-        ).join(made, on=["process", "communicator"], how="left", maintain_order="left")
+        ).join(
+            communicators_made, on=["process", "communicator"], how="left", maintain_order="left"
+        )
         ranks, rank, only = pl.col("ranks"), pl.col("rank"), pl.col("shared") == 1
         return moving.with_columns(
             ranks=pl.when(ranks > 0).then(ranks).otherwise(pl.col("made_ranks").fill_null(ABSENT)),
@@ -398,7 +400,7 @@ class RegionIndex:
             known=size.min() >= 0,
         )
         first = units["collective"]
-        several, known = pl.col("several"), pl.col("known") & ~pl.col("several")
+        several, is_known = pl.col("several"), pl.col("known") & ~pl.col("several")
         ranges = self._ranges.with_columns(pl.col("unit").set_sorted())
         times = ranges.group_by("unit", maintain_order=True).agg(
             pl.col("begin").first(), pl.col("end").max()
@@ -408,8 +410,8 @@ class RegionIndex:
             operations["sequence"].gather(first).fill_null(ABSENT),
             pl.when(several).then(ABSENT).otherwise(pl.col("ranks", "rank")).name.keep(),
             communicator=pl.when(several).then(0).otherwise("communicator"),
-            bytes=pl.when(known).then("bytes").otherwise(ABSENT),
-            known=known.cast(pl.Int64),
+            bytes=pl.when(is_known).then("bytes").otherwise(ABSENT),
+            known=is_known.cast(pl.Int64),
         ).join(times, on="unit", how="left", maintain_order="left")
 
     def tie(

@@ -111,15 +111,15 @@ def _records_reasons(extraction: Extraction) -> bool:
     """True if the report's system records why threads leave the CPU; it does so for all or for
     none.
     """
-    known = extraction.state_between_parts.get("reasons")
-    if known is None:
+    recorded = extraction.state_between_parts.get("reasons")
+    if recorded is None:
         first = extraction.report.parts[SCHED_TABLE].first
         looked_at = extraction.database.read(
             Part(SCHED_TABLE, first, first + LOOKED_AT - 1), ("threadBlock",)
         )
-        known = bool((looked_at["threadBlock"] != NULL).any())
-        extraction.state_between_parts["reasons"] = known
-    return known
+        recorded = bool((looked_at["threadBlock"] != NULL).any())
+        extraction.state_between_parts["reasons"] = recorded
+    return recorded
 
 
 SAMPLE_TABLE, CHAINS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"

@@ -318,12 +318,12 @@ def _classify(
     those at `codes`.
     """
     kinds, tensor_cores, shapes = extraction.classifier.columns(names)
-    known = sorted(set(shapes) - {""})
-    number = {shape: index for index, shape in enumerate(known)}
+    shape_names = sorted(set(shapes) - {""})
+    number = {shape: index for index, shape in enumerate(shape_names)}
     shape = np.array([number.get(shape, ABSENT) for shape in shapes], np.int64)[codes]
-    if known:
+    if shape_names:
         shape = np.where(
-            shape == ABSENT, ABSENT, extraction.number_names("gemm", shape, text=known)
+            shape == ABSENT, ABSENT, extraction.number_names("gemm", shape, text=shape_names)
         )
     return {"class": kinds[codes], "tensor_cores": tensor_cores[codes], "gemm": shape}
 
@@ -397,8 +397,8 @@ def find_copy_operations(
     """Return memory_operation values of copies. A device-to-device copy between two devices is a
     peer-to-peer copy.
     """
-    known = (kind >= 0) & (kind < len(OPERATIONS))
-    operations = np.where(known, OPERATIONS[np.where(known, kind, 0)], UNKNOWN_OPERATION)
+    in_range = (kind >= 0) & (kind < len(OPERATIONS))
+    operations = np.where(in_range, OPERATIONS[np.where(in_range, kind, 0)], UNKNOWN_OPERATION)
     between = (
         (operations == DEVICE_TO_DEVICE)
         & (source != destination)

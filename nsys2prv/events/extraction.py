@@ -294,8 +294,8 @@ class Extraction:
 
     def find_main_threads(self, pids: np.ndarray) -> np.ndarray:
         """Return the globalTid of each process's main thread, whose thread id is the process id."""
-        known = np.where(pids == NULL, 0, pids)
-        return (known & PROCESS_MASK) | ((known >> 24) & 0xFFFFFF)
+        processes = np.where(pids == NULL, 0, pids)
+        return (processes & PROCESS_MASK) | ((processes >> 24) & 0xFFFFFF)
 
     def number_streams(
         self, pids: np.ndarray, devices: np.ndarray, streams: np.ndarray

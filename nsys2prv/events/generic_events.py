@@ -84,9 +84,11 @@ def extract_generic_events(extraction: Extraction, part: Part) -> Iterator[Count
         keys, codes = (
             factorize(field_of[rows]) if field_of.dtype != object else _number_texts(field_of[rows])
         )
-        known = {index: (name, floating) for index, name, floating in source.fields}
+        fields_by_index = {index: (name, floating) for index, name, floating in source.fields}
         names = [
-            known.get(key, (f"field {key}", True)) if part.table == DATA else (str(key), True)
+            fields_by_index.get(key, (f"field {key}", True))
+            if part.table == DATA
+            else (str(key), True)
             for key in keys.tolist()
         ]
         as_gpu = part.table != DATA and sum(

@@ -34,7 +34,7 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
     def if_(which: np.ndarray, wanted: int) -> np.ndarray:
         return np.where(which & (operation == wanted), size, ABSENT)
 
-    known = (operation == ALLOCATION) | (operation == RELEASE)
+    is_known = (operation == ALLOCATION) | (operation == RELEASE)
     extraction.add_fact(
         FACTS,
         {
@@ -44,7 +44,7 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
             "address": columns["address"],
             "bytes": size,
             "memory": fields["memory"].astype(np.int8),
-            "operation": np.where(known, operation, -1).astype(np.int8),
+            "operation": np.where(is_known, operation, -1).astype(np.int8),
         },
     )
     yield _make_points(
@@ -128,17 +128,17 @@ def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
     """Return name indices of `file:line`; ABSENT where no file is known."""
-    known = np.flatnonzero((columns["sourceFile"] != NULL) & (columns["sourceFile"] >= 0))
+    rows = np.flatnonzero((columns["sourceFile"] != NULL) & (columns["sourceFile"] >= 0))
     result = np.full(columns.rows, ABSENT)
-    if len(known):
+    if len(rows):
         (files, lines), codes = factorize_together(
-            columns["sourceFile"][known], columns["sourceLine"][known]
+            columns["sourceFile"][rows], columns["sourceLine"][rows]
         )
         texts = [
             f"{file}:{line}" if line > 0 else file
             for file, line in zip(extraction.read_strings(files), lines.tolist(), strict=True)
         ]
-        result[known] = extraction.number_names("page_fault_source", codes, text=texts)
+        result[rows] = extraction.number_names("page_fault_source", codes, text=texts)
     return result
 
 

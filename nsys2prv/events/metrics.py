@@ -48,9 +48,9 @@ def extract_gpu_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
         if len(time):
             distinct, codes = factorize(ids)
             of_source = named.get(source, {})
-            known = sorted({*of_source, *distinct.tolist()})
-            names = [of_source.get(number, (f"GPU metric {number}", 0)) for number in known]
-            codes = np.searchsorted(known, distinct)[codes]
+            all_ids = sorted({*of_source, *distinct.tolist()})
+            names = [of_source.get(number, (f"GPU metric {number}", 0)) for number in all_ids]
+            codes = np.searchsorted(all_ids, distinct)[codes]
             yield make_gpu_counters(extraction, source, names, time, codes, value)
 
 
@@ -357,20 +357,20 @@ def _name_components(database: Source) -> dict[int, str]:
         rows = database.read_small_table(
             COMPONENTS, "componentId", "name", "instance", "parentComponentId"
         )
-    known = {
+    components = {
         number: (str(name or "component"), instance, parent)
         for number, name, instance, parent in rows
     }
-    return {number: _join_names(number, known) for number in known}
+    return {number: _join_names(number, components) for number in components}
 
 
-def _join_names(number: int, known: dict[int, tuple[str, object, object]]) -> str:
+def _join_names(number: int, components: dict[int, tuple[str, object, object]]) -> str:
     words: list[str] = []
     used: set[object] = set()
     at: object = number
-    while at in known and at not in used and len(used) < DEEPEST:
+    while at in components and at not in used and len(used) < DEEPEST:
         used.add(at)
-        name, instance, parent = known[at]
+        name, instance, parent = components[at]
         words.insert(0, name if instance is None else f"{name} {instance}")
         at = parent
     path = " ".join(words)

@@ -140,12 +140,12 @@ class _CallRows(Struct, dict=True):
     def save_fact(self, fact: str, rows: np.ndarray, **columns: np.ndarray) -> None:
         """Set rows aside with these columns, their process and their times."""
         if len(rows):
-            known = {
+            fact_columns = {
                 "process": self.process,
                 "time_begin": self.columns["start"],
                 "time_end": self.columns["end"],
             }
-            chosen = {name: column[rows] for name, column in (known | columns).items()}
+            chosen = {name: column[rows] for name, column in (fact_columns | columns).items()}
             if "request" in chosen:
                 thread = self.columns["globalTid"][rows]
                 chosen["object_thread"] = self.extraction.number_threads(thread)
@@ -170,14 +170,19 @@ def extract_mpi_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 def _extract_point_to_point(calls: _CallRows, own_rows: np.ndarray) -> Iterator[Rows]:
     both = calls.mask_role("sends_and_receives")
-    place, of = _find_places(calls, both)
+    place, row_count = _find_places(calls, both)
     in_order = _is_in_order(calls)
-    calls, both, place, of = calls.take(own_rows), both[own_rows], place[own_rows], of[own_rows]
+    calls, both, place, row_count = (
+        calls.take(own_rows),
+        both[own_rows],
+        place[own_rows],
+        row_count[own_rows],
+    )
     # UNKNOWN where the call names none: MPI_ANY_SOURCE and MPI_PROC_NULL are negative.
     partner = calls.to_world_ranks("remoteRank")
     key = find_communicators(calls.extraction).keys(calls.communicator)
-    is_known = both & ((of == 1) | in_order)
-    sent, received = is_known & (place == 0), is_known & ((place == 1) | (of == 1))
+    is_known = both & ((row_count == 1) | in_order)
+    sent, received = is_known & (place == 0), is_known & ((place == 1) | (row_count == 1))
     for role, rows in (
         (SEND, calls.mask_role("sends") | sent),
         (RECEIVE, calls.mask_role("receives") | received),
@@ -282,14 +287,14 @@ def _find_places(calls: _CallRows, concerned: np.ndarray) -> tuple[np.ndarray, n
     """Return, for the rows concerned, each row's place among the rows of its call, from 0, and
     their number. Others are the first of one.
     """
-    place, of = np.zeros(len(concerned), np.int64), np.ones(len(concerned), np.int64)
+    place, row_count = np.zeros(len(concerned), np.int64), np.ones(len(concerned), np.int64)
     rows = np.flatnonzero(concerned)
     _, codes = factorize_together(
         *(calls.columns[name][rows] for name in ("globalTid", "start", "end", "textId"))
     )
     place[rows] = count_occurrences(codes)
-    of[rows] = np.bincount(codes)[codes]
-    return place, of
+    row_count[rows] = np.bincount(codes)[codes]
+    return place, row_count
 
 
 def _is_in_order(calls: _CallRows) -> bool:
@@ -303,10 +308,10 @@ def _is_in_order(calls: _CallRows) -> bool:
 
 def find_communicators(extraction: Extraction) -> Communicators:
     """Return the communicators of the report."""
-    known = extraction.state_between_parts
-    if "communicators" not in known:
-        known["communicators"] = Communicators(extraction.report, extraction.database)
-    return known["communicators"]
+    cached = extraction.state_between_parts
+    if "communicators" not in cached:
+        cached["communicators"] = Communicators(extraction.report, extraction.database)
+    return cached["communicators"]
 
 
 def _name_communicators(calls: _CallRows) -> np.ndarray:

@@ -132,14 +132,16 @@ def _index_calls(
         }
     ).filter(usable)
     extraction.nccl_calls_out.append(frame)
-    made = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
-    reported = frame.filter(made | ((pl.col("communicator") != 0) & (pl.col("ranks") > 0)))
+    makes_communicator = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
+    reported = frame.filter(
+        makes_communicator | ((pl.col("communicator") != 0) & (pl.col("ranks") > 0))
+    )
     reported = reported.select(
         (pl.col("thread") & PROCESS_MASK).alias("process"),
         "communicator",
         "ranks",
         "rank",
-        made=made,
+        made=makes_communicator,
     ).unique(maintain_order=True)
     if reported.height:
         extraction.add_fact(COMMUNICATORS, {name: reported[name] for name in reported.columns})

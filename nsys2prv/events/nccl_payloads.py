@@ -287,7 +287,7 @@ def _read_binary(database: Source, columns: Columns) -> _Payloads:
     headed = np.flatnonzero(sizes >= HEADER_BYTES)
     if not len(headed):
         return _Payloads(fields, damaged, codes)
-    known = read_schemas(database)
+    schemas = read_schemas(database)
     heads = _to_byte_matrix(distinct.gather(headed).bin.slice(0, HEADER_BYTES), HEADER_BYTES).view(
         "<i8"
     )
@@ -297,7 +297,7 @@ def _read_binary(database: Source, columns: Columns) -> _Payloads:
     for index, (domain, number, offset, length) in enumerate(
         zip(domains, numbers, offsets, lengths, strict=True)
     ):
-        entries = known.get((int(domain), int(number)))
+        entries = schemas.get((int(domain), int(number)))
         if entries is None or offset < 0:
             continue
         rows = headed[shape == index]
@@ -354,8 +354,8 @@ def _read_dynamic(extraction: Extraction, columns: Columns, result: dict[str, np
     if not tables or not (events != NULL).any():
         return
     order = np.argsort(events, kind="stable")
-    known = events[events != NULL]
-    where = f"{{eventId}} BETWEEN {known.min()} AND {known.max()}"
+    event_ids = events[events != NULL]
+    where = f"{{eventId}} BETWEEN {event_ids.min()} AND {event_ids.max()}"
     for table in tables:
         names = {
             _FIELD_OF[_normalize_field_name(column)]: column

@@ -173,9 +173,9 @@ def find_domains(
     """
     number = np.where(domain == NULL, 0, domain)
     (processes, numbers), codes = factorize_together(_find_processes(thread), number)
-    known = extraction.report.domains
+    domain_names = extraction.report.domains
     names = [
-        "" if domain == 0 else known.get((int(process), int(domain)), f"domain {domain}")
+        "" if domain == 0 else domain_names.get((int(process), int(domain)), f"domain {domain}")
         for process, domain in zip(processes, numbers, strict=True)
     ]
     return names, codes
@@ -213,9 +213,9 @@ def _name_categories(extraction: Extraction, columns: Columns, domain: np.ndarra
         (processes, numbers, categories, domains), codes = factorize_together(
             _find_processes(columns["globalTid"])[rows], number[rows], category[rows], domain[rows]
         )
-        known = extraction.report.categories
+        category_names = extraction.report.categories
         names = [
-            known.get((int(process), int(number), int(value)), f"category {value}")
+            category_names.get((int(process), int(number), int(value)), f"category {value}")
             for process, number, value in zip(processes, numbers, categories, strict=True)
         ]
         result[rows] = extraction.number_names("nvtx_category", codes, text=names, domain=domains)

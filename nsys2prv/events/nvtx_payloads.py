@@ -200,9 +200,9 @@ def _find_zeros(
     (times, columns), codes = factorize_together(
         np.concatenate([end[closed], begin]), np.concatenate([column[closed], column])
     )
-    begun = np.zeros(len(times), bool)
-    begun[codes[len(closed) :]] = True
-    return times[~begun], columns[~begun]
+    is_begin = np.zeros(len(times), bool)
+    is_begin[codes[len(closed) :]] = True
+    return times[~is_begin], columns[~is_begin]
 
 
 #: SQLite's integers are signed: of these the greater half reads as negative.

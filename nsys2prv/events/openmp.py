@@ -122,9 +122,9 @@ def _make_records(extraction: Extraction, construct: Construct, columns: Columns
         columns, kind = columns.where(chosen), kind[chosen]
     if not columns.rows:
         return
-    known = load_catalogue().layouts[construct.layout].fields[0].values
-    assert isinstance(known, ValueSet)
-    event = np.where(np.isin(kind, [value for value, _ in known.labels]), kind, UNKNOWN)
+    value_set = load_catalogue().layouts[construct.layout].fields[0].values
+    assert isinstance(value_set, ValueSet)
+    event = np.where(np.isin(kind, [value for value, _ in value_set.labels]), kind, UNKNOWN)
     yield Rows(
         construct.layout,
         columns["start"],
@@ -152,8 +152,8 @@ def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarr
             extraction, columns["globalTid"][lost], columns["parallelId"][lost], longest
         )
         closed[lost] = np.where((region_ends > begin[lost]), region_ends, NULL)
-        if known := int((closed[lost] != NULL).sum()):
-            extraction.account.repaired[Reason.NO_END_IN_REGION] += known
+        if closed_count := int((closed[lost] != NULL).sum()):
+            extraction.account.repaired[Reason.NO_END_IN_REGION] += closed_count
     return closed
 
 
@@ -185,10 +185,12 @@ def _find_region_ends(
                 }
             )
         )
-    known = pl.concat(pieces).group_by("process", "region").agg(pl.col("until").max())
+    by_region = pl.concat(pieces).group_by("process", "region").agg(pl.col("until").max())
     regions = pl.DataFrame({"process": thread & PROCESS_MASK, "region": region})
     return (
-        regions.join(known, on=["process", "region"], how="left", maintain_order="left")["until"]
+        regions.join(by_region, on=["process", "region"], how="left", maintain_order="left")[
+            "until"
+        ]
         .fill_null(NULL)
         .to_numpy()
     )

@@ -69,10 +69,13 @@ def _describe_files(extraction: Extraction, first: int, last: int) -> dict[int, 
 def _find_threads(extraction: Extraction, pids: np.ndarray, tids: np.ndarray) -> np.ndarray:
     """Return objects of threads by the ids that the operating system gave processes and threads."""
     values, codes = factorize_together(pids, np.where(tids == NULL, 0, tids))
-    known = {pid_of(pid): pid for pid in extraction.report.processes}
+    process_of_pid = {pid_of(pid): pid for pid in extraction.report.processes}
     host = next(iter(extraction.report.processes), 0) & _HOST_BITS
     pairs = zip(*map(np.ndarray.tolist, values), strict=True)
-    ids = [known.get(pid, host | (pid & 0xFFFFFF) << 24) | (tid & 0xFFFFFF) for pid, tid in pairs]
+    ids = [
+        process_of_pid.get(pid, host | (pid & 0xFFFFFF) << 24) | (tid & 0xFFFFFF)
+        for pid, tid in pairs
+    ]
     return extraction.number_threads(np.array(ids, np.int64)[codes])
 
 
@@ -98,10 +101,10 @@ def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     extraction.account.skipped[Reason.WITHIN_SWITCH] += (
         rows - columns.rows - extraction.account.dropped[Reason.SWITCHED_IN_BEFORE]
     )
-    known = columns["timestamp"] != NULL
-    if not known.all():
-        extraction.account.dropped[Reason.NO_TIME] += int((~known).sum())
-        columns = columns.where(known)
+    has_time = columns["timestamp"] != NULL
+    if not has_time.all():
+        extraction.account.dropped[Reason.NO_TIME] += int((~has_time).sum())
+        columns = columns.where(has_time)
     if not columns.rows:
         return
     ends = _find_switches_out(extraction, part.table, columns)
@@ -206,15 +209,15 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
     of_none = (pids == NULL) | np.isin(pids >> 24 & 0xFFFFFF, NO_PROCESSES)
     threads = extraction.find_main_threads(np.where(of_none, 0 if main is None else main, pids))
     codes, texts = columns.texts["text"]
-    known = columns["timestamp"] != NULL
-    begin = np.where(known, np.clip(columns["timestamp"], first, last), NULL)
+    has_time = columns["timestamp"] != NULL
+    begin = np.where(has_time, np.clip(columns["timestamp"], first, last), NULL)
     outside = int((begin != columns["timestamp"]).sum())
     if outside:
         extraction.account.repaired[Reason.MOVED_TO_CAPTURE] += outside
     yield Rows(
         "diagnostic",
         begin,
-        np.where(known, begin + 1, NULL),
+        np.where(has_time, begin + 1, NULL),
         extraction.number_threads(threads),
         {
             **read_fields(extraction, "diagnostic", columns),

@@ -72,8 +72,8 @@ def read_capture(database: Source, utc_ns: int | None) -> Capture:
 def read_duration(database: Source) -> int | None:
     """Return the length of the capture (ns) that the report states, None if it is implausible."""
     rows = database.read_small_table("ANALYSIS_DETAILS", "duration", "startTime", "stopTime")
-    known = [duration for duration in map(_parse_duration, rows) if duration is not None]
-    return max(known, default=None)
+    durations = [duration for duration in map(_parse_duration, rows) if duration is not None]
+    return max(durations, default=None)
 
 
 def _parse_duration(row: tuple) -> int | None:

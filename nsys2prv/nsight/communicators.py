@@ -127,8 +127,8 @@ class Communicators:
             .sort("row")
         )
         index = pl.select(pl.coalesce(by_uid["by_uid"], by_handle["index"])).to_series()
-        known = index.fill_null(UNKNOWN).to_numpy()
-        return np.where((known == UNKNOWN) & (handles == MPICH_WORLD), self._mpich_world, known)
+        indices = index.fill_null(UNKNOWN).to_numpy()
+        return np.where((indices == UNKNOWN) & (handles == MPICH_WORLD), self._mpich_world, indices)
 
     def to_world_ranks(self, communicators: np.ndarray, ranks: np.ndarray) -> np.ndarray:
         """Return ranks in communicators as ranks in MPI_COMM_WORLD; UNKNOWN for what is no rank, or

@@ -315,10 +315,10 @@ def _load_reasons_not_read() -> tuple[dict[str, str], dict[str, str]]:
     beginnings: dict[str, str] = {}
     for reason, tables in load_shipped(read_data_text(__package__, "tables.yaml")).items():
         for table in tables:
-            known = beginnings if table.endswith("*") else names
-            if table.rstrip("*") in known:
+            target = beginnings if table.endswith("*") else names
+            if table.rstrip("*") in target:
                 raise ValueError(f"tables.yaml: {table} stands there twice")
-            known[table.rstrip("*")] = reason
+            target[table.rstrip("*")] = reason
     return names, dict(sorted(beginnings.items(), key=lambda item: -len(item[0])))
 
 
@@ -334,5 +334,5 @@ def rank_reason(text: str) -> int:
     """Return the place of a reason: unknown tables first, then as ``tables.yaml`` has them from its
     end, where those with events are.
     """
-    known = list(load_shipped(read_data_text(__package__, "tables.yaml")))
-    return -known.index(text) if text in known else -len(known)
+    reasons = list(load_shipped(read_data_text(__package__, "tables.yaml")))
+    return -reasons.index(text) if text in reasons else -len(reasons)

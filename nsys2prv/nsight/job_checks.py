@@ -69,9 +69,9 @@ def _find_copies(infos: Sequence[ReportInfo]) -> list[str]:
     copies = []
     seen: dict[Hashable, list[ReportInfo]] = {}
     for info in infos:
-        if (begun := make_session_key(info)) is None:
+        if (session := make_session_key(info)) is None:
             continue
-        alike = seen.setdefault(begun, [])
+        alike = seen.setdefault(session, [])
         if (first := next((other for other in alike if are_copies(other, info)), None)) is not None:
             copies.append(
                 f"{info.given}: is the same report as {first.given} (session, processes and rows): its events are "
@@ -139,10 +139,10 @@ def _check_ranks(infos: Sequence[ReportInfo]) -> list[str]:
     for info in infos:
         for process, rank in info.ranks.items():
             who = (info.host, process)
-            known = seen.setdefault(rank, (who, info))
-            if known[0] != who:
+            first_claim = seen.setdefault(rank, (who, info))
+            if first_claim[0] != who:
                 return [
-                    f"MPI rank {rank} is in {_name_both(known[1], info)}, as different processes: are they of one job?"
+                    f"MPI rank {rank} is in {_name_both(first_claim[1], info)}, as different processes: are they of one job?"
                 ]
     return []
 
@@ -183,8 +183,8 @@ def _check_sessions(infos: Sequence[ReportInfo]) -> dict[Hashable, list[ReportIn
     """Return reports of one session, which are copies."""
     by_session: dict[Hashable, list[ReportInfo]] = {}
     for info in infos:
-        if (begun := make_session_key(info)) is not None:
-            by_session.setdefault(begun, []).append(info)
+        if (session := make_session_key(info)) is not None:
+            by_session.setdefault(session, []).append(info)
     return by_session
 
 

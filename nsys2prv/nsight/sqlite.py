@@ -142,12 +142,14 @@ class Database(Source):
 
     def _columns(self, name: str, statement: str) -> dict[str, str]:
         """Return the table's columns and their types, as SQLite takes the statement."""
-        known = _COLUMNS.get((name, statement))
-        if known is None:
-            known = {row[1]: row[2] for row in self.query(f"PRAGMA table_info({quote_name(name)})")}
+        cached = _COLUMNS.get((name, statement))
+        if cached is None:
+            cached = {
+                row[1]: row[2] for row in self.query(f"PRAGMA table_info({quote_name(name)})")
+            }
             if len(_COLUMNS) < MOST_KNOWN:
-                _COLUMNS[name, statement] = known
-        return known
+                _COLUMNS[name, statement] = cached
+        return cached
 
     def _walk_pages(self, name: str) -> int:
         return self.query(f"SELECT count(*) FROM {quote_name(name)}")[0][0]

@@ -57,10 +57,10 @@ def remove_quoted_content(error: Exception) -> str:
     anything, secrets of its user included.
     """
     text = str(error)
-    known = _KNOWN.search(text)
+    match = _KNOWN.search(text)
     return (
-        known[0]
-        if known
+        match[0]
+        if match
         else re.split(r"[(:\"'\n]", text, maxsplit=1)[0].strip() or type(error).__name__
     )
 

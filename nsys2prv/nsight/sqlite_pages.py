@@ -234,7 +234,7 @@ class Pages:
         numbers = [name for name in dict.fromkeys([*integers, *looked_at.values]) if name in fields]
         types = [name for name in looked_at.types if name in fields]
         words = [name for name in texts if name in fields]
-        known = [core.Texts() for _ in words]
+        text_readers = [core.Texts() for _ in words]
         leaves = table.between(part.first, part.last)
         room = min(max(part.last - part.first + 1, 0), table.most_rows(*leaves))
         # Each on its own, so that those go that only conditions look at.
@@ -252,7 +252,7 @@ class Pages:
             ),
             *(
                 fields[name].column(TEXTS, column, texts=texts_of)
-                for name, column, texts_of in zip(words, of_words, known, strict=True)
+                for name, column, texts_of in zip(words, of_words, text_readers, strict=True)
             ),
         ]
         try:
@@ -269,7 +269,7 @@ class Pages:
         columns = {name: values[:rows] for name, values in zip(numbers, of_numbers, strict=True)}
         lacking = np.full(rows if set(integers) - columns.keys() else 0, NULL)
         of_texts = {name: (np.zeros(rows, np.int64), NO_TEXTS) for name in texts}
-        for name, codes, texts_of in zip(words, of_words, known, strict=True):
+        for name, codes, texts_of in zip(words, of_words, text_readers, strict=True):
             of_texts[name] = codes[:rows], DistinctTexts(read=texts_of)
         return (
             Columns(

@@ -75,7 +75,7 @@ def place_devices(
             users.setdefault(
                 gpus.identity(process.report, DeviceKey(GPU, str(key.pid), key.device)), user
             )
-    known: dict[tuple, Device] = {}
+    by_identity: dict[tuple, Device] = {}
     placed: dict[tuple[int, int], list[tuple[tuple, Device]]] = defaultdict(list)
     for report, key in devices:
         machine = machines[report]
@@ -84,7 +84,7 @@ def place_devices(
             identity = (key.kind, *gpu)
         else:
             identity = (None if key.kind == SWITCH else machine, *key)
-        if identity not in known:
+        if identity not in by_identity:
             user, number = users.get(gpu, (first_on[machine], None))
             if number is None:
                 number = 0 if gpu is None else gpus.number_of(report, key.number)
@@ -93,11 +93,11 @@ def place_devices(
             else:
                 owner = next(iter(apart_on.values())) if key.kind == SWITCH else apart_on[machine]
             name = key.name if gpu is None else OF_GPU[key.kind].format(number)
-            known[identity] = Device(name, [])
+            by_identity[identity] = Device(name, [])
             placed[owner.report, owner.pid].append(
-                (make_device_sort_key(key, number), known[identity])
+                (make_device_sort_key(key, number), by_identity[identity])
             )
-        known[identity].found.append((report, key))
+        by_identity[identity].found.append((report, key))
     return {
         owner: [device for _, device in sorted(task_devices, key=lambda item: item[0])]
         for owner, task_devices in placed.items()
@@ -163,8 +163,8 @@ class GpuNumbers:
     def number_of(self, report: int, number: int) -> int:
         """Return the number on its machine of the GPU that the report gives this number."""
         gpu = self._infos[report].gpus.get(number)
-        known = gpu is not None and gpu.key
-        return self._numbers[self._machines[report]][gpu.key] if known else number
+        gpu_key = gpu is not None and gpu.key
+        return self._numbers[self._machines[report]][gpu.key] if gpu_key else number
 
     @property
     def used(self) -> int:

@@ -175,12 +175,12 @@ def _format_by_polars(batches: Sequence[Batch], order: np.ndarray) -> Iterator[n
         lines = order[first : first + LINES_AT_ONCE].view(np.int64)
         owners, rows = lines >> ROW_BITS, lines & ((1 << ROW_BITS) - 1)
         places = [np.flatnonzero(owners == number) for number in range(len(batches))]
-        made = [
+        formatted = [
             _format_batch(batch, rows[batch_places])
             for batch, batch_places in zip(batches, places, strict=True)
             if len(batch_places)
         ]
-        text = pl.concat(made).gather(np.argsort(np.concatenate(places)))
+        text = pl.concat(formatted).gather(np.argsort(np.concatenate(places)))
         yield np.frombuffer("".join(text).encode("latin-1"), np.uint8)
 
 

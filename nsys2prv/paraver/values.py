@@ -153,7 +153,7 @@ def _assign_set(
     if not files:
         return NameValues(), first
     batches = _Batches(files)
-    known = pl.LazyFrame(
+    fixed_values = pl.LazyFrame(
         list(name_set.known_values().items()),
         schema={"text": pl.String, "known": pl.Int64},
         orient="row",
@@ -161,7 +161,7 @@ def _assign_set(
     distinct = (
         _find_distinct(batches, labeller is not None)
         .lazy()
-        .join(known, on="text", how="left", maintain_order="left")
+        .join(fixed_values, on="text", how="left", maintain_order="left")
         .with_columns(
             value=pl.coalesce(
                 "known", first - 1 + pl.col("known").is_null().cum_sum().cast(pl.Int64)
@@ -200,8 +200,10 @@ def _reuse_values(
     base = base.filter(
         ~pl.col("value").is_in(list(fixed.values())) & ~pl.col("label").is_in(list(fixed))
     )
-    known = distinct.select("value", "known")
-    names = count_families(values.labels).join(known, on="value", how="left", maintain_order="left")
+    used_values = distinct.select("value", "known")
+    names = count_families(values.labels).join(
+        used_values, on="value", how="left", maintain_order="left"
+    )
     before = count_families(base.filter("sure")).select(
         "label", before="value", members_before="members"
     )

@@ -115,10 +115,10 @@ def make_workspaces() -> dict[str, str]:
     from nsys2prv.paraver.cfg.workspace import SUFFIX, format_workspace, make_workspace
 
     catalogue = find_views_folder() / FILE
-    known = frozenset(code for codes in load_codes(catalogue).values() for code in codes)
+    known_codes = frozenset(code for codes in load_codes(catalogue).values() for code in codes)
     groups = {f"nsys2prv {title}": group for title, group in load_menus(catalogue).items()}
     return {
-        name.replace(" ", "-") + SUFFIX: format_workspace(make_workspace(name, group, known))
+        name.replace(" ", "-") + SUFFIX: format_workspace(make_workspace(name, group, known_codes))
         for name, group in groups.items()
     }
 
@@ -196,9 +196,9 @@ def _take_first_sentence(shows: str) -> str:
     sentence = shows.partition(". ")[0].rstrip(".")
     if len(sentence) <= MOST_SENTENCE:
         return sentence
-    begun = sentence[:MOST_SENTENCE]
-    cut = max(begun.rfind(","), begun.rfind(";"))
-    return begun[:cut] if cut >= 0 else f"{begun.rsplit(' ', 1)[0]} ..."
+    shortened = sentence[:MOST_SENTENCE]
+    cut = max(shortened.rfind(","), shortened.rfind(";"))
+    return shortened[:cut] if cut >= 0 else f"{shortened.rsplit(' ', 1)[0]} ..."
 
 
 def _list_timelines(named: bool) -> Iterator[tuple[str, str, Cfg]]:

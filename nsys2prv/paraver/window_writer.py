@@ -208,12 +208,12 @@ class Formatter:
     def _make_sample_batches(self, records: dict[Shape, WindowRecords]) -> list[Batch]:
         """Return lines of samples: one for each instant of an object, with all its numbers."""
         tables = [self._read_samples(shape, pieces) for shape, pieces in records.items()]
-        made = join_samples(tables) if tables else []
-        if len(made) != len(tables) or any(
-            table is not before for table, before in zip(made, tables, strict=True)
+        joined = join_samples(tables) if tables else []
+        if len(joined) != len(tables) or any(
+            table is not before for table, before in zip(joined, tables, strict=True)
         ):
-            self.repeated += count_samples(tables) - count_samples(made)
-        return [self._make_sample_batch(part) for table in made for part in split_at_holes(table)]
+            self.repeated += count_samples(tables) - count_samples(joined)
+        return [self._make_sample_batch(part) for table in joined for part in split_at_holes(table)]
 
     def _read_samples(self, shape: Shape, pieces: WindowRecords) -> SampleTable:
         codes = np.array(

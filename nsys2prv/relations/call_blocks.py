@@ -80,16 +80,16 @@ def sort_calls(calls: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
 
 def divide_calls(members: Iterable[MemberBlock], source: int) -> list[CallPortion]:
     """Return the calls of all reports in portions of whole communicators."""
-    made: list[CallPortion] = []
+    portions: list[CallPortion] = []
     room = 0
     for number, blocks in enumerate(group_blocks(members)):
         rows = sum(block.block.rows for block in blocks)
         if rows > room:
-            made.append(CallPortion((), source, number))
+            portions.append(CallPortion((), source, number))
             room = PORTION_ROWS
-        made[-1] = replace(made[-1], blocks=(*made[-1].blocks, *blocks))
+        portions[-1] = replace(portions[-1], blocks=(*portions[-1].blocks, *blocks))
         room -= rows
-    return made
+    return portions
 
 
 class CallPortion(Struct, frozen=True):

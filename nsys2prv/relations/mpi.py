@@ -63,8 +63,8 @@ def sort_collective_calls(
     """Sort the calls of some reports by communicator, process and begin. began: tasks recorded from
     MPI_Init on.
     """
-    known = (pl.col("time_begin") != NULL) & ~pl.col("time_end").is_in((NULL, OPEN))
-    calls = read_fact(files, tasks).filter((pl.col("task") >= 0) & known)
+    has_times = (pl.col("time_begin") != NULL) & ~pl.col("time_end").is_in((NULL, OPEN))
+    calls = read_fact(files, tasks).filter((pl.col("task") >= 0) & has_times)
     nothing = pl.lit(0, pl.Int64)
     calls = calls.select(
         "communicator",
@@ -135,7 +135,7 @@ def _sort_into_buckets(
         .select("rank", "began", "ended")
         .sort("rank", "began", "ended")
     )
-    known = [Process(*row) for row in processes.iter_rows()]
+    process_list = [Process(*row) for row in processes.iter_rows()]
     files = context.files[MESSAGES]
     count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
     steps = []
@@ -143,8 +143,8 @@ def _sort_into_buckets(
         reports = {file.report for file in part}
         requests = tuple(file for file in context.files[REQUESTS] if file.report in reports)
         path = context.folder / f"mpi-{name}-{number}.blocks"
-        steps.append(partial(sort_sides, part, requests, context.tasks, known, count, path))
-    return context.run(steps), known
+        steps.append(partial(sort_sides, part, requests, context.tasks, process_list, count, path))
+    return context.run(steps), process_list
 
 
 def _group_sides(sides: Sequence[MessageSides]) -> list[tuple[Block, ...]]:

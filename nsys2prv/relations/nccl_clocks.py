@@ -142,14 +142,18 @@ def observe_collectives(context: RelationContext) -> Observed:
     steps = []
     for number, files in enumerate(batch_by_report(facts[KERNELS])):
         reports = {file.report for file in files}
-        made = tuple(file for file in facts[COMMUNICATORS] if file.report in reports)
+        communicator_files = tuple(file for file in facts[COMMUNICATORS] if file.report in reports)
         steps.append(
             partial(
-                _sort_by_communicator, files, made, context.tasks, path.with_suffix(f".{number}")
+                _sort_by_communicator,
+                files,
+                communicator_files,
+                context.tasks,
+                path.with_suffix(f".{number}"),
             )
         )
     results = context.run(steps)
-    if not any(known for _, known in results):
+    if not any(has_calls for _, has_calls in results):
         results = context.run(
             [partial(_sort_by_order, facts[KERNELS], facts[COMMUNICATORS], context.tasks, path)]
         )
@@ -224,9 +228,9 @@ def _mark_begun(kernels: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFr
     """
     if not communicators.height:
         return kernels.with_columns(began=pl.lit(False))
-    made = communicators.filter("made").select("task", "communicator").unique()
+    made_here = communicators.filter("made").select("task", "communicator").unique()
     return kernels.join(
-        made.with_columns(began=pl.lit(True)),
+        made_here.with_columns(began=pl.lit(True)),
         on=["task", "communicator"],
         how="left",
         maintain_order="left",

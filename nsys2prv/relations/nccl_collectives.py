@@ -67,10 +67,16 @@ def relate_collectives(context: RelationContext) -> list[TaskResult]:
     surveys = order_kernels(context, "kernels")
     if len(frozenset().union(*(matched.members for matched in surveys))) < 2:
         return []
-    known = any(matched.blocks for matched in surveys)
-    matched, notes = (_match_by_communicator if known else _match_by_order)(context, surveys)
+    has_communicators = any(matched.blocks for matched in surveys)
+    matched, notes = (_match_by_communicator if has_communicators else _match_by_order)(
+        context, surveys
+    )
     results = _store_records(context, [part for part in matched if part.records])
-    results[0].notes = [*notes, *_describe_unused(surveys, known), *_describe_unplaced(matched)]
+    results[0].notes = [
+        *notes,
+        *_describe_unused(surveys, has_communicators),
+        *_describe_unplaced(matched),
+    ]
     return results
 
 
@@ -203,13 +209,19 @@ def _number_by_ends(
 
 
 def _match_pieces(
-    context: RelationContext, pieces: Sequence[CollectivePiece], known: bool, first: int = 0
+    context: RelationContext,
+    pieces: Sequence[CollectivePiece],
+    has_communicators: bool,
+    first: int = 0,
 ) -> list[MatchedCollectives]:
     """Return the results of matching the pieces. first: number of the first step."""
     return context.run(
         [
             partial(
-                match_kernels, portion, known, context.folder / f"matched-{context.number}-{place}"
+                match_kernels,
+                portion,
+                has_communicators,
+                context.folder / f"matched-{context.number}-{place}",
             )
             for place, portion in enumerate(divide_kernels(pieces, STEP_ROWS), first)
         ]
@@ -266,14 +278,16 @@ def _describe_methods(matched: Sequence[MatchedCollectives]) -> list[str]:
     return notes
 
 
-def _describe_unused(surveys: Sequence[OrderedKernels], known: bool) -> list[str]:
+def _describe_unused(surveys: Sequence[OrderedKernels], has_communicators: bool) -> list[str]:
     """Describe the kernels that could not be matched at all."""
     graphs, lone = sum(part.graphs for part in surveys), sum(part.lone for part in surveys)
     return [
         *_describe_lone(
             graphs, "were launched by CUDA graphs, without a call that names their communicator"
         ),
-        *_describe_lone(lone if known else 0, "have no call that names their communicator"),
+        *_describe_lone(
+            lone if has_communicators else 0, "have no call that names their communicator"
+        ),
     ]
 
 

@@ -154,10 +154,10 @@ def describe_several(communicators: pl.DataFrame, members: int) -> str:
         communicators = communicators.filter(pl.col("communicator") != 0)
     if not communicators.height:
         return ""
-    made = communicators.group_by("task").agg(
+    by_task = communicators.group_by("task").agg(
         pl.col("communicator").n_unique(), pl.col("ranks").max()
     )
-    whole = ((made["communicator"] == 1) & (made["ranks"] == members)).all()
+    whole = ((by_task["communicator"] == 1) & (by_task["ranks"] == members)).all()
     if whole and communicators["communicator"].n_unique() == 1:
         return ""
     return "there are several, or one with ranks that have no report"

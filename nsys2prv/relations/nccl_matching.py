@@ -67,15 +67,15 @@ class MatchedCollectives(Struct, frozen=True):
 
 
 def match_kernels(
-    pieces: tuple[CollectivePiece, ...], known: bool, path: Path
+    pieces: tuple[CollectivePiece, ...], has_communicators: bool, path: Path
 ) -> MatchedCollectives:
-    """Match the kernels of the pieces. known: whether they are of known communicators. path: of
+    """Match the kernels of the pieces. has_communicators: whether they are of known communicators. path: of
     files, but for their endings.
     """
     kernels = _read_kernels(pieces)
-    collectives = _group_kernels(kernels, SAME if known else SAME_UNKNOWN)
+    collectives = _group_kernels(kernels, SAME if has_communicators else SAME_UNKNOWN)
     whole = collectives.filter("whole")
-    chosen = whole if known else whole.filter(pl.col("by_name") != SEND_RECEIVE)
+    chosen = whole if has_communicators else whole.filter(pl.col("by_name") != SEND_RECEIVE)
     chosen = chosen.sort("first", *KEY).with_columns(collective=pl.int_range(1, pl.len() + 1))
     firsts = path.with_suffix(".firsts")
     chosen.select("first", *KEY).to_numpy().tofile(firsts)
@@ -252,12 +252,12 @@ def _describe_missing_ranks(communicators: pl.DataFrame) -> list[str]:
     """Return what :func:`warn_of_absent_members` does. communicators: a row for each time that a
     process told of one: communicator, task, ranks (their number), rank.
     """
-    known = communicators.filter(
+    with_ranks = communicators.filter(
         (pl.col("communicator") != 0) & (pl.col("ranks") > 1) & (pl.col("task") >= 0)
     )
     # A process may have several GPUs, each with a rank of its own; all members may not have told
     # theirs.
-    groups = known.group_by("communicator").agg(
+    groups = with_ranks.group_by("communicator").agg(
         size=pl.col("ranks").max(),
         sizes=pl.col("ranks").n_unique(),
         told=pl.struct("task", "rank").n_unique(),

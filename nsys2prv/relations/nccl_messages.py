@@ -294,8 +294,8 @@ def _write_sides(pairs: pl.DataFrame, buckets: int, path: Path) -> tuple[Block, 
 
 def store_kernels(number: int, blocks: Sequence[Block], folder: Path) -> TaskResult:
     """Store the records of the kernels in some blocks of SIDE."""
-    made = _make_records(read_frame(blocks, SIDE))
-    return write_result(NAME, number, folder, [rows for rows in made if len(rows.begin)])
+    records = _make_records(read_frame(blocks, SIDE))
+    return write_result(NAME, number, folder, [rows for rows in records if len(rows.begin)])
 
 
 def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
@@ -337,12 +337,12 @@ def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
             ).cast(pl.Int64),
         )
     )
-    known = pl.col("comparable")
+    is_comparable = pl.col("comparable")
     described = kernels.with_columns(
-        pl.when(known).then(name).otherwise(ABSENT).alias(name)
+        pl.when(is_comparable).then(name).otherwise(ABSENT).alias(name)
         for name in ("late", "wait", "transfer")
     )
-    moved = kernels.filter(known & pl.col("told") & (pl.col("transfer") > 0)).sort(
+    moved = kernels.filter(is_comparable & pl.col("told") & (pl.col("transfer") > 0)).sort(
         "last", "object", "end"
     )
     return (

@@ -145,10 +145,10 @@ def _find_predecessors(work: Operations, calls: HostCalls) -> tuple[np.ndarray, 
         by_stream, op_end + ahead, np.where(launched, call_begin + work.call, -1)
     )
     # Where all of these are long over, what its device did last.
-    known = np.maximum(ahead_at, released)
-    waiting = np.flatnonzero(work.begin - known > SLACK)
+    earliest = np.maximum(ahead_at, released)
+    waiting = np.flatnonzero(work.begin - earliest > SLACK)
     other = find_latest_before(work.device, work.end, work.device[waiting], work.begin[waiting])
-    is_later = _take_or_none(work.end, other) > known[waiting]
+    is_later = _take_or_none(work.end, other) > earliest[waiting]
     before[n + waiting[is_later]] = op_end + other[is_later]
 
     # The end of a call: its begin, or what it waited for.
@@ -269,8 +269,8 @@ def find_awaited_operations(
     launching call (ns), negative where it is not known.
     """
     awaited = np.full(len(stream), -1, np.int64)
-    known = np.flatnonzero(launched >= 0)
-    if not len(known) or not len(records.time) or not len(waits.time):
+    launched_rows = np.flatnonzero(launched >= 0)
+    if not len(launched_rows) or not len(records.time) or not len(waits.time):
         return awaited
     # Events of all processes by one number.
     number = np.unique(
@@ -280,14 +280,16 @@ def find_awaited_operations(
     )[1].reshape(-1)
     recorded, waiting_for = number[: len(records.time)], number[len(records.time) :]
     record = find_latest_before(recorded, records.time, waiting_for, waits.time)
-    first = _find_first_after(stream[known], launched[known], waits.stream, waits.time)
+    first = _find_first_after(
+        stream[launched_rows], launched[launched_rows], waits.stream, waits.time
+    )
     pairs = np.flatnonzero((record >= 0) & (first >= 0))
     record, first = record[pairs], first[pairs]
     last = find_latest_before(
-        stream[known], launched[known], records.stream[record], records.time[record]
+        stream[launched_rows], launched[launched_rows], records.stream[record], records.time[record]
     )
     is_awaited = (last >= 0) & (records.stream[record] != waits.stream[pairs])
-    waiting, before = known[first[is_awaited]], known[last[is_awaited]]
+    waiting, before = launched_rows[first[is_awaited]], launched_rows[last[is_awaited]]
     order = np.argsort(end[before], kind="stable")
     awaited[waiting[order]] = before[order]
     return awaited

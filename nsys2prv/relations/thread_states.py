@@ -212,12 +212,16 @@ def _make_records(task: ThreadStateTask) -> Iterator[tuple[np.ndarray, ...]]:
         wanted[new_ranges.object] = True
         ranges, holding = Ranges.concat([ranges, new_ranges]), Ranges.concat([holding, new_holding])
         # What a clock moved to the limit or behind it is for the next chunk.
-        begun, holding_now = (
+        begun_ranges, holding_now = (
             part.take(np.flatnonzero(part.begin < limit)) for part in (ranges, holding)
         )
-        keys = Keys(first, limit, len(threads), (begun.begin, begun.end, holding_now.begin))
+        keys = Keys(
+            first, limit, len(threads), (begun_ranges.begin, begun_ranges.end, holding_now.begin)
+        )
         layers = [
-            find_innermost_states(begun.take(np.flatnonzero(begun.yields == yields)), keys)
+            find_innermost_states(
+                begun_ranges.take(np.flatnonzero(begun_ranges.yields == yields)), keys
+            )
             for yields in (False, True)
         ]
         layers.append((keys.join(holding_now.object, holding_now.begin), holding_now.state))

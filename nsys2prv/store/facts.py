@@ -141,5 +141,5 @@ def _translate_facts(
 
 
 def _to_trace_times(file: FactFile, times: np.ndarray) -> np.ndarray:
-    known = (times != NULL) & (times != OPEN)
-    return np.where(known, file.clock.to_global(np.where(known, times, 0)), times)
+    is_time = (times != NULL) & (times != OPEN)
+    return np.where(is_time, file.clock.to_global(np.where(is_time, times, 0)), times)

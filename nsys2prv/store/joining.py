@@ -75,9 +75,11 @@ def plan_join_tasks(groups: Sequence[Sequence[Run]], folder: Path) -> list[JoinT
     return tasks
 
 
-def replace_joined_groups(groups: Sequence[Sequence[Run]], made: Iterator[list[Run]]) -> list[Run]:
-    """Return all runs, where those made stand for the groups of several, in order."""
-    runs = (run for joined_run in made for run in joined_run)
+def replace_joined_groups(
+    groups: Sequence[Sequence[Run]], joined: Iterator[list[Run]]
+) -> list[Run]:
+    """Return all runs, where the joined ones stand for the groups of several, in order."""
+    runs = (run for joined_run in joined for run in joined_run)
     return [group[0] if len(group) == 1 else next(runs) for group in groups]
 
 

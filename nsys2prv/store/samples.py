@@ -179,13 +179,13 @@ def _choose_written(
     spans: dict[tuple[int, str], dict[int, tuple[int, int]]] = {}
     for result in results:
         for run, thread in _find_device_runs(result, rows):
-            found = spans.setdefault((thread, run.shape.name), {})
-            first, last = found.get(result.report, (run.first, run.last))
-            found[result.report] = min(first, run.first), max(last, run.last)
+            device_spans = spans.setdefault((thread, run.shape.name), {})
+            first, last = device_spans.get(result.report, (run.first, run.last))
+            device_spans[result.report] = min(first, run.first), max(last, run.last)
     written: dict[tuple[int, str], set[int]] = {}
-    for key, found in spans.items():
+    for key, device_spans in spans.items():
         reported: dict[int, tuple[int, int]] = {}
-        for report, span in sorted(found.items()):
+        for report, span in sorted(device_spans.items()):
             first, last = clocks[report].to_global(np.array(span)).tolist()
             if all(last < begin or end < first for begin, end in reported.values()):
                 reported[report] = first, last

@@ -72,15 +72,15 @@ class TaskResult(Struct):
         """
         if isinstance(rows, Counters):
             runs = list(spill_counters(rows, writer, account))
-            made = sum(run.values for run in runs)
+            value_count = sum(run.values for run in runs)
         else:
             runs = list(spill_rows(rows, open_ended, writer, account))
-            made = sum(run.rows for run in runs if run.shape.stream == BEGIN)
+            value_count = sum(run.rows for run in runs if run.shape.stream == BEGIN)
             if rows.lines is not None:
                 self._count_lines(rows.lines, runs)
         self.runs += runs
-        self.events[rows.layout] += made
-        account.records += made
+        self.events[rows.layout] += value_count
+        account.records += value_count
 
     def store_lines(self, lines: CommunicationLines, writer: SpillWriter) -> None:
         """Store lines by themselves, and count them."""

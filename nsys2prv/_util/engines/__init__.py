@@ -33,8 +33,8 @@ def check_engine(engine: str, scheduler: str | None) -> None:
     otherwise.
     """
     if engine not in (DEFAULT, *ENGINES):
-        known = ", ".join((DEFAULT, *ENGINES))
-        raise UsageError(f"--engine {engine}: there is no such engine; give one of {known}")
+        engine_names = ", ".join((DEFAULT, *ENGINES))
+        raise UsageError(f"--engine {engine}: there is no such engine; give one of {engine_names}")
     if scheduler and engine != "dask":
         raise UsageError(
             "--scheduler is for Dask only; give --engine dask too, or leave --scheduler out"

@@ -210,7 +210,7 @@ def _make_duration_spread(material: Material) -> list[Block]:
         )
         counts[at] = 1 if alone else own_rows["count"]
     two = material.frame("kernels", "two_modes")
-    known = (
+    modes_of_kernel = (
         {}
         if two is None
         else {
@@ -227,7 +227,7 @@ def _make_duration_spread(material: Material) -> list[Block]:
             edges,
             counts,
             shown["median_ns"].cast(pl.Float64).to_numpy(),
-            [known.get(label) for label in labels],
+            [modes_of_kernel.get(label) for label in labels],
         )
     ]
 

@@ -201,9 +201,9 @@ def draw_heat_map(figure: HeatMap, number: int) -> str:
     """
     labels = [*map(shorten_label, figure.labels)]
     across, quantity = shorten_label(figure.across), shorten_label(figure.quantity)
-    known = figure.values[~np.isnan(figure.values)]
-    low = float(known.min(initial=np.inf)) if figure.low is None else figure.low
-    high = float(known.max(initial=-np.inf)) if figure.high is None else figure.high
+    finite = figure.values[~np.isnan(figure.values)]
+    low = float(finite.min(initial=np.inf)) if figure.low is None else figure.low
+    high = float(finite.max(initial=-np.inf)) if figure.high is None else figure.high
     if not low < high:
         low, high = (low, low + 1) if np.isfinite(low) else (0.0, 1.0)
     left = 8 + max(map(_estimate_width, labels), default=0)
@@ -315,10 +315,10 @@ def _encode_png(values: np.ndarray, low: float, high: float) -> str:
     place = np.linspace(0, len(COLOURS) - 1, 255)
     palette = [np.interp(place, np.arange(len(COLOURS)), stops[:, part]) for part in range(3)]
     colours = np.round(np.stack([*palette], axis=1)).astype(np.uint8)
-    known = ~np.isnan(values)
-    scaled = np.clip((np.where(known, values, low) - low) / (high - low), 0, 1)
+    is_known = ~np.isnan(values)
+    scaled = np.clip((np.where(is_known, values, low) - low) / (high - low), 0, 1)
     # Entry 0 of the palette stands for what is not known.
-    pixels = np.where(known, 1 + np.round(254 * scaled), 0).astype(np.uint8)
+    pixels = np.where(is_known, 1 + np.round(254 * scaled), 0).astype(np.uint8)
     lines = np.concatenate([np.zeros((len(pixels), 1), np.uint8), pixels], axis=1)
     size = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], 8, 3, 0, 0, 0)
     chunks = (

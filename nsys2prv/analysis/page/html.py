@@ -117,7 +117,7 @@ def make_difference_page(name: str, headline: str, results: Sequence[Result]) ->
     the tables. name: of both jobs.
     """
     material = Material({"name": name}, {result.name: result for result in results})
-    made = [
+    sections = [
         Section(
             result.name,
             result.title,
@@ -132,14 +132,16 @@ def make_difference_page(name: str, headline: str, results: Sequence[Result]) ->
         )
         for result in results
     ]
-    return _fill_page(name, [headline], made)
+    return _fill_page(name, [headline], sections)
 
 
 def _fill_page(
-    title: str, headlines: Sequence[str], made: Sequence[Section], tiles: Sequence[Tile] = ()
+    title: str, headlines: Sequence[str], sections: Sequence[Section], tiles: Sequence[Tile] = ()
 ) -> str:
     """Return the page with a title, sentences below it, and sections."""
-    figures = [block for section in made for block in section.blocks if isinstance(block, FIGURES)]
+    figures = [
+        block for section in sections for block in section.blocks if isinstance(block, FIGURES)
+    ]
     drawn: Iterator[str] = iter(draw_all(figures) if figures else [])
     style, script = (
         read_data_text("nsys2prv.analysis.page.templates", name)
@@ -152,7 +154,7 @@ def _fill_page(
             title=title,
             headlines=headlines,
             tiles=tiles,
-            sections=made,
+            sections=sections,
             next_drawn=lambda: next(drawn),
             section_of=SECTION_OF,
             nothing=NOTHING,

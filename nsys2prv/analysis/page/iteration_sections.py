@@ -134,8 +134,8 @@ def make_iterations_section(material: Material) -> Section:
             ],
             "missing",
         )
-        known = "efficiencies" in material.results
-        return Section("iterations", "Iterations", [*steady, *([hint] if known else [])])
+        has_efficiencies = "efficiencies" in material.results
+        return Section("iterations", "Iterations", [*steady, *([hint] if has_efficiencies else [])])
     elapsed = rows["elapsed_ns"].to_numpy()
     panels = {
         "elapsed (ms)": {"elapsed": elapsed / 1e6},
@@ -276,9 +276,9 @@ def _make_by_rank(material: Material) -> list[Block]:
     chosen = by_rank.filter(pl.col("operation").is_in(names))
     at = [
         chosen[name]
-        .replace_strict(known, list(range(len(known))), return_dtype=pl.Int64)
+        .replace_strict(kept_keys, list(range(len(kept_keys))), return_dtype=pl.Int64)
         .to_numpy()
-        for name, known in (("operation", names), ("rank", ranks))
+        for name, kept_keys in (("operation", names), ("rank", ranks))
     ]
     values = np.zeros((len(names), len(ranks)))
     values[at[0], at[1]] = chosen[column].to_numpy()

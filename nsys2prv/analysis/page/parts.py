@@ -238,9 +238,9 @@ class Material(Struct, frozen=True):
 
     def notes(self, *analyses: str) -> list[Items]:
         """Return how to read the figures, and what the reports lack."""
-        known = [self.results[name] for name in analyses if name in self.results]
+        results_found = [self.results[name] for name in analyses if name in self.results]
         texts_by_kind = [
-            (kind, [text for result in known for text in getattr(result, kind)])
+            (kind, [text for result in results_found for text in getattr(result, kind)])
             for kind in ("notes", "missing")
         ]
         return [
@@ -280,13 +280,13 @@ def condense_rows(block: Block) -> Block:
         labels = [f"mean of {count:,}", *(block.labels[at] for at in order)]
         return replace(block, labels=labels, parts=parts, note=note)
     order = _find_farthest(block.values)
-    known = ~np.isnan(block.values)
-    counts = known.sum(axis=0)
-    sums = np.where(known, block.values, 0).sum(axis=0)
+    is_known = ~np.isnan(block.values)
+    counts = is_known.sum(axis=0)
+    sums = np.where(is_known, block.values, 0).sum(axis=0)
     first = [
-        np.where(counts, np.where(known, block.values, -np.inf).max(axis=0), np.nan),
+        np.where(counts, np.where(is_known, block.values, -np.inf).max(axis=0), np.nan),
         np.where(counts, sums / np.maximum(counts, 1), np.nan),
-        np.where(counts, np.where(known, block.values, np.inf).min(axis=0), np.nan),
+        np.where(counts, np.where(is_known, block.values, np.inf).min(axis=0), np.nan),
     ]
     labels = [f"{statistic} of {count:,}" for statistic in ("max", "mean", "min")]
     return replace(
@@ -301,8 +301,8 @@ def _find_farthest(values: np.ndarray) -> list[int]:
     """Return the rows that are farthest from the mean row, the farthest first. values: (rows,
     columns), NaN for unknown.
     """
-    known = ~np.isnan(values)
-    filled = np.where(known, values, 0)
-    middle = filled.sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-    distance = np.where(known, np.abs(filled - middle), 0).sum(axis=1)
+    is_known = ~np.isnan(values)
+    filled = np.where(is_known, values, 0)
+    middle = filled.sum(axis=0) / np.maximum(is_known.sum(axis=0), 1)
+    distance = np.where(is_known, np.abs(filled - middle), 0).sum(axis=1)
     return np.argsort(-distance, kind="stable")[:MOST_WORST].tolist()

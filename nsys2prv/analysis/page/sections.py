@@ -45,5 +45,7 @@ SECTIONS = (
 
 def make_sections(material: Material) -> list[Section]:
     """Return all sections of which there is something to say."""
-    made = [make_section(material) for make_section in SECTIONS]
-    return [replace(one, blocks=[*map(condense_rows, one.blocks)]) for one in made if one.blocks]
+    sections = [make_section(material) for make_section in SECTIONS]
+    return [
+        replace(one, blocks=[*map(condense_rows, one.blocks)]) for one in sections if one.blocks
+    ]

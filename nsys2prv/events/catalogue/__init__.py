@@ -343,10 +343,10 @@ def _read_sections() -> dict[str, Any]:
 
 
 def _add_section(sections: dict[str, Any], section: str, entries: dict[str, Any]) -> None:
-    known = sections.setdefault(section, {})
-    if twice := known.keys() & entries.keys():
+    present = sections.setdefault(section, {})
+    if twice := present.keys() & entries.keys():
         raise ValueError(f"{section}: {', '.join(sorted(twice))} stands there twice")
-    known.update(entries)
+    present.update(entries)
 
 
 @cache
@@ -383,8 +383,8 @@ def number_domains(domains: set[str]) -> dict[str, int]:
     it is the same in every trace; where two names of one trace meet on a number, the later in
     alphabetical order moves to the next free one.
     """
-    known = load_catalogue().domains
-    numbers = {name: known.index(name) for name in domains if name in known}
+    fixed_domains = load_catalogue().domains
+    numbers = {name: fixed_domains.index(name) for name in domains if name in fixed_domains}
     return numbers | hash_to_numbers(
         domains - set(numbers), FIRST_HASHED_DOMAIN, LAST_HASHED_DOMAIN, FORBIDDEN_DOMAINS
     )

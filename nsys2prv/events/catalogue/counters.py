@@ -67,14 +67,16 @@ def load_counter_tables() -> dict[str, CounterTable]:
     }
     listed = load_shipped(read_data_text(__package__, "counters.yaml")) | load_catalogue().counters
     for layout, entries in listed.items():
-        known: dict[tuple[str, str], str] = {}
+        listed_labels: dict[tuple[str, str], str] = {}
         for names in entries.values():
             for name in names:
                 base, unit = _reduce_name(name)
-                known.setdefault((base, unit), names[0])
+                listed_labels.setdefault((base, unit), names[0])
                 if unit in IMPLIED_UNITS:
-                    known.setdefault((base, ""), names[0])
-        tables[layout] = CounterTable({code: names[0] for code, names in entries.items()}, known)
+                    listed_labels.setdefault((base, ""), names[0])
+        tables[layout] = CounterTable(
+            {code: names[0] for code, names in entries.items()}, listed_labels
+        )
     return tables
 
 

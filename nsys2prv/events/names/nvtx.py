@@ -107,7 +107,7 @@ def rename_ranges(
             kept = chosen.str.extract_groups(rule.match).struct.field(NUMBER)
             kept = kept.cast(pl.Int64, strict=False).fill_null(ABSENT)
             numbers[rows] = kept.to_numpy()[of_row]
-        made, of_changed = _deduplicate(
+        renamed, of_changed = _deduplicate(
             chosen.str.replace_all(rule.match, rule.replace)
             if replaced is None
             else replaced.gather(changing)
@@ -116,7 +116,7 @@ def rename_ranges(
         used, codes = factorize(codes)
         left = np.searchsorted(used, len(texts))
         texts = pl.concat(
-            [texts.gather(used[:left]), made.gather(used[left:] - len(texts)).str.strip_chars()]
+            [texts.gather(used[:left]), renamed.gather(used[left:] - len(texts)).str.strip_chars()]
         )
     texts, merged = _deduplicate(texts)
     return RenamedRanges(texts, merged[codes], wanted, numbers)
@@ -191,17 +191,17 @@ def _find_kept_number(text: str, name: str, number: int) -> int:
 
 def _rename_known(texts: list[str], rules: tuple[NvtxRule, ...]) -> RenamedRanges:
     """Apply the rules to texts, whose names are remembered for parts of reports that follow."""
-    known = _get_known_texts(rules)
-    new = [text for text in dict.fromkeys(texts) if text not in known]
+    known_texts = _get_known_texts(rules)
+    new = [text for text in dict.fromkeys(texts) if text not in known_texts]
     if new:
-        if len(known) > MOST_KNOWN:
-            known.clear()
+        if len(known_texts) > MOST_KNOWN:
+            known_texts.clear()
             new = texts
         renamed = rename_ranges(pl.Series(new, dtype=pl.String), None, rules)
         names = renamed.texts.gather(renamed.codes).to_list()
-        made = zip(names, renamed.wanted.tolist(), renamed.numbers.tolist(), strict=True)
-        known.update(zip(new, made, strict=True))
-    names, wanted, numbers = ([known[text][item] for text in texts] for item in range(3))
+        outcomes = zip(names, renamed.wanted.tolist(), renamed.numbers.tolist(), strict=True)
+        known_texts.update(zip(new, outcomes, strict=True))
+    names, wanted, numbers = ([known_texts[text][item] for text in texts] for item in range(3))
     return RenamedRanges(
         pl.Series(names, dtype=pl.String),
         np.arange(len(texts)),

@@ -47,18 +47,18 @@ def make_declared_views(
     """
     shown = {kind: set(types) for kind, types in _list_shown_types(listed, codes).items()}
     names = {code: name for name, types in codes.items() if len(types) == 1 for code in types}
-    made: dict[str, Spec] = {}
+    views: dict[str, Spec] = {}
     titles = {spec["title"] for spec in listed}
     for kind, code, name, spec in (*_make_counter_views(), *_make_layout_views()):
         if code in shown[kind]:
             continue
         shown[kind].add(code)
-        name = f"{name}_{code}" if name in taken or name in made else name
+        name = f"{name}_{code}" if name in taken or name in views else name
         if spec["title"] in titles:
             spec["title"] += f" ({code})"
         titles.add(spec["title"])
-        made[name] = {**spec, "types": names[code]}
-    return list(made.items())
+        views[name] = {**spec, "types": names[code]}
+    return list(views.items())
 
 
 def _list_shown_types(

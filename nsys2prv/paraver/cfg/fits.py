@@ -83,9 +83,9 @@ class Contents(Struct, frozen=True):
 
 def make_contents(types: Iterable[int]) -> Contents:
     """Return the contents of a trace with these event types and lines of any kind."""
-    known = frozenset(types)
+    all_types = frozenset(types)
     return Contents(
-        known, known, frozenset(line.tag or 0 for line in load_catalogue().lines.values())
+        all_types, all_types, frozenset(line.tag or 0 for line in load_catalogue().lines.values())
     )
 
 

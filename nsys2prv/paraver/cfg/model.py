@@ -187,12 +187,12 @@ def _check_any_window(window: Window) -> Iterator[str]:
     if window.level not in (*grammar.PROCESS_LEVELS, *grammar.RESOURCE_LEVELS):
         yield f"no level {window.level!r}"
     look = window.look
-    for quantity, value, known in (
+    for quantity, value, allowed in (
         ("units", look.units, grammar.UNITS),
         ("look", look.style, grammar.LOOKS),
         ("draw mode", look.draw, grammar.DRAW_MODES),
     ):
-        if value not in known:
+        if value not in allowed:
             yield f"no {quantity} {value!r}"
     if look.scale is not None and not (look.style != "code" and look.scale[0] < look.scale[1]):
         yield f"scale {look.scale} is not two ascending numbers, or of a look without a scale"

@@ -39,36 +39,36 @@ class Workspace(Struct, frozen=True):
     views: tuple[View, ...]
 
 
-def make_workspace(name: str, views: Sequence[View], known: Collection[int]) -> Workspace:
+def make_workspace(name: str, views: Sequence[View], known_codes: Collection[int]) -> Workspace:
     """Return a workspace of views, offered on traces with an event type that tells that one of them
-    shows something; known: all types.
+    shows something; known_codes: all types.
     """
-    types = {code for view in views for code in _find_telling_types(view, frozenset(known))}
+    types = {code for view in views for code in _find_telling_types(view, frozenset(known_codes))}
     return Workspace(name, tuple(sorted(types)), tuple(views))
 
 
-def _find_telling_types(view: View, known: frozenset[int]) -> set[int]:
+def _find_telling_types(view: View, known_codes: frozenset[int]) -> set[int]:
     """Return all event types of a view; but of one that shows nothing without others than CUDA's,
     those others alone.
     """
     window_types = [
-        _list_window_types(window, known)
+        _list_window_types(window, known_codes)
         for window in view.cfg.windows
         if isinstance(window, Single)
     ]
     needed = [
         types
         for types in window_types
-        if types and explain_empty_view(view.cfg, make_contents(known - types), {})
+        if types and explain_empty_view(view.cfg, make_contents(known_codes - types), {})
     ]
     return set().union(*([types for types in needed if not types <= OF_CUDA] or window_types))
 
 
-def _list_window_types(window: Single, known: frozenset[int]) -> set[int]:
+def _list_window_types(window: Single, known_codes: frozenset[int]) -> set[int]:
     numbers = {int(code) for code in window.types.values}
     if window.types.condition != "[x,y]":
         return numbers
-    return {code for code in known if min(numbers) <= code <= max(numbers)}
+    return {code for code in known_codes if min(numbers) <= code <= max(numbers)}
 
 
 def format_workspace(space: Workspace) -> str:

@@ -31,10 +31,10 @@ class ValueNumbers:
         """Return the number of each value of a column, and the places of those never met before,
         each once, in the order of their numbers.
         """
-        numbers, known = self._look_up(column)
-        if known.all():
+        numbers, is_known = self._look_up(column)
+        if is_known.all():
             return numbers, np.empty(0, np.int64)
-        unknown = np.flatnonzero(~known)
+        unknown = np.flatnonzero(~is_known)
         values, first = np.unique(column[unknown], return_index=True)
         order = np.argsort(first)
         self.values = np.append(self.values, values[order])

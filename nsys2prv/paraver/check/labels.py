@@ -216,10 +216,10 @@ def judge_groups(labels: Labels, groups: Iterable[frozenset[int]], findings: Che
     """Report types of a group, which views show together, that label a value differently."""
     reported: set[tuple[int, int, int]] = set()
     for group in groups:
-        known: dict[int, tuple[int, str]] = {}
+        first_labels: dict[int, tuple[int, str]] = {}
         for code in sorted(group & labels.values.keys()):
             for value, label in labels.values[code].items():
-                other, before = known.setdefault(value, (code, label))
+                other, before = first_labels.setdefault(value, (code, label))
                 if value and before != label and (value, other, code) not in reported:
                     reported.add((value, other, code))
                     example = f"{value}: {before} of {other}, {label} of {code}"
