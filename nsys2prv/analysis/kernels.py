@@ -42,6 +42,12 @@ METRICS = {
     "sm_active": "SMs Active [Throughput %]",
 }
 
+#: On the table of durations, for people.
+ABOUT_DURATIONS = (
+    "row: of the kernel in the table of kernels, from 0. Executions by duration: bins from low_ns to high_ns, equally wide in the "
+    "logarithm from the least duration to the greatest, which is in the last one; fewer bins where durations are too near each other."
+)
+
 
 def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     kernels = unit.work.filter(pl.col("what") != MEMORY)
@@ -156,11 +162,10 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
         ),
     }
     if named.height:
-        about = f"row: of the kernel in the table of kernels, from 0. {make_histograms.__doc__}"
         tables["durations"] = Table(
             f"Durations of the {MOST_DISTRIBUTIONS} kernels that take the most time",
             _make_histograms(groups, rows, named["kernel"]),
-            about,
+            ABOUT_DURATIONS,
         )
     if frames["iterations"].height:
         sums = (
