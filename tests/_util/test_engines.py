@@ -80,7 +80,7 @@ from nsys2prv._util.engines import processes
 starting.SMALL_JOB_BYTES = 0
 begun, open_files, rmtree = [], [], shutil.rmtree
 
-def start(jobs, count, first, start=processes.start):
+def start(jobs, count, first, start=processes.prestart_workers):
     begun.append((count > 1, "nsys2prv.conversion.convert" in sys.modules))
     start(jobs, count, first)
     from nsys2prv.conversion import opened_reports
@@ -98,7 +98,7 @@ def removed(folder, **options):
     rmtree(folder, **options)
 
 if __name__ == "__main__":
-    processes.start, shutil.rmtree = start, removed
+    processes.prestart_workers, shutil.rmtree = start, removed
     from nsys2prv.cli.main import main
     status = main(["-q", "-j", "5", *sys.argv[1:]])
     print(status, begun, processes._ahead, open_files)

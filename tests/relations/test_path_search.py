@@ -313,7 +313,7 @@ def test_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     monkeypatch.setattr(
         conversion.path,
-        "critical_path",
+        "find_critical_path",
         lambda *given: asked.append(given) or find_critical_path(*given),
     )
     trace, summary = convert_and_read(
