@@ -169,7 +169,7 @@ def _values(field: Field) -> str:
     if isinstance(field.values, ValueSet):
         return f"[{field.values.name}](#{field.values.name})"
     if isinstance(field.values, NameSet):
-        known = field.values.known_values()
+        known = field.values.list_known_values()
         fixed = (
             f"fixed {min(known.values())} to {max(known.values())}, unknown ones " if known else ""
         )

@@ -100,7 +100,9 @@ def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
         rows = np.flatnonzero((device == number) & (late > 0))
         since = begin[rows] - late[rows]
         for name, columns in DOING.items():
-            doing[name][rows] = unit.device_spans(int(number), *columns).within(since, begin[rows])
+            doing[name][rows] = unit.find_device_spans(int(number), *columns).within(
+                since, begin[rows]
+            )
         doing["busy"][rows] = unit.active(int(number)).within(since, begin[rows])
         for name, spans in find_host_states(unit, int(number)).items():
             doing[name][rows] = spans.within(since, begin[rows])

@@ -49,7 +49,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         task=pl.Series(unit.task_of[pieces["thread"].to_numpy()], dtype=pl.Int64),
         name=pl.when(pl.col("cause").is_in([COMPUTATION, NCCL])).then("name"),
     )
-    begin, end = unit.options.steady_span(unit.duration)
+    begin, end = unit.options.get_steady_span(unit.duration)
     steady = (pl.col("end").clip(begin, end) - pl.col("begin").clip(begin, end)).sum()
     keys = ("task", "cause", "class", "name")
     return {

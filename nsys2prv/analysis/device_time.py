@@ -47,7 +47,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     each kernel of a matched collective, with its exposed parts. others: a row for each other NCCL
     kernel, and each call of MPI with which a device is idle. calls: idle time by device and call.
     """
-    begin, end = unit.options.steady_span(unit.duration)
+    begin, end = unit.options.get_steady_span(unit.duration)
     by_table: dict[str, list[pl.DataFrame]] = {
         "devices": [],
         "records": [],
@@ -67,7 +67,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     )
     for device in unit.devices:
         compute, nccl = (
-            clip_spans(unit.device_spans(device, *kinds), begin, end)
+            clip_spans(unit.find_device_spans(device, *kinds), begin, end)
             for kinds in ((COMPUTE, GRAPH), (NCCL,))
         )
         parts, delayed = {"compute": compute}, 0
@@ -108,7 +108,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                 _make_other_rows(unit, own_kernels, other, device, pl.format("NCCL {}", "kernel"))
             )
         parts |= {"transfer": transfer, "wait": wait, "other_nccl": other}
-        memory = clip_spans(unit.device_spans(device, MEMORY), begin, end)
+        memory = clip_spans(unit.find_device_spans(device, MEMORY), begin, end)
         parts["memory"] = subtract_spans(memory, unite_span_sets([compute, nccl]))
         lengths = {name: spans.length for name, spans in parts.items()}
         lengths["transfer"] -= delayed
@@ -247,7 +247,7 @@ def _sum_idle_by_call(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
     """Return the idle time of a device by the call that the threads driving it are in: device, call
     (value), synchronises, count, time.
     """
-    calls = unit.calls_of("cuda_api", find_driving_threads(unit, device))
+    calls = unit.select_calls("cuda_api", find_driving_threads(unit, device))
     time = idle.within(calls["begin"].to_numpy(), calls["end"].to_numpy())
     calls = calls.select("call", time=pl.Series(time, dtype=pl.Int64)).filter(pl.col("time") > 0)
     return (

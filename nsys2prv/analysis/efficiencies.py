@@ -38,9 +38,9 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     for device in unit.devices:
         sets = {
             "useful": unit.useful(device),
-            "compute": unit.device_spans(device, COMPUTE, GRAPH),
-            "nccl": unit.device_spans(device, NCCL),
-            "memory": unit.device_spans(device, MEMORY),
+            "compute": unit.find_device_spans(device, COMPUTE, GRAPH),
+            "nccl": unit.find_device_spans(device, NCCL),
+            "memory": unit.find_device_spans(device, MEMORY),
             "active": unit.active(device),
         }
         devices.append(
@@ -54,8 +54,8 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         )
     for task in unit.tasks:
         main = [unit.main_thread(task)]
-        in_mpi = unit.mpi_spans(main)
-        busy = unite_span_sets([in_mpi, unit.thread_spans("cuda_api", main)])
+        in_mpi = unit.find_mpi_spans(main)
+        busy = unite_span_sets([in_mpi, unit.find_thread_spans("cuda_api", main)])
         length = end - begin
         hosts.append(
             windows.with_columns(

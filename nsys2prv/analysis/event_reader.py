@@ -165,7 +165,10 @@ class EventReader(Struct, dict=True):
         `thread`, `end` (of the event that the line leads to), `bytes`.
         """
         return _make_frame(
-            (self._line_columns(run, records) for run, records in self._read(LINE, kind, unit)),
+            (
+                self._make_line_columns(run, records)
+                for run, records in self._read(LINE, kind, unit)
+            ),
             ("sent", "sender", "begin", "thread", "end", "bytes"),
             unit,
             self.rows,
@@ -180,7 +183,7 @@ class EventReader(Struct, dict=True):
             connected |= set(zip(*(threads[column].tolist() for column in objects), strict=True))
         return connected
 
-    def _line_columns(self, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
+    def _make_line_columns(self, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
         clock, threads = self.clocks[run.report], self.threads[run.source]
         begin = windows.to_range_begins(records["receive"], records["until"], clock)
         return {

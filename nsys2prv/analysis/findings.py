@@ -37,7 +37,7 @@ NOT_TOLD = "what holds the job back cannot be told without work on GPUs"
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
     steady = context.options.steady
-    begin, end = context.options.steady_span(context.duration)
+    begin, end = context.options.get_steady_span(context.duration)
     others = add_waits(frames["others"])
     frames = (
         {**frames, "devices": frames["devices"].with_columns(pl.col("device").cast(pl.Int64))}

@@ -33,8 +33,13 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     end = np.append(begin[1:], steady.end)
     sums = np.zeros((3, len(begin)), np.int64)
     for device in unit.devices:
-        compute, nccl = unit.device_spans(device, COMPUTE, GRAPH), unit.device_spans(device, NCCL)
-        memory = subtract_spans(unit.device_spans(device, MEMORY), unite_span_sets([compute, nccl]))
+        compute, nccl = (
+            unit.find_device_spans(device, COMPUTE, GRAPH),
+            unit.find_device_spans(device, NCCL),
+        )
+        memory = subtract_spans(
+            unit.find_device_spans(device, MEMORY), unite_span_sets([compute, nccl])
+        )
         for row, spans in enumerate((compute, subtract_spans(nccl, compute), memory)):
             sums[row] += spans.within(begin, end)
     idle = len(unit.devices) * (end - begin) - sums.sum(axis=0)

@@ -36,10 +36,10 @@ class Steps(Struct, frozen=True):
         """Return of each [begin, end) the value times ns over what is known of it, and how many ns
         that are.
         """
-        last, first = self._sums(end), self._sums(begin)
+        last, first = self._integrate(end), self._integrate(begin)
         return last[0] - first[0], np.rint(last[1] - first[1]).astype(np.int64)
 
-    def _sums(self, times: np.ndarray) -> list[np.ndarray]:
+    def _integrate(self, times: np.ndarray) -> list[np.ndarray]:
         """Return the integrals of the values, and of what is known, up to each time."""
         if len(self.edges) < 2:
             return [np.zeros(np.shape(times))] * 2
@@ -110,7 +110,7 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
                 )
     for device in unit.devices:
         shares = {
-            f"{name}_share": unit.device_spans(device, *what).within(edges[:-1], edges[1:])
+            f"{name}_share": unit.find_device_spans(device, *what).within(edges[:-1], edges[1:])
             / np.maximum(np.diff(edges), 1)
             for name, what in BUSY.items()
         }

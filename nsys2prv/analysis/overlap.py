@@ -25,8 +25,11 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         "flight": [],
     }
     for device in unit.devices:
-        compute, nccl = unit.device_spans(device, COMPUTE, GRAPH), unit.device_spans(device, NCCL)
-        communication = unit.device_spans(device, NCCL, MEMORY)
+        compute, nccl = (
+            unit.find_device_spans(device, COMPUTE, GRAPH),
+            unit.find_device_spans(device, NCCL),
+        )
+        communication = unit.find_device_spans(device, NCCL, MEMORY)
         by_table["devices"].append(
             pl.DataFrame(
                 {

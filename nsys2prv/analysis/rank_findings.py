@@ -48,8 +48,8 @@ ADVICE = {
 def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) -> Finding:
     """Return the finding of who is persistently the last, and why."""
     tasks = culprits.tasks
-    who, host = job.name(tasks), job.host_of(tasks) if len(tasks) > 1 else ""
-    differences = [item for item in job.differences(tasks, tuple(PARTS)) if item[1] > 0]
+    who, host = job.name(tasks), job.find_host(tasks) if len(tasks) > 1 else ""
+    differences = [item for item in job.find_differences(tasks, tuple(PARTS)) if item[1] > 0]
     part = differences[0][0] if differences else "idle_unknown"
     kind = (
         "slow_link"
@@ -70,7 +70,7 @@ def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) 
         ),
     ]
     if differences:
-        own_time, usual = job.middle(tasks, part)
+        own_time, usual = job.compare_part(tasks, part)
         evidence.append(
             f"{PARTS[part]}: {format_nanoseconds(own_time)}; median of the others: {format_nanoseconds(usual)}"
         )
@@ -102,7 +102,7 @@ def make_link_finding(job: JobRanks, link: SlowLink) -> Finding:
         f"{link.what}: median transfer {format_nanoseconds(link.transfer)}, "
         f"{format_nanoseconds(link.usual)} in the same communicators of other ranks ({link.transfer / link.usual:.1f} x)",
     )
-    host = job.host_of(link.tasks)
+    host = job.find_host(link.tasks)
     where = f"within host {host}" if host else "across hosts"
     return Finding(
         "slow_link",

@@ -95,7 +95,7 @@ class JobRanks(Struct, frozen=True):
             by_task.setdefault(task, []).append(label)
         return tuple(label for task in tasks for label in by_task.get(task, ()))
 
-    def host_of(self, tasks: list[int]) -> str:
+    def find_host(self, tasks: list[int]) -> str:
         """Return the host whose ranks are just these, where there are other hosts, else an empty
         text.
         """
@@ -129,7 +129,7 @@ class JobRanks(Struct, frozen=True):
         )
         return f"ranks {format_numbers(ranks)} ({where})"
 
-    def differences(self, tasks: list[int], parts: tuple[str, ...]) -> list[tuple[str, float]]:
+    def find_differences(self, tasks: list[int], parts: tuple[str, ...]) -> list[tuple[str, float]]:
         """Return how much longer the devices of some tasks spend in each part than the median of
         all others (ns), the greatest first.
         """
@@ -143,7 +143,7 @@ class JobRanks(Struct, frozen=True):
         ]
         return sorted(differences, key=lambda item: -item[1])
 
-    def middle(self, tasks: list[int], part: str) -> tuple[float, float]:
+    def compare_part(self, tasks: list[int], part: str) -> tuple[float, float]:
         """Return a part of the time of the devices of some tasks (mean, ns), and of all others
         (median, ns).
         """

@@ -61,7 +61,7 @@ class AnalysisOptions(Struct, frozen=True):
     #: The job's steady state (steady.py), None where it has none.
     steady: Steady | None = None
 
-    def steady_span(self, duration: int) -> tuple[int, int]:
+    def get_steady_span(self, duration: int) -> tuple[int, int]:
         """Begin and end of the steady state, or of the whole job."""
         return (self.steady.begin, self.steady.end) if self.steady else (0, duration)
 
@@ -148,12 +148,14 @@ class Unit:
         device = self.device_of.astype(np.int32)[threads]
         return work.with_columns(device=pl.Series(device)).sort("begin", maintain_order=True)
 
-    def device_spans(self, device: int, *what: int) -> Spans:
+    def find_device_spans(self, device: int, *what: int) -> Spans:
         """Return when a device executes any of these."""
         key = ("device", device, *sorted(what))
         if key not in self._sets:
             if len(what) > 1:
-                self._sets[key] = unite_span_sets([self.device_spans(device, one) for one in what])
+                self._sets[key] = unite_span_sets(
+                    [self.find_device_spans(device, one) for one in what]
+                )
             else:
                 same_kind = self.work.filter(
                     (pl.col("device") == device) & (pl.col("what") == what[0])
@@ -165,13 +167,13 @@ class Unit:
 
     def useful(self, device: int) -> Spans:
         """Return when a device is useful, as the options mean it."""
-        return self.device_spans(
+        return self.find_device_spans(
             device,
             *((COMPUTE, GRAPH) if self.options.useful == "compute" else (COMPUTE, NCCL, GRAPH)),
         )
 
     def active(self, device: int) -> Spans:
-        return self.device_spans(device, COMPUTE, NCCL, GRAPH, MEMORY)
+        return self.find_device_spans(device, COMPUTE, NCCL, GRAPH, MEMORY)
 
     @cached_property
     def api(self) -> pl.DataFrame:
@@ -184,18 +186,18 @@ class Unit:
             self._rows.filter((pl.col("kind") == HOST) & (pl.col("task") == task))["thread"].min()
         )
 
-    def thread_spans(self, layout: str, threads: Sequence[int]) -> Spans:
+    def find_thread_spans(self, layout: str, threads: Sequence[int]) -> Spans:
         """Return when any of these threads is in an event of a layout."""
         key = (layout, *threads)
         if key not in self._sets:
             if layout not in self.reader.layouts:
                 return EMPTY
             self._sets[key] = merge_spans(
-                *to_arrays(self.calls_of(layout, threads), "begin", "end")
+                *to_arrays(self.select_calls(layout, threads), "begin", "end")
             )
         return self._sets[key]
 
-    def calls_of(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
+    def select_calls(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
         """Return the events of a layout that these threads have, by begin."""
         frame = self.api if layout == "cuda_api" else self._calls(layout)
         of_threads = frame["thread"].is_in(list(threads))
@@ -207,8 +209,8 @@ class Unit:
             cached[layout] = self.read_begins(layout)
         return cached[layout]
 
-    def mpi_spans(self, threads: Sequence[int]) -> Spans:
-        return unite_span_sets([self.thread_spans(layout, threads) for layout in MPI])
+    def find_mpi_spans(self, threads: Sequence[int]) -> Spans:
+        return unite_span_sets([self.find_thread_spans(layout, threads) for layout in MPI])
 
     @cached_property
     def gpu_samples(self) -> dict[int, Samples]:
@@ -325,14 +327,14 @@ def find_host_states(unit: Unit, device: int) -> dict[str, Spans]:
 def _compute_host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
     synchronising, launching = EMPTY, EMPTY
     if unit.has("cuda_api"):
-        api = unit.calls_of("cuda_api", threads)
+        api = unit.select_calls("cuda_api", threads)
         begin, end, call = to_arrays(api, "begin", "end", "call")
         waits = np.isin(call, unit.options.synchronising)
         synchronising = merge_spans(begin[waits], end[waits])
         launching = merge_spans(begin[~waits], end[~waits])
     by_state = {
-        "mpi": unit.mpi_spans(threads),
-        "nccl": unit.thread_spans("nccl_call", threads),
+        "mpi": unit.find_mpi_spans(threads),
+        "nccl": unit.find_thread_spans("nccl_call", threads),
         "io": _find_io_spans(unit, threads),
         "synchronisation": synchronising,
         "launch": launching,

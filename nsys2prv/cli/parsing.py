@@ -103,9 +103,9 @@ class Parser(argparse.ArgumentParser):
             name = argument.partition("=")[0]
             unknown = name.startswith("--") and name not in self._option_string_actions
             if unknown or name in self.elsewhere:
-                raise UsageError(f"{name} is not an option of {self.prog}: {self._instead(name)}")
+                raise UsageError(f"{name} is not an option of {self.prog}: {self._find_hint(name)}")
 
-    def _instead(self, name: str) -> str:
+    def _find_hint(self, name: str) -> str:
         if hint := self.elsewhere.get(name):
             return hint
         options = self._option_string_actions.items()

@@ -89,7 +89,7 @@ def make_estimates(net: Network, floors: np.ndarray, cover: float) -> list[Estim
         if net.hops[host] < 1:
             estimates.append(Estimate(host, host, REFERENCE if seen else UTC, **shared))
             continue
-        sigma = max(net.sigma(host, net.first[host]), net.sigma(host, net.last[host]))
+        sigma = max(net.find_sigma(host, net.first[host]), net.find_sigma(host, net.last[host]))
         unsteady = float(net.unsteady[host] + net.unsteady[net.reference[host]])
         drift_variance = max(float(net.covariance[host + size, host + size]), 0.0)
         estimates.append(
@@ -318,7 +318,7 @@ def list_corrections(estimates: Sequence[Estimate]) -> tuple[np.ndarray, np.ndar
 
 def _correct(estimates: Sequence[Estimate], orders: Precedences) -> tuple[np.ndarray, np.ndarray]:
     """Return the begins and the ends of the precedences, by the estimates."""
-    return orders.corrected(*list_corrections(estimates))
+    return orders.correct(*list_corrections(estimates))
 
 
 def _find_slack(orders: Precedences) -> np.ndarray:

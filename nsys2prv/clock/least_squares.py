@@ -59,7 +59,7 @@ class CollectiveEnds(Struct):
     lateness: float = 0.0
     weight: np.ndarray = field(default_factory=lambda: np.empty(0))
 
-    def corrected(self, offset: np.ndarray, drift: np.ndarray) -> np.ndarray:
+    def correct(self, offset: np.ndarray, drift: np.ndarray) -> np.ndarray:
         """Return the ends by corrected clocks, without the lateness."""
         corrected = self.end * (1 + drift[self.clocks]) + offset[self.clocks]
         return corrected - self.lateness * self.late
@@ -193,7 +193,7 @@ class Network(Struct):
     #: Ratio of the noise of each source to its model.
     scale: dict[int, float]
 
-    def sigma(self, host: int, time: float) -> float:
+    def find_sigma(self, host: int, time: float) -> float:
         """Return standard deviation of the host's correction at `time` (ns relative to the pivot),
         ns.
         """
@@ -292,7 +292,7 @@ def _set_weights(
     """
     residuals = []
     for block in blocks:
-        ends = block.corrected(offset, drift)
+        ends = block.correct(offset, drift)
         if block.weight.size:
             weight = block.weight
             common = (ends * weight).sum(axis=1) / np.maximum(weight.sum(axis=1), 1e-300)
@@ -350,7 +350,7 @@ def _make_normal_equations(
     for block in blocks:
         w = block.weight
         total = np.maximum(w.sum(axis=1, keepdims=True), 1e-300)
-        ends = np.where(w > 0, block.corrected(offset, drift), 0.0)
+        ends = np.where(w > 0, block.correct(offset, drift), 0.0)
         ends = ends - (w * ends).sum(axis=1, keepdims=True) / total
         tau = block.end / SECOND
         wt, root = w * tau, 1 / np.sqrt(total)

@@ -54,7 +54,7 @@ class Precedences(Struct, frozen=True):
     def take(self, rows: np.ndarray) -> Precedences:
         return Precedences(*(column[rows] for column in astuple(self)))
 
-    def corrected(self, offset: np.ndarray, drift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def correct(self, offset: np.ndarray, drift: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the begins and the ends by corrected clocks: time + offset + drift * time, by
         clock.
         """
@@ -191,7 +191,7 @@ def drop_misfits(
     """
     late = _find_collective_violations(hosts, offset, drift)
     wrong = np.unique(hosts["collective"].to_numpy()[late > limit[hosts["clock"].to_numpy()]])
-    sent, received = messages.corrected(offset, drift)
+    sent, received = messages.correct(offset, drift)
     lost = sent - received > np.maximum(limit[messages.before], limit[messages.after])
     count = len(wrong) + int(lost.sum())
     if not count or count > MISFITS * (hosts["collective"].n_unique() + len(messages)):
@@ -224,7 +224,7 @@ def _find_violations(
     hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray
 ) -> dict[bool, Violations]:
     late = _find_collective_violations(hosts, offset, drift)
-    sent, received = messages.corrected(offset, drift)
+    sent, received = messages.correct(offset, drift)
     late, held = (
         np.concatenate([late, sent - received]),
         np.concatenate([hosts["held"].to_numpy(), messages.held]),

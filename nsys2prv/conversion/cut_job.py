@@ -41,7 +41,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     if not rewrites and plan.cut.max_size is None:
         return job
     window = _find_window(job, plan)
-    orders = plan.spec(window)
+    orders = plan.make_spec(window)
     parts: list[CutRuns] = []
     smaller, notes = job, []
     if rewrites:

@@ -276,7 +276,7 @@ class CutPlan(Struct, frozen=True):
         """
         return bool(self.cut.time or self.region or self.away or self.present or self.rates)
 
-    def spec(self, window: CutWindow) -> CutSpec:
+    def make_spec(self, window: CutWindow) -> CutSpec:
         """Return what to cut from the runs of every report, for a window of time."""
         return CutSpec(window, self.away, self.present, {}, self.rates)
 

@@ -161,7 +161,7 @@ def _keep_devices(
         if isinstance(key, ThreadKey) or (isinstance(key, DeviceKey) and key.kind not in OF_GPU):
             return True
         number = (
-            gpus.number_of(report, key.number)
+            gpus.find_gpu_number(report, key.number)
             if isinstance(key, DeviceKey)
             else gpus.number(report, key)
         )

@@ -95,7 +95,7 @@ def derive_task(task: DeriveTask) -> TaskResult:
                 lanes, crowded = assign_nesting_lanes(
                     rows.object, rows.nesting_owner, rows.begin, rows.end
                 )
-                rows.object = common.on_lanes(rows.object, lanes)
+                rows.object = common.number_lanes(rows.object, lanes)
                 if crowded:
                     account.repaired[TOO_MANY] += crowded
             result.store(rows, writer, account, kind.rows.open_ended)
@@ -121,13 +121,13 @@ class _CommonNumbers:
     def frame(self, name: str, sources: Sequence[TaskFacts]) -> pl.DataFrame:
         """Return the facts of all tasks, with common numbers."""
         frames = [
-            self._translated(read_frame(source.facts[name]), source)
+            self._translate(read_frame(source.facts[name]), source)
             for source in sources
             if name in source.facts
         ]
         return pl.concat(frames) if frames else pl.DataFrame()
 
-    def on_lanes(self, objects: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+    def number_lanes(self, objects: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         """Return the objects that are these lanes of objects."""
         keys = list(self.objects)
         result = objects.copy()
@@ -141,31 +141,33 @@ class _CommonNumbers:
             )
         return result
 
-    def _translated(self, frame: pl.DataFrame, source: TaskFacts) -> pl.DataFrame:
+    def _translate(self, frame: pl.DataFrame, source: TaskFacts) -> pl.DataFrame:
         columns = []
         for name in frame.columns:
             if name.startswith(OBJECT):
-                number = partial(self._keys, self.objects, source.objects)
+                number = partial(self._number_keys, self.objects, source.objects)
             elif name == DOMAIN:
-                number = partial(self._keys, self.domains, source.domains)
+                number = partial(self._number_keys, self.domains, source.domains)
             elif name.startswith(NAME):
-                number = partial(self._names, name.removeprefix(NAME), source)
+                number = partial(self._number_names, name.removeprefix(NAME), source)
             else:
                 continue
             columns.append(pl.Series(name, _translate_distinct(frame[name].to_numpy(), number)))
         return frame.with_columns(columns)
 
     @staticmethod
-    def _keys(numbering: Numbering, values: Sequence[Hashable], used: np.ndarray) -> np.ndarray:
+    def _number_keys(
+        numbering: Numbering, values: Sequence[Hashable], used: np.ndarray
+    ) -> np.ndarray:
         return numbering.number(values[index] for index in used.tolist())
 
-    def _names(self, name_set: str, source: TaskFacts, used: np.ndarray) -> np.ndarray:
+    def _number_names(self, name_set: str, source: TaskFacts, used: np.ndarray) -> np.ndarray:
         names = read_frame(source.names[name_set])[used]
         columns = {column: names[column] for column in names.columns}
         if "domain" in columns:
             columns["domain"] = _translate_distinct(
                 columns["domain"].to_numpy().astype(np.int64),
-                partial(self._keys, self.domains, source.domains),
+                partial(self._number_keys, self.domains, source.domains),
             )
         return self.names.setdefault(name_set, Names()).append(columns) + np.arange(len(used))
 

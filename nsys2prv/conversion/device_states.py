@@ -45,7 +45,7 @@ class Sweep:
         self._ends: dict[int, int] = {}
         self._since, self._state = NEVER, 0
 
-    def until(
+    def read_until(
         self, ranges: Mapping[int, tuple[np.ndarray, np.ndarray]], last: int | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return begins, ends (int64 ns) and states of the ranges of one state other than 0 that
@@ -56,7 +56,7 @@ class Sweep:
         """
         times, steps = [], []
         for bit in sorted({*ranges, *self._ends}):
-            begins, ends = self._stretches(
+            begins, ends = self._find_stretches(
                 bit, *ranges.get(bit, (np.zeros(0, np.int64),) * 2), last
             )
             times += [begins, ends]
@@ -74,7 +74,7 @@ class Sweep:
         busy = state[:-1] != 0
         return time[:-1][busy], time[1:][busy], state[:-1][busy]
 
-    def _stretches(
+    def _find_stretches(
         self, bit: int, begin: np.ndarray, end: np.ndarray, last: int | None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the begins of stretches of a class, and their ends; the one under way ends before
@@ -238,7 +238,7 @@ def _find_window_states(
         classes = {
             int(value): gpu_rows[bit[gpu_rows] == value] for value in np.unique(bit[gpu_rows])
         }
-        begins, ends, values = sweeps[number].until(
+        begins, ends, values = sweeps[number].read_until(
             {value: (begin[at], end[at]) for value, at in classes.items()}, last
         )
         states.append((begins, ends, np.full(len(begins), number), values))

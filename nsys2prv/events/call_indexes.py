@@ -242,9 +242,9 @@ class LaunchWriter:
                 is_usable if len(processes) == 1 else is_usable & (of_kind == number)[launches.code]
             )
             if len(rows):
-                self._segment(launches, int(process), _keep_earliest(launches, rows))
+                self._write_segment(launches, int(process), _keep_earliest(launches, rows))
 
-    def _segment(self, launches: Launches, process: int, rows: slice | np.ndarray) -> None:
+    def _write_segment(self, launches: Launches, process: int, rows: slice | np.ndarray) -> None:
         ids, begin = launches.correlation[rows], launches.begin[rows]
         # Where differences do not fit 64 bits they wrap round, and back when they are added again.
         columns = (

@@ -46,7 +46,7 @@ class Construct(Struct, frozen=True):
     #: The column that says of what kind each row is, or the value of all.
     value: str | int
     #: The kinds that are meant; () for all.
-    only: tuple[int, ...] = ()
+    select: tuple[int, ...] = ()
     #: The kinds that are not meant.
     but: tuple[int, ...] = ()
     #: The bits of the column that count.
@@ -55,9 +55,9 @@ class Construct(Struct, frozen=True):
 
 RANGES = (
     Construct("PARALLEL", "openmp_parallel", 28),
-    Construct("TASK", "openmp_implicit_task", "kind", only=(IMPLICIT,), mask=TASK_TYPE),
+    Construct("TASK", "openmp_implicit_task", "kind", select=(IMPLICIT,), mask=TASK_TYPE),
     Construct("TASK", "openmp_task", "kind", but=(IMPLICIT,), mask=TASK_TYPE),
-    Construct("SYNC_REGION", "openmp_barrier", "kind", only=BARRIERS),
+    Construct("SYNC_REGION", "openmp_barrier", "kind", select=BARRIERS),
     Construct("SYNC_REGION", "openmp_sync_region", "kind", but=BARRIERS),
     Construct("SYNC_REGION_WAIT", "openmp_sync_wait", "kind"),
     Construct("MASTER", "openmp_master", 32),
@@ -117,8 +117,8 @@ def _make_records(extraction: Extraction, construct: Construct, columns: Columns
     else:
         value = columns[construct.value]
         kind = np.where(value == NULL, UNKNOWN, value & construct.mask)
-    if construct.only or construct.but:
-        chosen = np.isin(kind, construct.only or construct.but, invert=not construct.only)
+    if construct.select or construct.but:
+        chosen = np.isin(kind, construct.select or construct.but, invert=not construct.select)
         columns, kind = columns.where(chosen), kind[chosen]
     if not columns.rows:
         return

@@ -81,7 +81,7 @@ class DistinctTexts:
         texts = self._read.as_list() if numbers is None else self._read.as_list(numbers)
         return pl.Series(texts, dtype=pl.Binary)
 
-    def only(self, used: np.ndarray) -> DistinctTexts:
+    def select(self, used: np.ndarray) -> DistinctTexts:
         """Return some of the texts. used: a mask (bool)."""
         if self._read is None:
             return DistinctTexts(self.series.filter(pl.Series(used)))
@@ -89,7 +89,7 @@ class DistinctTexts:
         kept = kept if self._kept is None else self._kept[kept]
         return DistinctTexts(read=self._read, kept=kept)
 
-    def templates(self) -> Templates | None:
+    def find_templates(self) -> Templates | None:
         """Return the templates of the texts; None where they are so many that they are of no use,
         or where the texts are not with the core.
         """
@@ -152,7 +152,7 @@ class Columns(Struct):
             self.damaged,
         )
 
-    def only(self, integers: Iterable[str], texts: Iterable[str]) -> Columns:
+    def select(self, integers: Iterable[str], texts: Iterable[str]) -> Columns:
         """Return some of the columns."""
         return Columns(
             self.rows,
@@ -166,7 +166,9 @@ def _keep_used(codes: np.ndarray, distinct: DistinctTexts) -> tuple[np.ndarray, 
     """Return codes and what they mean, without what none of them means."""
     used = np.zeros(len(distinct), bool)
     used[codes] = True
-    return (codes, distinct) if used.all() else ((np.cumsum(used) - 1)[codes], distinct.only(used))
+    return (
+        (codes, distinct) if used.all() else ((np.cumsum(used) - 1)[codes], distinct.select(used))
+    )
 
 
 def encode_distinct(series: pl.Series) -> tuple[np.ndarray, DistinctTexts]:

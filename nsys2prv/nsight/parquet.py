@@ -93,7 +93,7 @@ class Folder(Source):
     def close(self) -> None:
         self._queries.close()
 
-    def _unreadable(self, table: str, error: BaseException) -> Nsys2prvError:
+    def _make_unreadable_error(self, table: str, error: BaseException) -> Nsys2prvError:
         # polars quotes values.
         reason = re.split(r"[\[\"'`\n]", str(error), maxsplit=1)[0].strip() or type(error).__name__
         return Nsys2prvError(
@@ -118,10 +118,10 @@ class Folder(Source):
         return SourceTable(
             name,
             {column: str(kind) for column, kind in schema.items()},
-            partial(self._extent, name, len(schema)),
+            partial(self._find_extent, name, len(schema)),
         )
 
-    def _extent(self, name: str, columns: int) -> Extent:
+    def _find_extent(self, name: str, columns: int) -> Extent:
         if columns and name not in self._counted:
             self._counted[name] = self._try_reading(
                 name, lambda: self.scan(name).select(pl.len()).collect().item()
@@ -134,7 +134,7 @@ class Folder(Source):
             with panics_unseen(str(self.files[table])):
                 return reading()
         except DAMAGE as error:
-            raise self._unreadable(table, error) from None
+            raise self._make_unreadable_error(table, error) from None
 
     def _read_having(self, part: Part, columns: list[str], where: str) -> pl.DataFrame:
         """Return columns (if none are given, any) of those rows of a part that meet a condition.
@@ -156,7 +156,9 @@ class Folder(Source):
     ) -> pl.DataFrame:
         """Return the rows that meet a condition."""
         return rows.filter(
-            self._run_query(table, self._queries.met, rows, looked_at, self.condition(table, where))
+            self._run_query(
+                table, self._queries.mask_met, rows, looked_at, self.condition(table, where)
+            )
         )
 
     def _run_query(self, table: str, query: Callable[..., T], *arguments: object) -> T:
@@ -164,7 +166,7 @@ class Folder(Source):
         try:
             return query(*arguments)
         except sqlite3.Error as error:
-            raise self._unreadable(table, error) from None
+            raise self._make_unreadable_error(table, error) from None
 
     def _read_pieces(
         self, table: str, columns: list[str], part: Part | None, where: str
@@ -249,7 +251,7 @@ class Folder(Source):
             rows.select(pl.col(column).alias("time").cast(pl.Int64, strict=False))
             for table, column in columns.items()
             if self.tables[table].columns[column] not in NO_NUMBERS
-            for rows in self._few_rows(table)
+            for rows in self._sample_rows(table)
         ]
         if not frames:
             return []
@@ -260,7 +262,7 @@ class Folder(Source):
             # Whoever reads the table tells what is wrong with it.
             return []
 
-    def _few_rows(self, table: str) -> list[pl.LazyFrame]:
+    def _sample_rows(self, table: str) -> list[pl.LazyFrame]:
         rows = self.tables[table].extent.rows
         if rows > PIECE_ROWS:
             # Without all rows between them; each slice is a part of the query, with its price.
@@ -295,7 +297,7 @@ class Folder(Source):
         condition_bits = np.zeros(rows.height, np.int64)
         for number, (where, of_one) in enumerate(zip(conditions, looked_at, strict=True)):
             chosen = self._run_query(
-                part.table, self._queries.met, rows, of_one, self.condition(part.table, where)
+                part.table, self._queries.mask_met, rows, of_one, self.condition(part.table, where)
             )
             condition_bits |= chosen.to_numpy().astype(np.int64) << number
         columns = make_columns(rows, integers, texts)

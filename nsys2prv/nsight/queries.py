@@ -59,7 +59,7 @@ class Queries:
             for name in parts:
                 self._connection.execute(f"DROP TABLE {name}")
 
-    def met(self, rows: pl.DataFrame, columns: list[str], condition: str) -> pl.Series:
+    def mask_met(self, rows: pl.DataFrame, columns: list[str], condition: str) -> pl.Series:
         """Return a mask of the rows that meet a condition in SQL on these columns: SQLite is asked
         once for each combination of their values.
         """

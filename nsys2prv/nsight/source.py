@@ -151,7 +151,7 @@ class Shared(Struct, frozen=True):
 
     def columns(self, number: int, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:
         """Return columns of the rows that meet a condition, as :meth:`Source.read` has them."""
-        chosen, columns = self.mask_meeting(number), self.rows.only(integers, texts)
+        chosen, columns = self.mask_meeting(number), self.rows.select(integers, texts)
         return columns if chosen.all() else columns.where(chosen)
 
 

@@ -86,9 +86,9 @@ class Database(Source):
             self._statements = self._find_statements()
             self.tables = Tables(self._statements, self._table)
         except DAMAGE as error:
-            raise self._unreadable(error) from None
+            raise self._make_unreadable_error(error) from None
 
-    def _unreadable(self, error: Exception) -> Nsys2prvError:
+    def _make_unreadable_error(self, error: Exception) -> Nsys2prvError:
         reason = (
             "names that are no text"
             if isinstance(error, UnicodeError)
@@ -121,9 +121,9 @@ class Database(Source):
 
     def _table(self, name: str) -> SourceTable:
         columns = self._columns(name, self._statements[name])
-        return SourceTable(name, columns, partial(self._extent, name, columns))
+        return SourceTable(name, columns, partial(self._find_extent, name, columns))
 
-    def _extent(self, name: str, columns: dict[str, str]) -> Extent:
+    def _find_extent(self, name: str, columns: dict[str, str]) -> Extent:
         taken = {column.lower() for column in columns}
         rowid = next((word for word in ("rowid", "_rowid_", "oid") if word not in taken), "")
         try:
@@ -133,7 +133,7 @@ class Database(Source):
         except sqlite3.OperationalError:
             return Extent(1, self._walk_pages(name), "")
         except DAMAGE as error:
-            raise self._unreadable(error) from None
+            raise self._make_unreadable_error(error) from None
         if not isinstance(first, int) or not isinstance(last, int):
             return Extent()
         if (last - first) * LEAST_ROW_BYTES > self._size:
@@ -175,7 +175,7 @@ class Database(Source):
         try:
             return self._connection.execute(sql, parameters).fetchall()
         except DAMAGE as error:
-            raise self._unreadable(error) from None
+            raise self._make_unreadable_error(error) from None
 
     def read_small_table(self, table: str, *columns: str, where: str = "") -> list[tuple]:
         if table not in self.tables:
@@ -282,7 +282,7 @@ class Database(Source):
                 else np.zeros(0, np.int64)
             )
         except DAMAGE as error:
-            raise self._unreadable(error) from None
+            raise self._make_unreadable_error(error) from None
         return None if condition_bits is None else (columns, condition_bits)
 
     def _read_by_driver(
@@ -307,7 +307,7 @@ class Database(Source):
             ]
             frame = self._frame(f"SELECT {', '.join(guarded + text_part) or 'NULL'} {source}")
             if frame is None:
-                raise self._unreadable(ValueError(f"table {part.table}"))
+                raise self._make_unreadable_error(ValueError(f"table {part.table}"))
             if present:
                 bad = " + ".join(
                     f"sum(typeof({quote_name(name)}) NOT IN ('integer', 'null'))"
@@ -365,7 +365,7 @@ class Database(Source):
     def select(self, sql: str) -> pl.DataFrame:
         frame = self._frame(sql)
         if frame is None:
-            raise self._unreadable(ValueError("columns of mixed types"))
+            raise self._make_unreadable_error(ValueError("columns of mixed types"))
         return frame
 
     def _frame(self, sql: str) -> pl.DataFrame | None:
@@ -374,7 +374,7 @@ class Database(Source):
             # Few reports need it, and it takes a while to import.
             from nsys2prv.nsight.sqlite_driver import Driver
 
-            self._driver = Driver(self._uri, DISTRUST, self._unreadable)
+            self._driver = Driver(self._uri, DISTRUST, self._make_unreadable_error)
         return self._driver.frame(sql)
 
 

@@ -24,7 +24,7 @@ class Driver:
     """
 
     def __init__(self, uri: str, first: str, unreadable: Callable[[Exception], Exception]) -> None:
-        self._unreadable = unreadable
+        self._make_unreadable_error = unreadable
         try:
             self._database = adbc_driver_sqlite.connect(uri)
             self._connection = manager.AdbcConnection(self._database)
@@ -32,7 +32,7 @@ class Driver:
                 statement.set_sql_query(first)
                 statement.execute_update()
         except (manager.Error, UnicodeError) as error:
-            raise self._unreadable(error) from None
+            raise self._make_unreadable_error(error) from None
 
     def close(self) -> None:
         self._connection.close()
@@ -49,7 +49,7 @@ class Driver:
         except (manager.Error, pl.exceptions.PolarsError, UnicodeError) as error:
             if "mismatch" in str(error).lower():
                 return None
-            raise self._unreadable(error) from None
+            raise self._make_unreadable_error(error) from None
         finally:
             # Of a damaged database it may raise again what the reading did.
             with suppress(manager.Error):

@@ -71,7 +71,7 @@ def place_devices(
         ]
         for key in sorted(streams):
             user = process, gpus.number(process.report, key)
-            users.setdefault(gpus.identity_of_stream(process.report, key), user)
+            users.setdefault(gpus.find_stream_identity(process.report, key), user)
             users.setdefault(
                 gpus.identity(process.report, DeviceKey(GPU, str(key.pid), key.device)), user
             )
@@ -87,7 +87,7 @@ def place_devices(
         if identity not in by_identity:
             user, number = users.get(gpu, (first_on[machine], None))
             if number is None:
-                number = 0 if gpu is None else gpus.number_of(report, key.number)
+                number = 0 if gpu is None else gpus.find_gpu_number(report, key.number)
             if key.kind == GPU:
                 owner = user
             else:
@@ -129,7 +129,7 @@ class GpuNumbers:
     def number(self, report: int, key: ObjectKey) -> int:
         """Return the device number of the row of a stream or queue (0 for a host thread)."""
         if isinstance(key, QueueKey):
-            return key.gpu if key.gpu < 0 else self.number_of(report, key.gpu)
+            return key.gpu if key.gpu < 0 else self.find_gpu_number(report, key.gpu)
         if not isinstance(key, StreamKey):
             return 0
         machine, gpu = self._machines[report], self.gpu(report, key)
@@ -151,7 +151,7 @@ class GpuNumbers:
         """Return the identity of one of the report's GPUs among all of the trace."""
         return identify_gpu(self._infos, self._machines, report, key)
 
-    def identity_of_stream(self, report: int, key: StreamKey) -> tuple:
+    def find_stream_identity(self, report: int, key: StreamKey) -> tuple:
         """Return the identity of the GPU of a stream among all of the trace. Where the report does
         not tell its number, the ordinal is taken for it.
         """
@@ -160,7 +160,7 @@ class GpuNumbers:
             DeviceKey(GPU, number=self._infos[report].find_gpu_or_ordinal(key.pid, key.device)),
         )
 
-    def number_of(self, report: int, number: int) -> int:
+    def find_gpu_number(self, report: int, number: int) -> int:
         """Return the number on its machine of the GPU that the report gives this number."""
         gpu = self._infos[report].gpus.get(number)
         gpu_key = gpu is not None and gpu.key

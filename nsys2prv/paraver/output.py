@@ -98,15 +98,15 @@ class PartFilesOutput(Output):
     share a file system.
     """
 
-    def _part(self, number: int) -> Path:
+    def _make_part_path(self, number: int) -> Path:
         return self.folder / f"part-{number}"
 
     def write_part(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
-        with self._part(number).open("wb", buffering=0) as out:
+        with self._make_part_path(number).open("wb", buffering=0) as out:
             _write_all(out, _compress(pieces, self.compress))
 
     def collect(self, number: int) -> None:
-        part = self._part(number)
+        part = self._make_part_path(number)
         with self.path.open("ab", buffering=0) as out, part.open("rb", buffering=0) as source:
             shutil.copyfileobj(source, out, WRITE_BYTES)
         part.unlink()

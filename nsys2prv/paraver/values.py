@@ -154,7 +154,7 @@ def _assign_set(
         return NameValues(), first
     batches = _Batches(files)
     fixed_values = pl.LazyFrame(
-        list(name_set.known_values().items()),
+        list(name_set.list_known_values().items()),
         schema={"text": pl.String, "known": pl.Int64},
         orient="row",
     )
@@ -196,7 +196,7 @@ def _reuse_values(
     """Return the names with the values of the base where their labels are there, and the first
     value after the new ones.
     """
-    fixed = name_set.known_values()
+    fixed = name_set.list_known_values()
     base = base.filter(
         ~pl.col("value").is_in(list(fixed.values())) & ~pl.col("label").is_in(list(fixed))
     )

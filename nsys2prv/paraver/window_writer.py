@@ -273,5 +273,5 @@ class Formatter:
 
 def _make_column(pieces: WindowRecords, name: str) -> np.ndarray | Indices:
     """Return a column that holds no times, to be written."""
-    values, table = pieces.stored_column(name)
+    values, table = pieces.read_stored_column(name)
     return values if table is None else Indices(values, table)

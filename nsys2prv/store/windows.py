@@ -312,7 +312,7 @@ class WindowRecords:
         lookup = self._global_ids.find_table(self._shape, name)
         return column if lookup is None else lookup(column, self._sources, self._which)
 
-    def stored_column(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
+    def read_stored_column(self, name: str) -> tuple[np.ndarray, np.ndarray | None]:
         """Return a column that holds no times, and the table that its values are indices of:
         together they say what :meth:`column` does, without a copy where all rows are of one source.
         None: the values stand for themselves.

@@ -72,7 +72,7 @@ def test_states_are_those_of_every_moment_however_time_is_cut(seed: int) -> None
             for bit in (1, 2, 4)
         }
         ranges += list(
-            zip(*(column.tolist() for column in sweep.until(classes, last)), strict=True)
+            zip(*(column.tolist() for column in sweep.read_until(classes, last)), strict=True)
         )
     for begin, end, state in ranges:
         assert begin < end

@@ -262,7 +262,9 @@ def test_kind_of_a_function(name: str, layout: str) -> None:
 
 def test_values_of_extrae_and_no_value_twice() -> None:
     sets = [load_catalogue().name_sets[layout] for layout in LAYOUTS]
-    values = [(name, value) for name_set in sets for name, value in name_set.known_values().items()]
+    values = [
+        (name, value) for name_set in sets for name, value in name_set.list_known_values().items()
+    ]
     assert len({value for _, value in values}) == len({name for name, _ in values}) == len(values)
     assert max(value for _, value in values) < min(name_set.first for name_set in sets)
     expected = {

@@ -232,7 +232,7 @@ def values_of(
 
 
 def test_sets_of_a_space_do_not_overlap_and_fixed_values_stay(tmp_path: Path) -> None:
-    fixed = load_catalogue().name_sets["cuda_api"].known_values()
+    fixed = load_catalogue().name_sets["cuda_api"].list_known_values()
     call, number = next(iter(fixed.items()))
     base = {"some": {"a": 3000, "b": 3001}, "more": {"k": 3005}, "calls": {call: 7, "own": number}}
     assert values_of(tmp_path, base, some=["a", "c", "d"]) == {

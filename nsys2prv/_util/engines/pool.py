@@ -97,16 +97,16 @@ class Pool:
         waiting: deque[_Submitted[T, R]] = deque()
         try:
             for task in tasks:
-                waiting.append(self._submitted(function, task))
+                waiting.append(self._submit(function, task))
                 if len(waiting) > ahead:
-                    yield self._first(function, waiting, what)
+                    yield self._take_first(function, waiting, what)
             while waiting:
-                yield self._first(function, waiting, what)
+                yield self._take_first(function, waiting, what)
         finally:
             for submitted in waiting:
                 submitted.future.cancel()
 
-    def _submitted(self, function: Callable[[T], R], task: T) -> _Submitted[T, R]:
+    def _submit(self, function: Callable[[T], R], task: T) -> _Submitted[T, R]:
         try:
             return _Submitted(task, self.executor.submit(function, task))
         except self.lost as error:
@@ -114,7 +114,7 @@ class Pool:
             broken.set_exception(error)
             return _Submitted(task, broken)
 
-    def _first(
+    def _take_first(
         self,
         function: Callable[[T], R],
         waiting: deque[_Submitted[T, R]],
@@ -125,14 +125,14 @@ class Pool:
         try:
             return first.future.result()
         except self.lost:
-            result = self._alone(function, first.task, name_task)
+            result = self._run_alone(function, first.task, name_task)
         for submitted in waiting:
             # What is still under way somewhere is awaited: it must not be done twice at one time.
             if isinstance(submitted.future.exception(), self.lost):
-                submitted.future = self._submitted(function, submitted.task).future
+                submitted.future = self._submit(function, submitted.task).future
         return result
 
-    def _alone(self, function: Callable[[T], R], task: T, name_task: Callable[[T], str]) -> R:
+    def _run_alone(self, function: Callable[[T], R], task: T, name_task: Callable[[T], str]) -> R:
         """Return the result of a task that has the new workers to itself: if one is lost again, it
         is for this task.
         """

@@ -85,7 +85,7 @@ class _Task(Struct, frozen=True):
     #: Function, positional and keyword arguments.
     call: tuple[Callable, tuple, dict]
 
-    def done_by(self, do: Callable[..., object]) -> None:
+    def complete(self, do: Callable[..., object]) -> None:
         """Give the result, or how it failed, to whoever waits."""
         if self.future.set_running_or_notify_cancel():
             function, args, kwargs = self.call
@@ -115,7 +115,7 @@ class ProcessExecutor(Executor):
     def begin(self, count: int, first: Callable[[], object] = int) -> None:
         """Let `count` of the workers start now, and do this first."""
         while len(self._threads) < min(count, self._processes):
-            self._run(self._work_there, first)
+            self._run(self._serve_worker, first)
 
     def submit(self, function: Callable[..., R], /, *args: object, **kwargs: object) -> Future[R]:
         if not self._closed:
@@ -164,7 +164,7 @@ class ProcessExecutor(Executor):
         for thread in self._threads:
             thread.join()
 
-    def _lose(self, error: WorkerLost) -> None:
+    def _fail_waiting(self, error: WorkerLost) -> None:
         """Fail the tasks that have not begun as the lost task does."""
         self._lost = self._lost or error
         for task in self._close(take=True):
@@ -180,19 +180,19 @@ class ProcessExecutor(Executor):
             raise WorkerLost(str(error)) from None
         self._threads.append(thread)
 
-    def _next(self) -> _Task | None:
+    def _take_next(self) -> _Task | None:
         with self._lock:
             self._changed.wait_for(lambda: self._tasks or self._closed)
             return self._tasks.popleft() if self._tasks else None
 
-    def _work_there(self, first: Callable[[], object]) -> None:
+    def _serve_worker(self, first: Callable[[], object]) -> None:
         # The worker is born with the signals of this thread.
         if hasattr(signal, "pthread_sigmask"):
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             worker = self._start()
         except (OSError, MemoryError) as error:
-            self._lose(WorkerLost(str(error)))
+            self._fail_waiting(WorkerLost(str(error)))
             return
         with self._lock:
             self._workers.append(worker)
@@ -203,15 +203,15 @@ class ProcessExecutor(Executor):
             try:
                 return worker.call(function, *args, **kwargs)
             except WorkerLost as error:
-                self._lose(error)
+                self._fail_waiting(error)
                 raise
 
         try:
             # A worker that is still starting would only keep a task from the others.
             with suppress(Exception):
                 call(first)
-            while task := self._next():
-                task.done_by(call)
+            while task := self._take_next():
+                task.complete(call)
         finally:
             worker.end()
 

@@ -33,8 +33,8 @@ def make_devices_section(material: Material) -> Section:
     blocks: list[Block] = []
     blocks += _make_elapsed_by_device(material)
     blocks += _make_use_over_time(material)
-    blocks += material.grid("efficiencies", "devices", MOST_RANKS, folded=True)
-    blocks += material.grid("efficiencies", "hosts", MOST_RANKS, folded=True)
+    blocks += material.make_grid("efficiencies", "devices", MOST_RANKS, folded=True)
+    blocks += material.make_grid("efficiencies", "hosts", MOST_RANKS, folded=True)
     return Section("devices", "Where the GPUs' time went", blocks)
 
 
@@ -139,13 +139,13 @@ def make_idle_section(material: Material) -> Section:
         "Idle devices, launches, copies",
         [
             *_make_gaps(material),
-            *material.grid("idle", "gaps"),
-            *material.grid("idle", "long_gaps", folded=True),
-            *material.grid("idle", "memory"),
-            *material.grid("idle", "calls"),
-            *material.grid("idle", "latencies", MOST_RANKS, folded=True),
-            *material.grid("idle", "queued", MOST_RANKS, folded=True),
-            *material.grid("idle", "rules"),
+            *material.make_grid("idle", "gaps"),
+            *material.make_grid("idle", "long_gaps", folded=True),
+            *material.make_grid("idle", "memory"),
+            *material.make_grid("idle", "calls"),
+            *material.make_grid("idle", "latencies", MOST_RANKS, folded=True),
+            *material.make_grid("idle", "queued", MOST_RANKS, folded=True),
+            *material.make_grid("idle", "rules"),
             *material.notes("idle"),
         ],
     )
@@ -177,12 +177,12 @@ def make_kernels_section(material: Material) -> Section:
         "kernels",
         "Kernels",
         [
-            *material.grid("kernels", "classes"),
-            *material.grid("kernels", "tensor_cores"),
-            *material.grid("kernels", "two_modes"),
+            *material.make_grid("kernels", "classes"),
+            *material.make_grid("kernels", "tensor_cores"),
+            *material.make_grid("kernels", "two_modes"),
             *_make_duration_spread(material),
-            *material.grid("kernels", "kernels"),
-            *material.grid("kernels", "tensor_cores_by_rank", MOST_RANKS, folded=True),
+            *material.make_grid("kernels", "kernels"),
+            *material.make_grid("kernels", "tensor_cores_by_rank", MOST_RANKS, folded=True),
             *material.notes("kernels"),
         ],
     )
@@ -246,11 +246,11 @@ MOST_MAPS = 48
 
 
 def make_maps_section(material: Material) -> Section:
-    blocks: list[Block] = [*material.grid("metrics", "metrics")]
+    blocks: list[Block] = [*material.make_grid("metrics", "metrics")]
     maps = material.frame("metrics", "map")
     if maps is not None:
         blocks += _make_metric_maps(material, maps)
-    blocks += material.grid("metrics", "means", folded=True)
+    blocks += material.make_grid("metrics", "means", folded=True)
     return Section(
         "metrics",
         "Utilisation over time: GPU metrics and network",

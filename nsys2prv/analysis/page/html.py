@@ -125,7 +125,7 @@ def make_difference_page(name: str, headline: str, results: Sequence[Result]) ->
                 *(
                     grid
                     for table in result.tables
-                    for grid in material.grid(result.name, table, MOST_RANKS)
+                    for grid in material.make_grid(result.name, table, MOST_RANKS)
                 ),
                 *material.notes(result.name),
             ],

@@ -121,8 +121,8 @@ CURVES = {
 
 def make_iterations_section(material: Material) -> Section:
     steady: list[Block] = [
-        *material.grid("iterations", "summary"),
-        *material.grid("iterations", "each", folded=True),
+        *material.make_grid("iterations", "summary"),
+        *material.make_grid("iterations", "each", folded=True),
         *material.notes("iterations"),
     ]
     rows = material.frame("efficiencies", "iterations")
@@ -188,9 +188,9 @@ def make_iterations_section(material: Material) -> Section:
             *steady,
             *blocks,
             *_make_classes(material, rows.height),
-            *material.grid("efficiencies", "over_iterations"),
-            *material.grid("efficiencies", "iterations", folded=True),
-            *material.grid("efficiencies", "host_iterations", folded=True),
+            *material.make_grid("efficiencies", "over_iterations"),
+            *material.make_grid("efficiencies", "iterations", folded=True),
+            *material.make_grid("efficiencies", "host_iterations", folded=True),
         ],
     )
 
@@ -237,7 +237,7 @@ def make_operations_section(material: Material) -> Section:
         "Operations (NVTX ranges)",
         [
             *_make_tree(material),
-            *material.grid("operations", "operations", folded=True),
+            *material.make_grid("operations", "operations", folded=True),
             *_make_by_rank(material),
             *material.notes("operations"),
         ],

@@ -33,7 +33,7 @@ def make_summary_section(material: Material) -> Section:
         if not result.missing:
             blocks.append(Findings("What holds the job back", result.findings, FINDINGS_NOTE))
         blocks += material.notes("findings")
-        blocks += material.grid("findings", "phases")
+        blocks += material.make_grid("findings", "phases")
     roots = [
         root
         for root in (_get_device_efficiencies(material), _get_host_efficiencies(material))
@@ -49,8 +49,8 @@ def make_summary_section(material: Material) -> Section:
             )
         )
     blocks += material.notes("efficiencies")
-    blocks += material.grid("efficiencies", "steady")
-    blocks += material.grid("efficiencies", "nodes", folded=True)
+    blocks += material.make_grid("efficiencies", "steady")
+    blocks += material.make_grid("efficiencies", "nodes", folded=True)
     warnings = [str(warning) for warning in material.job.get("warnings", [])]
     notes = [str(note) for note in material.job.get("notes", [])]
     return Section(
@@ -149,11 +149,11 @@ def make_communication_section(material: Material) -> Section:
         "communication",
         "Exposed communication",
         [
-            *material.grid("overlap", "operations"),
-            *material.grid("overlap", "classes"),
-            *material.grid("overlap", "devices", MOST_RANKS, folded=True),
-            *material.grid("overlap", "concurrency", folded=True),
-            *material.grid("overlap", "in_flight", MOST_RANKS, folded=True),
+            *material.make_grid("overlap", "operations"),
+            *material.make_grid("overlap", "classes"),
+            *material.make_grid("overlap", "devices", MOST_RANKS, folded=True),
+            *material.make_grid("overlap", "concurrency", folded=True),
+            *material.make_grid("overlap", "in_flight", MOST_RANKS, folded=True),
             *material.notes("overlap"),
         ],
     )
@@ -178,12 +178,12 @@ def make_collectives_section(material: Material) -> Section:
         "Stragglers and collectives",
         [
             *_make_stragglers(material),
-            *material.grid("collectives", "stragglers", MOST_RANKS),
+            *material.make_grid("collectives", "stragglers", MOST_RANKS),
             *_make_meanwhile(material),
-            *material.grid("collectives", "meanwhile", MOST_RANKS),
-            *material.grid("collectives", "across_ranks"),
-            *material.grid("collectives", "nccl", folded=True),
-            *material.grid("collectives", "mpi"),
+            *material.make_grid("collectives", "meanwhile", MOST_RANKS),
+            *material.make_grid("collectives", "across_ranks"),
+            *material.make_grid("collectives", "nccl", folded=True),
+            *material.make_grid("collectives", "mpi"),
             *material.notes("collectives"),
         ],
     )
@@ -245,13 +245,15 @@ def make_clocks_section(material: Material) -> Section:
     return Section(
         "clocks",
         "Clocks of hosts",
-        [*material.grid("clocks", "hosts", note=CLOCKS_NOTE), *material.notes("clocks")],
+        [*material.make_grid("clocks", "hosts", note=CLOCKS_NOTE), *material.notes("clocks")],
     )
 
 
 def make_scalability_section(material: Material) -> Section:
     return Section(
-        "scaling", "Scalability", [*material.grid("scaling", "scaling"), *material.notes("scaling")]
+        "scaling",
+        "Scalability",
+        [*material.make_grid("scaling", "scaling"), *material.notes("scaling")],
     )
 
 
@@ -284,10 +286,10 @@ def make_critical_path_section(material: Material) -> Section:
         [
             *blocks,
             *_make_by_rank(material),
-            *material.grid("critical_path", "causes"),
-            *material.grid("critical_path", "ranks", MOST_RANKS, folded=True),
-            *material.grid("critical_path", "classes", folded=True),
-            *material.grid("critical_path", "by_kernel"),
+            *material.make_grid("critical_path", "causes"),
+            *material.make_grid("critical_path", "ranks", MOST_RANKS, folded=True),
+            *material.make_grid("critical_path", "classes", folded=True),
+            *material.make_grid("critical_path", "by_kernel"),
             *material.notes("critical_path"),
         ],
     )

@@ -213,7 +213,7 @@ class Material(Struct, frozen=True):
         table_found = self.results[analysis].tables.get(table) if analysis in self.results else None
         return table_found.frame if table_found and table_found.frame.height else None
 
-    def grid(
+    def make_grid(
         self,
         analysis: str,
         table: str,

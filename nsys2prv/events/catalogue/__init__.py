@@ -63,7 +63,7 @@ class NameSet(Struct, frozen=True, forbid_unknown_fields=True):
     #: File of the package with names whose values are fixed, None for none.
     known: str | None = None
 
-    def known_values(self) -> dict[str, int]:
+    def list_known_values(self) -> dict[str, int]:
         return _read_known_names(self.known) if self.known else {}
 
 

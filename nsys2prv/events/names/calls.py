@@ -53,7 +53,9 @@ def _map_known_names() -> dict[str, tuple[str, str]]:
     """Name in small letters -> its spelling, and the layout that it belongs to."""
     sets = load_catalogue().name_sets
     return {
-        name.lower(): (name, layout) for layout in LAYOUTS for name in sets[layout].known_values()
+        name.lower(): (name, layout)
+        for layout in LAYOUTS
+        for name in sets[layout].list_known_values()
     }
 
 

@@ -140,7 +140,7 @@ def rename_by_template(texts: DistinctTexts, rules: tuple[NvtxRule, ...]) -> Ren
     """
     if not rules or not all(rule.any_digits for rule in rules):
         return None
-    templates = texts.templates()
+    templates = texts.find_templates()
     if templates is None:
         return None
     firsts = list(map(_renumber, decode_texts(templates.firsts).to_list()))

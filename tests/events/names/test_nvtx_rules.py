@@ -336,13 +336,13 @@ def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Pa
         columns = source.read(Part("NVTX_EVENTS", 1, len(rows)), (), ("text",))
     codes, distinct = columns.texts["text"]
     if core is None:
-        assert distinct.templates() is None
+        assert distinct.find_templates() is None
         return
     rules = load_rules()
     known = decode_texts(distinct.series).gather(codes)
     assert known.to_list() == texts
     found, alone = rename_by_template(distinct, rules), rename_ranges(known, None, rules)
-    assert len(distinct.templates().firsts) < len(texts) / 4
+    assert len(distinct.find_templates().firsts) < len(texts) / 4
     assert (
         found.texts.gather(found.codes[codes]).to_list()
         == alone.texts.gather(alone.codes).to_list()
@@ -351,7 +351,7 @@ def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Pa
     assert found.wanted[codes].all()
     assert alone.wanted.all()
     # What is left of some of the texts, and again, as everything is known now.
-    half = distinct.only(np.arange(len(distinct)) % 2 == 0)
+    half = distinct.select(np.arange(len(distinct)) % 2 == 0)
     part = rename_by_template(half, rules)
     assert part.texts.gather(part.codes).to_list() == found.texts.gather(found.codes[::2]).to_list()
     assert part.numbers.tolist() == found.numbers[::2].tolist()
