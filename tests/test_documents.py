@@ -73,6 +73,16 @@ def test_the_tour_names_files_that_there_are() -> None:
         assert any(place.is_file() for place in (*places, *in_room)), name
 
 
+def test_the_tour_names_functions_and_classes_that_there_are() -> None:
+    text = (DOCS / "development.md").read_text()
+    files = [path for room in ("nsys2prv", "tests") for path in (DOCS.parent / room).rglob("*.py")]
+    known = {*re.findall(r"\w+", "\n".join(path.read_text() for path in files))}
+    quoted = re.findall(r"`([A-Za-z_]\w*(?:\.\w+)*)(?:\([^`]*\))*`", text)
+    names = {part for quote in quoted for part in quote.split(".") if re.search("[A-Z_]", part)}
+    assert len(names) > 60
+    assert names <= known, f"nothing is called {sorted(names - known)}"
+
+
 def test_the_event_types_that_the_tour_offers_are_free() -> None:
     text = (DOCS / "development.md").read_text()
     first, last = map(int, re.search(r"Event types from (\d+) to (\d+) are free", text).groups())
