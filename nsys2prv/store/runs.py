@@ -145,7 +145,7 @@ class Run(Struct, frozen=True, eq=False):
     #: Number of sampled numbers, in a run of samples.
     values: int = 0
     #: True if these are zeros that mark where nothing was sampled
-    #: (:mod:`nsys2prv.store.sample_corrections`).
+    #: (:mod:`nsys2prv.store.corrections`).
     filler: bool = False
 
 
