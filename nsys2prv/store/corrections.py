@@ -29,7 +29,7 @@ from nsys2prv.store.runs import (
     pair_runs,
     read_run,
 )
-from nsys2prv.store.spilling import append_events, choose_sample_shape
+from nsys2prv.store.spilling import append_events, choose_sample_shape, make_sample_records
 from nsys2prv.store.task_result import TaskResult
 
 LAYOUT = "gpu_metric"
@@ -59,21 +59,15 @@ def mark_unsampled(
                     (place, run)
                 )
     changed, reader = list(results), SpillReader()
-    begin = min(
-        (_to_shared_time(clocks[report], time) for report, (time, _) in spans.items()), default=0
-    )
+    begin = min((clocks[report].to_global(time) for report, (time, _) in spans.items()), default=0)
     for number, ((report, _), holders) in enumerate(first_runs.items()):
         holders.sort(key=lambda held: held[1].first)
         times = _find_zero_times([run for _, run in holders], reader, clocks[report], begin)
         if len(times):
             place, run = holders[0]
-            changed[place] = _add_zeros(
-                changed[place],
-                run,
-                tuple(sorted({metric for _, run in holders for metric in run.shape.metrics})),
-                times,
-                folder / f"unsampled-{number}.bin",
-            )
+            metrics = tuple(sorted({metric for _, run in holders for metric in run.shape.metrics}))
+            path = folder / f"unsampled-{number}.bin"
+            changed[place] = _add_zeros(changed[place], run, metrics, times, path)
     reader.close()
     return changed
 
@@ -84,8 +78,7 @@ def _add_zeros(
     """Return the result with a run of zeros of these metrics, of the object of the run `like`."""
     stored = np.ones((len(times), len(metrics)), np.int64)
     shape = choose_sample_shape(LAYOUT, metrics, stored)
-    records = np.empty(len(times), shape.dtype)
-    records["time"], records["object"], records["values"] = times, like.object, stored
+    records = make_sample_records(shape, times, like.object, stored)
     writer = SpillWriter(path, like.report, like.source)
     run = replace(
         writer.append(shape, records, int(times[-1]), like.object, stored.size), filler=True
@@ -117,46 +110,27 @@ def _find_zero_times(
     begin: of the job, on the shared clock.
     """
     apart = all(one.until < other.first for one, other in pairwise(runs))
-    times = (
-        None
-        if apart
-        else np.unique(
-            np.concatenate([reader.read_between(run, run.first, None)["time"] for run in runs])
-        )
-    )
-    period = _find_period(times if times is not None else _read_some_times(runs, reader))
+    if apart:
+        # Of samples that follow each other, those of the longest run.
+        longest = max(runs, key=lambda run: run.rows)
+        limit = int(longest.samples[ENOUGH]) if len(longest.samples) > ENOUGH else None
+        times = reader.read_between(longest, longest.first, limit)["time"]
+    else:
+        times = np.unique(np.concatenate([read_run(run)["time"] for run in runs]))
+    period = _find_period(times)
     if not period:
         return np.zeros(0, np.int64)
-    behind = (
-        _find_ends_of_holes(times, period)
-        if times is not None
-        else np.concatenate(
-            [
-                *(_find_holes_of_run(run, reader, period) for run in runs),
-                [
-                    other.first
-                    for one, other in pairwise(runs)
-                    if other.first - one.until > HOLE * period
-                ],
-            ]
-        )
-    )
+    if apart:
+        parts = [_find_holes_of_run(run, reader, period) for run in runs]
+        edges = np.array([(a.until, b.first) for a, b in pairwise(runs)], np.int64).reshape(-1, 2)
+        between = edges[edges[:, 1] - edges[:, 0] > HOLE * period, 1]
+        behind = np.concatenate([*parts, between])
+    else:
+        behind = _find_ends_of_holes(times, period)
     zero_times = np.unique(behind.astype(np.int64)) - period
     early = runs[0].first - period
     # Without the first one where it would make the trace longer: nothing is shown before its begin.
-    return np.append(early, zero_times) if _to_shared_time(clock, early) > begin else zero_times
-
-
-def _to_shared_time(clock: ClockMap, time: int) -> int:
-    return int(clock.to_global(np.array([time]))[0])
-
-
-def _read_some_times(runs: Sequence[Run], reader: SpillReader) -> np.ndarray:
-    """Return times of samples that follow each other, of the longest run."""
-    run = max(runs, key=lambda run: run.rows)
-    return reader.read_between(
-        run, run.first, int(run.samples[ENOUGH]) if len(run.samples) > ENOUGH else None
-    )["time"]
+    return np.append(early, zero_times) if clock.to_global(early) > begin else zero_times
 
 
 def _find_period(times: np.ndarray) -> int:
@@ -177,19 +151,11 @@ def _find_holes_of_run(run: Run, reader: SpillReader, period: int) -> np.ndarray
     edges = np.append(run.samples, run.until)
     count = np.full(len(run.samples), SAMPLE)
     count[-1] = run.rows - 1 - SAMPLE * (len(run.samples) - 1)
-    long = np.flatnonzero(np.diff(edges) > (count + HOLE // 2) * period)
-    return np.concatenate(
-        [
-            np.zeros(0, np.int64),
-            *(
-                _find_ends_of_holes(
-                    reader.read_between(run, int(edges[block]), int(edges[block + 1]) + 1)["time"],
-                    period,
-                )
-                for block in long
-            ),
-        ]
-    )
+    ends = [np.zeros(0, np.int64)]
+    for block in np.flatnonzero(np.diff(edges) > (count + HOLE // 2) * period).tolist():
+        times = reader.read_between(run, int(edges[block]), int(edges[block + 1]) + 1)["time"]
+        ends.append(_find_ends_of_holes(times, period))
+    return np.concatenate(ends)
 
 
 #: Decimals of the smallest fractions.
@@ -223,11 +189,10 @@ class _ValueStatistics(Struct):
     def scale(self) -> int:
         """Return the number of decimals that its integers stand for."""
         wanted = self.single if self.single >= 0 else self.decimals
-        return (
-            min(wanted, max(int(np.searchsorted(_POWERS, _LIMIT / self.greatest, "right")) - 1, 0))
-            if self.greatest
-            else wanted
-        )
+        if not self.greatest:
+            return wanted
+        most = int(np.searchsorted(_POWERS, _LIMIT / self.greatest, "right")) - 1
+        return min(wanted, max(most, 0))
 
 
 def scale_fractions(
@@ -271,12 +236,8 @@ def _scale_result(
             changed.runs.append(run)
             continue
         records = read_run(run)
-        values, numbers, metrics, repaired = (
-            _read_values(records),
-            records["values"].astype(np.int64),
-            list(run.shape.metrics),
-            Counter(),
-        )
+        values, numbers = _read_values(records), records["values"].astype(np.int64)
+        metrics, repaired = list(run.shape.metrics), Counter()
         for place, metric in _find_fractions(run):
             there, exact = numbers[:, place] > 0, values[:, place]
             scale = scales[run.shape.name, metric.name]
@@ -290,12 +251,7 @@ def _scale_result(
             numbers[:, place] = np.where(there, whole + 1, 0)
             metrics[place] = Metric(metric.name, scale)
         shape = choose_sample_shape(run.shape.name, tuple(metrics), numbers)
-        written = np.empty(len(records), shape.dtype)
-        written["time"], written["object"], written["values"] = (
-            records["time"],
-            records["object"],
-            numbers,
-        )
+        written = make_sample_records(shape, records["time"], records["object"], numbers)
         changed.runs.append(writer.append(shape, written, run.last, run.object, run.values))
         kind = next(
             kind.name
@@ -372,34 +328,23 @@ def _clip_result(
     }
     if not outside:
         return result
-    writer, reader = (
-        SpillWriter(folder / f"span-{result.task}.bin", result.report, result.task),
-        SpillReader(),
-    )
+    writer = SpillWriter(folder / f"span-{result.task}.bin", result.report, result.task)
     changed = replace(result, runs=[], events=result.events.copy(), accounts=result.accounts.copy())
     for run, ends in pair_runs(result.runs):
         if run not in outside:
             changed.runs += [run] if ends is None else [run, ends]
             continue
         kind = kinds[run.shape.name]
-        records = reader.read_between(run, run.first, None)
-        kept, repaired = (
-            _clip_ranges(records, span) if kind.rows.has_duration else _clip_points(records, span)
-        )
-        changed.runs += (
-            append_events(writer, run.shape, kept, kept["end"], int(kept["end"].max()))
-            if len(kept)
-            else []
-        )
+        records = read_run(run)
+        clip = _clip_ranges if kind.rows.has_duration else _clip_points
+        kept, repaired = clip(records, span)
+        if len(kept):
+            last = int(kept["end"].max())
+            changed.runs += append_events(writer, run.shape, kept, kept["end"], last)
         gone = len(records) - len(kept)
         changed.events[run.shape.name] -= gone
-        changed.add(
-            kind.name,
-            Account(
-                records=-gone, dropped=Counter({Reason.OUTSIDE_PROGRAM: gone}), repaired=repaired
-            ),
-        )
-    reader.close()
+        dropped = Counter({Reason.OUTSIDE_PROGRAM: gone})
+        changed.add(kind.name, Account(records=-gone, dropped=dropped, repaired=repaired))
     writer.close()
     return changed
 
@@ -421,6 +366,5 @@ def _clip_points(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray
     kept = records.copy()
     kept["time"] = np.clip(kept["time"], span[0], max(span[0], span[1] - 1))
     kept["end"] = kept["time"] + 1
-    return kept, Counter(
-        {Reason.MOVED_TO_PROGRAM: int(np.count_nonzero(kept["time"] != records["time"]))}
-    )
+    moved = int(np.count_nonzero(kept["time"] != records["time"]))
+    return kept, Counter({Reason.MOVED_TO_PROGRAM: moved})
