@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from nsys2prv.clock.hull import Bounds, find_feasible_region, find_middle_line, find_nearest_point
 from nsys2prv.clock.least_squares import SECOND, Network
-from nsys2prv.clock.observations import NOISE, ClockFinding
+from nsys2prv.clock.observations import NOISE, ClockFinding, group_rows
 from nsys2prv.clock.verdict import Precedences
 
 UTC, REFERENCE, ENDS, BOUNDS = "UTC", "reference", "ends of collectives", "causality"
@@ -117,15 +117,12 @@ def connect_parts(estimates: list[Estimate], orders: Precedences) -> list[Estima
     across = np.flatnonzero(before != after)
     if not len(across):
         return estimates
-    low, high = np.minimum(before, after)[across], np.maximum(before, after)[across]
-    across = across[np.lexsort((high, low))]
-    pair = np.sort(low.astype(np.int64) * len(part) + high)
-    starts = np.append(np.flatnonzero(np.diff(pair, prepend=-1)), len(pair))
+    pair = np.minimum(before, after)[across] * len(part) + np.maximum(before, after)[across]
     inner = np.array([estimate.bound for estimate in estimates])
     roads: dict[int, list[Estimate]] = {}
-    for start, stop in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
-        rows = across[start:stop]
-        one, other = divmod(int(pair[start]), len(part))
+    for places in group_rows(pair):
+        rows = across[places]
+        one, other = divmod(int(pair[places[0]]), len(part))
         for reference, host in ((one, other), (other, one)):
             road = _place_between(host, reference, begin, end, before == host, rows)
             if road is not None:
@@ -274,11 +271,9 @@ def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estim
     rows = np.concatenate([leaving, coming])
     hosts = np.concatenate([orders.before[leaving], orders.after[coming]])
     is_leaving = np.arange(len(rows)) < len(leaving)
-    order = np.argsort(hosts, kind="stable")
     result = list(estimates)
-    for host in np.unique(hosts).tolist():
-        low, high = np.searchsorted(hosts[order], [host, host + 1])
-        chosen = order[low:high]
+    for chosen in group_rows(hosts):
+        host = int(hosts[chosen[0]])
         estimate = estimates[host]
         if (
             host == estimate.reference
@@ -292,9 +287,8 @@ def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estim
             estimate, begin[at], end[at], is_leaving[chosen], slack[at]
         )
         if len(corners):
-            result[host] = replace(
-                estimate, bound=min(estimate.bound, float(np.abs(corners).max()))
-            )
+            bound = min(estimate.bound, float(np.abs(corners).max()))
+            result[host] = replace(estimate, bound=bound)
     return result
 
 

@@ -33,7 +33,7 @@ from nsys2prv.clock.observations import (
     sort_findings,
 )
 from nsys2prv.clock.sequences import number_calls
-from nsys2prv.clock.verdict import Violations
+from nsys2prv.clock.verdict import Violations, count_violations
 
 #: No bound: beyond every time, and sums of two do not overflow.
 FAR = 1 << 60
@@ -124,9 +124,7 @@ class Bindings(Struct, frozen=True):
 
     def list_violations(self, shifts: np.ndarray) -> Violations:
         late = self.find_lacks(shifts)
-        late = late[late > -FAR // 2]
-        wrong = late[late > 0]
-        return Violations(len(late), len(wrong), float(wrong.max(initial=0)), float(wrong.sum()))
+        return count_violations(late[late > -FAR // 2])
 
 
 class BoundCalls(Struct, frozen=True):
@@ -176,18 +174,17 @@ def find_bindings(
         findings.append(ClockFinding("torn", torn))
     sent = messages.sender != messages.receiver
     number = np.arange(first, first + int(sent.sum()))
-    sides = []
-    for frame, report, time in (
-        (begins, messages.sender, messages.send_begin),
-        (ends, messages.receiver, messages.receive_end),
-    ):
-        sides.append(
-            (
-                np.concatenate([frame["group"].to_numpy(), number]),
-                np.concatenate([frame["report"].to_numpy(), report[sent]]),
-                np.concatenate([frame["time"].to_numpy(), time[sent] - np.int64(pivot)]),
-            )
+    sides = [
+        (
+            np.append(frame["group"].to_numpy(), number),
+            np.append(frame["report"].to_numpy(), report[sent]),
+            np.append(frame["time"].to_numpy(), time[sent] - np.int64(pivot)),
         )
+        for frame, report, time in (
+            (begins, messages.sender, messages.send_begin),
+            (ends, messages.receiver, messages.receive_end),
+        )
+    ]
     knots, places, bounds = _number_knots(sides, reports)
     return Bindings(
         first + len(number),
@@ -243,9 +240,8 @@ def _number_knots(
     sides: list[tuple[np.ndarray, np.ndarray, np.ndarray]], reports: int
 ) -> tuple[np.ndarray, list[np.ndarray], np.ndarray]:
     """Return all times by report, where each side's are among them, and where each report's begin."""
-    times = [side[2] for side in sides]
-    low = min((int(time.min()) for time in times if len(time)), default=0)
-    high = max((int(time.max()) for time in times if len(time)), default=0)
+    times = np.concatenate([time for *_, time in sides])
+    low, high = (int(times.min()), int(times.max())) if len(times) else (0, 0)
     width = max((high - low).bit_length(), 1)
     if width + max(reports - 1, 1).bit_length() > 62:
         raise ValueError("Times of more than a century, or too many reports")
@@ -326,14 +322,10 @@ def restore_causal_order(
             largest = int(np.argmax(shifts[part])) + part.start
             chosen = np.flatnonzero(corners[part]) + part.start
             free = (np.diff(chosen) == 1) & (bent[chosen[:-1]] == OTHER)
-            shifts_by_report[report] = _make_curve(
-                net.knots[chosen] + pivot, shifts[chosen], free, rate
-            )
-            moves[report] = RankMove(
-                int(shifts[largest]),
-                round(float(shifts[part].mean())),
-                int(net.knots[largest]) + pivot,
-            )
+            times = net.knots[chosen] + pivot
+            shifts_by_report[report] = _make_curve(times, shifts[chosen], free, rate)
+            mean, at_utc = round(float(shifts[part].mean())), int(net.knots[largest]) + pivot
+            moves[report] = RankMove(int(shifts[largest]), mean, at_utc)
     return CausalOrder(shifts_by_report, moves, before, after, findings, complete)
 
 
@@ -423,11 +415,8 @@ def _find_bends(shifts: np.ndarray, fading: np.ndarray, growing: np.ndarray) -> 
     """Return the change of the shift between each knot and the next, ns."""
     step = np.diff(shifts)
     none = (step == 0) & (shifts[1:] == 0)
-    return np.where(
-        none,
-        NONE,
-        np.where(step == -np.diff(fading), FADES, np.where(step == np.diff(growing), GROWS, OTHER)),
-    )
+    kinds = [none, step == -np.diff(fading), step == np.diff(growing)]
+    return np.select(kinds, [NONE, FADES, GROWS], OTHER)
 
 
 def _find_corners(

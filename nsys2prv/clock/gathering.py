@@ -18,8 +18,10 @@ from nsys2prv.clock.observations import (
     Calls,
     ClockFinding,
     choose_evenly,
+    group_rows,
     make_call_frame,
     sort_findings,
+    take_median,
 )
 from nsys2prv.clock.sequences import (
     AMBIGUOUS,
@@ -46,16 +48,12 @@ def downsample(table: pl.DataFrame) -> pl.DataFrame:
     ordinals = table.select("key", "ordinal").unique().sort("key", "ordinal")
     if not ordinals.height:
         return table.with_columns(held=pl.lit(False))
-    keys = ordinals["key"].to_numpy()
-    starts = np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1))
-    parts = [choose_sample_indices(size) for size in np.diff(np.append(starts, len(keys))).tolist()]
-    kept = np.concatenate(
-        [start + part for start, (part, _) in zip(starts.tolist(), parts, strict=True)]
-    )
-    ordinals = ordinals[kept].with_columns(
-        held=pl.Series(np.concatenate([held for _, held in parts]))
-    )
-    return table.join(ordinals, on=["key", "ordinal"])
+    chosen = []
+    for rows in group_rows(ordinals["key"].to_numpy()):
+        kept, held = choose_sample_indices(len(rows))
+        chosen.append((rows[kept], held))
+    kept, held = map(np.concatenate, zip(*chosen, strict=True))
+    return table.join(ordinals[kept].with_columns(held=pl.Series(held)), on=["key", "ordinal"])
 
 
 def choose_sample_indices(count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -98,25 +96,10 @@ def _find_interval_spreads(ends: np.ndarray) -> np.ndarray:
     """Return the spread of each column's intervals about the usual ones, without a drift."""
     intervals = np.diff(ends, axis=0)
     with np.errstate(all="ignore"):
-        usual = _take_median(intervals, 1)[:, None]
+        usual = take_median(intervals, 1)[:, None]
         misfit = intervals - usual
-        misfit = misfit - _take_median(misfit / np.where(usual == 0, np.nan, usual), 0) * usual
-        return np.nan_to_num(TO_SIGMA * _take_median(np.abs(misfit - _take_median(misfit, 0)), 0))
-
-
-def _take_median(values: np.ndarray, axis: int) -> np.ndarray:
-    """Return median along the axis of what is finite; NaN of nothing."""
-    ordered = np.sort(values, axis=axis)
-    count = np.isfinite(ordered).sum(axis=axis, keepdims=True)
-    low, high = np.maximum((count - 1) // 2, 0), np.maximum(count // 2, 0)
-    return np.squeeze(
-        (
-            np.take_along_axis(ordered, low, axis)
-            + np.take_along_axis(ordered, np.minimum(high, values.shape[axis] - 1), axis)
-        )
-        / 2,
-        axis,
-    )
+        misfit = misfit - take_median(misfit / np.where(usual == 0, np.nan, usual), 0) * usual
+        return np.nan_to_num(TO_SIGMA * take_median(np.abs(misfit - take_median(misfit, 0)), 0))
 
 
 def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
@@ -138,16 +121,13 @@ def gather_per_host(table: pl.DataFrame) -> pl.DataFrame:
         root_end=pl.col("end").filter("is_root").min(),
     )
     hosts = hosts.sort("key", "ordinal", "clock")
-    key, ordinal = hosts["key"].to_numpy(), hosts["ordinal"].to_numpy()
-    new = np.ones(len(key), bool)
-    new[1:] = (key[1:] != key[:-1]) | (ordinal[1:] != ordinal[:-1])
-    number = np.cumsum(new) - 1
+    number = hosts.select(pl.struct("key", "ordinal").rle_id()).to_series().to_numpy()
     several = (np.bincount(number, minlength=1) > 1)[number]
     hosts = hosts.filter(pl.Series(several))
-    new, number = new[several], number[several]
-    _, number = factorize(number)
+    _, number = factorize(number[several])
     duration = hosts["duration"].to_numpy()
-    shortest = np.minimum.reduceat(duration, np.flatnonzero(new)) if len(duration) else duration
+    starts = np.flatnonzero(np.diff(number, prepend=-1))
+    shortest = np.minimum.reduceat(duration, starts) if len(duration) else duration
     late = duration == shortest[number]
     # Of equal durations the first alone is the last to come.
     at = np.flatnonzero(late)

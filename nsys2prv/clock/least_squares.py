@@ -13,7 +13,6 @@ would leave an error at the span's ends.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -28,6 +27,7 @@ from nsys2prv.clock.observations import (
     ClockFinding,
     estimate_spread,
     fit_line,
+    take_median,
 )
 
 #: Hosts tried as the one that the others of their group are compared with.
@@ -94,30 +94,17 @@ class HostLink(Struct, frozen=True):
 def make_blocks(hosts: pl.DataFrame) -> list[CollectiveEnds]:
     """Return a block of each group's synchronising collectives that are not held back."""
     collectives = hosts.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
-    keys = collectives["key"].to_numpy()
-    bounds = np.append(np.flatnonzero(np.diff(keys, prepend=keys[:1] - 1)), len(keys)).tolist()
-    columns = {
-        name: collectives[name].to_numpy()
-        for name in ("source", "collective", "clock", "end", "late")
-    }
     blocks = []
-    for low, high in pairwise(bounds):
-        part = {name: column[low:high] for name, column in columns.items()}
-        _, row = factorize(part["collective"])
-        clocks, column = factorize(part["clock"])
-        shape = int(row[-1]) + 1, len(clocks)
-        end, late, seen = np.zeros(shape), np.zeros(shape), np.zeros(shape, bool)
-        at = row, column.reshape(-1)
-        end[at], late[at], seen[at] = part["end"], part["late"], True
-        blocks.append(
-            CollectiveEnds(
-                int(part["source"][0]),
-                clocks.astype(np.int64),
-                end,
-                late,
-                seen,
-            )
+    for part in collectives.partition_by("key", maintain_order=True):
+        numbers, row = factorize(part["collective"].to_numpy())
+        clocks, column = factorize(part["clock"].to_numpy())
+        end, late, seen = np.zeros((3, len(numbers), len(clocks)))
+        at = row, column
+        end[at], late[at], seen[at] = part["end"].to_numpy(), part["late"].to_numpy(), True
+        block = CollectiveEnds(
+            part["source"][0], clocks.astype(np.int64), end, late, seen.astype(bool)
         )
+        blocks.append(block)
     return blocks
 
 
@@ -248,19 +235,11 @@ def _start_from_tree(
     links: list[HostLink], hosts: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return corrections along the tree of the most certain links."""
-    root = list(range(hosts))
-
-    def find(host: int) -> int:
-        while root[host] != host:
-            root[host] = root[root[host]]
-            host = root[host]
-        return host
-
+    root = np.arange(hosts)
     tree: list[list[HostLink]] = [[] for _ in range(hosts)]
     for link in sorted(links, key=lambda link: (link.weight, link.clock, link.to)):
-        one, other = find(link.clock), find(link.to)
-        if one != other:
-            root[one] = other
+        if root[link.clock] != root[link.to]:
+            root[root == root[link.clock]] = root[link.to]
             tree[link.to].append(link)
             tree[link.clock].append(link.reverse())
     offset, drift, reference = np.zeros(hosts), np.zeros(hosts), np.full(hosts, -1)
@@ -297,9 +276,9 @@ def _set_weights(
             weight = block.weight
             common = (ends * weight).sum(axis=1) / np.maximum(weight.sum(axis=1), 1e-300)
             lost = weight.sum(axis=1) == 0
-            common[lost] = _take_median(ends[lost], block.seen[lost])
+            common[lost] = _find_common_ends(ends[lost], block.seen[lost])
         else:
-            common = _take_median(ends, block.seen)
+            common = _find_common_ends(ends, block.seen)
         count = np.maximum(block.seen.sum(axis=1, keepdims=True), 2)
         residuals.append((ends - common[:, None]) / np.sqrt(1 - 1 / count))
     if rescale:
@@ -322,13 +301,9 @@ def _set_weights(
     return residuals
 
 
-def _take_median(ends: np.ndarray, seen: np.ndarray) -> np.ndarray:
-    """Return median of the ends seen of each collective."""
-    ordered = np.sort(np.where(seen, ends, np.inf), axis=1)
-    count = np.maximum(seen.sum(axis=1), 1)
-    at = np.arange(len(ordered))
-    both = (ordered[at, (count - 1) // 2] + ordered[at, count // 2]) / 2
-    return np.where(np.isfinite(both), both, 0.0)
+def _find_common_ends(ends: np.ndarray, seen: np.ndarray) -> np.ndarray:
+    """Return median of the ends seen of each collective, 0 of none."""
+    return np.nan_to_num(take_median(np.where(seen, ends, np.nan), 1))
 
 
 def _index_parameters(clocks: np.ndarray, hosts: int) -> np.ndarray:

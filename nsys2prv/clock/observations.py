@@ -233,15 +233,12 @@ def fit_line(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float
         slope = float(
             since @ (values - values.mean()) / (since @ since + (NOISE_OF_FEW / DRIFT_PRIOR) ** 2)
         )
-        slope = min(max(slope, -2 * PLAUSIBLE_DRIFT), 2 * PLAUSIBLE_DRIFT)
-    if half >= 2:
-        steps = times[-half:] - times[:half]
+    elif half >= 2:
+        steps, rises = times[-half:] - times[:half], values[-half:] - values[:half]
         good = steps > 0
         if good.any():
-            slope = _take_weighted_median(
-                (values[-half:] - values[:half])[good] / steps[good], steps[good]
-            )
-            slope = min(max(slope, -2 * PLAUSIBLE_DRIFT), 2 * PLAUSIBLE_DRIFT)
+            slope = _take_weighted_median(rises[good] / steps[good], steps[good])
+    slope = min(max(slope, -2 * PLAUSIBLE_DRIFT), 2 * PLAUSIBLE_DRIFT)
     rest = values - slope * times
     offset = float(np.median(rest)) if len(rest) else 0.0
     return offset, slope, estimate_spread(rest)
@@ -250,11 +247,26 @@ def fit_line(times: np.ndarray, values: np.ndarray) -> tuple[float, float, float
 def _take_weighted_median(values: np.ndarray, weights: np.ndarray) -> float:
     order = np.argsort(values, kind="stable")
     below = np.cumsum(weights[order])
-    low, high = (
-        np.searchsorted(below, below[-1] / 2, "left"),
-        np.searchsorted(below, below[-1] / 2, "right"),
-    )
+    low, high = (np.searchsorted(below, below[-1] / 2, side) for side in ("left", "right"))
     return float((values[order[low]] + values[order[min(high, len(order) - 1)]]) / 2)
+
+
+def take_median(values: np.ndarray, axis: int) -> np.ndarray:
+    """Return median along the axis of what is not NaN; NaN of nothing."""
+    ordered = np.sort(values, axis=axis)
+    count = np.isfinite(ordered).sum(axis=axis, keepdims=True)
+    last = values.shape[axis] - 1
+    low, high = (
+        np.take_along_axis(ordered, np.clip(place, 0, last), axis)
+        for place in ((count - 1) // 2, count // 2)
+    )
+    return np.squeeze((low + high) / 2, axis)
+
+
+def group_rows(keys: np.ndarray) -> list[np.ndarray]:
+    """Return the rows of each key, ascending, by key."""
+    order = np.argsort(keys, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(keys[order])) + 1) if len(keys) else []
 
 
 def choose_evenly(count: int, most: int) -> np.ndarray:

@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.clock import least_squares
+from nsys2prv.clock import UTC_ERROR
 from nsys2prv.clock.adjust import (
     ENDS,
     ONE_WAY,
@@ -26,20 +26,10 @@ from nsys2prv.clock.adjust import (
     tighten_bounds,
 )
 from nsys2prv.clock.clock_file import HostClock
-from nsys2prv.clock.gathering import (
-    OPEN,
-    GatheredCalls,
-    merge_groups,
-)
-from nsys2prv.clock.least_squares import make_blocks, make_links
-from nsys2prv.clock.observations import (
-    NOISE,
-    PLAUSIBLE_DRIFT,
-    ClockFinding,
-    Messages,
-)
+from nsys2prv.clock.gathering import OPEN, GatheredCalls, merge_groups
+from nsys2prv.clock.least_squares import Network, make_blocks, make_links, solve_network
+from nsys2prv.clock.observations import NOISE, PLAUSIBLE_DRIFT, ClockFinding, Messages
 from nsys2prv.clock.pooling import PooledCalls, pool_calls
-from nsys2prv.clock.sequences import UTC_ERROR
 from nsys2prv.clock.verdict import (
     Precedences,
     Sample,
@@ -114,22 +104,17 @@ def solve_clocks(
     verdict = judge_corrections(rows, sent, offset, drift)
     # What is placed by UTC alone tells nothing against the corrections of the others.
     part = np.array([e.reference for e in estimates])
-    own = (
-        verdict
-        if (part == 0).all()
-        else judge_corrections(*split_by_component(rows, sent, part), offset, drift)
-    )
-    observed_hosts = gathered.hosts | frozenset(
-        np.concatenate([messages.sender, messages.receiver]).tolist()
-    )
+    own = verdict
+    if part.any():
+        own = judge_corrections(*split_by_component(rows, sent, part), offset, drift)
+    observed_hosts = gathered.hosts.union(messages.sender.tolist(), messages.receiver.tolist())
     findings += _find_unconnected_hosts(estimates, observed_hosts, pooled)
-    if own.worse:
-        after, before = own.used_after + own.held_after, own.used_before + own.held_before
+    if own.after.total > own.before.total:
         reason = (
-            f"corrections violate causality by {after.total:.0f} ns in all, UTC by {before.total:.0f} ns: "
+            f"corrections violate causality by {own.after.total:.0f} ns in all, UTC by {own.before.total:.0f} ns: "
             "UTC is kept"
         )
-        findings.append(ClockFinding("worse", after.number, reason=reason))
+        findings.append(ClockFinding("worse", own.after.number, reason=reason))
         estimates = [
             replace(e, reference=e.host, method=UTC, offset=0.0, drift=0.0, bound=0.0, rate=0.0)
             for e in estimates
@@ -232,13 +217,13 @@ def _find_unconnected_hosts(
 
 def _solve_network(
     rows: pl.DataFrame, hosts: int
-) -> tuple[least_squares.Network, np.ndarray, list[ClockFinding]]:
+) -> tuple[Network, np.ndarray, list[ClockFinding]]:
     """Return the network without hosts whose clocks would drift beyond all plausibility; and each
     host's least error, ns.
     """
     blocks = make_blocks(rows)
     links, findings = make_links(blocks)
-    net = least_squares.solve_network(blocks, links, hosts)
+    net = solve_network(blocks, links, hosts)
     steep = np.flatnonzero(np.abs(net.drift) > PLAUSIBLE_DRIFT).tolist()
     if steep:
         for host in steep:
@@ -249,11 +234,8 @@ def _solve_network(
         for block in blocks:
             block.seen &= ~np.isin(block.clocks, steep)
             block.weight, block.lateness = np.empty(0), 0.0
-        net = least_squares.solve_network(
-            blocks,
-            [link for link in links if link.clock not in steep and link.to not in steep],
-            hosts,
-        )
+        links = [link for link in links if not {link.clock, link.to} & set(steep)]
+        net = solve_network(blocks, links, hosts)
     for _, times in sorted(net.scale.items()):
         if times > 1:
             reason = f"ends of collectives scatter {times:.1f} times as much as is usual: bounds are widened"

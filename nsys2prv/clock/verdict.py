@@ -158,10 +158,14 @@ class Verdict(Struct, frozen=True):
     held_after: Violations
 
     @property
-    def worse(self) -> bool:
-        return (self.used_after + self.held_after).total > (
-            self.used_before + self.held_before
-        ).total
+    def before(self) -> Violations:
+        """Return those of all, by placed times."""
+        return self.used_before + self.held_before
+
+    @property
+    def after(self) -> Violations:
+        """Return those of all, by corrected times."""
+        return self.used_after + self.held_after
 
 
 def judge_corrections(
@@ -171,11 +175,9 @@ def judge_corrections(
     alone. offset, drift: per host, corrected = time + offset + drift * time.
     """
     nothing = np.zeros_like(offset)
-    before, after = (
-        _find_violations(hosts, messages, nothing, nothing),
-        _find_violations(hosts, messages, offset, drift),
-    )
-    return Verdict(before[False], after[False], before[True], after[True])
+    used_before, held_before = _find_violations(hosts, messages, nothing, nothing)
+    used_after, held_after = _find_violations(hosts, messages, offset, drift)
+    return Verdict(used_before, used_after, held_before, held_after)
 
 
 def drop_misfits(
@@ -196,13 +198,8 @@ def drop_misfits(
     count = len(wrong) + int(lost.sum())
     if not count or count > MISFITS * (hosts["collective"].n_unique() + len(messages)):
         return hosts, messages, 0
-    hosts = hosts.filter(~pl.col("collective").is_in(wrong))
-    _, number = factorize(hosts["collective"].to_numpy())
-    return (
-        hosts.with_columns(collective=pl.Series(number)),
-        messages.take(np.flatnonzero(~lost)),
-        count,
-    )
+    hosts = _renumber_collectives(hosts.filter(~pl.col("collective").is_in(wrong)))
+    return hosts, messages.take(np.flatnonzero(~lost)), count
 
 
 def split_by_component(
@@ -213,29 +210,29 @@ def split_by_component(
     """
     number = hosts["collective"].to_numpy() * len(part) + part[hosts["clock"].to_numpy()]
     hosts = hosts.with_columns(collective=pl.Series(number)).sort("collective", maintain_order=True)
+    together = np.flatnonzero(part[messages.before] == part[messages.after])
+    return _renumber_collectives(hosts), messages.take(together)
+
+
+def _renumber_collectives(hosts: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with collectives that are numbered from 0 without gaps."""
     _, number = factorize(hosts["collective"].to_numpy())
-    return (
-        hosts.with_columns(collective=pl.Series(number)),
-        messages.take(np.flatnonzero(part[messages.before] == part[messages.after])),
-    )
+    return hosts.with_columns(collective=pl.Series(number))
 
 
 def _find_violations(
     hosts: pl.DataFrame, messages: Precedences, offset: np.ndarray, drift: np.ndarray
-) -> dict[bool, Violations]:
-    late = _find_collective_violations(hosts, offset, drift)
+) -> tuple[Violations, Violations]:
+    """Return the violations in what is used and in what is held back."""
     sent, received = messages.correct(offset, drift)
-    late, held = (
-        np.concatenate([late, sent - received]),
-        np.concatenate([hosts["held"].to_numpy(), messages.held]),
-    )
-    return {
-        which: _count_violations(late[(held == which) & np.isfinite(late)])
-        for which in (False, True)
-    }
+    late = np.append(_find_collective_violations(hosts, offset, drift), sent - received)
+    held = np.append(hosts["held"].to_numpy(), messages.held)
+    finite = np.isfinite(late)
+    return count_violations(late[~held & finite]), count_violations(late[held & finite])
 
 
-def _count_violations(late: np.ndarray) -> Violations:
+def count_violations(late: np.ndarray) -> Violations:
+    """Return the violations, of ends that are so late (ns; negative: in time)."""
     # Times are whole ns; what is earlier by less is rounding.
     wrong = late[late >= 1]
     return Violations(len(late), len(wrong), float(wrong.max(initial=0)), float(wrong.sum()))
@@ -249,12 +246,9 @@ def _find_collective_violations(
     """
     if not hosts.height:
         return np.empty(0)
-    clock, role, root = (
-        hosts["clock"].to_numpy(),
-        hosts["role"].to_numpy(),
-        hosts["at_root"].to_numpy(),
+    clock, role, root, collective = (
+        hosts[name].to_numpy() for name in ("clock", "role", "at_root", "collective")
     )
-    collective = hosts["collective"].to_numpy()
     rate, shift = 1 + drift[clock], offset[clock]
     begin = np.where(
         role == Role.FROM_ROOT,
@@ -294,20 +288,16 @@ def sample_residuals(
     Deviations are from the median over the hosts of a collective in which all wait for all.
     """
     collectives = hosts.filter(pl.col("role") == Role.ALL).select("collective", "clock", "end")
-    clock = collectives["clock"].to_numpy()
-    end = collectives["end"].to_numpy().astype(np.float64)
+    clock, end = collectives["clock"].to_numpy(), collectives["end"].to_numpy().astype(np.float64)
+    deviation = pl.col("before", "after") - pl.col("before", "after").median().over("collective")
     collectives = collectives.with_columns(
         before=pl.Series(end), after=pl.Series(end * (1 + drift[clock]) + offset[clock])
-    )
-    collectives = collectives.with_columns(
-        pl.col(name) - pl.col(name).median().over("collective") for name in ("before", "after")
-    )
+    ).with_columns(deviation)
     samples: list[tuple[Sample, ...]] = [()] * len(offset)
     for part in collectives.sort("clock", "end").partition_by("clock", maintain_order=True):
-        kept = part[choose_evenly(part.height, MOST)]
-        columns = [
-            (kept["end"].round().cast(pl.Int64) + pivot).to_list(),
-            *(kept[name].round().cast(pl.Int64).to_list() for name in ("before", "after")),
-        ]
-        samples[part["clock"][0]] = tuple(zip(*columns, strict=True))
+        kept = part[choose_evenly(part.height, MOST)].select(
+            pl.col("end", "before", "after").round().cast(pl.Int64)
+        )
+        kept = kept.with_columns(pl.col("end") + pivot)
+        samples[part["clock"][0]] = tuple(kept.iter_rows())
     return samples

@@ -28,9 +28,8 @@ from nsys2prv.relations import (
     Run,
     all_relations,
 )
-from nsys2prv.relations.blocks import MessageFile
-from nsys2prv.relations.call_blocks import CallPortion
-from nsys2prv.store.facts import FactBook
+from nsys2prv.relations.blocks import CallPortion, MessageFile
+from nsys2prv.store.task_result import FactBook
 
 T = TypeVar("T")
 #: Findings that are worth a warning: what was left out though it should fit, and hosts that could

@@ -53,12 +53,10 @@ from nsys2prv.paraver import object_model
 from nsys2prv.paraver import values as name_values
 from nsys2prv.relations import run_relations
 from nsys2prv.relations.nccl_matching import warn_of_absent_members
-from nsys2prv.store.facts import FactBook, read_fact
+from nsys2prv.store.corrections import clip_profiler_events, mark_unsampled, scale_fractions
 from nsys2prv.store.overlaps import separate_overlaps
-from nsys2prv.store.profiler_clipping import clip_profiler_events
-from nsys2prv.store.sample_corrections import mark_unsampled, scale_fractions
 from nsys2prv.store.samples import deduplicate_device_samples
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
 
 #: Kinds of events that tell how clocks of hosts are to be aligned, with those that they refer to.
 OBSERVING = frozenset(

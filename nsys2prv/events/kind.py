@@ -151,7 +151,7 @@ class RowRules(Struct, frozen=True, forbid_unknown_fields=True):
     #: their own: Paraver shows one value at a time.
     overlap_group: str = ""
     #: They may make the trace longer. False for rows about the profiler, see
-    #: :mod:`nsys2prv.store.profiler_clipping`.
+    #: :mod:`nsys2prv.store.corrections`.
     extends_trace: bool = True
     #: On a device they describe the device, and are the same in all reports that have them, so one
     #: report's are written. False: they describe the report's own processes.

@@ -90,7 +90,7 @@ def make_payload_counters(extraction: Extraction, leaves: pl.DataFrame) -> Itera
 
 def _to_sortable_bits(extraction: Extraction, fraction: np.ndarray) -> np.ndarray:
     """Return fractions as the integers that their bits are: those of greater ones are greater. They
-    are scaled once all of a name are known (:mod:`nsys2prv.store.sample_corrections`).
+    are scaled once all of a name are known (:mod:`nsys2prv.store.corrections`).
     """
     none = np.isnan(fraction)
     if none.any():

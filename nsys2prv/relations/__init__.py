@@ -20,14 +20,12 @@ from typing import TYPE_CHECKING, TypeVar
 from msgspec import Struct
 
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Rows
-from nsys2prv.store.facts import FactBook
 from nsys2prv.store.runs import TRACE, SpillWriter
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.task_result import FactBook, TaskResult
 
 if TYPE_CHECKING:
-    from nsys2prv.relations.blocks import MessageFile
-    from nsys2prv.relations.call_blocks import CallPortion
-    from nsys2prv.store.facts import FactFile
+    from nsys2prv.relations.blocks import CallPortion, MessageFile
+    from nsys2prv.store.task_result import FactFile
 
 #: Models of parallel programs, as --align names them.
 MPI, NCCL = "mpi", "nccl"

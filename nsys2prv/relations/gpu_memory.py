@@ -22,8 +22,7 @@ from nsys2prv.events.gpu_memory import ALLOCATION, FACTS, RELEASE
 from nsys2prv.events.kind import Counters
 from nsys2prv.nsight.columns import NULL
 from nsys2prv.relations import NO_MODEL, Relation, RelationContext, write_result
-from nsys2prv.store.facts import FactFile, read_fact
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
 
 NAME, LAYOUT = "gpu_memory", "memory_in_use"
 #: Event types are this plus the kind of memory.

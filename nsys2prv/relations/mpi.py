@@ -21,18 +21,19 @@ from nsys2prv.nsight.columns import NULL
 from nsys2prv.relations import DEVICES, MPI, Observed, Relation, RelationContext
 from nsys2prv.relations.blocks import (
     Block,
+    MemberBlock,
     MessageFile,
+    divide_calls,
     group_blocks,
     hash_signatures,
     read_frame,
     save_messages,
+    sort_calls,
     store_lines,
     write_block,
 )
-from nsys2prv.relations.call_blocks import MemberBlock, divide_calls, sort_calls
 from nsys2prv.relations.mpi_sides import ANY, KEPT, WHY, MessageSides, Process, sort_sides
-from nsys2prv.store.facts import FactFile, batch_by_report, read_fact
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.task_result import FactFile, TaskResult, batch_by_report, read_fact
 
 
 def observe_collectives(context: RelationContext) -> Observed:

@@ -31,7 +31,7 @@ from nsys2prv.events.mpi import (
 )
 from nsys2prv.nsight.columns import NULL
 from nsys2prv.relations.blocks import Block, assign_buckets, split_column_names, write_buckets
-from nsys2prv.store.facts import FactFile, read_fact
+from nsys2prv.store.task_result import FactFile, read_fact
 
 #: A message whose partner or tag the report does not tell.
 ANY = "any"

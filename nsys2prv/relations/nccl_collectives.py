@@ -29,9 +29,8 @@ import polars as pl
 from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv._util.text import format_count
 from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
-from nsys2prv.relations import NCCL, Relation, RelationContext, nccl_clocks
+from nsys2prv.relations import NCCL, Relation, RelationContext
 from nsys2prv.relations.blocks import Block, divide_ordinals, group_blocks
-from nsys2prv.relations.nccl_clocks import number_by_ends
 from nsys2prv.relations.nccl_kernels import (
     BY_LAUNCH,
     BY_NUMBER,
@@ -40,6 +39,7 @@ from nsys2prv.relations.nccl_kernels import (
     OrderedKernels,
     describe_several,
     divide_kernels,
+    observe_collectives,
     order_by_launch,
     order_kernels,
 )
@@ -49,12 +49,12 @@ from nsys2prv.relations.nccl_matching import (
     TRANSFER,
     MatchedCollectives,
     match_kernels,
+    number_by_ends,
     number_collectives,
     store_records,
 )
-from nsys2prv.store.facts import read_fact
 from nsys2prv.store.runs import TRACE
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.task_result import TaskResult, read_fact
 
 #: Share of the collectives matched by order whose kernels must overlap on all ranks.
 ENOUGH_OVERLAP = 0.9
@@ -330,6 +330,6 @@ RELATIONS = (
         (KERNELS, COMMUNICATORS),
         (LAYOUT, TRANSFER),
         relate=relate_collectives,
-        observe=nccl_clocks.observe_collectives,
+        observe=observe_collectives,
     ),
 )

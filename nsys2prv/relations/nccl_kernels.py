@@ -2,7 +2,7 @@
 what numbers its collectives.
 
 A part of a communicator's collectives is then a slice of every block of it, so that nobody needs
-all kernels of a job at once.
+all kernels of a job at once. And the same kernels as observations of the hosts' clocks.
 """
 
 from __future__ import annotations
@@ -16,18 +16,29 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.clock import Role
-from nsys2prv.events.names.calls import ROOT_WAITS, WAIT_FOR_ROOT
-from nsys2prv.events.nccl import KERNELS
+from nsys2prv.events.names.calls import ALL_WAIT, GROUP, ROOT_WAITS, WAIT_FOR_ROOT
+from nsys2prv.events.nccl import COMMUNICATORS, KERNELS
 from nsys2prv.nsight.columns import NULL
-from nsys2prv.relations import RelationContext
-from nsys2prv.relations.blocks import Block, split_column_names, write_blocks
-from nsys2prv.store.facts import FactFile, batch_by_report, read_fact
+from nsys2prv.relations import DEVICES, Observed, RelationContext
+from nsys2prv.relations.blocks import (
+    Block,
+    MemberBlock,
+    divide_calls,
+    hash_signatures,
+    sort_calls,
+    split_column_names,
+    write_blocks,
+)
+from nsys2prv.store.task_result import FactFile, batch_by_report, read_fact
 
 #: How collectives of a communicator were told from each other.
 WAYS = ("sequence number", "order of launches", "the times at which they ended")
 BY_NUMBER, BY_LAUNCH, BY_ENDS = range(3)
 MEMBER = ("task", "device")
+#: What is equal on all ranks of a collective.
+KIND = ("operation", "fused", "bytes")
 #: Columns of the facts that are read, and those that are kept in blocks. before: operations of the
 #: member on the communicator until then. ordinal: what numbers its collectives, as the block is
 #: sorted.
@@ -79,11 +90,7 @@ def _order_kernels_of_reports(
     files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], path: Path
 ) -> OrderedKernels:
     """Bring kernels of some reports into order, in files of blocks."""
-    kernels = keep_sound_kernels(
-        read_fact(files, tasks, READ).filter(
-            (pl.col("time_begin") != NULL) & (pl.col("time_end") != NULL)
-        )
-    )
+    kernels = keep_sound_kernels(read_fact(files, tasks, READ))
     blocks, members = _order_by_communicator(kernels, path)
     free = kernels["in_graph"].to_numpy() == 0
     lone = np.flatnonzero(free & (kernels["communicator"].to_numpy() == 0))
@@ -173,13 +180,12 @@ def list_operation_roles(first: np.ndarray) -> np.ndarray:
 
 
 def keep_sound_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the kernels with ends after their begins, as their records in the trace have them."""
-    end = (
-        pl.when(pl.col("time_end") == NULL)
-        .then("time_end")
-        .otherwise(pl.max_horizontal("time_end", pl.col("time_begin") + 1))
-    )
-    return kernels.with_columns(time_end=end)
+    """Return the kernels that have times, with ends after their begins, as their records in the
+    trace have them.
+    """
+    begin, end = pl.col("time_begin"), pl.col("time_end")
+    has_times = (begin != NULL) & (end != NULL)
+    return kernels.filter(has_times).with_columns(time_end=pl.max_horizontal(end, begin + 1))
 
 
 def _write_blocks(path: Path, kernels: pl.DataFrame, group: str) -> tuple[Block, ...]:
@@ -258,3 +264,127 @@ def _split_piece(piece: CollectivePiece, count: int) -> list[CollectivePiece]:
         replace(piece, low=low, high=high)
         for low, high in zip([None, *cuts], [*cuts, None], strict=True)
     ]
+
+
+#: Columns of the facts that observations of clocks need; and those without communicators.
+OBSERVED = split_column_names(
+    "process device time_begin time_end communicator operation first_operation fused messages"
+    " sequence root rank bytes"
+)
+OBSERVED_BY_ORDER = (*OBSERVED, "stream", "in_graph", "by_name")
+
+
+def observe_collectives(context: RelationContext) -> Observed:
+    """Return the kernels of collectives: by communicator and, where the trace numbers them,
+    function. Where no communicator is known, by their order.
+    """
+    facts, path = context.files, context.folder / "nccl-calls"
+    steps = []
+    for number, files in enumerate(batch_by_report(facts[KERNELS])):
+        reports = {file.report for file in files}
+        communicator_files = tuple(file for file in facts[COMMUNICATORS] if file.report in reports)
+        steps.append(
+            partial(
+                _sort_by_communicator,
+                files,
+                communicator_files,
+                context.tasks,
+                path.with_suffix(f".{number}"),
+            )
+        )
+    results = context.run(steps)
+    if not any(has_calls for _, has_calls in results):
+        results = context.run(
+            [partial(_sort_by_order, facts[KERNELS], facts[COMMUNICATORS], context.tasks, path)]
+        )
+    return Observed(divide_calls((block for blocks, _ in results for block in blocks), SOURCE))
+
+
+def _sort_by_communicator(
+    files: tuple[FactFile, ...],
+    communicators: tuple[FactFile, ...],
+    tasks: Mapping[tuple[int, int], int],
+    path: Path,
+) -> tuple[tuple[MemberBlock, ...], bool]:
+    """Sort the kernels of some reports by communicator, member and begin. Return their blocks, and
+    whether any communicator is known.
+    """
+    # Without collectives whose communicators are not known.
+    kernels = _mark_begun(
+        _read_kernels(files, tasks, OBSERVED).filter(
+            (pl.col("communicator") != 0) & (pl.col("fused") > pl.col("messages"))
+        ),
+        read_fact(communicators, tasks),
+    )
+    # Nor are those of several operations of use, some with a root: they bind in a way that their
+    # sum does not tell.
+    rooted = pl.col("first_operation").is_in([*WAIT_FOR_ROOT, *ROOT_WAITS])
+    usable = ~rooted | ((pl.col("operation") != GROUP) & (pl.col("rank") >= 0))
+    return _sort_calls(kernels.filter(usable), path), kernels.height > 0
+
+
+def _sort_by_order(
+    files: tuple[FactFile, ...],
+    communicators: tuple[FactFile, ...],
+    tasks: Mapping[tuple[int, int], int],
+    path: Path,
+) -> tuple[tuple[MemberBlock, ...], bool]:
+    """Sort the kernels in which all wait for all by their name alone, of no known communicator, by
+    their order on each stream, streams of a GPU in the order of their ids; none where that cannot
+    be right. Whether it is shows in when they ended.
+    """
+    everything = _read_kernels(files, tasks, OBSERVED_BY_ORDER)
+    known_communicators = read_fact(communicators, tasks)
+    members = everything.select(MEMBER).n_unique()
+    kernels = _mark_begun(
+        everything.filter((pl.col("communicator") == 0) & (pl.col("in_graph") == 0)),
+        known_communicators,
+    )
+    kernels = kernels.sort(*MEMBER, "stream", "time_begin").with_columns(
+        communicator=number_streams(), sequence=-1, operation="by_name", first_operation="by_name"
+    )
+    ordinal = pl.int_range(pl.len()).over(*MEMBER, "communicator")
+    whole = kernels.group_by("communicator", ordinal=ordinal).agg(
+        (pl.len() == members) & (pl.col("by_name").n_unique() == 1)
+    )
+    if members < 2 or not whole["len"].all() or describe_several(known_communicators, members):
+        kernels = kernels.clear()
+    return _sort_calls(kernels.filter(pl.col("by_name").is_in(ALL_WAIT)), path), False
+
+
+def _read_kernels(
+    files: tuple[FactFile, ...], tasks: Mapping[tuple[int, int], int], columns: tuple[str, ...]
+) -> pl.DataFrame:
+    return keep_sound_kernels(read_fact(files, tasks, columns)).filter(pl.col("task") >= 0)
+
+
+def _mark_begun(kernels: pl.DataFrame, communicators: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame with `began`: true if the call is known that made the communicator on this
+    rank.
+    """
+    if not communicators.height:
+        return kernels.with_columns(began=pl.lit(False))
+    made_here = communicators.filter("made").select("task", "communicator").unique()
+    return kernels.join(
+        made_here.with_columns(began=pl.lit(True)),
+        on=["task", "communicator"],
+        how="left",
+        maintain_order="left",
+    ).with_columns(pl.col("began").fill_null(False))
+
+
+def _sort_calls(kernels: pl.DataFrame, path: Path) -> tuple[MemberBlock, ...]:
+    calls = kernels.select(
+        "communicator",
+        "host",
+        member=pl.col("task") * DEVICES + pl.col("device"),
+        number="sequence",
+        function="first_operation",
+        role=pl.Series(list_operation_roles(kernels["first_operation"].to_numpy())),
+        is_root=(pl.col("root") == pl.col("rank")) & (pl.col("root") >= 0),
+        begin="time_begin",
+        end="time_end",
+        signature=pl.Series(hash_signatures(*(kernels[name].to_numpy() for name in KIND))),
+        began="began",
+    )
+    return sort_calls(calls.cast(pl.Int64), path)

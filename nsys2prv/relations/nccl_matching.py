@@ -1,27 +1,42 @@
-"""Collectives of NCCL from the kernels of all ranks: which are complete, and records on their
-kernels. A step looks at some of them. And a warning where reports of ranks are missing.
+"""Collectives of NCCL from the kernels of all ranks: which are complete, also where the ranks' orders
+of launches differ, and records on their kernels. A step looks at some of them. And a warning where
+reports of ranks are missing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.text import list_some
+from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, Role
+from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.names.calls import GROUP, SEND_RECEIVE
 from nsys2prv.events.nccl import COMMUNICATORS
 from nsys2prv.relations import DEVICES, write_result
-from nsys2prv.relations.blocks import Block, write_block
-from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, CollectivePiece
-from nsys2prv.store.facts import FactBook, read_fact
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.relations.blocks import Block, hash_signatures, write_block, write_blocks
+from nsys2prv.relations.nccl_kernels import (
+    BY_ENDS,
+    BY_LAUNCH,
+    KEPT,
+    KIND,
+    CollectivePiece,
+    list_operation_roles,
+)
+from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
+
+if TYPE_CHECKING:
+    from nsys2prv.clock.sequences import CallSequence
 
 NAME, LAYOUT, TRANSFER = "nccl_collectives", "nccl_collective", "nccl_transfer"
 #: Fields of the layouts, and columns of records: these with times (ns), where they are, and what
@@ -36,7 +51,7 @@ KEY = ("group", "function", "ordinal")
 #: What is known of a piece, beside each of its kernels.
 PIECE = ("group", "way", "ranks", "by_function", "settled")
 #: What is equal on all ranks of a collective: of one whose communicator is known, and of others.
-SAME, SAME_UNKNOWN = ("operation", "fused", "bytes"), ("by_name",)
+SAME, SAME_UNKNOWN = KIND, ("by_name",)
 
 
 class MatchedCollectives(Struct, frozen=True):
@@ -234,6 +249,93 @@ def _make_rows(
     order = np.lexsort([column[name] for name in reversed(ORDER)])
     begin, end, object_ = (table[order, place] for place in range(3))
     return Rows(layout, begin, end, object_, {name: column[name][order] for name in fields})
+
+
+#: Findings that say that ends tell nothing, rather than that they speak against a match.
+UNCLEAR = ("few", "ambiguous")
+
+
+class _MemberKernels(Struct, frozen=True):
+    """Kernels of a member in a block."""
+
+    #: The kernels.
+    block: Block
+    #: Number of the device.
+    member: int
+    #: Number of kernels.
+    count: int
+
+    def read(self) -> dict[str, np.ndarray]:
+        """Return its columns KEPT, and `place` in the block, by begins."""
+        columns = dict(zip(KEPT, self.block.read().T, strict=True))
+        place = np.flatnonzero(_number_members(columns) == self.member)
+        place = place[np.lexsort((columns["before"][place], columns["time_begin"][place]))]
+        return {name: column[place] for name, column in columns.items()} | {"place": place}
+
+
+def _number_members(columns: Mapping[str, np.ndarray]) -> np.ndarray:
+    return columns["task"] * DEVICES + columns["device"]
+
+
+def number_by_ends(
+    piece: CollectivePiece, even: bool, pivot: int, path: Path
+) -> tuple[CollectivePiece, int]:
+    """Number a communicator's kernels by when they ended. Return the piece with other ordinals, and
+    how many kernels are of no collective. Where ends cannot tell, the order stands if all members
+    have equally many operations (even).
+
+    pivot: time amid all times of communicators that are numbered so. path: of new blocks.
+    """
+    from nsys2prv.clock.sequences import Member, number_group
+
+    members, parts = [], set()
+    for block in piece.blocks:
+        rows = block.read()
+        columns = dict(zip(KEPT, rows.T, strict=True))
+        owners, counts = np.unique(_number_members(columns), return_counts=True)
+        members += map(partial(_MemberKernels, block), owners.tolist(), counts.tolist())
+        parts.update(np.unique(columns["part"]).tolist())
+    members.sort(key=lambda part: part.member)
+    # Times of one part are aligned.
+    fits, findings = number_group(
+        [Member(part.member, part.count, partial(_read_calls, part, pivot)) for part in members],
+        SOURCE,
+        0,
+        ALIGNED_ERROR if len(parts) == 1 else UTC_ERROR,
+    )
+    if even and any(finding.kind in UNCLEAR for finding in findings):
+        return replace(piece, settled=True), 0
+    blocks = []
+    for number, block in enumerate(piece.blocks):
+        numbered = [(members[at], ordinals) for at, ordinals in fits.items()]
+        own = [(part, ordinals) for part, ordinals in numbered if part.block == block]
+        blocks += _write_numbered(block, own, path.with_suffix(f".{number}"))
+    kept = sum(block.rows for block in blocks)
+    return replace(piece, blocks=tuple(blocks), way=BY_ENDS, settled=True), piece.rows - kept
+
+
+def _read_calls(part: _MemberKernels, pivot: int) -> CallSequence:
+    from nsys2prv.clock.sequences import CallSequence
+
+    columns = part.read()
+    return CallSequence(
+        (columns["time_end"] - pivot).astype(np.float64),
+        hash_signatures(*(columns[name] for name in KIND)),
+        list_operation_roles(columns["first_operation"]) == Role.ALL,
+    )
+
+
+def _write_numbered(
+    block: Block, numbered: Iterable[tuple[_MemberKernels, np.ndarray]], path: Path
+) -> tuple[Block, ...]:
+    """Write the block with these ordinals, without kernels that have none."""
+    rows = block.read()
+    rows[:, 0] = -1
+    for part, ordinals in numbered:
+        rows[part.read()["place"], 0] = ordinals
+    rows = rows[rows[:, 0] >= 0]
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    return write_blocks(path, np.full(len(rows), block.group), rows)
 
 
 #: Ranks that are named.

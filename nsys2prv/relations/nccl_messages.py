@@ -30,7 +30,6 @@ from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.events.kind import Rows
 from nsys2prv.events.names.calls import RECEIVE, SEND, SEND_RECEIVE
 from nsys2prv.events.nccl import MESSAGES
-from nsys2prv.nsight.columns import NULL
 from nsys2prv.relations import NCCL, Observed, Relation, RelationContext, write_result
 from nsys2prv.relations.blocks import (
     Block,
@@ -45,8 +44,7 @@ from nsys2prv.relations.blocks import (
     write_buckets,
 )
 from nsys2prv.relations.nccl_kernels import keep_sound_kernels
-from nsys2prv.store.facts import FactFile, batch_by_report, read_fact
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.task_result import FactFile, TaskResult, batch_by_report, read_fact
 
 NAME, KIND = "nccl_messages", "nccl_message"
 #: Layouts of records on kernels that only send and receive.
@@ -190,8 +188,6 @@ def _keep_usable(messages: pl.DataFrame) -> pl.DataFrame:
             & (pl.col("peer") >= 0)
             & (pl.col("communicator") != 0)
             & (pl.col("rank") != pl.col("peer"))
-            & (pl.col("time_begin") != NULL)
-            & (pl.col("time_end") != NULL)
         )
         .with_columns(
             sends=sending,

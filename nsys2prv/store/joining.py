@@ -9,7 +9,7 @@ numbers, in memory that does not grow with the job.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, RESOLVED, TRACE, Run, Shape, SpillWriter, read_run
 from nsys2prv.store.spilling import MOST_NARROW
-from nsys2prv.store.windows import GlobalIds, WindowRecords
+from nsys2prv.store.windows import GlobalIds, WindowRecords, load_global_ids
 
 #: Records of a run that is small, for which joining costs less than a hundred windows that look
 #: into it; and of a run made of such.
@@ -65,13 +64,15 @@ def plan_join_tasks(groups: Sequence[Sequence[Run]], folder: Path) -> list[JoinT
     tasks: list[JoinTask] = []
     gathered: list[tuple[Run, ...]] = []
     records = 0
-    wanted = [tuple(group) for group in groups if len(group) > 1]
-    for place, group in enumerate(wanted):
-        gathered.append(group)
-        records += sum(run.rows for run in group)
-        if records >= JOINED_RECORDS or place == len(wanted) - 1:
+    for group in groups:
+        if len(group) > 1:
+            gathered.append(tuple(group))
+            records += sum(run.rows for run in group)
+        if records >= JOINED_RECORDS:
             tasks.append(JoinTask(len(tasks), tuple(gathered), folder))
             gathered, records = [], 0
+    if gathered:
+        tasks.append(JoinTask(len(tasks), tuple(gathered), folder))
     return tasks
 
 
@@ -79,7 +80,7 @@ def replace_joined_groups(
     groups: Sequence[Sequence[Run]], joined: Iterator[list[Run]]
 ) -> list[Run]:
     """Return all runs, where the joined ones stand for the groups of several, in order."""
-    runs = (run for joined_run in joined for run in joined_run)
+    runs = chain.from_iterable(joined)
     return [group[0] if len(group) == 1 else next(runs) for group in groups]
 
 
@@ -91,17 +92,12 @@ def remove_replaced_files(files: Iterable[Path], runs: Iterable[Run]) -> None:
 
 def join_task(task: JoinTask) -> list[Run]:
     """Return a run for each group."""
-    global_ids = _load_global_ids(task.folder / GLOBAL_IDS)
+    global_ids = load_global_ids(task.folder / GLOBAL_IDS)
     writer = SpillWriter(task.folder / f"runs-{task.number}.bin", TRACE, RESOLVED)
     try:
         return [_join_group(group, global_ids, writer) for group in task.groups]
     finally:
         writer.close()
-
-
-@lru_cache(1)
-def _load_global_ids(path: Path) -> GlobalIds:
-    return windows.load_global_ids(path)
 
 
 def _join_group(group: Sequence[Run], global_ids: GlobalIds, writer: SpillWriter) -> Run:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import count_occurrences, factorize_together
@@ -32,20 +33,8 @@ MOST_LANES = 64
 TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
 
-class OverlapTask(Struct, frozen=True):
-    """All results of one report."""
-
-    #: Of one report.
-    results: tuple[TaskResult, ...]
-
-
-class _MovedRows(Struct):
-    """Rows of one run that leave lane 0: their positions and their lanes."""
-
-    #: Positions in the run.
-    rows: list[np.ndarray] = field(default_factory=list)
-    #: Lane of each.
-    lanes: list[np.ndarray] = field(default_factory=list)
+#: Rows of one run that leave lane 0, in pieces: their positions, and the lane of each.
+_MovedRows = list[tuple[np.ndarray, np.ndarray]]
 
 
 def separate_overlaps(
@@ -57,21 +46,13 @@ def separate_overlaps(
     grouped = _list_overlap_groups()
     by_report: dict[int, list[TaskResult]] = {}
     for result in results:
-        by_report.setdefault(result.report, []).append(result)
-    concerned = {
-        report
-        for report, result_changes in by_report.items()
-        if any(item.shape.name in grouped for result in result_changes for item in result.runs)
-    }
+        by_report.setdefault(result.report, []).append(_keep_needed_runs(result, grouped))
     tasks = [
-        OverlapTask(tuple(_keep_needed_runs(result, grouped) for result in by_report[report]))
-        for report in sorted(concerned)
+        own
+        for _, own in sorted(by_report.items())
+        if any(item.shape.name in grouped for result in own for item in result.runs)
     ]
-    changes = {
-        change.task: change
-        for result_changes in run(find_overlaps_task, tasks)
-        for change in result_changes
-    }
+    changes = {change.task: change for change in chain.from_iterable(run(find_overlaps, tasks))}
     return [
         _apply_change(result, changes[result.task]) if result.task in changes else result
         for result in results
@@ -119,19 +100,19 @@ def _list_overlap_groups() -> dict[str, str]:
     }
 
 
-def find_overlaps_task(task: OverlapTask) -> list[_Change]:
-    """Find and move the overlapping rows of one report."""
+def find_overlaps(results: Sequence[TaskResult]) -> list[_Change]:
+    """Find and move the overlapping rows of all results of one report."""
     groups = _list_overlap_groups()
     runs = [
         (result, item)
-        for result in task.results
+        for result in results
         for item in result.runs
         if item.shape.stream == BEGIN and item.shape.name in groups
     ]
     keys: dict = {}
     locals_of = {
         result.task: np.array([keys.setdefault(key, len(keys)) for key in result.objects], np.int64)
-        for result in task.results
+        for result in results
     }
     moved: dict[int, _MovedRows] = {}
     crowded = 0
@@ -139,14 +120,14 @@ def find_overlaps_task(task: OverlapTask) -> list[_Change]:
         members = [
             index for index, (_, item) in enumerate(runs) if groups[item.shape.name] == group
         ]
-        crowded += _find_overlaps(members, runs, locals_of, moved)
-    changes = _move_rows(task.results, runs, moved)
+        crowded += _note_moved_rows(members, runs, locals_of, moved)
+    changes = _move_rows(results, runs, moved)
     if crowded and changes:
         changes[0].crowded = crowded
     return changes
 
 
-def _find_overlaps(
+def _note_moved_rows(
     members: Sequence[int],
     runs: list[tuple[TaskResult, Run]],
     locals_of: dict[int, np.ndarray],
@@ -164,9 +145,8 @@ def _find_overlaps(
         away = np.flatnonzero(lanes)
         for index in np.unique(owner[away]):
             moved_rows = away[owner[away] == index]
-            note = moved.setdefault(members[index], _MovedRows())
-            note.rows.append(position[moved_rows])
-            note.lanes.append(lanes[moved_rows])
+            note = moved.setdefault(members[index], [])
+            note.append((position[moved_rows], lanes[moved_rows]))
     reader.close()
     return crowded
 
@@ -182,11 +162,8 @@ def _read_chunks(
     samples = np.sort(np.concatenate([run.samples for _, run in runs]))
     total = sum(run.rows for _, run in runs)
     step = max(1, len(samples) * CHUNK_RECORDS // total)
-    bounds = [
-        int(samples[0]),
-        *sorted({int(time) for time in samples[step::step]} - {int(samples[0])}),
-    ]
-    for first, last in zip(bounds, [*bounds[1:], None], strict=True):
+    bounds = np.unique(np.append(samples[:1], samples[step::step])).tolist()
+    for first, last in pairwise([*bounds, None]):
         pieces = []
         for index, (result, run) in enumerate(runs):
             if run.until < first or (last is not None and run.first >= last):
@@ -224,17 +201,11 @@ def assign_first_free_lanes(
     for start, stop, overlaps in zip(
         starts.tolist(), stops.tolist(), overlapping.tolist(), strict=True
     ):
-        number = int(object_[start])
+        ends, rows = lane_ends.setdefault(int(object_[start]), []), slice(start, stop)
         if overlaps:
-            crowded += _fill_lanes(
-                begin[start:stop],
-                end[start:stop],
-                lane_ends.setdefault(number, []),
-                lanes[start:stop],
-            )
+            crowded += _fill_lanes(begin[rows], end[rows], ends, lanes[rows])
         else:
-            ends = lane_ends.setdefault(number, [0])
-            ends[0] = int(end[stop - 1])
+            ends[:1] = [int(end[stop - 1])]
     return lanes, crowded
 
 
@@ -311,7 +282,7 @@ def _move_rows(
     for index, note in moved.items():
         result, run = runs[index]
         change = changes.setdefault(result.task, _Change(result.task, list(result.objects)))
-        rows, lanes = np.concatenate(note.rows), np.concatenate(note.lanes)
+        rows, lanes = map(np.concatenate, zip(*note, strict=True))
         begins = read_run(run)
         old = begins["object"][rows].astype(np.int64)
         (numbers, wanted), codes = factorize_together(old, lanes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import BinaryIO
@@ -23,6 +24,7 @@ from nsys2prv._util.untrusted import panics_unseen
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.store.runs import (
     BEGIN,
+    END,
     Run,
     Shape,
     SpillWriter,
@@ -30,7 +32,7 @@ from nsys2prv.store.runs import (
     pair_runs,
     read_run,
 )
-from nsys2prv.store.spilling import make_closing_records, make_end_records
+from nsys2prv.store.spilling import make_end_records
 from nsys2prv.store.task_result import TaskResult
 
 ENTRY = "result.json"
@@ -77,23 +79,18 @@ class PackedResult(Struct, frozen=True):
 def pack_result(result: TaskResult, folder: Path) -> None:
     """Write a result to files in a new folder."""
     folder.mkdir()
-    dtypes: dict[np.dtype, int] = {}
+    numbers: dict[np.dtype, int] = {}
     columns: dict[int, list[pl.DataFrame]] = {}
-    filled: dict[int, int] = {}
+    filled: Counter[int] = Counter()
     runs = []
-    for run, ends in pair_runs(result.runs):
-        number = dtypes.setdefault(run.shape.dtype, len(dtypes))
-        columns.setdefault(number, []).append(_to_columns(run))
-        runs.append(
-            PackedRun(
-                run.shape, number, filled.get(number, 0), run.rows, run.last, run.object, run.values
-            )
-        )
-        filled[number] = filled.get(number, 0) + run.rows
-        if ends is not None:
-            runs.append(
-                PackedRun(ends.shape, NO_FILE, 0, ends.rows, ends.last, ends.object, ends.values)
-            )
+    for run in result.runs:
+        number = NO_FILE
+        if run.shape.stream != END:
+            number = numbers.setdefault(run.shape.dtype, len(numbers))
+            columns.setdefault(number, []).append(_to_columns(run))
+        first = filled[number] if number != NO_FILE else 0
+        runs.append(PackedRun(run.shape, number, first, run.rows, run.last, run.object, run.values))
+        filled[number] += run.rows
     for number, frames in columns.items():
         _write_frame(pl.concat(frames), folder / f"runs-{number}.arrow")
     for kind, files in (("names", result.names), ("facts", result.facts)):
@@ -141,11 +138,7 @@ def unpack_result(
             result.runs.append(_append_records(writer, run, records))
             if ends is not None:
                 layout = load_catalogue().layouts[run.shape.name]
-                closing = (
-                    make_closing_records(records["object"], layout)
-                    if layout.is_state
-                    else make_end_records(records, records["end"], layout)
-                )
+                closing = make_end_records(records, records["end"], layout)
                 result.runs.append(_append_records(writer, ends, closing))
     finally:
         writer.close()

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from msgspec import Struct
 
 from nsys2prv._util.native import core
-from nsys2prv.events.catalogue import Layout, LineKind, load_catalogue
+from nsys2prv.events.catalogue import Layout, load_catalogue
 from nsys2prv.events.catalogue.counters import Metric
 
 BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
@@ -60,11 +60,6 @@ def make_begin_dtype(layout: Layout, present: int, wide: int) -> np.dtype:
     return np.dtype(columns)
 
 
-def make_line_dtype(kind: LineKind) -> np.dtype:
-    """Return records of lines; those of a kind without a tag carry their own."""
-    return np.dtype(_LINE_COLUMNS if kind.tag is not None else [*_LINE_COLUMNS, ("tag", "<i8")])
-
-
 def make_end_dtype(layout: Layout) -> np.dtype:
     columns = [("time", "<i8"), ("object", "<u4")]
     if layout.has_domain:
@@ -96,23 +91,18 @@ class Shape(Struct, frozen=True, dict=True):
     @cached_property
     def dtype(self) -> np.dtype:
         if self.stream == LINE:
-            return make_line_dtype(load_catalogue().lines[self.name])
+            # Lines of a kind without a tag carry their own.
+            has_tags = load_catalogue().lines[self.name].tag is None
+            return np.dtype([*_LINE_COLUMNS, ("tag", "<i8")] if has_tags else _LINE_COLUMNS)
         if self.stream == COUNTER:
-            return np.dtype(
-                [
-                    ("time", "<i8"),
-                    ("object", "<u4"),
-                    ("values", f"<u{self.present}", (len(self.metrics),)),
-                ]
-            )
+            values = ("values", f"<u{self.present}", (len(self.metrics),))
+            return np.dtype([("time", "<i8"), ("object", "<u4"), values])
         if self.stream == STATE:
             return STATE_DTYPE
         layout = load_catalogue().layouts[self.name]
-        return (
-            make_begin_dtype(layout, self.present, self.wide)
-            if self.stream == BEGIN
-            else make_end_dtype(layout)
-        )
+        if self.stream == BEGIN:
+            return make_begin_dtype(layout, self.present, self.wide)
+        return make_end_dtype(layout)
 
 
 class Run(Struct, frozen=True, eq=False):
@@ -145,18 +135,12 @@ class Run(Struct, frozen=True, eq=False):
     #: Number of sampled numbers, in a run of samples.
     values: int = 0
     #: True if these are zeros that mark where nothing was sampled
-    #: (:mod:`nsys2prv.store.sample_corrections`).
+    #: (:mod:`nsys2prv.store.corrections`).
     filler: bool = False
 
 
-class HasShape(Protocol):
-    """A run, wherever its records are."""
-
-    @property
-    def shape(self) -> Shape: ...
-
-
-R = TypeVar("R", bound=HasShape)
+#: A run, wherever its records are: what has a shape.
+R = TypeVar("R")
 
 
 def pair_runs(runs: Iterable[R]) -> Iterator[tuple[R, R | None]]:
@@ -202,19 +186,9 @@ class SpillWriter:
         offset = self._open_file.tell()
         self._open_file.write(memoryview(records).cast("B"))
         times = records["time"]
-        return Run(
-            shape,
-            self.path,
-            offset,
-            len(records),
-            self.report,
-            self.source,
-            int(times[0]),
-            int(times[-1]),
-            last,
-            times[::SAMPLE].copy(),
-            object_,
-            values,
+        samples = times[::SAMPLE].copy()
+        return self._make_run(
+            shape, offset, len(records), times[0], times[-1], last, samples, object_, values
         )
 
     def append_columns(
@@ -239,21 +213,18 @@ class SpillWriter:
             records = block[: count - first]
             fill_records(records, used, None if every else rows, first)
             self._open_file.write(memoryview(records).cast("B"))
-        ends = (0, -1) if every else (rows[0], rows[-1])
+        first, until = (0, -1) if every else (rows[0], rows[-1])
         samples = times[::SAMPLE].copy() if every else times[rows[::SAMPLE]]
-        return Run(
-            shape,
-            self.path,
-            offset,
-            count,
-            self.report,
-            self.source,
-            int(times[ends[0]]),
-            int(times[ends[1]]),
-            last,
-            samples,
-            object_,
+        return self._make_run(
+            shape, offset, count, times[first], times[until], last, samples, object_
         )
+
+    def _make_run(
+        self, shape: Shape, offset: int, rows: int, first: int, until: int, *rest: object
+    ) -> Run:
+        """Return a run of this file. rest: what follows in :class:`Run`."""
+        source = self.report, self.source
+        return Run(shape, self.path, offset, rows, *source, int(first), int(until), *rest)
 
     def close(self) -> None:
         self._open_file.close()
@@ -387,10 +358,9 @@ def _find_block_bounds(run: Run, first: int, last: int | None) -> tuple[int, int
     """
     if first > run.until:
         return run.rows, run.rows
-    start = 0 if first <= run.first else max(int(run.samples.searchsorted(first)) - 1, 0) * SAMPLE
-    stop = (
-        run.rows
-        if last is None or last > run.until
-        else min(int(run.samples.searchsorted(last)) * SAMPLE, run.rows)
-    )
+    start, stop = 0, run.rows
+    if first > run.first:
+        start = max(int(run.samples.searchsorted(first)) - 1, 0) * SAMPLE
+    if last is not None and last <= run.until:
+        stop = min(int(run.samples.searchsorted(last)) * SAMPLE, run.rows)
     return start, stop

@@ -52,26 +52,18 @@ def join_samples(tables: Sequence[SampleTable]) -> list[SampleTable]:
     repeated[order[1:][same]] = repeated[order[:-1][same]] = True
     codes = np.unique(np.concatenate([table.codes for table in tables]))
     kept, parts = [], []
-    starts = np.cumsum([0] + [len(table.time) for table in tables])
-    for table, first in zip(tables, starts, strict=False):
-        own_rows = repeated[first : first + len(table.time)]
+    ends = np.cumsum([len(table.time) for table in tables])
+    for table, own_rows in zip(tables, np.split(repeated, ends[:-1]), strict=True):
         kept.append(table.take(~own_rows))
         wide = np.zeros((int(own_rows.sum()), len(codes)), np.int64)
         wide[:, np.searchsorted(codes, table.codes)] = table.stored[own_rows]
         parts.append(wide)
     rows = order[repeated[order]]
     stored = np.concatenate(parts)[(np.cumsum(repeated) - 1)[rows]]
-    first_of = np.flatnonzero(
-        np.append(True, (np.diff(time[rows]) != 0) | (np.diff(object_[rows]) != 0))
-    )
-    kept.append(
-        SampleTable(
-            codes,
-            time[rows][first_of],
-            object_[rows][first_of],
-            np.maximum.reduceat(stored, first_of),
-        )
-    )
+    new = (np.diff(time[rows]) != 0) | (np.diff(object_[rows]) != 0)
+    first_of = np.flatnonzero(np.append(True, new))
+    greatest = np.maximum.reduceat(stored, first_of)
+    kept.append(SampleTable(codes, time[rows][first_of], object_[rows][first_of], greatest))
     return [table for table in kept if len(table.time)]
 
 
@@ -79,15 +71,8 @@ def count_samples(tables: Sequence[SampleTable]) -> Counter[int]:
     """Return the number of samples of each event type in the tables."""
     counts: Counter[int] = Counter()
     for table in tables:
-        counts.update(
-            dict(
-                zip(
-                    table.codes.tolist(),
-                    np.count_nonzero(table.stored, axis=0).tolist(),
-                    strict=True,
-                )
-            )
-        )
+        numbers = np.count_nonzero(table.stored, axis=0)
+        counts.update(dict(zip(table.codes.tolist(), numbers.tolist(), strict=True)))
     return counts
 
 
@@ -99,9 +84,8 @@ def split_at_holes(table: SampleTable) -> Iterator[SampleTable]:
         return
     bits = np.packbits(~lacking, axis=1)
     patterns, pattern_of = np.unique(bits, axis=0, return_inverse=True)
-    pattern_of = pattern_of.reshape(-1)
     for number in range(len(patterns)):
-        rows = np.flatnonzero(pattern_of == number)
+        rows = np.flatnonzero(pattern_of.reshape(-1) == number)
         carried = ~lacking[rows[0]]
         if carried.any():
             yield SampleTable(
@@ -110,9 +94,6 @@ def split_at_holes(table: SampleTable) -> Iterator[SampleTable]:
                 table.object[rows],
                 table.stored[np.ix_(rows, carried)],
             )
-
-
-#: The reason of what is left out.
 
 
 def deduplicate_device_samples(
@@ -137,35 +118,29 @@ def deduplicate_device_samples(
         if away:
             counts = Counter()
             for run, thread in away:
-                counts[run.shape.name] += (
-                    run.values
-                    if run.shape.stream == COUNTER
-                    else run.rows * (run.shape.stream == BEGIN)
-                )
+                if run.shape.stream == COUNTER:
+                    counts[run.shape.name] += run.values
+                elif run.shape.stream == BEGIN:
+                    counts[run.shape.name] += run.rows
                 devices.add(thread)
             left_out.update(counts)
-            gone = {id(run) for run, _ in away}
+            gone = {run for run, _ in away}
+            reasons = {(name, Reason.IN_OTHER_REPORT): count for name, count in counts.items()}
             result = replace(
                 result,
-                runs=[run for run in result.runs if id(run) not in gone],
+                runs=[run for run in result.runs if run not in gone],
                 events=result.events - counts,
-                left_out=result.left_out
-                + Counter(
-                    {(name, Reason.IN_OTHER_REPORT): count for name, count in counts.items()}
-                ),
+                left_out=result.left_out + Counter(reasons),
             )
         kept.append(result)
-    notes = (
-        [
-            Detail(
-                f"{sum(left_out.values()):,} samples left out: several reports hold them, of {len(devices)} devices; "
-                "the first one's are written"
-            )
-        ]
-        if left_out
-        else []
-    )
-    return kept, notes
+    if not left_out:
+        return kept, []
+    return kept, [
+        Detail(
+            f"{left_out.total():,} samples left out: several reports hold them, of {len(devices)} devices; "
+            "the first one's are written"
+        )
+    ]
 
 
 def _choose_written(

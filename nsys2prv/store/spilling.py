@@ -61,24 +61,30 @@ def spill_counters(counters: Counters, writer: SpillWriter, account: Account) ->
     kept = np.flatnonzero(timed & (carried > 0))
     if not len(kept):
         return
-    time = counters.time[kept]
-    order = slice(None) if is_sorted(time) else np.argsort(time, kind="stable")
-    values = counters.values[kept] + 1
+    order = _order_by_time(counters.time[kept])
+    time, values = counters.time[kept][order], counters.values[kept][order] + 1
     shape = choose_sample_shape(counters.layout, counters.metrics, values)
-    records = np.empty(len(kept), shape.dtype)
-    records["time"], records["object"], records["values"] = (
-        time[order],
-        counters.object,
-        values[order],
-    )
-    yield writer.append(
-        shape, records, int(records["time"][-1]), counters.object, int(carried[kept].sum())
-    )
+    records = make_sample_records(shape, time, counters.object, values)
+    yield writer.append(shape, records, int(time[-1]), counters.object, int(carried[kept].sum()))
 
 
 def choose_sample_shape(layout: str, metrics: tuple[Metric, ...], stored: np.ndarray) -> Shape:
     """Return the shape of records with these numbers, as they are stored (value + 1)."""
     return Shape(COUNTER, layout, 4 if int(stored.max()) <= MOST_NARROW else 8, metrics)
+
+
+def make_sample_records(
+    shape: Shape, time: np.ndarray, object_: int | np.ndarray, stored: np.ndarray
+) -> np.ndarray:
+    """Return records of samples; stored: value + 1 of each metric, 0 where there is none."""
+    records = np.empty(len(time), shape.dtype)
+    records["time"], records["object"], records["values"] = time, object_, stored
+    return records
+
+
+def _order_by_time(time: np.ndarray) -> slice | np.ndarray:
+    """Return the order of these times; a slice of what is in order."""
+    return slice(None) if is_sorted(time) else np.argsort(time, kind="stable")
 
 
 def _select_rows(rows: slice | np.ndarray, chosen: slice | np.ndarray) -> slice | np.ndarray:
@@ -225,10 +231,8 @@ def _spill_events(
     if layout.is_state:
         yield writer.append(shape, make_closing_records(rows.object[kept], layout), last, object_)
     else:
-        by_end = slice(None) if is_sorted(ends) else np.argsort(ends, kind="stable")
-        yield writer.append_columns(
-            shape, {**columns, "time": end}, _select_rows(kept, by_end), last, object_
-        )
+        kept = _select_rows(kept, _order_by_time(ends))
+        yield writer.append_columns(shape, {**columns, "time": end}, kept, last, object_)
 
 
 def append_events(
@@ -239,13 +243,10 @@ def append_events(
     """
     layout = load_catalogue().layouts[shape.name]
     object_ = find_only_object(begins["object"])
-    ends = (
-        make_closing_records(begins["object"], layout)
-        if layout.is_state
-        else make_end_records(begins, end, layout)
-    )
-    return writer.append(shape, begins, last, object_), writer.append(
-        Shape(END, shape.name, shape.present), ends, last, object_
+    ends, end_shape = make_end_records(begins, end, layout), Shape(END, shape.name, shape.present)
+    return (
+        writer.append(shape, begins, last, object_),
+        writer.append(end_shape, ends, last, object_),
     )
 
 
@@ -256,9 +257,13 @@ def find_only_object(objects: np.ndarray) -> int:
 
 
 def make_end_records(begins: np.ndarray, end: np.ndarray, layout: Layout) -> np.ndarray:
-    """Return the end records of begin records that end at `end`, ascending by time."""
+    """Return the end records of begin records that end at `end`, ascending by time; of states those
+    at the end of the trace.
+    """
+    if layout.is_state:
+        return make_closing_records(begins["object"], layout)
     ends = np.empty(len(begins), make_end_dtype(layout))
-    order = slice(None) if is_sorted(end) else np.argsort(end, kind="stable")
+    order = _order_by_time(end)
     ends["time"] = end[order]
     for name in ends.dtype.names[1:]:
         ends[name] = begins[name][order]
@@ -304,16 +309,13 @@ def spill_lines(lines: CommunicationLines, writer: SpillWriter) -> Iterator[Run]
     }
     if lines.tag is not None:
         columns["tag"] = lines.tag
+    times = lines.send, lines.receive, lines.until
     kept = slice(None)
-    if not (
-        are_all_usable(lines.send) and are_all_usable(lines.receive) and are_all_usable(lines.until)
-    ):
-        kept = np.flatnonzero(
-            mask_usable(lines.send) & mask_usable(lines.receive) & mask_usable(lines.until)
-        )
+    if not all(map(are_all_usable, times)):
+        kept = np.flatnonzero(np.logical_and.reduce([mask_usable(time) for time in times]))
         if not len(kept):
             return
     send = lines.send[kept]
-    order = slice(None) if is_sorted(send) else np.argsort(send, kind="stable")
     last = max(int(send.max()), int(lines.receive[kept].max()))
-    yield writer.append_columns(Shape(LINE, lines.kind), columns, _select_rows(kept, order), last)
+    kept = _select_rows(kept, _order_by_time(send))
+    yield writer.append_columns(Shape(LINE, lines.kind), columns, kept, last)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +79,9 @@ def choose_window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> lis
     for run in runs:
         samples = run.samples[run.samples != OPEN]
         times.append(clocks[run.report].to_global(samples))
-        weights.append(np.full(len(samples), _count_weighted(run) / len(run.samples)))
+        # Records of many numbers weigh more.
+        weight = run.rows * max(1, len(run.shape.metrics) / VALUES_PER_RECORD)
+        weights.append(np.full(len(samples), weight / len(run.samples)))
     time = np.concatenate(times)
     order = np.argsort(time, kind="stable")
     total = np.cumsum(np.concatenate(weights)[order])
@@ -87,11 +89,6 @@ def choose_window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> lis
     count = max(1, round(float(total[-1]) / size)) if len(total) else 1
     cuts = np.searchsorted(total, np.arange(1, count) * (total[-1] / count)) if count > 1 else []
     return [0, *sorted({int(time[order[cut]]) for cut in cuts} - {0})]
-
-
-def _count_weighted(run: Run) -> float:
-    """Return the number of records that a run is worth; lines may count more than one."""
-    return run.rows * max(1, len(run.shape.metrics) / VALUES_PER_RECORD)
 
 
 def read_window(
@@ -218,6 +215,7 @@ def _find_role(stream: str, kind: str, name: str) -> str:
     return field.values.name if field and isinstance(field.values, NameSet) else ""
 
 
+@lru_cache(1)
 def load_global_ids(path: Path) -> GlobalIds:
     """Return the global numbers saved to a file of this conversion."""
     with path.open("rb") as file:
@@ -294,8 +292,14 @@ class WindowRecords:
             )
         #: Trace times (ns).
         self.times = find_trace_times(shape, self._records, self._clock, global_ids.duration)
-        if window is not None and self._clock.slack:
-            self._keep(mask_window(self.times, *window))
+        if window is None or not self._clock.slack:
+            return
+        inside = mask_window(self.times, *window)
+        if not inside.all():
+            self.times, self._records = self.times[inside], take_records(self._records, inside)
+            if self._which is not None:
+                self._which = self._which[inside]
+            del self._clock
 
     def __len__(self) -> int:
         return len(self._records)
@@ -343,9 +347,3 @@ class WindowRecords:
             return clocks[self._reports[0]]
         distinct, code = np.unique(self._reports, return_inverse=True)
         return RowClocks([clocks[report] for report in distinct], code[self._which])
-
-    def _keep(self, inside: np.ndarray) -> None:
-        if not inside.all():
-            self.times, self._records = self.times[inside], take_records(self._records, inside)
-            self._which = None if self._which is None else self._which[inside]
-            del self._clock

@@ -16,7 +16,7 @@ from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.names.calls import LAYOUTS, find_layout, normalize_function_name
 from nsys2prv.relations import mpi
-from nsys2prv.store import facts
+from nsys2prv.store import task_result
 
 P2P, COLLECTIVES, WAITS, OTHER = (
     "MPI_P2P_EVENTS",
@@ -37,7 +37,7 @@ Call = tuple[str, Row]
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages are matched all the same, however they are divided."""
     if request.param == "in small steps":
-        monkeypatch.setattr(facts, "BATCH_BYTES", 1)
+        monkeypatch.setattr(task_result, "BATCH_BYTES", 1)
         monkeypatch.setattr(mpi, "BUCKET_BYTES", 100)
         monkeypatch.setattr(mpi, "STEP_ROWS", 1)
 

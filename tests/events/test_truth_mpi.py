@@ -18,7 +18,7 @@ from tools.trace_reader import Trace, read_trace
 from nsys2prv import Options, convert
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.relations import mpi as mpi_messages
-from nsys2prv.store import facts
+from nsys2prv.store import task_result
 
 pytestmark = pytest.mark.skipif(
     "mpi" not in {field.name for field in fields(SampleOptions)}, reason="the samples have no MPI"
@@ -66,7 +66,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     paths = [folder / rank["report"] for rank in truth["ranks"]]
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in small steps":
-            patch.setattr(facts, "BATCH_BYTES", 1)
+            patch.setattr(task_result, "BATCH_BYTES", 1)
             patch.setattr(mpi_messages, "BUCKET_BYTES", 500)
             patch.setattr(mpi_messages, "STEP_ROWS", 5)
         summary = convert(paths, folder / "mpi.prv", Options(kinds=("mpi",), align="utc"))

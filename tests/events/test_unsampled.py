@@ -13,7 +13,7 @@ from tools.paramedir import need_paramedir, run_paramedir
 
 from nsys2prv.analysis.job import open_job
 from nsys2prv.events.reasons import Reason
-from nsys2prv.store import sample_corrections
+from nsys2prv.store import corrections
 
 SMS, PERIOD = 9403, 100
 NAMES = ["SMs Active [Throughput %]", "SM Issue [Throughput %]"]
@@ -94,7 +94,7 @@ def test_holes_between_stored_times_are_found(tmp_path: Path) -> None:
     """In runs of many blocks only those that last too long are read."""
     times = [*range(2000, 202_000, PERIOD), *range(202_700, 500_000, PERIOD)]
     times = [time for time in times if time not in (300_000, 300_100)]
-    assert len(times) > 10 * sample_corrections.SAMPLE
+    assert len(times) > 10 * corrections.SAMPLE
     trace, _ = convert_and_read(
         [export(tmp_path / "r.sqlite", times)], tmp_path / "o.prv", kinds=("-device_state",)
     )

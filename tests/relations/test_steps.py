@@ -25,10 +25,10 @@ from nsys2prv.clock.observations import Calls
 from nsys2prv.clock.sequences import Member
 from nsys2prv.events import all_kinds
 from nsys2prv.events.extraction import NAME, OBJECT, TIME
-from nsys2prv.relations import MODULES, all_relations, call_blocks, nccl_collectives, nccl_messages
+from nsys2prv.relations import MODULES, all_relations, blocks, nccl_collectives, nccl_messages
 from nsys2prv.relations.blocks import write_blocks
 from nsys2prv.relations.nccl_kernels import BY_LAUNCH, KEPT, CollectivePiece, divide_kernels
-from nsys2prv.store import facts
+from nsys2prv.store import task_result
 
 COLLECTIVE, NUMBER, LATE, MESSAGE = 9540, 9541, 9542, 55010
 NOISE: dict[str, object] = {
@@ -46,11 +46,11 @@ FAULTS: dict[str, object] = {"lost_collectives": 0.03, "extra_collectives": 0.03
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every report a step of its own, and few kernels in every other."""
-    monkeypatch.setattr(facts, "BATCH_BYTES", 1)
+    monkeypatch.setattr(task_result, "BATCH_BYTES", 1)
     monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
     monkeypatch.setattr(nccl_messages, "BUCKET_BYTES", 2_000)
     monkeypatch.setattr(nccl_messages, "STEP_ROWS", 20)
-    monkeypatch.setattr(call_blocks, "PORTION_ROWS", 0)
+    monkeypatch.setattr(blocks, "PORTION_ROWS", 0)
     monkeypatch.setattr(gathering, "ROWS", 100)
 
 

@@ -1,4 +1,6 @@
-"""Correct samples, counted in the account: mark unsampled time, scale fractions alike in all ranks."""
+"""Correct what the reports hold, counted in the account: mark unsampled time, scale fractions alike
+in all ranks, and clip the events of the profiler to the time of the program.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +17,19 @@ from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.events.attributes import GREATEST
 from nsys2prv.events.catalogue.counters import UNSCALED, Metric
-from nsys2prv.events.kind import Account
+from nsys2prv.events.kind import Account, EventKind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store.runs import (
+    BEGIN,
     COUNTER,
     SAMPLE,
     Run,
     SpillReader,
     SpillWriter,
+    pair_runs,
     read_run,
 )
-from nsys2prv.store.spilling import choose_sample_shape
+from nsys2prv.store.spilling import append_events, choose_sample_shape, make_sample_records
 from nsys2prv.store.task_result import TaskResult
 
 LAYOUT = "gpu_metric"
@@ -55,21 +59,15 @@ def mark_unsampled(
                     (place, run)
                 )
     changed, reader = list(results), SpillReader()
-    begin = min(
-        (_to_shared_time(clocks[report], time) for report, (time, _) in spans.items()), default=0
-    )
+    begin = min((clocks[report].to_global(time) for report, (time, _) in spans.items()), default=0)
     for number, ((report, _), holders) in enumerate(first_runs.items()):
         holders.sort(key=lambda held: held[1].first)
         times = _find_zero_times([run for _, run in holders], reader, clocks[report], begin)
         if len(times):
             place, run = holders[0]
-            changed[place] = _add_zeros(
-                changed[place],
-                run,
-                tuple(sorted({metric for _, run in holders for metric in run.shape.metrics})),
-                times,
-                folder / f"unsampled-{number}.bin",
-            )
+            metrics = tuple(sorted({metric for _, run in holders for metric in run.shape.metrics}))
+            path = folder / f"unsampled-{number}.bin"
+            changed[place] = _add_zeros(changed[place], run, metrics, times, path)
     reader.close()
     return changed
 
@@ -80,8 +78,7 @@ def _add_zeros(
     """Return the result with a run of zeros of these metrics, of the object of the run `like`."""
     stored = np.ones((len(times), len(metrics)), np.int64)
     shape = choose_sample_shape(LAYOUT, metrics, stored)
-    records = np.empty(len(times), shape.dtype)
-    records["time"], records["object"], records["values"] = times, like.object, stored
+    records = make_sample_records(shape, times, like.object, stored)
     writer = SpillWriter(path, like.report, like.source)
     run = replace(
         writer.append(shape, records, int(times[-1]), like.object, stored.size), filler=True
@@ -113,46 +110,27 @@ def _find_zero_times(
     begin: of the job, on the shared clock.
     """
     apart = all(one.until < other.first for one, other in pairwise(runs))
-    times = (
-        None
-        if apart
-        else np.unique(
-            np.concatenate([reader.read_between(run, run.first, None)["time"] for run in runs])
-        )
-    )
-    period = _find_period(times if times is not None else _read_some_times(runs, reader))
+    if apart:
+        # Of samples that follow each other, those of the longest run.
+        longest = max(runs, key=lambda run: run.rows)
+        limit = int(longest.samples[ENOUGH]) if len(longest.samples) > ENOUGH else None
+        times = reader.read_between(longest, longest.first, limit)["time"]
+    else:
+        times = np.unique(np.concatenate([read_run(run)["time"] for run in runs]))
+    period = _find_period(times)
     if not period:
         return np.zeros(0, np.int64)
-    behind = (
-        _find_ends_of_holes(times, period)
-        if times is not None
-        else np.concatenate(
-            [
-                *(_find_holes_of_run(run, reader, period) for run in runs),
-                [
-                    other.first
-                    for one, other in pairwise(runs)
-                    if other.first - one.until > HOLE * period
-                ],
-            ]
-        )
-    )
+    if apart:
+        parts = [_find_holes_of_run(run, reader, period) for run in runs]
+        edges = np.array([(a.until, b.first) for a, b in pairwise(runs)], np.int64).reshape(-1, 2)
+        between = edges[edges[:, 1] - edges[:, 0] > HOLE * period, 1]
+        behind = np.concatenate([*parts, between])
+    else:
+        behind = _find_ends_of_holes(times, period)
     zero_times = np.unique(behind.astype(np.int64)) - period
     early = runs[0].first - period
     # Without the first one where it would make the trace longer: nothing is shown before its begin.
-    return np.append(early, zero_times) if _to_shared_time(clock, early) > begin else zero_times
-
-
-def _to_shared_time(clock: ClockMap, time: int) -> int:
-    return int(clock.to_global(np.array([time]))[0])
-
-
-def _read_some_times(runs: Sequence[Run], reader: SpillReader) -> np.ndarray:
-    """Return times of samples that follow each other, of the longest run."""
-    run = max(runs, key=lambda run: run.rows)
-    return reader.read_between(
-        run, run.first, int(run.samples[ENOUGH]) if len(run.samples) > ENOUGH else None
-    )["time"]
+    return np.append(early, zero_times) if clock.to_global(early) > begin else zero_times
 
 
 def _find_period(times: np.ndarray) -> int:
@@ -173,19 +151,11 @@ def _find_holes_of_run(run: Run, reader: SpillReader, period: int) -> np.ndarray
     edges = np.append(run.samples, run.until)
     count = np.full(len(run.samples), SAMPLE)
     count[-1] = run.rows - 1 - SAMPLE * (len(run.samples) - 1)
-    long = np.flatnonzero(np.diff(edges) > (count + HOLE // 2) * period)
-    return np.concatenate(
-        [
-            np.zeros(0, np.int64),
-            *(
-                _find_ends_of_holes(
-                    reader.read_between(run, int(edges[block]), int(edges[block + 1]) + 1)["time"],
-                    period,
-                )
-                for block in long
-            ),
-        ]
-    )
+    ends = [np.zeros(0, np.int64)]
+    for block in np.flatnonzero(np.diff(edges) > (count + HOLE // 2) * period).tolist():
+        times = reader.read_between(run, int(edges[block]), int(edges[block + 1]) + 1)["time"]
+        ends.append(_find_ends_of_holes(times, period))
+    return np.concatenate(ends)
 
 
 #: Decimals of the smallest fractions.
@@ -219,11 +189,10 @@ class _ValueStatistics(Struct):
     def scale(self) -> int:
         """Return the number of decimals that its integers stand for."""
         wanted = self.single if self.single >= 0 else self.decimals
-        return (
-            min(wanted, max(int(np.searchsorted(_POWERS, _LIMIT / self.greatest, "right")) - 1, 0))
-            if self.greatest
-            else wanted
-        )
+        if not self.greatest:
+            return wanted
+        most = int(np.searchsorted(_POWERS, _LIMIT / self.greatest, "right")) - 1
+        return min(wanted, max(most, 0))
 
 
 def scale_fractions(
@@ -267,12 +236,8 @@ def _scale_result(
             changed.runs.append(run)
             continue
         records = read_run(run)
-        values, numbers, metrics, repaired = (
-            _read_values(records),
-            records["values"].astype(np.int64),
-            list(run.shape.metrics),
-            Counter(),
-        )
+        values, numbers = _read_values(records), records["values"].astype(np.int64)
+        metrics, repaired = list(run.shape.metrics), Counter()
         for place, metric in _find_fractions(run):
             there, exact = numbers[:, place] > 0, values[:, place]
             scale = scales[run.shape.name, metric.name]
@@ -286,12 +251,7 @@ def _scale_result(
             numbers[:, place] = np.where(there, whole + 1, 0)
             metrics[place] = Metric(metric.name, scale)
         shape = choose_sample_shape(run.shape.name, tuple(metrics), numbers)
-        written = np.empty(len(records), shape.dtype)
-        written["time"], written["object"], written["values"] = (
-            records["time"],
-            records["object"],
-            numbers,
-        )
+        written = make_sample_records(shape, records["time"], records["object"], numbers)
         changed.runs.append(writer.append(shape, written, run.last, run.object, run.values))
         kind = next(
             kind.name
@@ -334,3 +294,77 @@ def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
         if not len(values):
             return decimals
     return MOST
+
+
+def clip_profiler_events(
+    results: Sequence[TaskResult], spans: Mapping[int, tuple[int, int]], folder: Path
+) -> list[TaskResult]:
+    """Return the results with rows of kinds that do not extend the trace cut to the spans (local
+    ns) of what else the reports hold.
+    """
+    kinds = {
+        layout: kind
+        for kind in all_kinds()
+        if not kind.rows.extends_trace
+        for layout in kind.layouts
+    }
+    return [
+        _clip_result(result, kinds, spans[result.report], folder)
+        if result.report in spans
+        else result
+        for result in results
+    ]
+
+
+def _clip_result(
+    result: TaskResult, kinds: dict[str, EventKind], span: tuple[int, int], folder: Path
+) -> TaskResult:
+    outside = {
+        run
+        for run in result.runs
+        if run.shape.name in kinds
+        and run.shape.stream == BEGIN
+        and (run.first < span[0] or run.last > span[1])
+    }
+    if not outside:
+        return result
+    writer = SpillWriter(folder / f"span-{result.task}.bin", result.report, result.task)
+    changed = replace(result, runs=[], events=result.events.copy(), accounts=result.accounts.copy())
+    for run, ends in pair_runs(result.runs):
+        if run not in outside:
+            changed.runs += [run] if ends is None else [run, ends]
+            continue
+        kind = kinds[run.shape.name]
+        records = read_run(run)
+        clip = _clip_ranges if kind.rows.has_duration else _clip_points
+        kept, repaired = clip(records, span)
+        if len(kept):
+            last = int(kept["end"].max())
+            changed.runs += append_events(writer, run.shape, kept, kept["end"], last)
+        gone = len(records) - len(kept)
+        changed.events[run.shape.name] -= gone
+        dropped = Counter({Reason.OUTSIDE_PROGRAM: gone})
+        changed.add(kind.name, Account(records=-gone, dropped=dropped, repaired=repaired))
+    writer.close()
+    return changed
+
+
+def _clip_ranges(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
+    """Return the ranges that lie at least partly within the span (ns), cut to it, and how many were
+    cut.
+    """
+    kept = records[(records["end"] > span[0]) & (records["time"] < span[1])]
+    cut = int(np.count_nonzero((kept["time"] < span[0]) | (kept["end"] > span[1])))
+    kept["time"], kept["end"] = np.maximum(kept["time"], span[0]), np.minimum(kept["end"], span[1])
+    return kept[np.lexsort((-kept["end"], kept["time"]))], Counter({Reason.CUT_TO_PROGRAM: cut})
+
+
+def _clip_points(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
+    """Return the points, those outside the span (ns) put to its begin or end, and how many these
+    are.
+    """
+    kept = records.copy()
+    kept["time"] = np.clip(kept["time"], span[0], max(span[0], span[1] - 1))
+    kept["end"] = kept["time"] + 1
+    moved = int(np.count_nonzero(kept["time"] != records["time"]))
+    return kept, Counter({Reason.MOVED_TO_PROGRAM: moved})
