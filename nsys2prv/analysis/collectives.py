@@ -13,7 +13,7 @@ may remain between the hosts' clocks. If it is not, the figure means nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
@@ -21,7 +21,7 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.job_facts import compare_with_clock_error
 from nsys2prv.analysis.ranks import name_communicators
-from nsys2prv.analysis.result import Analysis, Context, Result, Table, divide_columns
+from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
     COMPUTE,
     GRAPH,
@@ -32,6 +32,7 @@ from nsys2prv.analysis.unit import (
     Unit,
     find_host_states,
     label_values,
+    to_arrays,
 )
 
 DOING = {"computing": (COMPUTE, GRAPH), "other_nccl": (NCCL,), "memory": (MEMORY,)}
@@ -41,32 +42,25 @@ MPI_FIELDS = {
 }
 
 
-def collect(unit: Unit) -> dict[str, pl.DataFrame]:
+def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     kernels = unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator"))
-    frames = {
-        "kernels": _list_kernels(unit, kernels),
-        "matched": pl.DataFrame(),
-        "mpi": pl.DataFrame(),
-    }
+    yield "kernels", _sum_kernels(unit, kernels)
     if unit.has("nccl_collective"):
-        frames["matched"] = list_matched_collectives(unit, kernels)
-    calls = [_list_mpi_calls(unit, layout) for layout in MPI if unit.has(layout)]
-    if calls:
-        frames["mpi"] = pl.concat(calls)
-    return frames
+        yield "matched", list_matched_collectives(unit, kernels)
+    for layout in MPI:
+        if unit.has(layout):
+            yield "mpi", _sum_mpi_calls(unit, layout)
 
 
-def _list_kernels(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
-    task = pl.Series(unit.task_of[kernels["thread"].to_numpy()], dtype=pl.Int64)
-    return (
-        kernels.with_columns(task=task)
-        .group_by("task", "communicator", "operation", maintain_order=True)
-        .agg(
-            count=pl.len().cast(pl.Int64),
-            time_ns=(pl.col("end") - pl.col("begin")).sum(),
-            sized=(pl.col("bytes") >= 0).sum().cast(pl.Int64),
-            bytes=pl.col("bytes").filter(pl.col("bytes") >= 0).sum(),
-        )
+def _sum_kernels(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
+    by_task = kernels.with_columns(unit.list_tasks(kernels)).group_by(
+        "task", "communicator", "operation", maintain_order=True
+    )
+    return by_task.agg(
+        count=pl.len().cast(pl.Int64),
+        time_ns=(pl.col("end") - pl.col("begin")).sum(),
+        sized=(pl.col("bytes") >= 0).sum().cast(pl.Int64),
+        bytes=pl.col("bytes").clip(0).sum(),
     )
 
 
@@ -75,8 +69,8 @@ def list_matched_collectives(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     begin until its own. kernels: thread, begin, bytes and communicator of NCCL kernels.
     """
     if "matched" not in unit.cache:
-        unit.cache["matched"] = {"frame": _list_matched(unit, kernels)}
-    return unit.cache["matched"]["frame"]
+        unit.cache["matched"] = _list_matched(unit, kernels)
+    return unit.cache["matched"]
 
 
 def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
@@ -89,36 +83,17 @@ def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
         ["thread", "begin"], keep="first"
     )
     records = records.join(kernels, on=["thread", "begin"], how="left", maintain_order="left")
-    threads = records["thread"].to_numpy()
-    device, begin, late = (
-        unit.device_of[threads],
-        records["begin"].to_numpy(),
-        records["late"].to_numpy(),
-    )
+    threads, begin, late = to_arrays(records, "thread", "begin", "late")
+    devices = unit.device_of[threads]
     doing = {name: np.zeros(len(late), np.int64) for name in (*DOING, "busy", *STATES)}
-    for number in np.unique(device):
-        rows = np.flatnonzero((device == number) & (late > 0))
-        since = begin[rows] - late[rows]
-        for name, columns in DOING.items():
-            doing[name][rows] = unit.find_device_spans(int(number), *columns).within(
-                since, begin[rows]
-            )
-        doing["busy"][rows] = unit.active(int(number)).within(since, begin[rows])
-        for name, spans in find_host_states(unit, int(number)).items():
-            doing[name][rows] = spans.within(since, begin[rows])
-    return records.select(
-        "thread",
-        "begin",
-        "collective",
-        "operation",
-        "communicator",
-        "bytes",
-        "late",
-        "wait",
-        "transfer",
-        "bus_bandwidth",
-        pl.Series("task", unit.task_of[threads], dtype=pl.Int64),
-        *(pl.Series(name, values) for name, values in doing.items()),
+    for device in np.unique(devices).tolist():
+        rows = np.flatnonzero((devices == device) & (late > 0))
+        spans_of = {name: unit.find_device_spans(device, *what) for name, what in DOING.items()}
+        spans_of |= {"busy": unit.active(device), **find_host_states(unit, device)}
+        for name, spans in spans_of.items():
+            doing[name][rows] = spans.within(begin[rows] - late[rows], begin[rows])
+    return records.with_columns(
+        unit.list_tasks(records), *(pl.Series(name, values) for name, values in doing.items())
     )
 
 
@@ -141,77 +116,67 @@ def _add_bandwidths(unit: Unit, records: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _list_mpi_calls(unit: Unit, layout: str) -> pl.DataFrame:
+def _sum_mpi_calls(unit: Unit, layout: str) -> pl.DataFrame:
     fields = MPI_FIELDS.get(layout, ("call",))
     calls = unit.read_begins(layout, fields)
     sizes = [pl.col(name).clip(0) for name in fields if name in ("sent", "received", "size")]
-    communicator = (
-        pl.col("communicator")
+    calls = calls.with_columns(
+        unit.list_tasks(calls),
+        kind=pl.lit(layout),
+        communicator=pl.col("communicator")
         if "communicator" in fields
-        else pl.lit(ABSENT, pl.Int64).alias("communicator")
-    )
-    calls = calls.select(
-        pl.lit(layout).alias("kind"),
-        "call",
-        communicator,
-        (pl.col("end") - pl.col("begin")).alias("time_ns"),
-        pl.sum_horizontal(sizes).alias("bytes") if sizes else pl.lit(0, pl.Int64).alias("bytes"),
-        pl.Series("task", unit.task_of[calls["thread"].to_numpy()], dtype=pl.Int64),
+        else pl.lit(ABSENT, pl.Int64),
+        bytes=pl.sum_horizontal(sizes) if sizes else pl.lit(0, pl.Int64),
     )
     return calls.group_by("kind", "call", "communicator", "task", maintain_order=True).agg(
-        count=pl.len().cast(pl.Int64), time_ns=pl.col("time_ns").sum(), bytes=pl.col("bytes").sum()
+        pl.col("bytes").sum(),
+        count=pl.len().cast(pl.Int64),
+        time_ns=(pl.col("end") - pl.col("begin")).sum(),
     )
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
-    tables, missing = {}, []
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     kernels, matched, mpi = frames["kernels"], frames["matched"], frames["mpi"]
     if kernels.height:
-        tables["nccl"] = Table(
-            "NCCL kernels by communicator and operation",
-            _sum_by_operation(kernels, context),
-            __doc__ or "",
-        )
+        title = "NCCL kernels by communicator and operation"
+        result.add("nccl", title, _sum_by_operation(kernels, context), __doc__)
         if not (kernels["communicator"] >= 0).any():
-            missing.append(
+            result.missing.append(
                 "communicators of NCCL kernels: no payload of NVTX ranges tells them (NCCL before 2.25.1, or exported without "
                 "--include-json or --include-blobs)"
             )
     else:
-        missing.append(f"NCCL collectives: {context.absent(('nccl_kernel',))}")
+        result.missing.append(f"NCCL collectives: {context.absent(('nccl_kernel',))}")
     if matched.height:
-        tables["across_ranks"] = Table(
-            "NCCL collectives across ranks", _sum_across_ranks(matched, context)
-        )
-        tables |= _find_stragglers(matched, context)
+        across_ranks = _sum_across_ranks(matched, context)
+        result.add("across_ranks", "NCCL collectives across ranks", across_ranks)
+        _add_stragglers(matched, context, result)
     elif kernels.height:
-        missing.append(
+        result.missing.append(
             f"waits, bandwidths and stragglers of NCCL collectives: {context.absent(('nccl_collective',))}"
         )
     if mpi.height:
-        names = [layout for layout in MPI if layout in context.labels]
-        labelled = mpi.group_by("kind", "call", "communicator", maintain_order=True).agg(
-            pl.col("count", "time_ns", "bytes").sum(), max_of_a_rank_ns=pl.col("time_ns").max()
-        )
-        labelled = context.label_names(labelled, "call", *names)
-        labelled = _describe_communicators(labelled, context, "mpi_communicators").sort(
-            "time_ns", descending=True, maintain_order=True
-        )
-        tables["mpi"] = Table(
-            "MPI calls",
-            labelled.select(
-                "call",
-                "communicator",
-                "count",
-                "bytes",
-                "time_ns",
-                (pl.col("time_ns") / pl.col("count")).alias("mean_ns"),
-                "max_of_a_rank_ns",
-            ),
-        )
+        result.add("mpi", "MPI calls", _label_mpi_calls(mpi, context))
     else:
-        missing.append(f"MPI calls: {context.absent(MPI)}")
-    return Result("collectives", ANALYSIS.title, tables, [], missing)
+        result.missing.append(f"MPI calls: {context.absent(MPI)}")
+
+
+def _label_mpi_calls(calls: pl.DataFrame, context: Context) -> pl.DataFrame:
+    sums = calls.group_by("kind", "call", "communicator", maintain_order=True).agg(
+        pl.col("count", "time_ns", "bytes").sum(), max_of_a_rank_ns=pl.col("time_ns").max()
+    )
+    names = [layout for layout in MPI if layout in context.labels]
+    labelled = context.label_names(sums, "call", *names)
+    labelled = _describe_communicators(labelled, context, "mpi_communicators")
+    return labelled.sort("time_ns", descending=True, maintain_order=True).select(
+        "call",
+        "communicator",
+        "count",
+        "bytes",
+        "time_ns",
+        (pl.col("time_ns") / pl.col("count")).alias("mean_ns"),
+        "max_of_a_rank_ns",
+    )
 
 
 def _describe_communicators(rows: pl.DataFrame, context: Context, name_set: str) -> pl.DataFrame:
@@ -285,58 +250,43 @@ def _sum_across_ranks(matched: pl.DataFrame, context: Context) -> pl.DataFrame:
     )
 
 
-def _find_stragglers(matched: pl.DataFrame, context: Context) -> dict[str, Table]:
-    """Return for each rank how often it came last in collectives, and what that cost."""
+def _add_stragglers(matched: pl.DataFrame, context: Context, result: Result) -> None:
+    """Add for each rank how often it came last in collectives, and what that cost."""
     last = pl.col("late").max().over("collective")
     rows = matched.with_columns(
         last=(pl.col("late") == last) & (last > 0), waited=pl.col("wait").sum().over("collective")
     )
     rows = rows.with_columns(waited=pl.col("waited") / pl.col("last").sum().over("collective"))
+    states = {f"host_{name}_ns": pl.col(name).filter("last").sum() for name in STATES}
+    doing = {f"{name}_ns": pl.col(name).filter("last").sum() for name in DOING}
     by_task = rows.group_by("task", maintain_order=True).agg(
         collectives=pl.len().cast(pl.Int64),
         times_last=pl.col("last").sum().cast(pl.Int64),
+        last_share=pl.col("last").sum() / pl.len(),
         total_late_ns=pl.col("late").filter("last").sum(),
         max_late_ns=pl.col("late").filter("last").max(),
         others_waited_ns=pl.col("waited").filter("last").sum(),
         waited_ns=pl.col("wait").sum(),
-        **{f"{name}_ns": pl.col(name).filter("last").sum() for name in (*DOING, "busy", *STATES)},
+        idle_ns=(pl.col("late") - pl.col("busy")).filter("last").sum(),
+        **doing,
+        **states,
     )
     by_task = by_task.sort(
         "others_waited_ns", "task", descending=[True, False], maintain_order=True
     )
-    ranking = context.name_places(
-        by_task.select(
-            "task",
-            "collectives",
-            "times_last",
-            (pl.col("times_last") / pl.col("collectives")).alias("last_share"),
-            "total_late_ns",
-            "max_late_ns",
-            "others_waited_ns",
-            "waited_ns",
-            *compare_with_clock_error("task", "max_late_ns", matched, context),
-        )
+    figures = by_task.drop("idle_ns", *doing, *states)
+    unsure = compare_with_clock_error("task", "max_late_ns", matched, context)
+    result.add(
+        "stragglers",
+        "Which rank arrives last, and how long the others wait for it",
+        context.name_places(figures.with_columns(unsure)),
     )
-    idle = (pl.col("total_late_ns") - pl.col("busy_ns")).alias("idle_ns")
     delayed = by_task.filter(pl.col("times_last") > 0)
-    meanwhile = context.name_places(
-        delayed.select(
-            "task",
-            "total_late_ns",
-            *(f"{name}_ns" for name in DOING),
-            idle,
-            *(pl.col(f"{name}_ns").alias(f"host_{name}_ns") for name in STATES),
-        )
+    result.add(
+        "meanwhile",
+        "What the last rank did while the others waited: its device and launching threads",
+        context.name_places(delayed.select("task", "total_late_ns", *doing, "idle_ns", *states)),
     )
-    return {
-        "stragglers": Table(
-            "Which rank arrives last, and how long the others wait for it", ranking
-        ),
-        "meanwhile": Table(
-            "What the last rank did while the others waited: its device and launching threads",
-            meanwhile,
-        ),
-    }
 
 
 ANALYSIS = Analysis(

@@ -8,12 +8,12 @@ it, as all findings are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Table
+from nsys2prv.analysis.result import Analysis, Context, Finding, Result
 from nsys2prv.analysis.unit import Unit, label_values
 from nsys2prv.relations.path_search import COMPUTATION, GRAPH, MEMORY, NCCL
 
@@ -36,7 +36,7 @@ TITLES = {
 MOST = 3
 
 
-def collect(unit: Unit) -> dict[str, pl.DataFrame]:
+def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     pieces = unit.read_begins(LAYOUT, ("cause", "class"))
     work = unit.work.select(pl.col("thread").cast(pl.Int64), "end", pl.col("name").cast(pl.Int64))
     # An operation is on the path to its end; of a collective not from its begin on.
@@ -46,22 +46,21 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
         how="left",
         maintain_order="left",
     ).with_columns(
-        task=pl.Series(unit.task_of[pieces["thread"].to_numpy()], dtype=pl.Int64),
+        unit.list_tasks(pieces),
         name=pl.when(pl.col("cause").is_in([COMPUTATION, NCCL])).then("name"),
     )
     begin, end = unit.options.get_steady_span(unit.duration)
     steady = (pl.col("end").clip(begin, end) - pl.col("begin").clip(begin, end)).sum()
     keys = ("task", "cause", "class", "name")
-    return {
-        "pieces": pieces.group_by(keys, maintain_order=True).agg(
-            pieces=pl.len().cast(pl.Int64),
-            time_ns=(pl.col("end") - pl.col("begin")).sum(),
-            steady_ns=steady,
-        )
-    }
+    sums = pieces.group_by(keys, maintain_order=True).agg(
+        pieces=pl.len().cast(pl.Int64),
+        time_ns=(pl.col("end") - pl.col("begin")).sum(),
+        steady_ns=steady,
+    )
+    yield "pieces", sums
 
 
-def conclude(unit_frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
+def conclude(unit_frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     pieces, steady = unit_frames["pieces"], context.options.steady is not None
     # Shares of the job's time, whatever part of it a rank, a class or a kernel has.
     whole = {name: max(int(pieces[name].sum()), 1) for name in ("time_ns", "steady_ns")}
@@ -86,15 +85,12 @@ def conclude(unit_frames: Mapping[str, pl.DataFrame], context: Context) -> Resul
     frames = {"causes": causes, "ranks": by_rank, "classes": classes, "by_kernel": by_kernel}
     waiting = pieces.filter(~pl.col("cause").is_in(list(WORKING)))
     shares = {name: waiting[name].sum() / whole[name] for name in whole}
-    findings = [_make_finding(shares, frames, steady)] if pieces.height else []
-    if not steady:
-        frames = {name: frame.drop("steady_ns", "steady_share") for name, frame in frames.items()}
-    tables = {
-        name: Table(TITLES[name], frame, (__doc__ or "") if name == "causes" else "")
-        for name, frame in frames.items()
-        if frame.height
-    }
-    return Result("critical_path", ANALYSIS.title, tables, findings=findings)
+    if pieces.height:
+        result.findings.append(_make_finding(shares, frames, steady))
+    for name, frame in frames.items():
+        if frame.height:
+            shown = frame if steady else frame.drop("steady_ns", "steady_share")
+            result.add(name, TITLES[name], shown, __doc__ if name == "causes" else "")
 
 
 def _sum_shares(pieces: pl.DataFrame, whole: Mapping[str, int], key: str) -> pl.DataFrame:

@@ -16,6 +16,7 @@ import polars as pl
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.collectives import list_matched_collectives
 from nsys2prv.analysis.intervals import (
+    EMPTY,
     Spans,
     clip_spans,
     find_gaps,
@@ -36,117 +37,93 @@ from nsys2prv.analysis.unit import (
     Unit,
     find_driving_threads,
     find_host_states,
+    to_arrays,
 )
 
 #: Parts of a device's time that are not idle.
 BUSY = ("compute", "transfer", "wait", "other_nccl", "memory")
 
 
-def collect(unit: Unit) -> dict[str, pl.DataFrame]:
+def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect how devices spent their time. devices: a row each, its parts (ns). records: a row for
     each kernel of a matched collective, with its exposed parts. others: a row for each other NCCL
     kernel, and each call of MPI with which a device is idle. calls: idle time by device and call.
     """
     begin, end = unit.options.get_steady_span(unit.duration)
-    by_table: dict[str, list[pl.DataFrame]] = {
-        "devices": [],
-        "records": [],
-        "others": [],
-        "calls": [],
-    }
-    kernels = (
-        unit.read_begins("nccl_kernel", ("operation", "bytes", "communicator", "kernel"))
-        if unit.has("nccl_kernel")
-        else None
-    )
-    kernels = None if kernels is None else _number_occurrences(unit, kernels, "kernel")
-    matched = (
-        list_matched_collectives(unit, kernels)
-        if kernels is not None and unit.has("nccl_collective")
-        else None
-    )
+    kernels = matched = None
+    if unit.has("nccl_kernel"):
+        fields = ("operation", "bytes", "communicator", "kernel")
+        kernels = _number_occurrences(unit, unit.read_begins("nccl_kernel", fields), "kernel")
+        if unit.has("nccl_collective"):
+            matched = list_matched_collectives(unit, kernels)
     for device in unit.devices:
-        compute, nccl = (
-            clip_spans(unit.find_device_spans(device, *kinds), begin, end)
-            for kinds in ((COMPUTE, GRAPH), (NCCL,))
-        )
-        parts, delayed = {"compute": compute}, 0
-        transfer = wait = other = Spans(*[np.zeros(0, np.int64)] * 2)
+        compute = clip_spans(unit.find_device_spans(device, COMPUTE, GRAPH), begin, end)
+        nccl = clip_spans(unit.find_device_spans(device, NCCL), begin, end)
+        delayed, transfer, wait, other = 0, EMPTY, EMPTY, EMPTY
         if kernels is not None:
             own_kernels = _select_device_rows(unit, kernels, device, begin, end)
             if matched is not None:
-                matched_records = _select_device_rows(
-                    unit, matched, device, begin, end
-                ).with_columns(
-                    ready=pl.col("begin") + pl.col("wait"),
-                    until=pl.col("begin") + pl.col("wait") + pl.col("transfer"),
+                until = pl.col("begin") + pl.col("wait") + pl.col("transfer")
+                records = _select_device_rows(unit, matched, device, begin, end).with_columns(
+                    ready=pl.col("begin") + pl.col("wait"), until=until
                 )
+                place = ["thread", "begin"]
                 own_kernels = own_kernels.join(
-                    matched_records.select("thread", "begin"),
-                    on=["thread", "begin"],
-                    how="anti",
-                    maintain_order="left",
+                    records.select(place), on=place, how="anti", maintain_order="left"
                 )
-                transfer = subtract_spans(
-                    _merge_rows(matched_records, "ready", "until", begin, end), compute
+                transfer = _merge_rows(records, "ready", "until", begin, end)
+                transfer = subtract_spans(transfer, compute)
+                wait = _merge_rows(records, "begin", "ready", begin, end)
+                wait = subtract_spans(wait, unite_span_sets([compute, transfer]))
+                records = records.with_columns(
+                    exposed_wait=_find_own_parts(records, "begin", "ready", wait),
+                    exposed_transfer=_find_own_parts(records, "ready", "until", transfer),
                 )
-                wait = subtract_spans(
-                    _merge_rows(matched_records, "begin", "ready", begin, end),
-                    unite_span_sets([compute, transfer]),
-                )
-                matched_records = matched_records.with_columns(
-                    exposed_wait=_find_own_parts(matched_records, "begin", "ready", wait),
-                    exposed_transfer=_find_own_parts(matched_records, "ready", "until", transfer),
-                )
-                late = _find_avoidable_exposure(matched_records, compute)
-                by_table["records"].append(
-                    matched_records.with_columns(exposed_transfer=pl.col("exposed_transfer") - late)
+                late = _find_avoidable_exposure(records, compute)
+                yield (
+                    "records",
+                    records.with_columns(exposed_transfer=pl.col("exposed_transfer") - late),
                 )
                 delayed = int(late.sum())
             other = subtract_spans(nccl, unite_span_sets([compute, transfer, wait]))
-            by_table["others"].append(
-                _make_other_rows(unit, own_kernels, other, device, pl.format("NCCL {}", "kernel"))
-            )
-        parts |= {"transfer": transfer, "wait": wait, "other_nccl": other}
+            name = pl.format("NCCL {}", "kernel")
+            yield "others", _make_other_rows(unit, own_kernels, other, device, name)
         memory = clip_spans(unit.find_device_spans(device, MEMORY), begin, end)
-        parts["memory"] = subtract_spans(memory, unite_span_sets([compute, nccl]))
-        lengths = {name: spans.length for name, spans in parts.items()}
-        lengths["transfer"] -= delayed
-        lengths["wait"] += delayed
+        memory = subtract_spans(memory, unite_span_sets([compute, nccl]))
         idle = find_gaps(unit.active(device), begin, end)
-        by_table["others"] += [
-            _make_other_rows(unit, calls, idle, device, pl.format(f"{layout} {{}}", "call"))
-            for layout, calls in _list_mpi_calls(unit, device, begin, end)
-        ]
+        for layout, calls in _list_mpi_calls(unit, device, begin, end):
+            name = pl.format(f"{layout} {{}}", "call")
+            yield "others", _make_other_rows(unit, calls, idle, device, name)
         states = find_host_states(unit, device)
-        task = _find_main_task(unit, device)
-        work = unit.work.filter(
-            (pl.col("device") == device)
-            & pl.col("class").is_in([GEMM, CONVOLUTION])
-            & (pl.col("tensor") == TENSOR_NO)
-            & (pl.col("begin") >= begin)
-            & (pl.col("begin") < end)
-        )
-        by_table["devices"].append(
-            pl.DataFrame(
-                {
-                    "device": [device],
-                    "task": [task],
-                    **{name: [length] for name, length in lengths.items()},
-                    "idle": [idle.length],
-                    **{
-                        f"idle_{name}": [int(states[name].within(idle.begin, idle.end).sum())]
-                        for name in STATES
-                    },
-                    "without_tensor_cores": [int((work["end"] - work["begin"]).sum())],
-                }
-            )
-        )
+        parts = {
+            "device": device,
+            "task": _find_main_task(unit, device),
+            "compute": compute.length,
+            "transfer": transfer.length - delayed,
+            "wait": wait.length + delayed,
+            "other_nccl": other.length,
+            "memory": memory.length,
+            "idle": idle.length,
+            **{
+                f"idle_{name}": int(states[name].within(idle.begin, idle.end).sum())
+                for name in STATES
+            },
+            "without_tensor_cores": _sum_without_tensor_cores(unit, device, begin, end),
+        }
+        yield "devices", pl.DataFrame([parts])
         if unit.has("cuda_api"):
-            by_table["calls"].append(_sum_idle_by_call(unit, device, idle))
-    return {
-        name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in by_table.items()
-    }
+            yield "calls", _sum_idle_by_call(unit, device, idle)
+
+
+def _sum_without_tensor_cores(unit: Unit, device: int, begin: int, end: int) -> int:
+    """Return the time of matrix products without tensor cores that begin in the steady state (ns)."""
+    products = unit.work.filter(
+        (pl.col("device") == device)
+        & pl.col("class").is_in([GEMM, CONVOLUTION])
+        & (pl.col("tensor") == TENSOR_NO)
+        & pl.col("begin").is_between(begin, end, closed="left")
+    )
+    return int((products["end"] - products["begin"]).sum())
 
 
 def _make_other_rows(
@@ -161,7 +138,7 @@ def _make_other_rows(
         for name in ("operation", "bytes", "communicator")
     ]
     return frame.select(
-        pl.Series("task", unit.task_of[frame["thread"].to_numpy()], dtype=pl.Int64),
+        unit.list_tasks(frame),
         pl.lit(device, pl.Int64).alias("device"),
         name.alias("name"),
         "begin",
@@ -184,7 +161,7 @@ def _list_mpi_calls(
             calls = calls.with_columns(
                 number=pl.int_range(pl.len()).over("call"), total=pl.len().over("call")
             )
-            yield layout, calls.filter((pl.col("begin") >= begin) & (pl.col("begin") < end))
+            yield layout, calls.filter(pl.col("begin").is_between(begin, end, closed="left"))
 
 
 def _number_occurrences(unit: Unit, frame: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -209,20 +186,19 @@ def _select_device_rows(
 ) -> pl.DataFrame:
     """Return the rows of a device that begin in the steady state."""
     here = unit.device_of[frame["thread"].to_numpy()] == device
-    return frame.filter(
-        pl.Series(here, dtype=pl.Boolean) & (pl.col("begin") >= begin) & (pl.col("begin") < end)
-    ).sort("begin")
+    in_span = pl.col("begin").is_between(begin, end, closed="left")
+    return frame.filter(pl.Series(here, dtype=pl.Boolean) & in_span).sort("begin")
 
 
 def _merge_rows(frame: pl.DataFrame, since: str, until: str, begin: int, end: int) -> Spans:
-    return clip_spans(merge_spans(frame[since].to_numpy(), frame[until].to_numpy()), begin, end)
+    return clip_spans(merge_spans(*to_arrays(frame, since, until)), begin, end)
 
 
 def _find_own_parts(frame: pl.DataFrame, since: str, until: str, exposed: Spans) -> pl.Series:
     """Return how much of a set of times each row accounts for; what several rows cover counts for
     the first.
     """
-    begin, end = frame[since].to_numpy(), frame[until].to_numpy()
+    begin, end = to_arrays(frame, since, until)
     order = np.argsort(begin, kind="stable")
     reached = np.concatenate([[0], np.maximum.accumulate(end[order])[:-1]]) if len(end) else end
     own = np.zeros(len(begin), np.int64)
@@ -236,9 +212,7 @@ def _find_avoidable_exposure(records: pl.DataFrame, compute: Spans) -> pl.Series
     """Return how much of each kernel's exposed transfer computation would have hidden if the last
     rank had come at once (ns): that computation has run while the others waited.
     """
-    begin, transfer, exposed = (
-        records[name].to_numpy() for name in ("begin", "transfer", "exposed_transfer")
-    )
+    begin, transfer, exposed = to_arrays(records, "begin", "transfer", "exposed_transfer")
     at_once = transfer - compute.within(begin, begin + transfer)
     return pl.Series(np.clip(exposed - at_once, 0, None), dtype=pl.Int64)
 
@@ -248,17 +222,10 @@ def _sum_idle_by_call(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
     (value), synchronises, count, time.
     """
     calls = unit.select_calls("cuda_api", find_driving_threads(unit, device))
-    time = idle.within(calls["begin"].to_numpy(), calls["end"].to_numpy())
+    time = idle.within(*to_arrays(calls, "begin", "end"))
     calls = calls.select("call", time=pl.Series(time, dtype=pl.Int64)).filter(pl.col("time") > 0)
-    return (
-        calls.group_by("call")
-        .agg(count=pl.len().cast(pl.Int64), time=pl.col("time").sum())
-        .sort("call")
-        .select(
-            pl.lit(device, pl.Int64).alias("device"),
-            "call",
-            pl.col("call").is_in(list(unit.options.synchronising)).alias("synchronises"),
-            "count",
-            "time",
-        )
+    sums = calls.group_by("call").agg(count=pl.len().cast(pl.Int64), time=pl.col("time").sum())
+    return sums.sort("call").with_columns(
+        device=pl.lit(device, pl.Int64),
+        synchronises=pl.col("call").is_in(list(unit.options.synchronising)),
     )

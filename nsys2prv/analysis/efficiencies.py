@@ -12,14 +12,14 @@ V / (H T). Source: DLB's TALP and POP's BasicAnalysis.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.intervals import unite_span_sets
-from nsys2prv.analysis.result import Analysis, Context, Result, Table, divide_columns
-from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, MPI, NCCL, WORK, Unit
+from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
+from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, MPI, NCCL, WORK, Unit, to_arrays
 
 USEFUL = {
     "compute": "kernels other than NCCL's, and graphs; NCCL counts as communication (BSC)",
@@ -31,154 +31,118 @@ WINDOW = ["region", "iteration"]
 STEADY = "\nsteady state"
 
 
-def collect(unit: Unit) -> dict[str, pl.DataFrame]:
+def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     windows = _add_steady_state(unit)
-    begin, end = windows["begin"].to_numpy(), windows["end"].to_numpy()
-    devices, hosts = [], []
+    begin, end = to_arrays(windows, "begin", "end")
     for device in unit.devices:
         sets = {
-            "useful": unit.useful(device),
-            "compute": unit.find_device_spans(device, COMPUTE, GRAPH),
-            "nccl": unit.find_device_spans(device, NCCL),
-            "memory": unit.find_device_spans(device, MEMORY),
-            "active": unit.active(device),
+            "useful_ns": unit.useful(device),
+            "compute_ns": unit.find_device_spans(device, COMPUTE, GRAPH),
+            "nccl_ns": unit.find_device_spans(device, NCCL),
+            "memory_ns": unit.find_device_spans(device, MEMORY),
+            "active_ns": unit.active(device),
         }
-        devices.append(
-            windows.with_columns(
-                device=pl.lit(device, pl.Int32),
-                **{
-                    f"{name}_ns": pl.Series(spans.within(begin, end), dtype=pl.Int64)
-                    for name, spans in sets.items()
-                },
-            )
-        )
+        times = {name: pl.Series(spans.within(begin, end)) for name, spans in sets.items()}
+        yield "devices", windows.with_columns(device=pl.lit(device, pl.Int32), **times)
     for task in unit.tasks:
         main = [unit.main_thread(task)]
         in_mpi = unit.find_mpi_spans(main)
         busy = unite_span_sets([in_mpi, unit.find_thread_spans("cuda_api", main)])
-        length = end - begin
-        hosts.append(
-            windows.with_columns(
-                task=pl.lit(task, pl.Int64),
-                outside_mpi_ns=pl.Series(length - in_mpi.within(begin, end)),
-                useful_ns=pl.Series(length - busy.within(begin, end)),
-            )
+        rows = windows.with_columns(
+            task=pl.lit(task, pl.Int64),
+            outside_mpi_ns=pl.Series(end - begin - in_mpi.within(begin, end)),
+            useful_ns=pl.Series(end - begin - busy.within(begin, end)),
         )
-    return {
-        "devices": pl.concat(devices) if devices else pl.DataFrame(),
-        "hosts": pl.concat(hosts) if hosts else pl.DataFrame(),
-    }
+        yield "hosts", rows
 
 
 def _add_steady_state(unit: Unit) -> pl.DataFrame:
     """Return the windows that are asked for, and the steady state."""
     windows, steady = unit.options.windows, unit.options.steady
-    return (
-        windows
-        if steady is None
-        else pl.concat(
-            [
-                windows,
-                pl.DataFrame(
-                    [(STEADY, 0, steady.begin, steady.end)], schema=windows.schema, orient="row"
-                ),
-            ]
-        )
-    )
+    if steady is None:
+        return windows
+    row = (STEADY, 0, steady.begin, steady.end)
+    return pl.concat([windows, pl.DataFrame([row], schema=windows.schema, orient="row")])
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
-    tables, missing = {}, []
-    devices, hosts = frames["devices"], frames["hosts"]
-    whole, steady = pl.col("region") == "", pl.col("region") == STEADY
-    if devices.height:
-        both = _compute_device_efficiencies(devices.filter(whole | steady), WINDOW, context)
-        if both.height > 1:
-            part = (
-                pl.when(whole)
-                .then(pl.lit("whole job"))
-                .otherwise(pl.lit("steady state"))
-                .alias("part")
-            )
-            tables["steady"] = Table(
-                "Efficiency of devices: the whole job and its steady state",
-                both.select(part, pl.exclude(*WINDOW, "devices")),
-                "The steady state is that of the phases of `findings`.",
-            )
-        devices = devices.filter(~steady)
-        per_device = _make_device_rows(devices, context)
-        jobs = _compute_device_efficiencies(devices, WINDOW, context)
-        nodes = context.name_devices(devices.filter(whole))
-        tables["device"] = Table(
-            "Efficiency of devices: the job", jobs.filter(whole).drop(WINDOW), __doc__ or ""
-        )
-        if nodes["node"].n_unique() > 1:
-            tables["nodes"] = Table(
-                "Efficiency of devices by node",
-                _compute_device_efficiencies(nodes, ["node"], context),
-            )
-        tables["devices"] = Table(
-            "Devices: shares of the elapsed time", per_device.filter(whole).drop(WINDOW)
-        )
-        if jobs.height > 1:
-            iterations = jobs.filter(~whole).sort("iteration")
-            tables["iterations"] = Table("Efficiency of devices by iteration", iterations)
-            tables["over_iterations"] = Table(
-                "Efficiency of devices: spread over iterations",
-                _summarize_iterations(iterations),
-            )
-            tables["iterations_of_devices"] = Table(
-                "Devices by iteration", per_device.filter(~whole)
-            )
+WHOLE_JOB, IN_STEADY = pl.col("region") == "", pl.col("region") == STEADY
+#: Length of a window.
+LENGTH = pl.col("end") - pl.col("begin")
+
+
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    if frames["devices"].height:
+        _add_device_tables(frames["devices"], context, result)
     else:
-        missing.append(f"device efficiencies: {context.absent(tuple(WORK))}")
-    if hosts.height:
-        hosts = hosts.filter(~steady)
-        has_mpi, has_api = (
-            bool(context.reader.layouts & set(layouts)) for layouts in (MPI, ("cuda_api",))
+        result.missing.append(f"device efficiencies: {context.absent(tuple(WORK))}")
+    if frames["hosts"].height:
+        _add_host_tables(frames["hosts"].filter(~IN_STEADY), context, result)
+    result.notes.append(f"useful on devices: {USEFUL[context.options.useful]}")
+
+
+def _add_device_tables(devices: pl.DataFrame, context: Context, result: Result) -> None:
+    both = _compute_device_efficiencies(devices.filter(WHOLE_JOB | IN_STEADY), WINDOW)
+    if both.height > 1:
+        part = pl.when(WHOLE_JOB).then(pl.lit("whole job")).otherwise(pl.lit("steady state"))
+        result.add(
+            "steady",
+            "Efficiency of devices: the whole job and its steady state",
+            both.select(part.alias("part"), pl.exclude(*WINDOW, "devices")),
+            "The steady state is that of the phases of `findings`.",
         )
-        figures = _compute_host_efficiencies(hosts, has_mpi, has_api)
-        tables["host"] = Table("Efficiency of hosts: the job", figures.filter(whole).drop(WINDOW))
-        if figures.height > 1:
-            tables["host_iterations"] = Table(
-                "Efficiency of hosts by iteration", figures.filter(~whole).sort("iteration")
-            )
-        length = pl.col("end") - pl.col("begin")
-        ranks = hosts.filter(whole).with_columns(
-            outside_mpi_share=divide_columns(pl.col("outside_mpi_ns"), length),
-            useful_share=divide_columns(pl.col("useful_ns"), length),
+    devices = devices.filter(~IN_STEADY)
+    per_device = _make_device_rows(devices, context)
+    jobs = _compute_device_efficiencies(devices, WINDOW)
+    whole = jobs.filter(WHOLE_JOB).drop(WINDOW)
+    result.add("device", "Efficiency of devices: the job", whole, __doc__)
+    nodes = context.name_devices(devices.filter(WHOLE_JOB))
+    if nodes["node"].n_unique() > 1:
+        by_node = _compute_device_efficiencies(nodes, ["node"])
+        result.add("nodes", "Efficiency of devices by node", by_node)
+    shares = per_device.filter(WHOLE_JOB).drop(WINDOW)
+    result.add("devices", "Devices: shares of the elapsed time", shares)
+    if jobs.height > 1:
+        iterations = jobs.filter(~WHOLE_JOB).sort("iteration")
+        result.add("iterations", "Efficiency of devices by iteration", iterations)
+        result.add(
+            "over_iterations",
+            "Efficiency of devices: spread over iterations",
+            _summarize_iterations(iterations),
         )
-        tables["hosts"] = Table(
-            "Main threads: shares of the elapsed time",
-            context.name_tasks(
-                ranks.select(
-                    "task", "outside_mpi_share", "useful_share", "outside_mpi_ns", "useful_ns"
-                ).sort("task")
-            ),
-        )
-        if not has_mpi:
-            missing.append(
-                f"MPI efficiencies: {context.absent(MPI)}; all time counts as outside MPI"
-            )
-        if not has_api:
-            missing.append(f"offload efficiency: {context.absent(('cuda_api',))}")
-    notes = [f"useful on devices: {USEFUL[context.options.useful]}"]
-    return Result("efficiencies", ANALYSIS.title, tables, notes, missing)
+        by_device = per_device.filter(~WHOLE_JOB)
+        result.add("iterations_of_devices", "Devices by iteration", by_device)
+
+
+def _add_host_tables(hosts: pl.DataFrame, context: Context, result: Result) -> None:
+    layouts = context.reader.layouts
+    has_mpi, has_api = bool(layouts & set(MPI)), "cuda_api" in layouts
+    figures = _compute_host_efficiencies(hosts, has_mpi, has_api)
+    whole = figures.filter(WHOLE_JOB).drop(WINDOW)
+    result.add("host", "Efficiency of hosts: the job", whole)
+    if figures.height > 1:
+        by_iteration = figures.filter(~WHOLE_JOB).sort("iteration")
+        result.add("host_iterations", "Efficiency of hosts by iteration", by_iteration)
+    names = ("outside_mpi", "useful")
+    shares = {f"{name}_share": divide_columns(f"{name}_ns", LENGTH) for name in names}
+    ranks = hosts.filter(WHOLE_JOB).with_columns(**shares)
+    ranks = ranks.select("task", *shares, *(f"{name}_ns" for name in names)).sort("task")
+    ranks = context.name_tasks(ranks)
+    result.add("hosts", "Main threads: shares of the elapsed time", ranks)
+    if not has_mpi:
+        absent = context.absent(MPI)
+        result.missing.append(f"MPI efficiencies: {absent}; all time counts as outside MPI")
+    if not has_api:
+        result.missing.append(f"offload efficiency: {context.absent(('cuda_api',))}")
 
 
 def _make_device_rows(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
-    length = pl.col("end") - pl.col("begin")
     # What is active and does not compute communicates (NCCL, memory operations) and is exposed.
     devices = devices.with_columns(exposed_ns=pl.col("active_ns") - pl.col("compute_ns"))
-    shares = {
-        f"{name}_share": divide_columns(pl.col(f"{name}_ns"), length)
-        for name in ("useful", "compute", "nccl", "memory", "exposed", "active")
-    }
+    names = ("useful", "compute", "nccl", "memory", "exposed", "active")
+    shares = {f"{name}_share": divide_columns(f"{name}_ns", LENGTH) for name in names}
     rows = devices.with_columns(**shares).with_columns(idle_share=1 - pl.col("active_share"))
     rows = context.name_devices(rows.sort("iteration", "device"))
-    return rows.select(
-        *WINDOW, "device", *shares, "idle_share", *(name.replace("share", "ns") for name in shares)
-    )
+    return rows.select(*WINDOW, "device", *shares, "idle_share", *(f"{name}_ns" for name in names))
 
 
 def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
@@ -186,63 +150,46 @@ def _summarize_iterations(iterations: pl.DataFrame) -> pl.DataFrame:
     have the extremes.
     """
     rows = []
-    for name in (
-        "elapsed_ns",
-        *(column for column in iterations.columns if column.endswith("efficiency")),
-    ):
+    for name in iterations.columns:
+        if name != "elapsed_ns" and not name.endswith("efficiency"):
+            continue
+        known = iterations.filter(pl.col(name).is_not_null())
         # Durations in ms, for a column of shares and durations has no unit of its own.
-        figure = (iterations[name] / 1e6 if name == "elapsed_ns" else iterations[name]).drop_nulls()
-        number = iterations.filter(pl.col(name).is_not_null())["iteration"]
+        figure = known[name] / 1e6 if name == "elapsed_ns" else known[name]
         if len(figure):
             low, high = figure.arg_min(), figure.arg_max()
-            title = "elapsed (ms)" if name == "elapsed_ns" else name.replace("_", " ")
             rows.append(
-                (
-                    title,
-                    figure.mean(),
-                    figure.std(),
-                    figure[low],
-                    number[low],
-                    figure[high],
-                    number[high],
-                )
+                {
+                    "figure": "elapsed (ms)" if name == "elapsed_ns" else name.replace("_", " "),
+                    "mean": figure.mean(),
+                    "std_dev": figure.std(),
+                    "min": figure[low],
+                    "min_in_iteration": known["iteration"][low],
+                    "max": figure[high],
+                    "max_in_iteration": known["iteration"][high],
+                }
             )
-    return pl.DataFrame(
-        rows,
-        schema={
-            "figure": pl.String,
-            "mean": pl.Float64,
-            "std_dev": pl.Float64,
-            "min": pl.Float64,
-            "min_in_iteration": pl.Int64,
-            "max": pl.Float64,
-            "max_in_iteration": pl.Int64,
-        },
-        orient="row",
-    )
+    return pl.DataFrame(rows, schema_overrides={"std_dev": pl.Float64})
 
 
-def _compute_device_efficiencies(
-    devices: pl.DataFrame, by: list[str], context: Context
-) -> pl.DataFrame:
+def _compute_device_efficiencies(devices: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     """Return the efficiencies of each group of rows, one row of a device and window each."""
     figures = devices.group_by(by, maintain_order=True).agg(
+        pl.col("useful_ns").sum(),
         devices=pl.len(),
-        elapsed_ns=(pl.col("end") - pl.col("begin")).first(),
-        useful=pl.col("useful_ns").sum(),
+        elapsed_ns=LENGTH.first(),
         greatest=pl.col("useful_ns").max(),
         active=pl.col("active_ns").max(),
     )
+    mean = pl.col("useful_ns") / pl.col("devices")
     whole = pl.col("devices") * pl.col("elapsed_ns")
     return figures.select(
         *by,
         "devices",
         "elapsed_ns",
-        pl.col("useful").alias("useful_ns"),
-        divide_columns(pl.col("useful"), whole).alias("parallel_efficiency"),
-        divide_columns(pl.col("useful") / pl.col("devices"), pl.col("greatest")).alias(
-            "load_balance_efficiency"
-        ),
+        "useful_ns",
+        divide_columns("useful_ns", whole).alias("parallel_efficiency"),
+        divide_columns(mean, "greatest").alias("load_balance_efficiency"),
         divide_columns("greatest", "active").alias("communication_efficiency"),
         divide_columns("active", "elapsed_ns").alias("orchestration_efficiency"),
     )
@@ -251,28 +198,25 @@ def _compute_device_efficiencies(
 def _compute_host_efficiencies(hosts: pl.DataFrame, has_mpi: bool, has_api: bool) -> pl.DataFrame:
     figures = hosts.group_by(WINDOW, maintain_order=True).agg(
         tasks=pl.len(),
-        elapsed_ns=(pl.col("end") - pl.col("begin")).first(),
+        elapsed_ns=LENGTH.first(),
         outside=pl.col("outside_mpi_ns").sum(),
         greatest=pl.col("outside_mpi_ns").max(),
         useful=pl.col("useful_ns").sum(),
     )
+    mean = pl.col("outside") / pl.col("tasks")
     whole = pl.col("tasks") * pl.col("elapsed_ns")
-    mpi = (
-        [
-            divide_columns(pl.col("outside"), whole).alias("mpi_parallel_efficiency"),
-            divide_columns(pl.col("outside") / pl.col("tasks"), pl.col("greatest")).alias(
-                "mpi_load_balance_efficiency"
-            ),
-            divide_columns("greatest", "elapsed_ns").alias("mpi_communication_efficiency"),
-        ]
-        if has_mpi
-        else []
-    )
+    mpi = [
+        divide_columns("outside", whole).alias("mpi_parallel_efficiency"),
+        divide_columns(mean, "greatest").alias("mpi_load_balance_efficiency"),
+        divide_columns("greatest", "elapsed_ns").alias("mpi_communication_efficiency"),
+    ]
     api = [
         divide_columns("useful", "outside").alias("offload_efficiency"),
-        divide_columns(pl.col("useful"), whole).alias("host_parallel_efficiency"),
+        divide_columns("useful", whole).alias("host_parallel_efficiency"),
     ]
-    return figures.select(*WINDOW, "tasks", "elapsed_ns", *mpi, *(api if has_api else []))
+    return figures.select(
+        *WINDOW, "tasks", "elapsed_ns", *(mpi if has_mpi else []), *(api if has_api else [])
+    )
 
 
 def compute_scalability(useful: list[float], devices: list[int], strong: bool) -> np.ndarray:

@@ -23,7 +23,7 @@ from nsys2prv.analysis.rank_findings import (
     make_link_finding,
 )
 from nsys2prv.analysis.ranks import JobRanks, format_numbers
-from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Table
+from nsys2prv.analysis.result import Analysis, Context, Finding, Result
 from nsys2prv.analysis.steady import find_phases
 from nsys2prv.analysis.text import format_cell, format_nanoseconds
 from nsys2prv.analysis.unit import WORK, list_labels
@@ -35,55 +35,43 @@ MOST = 10
 NOT_TOLD = "what holds the job back cannot be told without work on GPUs"
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
-    steady = context.options.steady
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    steady, devices = context.options.steady, frames["devices"]
+    if steady:
+        phases = find_phases(context.reader, context.labels["nvtx"], steady)
+        about = "Findings are of the steady state: shares are of its time."
+        result.add("phases", "Phases", phases, about)
+    if not devices.height:
+        result.missing.append(f"{NOT_TOLD}: {context.absent(tuple(WORK))}")
+        return
     begin, end = context.options.get_steady_span(context.duration)
     others = add_waits(frames["others"])
-    frames = (
-        {**frames, "devices": frames["devices"].with_columns(pl.col("device").cast(pl.Int64))}
-        if frames["devices"].height
-        else frames
-    )
     job = JobRanks.from_job(
-        context, _list_parts(frames["devices"], others), frames["records"], others, end - begin
+        context, _list_parts(devices, others), frames["records"], others, end - begin
     )
-    findings = []
-    if frames["devices"].height:
-        kernels = (
-            dict(context.labels["nccl_kernels"].rows()) if "nccl_kernels" in context.labels else {}
-        )
-        findings = _find_waits(job, kernels, steady, (begin, end))
-        # One cause, one finding: what is a culprit's is not the whole job's too.
-        culprits = {rank for finding in findings for rank in finding.ranks}
-        findings += find_job_wide(job.level_ranks(culprits), frames["calls"], context)
-    findings = sorted(findings, key=lambda finding: -finding.share)[:MOST]
-    tables = {}
-    if steady:
-        tables["phases"] = Table(
-            "Phases",
-            find_phases(context.reader, context.labels["nvtx"], steady),
-            "Findings are of the steady state: shares are of its time.",
-        )
-    missing = [] if frames["devices"].height else [f"{NOT_TOLD}: {context.absent(tuple(WORK))}"]
-    return Result("findings", ANALYSIS.title, tables, [], missing, findings)
+    kernels = (
+        dict(context.labels["nccl_kernels"].rows()) if "nccl_kernels" in context.labels else {}
+    )
+    findings = _find_waits(job, kernels, steady, (begin, end))
+    # One cause, one finding: what is a culprit's is not the whole job's too.
+    culprits = {rank for finding in findings for rank in finding.ranks}
+    findings += find_job_wide(job.level_ranks(culprits), frames["calls"], context)
+    result.findings.extend(sorted(findings, key=lambda finding: -finding.share)[:MOST])
 
 
 def _list_parts(devices: pl.DataFrame, others: pl.DataFrame) -> pl.DataFrame:
     """Return the parts of devices' time: of NCCL kernels that are not matched and of MPI the waits
     for other ranks told from the rest.
     """
-    if not devices.height:
-        return devices
     idle = [name for name in devices.columns if name.startswith("idle_")]
     devices = devices.with_columns(idle_unknown=(pl.col("idle") - pl.sum_horizontal(idle)).clip(0))
-    nothing = pl.DataFrame(schema={"device": pl.Int64, "name": pl.String, "exposed_wait": pl.Int64})
-    waits = (
-        (others if others.height else nothing)
-        .group_by("device")
-        .agg(
-            nccl=pl.col("exposed_wait").filter(pl.col("name").str.starts_with("NCCL")).sum(),
-            mpi=pl.col("exposed_wait").filter(~pl.col("name").str.starts_with("NCCL")).sum(),
-        )
+    if not others.height:
+        schema = {"device": pl.Int64, "name": pl.String, "exposed_wait": pl.Int64}
+        others = pl.DataFrame(schema=schema)
+    of_nccl = pl.col("name").str.starts_with("NCCL")
+    waits = others.group_by("device").agg(
+        nccl=pl.col("exposed_wait").filter(of_nccl).sum(),
+        mpi=pl.col("exposed_wait").filter(~of_nccl).sum(),
     )
     devices = devices.join(waits, on="device", how="left", maintain_order="left")
     nccl, mpi = (

@@ -7,13 +7,13 @@ those of the phases of `findings`: an iteration lasts until the next one begins.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.intervals import subtract_spans, unite_span_sets
-from nsys2prv.analysis.result import Analysis, Context, Result, Table
+from nsys2prv.analysis.result import Analysis, Context, Result
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit
 
 #: What the devices do -> its name for people.
@@ -25,39 +25,33 @@ PARTS = {
 }
 
 
-def collect(unit: Unit) -> dict[str, pl.DataFrame]:
+def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     steady = unit.options.steady
     if steady is None or not unit.devices:
-        return {"iterations": pl.DataFrame()}
+        return
     begin = np.array(steady.read_begins, np.int64)
     end = np.append(begin[1:], steady.end)
     sums = np.zeros((3, len(begin)), np.int64)
     for device in unit.devices:
-        compute, nccl = (
-            unit.find_device_spans(device, COMPUTE, GRAPH),
-            unit.find_device_spans(device, NCCL),
-        )
+        compute = unit.find_device_spans(device, COMPUTE, GRAPH)
+        nccl = unit.find_device_spans(device, NCCL)
         memory = subtract_spans(
             unit.find_device_spans(device, MEMORY), unite_span_sets([compute, nccl])
         )
         for row, spans in enumerate((compute, subtract_spans(nccl, compute), memory)):
             sums[row] += spans.within(begin, end)
     idle = len(unit.devices) * (end - begin) - sums.sum(axis=0)
-    frame = pl.DataFrame(
-        {
-            "iteration": np.arange(1, len(begin) + 1),
-            "devices": np.full(len(begin), len(unit.devices)),
-            **dict(zip(PARTS, (*sums, idle), strict=True)),
-        }
+    frame = pl.DataFrame(dict(zip(PARTS, (*sums, idle), strict=True))).with_columns(
+        iteration=pl.int_range(1, len(begin) + 1), devices=len(unit.devices)
     )
-    return {"iterations": frame}
+    yield "iterations", frame
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     steady, parts = context.options.steady, frames["iterations"]
     if steady is None or not parts.height:
-        missing = ["iterations: none found; the job does not repeat itself"]
-        return Result("iterations", ANALYSIS.title, missing=missing)
+        result.missing.append("iterations: none found; the job does not repeat itself")
+        return
     begin = np.array(steady.read_begins, np.int64)
     times = pl.DataFrame(
         {
@@ -70,45 +64,27 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
         (pl.col(*PARTS).sum() / pl.col("devices").sum()).round().cast(pl.Int64)
     )
     each = times.join(means, on="iteration", how="left", maintain_order="left")
-    about = f"Found by {steady.found_by}. {__doc__}"
-    return Result(
-        "iterations",
-        ANALYSIS.title,
-        {
-            "summary": Table(
-                "Iterations of the steady state: how a GPU spends its time", _summarize(each), about
-            ),
-            "each": Table("Each iteration of the steady state", each),
-        },
-    )
+    title = "Iterations of the steady state: how a GPU spends its time"
+    result.add("summary", title, _summarize(each), f"Found by {steady.found_by}. {__doc__}")
+    result.add("each", "Each iteration of the steady state", each)
 
 
 def _summarize(each: pl.DataFrame) -> pl.DataFrame:
     """Return the median, minimum and maximum of each part, and the iterations that have
     these.
     """
-    rows = [
-        (
-            name,
-            float(each[column].median() or 0),
-            each[column].min(),
-            each["iteration"][each[column].arg_min()],
-            each[column].max(),
-            each["iteration"][each[column].arg_max()],
-        )
-        for column, name in {"time_ns": "whole iteration", **PARTS}.items()
-    ]
     return pl.DataFrame(
-        rows,
-        schema={
-            "part": pl.String,
-            "median_ns": pl.Float64,
-            "min_ns": pl.Int64,
-            "min_in_iteration": pl.Int64,
-            "max_ns": pl.Int64,
-            "max_in_iteration": pl.Int64,
-        },
-        orient="row",
+        [
+            {
+                "part": name,
+                "median_ns": each[column].median(),
+                "min_ns": each[column].min(),
+                "min_in_iteration": each["iteration"][each[column].arg_min()],
+                "max_ns": each[column].max(),
+                "max_in_iteration": each["iteration"][each[column].arg_max()],
+            }
+            for column, name in {"time_ns": "whole iteration", **PARTS}.items()
+        ]
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -372,33 +373,30 @@ class OpenJob:
             for analysis in wanted
             if all(self.reader.layouts & set(group) for group in analysis.needs)
         ]
-        collected: dict[str, dict[str, list[pl.DataFrame]]] = {
-            analysis.name: {} for analysis in able
-        }
+        collected = {analysis.name: defaultdict(list) for analysis in able}
         units = sorted(set(self.reader.rows.units.tolist()))
-        results = {}
+        results = {analysis.name: Result(analysis.name, analysis.title) for analysis in wanted}
         steps = len(able) + (len(units) if len(units) > 1 else len(able))
         with self._job.workers.progress.bar("analysing", steps, "steps") as bar:
             for partial_frames in self._collect_units(able, options, units):
                 for name, frames in partial_frames.items():
                     for key, frame in frames.items():
-                        collected[name].setdefault(key, []).append(frame)
+                        collected[name][key].append(frame)
                 bar.update(1)
             for analysis in able:
-                whole = {
-                    key: _concat_frames(frames) for key, frames in collected[analysis.name].items()
-                }
-                results[analysis.name] = analysis.conclude(whole, context)
+                whole = defaultdict(pl.DataFrame)
+                for key, frames in collected[analysis.name].items():
+                    whole[key] = _concat_frames(frames)
+                analysis.conclude(whole, context, results[analysis.name])
                 bar.update(1)
         for analysis in wanted:
             if analysis not in able:
-                why = [
+                results[analysis.name].missing.extend(
                     f"{analysis.title}: {self.absent(group)}"
                     for group in analysis.needs
                     if not self.reader.layouts & set(group)
-                ]
-                results[analysis.name] = Result(analysis.name, analysis.title, missing=why)
-        return {analysis.name: results[analysis.name] for analysis in wanted}
+                )
+        return results
 
     def _collect_units(
         self, able: Sequence[Analysis], options: AnalysisOptions, units: Sequence[int]
@@ -408,18 +406,24 @@ class OpenJob:
         """
         if len(units) == 1:
             unit = Unit(load_event_reader(self._saved), units[0], options, self._saved.parent)
-            yield from ({analysis.name: analysis.collect(unit)} for analysis in able)
+            yield from ({analysis.name: _collect_frames(analysis, unit)} for analysis in able)
             return
         collect = partial(_collect_unit, self._saved, [analysis.name for analysis in able], options)
         yield from self._job.workers.run(collect, units)
 
 
 def _concat_frames(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    # A unit without devices may have frames without columns.
-    kept = [frame for frame in frames if frame.height] or [
-        max(frames, key=lambda frame: frame.width)
-    ]
-    return pl.concat(kept, how="vertical_relaxed")
+    return pl.concat(
+        [frame for frame in frames if frame.height] or frames[:1], how="vertical_relaxed"
+    )
+
+
+def _collect_frames(analysis: Analysis, unit: Unit) -> dict[str, pl.DataFrame]:
+    """Return what an analysis collects of one unit, by name."""
+    frames = defaultdict(list)
+    for name, frame in analysis.collect(unit):
+        frames[name].append(frame)
+    return {name: pl.concat(same_name) for name, same_name in frames.items()}
 
 
 def _collect_unit(
@@ -428,7 +432,9 @@ def _collect_unit(
     """Return what these analyses collect of one unit (a pure function over files)."""
     unit = Unit(load_event_reader(saved), number, options, saved.parent)
     return {
-        analysis.name: analysis.collect(unit) for analysis in ANALYSES if analysis.name in names
+        analysis.name: _collect_frames(analysis, unit)
+        for analysis in ANALYSES
+        if analysis.name in names
     }
 
 

@@ -5,13 +5,13 @@ how the clocks of its hosts were corrected.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timezone
 
 import polars as pl
 
 from nsys2prv._util.text import list_some
-from nsys2prv.analysis.result import Analysis, Context, Result, Table
+from nsys2prv.analysis.result import Analysis, Context, Result
 from nsys2prv.analysis.unit import Unit
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job
@@ -94,21 +94,18 @@ def make_clock_table(job: Job) -> pl.DataFrame:
     ).sort(pl.col("error_bound_ns"), descending=True, nulls_last=False, maintain_order=True)
 
 
-def collect(_: Unit) -> dict[str, pl.DataFrame]:
-    return {}
+def collect(_: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+    return iter(())
 
 
-def conclude(_: Mapping[str, pl.DataFrame], context: Context) -> Result:
-    if not context.clocks.height:
-        return Result(
-            "clocks",
-            ANALYSIS.title,
-            missing=["clocks of hosts: all reports have the same clock, or none was corrected"],
+def conclude(_: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    if context.clocks.height:
+        title = "Corrections of the hosts' clocks, least certain first"
+        result.add("hosts", title, context.clocks, ABOUT_CLOCKS)
+    else:
+        result.missing.append(
+            "clocks of hosts: all reports have the same clock, or none was corrected"
         )
-    table = Table(
-        "Corrections of the hosts' clocks, least certain first", context.clocks, ABOUT_CLOCKS
-    )
-    return Result("clocks", ANALYSIS.title, {"hosts": table})
 
 
 def compare_with_clock_error(

@@ -9,7 +9,7 @@ that time.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
@@ -18,7 +18,7 @@ from nsys2prv.analysis.distributions import RULE, make_histograms, make_statisti
 from nsys2prv.analysis.event_reader import Samples
 from nsys2prv.analysis.intervals import sum_within
 from nsys2prv.analysis.metrics import make_steps
-from nsys2prv.analysis.result import Analysis, Context, Result, Table, divide_columns
+from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
     GEMM,
     GRAPH,
@@ -31,9 +31,7 @@ from nsys2prv.analysis.unit import (
 )
 
 BY = ["what", "name", "class", "tensor"]
-#: The class of a kernel, 0 for graphs.
-CLASS = pl.when(pl.col("what") == GRAPH).then(pl.lit(0, pl.Int8)).otherwise("class").alias("class")
-IS_GEMM = (pl.col("class") == GEMM) & (pl.col("what") != GRAPH)
+IS_GEMM = pl.col("class") == GEMM
 #: Of so many kernels of greatest time the distribution of durations is given, in so many bins.
 MOST_DISTRIBUTIONS, BINS = 20, 40
 #: Column -> label of the GPU metric (percent) that is brought together with kernels.
@@ -42,6 +40,19 @@ METRICS = {
     "sm_active": "SMs Active [Throughput %]",
 }
 
+#: Columns of the tables of kernels and classes; those of METRICS where there are any.
+FIGURES = (
+    "count",
+    "time_ns",
+    "time_share",
+    "mean_ns",
+    "median_ns",
+    "min_ns",
+    "max_ns",
+    "std_dev_ns",
+    "imbalance",
+    *METRICS,
+)
 #: On the table of durations, for people.
 ABOUT_DURATIONS = (
     "row: of the kernel in the table of kernels, from 0. Executions by duration: bins from low_ns to high_ns, equally wide in the "
@@ -49,120 +60,74 @@ ABOUT_DURATIONS = (
 )
 
 
-def collect(unit: Unit) -> dict[str, pl.DataFrame]:
+def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     kernels = unit.work.filter(pl.col("what") != MEMORY)
-    kernels = kernels.with_columns(
-        task=pl.Series(unit.task_of[kernels["thread"].to_numpy()], dtype=pl.Int32)
-    )
-    frames = {
-        "kernels": spill_durations(
-            kernels, ["task", *BY], unit.folder / f"kernel-durations-{unit.number}.bin"
-        )
-    }
-    measured = [
-        _sum_metrics(kernels.filter(pl.col("device") == device), samples)
-        for device, samples in unit.gpu_samples.items()
-    ]
-    frames["iterations"] = _sum_by_iteration(unit.options.windows.slice(1), kernels)
-    frames["measured"] = pl.concat(measured) if measured else pl.DataFrame()
-    return frames
+    kernels = kernels.with_columns(unit.list_tasks(kernels).cast(pl.Int32))
+    path = unit.folder / f"kernel-durations-{unit.number}.bin"
+    yield "kernels", spill_durations(kernels, ["task", *BY], path)
+    yield from _sum_by_iteration(unit.options.windows.slice(1), kernels)
+    for device, samples in unit.gpu_samples.items():
+        yield "measured", _sum_metrics(kernels.filter(pl.col("device") == device), samples)
 
 
-def _sum_by_iteration(windows: pl.DataFrame, kernels: pl.DataFrame) -> pl.DataFrame:
-    """Return the time of each class in each iteration: `region`, `iteration`, `class` (0: graphs),
+def _sum_by_iteration(
+    windows: pl.DataFrame, kernels: pl.DataFrame
+) -> Iterator[tuple[str, pl.DataFrame]]:
+    """Yield the time of each class in each iteration: `region`, `iteration`, `class` (0: graphs),
     `time_ns`.
     """
-    frames = (
-        [
-            windows.select("region", "iteration").with_columns(
-                pl.lit(key[0], pl.Int8).alias("class"),
-                time_ns=pl.Series(
-                    sum_within(
-                        *to_arrays(class_kernels, "begin", "end"),
-                        *to_arrays(windows, "begin", "end"),
-                    ),
-                    dtype=pl.Int64,
-                ),
-            )
-            for key, class_kernels in kernels.with_columns(CLASS)
-            .partition_by("class", as_dict=True)
-            .items()
-        ]
-        if windows.height
-        else []
-    )
-    return pl.concat(frames) if frames else pl.DataFrame()
+    if not windows.height:
+        return
+    places = windows.select("region", "iteration")
+    by_class = kernels.partition_by("class", as_dict=True)
+    for (kind,), alike in by_class.items():
+        time = sum_within(*to_arrays(alike, "begin", "end"), *to_arrays(windows, "begin", "end"))
+        of_class = pl.lit(kind, pl.Int8).alias("class")
+        yield "iterations", places.with_columns(of_class, time_ns=pl.Series(time))
 
 
 def _sum_metrics(kernels: pl.DataFrame, samples: Samples) -> pl.DataFrame:
     """Return sums of metrics over the kernels of a device, and over how many ns they are known."""
-    begin, end = kernels["begin"].to_numpy(), kernels["end"].to_numpy()
+    begin, end = to_arrays(kernels, "begin", "end")
     columns: dict[str, pl.Series] = {}
     for name, label in METRICS.items():
+        values, known_time = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
         if label in samples.metrics:
             steps = make_steps(samples, samples.metrics.index(label))
             values, known_time = steps.within(begin, end)
-        else:
-            values, known_time = np.zeros(len(begin)), np.zeros(len(begin), np.int64)
         columns |= {f"{name}_sum": pl.Series(values), f"{name}_known": pl.Series(known_time)}
-    return (
-        kernels.with_columns(**columns)
-        .group_by(BY, maintain_order=True)
-        .agg(pl.col(*columns).sum())
-    )
+    by_kernel = kernels.with_columns(**columns).group_by(BY, maintain_order=True)
+    return by_kernel.agg(pl.col(*columns).sum())
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     groups, measured = frames["kernels"], frames["measured"]
-    total = groups["time_ns"].sum()
     tasks = groups["task"].n_unique()
-    rows = make_statistics(groups, BY, modes=True).join(
-        _compute_imbalance(groups, BY, tasks), on=BY, how="left", maintain_order="left"
+    if not measured.height:
+        absent = context.absent(("gpu_metric",))
+        result.missing.append(f"measured activity of tensor cores: {absent}")
+    rows = _compute_figures(groups, measured, BY, tasks)
+    by_class = _label_classes(
+        _compute_figures(
+            groups,
+            measured.filter(pl.col("what") != GRAPH) if measured.height else measured,
+            ["class"],
+            tasks,
+        )
     )
-    classes = groups.with_columns(CLASS)
-    by_class = make_statistics(classes, ["class"]).join(
-        _compute_imbalance(classes, ["class"], tasks), on="class", how="left", maintain_order="left"
-    )
-    missing = []
-    if measured.height:
-        rows = rows.join(_compute_means(measured, BY), on=BY, how="left", maintain_order="left")
-        means = _compute_means(measured.filter(pl.col("what") != GRAPH), ["class"])
-        by_class = by_class.join(means, on="class", how="left", maintain_order="left")
-    else:
-        missing.append(f"measured activity of tensor cores: {context.absent(('gpu_metric',))}")
-    rows = rows.with_columns(time_share=divide_columns(pl.col("time_ns"), pl.lit(total)))
-    by_class = by_class.with_columns(time_share=divide_columns(pl.col("time_ns"), pl.lit(total)))
-    figures = [
-        "count",
-        "time_ns",
-        "time_share",
-        "mean_ns",
-        "median_ns",
-        "min_ns",
-        "max_ns",
-        "std_dev_ns",
-        "imbalance",
-    ]
-    extra = [name for name in METRICS if name in rows.columns]
     named = _label_classes(context.label_names(rows, "name", "kernels", "nccl_kernels", "graphs"))
     named = named.rename({"name": "kernel", "tensor": "tensor_cores"})
-    tables = {
-        "kernels": Table(
-            "Kernels",
-            named.select("kernel", "class", "tensor_cores", *figures, *extra),
-            __doc__ or "",
-        ),
-        "classes": Table(
-            "Kernel classes",
-            _label_classes(by_class.with_columns(what=pl.lit(0))).select("class", *figures, *extra),
-        ),
-        "tensor_cores": Table(
-            "GEMM time with and without tensor cores (told by the kernels' names)",
-            _sum_tensor_cores(groups),
-        ),
-    }
+    figures = [name for name in FIGURES if name in rows.columns]
+    kernels = named.select("kernel", "class", "tensor_cores", *figures)
+    result.add("kernels", "Kernels", kernels, __doc__)
+    result.add("classes", "Kernel classes", by_class.select("class", *figures))
+    gemm = _sum_tensor_cores(groups)
+    if gemm.height:
+        title = "GEMM time with and without tensor cores (told by the kernels' names)"
+        result.add("tensor_cores", title, gemm)
     if named.height:
-        tables["durations"] = Table(
+        result.add(
+            "durations",
             f"Durations of the {MOST_DISTRIBUTIONS} kernels that take the most time",
             _make_histograms(groups, rows, named["kernel"]),
             ABOUT_DURATIONS,
@@ -173,38 +138,39 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
             .group_by("region", "iteration", "class", maintain_order=True)
             .agg(pl.col("time_ns").sum())
         )
-        sums = (
-            _label_classes(sums.with_columns(what=pl.lit(0)))
-            .sort("iteration", "class")
-            .filter(pl.col("time_ns") > 0)
-        )
-        tables["classes_by_iteration"] = Table(
-            "Kernel classes by iteration (time of all devices)",
-            sums.select("region", "iteration", "class", "time_ns"),
-        )
+        sums = _label_classes(sums).sort("iteration", "class").filter(pl.col("time_ns") > 0)
+        title = "Kernel classes by iteration (time of all devices)"
+        result.add("classes_by_iteration", title, sums)
     # Those of NCCL last as long as ranks wait for each other: no mode of theirs.
     two = named.filter(pl.col("two_modes") & (pl.col("what") != NCCL))
     if two.height:
-        tables["two_modes"] = Table(
-            "Kernels with bimodal durations",
-            two.select("kernel", "count", "time_ns", "low_ns", "high_ns", "high_share"),
-            RULE,
-        )
-    gemm = tables["tensor_cores"].frame
-    if not gemm.height:
-        tables.pop("tensor_cores")
-    elif tasks > 1:
-        tables["tensor_cores_by_rank"] = Table(
-            "Share of GEMM time on tensor cores by rank",
-            context.name_tasks(_sum_tensor_by_task(groups)),
-        )
-    notes = [RULE]
+        columns = ("kernel", "count", "time_ns", "low_ns", "high_ns", "high_share")
+        result.add("two_modes", "Kernels with bimodal durations", two.select(columns), RULE)
+    if gemm.height and tasks > 1:
+        by_rank = context.name_tasks(_sum_tensor_by_task(groups))
+        title = "Share of GEMM time on tensor cores by rank"
+        result.add("tensor_cores_by_rank", title, by_rank)
+    result.notes.append(RULE)
     if "cuda_graph" in context.reader.layouts:
-        notes.append(
+        result.notes.append(
             "CUDA graphs were traced as a whole: the kernels inside them are in no figure but those of graphs (profile with "
             "--cuda-graph-trace=node to see them)"
         )
-    return Result("kernels", ANALYSIS.title, tables, notes, missing)
+
+
+def _compute_figures(
+    groups: pl.DataFrame, measured: pl.DataFrame, by: list[str], tasks: int
+) -> pl.DataFrame:
+    """Return statistics of spilled groups by some of their columns, greatest time first. measured:
+    as :func:`_sum_metrics` has it, or empty.
+    """
+    frames = [_compute_imbalance(groups, by, tasks)]
+    if measured.height:
+        frames.append(_compute_means(measured, by))
+    rows = make_statistics(groups, by, modes=by == BY)
+    for frame in frames:
+        rows = rows.join(frame, on=by, how="left", maintain_order="left")
+    return rows.with_columns(time_share=divide_columns("time_ns", pl.col("time_ns").sum()))
 
 
 def _make_histograms(groups: pl.DataFrame, rows: pl.DataFrame, names: pl.Series) -> pl.DataFrame:
@@ -242,29 +208,19 @@ def _compute_means(measured: pl.DataFrame, by: list[str]) -> pl.DataFrame:
 
 
 def _label_classes(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return classes and tensor cores as texts."""
-    graph = pl.col("what") == GRAPH
-    columns = [
-        pl.when(graph | (pl.col("class") == 0))
-        .then(pl.lit("CUDA graph"))
-        .otherwise(label_values("class", "kernel_class", "Other"))
-        .alias("class")
-    ]
+    """Return classes and tensor cores as texts; class 0 is that of graphs."""
+    kinds = label_values("class", "kernel_class", "Other")
+    graph = pl.when(pl.col("class") == 0).then(pl.lit("CUDA graph"))
+    rows = rows.with_columns(graph.otherwise(kinds).alias("class"))
     if "tensor" in rows.columns:
-        columns.append(
-            pl.when(~graph).then(label_values("tensor", "tensor_cores", "Unknown")).alias("tensor")
-        )
-    return rows.with_columns(columns)
+        tensor = label_values("tensor", "tensor_cores", "Unknown")
+        rows = rows.with_columns(pl.when(pl.col("what") != GRAPH).then(tensor).alias("tensor"))
+    return rows
 
 
 def _sum_tensor_cores(groups: pl.DataFrame) -> pl.DataFrame:
-    rows = (
-        groups.filter(IS_GEMM)
-        .group_by("tensor", maintain_order=True)
-        .agg(pl.col("count").sum(), pl.col("time_ns").sum())
-        .sort("tensor")
-    )
-    return rows.select(
+    sums = groups.filter(IS_GEMM).group_by("tensor").agg(pl.col("count", "time_ns").sum())
+    return sums.sort("tensor").select(
         label_values("tensor", "tensor_cores", "Unknown").alias("tensor_cores"),
         "count",
         "time_ns",
@@ -273,16 +229,16 @@ def _sum_tensor_cores(groups: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sum_tensor_by_task(groups: pl.DataFrame) -> pl.DataFrame:
-    return (
+    on_tensor_cores = pl.col("time_ns").filter(pl.col("tensor") == TENSOR_YES).sum()
+    by_task = (
         groups.filter(IS_GEMM)
-        .group_by("task", maintain_order=True)
+        .group_by("task")
         .agg(
             gemm_ns=pl.col("time_ns").sum(),
-            tensor_core_share=pl.col("time_ns").filter(pl.col("tensor") == TENSOR_YES).sum()
-            / pl.col("time_ns").sum(),
+            tensor_core_share=on_tensor_cores / pl.col("time_ns").sum(),
         )
-        .sort("task")
     )
+    return by_task.sort("task")
 
 
 ANALYSIS = Analysis(

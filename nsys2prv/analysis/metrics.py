@@ -4,14 +4,14 @@ use of devices.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
 from msgspec import Struct
 
 from nsys2prv.analysis.event_reader import UNKNOWN, Samples
-from nsys2prv.analysis.result import Analysis, Context, Result, Table, divide_columns
+from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.text import format_nanoseconds
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, Unit
 
@@ -70,77 +70,48 @@ BUSY = {
 }
 
 
-def collect(unit: Unit) -> dict[str, pl.DataFrame]:
+def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     edges = make_bin_edges(unit.duration, unit.options.bins)
-    means, maps, busy = [], [], []
     for layout in SAMPLED:
         for samples in unit.reader.samples(layout, unit.number) if unit.has(layout) else ():
             for number, metric in enumerate(samples.metrics):
                 steps = make_steps(samples, number)
-                if not steps.known.any():
-                    continue
-                whole, known_of_whole = steps.within(steps.edges[:1], steps.edges[-1:])
-                known_values, count = (
-                    steps.values[steps.known],
-                    int(np.count_nonzero(samples.values[:, number] >= 0)),
-                )
-                means.append(
-                    (
-                        samples.thread,
-                        layout,
-                        metric,
-                        count,
-                        float(whole[0]),
-                        int(known_of_whole[0]),
-                        float(known_values.min()),
-                        float(known_values.max()),
-                    )
-                )
-                integral, known_time = steps.within(edges[:-1], edges[1:])
-                known_bins = np.flatnonzero(known_time > 0)
-                mean = integral[known_bins] / known_time[known_bins]
-                maps.append(
-                    pl.DataFrame(
-                        {
-                            "thread": np.full(len(known_bins), samples.thread),
-                            "bin": known_bins,
-                            "mean": mean,
-                        }
-                    ).with_columns(metric=pl.lit(metric))
-                )
+                if steps.known.any():
+                    yield "means", _summarize_steps(steps, samples, number)
+                    yield "maps", _average_in_bins(steps, edges, samples.thread, metric)
     for device in unit.devices:
         shares = {
             f"{name}_share": unit.find_device_spans(device, *what).within(edges[:-1], edges[1:])
             / np.maximum(np.diff(edges), 1)
             for name, what in BUSY.items()
         }
-        busy.append(
-            pl.DataFrame(
-                {
-                    "device": np.full(len(edges) - 1, device),
-                    "bin": np.arange(len(edges) - 1),
-                    **shares,
-                }
-            )
-        )
-    return {
-        "means": pl.DataFrame(
-            means,
-            schema={
-                "thread": pl.Int64,
-                "layout": pl.String,
-                "metric": pl.String,
-                "samples": pl.Int64,
-                "integral": pl.Float64,
-                "known": pl.Int64,
-                "min": pl.Float64,
-                "max": pl.Float64,
-            },
-            orient="row",
-        ),
-        "maps": pl.concat(maps) if maps else pl.DataFrame(),
-        "busy": pl.concat(busy) if busy else pl.DataFrame(),
+        place = pl.select(device=pl.lit(device, pl.Int64), bin=pl.int_range(len(edges) - 1))
+        yield "busy", place.with_columns(**shares)
+
+
+def _summarize_steps(steps: Steps, samples: Samples, metric: int) -> pl.DataFrame:
+    """Return what one metric of a device is like, a row."""
+    integral, known = steps.within(steps.edges[:1], steps.edges[-1:])
+    values = steps.values[steps.known]
+    summary = {
+        "thread": samples.thread,
+        "layout": samples.layout,
+        "metric": samples.metrics[metric],
+        "samples": np.count_nonzero(samples.values[:, metric] >= 0),
+        "integral": integral[0],
+        "known": known[0],
+        "min": values.min(),
+        "max": values.max(),
     }
+    return pl.DataFrame([summary])
+
+
+def _average_in_bins(steps: Steps, edges: np.ndarray, thread: int, metric: str) -> pl.DataFrame:
+    """Return the mean of a metric in each bin in which it is known: thread, bin, mean, metric."""
+    integral, known_time = steps.within(edges[:-1], edges[1:])
+    bins = np.flatnonzero(known_time > 0)
+    means = pl.DataFrame({"bin": bins, "mean": integral[bins] / known_time[bins]})
+    return means.with_columns(thread=pl.lit(thread, pl.Int64), metric=pl.lit(metric))
 
 
 def make_bin_edges(duration: int, bins: int) -> np.ndarray:
@@ -148,60 +119,35 @@ def make_bin_edges(duration: int, bins: int) -> np.ndarray:
     return np.arange(bins + 1) * duration // bins
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
-    tables, missing = {}, []
-    rows = context.reader.rows.threads.select("thread", "row", "node")
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    rows = context.reader.rows.threads.select("thread", "node", pl.col("row").alias("device"))
     if frames["means"].height:
-        means = (
-            frames["means"]
-            .join(rows, on="thread", how="left", maintain_order="left")
-            .sort("layout", "thread")
+        means = frames["means"].join(rows, on="thread", how="left", maintain_order="left")
+        means = means.sort("layout", "thread").with_columns(
+            mean=divide_columns("integral", "known")
         )
-        tables["means"] = Table(
-            "Sampled metrics by device",
-            means.select(
-                "node",
-                pl.col("row").alias("device"),
-                "metric",
-                "samples",
-                divide_columns("integral", "known").alias("mean"),
-                "min",
-                "max",
-            ),
-            __doc__ or "",
-        )
+        columns = ("node", "device", "metric", "samples", "mean", "min", "max")
+        result.add("means", "Sampled metrics by device", means.select(columns), __doc__)
         by_metric = means.group_by("layout", "metric", maintain_order=True).agg(
             devices=pl.len().cast(pl.Int64),
             mean=pl.col("integral").sum() / pl.col("known").sum(),
             min_mean=(pl.col("integral") / pl.col("known")).min(),
             max_mean=(pl.col("integral") / pl.col("known")).max(),
         )
-        tables["metrics"] = Table("Sampled metrics over all devices", by_metric.drop("layout"))
-        maps = (
-            frames["maps"]
-            .join(rows, on="thread", how="left", maintain_order="left")
-            .sort("metric", "thread", "bin")
-        )
-        maps = maps.select("metric", "node", pl.col("row").alias("device"), "bin", "mean")
-        tables["map"] = Table("Sampled metrics over time (bins)", maps)
-    for layout in SAMPLED[:2]:
+        result.add("metrics", "Sampled metrics over all devices", by_metric.drop("layout"))
+        maps = frames["maps"].join(rows, on="thread", how="left", maintain_order="left")
+        maps = maps.sort("metric", "thread", "bin")
+        columns = ("metric", "node", "device", "bin", "mean")
+        result.add("map", "Sampled metrics over time (bins)", maps.select(columns))
+    for layout, whose in (("gpu_metric", "GPUs"), ("network_metric", "the network")):
         if layout not in context.reader.layouts:
-            missing.append(
-                f"metrics of {'GPUs' if layout == 'gpu_metric' else 'the network'}: {context.absent((layout,))}"
-            )
+            result.missing.append(f"metrics of {whose}: {context.absent((layout,))}")
     if frames["busy"].height:
-        tables["use"] = Table(
-            "Use of devices over time (bins)",
-            context.name_devices(frames["busy"].sort("device", "bin")),
-        )
+        use = context.name_devices(frames["busy"].sort("device", "bin"))
+        result.add("use", "Use of devices over time (bins)", use)
     bins = context.options.bins
-    return Result(
-        "metrics",
-        ANALYSIS.title,
-        tables,
-        [f"maps over time have {bins} bins of {format_nanoseconds(context.duration / bins)}"],
-        missing,
-    )
+    length = format_nanoseconds(context.duration / bins)
+    result.notes.append(f"maps over time have {bins} bins of {length}")
 
 
 ANALYSIS = Analysis(

@@ -10,14 +10,14 @@ do without.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
 from nsys2prv.analysis.intervals import find_parents, find_points_within, order_by_thread
-from nsys2prv.analysis.result import Analysis, Context, Result, Table, divide_columns
+from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
     CONVOLUTION,
     GEMM,
@@ -38,7 +38,7 @@ DEEPEST = 12
 MOST = 1 << 62
 
 
-def collect(unit: Unit) -> dict[str, pl.DataFrame]:
+def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     thread, begin, end, group = _list_ranges(unit)
     depth, parent = find_parents(thread, begin, end)
     inner = np.flatnonzero(parent >= 0)
@@ -77,10 +77,8 @@ def collect(unit: Unit) -> dict[str, pl.DataFrame]:
     for name in SUMS:
         before = np.concatenate([[0], np.cumsum(values(name))])
         add(name, f"{name}_exclusive", before[last] - before[first])
-    return {
-        "names": pl.DataFrame(names),
-        "tree": pl.DataFrame(tree).with_columns(unit=pl.lit(unit.number, pl.Int64)),
-    }
+    yield "names", pl.DataFrame(names)
+    yield "tree", pl.DataFrame(tree).with_columns(unit=pl.lit(unit.number, pl.Int64))
 
 
 def _sum_groups(groups: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
@@ -93,8 +91,8 @@ def _list_ranges(unit: Unit) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.nda
     name. NCCL's are not operations of the program.
     """
     ranges = unit.read_begins("nvtx_pushpop", ("range",))
-    group = np.load(str(unit.options.groups), mmap_mode="r")[ranges["range"].to_numpy()]
-    thread, begin, end = to_arrays(ranges, "thread", "begin", "end")
+    thread, begin, end, name = to_arrays(ranges, "thread", "begin", "end", "range")
+    group = np.load(str(unit.options.groups), mmap_mode="r")[name]
     order = order_by_thread(thread, begin)
     same = (np.diff(thread[order]) == 0) & (np.diff(begin[order]) == 0)
     if (same & (np.diff(end[order]) > 0)).any():
@@ -109,27 +107,23 @@ def _find_launching_calls(unit: Unit) -> tuple[np.ndarray, np.ndarray, Callable[
     if not unit.has("launch", "memory"):
         nothing = np.zeros(0, np.int64)
         return nothing, nothing, lambda _: nothing
-    work = unit.launched
+    columns = ("sender", "sent", "begin", "end", "what", "class", "tensor")
+    work = unit.launched.select(columns).sort("sender", "sent", maintain_order=True)
     thread, sent, what, kind, tensor = to_arrays(work, "sender", "sent", "what", "class", "tensor")
-    order = np.lexsort((sent, thread))
-    thread, sent, what, kind, tensor = (
-        column[order] for column in (thread, sent, what, kind, tensor)
-    )
-    time = (work["end"].to_numpy() - work["begin"].to_numpy())[order]
+    time = (work["end"] - work["begin"]).to_numpy()
     kernel = what != MEMORY
-    chosen = {
-        "gpu_ns": kernel | ~kernel,
-        "nccl_ns": what == NCCL,
-        "memory_ns": ~kernel,
-        "gemm_ns": kernel & (kind == GEMM),
-        "gemm_tensor_ns": kernel & (kind == GEMM) & (tensor == TENSOR_YES),
-        "gemm_without_ns": kernel & np.isin(kind, (GEMM, CONVOLUTION)) & (tensor == TENSOR_NO),
+    values = {
+        "gpu_ns": lambda: time,
+        "kernels": lambda: kernel.astype(np.int64),
+        "nccl_ns": lambda: time * (what == NCCL),
+        "memory_ns": lambda: time * ~kernel,
+        "gemm_ns": lambda: time * (kernel & (kind == GEMM)),
+        "gemm_tensor_ns": lambda: time * (kernel & (kind == GEMM) & (tensor == TENSOR_YES)),
+        "gemm_without_ns": lambda: (
+            time * (kernel & np.isin(kind, (GEMM, CONVOLUTION)) & (tensor == TENSOR_NO))
+        ),
     }
-    return (
-        thread,
-        sent,
-        lambda name: kernel.astype(np.int64) if name == "kernels" else time * chosen[name],
-    )
+    return thread, sent, lambda name: values[name]()
 
 
 def _number_paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> np.ndarray:
@@ -151,32 +145,24 @@ def _number_paths(group: np.ndarray, depth: np.ndarray, parent: np.ndarray) -> n
     return path
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     texts = context.folded.select(pl.col("group").cast(pl.Int64), "operation").unique("group")
     names = frames["names"].join(texts, on="group", how="left")
     sums = pl.exclude("group", "task", "operation").sum()
     whole = names.group_by("operation", maintain_order=True).agg(
         sums, ranks=pl.col("task").n_unique().cast(pl.Int64)
     )
+    operations = _compute_figures(whole, ["operation", "ranks"])
+    result.add("operations", "Operations (NVTX ranges)", operations, __doc__)
+    result.add("tree", "Operations as a tree", _make_tree(frames["tree"], texts))
     per_rank = names.group_by("operation", "task", maintain_order=True).agg(sums)
-    tables = {
-        "operations": Table(
-            "Operations (NVTX ranges)",
-            _compute_figures(whole, ["operation", "ranks"]),
-            __doc__ or "",
-        ),
-        "tree": Table("Operations as a tree", _make_tree(frames["tree"], texts)),
-        "by_rank": Table(
-            "Operations by rank",
-            context.name_tasks(_compute_figures(per_rank, ["task", "operation"])),
-        ),
-    }
-    missing = []
+    by_rank = context.name_tasks(_compute_figures(per_rank, ["task", "operation"]))
+    result.add("by_rank", "Operations by rank", by_rank)
     if not context.reader.layouts & {"launch", "memory"}:
-        missing.append(
-            f"GPU time of operations: {context.absent(('cuda_api',))}, or no work that its calls launched"
+        absent = context.absent(("cuda_api",))
+        result.missing.append(
+            f"GPU time of operations: {absent}, or no work that its calls launched"
         )
-    return Result("operations", ANALYSIS.title, tables, [], missing)
 
 
 def _compute_figures(rows: pl.DataFrame, keys: list[str]) -> pl.DataFrame:

@@ -7,72 +7,62 @@ operations and classes are added up kernel by kernel; those of devices are of se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import polars as pl
 
 from nsys2prv.analysis.intervals import count_concurrent, intersect_spans, sum_time_by_count
-from nsys2prv.analysis.result import Analysis, Context, Result, Table, divide_columns
-from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit, label_values
+from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
+from nsys2prv.analysis.unit import (
+    COMPUTE,
+    GRAPH,
+    MEMORY,
+    NCCL,
+    WORK,
+    Unit,
+    label_values,
+    to_arrays,
+)
 
 
-def collect(unit: Unit) -> dict[str, pl.DataFrame]:
-    by_table: dict[str, list[pl.DataFrame]] = {
-        "devices": [],
-        "kernels": [],
-        "concurrency": [],
-        "flight": [],
-    }
+def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     for device in unit.devices:
-        compute, nccl = (
-            unit.find_device_spans(device, COMPUTE, GRAPH),
-            unit.find_device_spans(device, NCCL),
-        )
+        compute = unit.find_device_spans(device, COMPUTE, GRAPH)
+        nccl = unit.find_device_spans(device, NCCL)
         communication = unit.find_device_spans(device, NCCL, MEMORY)
-        by_table["devices"].append(
-            pl.DataFrame(
-                {
-                    "device": [device],
-                    "communication_ns": [communication.length],
-                    "overlapped_ns": [intersect_spans(communication, compute).length],
-                    "nccl_ns": [nccl.length],
-                    "nccl_overlapped_ns": [intersect_spans(nccl, compute).length],
-                    "compute_ns": [compute.length],
-                }
-            )
-        )
-        device_work = unit.work.filter(pl.col("device") == device)
-        begin, end, what = (device_work[name].to_numpy() for name in ("begin", "end", "what"))
+        sums = {
+            "device": device,
+            "communication_ns": communication.length,
+            "overlapped_ns": intersect_spans(communication, compute).length,
+            "nccl_ns": nccl.length,
+            "nccl_overlapped_ns": intersect_spans(nccl, compute).length,
+        }
+        yield "devices", pl.DataFrame([sums])
+        work = unit.work.filter(pl.col("device") == device)
+        begin, end, what = to_arrays(work, "begin", "end", "what")
         beside = np.where(
             np.isin(what, (NCCL, MEMORY)),
             compute.within(begin, end),
             communication.within(begin, end),
         )
-        kinds = device_work.with_columns(beside=beside).group_by(
-            "device", "what", "operation", "name", "class", maintain_order=True
+        kinds = work.with_columns(beside=beside).group_by(
+            "what", "operation", "name", "class", maintain_order=True
         )
-        by_table["kernels"].append(
+        yield (
+            "kernels",
             kinds.agg(
                 count=pl.len(),
                 time_ns=(pl.col("end") - pl.col("begin")).sum(),
-                beside_ns=pl.col("beside").sum(),
-            )
+                overlapped_ns=pl.col("beside").sum(),
+            ),
         )
         kernels = what != MEMORY
         counts = sum_time_by_count(begin[kernels], end[kernels], nccl)
-        by_table["concurrency"].append(
-            pl.DataFrame(
-                list(counts.items()),
-                schema={"kernels": pl.Int64, "time_ns": pl.Int64},
-                orient="row",
-            )
-        )
+        schema = {"kernels": pl.Int64, "time_ns": pl.Int64}
+        yield "concurrency", pl.DataFrame([*counts.items()], schema=schema, orient="row")
     if unit.has("launch"):
-        by_table["flight"].append(_count_in_flight(unit))
-    return {
-        name: pl.concat(frames) if frames else pl.DataFrame() for name, frames in by_table.items()
-    }
+        yield "flight", _count_in_flight(unit)
 
 
 def _count_in_flight(unit: Unit) -> pl.DataFrame:
@@ -80,44 +70,78 @@ def _count_in_flight(unit: Unit) -> pl.DataFrame:
     time.
     """
     launched = unit.launched.filter(pl.col("what") != MEMORY)
-    task = unit.task_of[launched["sender"].to_numpy()]
+    sender, sent, begin = to_arrays(launched, "sender", "sent", "begin")
+    task = unit.task_of[sender]
     rows = []
-    for number in np.unique(task):
-        sent, begin = (
-            launched["sent"].to_numpy()[task == number],
-            launched["begin"].to_numpy()[task == number],
-        )
-        _, counts = count_concurrent(sent, begin)
+    for number in np.unique(task).tolist():
+        since, until = sent[task == number], begin[task == number]
         rows.append(
-            (
-                int(number),
-                len(sent),
-                float(np.maximum(begin - sent, 0).sum() / unit.duration),
-                int(counts.max(initial=0)),
-            )
+            {
+                "task": number,
+                "launched": len(since),
+                "mean_in_flight": np.maximum(until - since, 0).sum() / unit.duration,
+                "max_in_flight": count_concurrent(since, until)[1].max(initial=0),
+            }
         )
-    return pl.DataFrame(
-        rows,
-        schema={
-            "task": pl.Int64,
-            "launched": pl.Int64,
-            "mean_in_flight": pl.Float64,
-            "max_in_flight": pl.Int64,
-        },
-        orient="row",
-    )
+    return pl.DataFrame(rows)
 
 
-def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
-    devices = frames["devices"].sort("device")
-    total = devices.sum().with_columns(device=pl.lit(-1, pl.Int64))
-    count = devices.height
-    devices = pl.concat(
-        [
-            devices.with_columns(elapsed=pl.lit(context.duration, pl.Int64)),
-            total.with_columns(elapsed=pl.lit(context.duration * count, pl.Int64)),
-        ]
+def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
+    communicating = ("nccl_kernel", "memory_operation")
+    if not context.reader.layouts & set(communicating):
+        result.missing.append(f"overlap: {context.absent(communicating)}")
+        return
+    devices, kernels = frames["devices"].sort("device"), frames["kernels"]
+    result.add(
+        "devices",
+        "Communication: exposed, and overlapped with computation",
+        _compute_exposed(devices, context),
+        __doc__,
     )
+    exposed = pl.col("time_ns") - pl.col("overlapped_ns")
+    if (rows := _sum_by_operation(kernels)).height:
+        rows = rows.select(
+            "operation",
+            "count",
+            "time_ns",
+            exposed.alias("exposed_ns"),
+            "overlapped_ns",
+            divide_columns(exposed, "time_ns").alias("exposed_share"),
+        )
+        result.add("operations", "Communication by operation", rows)
+    if (rows := _sum_by_class(kernels)).height:
+        result.add(
+            "classes",
+            "Computation by kernel class, and how much of it overlaps communication",
+            rows.with_columns(overlapped_share=divide_columns("overlapped_ns", "time_ns")),
+        )
+    concurrent = frames["concurrency"].group_by("kernels").agg(pl.col("time_ns").sum())
+    if concurrent.height:
+        result.add(
+            "concurrency",
+            "Concurrent kernels while NCCL kernels run (1: NCCL alone)",
+            concurrent.sort("kernels").with_columns(
+                share_of_nccl=pl.col("time_ns") / pl.col("time_ns").sum(),
+                share_of_elapsed=pl.col("time_ns") / (context.duration * devices.height),
+            ),
+        )
+    if frames["flight"].height:
+        result.add(
+            "in_flight",
+            "Kernels in flight: launched, but not begun yet",
+            context.name_tasks(frames["flight"].sort("task")),
+        )
+    else:
+        result.missing.append(f"kernels in flight: {context.absent(('cuda_api',))}")
+
+
+def _compute_exposed(devices: pl.DataFrame, context: Context) -> pl.DataFrame:
+    """Return the communication of each device, and of all in a last row."""
+    elapsed = pl.lit(context.duration, pl.Int64)
+    total = devices.sum().with_columns(
+        device=pl.lit(-1, pl.Int64), elapsed=elapsed * devices.height
+    )
+    devices = pl.concat([devices.with_columns(elapsed=elapsed), total])
     exposed = pl.col("communication_ns") - pl.col("overlapped_ns")
     nccl_exposed = pl.col("nccl_ns") - pl.col("nccl_overlapped_ns")
     devices = devices.select(
@@ -125,7 +149,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
         "communication_ns",
         exposed.alias("exposed_ns"),
         "overlapped_ns",
-        divide_columns(exposed, pl.col("communication_ns")).alias("exposed_share_of_communication"),
+        divide_columns(exposed, "communication_ns").alias("exposed_share_of_communication"),
         divide_columns("overlapped_ns", "communication_ns").alias(
             "overlapped_share_of_communication"
         ),
@@ -133,111 +157,33 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context) -> Result:
         (pl.col("overlapped_ns") / pl.col("elapsed")).alias("overlapped_share_of_elapsed"),
         "nccl_ns",
         nccl_exposed.alias("nccl_exposed_ns"),
-        divide_columns(nccl_exposed, pl.col("nccl_ns")).alias("exposed_share_of_nccl"),
+        divide_columns(nccl_exposed, "nccl_ns").alias("exposed_share_of_nccl"),
     )
-    devices = (
-        context.name_devices(devices)
-        .with_columns(device=pl.coalesce("device", pl.lit("all")))
-        .drop("node")
-    )
-    tables = {
-        "devices": Table(
-            "Communication: exposed, and overlapped with computation",
-            devices,
-            __doc__ or "",
-        )
-    }
-    if not context.reader.layouts & {"nccl_kernel", "memory_operation"}:
-        return Result(
-            "overlap",
-            ANALYSIS.title,
-            {},
-            [],
-            [f"overlap: {context.absent(('nccl_kernel', 'memory_operation'))}"],
-        )
-    kernels = frames["kernels"]
-    tables |= _sum_by_operation(kernels) | _sum_by_class(kernels)
-    concurrent = (
-        frames["concurrency"]
-        .group_by("kernels", maintain_order=True)
-        .agg(pl.col("time_ns").sum())
-        .sort("kernels")
-    )
-    if concurrent.height:
-        tables["concurrency"] = Table(
-            "Concurrent kernels while NCCL kernels run (1: NCCL alone)",
-            concurrent.with_columns(
-                share_of_nccl=pl.col("time_ns") / pl.col("time_ns").sum(),
-                share_of_elapsed=pl.col("time_ns") / (context.duration * count),
-            ),
-        )
-    missing = []
-    if frames["flight"].height:
-        tables["in_flight"] = Table(
-            "Kernels in flight: launched, but not begun yet",
-            context.name_tasks(frames["flight"].sort("task")),
-        )
-    else:
-        missing.append(f"kernels in flight: {context.absent(('cuda_api',))}")
-    return Result("overlap", ANALYSIS.title, tables, [], missing)
+    named = context.name_devices(devices).drop("node")
+    return named.with_columns(device=pl.coalesce("device", pl.lit("all")))
 
 
-def _sum_by_operation(kernels: pl.DataFrame) -> dict[str, Table]:
-    communication = kernels.filter(pl.col("what").is_in([NCCL, MEMORY]))
-    if not communication.height:
-        return {}
+def _sum_by_operation(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return communication by operation: operation, count, time_ns, overlapped_ns."""
     of_nccl = label_values("operation", "nccl_operation", "operation unknown")
     of_memory = label_values("name", "memory_operation", "memory operation")
-    names = pl.when(pl.col("what") == NCCL).then(pl.format("NCCL {}", of_nccl)).otherwise(of_memory)
-    rows = (
-        communication.with_columns(operation=names)
-        .group_by("operation", maintain_order=True)
-        .agg(
-            pl.col("count").sum(), pl.col("time_ns").sum(), overlapped_ns=pl.col("beside_ns").sum()
-        )
-    )
-    rows = rows.sort("time_ns", descending=True, maintain_order=True)
-    exposed = pl.col("time_ns") - pl.col("overlapped_ns")
-    return {
-        "operations": Table(
-            "Communication by operation",
-            rows.select(
-                "operation",
-                "count",
-                "time_ns",
-                exposed.alias("exposed_ns"),
-                "overlapped_ns",
-                divide_columns(exposed, pl.col("time_ns")).alias("exposed_share"),
-            ),
-        )
-    }
+    label = pl.when(pl.col("what") == NCCL).then(pl.format("NCCL {}", of_nccl)).otherwise(of_memory)
+    return _sum_by(kernels.filter(pl.col("what").is_in([NCCL, MEMORY])), "operation", label)
 
 
-def _sum_by_class(kernels: pl.DataFrame) -> dict[str, Table]:
-    compute = kernels.filter(pl.col("what").is_in([COMPUTE, GRAPH]))
-    if not compute.height:
-        return {}
-    label = (
-        pl.when(pl.col("what") == GRAPH)
-        .then(pl.lit("CUDA graph"))
-        .otherwise(label_values("class", "kernel_class", "Other"))
+def _sum_by_class(kernels: pl.DataFrame) -> pl.DataFrame:
+    """Return computation by class of kernels: class, count, time_ns, overlapped_ns."""
+    of_kernel = label_values("class", "kernel_class", "Other")
+    label = pl.when(pl.col("what") == GRAPH).then(pl.lit("CUDA graph")).otherwise(of_kernel)
+    return _sum_by(kernels.filter(pl.col("what").is_in([COMPUTE, GRAPH])), "class", label)
+
+
+def _sum_by(kernels: pl.DataFrame, name: str, label: pl.Expr) -> pl.DataFrame:
+    """Return count, time_ns and overlapped_ns by a label, greatest time first."""
+    sums = kernels.group_by(label.alias(name), maintain_order=True).agg(
+        pl.col("count", "time_ns", "overlapped_ns").sum()
     )
-    rows = (
-        compute.with_columns(label.alias("class"))
-        .group_by("class", maintain_order=True)
-        .agg(
-            pl.col("count").sum(),
-            pl.col("time_ns").sum(),
-            overlapped_ns=pl.col("beside_ns").sum(),
-        )
-    )
-    rows = rows.sort("time_ns", descending=True, maintain_order=True)
-    return {
-        "classes": Table(
-            "Computation by kernel class, and how much of it overlaps communication",
-            rows.with_columns(overlapped_share=divide_columns("overlapped_ns", "time_ns")),
-        )
-    }
+    return sums.sort("time_ns", descending=True, maintain_order=True)
 
 
 ANALYSIS = Analysis(

@@ -54,11 +54,10 @@ class JobRanks(Struct, frozen=True):
         tasks = context.tasks.with_columns(
             pl.col("task").cast(pl.Int64), rank=pl.coalesce("rank", pl.col("task") - 1)
         )
-        if devices.height:
-            labels = context.reader.rows.devices.select(
-                pl.col("device").cast(pl.Int64), "label", "node"
-            )
-            devices = devices.join(labels, on="device", how="left", maintain_order="left")
+        labels = context.reader.rows.devices.select(
+            pl.col("device").cast(pl.Int64), "label", "node"
+        )
+        devices = devices.join(labels, on="device", how="left", maintain_order="left")
         return cls(tasks, devices, records, others, max(length, 1))
 
     def level_ranks(self, ranks: Collection[int]) -> JobRanks:

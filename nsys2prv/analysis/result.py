@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -154,6 +154,10 @@ class Result(Struct, frozen=True):
     #: What holds the job back, greatest share first.
     findings: list[Finding] = field(default_factory=list)
 
+    def add(self, name: str, title: str, frame: pl.DataFrame, about: str | None = "") -> None:
+        """Add a table. about: as in :class:`Table`."""
+        self.tables[name] = Table(title, frame, about or "")
+
     def __repr__(self) -> str:
         return (
             f"<Result {self.name}: {self.title}; .tables has {', '.join(self.tables) or 'nothing'}>"
@@ -270,11 +274,11 @@ class Analysis(Struct, frozen=True):
     about: str
     #: Groups of layouts; of each group the job must have one, else the analysis is not run.
     needs: tuple[tuple[str, ...], ...]
-    #: Returns partial frames of one unit, by name; where the unit has nothing, a frame may be
-    #: without columns.
-    collect: Callable[[Unit], dict[str, pl.DataFrame]]
-    #: Returns the tables, from the frames of all units, put together by name.
-    conclude: Callable[[Mapping[str, pl.DataFrame], Context], Result]
+    #: Yields partial frames of one unit, each with its name.
+    collect: Callable[[Unit], Iterator[tuple[str, pl.DataFrame]]]
+    #: Fills the result, from the frames of all units, put together by name: without columns where
+    #: no unit has any.
+    conclude: Callable[[Mapping[str, pl.DataFrame], Context, Result], None]
 
 
 def divide_columns(part: pl.Expr | str, whole: pl.Expr | str) -> pl.Expr:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -78,7 +79,11 @@ class Unit:
         self.device_of = reader.rows.column("device")
         self.task_of = reader.rows.column("task")
         self._sets: dict[tuple, Spans] = {}
-        self.cache: dict[str, dict] = {}
+        self.cache: dict[str, Any] = {}
+
+    def list_tasks(self, events: pl.DataFrame) -> pl.Series:
+        """Return the task of each event, by its thread."""
+        return pl.Series("task", self.task_of[events["thread"].to_numpy()], dtype=pl.Int64)
 
     def has(self, *layouts: str) -> bool:
         return any(layout in self.reader.layouts for layout in layouts)

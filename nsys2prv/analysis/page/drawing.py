@@ -12,7 +12,6 @@ import struct
 import unicodedata
 import warnings
 import zlib
-from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -75,19 +74,11 @@ def _make_svg(figure: Figure, number: int) -> str:
         return draw_heat_map(figure, number)
     if isinstance(figure, Stacked):
         return draw_stacked(figure)
-    return _make_inline(_draw(figure), f"f{number}-")
-
-
-def _draw(figure: Figure) -> str:
-    canvas = DRAWERS[type(figure)](figure)
+    canvas = _draw_lines(figure) if isinstance(figure, Lines) else _draw_spread(figure)
     written = io.StringIO()
-    canvas.savefig(
-        written,
-        format="svg",
-        transparent=True,
-        metadata={"Date": None, "Creator": None, "Format": None, "Type": None},
-    )
-    return written.getvalue()
+    metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    canvas.savefig(written, format="svg", transparent=True, metadata=metadata)
+    return _make_inline(written.getvalue(), f"f{number}-")
 
 
 def _make_inline(svg: str, prefix: str) -> str:
@@ -171,12 +162,6 @@ def _draw_spread(figure: Spread) -> Canvas:
     )
     axes.grid(axis="x", color=INK, alpha=0.15)
     return canvas
-
-
-DRAWERS: dict[type, Callable[..., Canvas]] = {
-    Lines: _draw_lines,
-    Spread: _draw_spread,
-}
 
 
 #: Colours of the scale from low to high, evenly spaced: viridis, which is colour-blind safe.

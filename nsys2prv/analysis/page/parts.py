@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv.analysis.result import Finding, Result
+from nsys2prv.analysis.result import Finding, Result, Table
 
 #: Rows of a table on a page, and of one with a row for each rank or device; JSON has all.
 MOST_ROWS, MOST_RANKS = 300, 1024
@@ -186,7 +186,6 @@ class Items(Struct, frozen=True):
     kind: str = "note"
 
 
-FIGURES = (Stacked, HeatMap, Lines, Spread)
 Figure = Stacked | HeatMap | Lines | Spread
 Block = Grid | Tree | Findings | Factors | Items | Figure
 
@@ -208,46 +207,31 @@ class Material(Struct, frozen=True):
     #: By the name of the analysis.
     results: Mapping[str, Result]
 
-    def frame(self, analysis: str, table: str) -> pl.DataFrame | None:
+    def find_table(self, source: str) -> Table | None:
+        """Return a table (`analysis.table`), None where there are no figures."""
+        analysis, _, name = source.partition(".")
+        table = self.results[analysis].tables.get(name) if analysis in self.results else None
+        return table if table and table.frame.height else None
+
+    def frame(self, source: str) -> pl.DataFrame | None:
         """Return the figures of a table, None where there are none."""
-        table_found = self.results[analysis].tables.get(table) if analysis in self.results else None
-        return table_found.frame if table_found and table_found.frame.height else None
+        table = self.find_table(source)
+        return table and table.frame
 
     def make_grid(
-        self,
-        analysis: str,
-        table: str,
-        most: int = MOST_ROWS,
-        folded: bool = False,
-        note: str = "",
-    ) -> list[Grid]:
+        self, source: str, most: int = MOST_ROWS, folded: bool = False, note: str = ""
+    ) -> list[Block]:
         """Return a table as it is; nothing where there is none."""
-        frame = self.frame(analysis, table)
-        if frame is None:
-            return []
-        return [
-            Grid(
-                self.results[analysis].tables[table].title,
-                frame,
-                f"{analysis}.{table}",
-                note,
-                most,
-                folded,
-            )
-        ]
+        table = self.find_table(source)
+        return [Grid(table.title, table.frame, source, note, most, folded)] if table else []
 
-    def notes(self, *analyses: str) -> list[Items]:
-        """Return how to read the figures, and what the reports lack."""
-        results_found = [self.results[name] for name in analyses if name in self.results]
-        texts_by_kind = [
-            (kind, [text for result in results_found for text in getattr(result, kind)])
-            for kind in ("notes", "missing")
-        ]
-        return [
-            Items(texts, "missing" if kind == "missing" else "note")
-            for kind, texts in texts_by_kind
-            if texts
-        ]
+    def notes(self, analysis: str) -> list[Items]:
+        """Return how to read the figures of an analysis, and what the reports lack."""
+        result = self.results.get(analysis)
+        if result is None:
+            return []
+        notes = (Items(result.notes), Items(result.missing, "missing"))
+        return [one for one in notes if one.items]
 
     @property
     def duration(self) -> int:

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from tools.view_answers import SAMPLES
 
-from nsys2prv.analysis.page.html import _load_environment, make_table
-from nsys2prv.analysis.page.iteration_sections import estimate_drift, find_outliers, order_as_tree
+from nsys2prv.analysis.page.html import _load_environment
+from nsys2prv.analysis.page.iteration_figures import estimate_drift, find_outliers, order_as_tree
 from nsys2prv.cli.main import main
 
 
@@ -88,7 +88,7 @@ def test_what_cannot_be_printed() -> None:
 
 
 def table_html(frame: pl.DataFrame, source: str) -> str:
-    return _load_environment().get_template("blocks.html").module.table(make_table(frame, source))
+    return _load_environment().get_template("blocks.html").module.table(frame, source)
 
 
 def test_without_matplotlib(

@@ -1,11 +1,11 @@
-"""Sections on iterations and NVTX ranges: which differ from the others, and whether they drift."""
+"""Figures of iterations and NVTX ranges: which differ from the others, and whether they drift."""
 
 from __future__ import annotations
 
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.page.device_sections import pivot_grid
+from nsys2prv.analysis.page.device_figures import number_labels, pivot_grid
 from nsys2prv.analysis.page.parts import (
     MOST_ROWS,
     Block,
@@ -13,7 +13,6 @@ from nsys2prv.analysis.page.parts import (
     Items,
     Lines,
     Material,
-    Section,
     Tree,
 )
 
@@ -119,23 +118,14 @@ CURVES = {
 }
 
 
-def make_iterations_section(material: Material) -> Section:
-    steady: list[Block] = [
-        *material.make_grid("iterations", "summary"),
-        *material.make_grid("iterations", "each", folded=True),
-        *material.notes("iterations"),
-    ]
-    rows = material.frame("efficiencies", "iterations")
+def show_iterations(material: Material) -> list[Block]:
+    """Show the iterations that were asked for, or say how to ask for them."""
+    rows = material.frame("efficiencies.iterations")
     if rows is None:
-        hint = Items(
-            [
-                "efficiencies of iterations: give the name of an NVTX range, as in "
-                '--iterations "step*"'
-            ],
-            "missing",
+        hint = (
+            'efficiencies of iterations: give the name of an NVTX range, as in --iterations "step*"'
         )
-        has_efficiencies = "efficiencies" in material.results
-        return Section("iterations", "Iterations", [*steady, *([hint] if has_efficiencies else [])])
+        return [Items([hint], "missing")] if "efficiencies" in material.results else []
     elapsed = rows["elapsed_ns"].to_numpy()
     panels = {
         "elapsed (ms)": {"elapsed": elapsed / 1e6},
@@ -154,65 +144,53 @@ def make_iterations_section(material: Material) -> Section:
             RULE,
         )
     ]
-    trend = estimate_drift(elapsed)
-    if trend is not None:
+    if trend := estimate_drift(elapsed):
         way = "longer" if trend > 0 else "shorter"
-        blocks.append(
-            Items(
-                [
-                    f"Iterations get {way}: by {abs(trend):.1%} of their median from the first to the last."
-                ]
-            )
+        drift = (
+            f"Iterations get {way}: by {abs(trend):.1%} of their median from the first to the last."
         )
-    devices = material.frame("efficiencies", "iterations_of_devices")
-    if devices is not None and rows.height > 1:
-        labels, values = pivot_grid(
-            devices.with_columns(at=devices["iteration"] - 1), "useful_share", across="at"
-        )
-        blocks.append(
-            HeatMap(
-                "Useful share of each device in each iteration",
-                labels,
-                100 * values,
-                (0.5, np.shape(values)[1] + 0.5),
-                "iteration",
-                "% of the iteration",
-                True,
-                high=100,
-            )
-        )
-    return Section(
-        "iterations",
-        "Iterations",
-        [
-            *steady,
-            *blocks,
-            *_make_classes(material, rows.height),
-            *material.make_grid("efficiencies", "over_iterations"),
-            *material.make_grid("efficiencies", "iterations", folded=True),
-            *material.make_grid("efficiencies", "host_iterations", folded=True),
-        ],
-    )
+        blocks.append(Items([drift]))
+    if rows.height > 1:
+        blocks += _map_devices(material) + _map_classes(material, rows.height)
+    return [
+        *blocks,
+        *material.make_grid("efficiencies.over_iterations"),
+        *material.make_grid("efficiencies.iterations", folded=True),
+        *material.make_grid("efficiencies.host_iterations", folded=True),
+    ]
 
 
-def _make_classes(material: Material, iterations: int) -> list[Block]:
-    """Show which classes of kernels make iterations longer or shorter."""
-    times = material.frame("kernels", "classes_by_iteration")
-    if times is None or iterations < 2:
+def _map_devices(material: Material) -> list[Block]:
+    """Show how useful each device is in each iteration."""
+    devices = material.frame("efficiencies.iterations_of_devices")
+    if devices is None:
         return []
-    order = (
-        times.group_by("class", maintain_order=True)
-        .agg(pl.col("time_ns").sum())
-        .sort("time_ns", descending=True)["class"]
-        .to_list()
-    )
-    at = (
-        times["class"]
-        .replace_strict(order, list(range(len(order))), return_dtype=pl.Int64)
-        .to_numpy()
-    )
+    by_number = devices.with_columns(at=devices["iteration"] - 1)
+    labels, values = pivot_grid(by_number, "useful_share", across="at")
+    return [
+        HeatMap(
+            "Useful share of each device in each iteration",
+            labels,
+            100 * values,
+            (0.5, values.shape[1] + 0.5),
+            "iteration",
+            "% of the iteration",
+            True,
+            high=100,
+        )
+    ]
+
+
+def _map_classes(material: Material, iterations: int) -> list[Block]:
+    """Show which classes of kernels make iterations longer or shorter."""
+    times = material.frame("kernels.classes_by_iteration")
+    if times is None:
+        return []
+    sums = times.group_by("class", maintain_order=True).agg(pl.col("time_ns").sum())
+    order = sums.sort("time_ns", descending=True)["class"].to_list()
     values = np.zeros((len(order), iterations))
-    values[at, times["iteration"].to_numpy() - 1] = times["time_ns"].to_numpy()
+    at = number_labels(times["class"], order), times["iteration"].to_numpy() - 1
+    values[at] = times["time_ns"].to_numpy()
     return [
         HeatMap(
             "Kernel classes by iteration, most time first",
@@ -227,25 +205,9 @@ def _make_classes(material: Material, iterations: int) -> list[Block]:
     ]
 
 
-#: Operations in the picture of ranks.
-MOST_OPERATIONS = 40
-
-
-def make_operations_section(material: Material) -> Section:
-    return Section(
-        "operations",
-        "Operations (NVTX ranges)",
-        [
-            *_make_tree(material),
-            *material.make_grid("operations", "operations", folded=True),
-            *_make_by_rank(material),
-            *material.notes("operations"),
-        ],
-    )
-
-
-def _make_tree(material: Material) -> list[Block]:
-    tree = material.frame("operations", "tree")
+def make_operation_tree(material: Material) -> list[Block]:
+    """Return the operations as a tree."""
+    tree = material.frame("operations.tree")
     if tree is None:
         return []
     frame, depths = order_as_tree(tree, MOST_ROWS)
@@ -254,34 +216,26 @@ def _make_tree(material: Material) -> list[Block]:
     return [Tree("Operations as a tree", frame, depths, "operations.tree", note)]
 
 
-def _make_by_rank(material: Material) -> list[Block]:
+#: Operations in the picture of ranks.
+MOST_OPERATIONS = 40
+
+
+def compare_operations_of_ranks(material: Material) -> list[Block]:
     """Show where ranks differ: an operation's time on each rank relative to the mean over ranks."""
-    by_rank, whole = (
-        material.frame("operations", "by_rank"),
-        material.frame("operations", "operations"),
-    )
+    by_rank, whole = material.frame("operations.by_rank"), material.frame("operations.operations")
     if by_rank is None or whole is None or by_rank["rank"].n_unique() < 2:
         return []
     column = "gpu_ns" if whole["gpu_ns"].sum() else "host_ns"
-    names = (
-        whole.sort(column, descending=True, maintain_order=True)
-        .filter(pl.col(column) > 0)
-        .head(MOST_OPERATIONS)["operation"]
-        .to_list()
-    )
+    ordered = whole.sort(column, descending=True, maintain_order=True).filter(pl.col(column) > 0)
+    names = ordered["operation"].head(MOST_OPERATIONS).to_list()
     if not names:
         return []
     ranks = by_rank["rank"].unique(maintain_order=True).to_list()
     ranks.sort(key=lambda name: (name.split(" ")[0], int(name.split(" ")[-1])))
     chosen = by_rank.filter(pl.col("operation").is_in(names))
-    at = [
-        chosen[name]
-        .replace_strict(kept_keys, list(range(len(kept_keys))), return_dtype=pl.Int64)
-        .to_numpy()
-        for name, kept_keys in (("operation", names), ("rank", ranks))
-    ]
     values = np.zeros((len(names), len(ranks)))
-    values[at[0], at[1]] = chosen[column].to_numpy()
+    at = number_labels(chosen["operation"], names), number_labels(chosen["rank"], ranks)
+    values[at] = chosen[column].to_numpy()
     processor = "GPU" if column == "gpu_ns" else "host"
     return [
         HeatMap(
