@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
 from pathlib import Path
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.clock.clock_file import CausalRecord, ClockRecord, HostClock, read_record
+from nsys2prv.clock.maps import Placement
 
+#: The method of a host that nothing aligned (as in nsys2prv.clock.adjust, which is not imported for
+#: a job of one host).
+UTC = "UTC"
+#: Causality that is violated by less than this (ns) is within what clocks can be aligned to.
+SLIGHT = 1_000
+#: The method of reports whose clocks are not to be heeded.
+AS_THEY_ARE = "local times as they are"
 #: Hosts listed in a summary.
 MOST = 8
 #: A bound is told for the whole trace too if it is there so many times as large; times of so many
@@ -16,6 +26,88 @@ MOST = 8
 NOTICED, LONG = 1.2, 10_000_000
 #: Colour-blind safe: before, after.
 BEFORE, AFTER = "#D55E00", "#0072B2"
+
+
+def describe_clocks(
+    record: ClockRecord | None, placements: Sequence[Placement], hosts: int
+) -> list[str]:
+    """Return lines for people: how many hosts were aligned by what and how well, then what is
+    wrong, if anything is.
+    """
+    if (
+        record is None
+        or hosts < 2
+        or any(placement.method == AS_THEY_ARE for placement in placements)
+    ):
+        return [_describe_unaligned_job(placements, hosts)]
+    alone = [name for name, clock in record.hosts.items() if not _is_aligned(clock)]
+    aligned = [clock for name, clock in record.hosts.items() if name not in alone]
+    return [
+        *_describe_aligned(aligned, hosts),
+        *_describe_not_aligned(alone, bool(aligned)),
+        *_describe_remaining_violations(record),
+    ]
+
+
+def _is_aligned(clock: HostClock) -> bool:
+    """True if the report's times can be compared with those of others, by observations or by a
+    given clock file.
+    """
+    return (
+        clock.sure
+        and clock.method != UTC
+        and (not clock.method or clock.observations > 0 or clock.bound_ns is not None)
+    )
+
+
+def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> Iterator[str]:
+    if clocks and not any(clock.method for clock in clocks):
+        yield f"{format_count(len(clocks), 'host')} corrected as the given clock file says"
+    elif len(clocks) > 1:
+        bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
+        how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
+        evidence = (
+            "messages and collectives"
+            if any("causality" in clock.method for clock in clocks)
+            else "collectives"
+        )
+        observed = max(clock.observations for clock in clocks)
+        yield f"{how_many} hosts aligned by {observed:,} {evidence}, {f'error below {format_time_bound(max(bounds))}' if bounds else 'error unknown'}"
+
+
+def _describe_not_aligned(names: Sequence[str], others: bool) -> Iterator[str]:
+    if names:
+        yield (
+            f"{format_count(len(names), 'host')} {'not aligned with the others' if others else 'not aligned'} ({list_some(names)}): placed by UTC, "
+            "which may be wrong by milliseconds"
+        )
+
+
+def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
+    after = [
+        times["after"]
+        for times in record.causality.values()
+        if times.get("after", {}).get("largest_ns", 0) >= SLIGHT
+    ]
+    if after and record.hosts and record.causality:
+        yield (
+            f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
+            f"{format_time_bound(max(counts['largest_ns'] for counts in after))}: --causal moves ranks so that none does"
+        )
+
+
+def _describe_unaligned_job(placements: Sequence[Placement], hosts: int) -> str:
+    methods = {placement.method for placement in placements}
+    if AS_THEY_ARE in methods:
+        return "not aligned: every report keeps its own time (--align none)"
+    if hosts > 1:
+        return f"{hosts:,} hosts placed by UTC alone, which may be wrong by milliseconds"
+    return f"{'1 report' if len(placements) == 1 else '1 host'}, one clock: nothing to align"
+
+
+def format_time_bound(ns: int) -> str:
+    """Return an upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
+    return f"{ns / 1e6:,.1f} ms" if ns >= 10_000_000 else f"{ceil(ns / 1000):,} us"
 
 
 def load_clock_file(path: Path) -> ClockRecord:

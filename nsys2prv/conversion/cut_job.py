@@ -26,7 +26,7 @@ from nsys2prv.conversion.cut_plan import (
 )
 from nsys2prv.conversion.cut_selection import choose_rows, find_region_span
 from nsys2prv.conversion.cut_size import Fitting
-from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.events.reasons import describe_reason
 from nsys2prv.paraver.object_model import ObjectModel
 from nsys2prv.store.runs import Run
@@ -128,10 +128,11 @@ def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -
     ]
     parts = list(job.workers.run(cut_runs.cut_task, tasks, ahead=job.workers.pool.jobs))
     if not any(part.runs for part in parts):
-        lost = Counter[str]()
-        for part in parts:
-            for (_, reason), count in part.left_out.items():
-                lost[reason] += count
+        lost = sum_counters(
+            Counter({reason: count})
+            for part in parts
+            for (_, reason), count in part.left_out.items()
+        )
         reasons = ", ".join(
             f"{count:,} {describe_reason(why)}" for why, count in lost.items() if count
         )
@@ -153,13 +154,6 @@ def _make_cut_job(
         epoch=job.timeline.epoch + window.origin,
         clocks=[*(clock.delay(-window.origin) for clock in clocks), identity],
     )
-    smaller.written = _sum_counters(part.written for part in parts)
-    smaller.left_out = _sum_counters([job.left_out, *(part.left_out for part in parts)])
+    smaller.written = +sum_counters(part.written for part in parts)
+    smaller.left_out = +sum_counters([job.left_out, *(part.left_out for part in parts)])
     return smaller
-
-
-def _sum_counters(counters: object) -> Counter:
-    total: Counter = Counter()
-    for counter in counters:
-        total.update(counter)
-    return Counter({key: count for key, count in total.items() if count})

@@ -18,6 +18,7 @@ from nsys2prv._util.files import (
     put_in_place,
 )
 from nsys2prv.conversion import reading
+from nsys2prv.conversion.job_warnings import warn_of_far_rows
 from nsys2prv.conversion.opened_reports import OpenedReports, find_spans, open_reports, read_all
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.report_stores import (
@@ -26,7 +27,6 @@ from nsys2prv.conversion.report_stores import (
     ArchiveManifest,
     make_manifest,
 )
-from nsys2prv.conversion.summary import warn_of_far_rows
 from nsys2prv.nsight.report_files import ensure_unchanged
 from nsys2prv.nsight.sqlite_file import has_log
 from nsys2prv.store.packing import pack_result

@@ -19,7 +19,7 @@ from nsys2prv.conversion.cut_selection import choose_reports
 from nsys2prv.conversion.early_workers import should_parallelize
 from nsys2prv.conversion.job import Workers
 from nsys2prv.conversion.options import DEFAULTS, Plan
-from nsys2prv.conversion.report_spans import Span, combine_spans, find_span, plan_span_tasks
+from nsys2prv.conversion.timeline import Span, combine_spans, find_span, plan_span_tasks
 from nsys2prv.events.kind import EventKind
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo

@@ -20,6 +20,7 @@ from nsys2prv.clock.clock_file import ClockRecord
 from nsys2prv.clock.maps import ClockMap, Placement, ReportClock, place_reports
 from nsys2prv.conversion import derive, device_states, report_stores
 from nsys2prv.conversion.job import Job, Workers, find_threads, find_trace_duration
+from nsys2prv.conversion.job_warnings import warn_of_far_rows
 from nsys2prv.conversion.opened_reports import (
     OpenedReports,
     find_spans,
@@ -28,11 +29,10 @@ from nsys2prv.conversion.opened_reports import (
     read_all,
 )
 from nsys2prv.conversion.options import Plan
-from nsys2prv.conversion.report_spans import Span
-from nsys2prv.conversion.summary import warn_of_far_rows
 from nsys2prv.conversion.timeline import (
     NONE,
     UTC,
+    Span,
     Timeline,
     find_host_clocks,
     group_comparable_reports,
