@@ -10,16 +10,15 @@ from contextlib import closing
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_duration, format_size
 from nsys2prv.conversion.cut_plan import (
     CutSpec,
-    CutWindow,
     find_layouts,
     find_sampled_layouts,
     leave_out_attributes,
+    leave_out_lines,
 )
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import DomainCode, NameSet, load_catalogue
@@ -68,7 +67,7 @@ class Weight(Struct, frozen=True):
         return float(total.sum()) * self.each
 
 
-def weigh_runs(job: Job) -> Iterator[Weight]:
+def _weigh_runs(job: Job) -> Iterator[Weight]:
     """Yield the weight of every run of a job that is ready to be written, in which all runs are in
     trace time.
     """
@@ -78,7 +77,7 @@ def weigh_runs(job: Job) -> Iterator[Weight]:
                 yield weigher.weigh(run, run.rows)
 
 
-def glance_at_runs(job: Job) -> Iterator[Weight]:
+def _glance_at_runs(job: Job) -> Iterator[Weight]:
     """Yield the weights of a few runs, which stand for all of them: some of each shape that has a
     hundredth of the records.
     """
@@ -199,35 +198,14 @@ NUMBERS = "sampled numbers"
 
 
 class Reduction(Struct, frozen=True):
-    """Something to leave out, as additions to a :class:`CutSpec`. A later one of the same subject
-    goes further.
-    """
+    """Something to leave out. A later one of the same subject goes further."""
 
     #: What it reduces.
     subject: str
     #: What is left out, for people.
     what: str
-    #: Layouts to leave out.
-    away: frozenset[str] = frozenset()
-    #: Layout -> bits of the fields that stay.
-    present: dict[str, int] = field(default_factory=dict)
-    #: Layout -> shortest duration to keep (ns).
-    least: dict[str, int] = field(default_factory=dict)
-    #: Layout -> most samples a second.
-    rates: dict[str, int] = field(default_factory=dict)
-
-    def take(self, orders: CutSpec) -> CutSpec:
-        """Return the orders with this left out as well."""
-        away, present, least, rates = orders.away, orders.present, orders.least, orders.rates
-        return replace(
-            orders,
-            away=away | self.away,
-            present=present
-            | {name: mask & present.get(name, -1) for name, mask in self.present.items()},
-            least=least | {name: max(ns, least.get(name, 0)) for name, ns in self.least.items()},
-            rates=rates
-            | {name: min(most, rates.get(name, most)) for name, most in self.rates.items()},
-        )
+    #: What to leave out, in any window.
+    orders: CutSpec
 
 
 def _find_all_layouts(kinds: Iterable[str]) -> list[str]:
@@ -239,10 +217,10 @@ def _leave_out_short(noun: str, durations: Iterable[int], *kinds: str) -> Iterat
     ranges = [name for name in _find_all_layouts(kinds) if not layouts[name].is_state]
     for least in durations:
         description = f"{noun} shorter than {format_duration(least)}"
-        yield Reduction(noun, description, least=dict.fromkeys(ranges, least))
+        yield Reduction(noun, description, CutSpec(least=dict.fromkeys(ranges, least)))
 
 
-def list_reductions() -> list[Reduction]:
+def _list_reductions() -> list[Reduction]:
     """Return the reductions to apply one after the other until the trace fits, in the order of
     docs/cutting.md.
     """
@@ -254,23 +232,25 @@ def list_reductions() -> list[Reduction]:
     short = 10 * US, 100 * US, MS
 
     def leave_out(noun: str, *kinds: str) -> Reduction:
-        return Reduction(noun, noun, frozenset(_find_all_layouts(kinds)))
+        return Reduction(noun, noun, CutSpec(away=frozenset(_find_all_layouts(kinds))))
 
     return [
         leave_out("CPU samples", "cpu_samples"),
         leave_out("thread states", "sched"),
         *_leave_out_short("OS runtime calls", short, *calls),
-        Reduction("attributes", "attributes of events", present=leave_out_attributes()),
-        Reduction("lines", "communication lines", frozenset(load_catalogue().lines)),
+        Reduction("attributes", "attributes of events", leave_out_attributes()),
+        Reduction("lines", "communication lines", leave_out_lines()),
         *(
             Reduction(
-                NUMBERS, f"{NUMBERS} beyond {rate:,} a second", rates=dict.fromkeys(counters, rate)
+                NUMBERS,
+                f"{NUMBERS} beyond {rate:,} a second",
+                CutSpec(rates=dict.fromkeys(counters, rate)),
             )
             for rate in (1_000, 100, 10)
         ),
         *_leave_out_short("NVTX ranges", short, *nvtx),
         leave_out("OS runtime calls", *calls),
-        Reduction(NUMBERS, NUMBERS, frozenset(counters)),
+        Reduction(NUMBERS, NUMBERS, CutSpec(away=frozenset(counters))),
         *_leave_out_short("CUDA calls", short[:2], "cuda_api_trace"),
         *_leave_out_short("ranges", (*short, 10 * MS), "all"),
     ]
@@ -283,28 +263,22 @@ WORTH_SPARING = 0.1
 
 
 def describe_smaller_traces(job: Job) -> str:
-    """Return what options would make of a job's trace, for people; "" where none helps much.
+    """Return what options would make of a job's trace, for people.
 
     Sizes are estimated from samples of the records, to within a few per cent.
     """
-    parts, whole = tuple(glance_at_runs(job)), CutSpec(CutWindow(0, job.duration, True))
-    size = _sum_weights(parts, whole)
-    options = {"--no-args": "attributes", "--no-lines": "lines"}
-    reductions = {
-        step.subject: step for step in list_reductions() if step.subject in options.values()
-    }
-    sizes = {
-        option: _sum_weights(parts, reductions[subject].take(whole))
-        for option, subject in options.items()
-    }
-    named = [
-        f"{format_size(round(left))} with {option}"
-        for option, left in sizes.items()
-        if left < (1 - WORTH_SPARING) * size
-    ]
-    return (
-        f"smaller: {', '.join([*named, f'about {format_size(round(COMPRESSED * size))} with -z'])}"
-    )
+    parts = tuple(_glance_at_runs(job))
+    size = _sum_weights(parts, CutSpec())
+    named = []
+    for option, orders in (
+        ("--no-args", leave_out_attributes()),
+        ("--no-lines", leave_out_lines()),
+    ):
+        left = _sum_weights(parts, orders)
+        if left < (1 - WORTH_SPARING) * size:
+            named.append(f"{format_size(round(left))} with {option}")
+    named.append(f"about {format_size(round(COMPRESSED * size))} with -z")
+    return f"smaller: {', '.join(named)}"
 
 
 class Fitting:
@@ -318,8 +292,8 @@ class Fitting:
         self.limit, self._orders = limit, orders
         #: Steps that changed something, and those not tried yet.
         self.done: list[Reduction] = []
-        self._left = iter(list_reductions())
-        self._weights = tuple(weigh_runs(job))
+        self._left = iter(_list_reductions())
+        self._weights = tuple(_weigh_runs(job))
         self._beside = BESIDE + len(job.model.tree.header("01/01/2000 at 00:00", job.duration))
         #: Estimated size of the trace after the steps done, bytes.
         self.bytes = self._estimate(orders)
@@ -333,7 +307,7 @@ class Fitting:
         left.
         """
         for step in self._left:
-            self._orders = step.take(self._orders)
+            self._orders = self._orders.leave_out_also(step.orders)
             smaller = self._estimate(self._orders)
             if smaller < self.bytes:
                 self.done = [earlier for earlier in self.done if earlier.subject != step.subject]
@@ -349,7 +323,7 @@ class Fitting:
 
     def measure_again(self, job: Job) -> None:
         """Take the actual size after a cut by :meth:`go_further`."""
-        self.bytes = _sum_weights(weigh_runs(job), CutSpec(self._orders.window)) + self._beside
+        self.bytes = _sum_weights(_weigh_runs(job), CutSpec()) + self._beside
 
     def _estimate(self, orders: CutSpec) -> float:
         return _sum_weights(self._weights, orders) + self._beside

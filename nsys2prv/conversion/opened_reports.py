@@ -15,7 +15,7 @@ from nsys2prv._util.engines.pool import Pool, is_worth_parallelizing
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.progress import Progress
 from nsys2prv.conversion import reading, report_stores
-from nsys2prv.conversion.cut_selection import choose_reports
+from nsys2prv.conversion.cut_plan import choose_reports
 from nsys2prv.conversion.early_workers import should_parallelize
 from nsys2prv.conversion.job import Workers
 from nsys2prv.conversion.options import DEFAULTS, Plan
