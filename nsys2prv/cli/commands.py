@@ -296,7 +296,7 @@ def extract_reports(arguments: Sequence[str]) -> int:
     reports = find_reports(options.paths)
     start_workers(reports, options.engine, options.jobs)
     with pause_garbage_collection():
-        from nsys2prv.conversion.extract import extract_to
+        from nsys2prv.conversion.opened_reports import extract_to
 
     print_warnings(extract_to(reports, options.output, make_options(options)))
     if not options.quiet:

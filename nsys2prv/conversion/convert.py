@@ -81,7 +81,6 @@ def convert(
     )
     # A clock file that is given, of an earlier trace of the same name, stays as it is.
     everything = [path for path in (*outputs, *further) if not is_one_of(path, [options.align])]
-    engines.check_engine(options.engine, options.scheduler)
     try:
         with engines.make_pool(
             options.engine, options.jobs, options.scheduler, len(reports)

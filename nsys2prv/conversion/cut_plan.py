@@ -22,10 +22,11 @@ from nsys2prv._util.text import UNITS, list_some
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.kind import EventKind
 from nsys2prv.events.selection import Selection, describe_unknown_kind, list_kind_names
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.launcher import choose_launcher_ranks
-from nsys2prv.relations import all_relations
+from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store.runs import Run
 
 _TIME = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)")
@@ -358,11 +359,8 @@ def _find_rates(rate_of_kind: Mapping[str, int]) -> dict[str, int]:
     for kind, rate in rate_of_kind.items():
         layouts_found = find_sampled_layouts(find_layouts(kind))
         if not layouts_found:
-            sampled = [
-                source.name
-                for source in (*all_kinds(), *all_relations())
-                if find_sampled_layouts(source.layouts)
-            ]
+            sources: tuple[EventKind | Relation, ...] = (*all_kinds(), *all_relations())
+            sampled = [source.name for source in sources if find_sampled_layouts(source.layouts)]
             raise UsageError(
                 f"--sample {kind}={rate}: no such kind of sampled numbers; there are: {', '.join(sampled)}"
             )

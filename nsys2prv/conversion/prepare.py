@@ -42,6 +42,7 @@ from nsys2prv.conversion.timeline import (
 )
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue, number_domains
+from nsys2prv.events.kind import EventKind
 from nsys2prv.events.mpi import MEETINGS
 from nsys2prv.events.reasons import describe_reason
 from nsys2prv.events.selection import Selection
@@ -89,6 +90,11 @@ class _JobState(Struct):
             function, tasks, ahead, lambda _: ", ".join(info.name for info in self.infos[:3])
         )
 
+    def derive_events(self, kinds: Sequence[EventKind]) -> None:
+        """Add what follows from the facts that these kinds have set aside."""
+        tasks = derive.plan_derive_tasks(self.results, kinds, self.folder)
+        self.results += self.run(derive.derive_task, tasks, self.workers.pool.jobs)
+
 
 def prepare(
     reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool = True
@@ -109,7 +115,7 @@ def prepare(
             job = _prepare(reports, plan, part, pool, quiet)
         except Unreadable as error:
             kept = [report for report in reports if Path(report) != error.report]
-            if not plan.keep_going or not kept or len(kept) == len(reports):
+            if not plan.options.keep_going or not kept or len(kept) == len(reports):
                 raise
             shutil.rmtree(part, ignore_errors=True)
             reports = kept
@@ -136,31 +142,18 @@ def _prepare(
             ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute)
             for info in opened.infos
         ]
-        state = _JobState(
-            opened.infos,
-            place_reports(clocks),
-            _add_clock_kinds(opened, place_reports(clocks), spans, folder),
-            folder,
-            opened.workers,
-            results,
-            spans,
-        )
-        state.results += state.run(
-            derive.derive_task,
-            derive.plan_derive_tasks(results, opened.plan.selection.kinds, folder),
-            opened.workers.pool.jobs,
-        )
+        placements = place_reports(clocks)
+        plan = _add_clock_kinds(opened, placements, spans, folder)
+        state = _JobState(opened.infos, placements, plan, folder, opened.workers, results, spans)
+        state.derive_events(plan.selection.kinds)
         job = _make_job(state)
-    job.stores = stores
-    job.warnings, job.unread = (
-        [
-            *opened.missing,
-            *opened.warnings,
-            *warn_of_far_rows(opened.infos, results),
-            *job.warnings,
-        ],
-        opened.unread,
-    )
+    job.stores, job.unread = stores, opened.unread
+    job.warnings = [
+        *opened.missing,
+        *opened.warnings,
+        *warn_of_far_rows(opened.infos, results),
+        *job.warnings,
+    ]
     return job
 
 
@@ -198,9 +191,7 @@ def _add_clock_kinds(
     state = _JobState(
         opened.infos, placements, observing.plan, part, opened.workers, results, spans
     )
-    state.results += state.run(
-        derive.derive_task, derive.plan_derive_tasks(results, kinds, part), opened.workers.pool.jobs
-    )
+    state.derive_events(kinds)
     if not any(result.runs for result in results):
         return plan
     machines = [placement.machine for placement in placements]
@@ -239,7 +230,7 @@ def _make_job(state: _JobState) -> Job:
     )
     domains = number_domains({domain for result in state.results for domain in result.domains})
     timeline = _align_clocks(state, model)
-    if state.plan.causal:
+    if state.plan.options.causal:
         timeline = _restore_order(state, model, timeline)
     state.results = mark_unsampled(state.results, state.spans, state.folder, timeline.clocks)
     hosts = [placement.machine for placement in timeline.placements]
@@ -260,7 +251,7 @@ def _make_job(state: _JobState) -> Job:
             ahead=state.workers.pool.jobs,
         )
     state.results += related
-    if state.plan.states:
+    if state.plan.options.states:
         states = _find_states(state, model, timeline)
         state.results += states
         notes = [
@@ -296,10 +287,10 @@ def _name_values(state: _JobState) -> dict[str, name_values.NameValues]:
     """Return the values of all names met, by name set."""
     labellers = (
         {}
-        if state.plan.full_kernel_names
+        if state.plan.options.full_kernel_names
         else dict.fromkeys(("kernels", "nccl_kernels"), name_values.make_kernel_labels)
     )
-    if state.plan.without_paths:
+    if state.plan.options.without_paths:
         labellers["files"] = name_values.strip_folders
     names: dict[str, dict[int, name_values.NameFile]] = {}
     for result in state.results:

@@ -163,6 +163,8 @@ class ReadingTask(Struct, frozen=True):
     launches: tuple[Segment, ...] = ()
     #: NCCL ranges of the report that other tasks indexed.
     regions: tuple[StoredFrame, ...] = ()
+    #: Instead of reading: the store that holds the result, and its folder there.
+    stored: tuple[Path, str] | None = None
 
     @property
     def rows(self) -> int:
