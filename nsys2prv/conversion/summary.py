@@ -258,11 +258,10 @@ def _describe_main_events(summary: Summary) -> list[str]:
         ((count, _find_title(name)) for name, count in summary.events.items() if count),
         key=lambda item: -item[0],
     )
-    named = [f"{count:,} {title}" for count, title in counts[:MOST_EVENTS]]
+    more = ""
     if len(counts) > MOST_EVENTS:
-        further = format_count(len(counts) - MOST_EVENTS, "other kind")
-        named.append(f"and {further} (-v lists all)")
-    return [", ".join(named)]
+        more = f", and {format_count(len(counts) - MOST_EVENTS, 'other kind')} (-v lists all)"
+    return [", ".join(f"{count:,} {title}" for count, title in counts[:MOST_EVENTS]) + more]
 
 
 def _describe_all_events(summary: Summary) -> list[str]:
