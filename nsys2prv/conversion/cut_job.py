@@ -7,8 +7,9 @@ runs in trace time: what straddles the cut is clipped, what was in force at its 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from fnmatch import translate
 
 import numpy as np
@@ -51,7 +52,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     """Return the job with what is wanted of it. Raises NothingToWrite where that is nothing,
     Nsys2prvError where it cannot be told what it is.
     """
-    model, threads = choose_rows(plan.cut, job)
+    model, threads = _choose_rows(plan.cut, job)
     rewrites = model is not job.model or plan.changes_runs
     if not rewrites and plan.cut.max_size is None:
         return job
@@ -91,7 +92,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
 
 
 def _find_window(job: Job, plan: CutPlan) -> CutWindow:
-    first, last = find_region_span(plan.region, job) if plan.region else (0, job.duration)
+    first, last = _find_region_span(plan.region, job) if plan.region else (0, job.duration)
     whole = first, min(last, job.duration)
     first, last = _intersect(whole, plan.first, plan.last, job.duration)
     if last <= first and (plan.cut.time or plan.region):
@@ -127,9 +128,9 @@ def _hint_at_seconds(plan: CutPlan, whole: tuple[int, int], duration: int) -> st
 
 
 def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -> list[CutRuns]:
-    by_report: dict[int, list[Run]] = {}
+    by_report: dict[int, list[Run]] = defaultdict(list)
     for run in job.runs:
-        by_report.setdefault(run.report, []).append(run)
+        by_report[run.report].append(run)
     tasks = [
         CutTask(
             tuple(runs),
@@ -178,7 +179,7 @@ def _make_cut_job(
 LEAST_UUID = 6
 
 
-def choose_rows(cut: CutOptions, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:
+def _choose_rows(cut: CutOptions, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:
     """Return the object model of the rows that stay, the job's own where these are all, and for
     each source the row of each local object, -1 for one that goes. Raises Nsys2prvError where none
     stays.
@@ -228,21 +229,19 @@ def _keep_ranks(
     """Return the selection without the other processes of reports that hold several ranks. Devices
     stay.
     """
-    several = {report for report, info in enumerate(infos) if info.ranks}
     away = {
         (process.report, process.pid)
         for process in model.processes
-        if process.report in several and not is_in_ranges(process.rank, wanted)
+        if infos[process.report].ranks and not is_in_ranges(process.rank, wanted)
     }
-    return [
-        (report, key)
-        for report, key in keys
-        if isinstance(key, DeviceKey) or (report, _find_process(key)) not in away
-    ]
 
+    def stays(report: int, key: ObjectKey) -> bool:
+        if isinstance(key, DeviceKey):
+            return True
+        pid = key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
+        return (report, pid) not in away
 
-def _find_process(key: ObjectKey) -> int:
-    return key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
+    return [(report, key) for report, key in keys if stays(report, key)]
 
 
 def _keep_devices(
@@ -292,17 +291,21 @@ def _normalize_uuid(uuid: str) -> str:
 NAMES, MARKS = "nvtx", "nvtx_mark"
 
 
-def find_region_layouts() -> frozenset[str]:
-    """Return the layouts of NVTX ranges."""
-    layouts = []
-    for name, layout in load_catalogue().layouts.items():
-        values = layout.fields[0].values if layout.fields else None
-        if name != MARKS and isinstance(values, NameSet) and values.name == NAMES:
-            layouts.append(name)
-    return frozenset(layouts)
+def _find_region_layouts() -> dict[str, str]:
+    """Return the layouts of NVTX ranges, and of each the field that holds the name."""
+    first_fields = {
+        name: layout.fields[0]
+        for name, layout in load_catalogue().layouts.items()
+        if layout.fields and name != MARKS
+    }
+    return {
+        name: first.name
+        for name, first in first_fields.items()
+        if isinstance(first.values, NameSet) and first.values.name == NAMES
+    }
 
 
-def find_region_span(region: Region, job: Job) -> tuple[int, int]:
+def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
     """Begin and end (ns of the trace) of the region. Raises Nsys2prvError where there is no such
     range.
     """
@@ -347,11 +350,10 @@ def _read_ranges(
     job: Job, values: np.ndarray, number: int | None = None
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """Yield thread, begin and end of the ranges with these names, and with the number, if any."""
-    layouts = find_region_layouts()
+    layouts = _find_region_layouts()
     threads: dict[tuple[int, int], int] = {}
     by_task = sorted(job.results, key=lambda result: result.task)
-    reader = SpillReader()
-    try:
+    with closing(SpillReader()) as reader:
         for run in job.runs:
             if run.shape.stream != BEGIN or run.shape.name not in layouts:
                 continue
@@ -359,8 +361,7 @@ def _read_ranges(
             if not len(of_name):
                 continue
             records = reader.read_between(run, run.first, None)
-            named = load_catalogue().layouts[run.shape.name].fields[0].name
-            wanted = np.isin(records[named], of_name)
+            wanted = np.isin(records[layouts[run.shape.name]], of_name)
             if number is not None:
                 # Ranges without a number count as 0.
                 numbered = "number" in (records.dtype.names or ())
@@ -370,19 +371,11 @@ def _read_ranges(
                 continue
             # Ranges that overlap are on further rows of their thread.
             keys = by_task[run.source].objects
-            own = np.array(
-                [
-                    threads.setdefault(
-                        (run.report, key.tid if isinstance(key, ThreadKey) else -1), len(threads)
-                    )
-                    for key in keys
-                ]
-            )
+            owners = [(run.report, key.tid if isinstance(key, ThreadKey) else -1) for key in keys]
+            own = np.array([threads.setdefault(owner, len(threads)) for owner in owners])
             clock = job.clocks[run.report]
             yield (
                 own[records["object"]],
                 windows.to_begin_times(records, clock),
                 windows.to_end_times(records, clock, job.duration),
             )
-    finally:
-        reader.close()

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_duration, format_size
 from nsys2prv.conversion.cut_plan import (
+    NAMED_RANGES,
     CutSpec,
     find_layouts,
     find_sampled_layouts,
@@ -119,35 +120,24 @@ class _Weigher:
         time = clock.to_global(records["time"])
         if run.shape.stream == LINE:
             line = load_catalogue().lines[run.shape.name]
-            tag = _count_digits(records["tag"]) if line.tag is None else len(str(line.tag))
-            base = (
-                10
-                + 2 * _count_digits(time)
-                + 2 * _count_digits(clock.to_global(records["receive"]))
-                + self._find_address_width(run, records["sender"])
-                + self._find_address_width(run, records["receiver"])
-                + _count_digits(records["size"])
-                + tag
-            )
+            base = 10 + _count_digits(records["size"])
+            base += _count_digits(records["tag"]) if line.tag is None else len(str(line.tag))
+            # Each time is there twice, as a logical and as a physical one.
+            for times in (time, clock.to_global(records["receive"])):
+                base += 2 * _count_digits(times)
+            for end in ("sender", "receiver"):
+                base += self._find_address_width(run, records[end])
             return Weight(run.shape.name, each, base)
         if run.shape.stream == COUNTER:
-            base = (
-                4
-                + _count_digits(time)
-                + self._find_address_width(run, np.full(len(records), run.object))
-            )
+            objects = np.full(len(records), run.object)
+            base = 4 + _count_digits(time) + self._find_address_width(run, objects)
             numbers = 0.0
             for place, metric in enumerate(run.shape.metrics):
                 stored = records["values"][:, place].astype(np.int64)
                 code = 2 + len(str(self._codes[run.shape.name, metric.name]))
                 numbers += float(((code + _count_digits(stored - 1)) * (stored > 0)).sum()) * each
-            return Weight(
-                run.shape.name,
-                each,
-                base,
-                numbers=numbers,
-                samples=(run.rows, run.first, run.until),
-            )
+            samples = run.rows, run.first, run.until
+            return Weight(run.shape.name, each, base, numbers=numbers, samples=samples)
         return self._weigh_events(run, records, time, each)
 
     def _weigh_events(self, run: Run, records: np.ndarray, time: np.ndarray, each: float) -> Weight:
@@ -191,7 +181,6 @@ def _count_digits(numbers: np.ndarray) -> np.ndarray:
     return np.searchsorted(_POWERS, numbers, "right") + 1
 
 
-US, MS = 1_000, 1_000_000
 #: Bytes of the header's comments and the like, and what estimates may be wrong by.
 BESIDE, MARGIN = 2_000, 1.01
 NUMBERS = "sampled numbers"
@@ -225,11 +214,9 @@ def _list_reductions() -> list[Reduction]:
     docs/cutting.md.
     """
     counters = find_sampled_layouts(load_catalogue().layouts)
-    nvtx, calls = (
-        ("nvtx_pushpop_trace", "nvtx_startend_trace"),
-        ("osrt", "pthread", "file_accesses"),
-    )
-    short = 10 * US, 100 * US, MS
+    calls = "osrt", "pthread", "file_accesses"
+    # 10 us, 100 us, 1 ms.
+    short = 10_000, 100_000, 1_000_000
 
     def leave_out(noun: str, *kinds: str) -> Reduction:
         return Reduction(noun, noun, CutSpec(away=frozenset(_find_all_layouts(kinds))))
@@ -248,11 +235,11 @@ def _list_reductions() -> list[Reduction]:
             )
             for rate in (1_000, 100, 10)
         ),
-        *_leave_out_short("NVTX ranges", short, *nvtx),
+        *_leave_out_short("NVTX ranges", short, *NAMED_RANGES),
         leave_out("OS runtime calls", *calls),
         Reduction(NUMBERS, NUMBERS, CutSpec(away=frozenset(counters))),
         *_leave_out_short("CUDA calls", short[:2], "cuda_api_trace"),
-        *_leave_out_short("ranges", (*short, 10 * MS), "all"),
+        *_leave_out_short("ranges", (*short, 10_000_000), "all"),
     ]
 
 
