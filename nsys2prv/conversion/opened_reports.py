@@ -77,7 +77,7 @@ def open_reports(
     stores = report_stores.open_stores(paths)
     if stores:
         usual = Plan.from_options(DEFAULTS)
-        plan = report_stores.check_settings_match(plan, usual, list(stores.values()))
+        plan = report_stores.check_settings_match(plan, usual, stores)
     exports = [path for path in paths if path not in stores]
     infos, unread = [], []
     lookers = Workers(
@@ -99,9 +99,7 @@ def open_reports(
             raise inspected
     if unread and not infos and not stores:
         raise Nsys2prvError(f"none of the reports can be read; of the first: {unread[0]}")
-    archived = [
-        (store.path, report) for store in stores.values() for report in store.contents.reports
-    ]
+    archived = [(path, report) for path, store in stores.items() for report in store.reports]
     if stores:
         report_stores.check_no_duplicate_reports(
             [

@@ -9,11 +9,11 @@ import hashlib
 import json
 import zipfile
 import zlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -82,13 +82,6 @@ class ArchiveManifest(Struct, frozen=True):
     reports: list[ArchivedReport]
 
 
-class Store(Struct, frozen=True):
-    #: The store's file.
-    path: Path
-    #: What it holds.
-    contents: ArchiveManifest
-
-
 @cache
 def compute_catalogue_digest() -> str:
     """Return a digest that tells event types and layouts from those of another version."""
@@ -120,14 +113,14 @@ def compute_digest(manifest: dict[str, Any]) -> str:
     ).hexdigest()
 
 
-def open_stores(paths: Sequence[Path]) -> dict[Path, Store]:
-    """Return the paths that are stores, opened. Raises one clear line for one that cannot be read
+def open_stores(paths: Sequence[Path]) -> dict[Path, ArchiveManifest]:
+    """Return the paths that are stores, and what they hold. Raises one clear line for one that cannot be read
     by this version.
     """
     return {path: _open_store(path) for path in paths if is_archive(path)}
 
 
-def _open_store(path: Path) -> Store:
+def _open_store(path: Path) -> ArchiveManifest:
     try:
         with open_archive(path) as archive, archive.open(MANIFEST) as file:
             manifest = json.load(file)
@@ -153,7 +146,7 @@ def _open_store(path: Path) -> Store:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
     except _DAMAGE as error:
         raise make_damaged_error(path, error) from None
-    return Store(path, contents)
+    return contents
 
 
 @contextmanager
@@ -182,23 +175,19 @@ def list_contents(plan: Plan, reports: list[ArchivedReport]) -> ArchiveManifest:
     return ArchiveManifest(kinds, selection.asked, plan.settings, reports)
 
 
-def check_settings_match(plan: Plan, usual: Plan, stores: Sequence[Store]) -> Plan:
+def check_settings_match(plan: Plan, usual: Plan, stores: Mapping[Path, ArchiveManifest]) -> Plan:
     """Return the plan with the stores' own selection and settings, unless others than the usual are
     asked for. Raises one clear line where they do not fit.
     """
-    first = stores[0]
-    for other in stores[1:]:
-        _check_same(str(other.path), other.contents, str(first.path), first.contents)
+    (path, first), *others = stores.items()
+    for other_path, other in others:
+        _check_same(str(other_path), other, str(path), first)
     wanted = list_contents(plan, [])
     if wanted != list_contents(usual, []):
-        _check_same(str(first.path), first.contents, "this command", wanted)
+        _check_same(str(path), first, "this command", wanted)
     kinds_by_name = {kind.name: kind for kind in all_kinds()}
-    kinds = tuple(kinds_by_name[name] for name in first.contents.kinds)
-    return replace(
-        plan,
-        selection=Selection(kinds, first.contents.asked),
-        settings=first.contents.settings,
-    )
+    kinds = tuple(kinds_by_name[name] for name in first.kinds)
+    return replace(plan, selection=Selection(kinds, first.asked), settings=first.settings)
 
 
 def _check_same(name: str, one: ArchiveManifest, other_name: str, other: ArchiveManifest) -> None:
@@ -268,14 +257,13 @@ def run_reading_task(task: reading.ReadingTask) -> TaskResult:
     try:
         with open_archive(store) as archive:
             return unpack_result(
-                partial(_open_member, archive, folder), task.spill, task.number, task.report
+                lambda name: archive.open(f"{folder}/{name}"),
+                task.spill,
+                task.number,
+                task.report,
             )
     except OSError as error:
         # Places before the begin of the file, which damage may name.
         raise make_damaged_error(store, error) if error.errno == errno.EINVAL else error from None
     except _DAMAGE as error:
         raise make_damaged_error(store, error) from None
-
-
-def _open_member(archive: zipfile.ZipFile, folder: str, name: str) -> BinaryIO:
-    return archive.open(f"{folder}/{name}")
