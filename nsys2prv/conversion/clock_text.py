@@ -125,11 +125,9 @@ def describe_hosts(record: ClockRecord, most: int | None = None) -> list[str]:
     causality and what else is to be said.
     """
     hosts = list(record.hosts.items())
-    shown = (
-        hosts
-        if most is None or len(hosts) <= most
-        else sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:most]
-    )
+    shown = hosts
+    if most is not None and len(hosts) > most:
+        shown = sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:most]
     width = max((len(name) for name, _ in shown), default=0)
     lines = [f"{name:<{width}}  {_describe_host(clock)}" for name, clock in shown]
     if len(shown) < len(hosts):
@@ -223,27 +221,23 @@ def plot_clocks(record: ClockRecord, path: Path) -> None:
         raise Nsys2prvError("nothing to draw: the clock file holds no samples of what was observed")
     start = min(sample[0] for samples in hosts.values() for sample in samples)
     figure = Figure(figsize=(10, 6), layout="constrained")
-    axes = figure.subplots(2, 1, sharex=True)
-    for at, (name, colour) in enumerate(
-        (("before: the reports' own clocks", BEFORE), ("after the correction", AFTER)), 1
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    # at: place in a sample, of which the first number is its time.
+    for at, axes, name, colour in (
+        (1, upper, "before: the reports' own clocks", BEFORE),
+        (2, lower, "after the correction", AFTER),
     ):
         far = max(abs(sample[at]) for samples in hosts.values() for sample in samples)
         unit, size = ("ms", 1e6) if far > 5e6 else ("us", 1e3)
         for samples in hosts.values():
             seconds = [(sample[0] - start) / 1e9 for sample in samples]
-            axes[at - 1].plot(
-                seconds,
-                [sample[at] / size for sample in samples],
-                ".",
-                markersize=4,
-                color=colour,
-                alpha=0.5,
-            )
-        axes[at - 1].set_title(name, loc="left", fontsize=10)
-        axes[at - 1].set_ylabel(f"end of a collective\nfrom the hosts' median ({unit})")
-        axes[at - 1].axhline(0, color="black", linewidth=0.5)
-        axes[at - 1].grid(alpha=0.3)
-    axes[1].set_xlabel("time (s)")
+            ends = [sample[at] / size for sample in samples]
+            axes.plot(seconds, ends, ".", markersize=4, color=colour, alpha=0.5)
+        axes.set_title(name, loc="left", fontsize=10)
+        axes.set_ylabel(f"end of a collective\nfrom the hosts' median ({unit})")
+        axes.axhline(0, color="black", linewidth=0.5)
+        axes.grid(alpha=0.3)
+    axes.set_xlabel("time (s)")
     figure.suptitle(f"Clocks of {len(hosts)} hosts", fontsize=11)
     try:
         figure.savefig(path, dpi=110)

@@ -9,6 +9,7 @@ report's own time. Memory is that of one report's facts.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -75,8 +76,8 @@ def derive_task(task: DeriveTask) -> TaskResult:
     facts = {name: common.frame(name, task.sources) for name in kind.derived.collects}
     result = TaskResult(task.number, task.report, 0)
     account = Account()
-    writer = SpillWriter(task.spill / f"runs-{task.number}.bin", task.report, task.number)
-    try:
+    spill = task.spill / f"runs-{task.number}.bin"
+    with closing(SpillWriter(spill, task.report, task.number)) as writer:
         for rows in kind.derived.derive(facts):
             if rows.nesting_owner is not None:
                 lanes, crowded = assign_nesting_lanes(
@@ -86,10 +87,8 @@ def derive_task(task: DeriveTask) -> TaskResult:
                 if crowded:
                     account.repaired[TOO_MANY] += crowded
             result.store(rows, writer, account, kind.rows.open_ended)
-    finally:
-        writer.close()
     result.objects, result.domains = list(common.objects), list(common.domains)
-    with FrameWriter(writer.path) as frames:
+    with FrameWriter(spill) as frames:
         result.names = {name_set: names.save(frames) for name_set, names in common.names.items()}
     result.add_found(kind.name, account)
     return result
@@ -269,10 +268,9 @@ def _assign_free_lanes(
     """
     numbers, unit = np.unique(unit, return_inverse=True)
     unit = unit.reshape(-1)
-    first, last = (
-        np.full(len(numbers), np.iinfo(np.int64).max),
-        np.full(len(numbers), np.iinfo(np.int64).min),
-    )
+    first, last = np.zeros((2, len(numbers)), np.int64)
+    # Any row's times to begin with.
+    first[unit], last[unit] = begin[rows], end[rows]
     np.minimum.at(first, unit, begin[rows])
     np.maximum.at(last, unit, end[rows])
     order = np.lexsort((-last, first))

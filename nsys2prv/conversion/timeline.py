@@ -10,6 +10,7 @@ with the earliest and the latest times.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from operator import itemgetter
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
+from nsys2prv._util.text import list_some
 from nsys2prv.clock.clock_file import CausalRecord, ClockRecord, read_record
 from nsys2prv.clock.maps import UNPLACED, ClockMap, Placement
 from nsys2prv.conversion.clock_text import AS_THEY_ARE
@@ -174,23 +176,22 @@ def _list_pieces(database: Source, info: ReportInfo, part: Part) -> Iterator[tup
     """Yield pieces of a part with the bounds of their events' times, but those that can have none;
     the bounds are UNKNOWN in tables without times.
     """
-    columns = database.tables[part.table].columns
+    columns, capture = database.tables[part.table].columns, info.capture
     begin = next((name for name in TIMES if name in columns), None)
     names = tuple(name for name in (begin, *ENDS) if name in columns)
     for piece in part.split(PIECE_ROWS):
         if begin is None:
             yield (piece, *UNKNOWN)
             continue
-        piece_columns = database.read(piece, names)
-        times = [_are_in_capture(info, piece_columns[name]) for name in names]
+        columns_read = database.read(piece, names)
+        times = [
+            times[mask_usable(times) & (times >= capture.first) & (times <= capture.last)]
+            for times in (columns_read[name] for name in names)
+        ]
         if len(times[0]):
             # Events last 1 ns at least.
             last = max(int(column.max()) for column in times if len(column)) + 1
             yield piece, int(times[0].min()), last
-
-
-def _are_in_capture(info: ReportInfo, times: np.ndarray) -> np.ndarray:
-    return times[mask_usable(times) & (times >= info.capture.first) & (times <= info.capture.last)]
 
 
 def _read_span(task: SpanTask, database: Source, kind: EventKind, part: Part) -> Span | None:
@@ -198,14 +199,11 @@ def _read_span(task: SpanTask, database: Source, kind: EventKind, part: Part) ->
     extraction = Extraction(task.info, database, settings=task.settings)
     extraction.condition = kind.make_condition(task.info)
     result = TaskResult(0, task.report, 0)
-    writer = SpillWriter(task.spill, task.report, 0)
-    try:
+    with closing(SpillWriter(task.spill, task.report, 0)) as writer:
         for rows in kind.extract(extraction, part):
             if kind.rows.extends_trace:
                 rows = extraction.drop_far_rows(rows)
             result.store(rows, writer, extraction.account, kind.rows.open_ended)
-    finally:
-        writer.close()
     return find_known_spans([result], extending=False).get(task.report)
 
 
@@ -256,29 +254,13 @@ def find_host_clocks(
         key = (placement.machine, report if alone else -1)
         if key not in keys:
             keys[key] = len(names)
-            name = (info.host or "unknown host") + (
-                f" {info.name}" if alone and len(infos) > 1 else ""
-            )
+            name = info.host or "unknown host"
+            if alone and len(infos) > 1:
+                name += f" {info.name}"
             before = sum(other == name or other.startswith(f"{name} (") for other in names)
             names.append(f"{name} ({before + 1})" if before else name)
         numbers.append(keys[key])
     return numbers, names
-
-
-def correct_placements(
-    placements: Sequence[Placement],
-    clocks: Sequence[int],
-    names: Sequence[str],
-    record: ClockRecord,
-) -> list[Placement]:
-    """Return the placements with their clocks' corrections."""
-    result = []
-    for placement, clock in zip(placements, clocks, strict=True):
-        host_clock = record.hosts.get(names[clock])
-        result.append(
-            replace(placement, map=host_clock.correct(placement.map)) if host_clock else placement
-        )
-    return result
 
 
 class Timeline(Struct, frozen=True):
@@ -328,21 +310,16 @@ def make_timeline(
     warnings = []
     if record is not None:
         numbers, names = find_host_clocks(infos, placements)
-        unknown = [name for name in names if name not in record.hosts]
-        if unknown:
-            warnings.append(
-                f"{', '.join(unknown[:3])}{f' and {len(unknown) - 3} more' if len(unknown) > 3 else ''}: "
-                "not in the clock file, placed by UTC"
-            )
+        hosts = {name: record.hosts[name] for name in names if name in record.hosts}
+        if unknown := [name for name in names if name not in hosts]:
+            warnings.append(f"{list_some(unknown)}: not in the clock file, placed by UTC")
         warnings += [f"clocks: {line}" for line in record.warnings]
-        placements = correct_placements(placements, numbers, names, record)
-        record = (
-            replace(
-                record, hosts={name: record.hosts[name] for name in names if name in record.hosts}
-            )
-            if len(names) > 1
-            else None
-        )
+        host_clocks = [hosts.get(names[number]) for number in numbers]
+        placements = [
+            replace(placement, map=clock.correct(placement.map)) if clock else placement
+            for placement, clock in zip(placements, host_clocks, strict=True)
+        ]
+        record = replace(record, hosts=hosts) if len(names) > 1 else None
     return start_at_first_event(Timeline(list(placements), record, [], 0, tuple(warnings)), spans)
 
 
