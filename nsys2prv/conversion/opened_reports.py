@@ -101,12 +101,9 @@ def open_reports(
         raise Nsys2prvError(f"none of the reports can be read; of the first: {unread[0]}")
     archived = [(path, report) for path, store in stores.items() for report in store.reports]
     if stores:
-        report_stores.check_no_duplicate_reports(
-            [
-                *((report.info, path) for path, report in archived),
-                *((info, info.given) for info in infos),
-            ]
-        )
+        given = [(report.info, path) for path, report in archived]
+        given += [(info, info.given) for info in infos]
+        report_stores.check_no_duplicate_reports(given)
     places = {id(report.info): (path, report) for path, report in archived}
     with report_stores.blame_stores(list(stores)):
         infos = object_model.order_reports([*infos, *(report.info for _, report in archived)])
@@ -120,21 +117,11 @@ def open_reports(
             for part in list_wanted_parts(info, plan.selection.kinds)
         )
         warnings += job_checks.check_job(infos)
-    return OpenedReports(
-        infos,
-        plan,
-        Workers(
-            pool
-            if is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS)
-            else make_serial_pool(),
-            progress,
-            lookers.spent,
-        ),
-        warnings,
-        {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places},
-        unread,
-        missing,
-    )
+    if not is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS):
+        pool = make_serial_pool()
+    workers = Workers(pool, progress, lookers.spent)
+    stored = {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places}
+    return OpenedReports(infos, plan, workers, warnings, stored, unread, missing)
 
 
 def read_all(
@@ -155,10 +142,9 @@ def read_all(
                 reading.add_launches(tasks, results) if number else tasks, number, opened.stored
             )
             waiting = iter(planned)
+            done = opened.workers.run(read, planned, what=lambda task: str(task.info.path))
             try:
-                for result in opened.workers.run(
-                    read, planned, what=lambda task: str(task.info.path)
-                ):
+                for result in done:
                     next(waiting)
                     results.append(result)
                     bar.update(result.rows)
@@ -174,21 +160,13 @@ def find_spans(
     """Return the first and the last time (local ns) of the events of each report that has any,
     whether they were read or not. results: of reading.
     """
-    tasks = [
-        task
-        for task in plan_span_tasks(
-            opened.infos, results, opened.plan.selection, opened.plan.settings, folder
-        )
-        if task.report not in opened.stored
-    ]
-    known_spans = {
-        report: stored.span
-        for report, (_, stored) in opened.stored.items()
-        if stored.span is not None
-    }
-    spans = opened.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
-    measured = dict(zip((task.report for task in tasks), spans, strict=True))
-    return combine_spans(results, {**known_spans, **measured})
+    plan, stored = opened.plan, opened.stored
+    planned = plan_span_tasks(opened.infos, results, plan.selection, plan.settings, folder)
+    tasks = [task for task in planned if task.report not in stored]
+    found = opened.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
+    spans = {report: in_store.span for report, (_, in_store) in stored.items()}
+    spans |= zip((task.report for task in tasks), found, strict=True)
+    return combine_spans(results, spans)
 
 
 def list_wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator[Part]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 
@@ -177,30 +178,24 @@ def read_task(task: ReadingTask) -> TaskResult:
     """Read the task's parts and spill their runs (a pure function over files)."""
     kinds = {kind.name: kind for kind in all_kinds()}
     result = TaskResult(task.number, task.report, task.rows)
-    launches = LaunchWriter(task.spill / f"launches-{task.number}.bin")
-    writer = SpillWriter(task.spill / f"runs-{task.number}.bin", task.report, task.number)
-    try:
-        with open_source(task.info.path) as database:
-            extraction = Extraction(
-                task.info,
-                database,
-                LaunchIndex(list(task.launches)),
-                task.settings,
-                RegionIndex(task.regions),
-            )
-            pieces = _PieceReader(task, extraction, writer, result)
-            for names, part, wanted in task.parts:
-                for piece in part.split(PART_ROWS):
-                    pieces.read([kinds[name] for name in names], piece, wanted)
-                    for launched in extraction.launched:
-                        launches.append(launched)
-                    extraction.launched = []
-    finally:
-        writer.close()
-        launches.close()
+    spill = task.spill / f"runs-{task.number}.bin"
+    with (
+        closing(LaunchWriter(task.spill / f"launches-{task.number}.bin")) as launches,
+        closing(SpillWriter(spill, task.report, task.number)) as writer,
+        open_source(task.info.path) as database,
+    ):
+        launch_index, region_index = LaunchIndex(list(task.launches)), RegionIndex(task.regions)
+        extraction = Extraction(task.info, database, launch_index, task.settings, region_index)
+        pieces = _PieceReader(task, extraction, writer, result)
+        for names, part, wanted in task.parts:
+            for piece in part.split(PART_ROWS):
+                pieces.read([kinds[name] for name in names], piece, wanted)
+                for launched in extraction.launched:
+                    launches.append(launched)
+                extraction.launched = []
     result.launches = launches.segments
     result.objects, result.domains = list(extraction.objects), list(extraction.domains)
-    with FrameWriter(writer.path) as frames:
+    with FrameWriter(spill) as frames:
         result.names = {
             name_set: names.save(frames) for name_set, names in extraction.names.items()
         }

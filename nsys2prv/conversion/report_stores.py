@@ -106,11 +106,8 @@ def make_manifest(contents: ArchiveManifest, members: Members) -> bytes:
 
 def compute_digest(manifest: dict[str, Any]) -> str:
     """Return a digest that changes with anything in the manifest."""
-    return hashlib.sha256(
-        json.dumps(
-            {key: value for key, value in manifest.items() if key != DIGEST}, sort_keys=True
-        ).encode()
-    ).hexdigest()
+    rest = {key: value for key, value in manifest.items() if key != DIGEST}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def open_stores(paths: Sequence[Path]) -> dict[Path, ArchiveManifest]:
@@ -226,10 +223,7 @@ def replace_with_archived_tasks(
     """Return the tasks of a stage, those of reports in stores taken from there. archived: by the
     report's number.
     """
-    folders = {
-        report: iter(archived_report.stages[stage])
-        for report, (_, archived_report) in archived.items()
-    }
+    folders = {report: iter(stored.stages[stage]) for report, (_, stored) in archived.items()}
     result = []
     for task in tasks:
         if task.report not in archived:
@@ -242,10 +236,9 @@ def replace_with_archived_tasks(
         result.append(replace(task, stored=(path, folder)))
     for report, left in folders.items():
         if next(left, None) is not None:
-            raise make_damaged_error(
-                archived[report][0],
-                ValueError(f"more results of {archived[report][1].info.name} than tasks"),
-            )
+            path, stored = archived[report]
+            more = ValueError(f"more results of {stored.info.name} than tasks")
+            raise make_damaged_error(path, more)
     return result
 
 
