@@ -33,15 +33,9 @@ LEGACY_OPTIONS = {
 class _RefuseLegacyOption(argparse.Action):
     """Says what to do instead, which is its constant."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: object,
-        option_string: str | None = None,
-    ) -> NoReturn:
+    def __call__(self, parser: object, namespace: object, values: object, name: str) -> NoReturn:
         raise UsageError(
-            f"{option_string} is an option of BSC's nsys2prv; here {self.const} (docs/from-bsc.md)"
+            f"{name} is an option of BSC's nsys2prv; here {self.const} (docs/from-bsc.md)"
         )
 
 

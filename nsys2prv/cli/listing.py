@@ -132,7 +132,8 @@ def _describe_differing(reports: Sequence[_ReportContents]) -> list[str]:
     kinds = Counter(name for one in reports for name in one.kinds)
     often = [name for name, count in kinds.items() if 2 * count > len(reports)]
     differing = {
-        title: [_blank_if_usual(cell, usual[title]) for cell in columns[title]] for title in usual
+        title: ["" if cell == usual[title] else cell for cell in cells]
+        for title, cells in columns.items()
     }
     differing["lasts"] = [
         _format_duration(info) if (info.duration_ns or 0) < ALIKE * middle else "" for info in infos
@@ -153,20 +154,17 @@ def _describe_differing(reports: Sequence[_ReportContents]) -> list[str]:
     if not odd:
         return [*lines, "  no report differs from the others"]
     shown = odd[:MOST_LINES]
+    shown_infos = [infos[place] for place in shown]
     table = {
-        "report": [infos[place].name for place in shown],
-        "rank": [_format_rank(infos[place]) for place in shown],
-        "host": [infos[place].host or "unknown" for place in shown],
+        "report": [info.name for info in shown_infos],
+        "rank": list(map(_format_rank, shown_infos)),
+        "host": [info.host or "unknown" for info in shown_infos],
     }
     for title, cells in differing.items():
         if any(chosen := [cells[place] for place in shown]):
             table[title] = chosen
     lines += [f"{len(odd):,} differ from most, in what is listed:", *_format_table(table)]
     return lines if len(shown) == len(odd) else [*lines, f"  and {len(odd) - len(shown):,} more"]
-
-
-def _blank_if_usual(cell: str, usual: str) -> str:
-    return "" if cell == usual else cell
 
 
 def _format_duration(info: ReportInfo) -> str:
@@ -181,26 +179,22 @@ def _mark_unusual(cells: list[str]) -> list[str]:
 
 def _describe_kinds(reports: Sequence[_ReportContents]) -> list[str]:
     """Return a line for each kind of event that some report holds: rows in all, and in each report."""
-    kind_rows = []
+    names, titles, counts = [], [], []
     for kind in all_kinds():
         read = [one.kinds.get(kind.name, (0, ())) for one in reports]
-        if tables := dict.fromkeys(table for _, names in read for table in names):
-            title = f"{kind.title} ({', '.join(tables)})"
-            kind_rows.append((kind.name, title, [rows for rows, _ in read]))
-    if not kind_rows:
+        if tables := dict.fromkeys(table for _, read_tables in read for table in read_tables):
+            names.append(kind.name)
+            titles.append(f"{kind.title} ({', '.join(tables)})")
+            counts.append([rows for rows, _ in read])
+    if not names:
         return ["translated: nothing"]
-    several, names = len(reports) > 1, [one.info.name for one in reports]
-    lines = [("kind (for -t)", "rows", "in each report" if several else "", "what it is")]
-    lines += [
-        (name, f"{sum(rows):,}", _format_counts(rows, names) if several else "", title)
-        for name, title, rows in kind_rows
-    ]
-    widths = [max(len(line[column]) for line in lines) for column in range(3)]
-    shown = ["translated:"]
-    for name, rows, each, title in lines:
-        of_each = f"{each:<{widths[2]}}  " if several else ""
-        shown.append(f"  {name:<{widths[0]}}  {rows:>{widths[1]}}  {of_each}{title}".rstrip())
-    return shown
+    sums = [f"{sum(rows):,}" for rows in counts]
+    width = max(map(len, ["rows", *sums]))
+    columns = {"kind (for -t)": names, "rows".rjust(width): [text.rjust(width) for text in sums]}
+    if len(reports) > 1:
+        report_names = [one.info.name for one in reports]
+        columns["in each report"] = [_format_counts(rows, report_names) for rows in counts]
+    return ["translated:", *_format_table({**columns, "what it is": titles})]
 
 
 def _format_counts(rows: Sequence[int], names: Sequence[str]) -> str:
@@ -210,13 +204,16 @@ def _format_counts(rows: Sequence[int], names: Sequence[str]) -> str:
     least, most = min(rows), max(rows)
     if least == most:
         return f"{most:,}"
-    lacking = [name for name, count in zip(names, rows, strict=True) if not count]
+    having, lacking = (
+        [name for name, count in zip(names, rows, strict=True) if bool(count) == wanted]
+        for wanted in (True, False)
+    )
     if lacking:
         least = min(filter(None, rows))
-        if 2 * len(lacking) > len(names):
-            having = [name for name, count in zip(names, rows, strict=True) if count]
-            return f"{MARK} {f'{least:,} to ' if least < most else ''}{most:,}, only in {list_some(having, 2)}"
-        return f"{MARK} none in {list_some(lacking, 2)}; {f'{least:,} to ' if least < most else ''}{most:,} elsewhere"
+        elsewhere = f"{least:,} to {most:,}" if least < most else f"{most:,}"
+        if len(lacking) > len(having):
+            return f"{MARK} {elsewhere}, only in {list_some(having, 2)}"
+        return f"{MARK} none in {list_some(lacking, 2)}; {elsewhere} elsewhere"
     mark = f"{MARK} " if least < ALIKE * most else ""
     return f"{mark}{least:,} ({names[rows.index(least)]}) to {most:,} ({names[rows.index(most)]})"
 
@@ -269,14 +266,13 @@ def _describe_gpus(info: ReportInfo) -> str:
     return ", ".join(counted) or "none named"
 
 
-def _format_rank_count(info: ReportInfo) -> str:
-    sizes = sorted(set(info.launcher_sizes.values()))
-    return f" of {' or '.join(map(str, sizes))}" if sizes else ""
-
-
 def _format_rank(info: ReportInfo) -> str:
+    """Return the rank or ranks of a report, who tells them, and of how many they are."""
     if info.ranks:
-        ranks = list_some(list(map(str, sorted(info.ranks.values()))), 4)
-        return f"{ranks} (MPI){_format_rank_count(info)}"
-    name, rank = next(iter(info.launcher_ranks.items()), ("", "unknown"))
-    return f"{rank} ({name}){_format_rank_count(info)}" if name else rank
+        name, ranks = "MPI", list_some(list(map(str, sorted(info.ranks.values()))), 4)
+    elif info.launcher_ranks:
+        name, ranks = next(iter(info.launcher_ranks.items()))
+    else:
+        return "unknown"
+    sizes = " or ".join(map(str, sorted(set(info.launcher_sizes.values()))))
+    return f"{ranks} ({name}){f' of {sizes}' if sizes else ''}"

@@ -195,17 +195,14 @@ def check_command(word: str, commands: Collection[str]) -> None:
     if word.startswith("-") or set(word) & set("./*?[") or Path(word).exists():
         return
     if word in WORDS:
-        raise UsageError(
-            f"{word}: there is no such command and no such file; write `{WORDS[word]}`"
-        )
-    if word in LOOKING:
-        raise UsageError(
-            f"{word}: there is no such command and no such file; open a trace with Paraver: `wxparaver out.prv`"
-        )
-    if near := get_close_matches(word.lower(), commands, 1):
-        raise UsageError(
-            f"{word}: there is no such command and no such file; did you mean `nsys2prv {near[0]}`?"
-        )
+        hint = f"write `{WORDS[word]}`"
+    elif word in LOOKING:
+        hint = "open a trace with Paraver: `wxparaver out.prv`"
+    elif near := get_close_matches(word.lower(), commands, 1):
+        hint = f"did you mean `nsys2prv {near[0]}`?"
+    else:
+        return
+    raise UsageError(f"{word}: there is no such command and no such file; {hint}")
 
 
 def check_kinds(words: Sequence[str], paths: Sequence[str]) -> None:
@@ -255,9 +252,9 @@ def _find_kinds_among(paths: Sequence[str]) -> list[str]:
     ]
     if not names:
         return []
-    from nsys2prv.events.selection import list_kind_names as kinds
+    from nsys2prv.events.selection import list_kind_names
 
-    kind_names = set(kinds())
+    kind_names = set(list_kind_names())
     return [name for name in names if name.lstrip("-") in kind_names]
 
 
@@ -334,9 +331,14 @@ def check_pages(reports: Sequence[str]) -> None:
             raise UsageError(f"{path}: no such file; to write it, give --{path.suffix[1:]} {path}")
 
 
+def find_beside(trace: Path, ending: str) -> Path:
+    """Return the file with another ending that belongs to a trace."""
+    return trace.with_name(trace.name.removesuffix(".gz").removesuffix(".prv") + ending)
+
+
 def _read_report_names(trace: Path) -> str:
     """Return the reports that the file beside a trace names."""
-    beside = trace.with_name(trace.name.removesuffix(".gz").removesuffix(".prv") + ".nsys2prv.json")
+    beside = find_beside(trace, ".nsys2prv.json")
     try:
         names = [str(entry["name"]) for entry in json.loads(beside.read_bytes())["inputs"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

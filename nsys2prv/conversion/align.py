@@ -5,6 +5,7 @@ that it happens in an order that can be.
 from __future__ import annotations
 
 import pickle
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -133,36 +134,25 @@ def to_record(alignment: Alignment, names: Sequence[str], owners: Sequence[str])
             ("held back", verdict.held_before, verdict.held_after),
         )
     }
-    loud, quiet = (
-        [finding for finding in alignment.findings if (finding.kind in LOUD) == wanted]
-        for wanted in (True, False)
-    )
+    # One line for each reason.
+    notes: dict[str, Counter[str]] = defaultdict(Counter)
+    warnings: dict[str, Counter[str]] = defaultdict(Counter)
+    for finding in alignment.findings:
+        reasons = warnings if finding.kind in LOUD else notes
+        reasons[finding.reason][_describe_owner(finding, names, owners)] += finding.count
     return ClockRecord(
         dict(zip(names, alignment.corrections, strict=True)),
         causality,
-        notes=_describe_findings(quiet, names, owners),
-        warnings=_describe_findings(loud, names, owners),
+        notes=tuple(_describe_finding(*reason) for reason in notes.items()),
+        warnings=tuple(_describe_finding(*reason) for reason in warnings.items()),
     )
-
-
-def _describe_findings(
-    findings: Sequence[ClockFinding], names: Sequence[str], owners: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the findings for people: one line for each reason."""
-    reasons: dict[str, dict[str, int]] = {}
-    for finding in findings:
-        whose = reasons.setdefault(finding.reason, {})
-        who = _describe_owner(finding, names, owners)
-        whose[who] = whose.get(who, 0) + finding.count
-    return tuple(_describe_finding(reason, whose) for reason, whose in reasons.items())
 
 
 def _describe_owner(finding: ClockFinding, names: Sequence[str], owners: Sequence[str]) -> str:
     if finding.member >= 0:
         task, device = divmod(finding.member, DEVICES)
-        return (owners[task] if task < len(owners) else f"task {task + 1}") + (
-            f" device {device}" if device else ""
-        )
+        owner = owners[task] if task < len(owners) else f"task {task + 1}"
+        return f"{owner} device {device}" if device else owner
     return names[finding.clock] if finding.clock >= 0 else ""
 
 
@@ -209,9 +199,7 @@ def move_reports(
         }
         record = replace(record or ClockRecord(unknown), causal=causal)
     notes = tuple(
-        f"--causal: {finding.reason} ({finding.count:,})"
-        if finding.count
-        else f"--causal: {finding.reason}"
+        f"--causal: {finding.reason}" + (f" ({finding.count:,})" if finding.count else "")
         for finding in order.findings
         if finding.kind in ("torn", "set aside", "given up")
     )

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from math import ceil
 from pathlib import Path
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.clock.clock_file import CausalRecord, ClockRecord, HostClock, read_record
+from nsys2prv.clock.maps import Placement
 
+#: The method of a host that nothing aligned (as in nsys2prv.clock.adjust, which is not imported for
+#: a job of one host).
+UTC = "UTC"
+#: Causality that is violated by less than this (ns) is within what clocks can be aligned to.
+SLIGHT = 1_000
+#: The method of reports whose clocks are not to be heeded.
+AS_THEY_ARE = "local times as they are"
 #: Hosts listed in a summary.
 MOST = 8
 #: A bound is told for the whole trace too if it is there so many times as large; times of so many
@@ -16,6 +26,88 @@ MOST = 8
 NOTICED, LONG = 1.2, 10_000_000
 #: Colour-blind safe: before, after.
 BEFORE, AFTER = "#D55E00", "#0072B2"
+
+
+def describe_clocks(
+    record: ClockRecord | None, placements: Sequence[Placement], hosts: int
+) -> list[str]:
+    """Return lines for people: how many hosts were aligned by what and how well, then what is
+    wrong, if anything is.
+    """
+    if (
+        record is None
+        or hosts < 2
+        or any(placement.method == AS_THEY_ARE for placement in placements)
+    ):
+        return [_describe_unaligned_job(placements, hosts)]
+    alone = [name for name, clock in record.hosts.items() if not _is_aligned(clock)]
+    aligned = [clock for name, clock in record.hosts.items() if name not in alone]
+    return [
+        *_describe_aligned(aligned, hosts),
+        *_describe_not_aligned(alone, bool(aligned)),
+        *_describe_remaining_violations(record),
+    ]
+
+
+def _is_aligned(clock: HostClock) -> bool:
+    """True if the report's times can be compared with those of others, by observations or by a
+    given clock file.
+    """
+    return (
+        clock.sure
+        and clock.method != UTC
+        and (not clock.method or clock.observations > 0 or clock.bound_ns is not None)
+    )
+
+
+def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> Iterator[str]:
+    if clocks and not any(clock.method for clock in clocks):
+        yield f"{format_count(len(clocks), 'host')} corrected as the given clock file says"
+    elif len(clocks) > 1:
+        bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
+        how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
+        evidence = (
+            "messages and collectives"
+            if any("causality" in clock.method for clock in clocks)
+            else "collectives"
+        )
+        observed = max(clock.observations for clock in clocks)
+        yield f"{how_many} hosts aligned by {observed:,} {evidence}, {f'error below {format_time_bound(max(bounds))}' if bounds else 'error unknown'}"
+
+
+def _describe_not_aligned(names: Sequence[str], others: bool) -> Iterator[str]:
+    if names:
+        yield (
+            f"{format_count(len(names), 'host')} {'not aligned with the others' if others else 'not aligned'} ({list_some(names)}): placed by UTC, "
+            "which may be wrong by milliseconds"
+        )
+
+
+def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
+    after = [
+        times["after"]
+        for times in record.causality.values()
+        if times.get("after", {}).get("largest_ns", 0) >= SLIGHT
+    ]
+    if after and record.hosts and record.causality:
+        yield (
+            f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
+            f"{format_time_bound(max(counts['largest_ns'] for counts in after))}: --causal moves ranks so that none does"
+        )
+
+
+def _describe_unaligned_job(placements: Sequence[Placement], hosts: int) -> str:
+    methods = {placement.method for placement in placements}
+    if AS_THEY_ARE in methods:
+        return "not aligned: every report keeps its own time (--align none)"
+    if hosts > 1:
+        return f"{hosts:,} hosts placed by UTC alone, which may be wrong by milliseconds"
+    return f"{'1 report' if len(placements) == 1 else '1 host'}, one clock: nothing to align"
+
+
+def format_time_bound(ns: int) -> str:
+    """Return an upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
+    return f"{ns / 1e6:,.1f} ms" if ns >= 10_000_000 else f"{ceil(ns / 1000):,} us"
 
 
 def load_clock_file(path: Path) -> ClockRecord:
@@ -33,11 +125,9 @@ def describe_hosts(record: ClockRecord, most: int | None = None) -> list[str]:
     causality and what else is to be said.
     """
     hosts = list(record.hosts.items())
-    shown = (
-        hosts
-        if most is None or len(hosts) <= most
-        else sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:most]
-    )
+    shown = hosts
+    if most is not None and len(hosts) > most:
+        shown = sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:most]
     width = max((len(name) for name, _ in shown), default=0)
     lines = [f"{name:<{width}}  {_describe_host(clock)}" for name, clock in shown]
     if len(shown) < len(hosts):
@@ -131,27 +221,23 @@ def plot_clocks(record: ClockRecord, path: Path) -> None:
         raise Nsys2prvError("nothing to draw: the clock file holds no samples of what was observed")
     start = min(sample[0] for samples in hosts.values() for sample in samples)
     figure = Figure(figsize=(10, 6), layout="constrained")
-    axes = figure.subplots(2, 1, sharex=True)
-    for at, (name, colour) in enumerate(
-        (("before: the reports' own clocks", BEFORE), ("after the correction", AFTER)), 1
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    # at: place in a sample, of which the first number is its time.
+    for at, axes, name, colour in (
+        (1, upper, "before: the reports' own clocks", BEFORE),
+        (2, lower, "after the correction", AFTER),
     ):
         far = max(abs(sample[at]) for samples in hosts.values() for sample in samples)
         unit, size = ("ms", 1e6) if far > 5e6 else ("us", 1e3)
         for samples in hosts.values():
             seconds = [(sample[0] - start) / 1e9 for sample in samples]
-            axes[at - 1].plot(
-                seconds,
-                [sample[at] / size for sample in samples],
-                ".",
-                markersize=4,
-                color=colour,
-                alpha=0.5,
-            )
-        axes[at - 1].set_title(name, loc="left", fontsize=10)
-        axes[at - 1].set_ylabel(f"end of a collective\nfrom the hosts' median ({unit})")
-        axes[at - 1].axhline(0, color="black", linewidth=0.5)
-        axes[at - 1].grid(alpha=0.3)
-    axes[1].set_xlabel("time (s)")
+            ends = [sample[at] / size for sample in samples]
+            axes.plot(seconds, ends, ".", markersize=4, color=colour, alpha=0.5)
+        axes.set_title(name, loc="left", fontsize=10)
+        axes.set_ylabel(f"end of a collective\nfrom the hosts' median ({unit})")
+        axes.axhline(0, color="black", linewidth=0.5)
+        axes.grid(alpha=0.3)
+    axes.set_xlabel("time (s)")
     figure.suptitle(f"Clocks of {len(hosts)} hosts", fontsize=11)
     try:
         figure.savefig(path, dpi=110)

@@ -71,17 +71,18 @@ def convert(
     reports = find_reports([reports] if isinstance(reports, str | Path) else reports)
     outputs = _list_outputs(output, options.compress)
     prv = outputs[0]
-    further = [
-        *(outputs[1].with_suffix(ending) for ending in (REPORT, PAGE)),
-        *(path for path in (_find_other_form(prv),) if path.is_file()),
-    ]
+    further = [outputs[1].with_suffix(ending) for ending in (REPORT, PAGE)]
+    # The trace with compression, of one without, and the other way round: beside new labels an
+    # earlier one would show wrong names.
+    other_form = prv.with_suffix("") if prv.suffix == ".gz" else prv.with_name(f"{prv.name}.gz")
+    if other_form.is_file():
+        further.append(other_form)
     check_not_read(
         [*outputs, *further],
         [*reports, *(path for path in (options.kernel_rules, options.nvtx_rules) if path)],
     )
     # A clock file that is given, of an earlier trace of the same name, stays as it is.
     everything = [path for path in (*outputs, *further) if not is_one_of(path, [options.align])]
-    engines.check_engine(options.engine, options.scheduler)
     try:
         with engines.make_pool(
             options.engine, options.jobs, options.scheduler, len(reports)
@@ -136,9 +137,8 @@ def write_job(
     manifest = _make_manifest(job, metrics)
     timeline, model = job.timeline, job.model
 
-    head = model.tree.header(_find_date(timeline), job.duration) + make_comment_lines(
-        timeline.record
-    )
+    head = model.tree.header(_find_date(timeline), job.duration)
+    head += make_comment_lines(timeline.record)
     inputs = metadata.describe_inputs(job) if options.metadata else []
     smaller = _describe_smaller_traces(job)
     lines, repeated = _write_prv(job, manifest, head, prv, keep_runs)
@@ -153,8 +153,13 @@ def write_job(
         dict(job.domain_codes),
         make_counter_types(metrics, manifest.counter_codes),
     )
+    states = []
+    if any(run.shape.stream == STATE for run in job.runs):
+        states = [
+            StateLabel(state.value, state.label, state.color) for state in load_catalogue().states
+        ]
     with pcf.open("wb") as file:
-        write_pcf(types, file, _list_states(job))
+        write_pcf(types, file, states)
     row.write_bytes(model.tree.format_row_file().encode())
     if timeline.record:
         clock.write_text(timeline.record.format(), encoding="utf-8")
@@ -198,24 +203,10 @@ def _describe_smaller_traces(job: Job) -> str:
     return describe_smaller_traces(job)
 
 
-def _list_states(job: Job) -> list[StateLabel]:
-    """Return the labels and colours of state records, if the trace has any."""
-    if not any(run.shape.stream == STATE for run in job.runs):
-        return []
-    return [StateLabel(state.value, state.label, state.color) for state in load_catalogue().states]
-
-
 def _list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
     """Return the trace, its labels, its rows, the clocks of its hosts, and of what it was made."""
     prv, pcf, row = derive_trace_paths(output, compress)
     return prv, pcf, row, pcf.with_suffix(".clock.yaml"), pcf.with_suffix(metadata.ENDING)
-
-
-def _find_other_form(prv: Path) -> Path:
-    """Return the trace with compression, of one without, and the other way round: beside new labels
-    an earlier one would show wrong names.
-    """
-    return prv.with_suffix("") if prv.suffix == ".gz" else prv.with_name(f"{prv.name}.gz")
 
 
 def _collect_metrics(job: Job) -> dict[str, set[Metric]]:
@@ -243,10 +234,7 @@ def _find_closings(
 def _make_manifest(job: Job, metrics: dict[str, set[Metric]]) -> window_writer.Manifest:
     """Return the windows' common data, small runs joined."""
     sampled = assign_counter_codes(
-        {
-            layout: [metric.name for metric in layout_metrics]
-            for layout, layout_metrics in metrics.items()
-        }
+        {layout: [metric.name for metric in of_layout] for layout, of_layout in metrics.items()}
     )
     runs, global_ids, bounds = plan_windows(job)
     return window_writer.Manifest(
@@ -324,10 +312,10 @@ def _write_prv(
             raise
         finally:
             window_writer.close_formatter(saved)
-    layouts = {code: layout for (layout, _), code in manifest.counter_codes.items()}
-    return lines, sum(
-        (Counter({layouts[code]: count}) for code, count in repeated.items()), Counter()
-    )
+    by_layout: Counter[str] = Counter()
+    for (layout, _), code in manifest.counter_codes.items():
+        by_layout[layout] += repeated[code]
+    return lines, +by_layout
 
 
 def _find_date(timeline: Timeline) -> str:

@@ -5,6 +5,7 @@ records on the rows that it leads over.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 
 import numpy as np
 import polars as pl
@@ -52,16 +53,14 @@ def add_critical_path(job: Job, meetings: pl.DataFrame) -> Job:
     """
     number = 1 + max(result.task for result in job.results)
     result = TaskResult(number, TRACE, 0)
-    writer = SpillWriter(job.folder / f"runs-{number}.bin", TRACE, number)
     account = Account()
     pieces = path.find_critical_path(*_read_work_and_calls(job, meetings), job.duration)
-    try:
+    spill = job.folder / f"runs-{number}.bin"
+    with closing(SpillWriter(spill, TRACE, number)) as writer:
         if len(pieces.begin):
             columns = {"cause": pieces.cause, "class": pieces.kernel_class}
             rows = Rows("critical_path", pieces.begin, pieces.end, pieces.thread, columns)
             result.store(rows, writer, account)
-    finally:
-        writer.close()
     result.add_found("critical_path", account)
     return replace(job, results=[*job.results, result])
 
@@ -269,7 +268,6 @@ def _read_records(
     (what `names` says of the layout; -1 without) and the fields; of lines `sent`, `sender`,
     `begin`, `thread`.
     """
-    reader = SpillReader()
     columns = (
         ("sent", "sender", "begin", "thread")
         if stream == LINE
@@ -277,26 +275,21 @@ def _read_records(
     )
     pieces: dict[str, list[np.ndarray]] = {name: [np.zeros(0, np.int64)] for name in columns}
     wanted, waits = set(names), _find_synchronising_calls(job)
-    try:
+    with closing(SpillReader()) as reader:
         for run in job.runs:
             if run.shape.stream != stream or run.shape.name not in wanted:
                 continue
             records = reader.read_between(run, run.first, None)
-            frames = (
-                _read_lines(job, run, records)
-                if stream == LINE
-                else _read_events(job, run, records)
-            )
-            if stream == BEGIN:
-                frames |= _read_fields(job, run, records, fields)
+            if stream == LINE:
+                frames = _read_lines(job, run, records)
+            else:
+                frames = _read_events(job, run, records) | _read_fields(job, run, records, fields)
                 kind = names.get(run.shape.name, -1) if isinstance(names, Mapping) else -1
                 frames["kind"] = np.full(len(records), kind)
                 if run.shape.name == "cuda_api" and "call" in frames:
                     frames["kind"][np.isin(frames["call"], waits)] = path.WAIT
             for name in columns:
                 pieces[name].append(frames[name].astype(np.int64, copy=False))
-    finally:
-        reader.close()
     return pl.DataFrame({name: np.concatenate(parts) for name, parts in pieces.items()})
 
 

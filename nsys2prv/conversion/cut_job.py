@@ -6,42 +6,58 @@ runs in trace time: what straddles the cut is clipped, what was in force at its 
 
 from __future__ import annotations
 
-from collections import Counter
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from fnmatch import translate
 
 import numpy as np
+import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util.errors import NothingToWrite
-from nsys2prv._util.text import format_seconds, format_size
+from nsys2prv._util.columns import ABSENT, factorize
+from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
+from nsys2prv._util.text import format_seconds, format_size, suggest_range
 from nsys2prv.conversion import cut_runs
 from nsys2prv.conversion.cut_plan import (
+    CutOptions,
     CutPlan,
     CutRuns,
     CutSpec,
     CutTask,
     CutWindow,
     Moment,
+    Region,
     add_units,
+    choose_reports,
+    is_in_ranges,
+    parse_numbers,
     parse_span,
 )
-from nsys2prv.conversion.cut_selection import choose_rows, find_region_span
 from nsys2prv.conversion.cut_size import Fitting
-from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.job import Job, sum_counters
+from nsys2prv.events.catalogue import NameSet, load_catalogue
+from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
+from nsys2prv.events.names.nvtx import load_rules, rename_ranges
 from nsys2prv.events.reasons import describe_reason
-from nsys2prv.paraver.object_model import ObjectModel
-from nsys2prv.store.runs import Run
+from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
+from nsys2prv.paraver.devices import OF_GPU, GpuNumbers
+from nsys2prv.paraver.object_model import ObjectModel, build_object_model
+from nsys2prv.store import windows
+from nsys2prv.store.runs import BEGIN, Run, SpillReader, take_records
 
 
 def cut_job(job: Job, plan: CutPlan) -> Job:
     """Return the job with what is wanted of it. Raises NothingToWrite where that is nothing,
     Nsys2prvError where it cannot be told what it is.
     """
-    model, threads = choose_rows(plan.cut, job)
+    model, threads = _choose_rows(plan.cut, job)
     rewrites = model is not job.model or plan.changes_runs
     if not rewrites and plan.cut.max_size is None:
         return job
     window = _find_window(job, plan)
-    orders = plan.make_spec(window)
+    orders = replace(plan.spec, window=window)
     parts: list[CutRuns] = []
     smaller, notes = job, []
     if rewrites:
@@ -76,7 +92,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
 
 
 def _find_window(job: Job, plan: CutPlan) -> CutWindow:
-    first, last = find_region_span(plan.region, job) if plan.region else (0, job.duration)
+    first, last = _find_region_span(plan.region, job) if plan.region else (0, job.duration)
     whole = first, min(last, job.duration)
     first, last = _intersect(whole, plan.first, plan.last, job.duration)
     if last <= first and (plan.cut.time or plan.region):
@@ -112,9 +128,9 @@ def _hint_at_seconds(plan: CutPlan, whole: tuple[int, int], duration: int) -> st
 
 
 def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -> list[CutRuns]:
-    by_report: dict[int, list[Run]] = {}
+    by_report: dict[int, list[Run]] = defaultdict(list)
     for run in job.runs:
-        by_report.setdefault(run.report, []).append(run)
+        by_report[run.report].append(run)
     tasks = [
         CutTask(
             tuple(runs),
@@ -128,10 +144,11 @@ def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -
     ]
     parts = list(job.workers.run(cut_runs.cut_task, tasks, ahead=job.workers.pool.jobs))
     if not any(part.runs for part in parts):
-        lost = Counter[str]()
-        for part in parts:
-            for (_, reason), count in part.left_out.items():
-                lost[reason] += count
+        lost = sum_counters(
+            Counter({reason: count})
+            for part in parts
+            for (_, reason), count in part.left_out.items()
+        )
         reasons = ", ".join(
             f"{count:,} {describe_reason(why)}" for why, count in lost.items() if count
         )
@@ -153,13 +170,212 @@ def _make_cut_job(
         epoch=job.timeline.epoch + window.origin,
         clocks=[*(clock.delay(-window.origin) for clock in clocks), identity],
     )
-    smaller.written = _sum_counters(part.written for part in parts)
-    smaller.left_out = _sum_counters([job.left_out, *(part.left_out for part in parts)])
+    smaller.written = +sum_counters(part.written for part in parts)
+    smaller.left_out = +sum_counters([job.left_out, *(part.left_out for part in parts)])
     return smaller
 
 
-def _sum_counters(counters: object) -> Counter:
-    total: Counter = Counter()
-    for counter in counters:
-        total.update(counter)
-    return Counter({key: count for key, count in total.items() if count})
+#: Fewer characters of a UUID could be a number.
+LEAST_UUID = 6
+
+
+def _choose_rows(cut: CutOptions, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:
+    """Return the object model of the rows that stay, the job's own where these are all, and for
+    each source the row of each local object, -1 for one that goes. Raises Nsys2prvError where none
+    stays.
+    """
+    infos, model = job.infos, job.model
+    if not (cut.ranks or cut.hosts or cut.devices):
+        return model, job.threads
+    machines = [placement.machine for placement in job.timeline.placements]
+    keys = _keep_reports(list(model.rows), set(choose_reports(infos, cut)), machines)
+    if cut.ranks:
+        keys = _keep_ranks(keys, infos, model, parse_numbers("--ranks", cut.ranks))
+    if cut.devices:
+        keys = _keep_devices(keys, infos, machines, cut.devices)
+    if len(keys) == len(model.rows):
+        return model, job.threads
+    if not keys:
+        raise Nsys2prvError(
+            "nothing to write: these ranks have no rows on these devices (--ranks, --devices)"
+        )
+    smaller = build_object_model(infos, machines, keys)
+    place = np.full(model.tree.threads, -1)
+    for key, row in smaller.rows.items():
+        place[model.rows[key]] = row
+    return smaller, [place[of_source] for of_source in job.threads]
+
+
+def _keep_reports(
+    keys: list[tuple[int, ObjectKey]], wanted: set[int], machines: list[int]
+) -> list[tuple[int, ObjectKey]]:
+    """Return the selection without the rows of other reports. What is sampled of a machine may be
+    in any of its reports.
+    """
+    near = {machines[report] for report in wanted}
+    return [
+        (report, key)
+        for report, key in keys
+        if report in wanted or (isinstance(key, DeviceKey) and machines[report] in near)
+    ]
+
+
+def _keep_ranks(
+    keys: list[tuple[int, ObjectKey]],
+    infos: list[ReportInfo],
+    model: ObjectModel,
+    wanted: Sequence[tuple[int, int]],
+) -> list[tuple[int, ObjectKey]]:
+    """Return the selection without the other processes of reports that hold several ranks. Devices
+    stay.
+    """
+    away = {
+        (process.report, process.pid)
+        for process in model.processes
+        if infos[process.report].ranks and not is_in_ranges(process.rank, wanted)
+    }
+
+    def stays(report: int, key: ObjectKey) -> bool:
+        if isinstance(key, DeviceKey):
+            return True
+        pid = key.tid & PROCESS_MASK if isinstance(key, ThreadKey) else key.pid
+        return (report, pid) not in away
+
+    return [(report, key) for report, key in keys if stays(report, key)]
+
+
+def _keep_devices(
+    keys: list[tuple[int, ObjectKey]],
+    infos: list[ReportInfo],
+    machines: list[int],
+    words: Sequence[str],
+) -> list[tuple[int, ObjectKey]]:
+    """Return the selection without the rows of other GPUs."""
+    gpus = GpuNumbers(infos, machines)
+    matched_words: set[str] = set()
+
+    def wanted(report: int, key: ObjectKey) -> bool:
+        if isinstance(key, ThreadKey) or (isinstance(key, DeviceKey) and key.kind not in OF_GPU):
+            return True
+        number = (
+            gpus.find_gpu_number(report, key.number)
+            if isinstance(key, DeviceKey)
+            else gpus.number(report, key)
+        )
+        gpu = gpus.gpu(report, key)
+        uuid = _normalize_uuid(gpu.uuid) if gpu is not None else ""
+        matching = [
+            word
+            for word in words
+            if word == str(number)
+            or (len(word) >= LEAST_UUID and uuid.startswith(_normalize_uuid(word)))
+        ]
+        matched_words.update(matching)
+        return bool(matching)
+
+    kept = [(report, key) for report, key in keys if wanted(report, key)]
+    for word in words:
+        if word not in matched_words:
+            raise Nsys2prvError(
+                f"--devices {word}: there is no such GPU in the trace; give its number as in the names of rows, or "
+                f"{LEAST_UUID} characters or more of the beginning of its UUID"
+            )
+    return kept
+
+
+def _normalize_uuid(uuid: str) -> str:
+    return uuid.lower().removeprefix("gpu-").replace("-", "")
+
+
+#: The name set of NVTX ranges, and the layout with such names that does not last.
+NAMES, MARKS = "nvtx", "nvtx_mark"
+
+
+def _find_region_layouts() -> dict[str, str]:
+    """Return the layouts of NVTX ranges, and of each the field that holds the name."""
+    first_fields = {
+        name: layout.fields[0]
+        for name, layout in load_catalogue().layouts.items()
+        if layout.fields and name != MARKS
+    }
+    return {
+        name: first.name
+        for name, first in first_fields.items()
+        if isinstance(first.values, NameSet) and first.values.name == NAMES
+    }
+
+
+def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
+    """Begin and end (ns of the trace) of the region. Raises Nsys2prvError where there is no such
+    range.
+    """
+    labels = (
+        job.values[NAMES].labels
+        if NAMES in job.values
+        else pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
+    )
+    ranges = list(_read_ranges(job, _find_matching_values(labels, region.pattern)))
+    if not ranges:
+        # "iteration 3" is the range "iteration" of number 3.
+        folded = rename_ranges(pl.Series([region.pattern]), None, load_rules())
+        if folded.numbers[0] != ABSENT:
+            values = _find_matching_values(labels, folded.texts[0])
+            ranges = list(_read_ranges(job, values, int(folded.numbers[0])))
+    if not ranges:
+        raise Nsys2prvError(
+            f"--region {region.pattern}: no NVTX range of the reports has such a name; "
+            + suggest_range(region.pattern, labels["label"].to_list())
+        )
+    thread, begin, end = (np.concatenate(column) for column in zip(*ranges, strict=True))
+    order = np.lexsort((-end, begin, thread))
+    _, codes = factorize(thread[order])
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order)) - np.searchsorted(codes, codes) + 1
+    chosen = (place >= region.first) & (place <= (region.last or len(place)))
+    if not chosen.any():
+        raise Nsys2prvError(
+            f"--region {region.pattern}:{region.first}: a thread has at most {int(place.max())} of these ranges; give a number from 1 to {int(place.max())}"
+        )
+    return int(begin[chosen].min()), int(end[chosen].max())
+
+
+def _find_matching_values(labels: pl.DataFrame, pattern: str) -> np.ndarray:
+    """Return the values of the labels that a glob pattern matches."""
+    wanted = re.compile(translate(pattern))
+    matching = [bool(wanted.match(label)) for label in labels["label"]]
+    return labels.filter(pl.Series(matching, dtype=pl.Boolean))["value"].to_numpy()
+
+
+def _read_ranges(
+    job: Job, values: np.ndarray, number: int | None = None
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield thread, begin and end of the ranges with these names, and with the number, if any."""
+    layouts = _find_region_layouts()
+    threads: dict[tuple[int, int], int] = {}
+    by_task = sorted(job.results, key=lambda result: result.task)
+    with closing(SpillReader()) as reader:
+        for run in job.runs:
+            if run.shape.stream != BEGIN or run.shape.name not in layouts:
+                continue
+            of_name = np.flatnonzero(np.isin(job.names[NAMES][run.source], values))
+            if not len(of_name):
+                continue
+            records = reader.read_between(run, run.first, None)
+            wanted = np.isin(records[layouts[run.shape.name]], of_name)
+            if number is not None:
+                # Ranges without a number count as 0.
+                numbered = "number" in (records.dtype.names or ())
+                wanted &= (np.maximum(records["number"], 0) if numbered else 0) == number
+            records = take_records(records, wanted)
+            if not len(records):
+                continue
+            # Ranges that overlap are on further rows of their thread.
+            keys = by_task[run.source].objects
+            owners = [(run.report, key.tid if isinstance(key, ThreadKey) else -1) for key in keys]
+            own = np.array([threads.setdefault(owner, len(threads)) for owner in owners])
+            clock = job.clocks[run.report]
+            yield (
+                own[records["object"]],
+                windows.to_begin_times(records, clock),
+                windows.to_end_times(records, clock, job.duration),
+            )

@@ -6,22 +6,27 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
+from fnmatch import fnmatchcase
 from itertools import chain
+from operator import and_
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.errors import UsageError
-from nsys2prv._util.text import UNITS
+from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.text import UNITS, list_some
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.kind import EventKind
 from nsys2prv.events.selection import Selection, describe_unknown_kind, list_kind_names
-from nsys2prv.relations import all_relations
+from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.launcher import choose_launcher_ranks
+from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store.runs import Run
 
 _TIME = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)")
@@ -124,7 +129,7 @@ def add_units(text: str) -> str:
     with_units = ":".join(
         f"{end}ns" if (match := _TIME.fullmatch(end)) and not match[2] else end for end in ends
     )
-    return with_units if with_units != ":".join(ends) else ""
+    return "" if with_units == ":".join(ends) else with_units
 
 
 def _make_span_error(text: str) -> UsageError:
@@ -134,7 +139,7 @@ def _make_span_error(text: str) -> UsageError:
     )
 
 
-def parse_region(text: str) -> Region | None:
+def _parse_region(text: str) -> Region | None:
     """Return the ranges that are meant; None for an empty text. Raises UsageError."""
     if not text:
         return None
@@ -184,10 +189,8 @@ class CutWindow(Struct, frozen=True):
 
 
 class CutSpec(Struct, frozen=True):
-    """Specification of a cut."""
+    """Specification of a cut: what stays of the runs of every report."""
 
-    #: Time to keep.
-    window: CutWindow
     #: Layouts and kinds of lines that are left out.
     away: frozenset[str] = frozenset()
     #: Layout -> bits of the fields that its events may keep (all elsewhere).
@@ -196,6 +199,25 @@ class CutSpec(Struct, frozen=True):
     least: dict[str, int] = field(default_factory=dict)
     #: Layout of counters -> greatest number of samples per second.
     rates: dict[str, int] = field(default_factory=dict)
+    #: Time to keep; None until it is known.
+    window: CutWindow | None = None
+
+    def leave_out_also(self, other: CutSpec) -> CutSpec:
+        """Return the specification without what another one leaves out; the window stays."""
+        return replace(
+            self,
+            away=self.away | other.away,
+            present=_merge(self.present, other.present, and_),
+            least=_merge(self.least, other.least, max),
+            rates=_merge(self.rates, other.rates, min),
+        )
+
+
+def _merge(
+    one: dict[str, int], other: dict[str, int], choose: Callable[[int, int], int]
+) -> dict[str, int]:
+    """Return both; where both have a number, the one to choose."""
+    return one | {name: choose(number, one.get(name, number)) for name, number in other.items()}
 
 
 class CutTask(Struct, frozen=True):
@@ -247,12 +269,8 @@ class CutPlan(Struct, frozen=True):
     last: Moment | None = None
     #: NVTX ranges that determine the span.
     region: Region | None = None
-    #: Layouts and kinds of lines that are left out.
-    away: frozenset[str] = frozenset()
-    #: Fields and rates as in :class:`CutSpec`.
-    present: dict[str, int] = field(default_factory=dict)
-    #: Layout -> most samples a second.
-    rates: dict[str, int] = field(default_factory=dict)
+    #: What stays of the runs, in any window.
+    spec: CutSpec = field(default_factory=CutSpec)
 
     @classmethod
     def from_options(cls, cut: CutOptions) -> CutPlan:
@@ -260,43 +278,33 @@ class CutPlan(Struct, frozen=True):
         parse_numbers("--ranks", cut.ranks)
         if cut.max_size is not None and cut.max_size <= 0:
             raise UsageError("--max-size takes a size such as 500MB")
-        return cls(
-            cut,
-            *parse_span(cut.time),
-            parse_region(cut.region),
-            frozenset() if cut.lines else frozenset(load_catalogue().lines),
-            _find_present_fields(cut),
-            _find_rates(cut.rates),
-        )
+        spec = CutSpec(present=_find_present_fields(cut), rates=_find_rates(cut.rates))
+        if not cut.lines:
+            spec = spec.leave_out_also(leave_out_lines())
+        return cls(cut, *parse_span(cut.time), _parse_region(cut.region), spec)
 
     @property
     def changes_runs(self) -> bool:
         """True if runs have to be rewritten, apart from the choice of rows and reports and from
         --max-size.
         """
-        return bool(self.cut.time or self.region or self.away or self.present or self.rates)
-
-    def make_spec(self, window: CutWindow) -> CutSpec:
-        """Return what to cut from the runs of every report, for a window of time."""
-        return CutSpec(window, self.away, self.present, {}, self.rates)
+        return bool(self.cut.time or self.region or self.spec != CutSpec())
 
 
 def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan]:
     """Return the kinds to read and the plan: NVTX ranges that only show when a region is are read,
     and then left out.
     """
-    added = [
-        kind
-        for kind in all_kinds()
-        if plan.region and kind.name in NAMED_RANGES and kind not in selection.kinds
-    ]
-    if not added:
+    if not plan.region:
         return selection, plan
-    kinds = tuple(kind for kind in all_kinds() if kind in selection.kinds or kind in added)
-    layouts = {layout for kind in added for layout in kind.layouts} - {
-        layout for kind in selection.kinds for layout in kind.layouts
-    }
-    return replace(selection, kinds=kinds), replace(plan, away=plan.away | layouts)
+    kinds = tuple(
+        kind for kind in all_kinds() if kind in selection.kinds or kind.name in NAMED_RANGES
+    )
+    added, asked = (
+        {layout for kind in some for layout in kind.layouts} for some in (kinds, selection.kinds)
+    )
+    spec = plan.spec.leave_out_also(CutSpec(away=frozenset(added - asked)))
+    return replace(selection, kinds=kinds), replace(plan, spec=spec)
 
 
 def find_layouts(name: str) -> list[str]:
@@ -310,14 +318,20 @@ def find_layouts(name: str) -> list[str]:
     return list(dict.fromkeys(chain.from_iterable(layout_lists)))
 
 
-def leave_out_attributes() -> dict[str, int]:
-    """Return the bits of the fields that stay, by layout, where events have no attributes."""
-    return {name: 1 for name, layout in load_catalogue().layouts.items() if len(layout.fields) > 1}
+def leave_out_attributes() -> CutSpec:
+    """Return a specification by which events have no attributes."""
+    layouts = load_catalogue().layouts
+    return CutSpec(present={name: 1 for name, layout in layouts.items() if len(layout.fields) > 1})
+
+
+def leave_out_lines() -> CutSpec:
+    """Return a specification without communication lines."""
+    return CutSpec(away=frozenset(load_catalogue().lines))
 
 
 def _find_present_fields(cut: CutOptions) -> dict[str, int]:
     layouts = load_catalogue().layouts
-    masks = {} if cut.arguments else leave_out_attributes()
+    masks = {} if cut.arguments else leave_out_attributes().present
     for kind, names in cut.fields.items():
         chosen = [layouts[name] for name in find_layouts(kind) if layouts[name].fields]
         if not chosen:
@@ -345,11 +359,8 @@ def _find_rates(rate_of_kind: Mapping[str, int]) -> dict[str, int]:
     for kind, rate in rate_of_kind.items():
         layouts_found = find_sampled_layouts(find_layouts(kind))
         if not layouts_found:
-            layouts = {item.name: item.layouts for item in all_kinds()}
-            layouts |= {item.name: item.layouts for item in all_relations()}
-            sampled = [
-                name for name, kind_layouts in layouts.items() if find_sampled_layouts(kind_layouts)
-            ]
+            sources: tuple[EventKind | Relation, ...] = (*all_kinds(), *all_relations())
+            sampled = [source.name for source in sources if find_sampled_layouts(source.layouts)]
             raise UsageError(
                 f"--sample {kind}={rate}: no such kind of sampled numbers; there are: {', '.join(sampled)}"
             )
@@ -364,3 +375,55 @@ def _find_rates(rate_of_kind: Mapping[str, int]) -> dict[str, int]:
 def find_sampled_layouts(layouts: Iterable[str]) -> list[str]:
     """Return those of the layouts that hold sampled numbers."""
     return [name for name in layouts if not load_catalogue().layouts[name].fields]
+
+
+#: So many are told where none of them was meant.
+MOST_TOLD = 8
+
+
+def _find_ranks(infos: Sequence[ReportInfo]) -> list[set[int]]:
+    """Return the ranks of each report (in rank order): MPI's where any report tells them, else the
+    launcher's, else their places from 0 on.
+    """
+    if any(info.ranks for info in infos):
+        return [set(info.ranks.values()) for info in infos]
+    launched = choose_launcher_ranks([info.launcher_ranks for info in infos])
+    return [{rank} for rank in (range(len(infos)) if launched is None else launched)]
+
+
+def is_in_ranges(rank: int | None, wanted: Sequence[tuple[int, int]]) -> bool:
+    """True if a rank is in one of the ranges."""
+    return rank is not None and any(first <= rank <= last for first, last in wanted)
+
+
+def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
+    """Return the numbers (in rank order) of the reports that may hold something wanted. Raises
+    Nsys2prvError where that is none, or a rank or host asked for is in none.
+    """
+    chosen = list(range(len(infos)))
+    if cut.ranks:
+        wanted, ranks = parse_numbers("--ranks", cut.ranks), _find_ranks(infos)
+        all_ranks = sorted(set().union(*ranks))
+        for word, pair in zip(cut.ranks, wanted, strict=True):
+            if not any(is_in_ranges(rank, [pair]) for rank in all_ranks):
+                known_ranks = list_some([*map(str, all_ranks)], MOST_TOLD)
+                raise Nsys2prvError(
+                    f"--ranks {word}: no report has this rank; the reports have {known_ranks}"
+                )
+        chosen = [at for at in chosen if any(is_in_ranges(rank, wanted) for rank in ranks[at])]
+    if cut.hosts:
+        hosts = [info.host or "unknown-host" for info in infos]
+        for pattern in cut.hosts:
+            if not any(fnmatchcase(host, pattern) for host in hosts):
+                known_ranks = list_some(sorted(set(hosts)), MOST_TOLD)
+                raise Nsys2prvError(
+                    f"--hosts {pattern}: no report is from this host; the reports are from {known_ranks}"
+                )
+        chosen = [
+            at for at in chosen if any(fnmatchcase(hosts[at], pattern) for pattern in cut.hosts)
+        ]
+    if not chosen:
+        raise Nsys2prvError(
+            "no report has one of these ranks and is from one of these hosts (--ranks, --hosts)"
+        )
+    return chosen

@@ -4,15 +4,18 @@ function over files.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
+
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN, is_sorted
 from nsys2prv._util.text import format_duration
 from nsys2prv.conversion.cut_plan import CutRuns, CutTask
 from nsys2prv.conversion.cut_samples import SampleCutter
-from nsys2prv.events.catalogue import Layout, load_catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.reasons import Reason
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
@@ -23,7 +26,6 @@ from nsys2prv.store.runs import (
     Run,
     SpillReader,
     SpillWriter,
-    make_begin_dtype,
     pair_runs,
     take_records,
 )
@@ -35,12 +37,11 @@ OUTERMOST = 1 << 62
 
 def cut_task(task: CutTask) -> CutRuns:
     """Cut the runs of a task and return what stays of them."""
-    cutter = _Cutter(task)
-    try:
-        return cutter.cut()
-    finally:
-        cutter.reader.close()
-        cutter.writer.close()
+    with (
+        closing(SpillReader()) as reader,
+        closing(SpillWriter(task.spill, TRACE, 0)) as writer,
+    ):
+        return _Cutter(task, reader, writer).cut()
 
 
 class _OpenRanges(Struct):
@@ -73,36 +74,25 @@ class _LastStates(Struct):
     time: np.ndarray
 
 
-class _Cutter(Struct, dict=True):
-    #: What to cut.
-    task: CutTask
-    #: Reads the runs.
-    reader: SpillReader = field(default_factory=SpillReader)
-    #: What is left.
-    out: CutRuns = field(default_factory=CutRuns)
-    #: Ranges to be opened at the cut's begin.
-    heads: list[_OpenRanges] = field(default_factory=list)
-    #: States at the cut's begin.
-    states: list[_LastStates] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.writer = SpillWriter(self.task.spill, TRACE, 0)
-        self.window, self.orders, self.clock = (
-            self.task.orders.window,
-            self.task.orders,
-            self.task.clock,
-        )
-        self.samples = SampleCutter(self.task, self.out, self.writer)
+class _Cutter:
+    def __init__(self, task: CutTask, reader: SpillReader, writer: SpillWriter) -> None:
+        self.task, self.reader, self.writer = task, reader, writer
+        self.window, self.orders, self.clock = task.orders.window, task.orders, task.clock
+        #: What is left.
+        self.out = CutRuns()
+        #: Ranges to be opened at the cut's begin.
+        self.heads: list[_OpenRanges] = []
+        #: States at the cut's begin.
+        self.states: list[_LastStates] = []
+        self.samples = SampleCutter(task, self.out, writer)
 
     def cut(self) -> CutRuns:
         for run, ends in pair_runs(self.task.runs):
             shape = run.shape
+            self.writer.source = run.source
             if shape.name in self.orders.away:
-                self.out.leave_out(
-                    shape.name,
-                    Reason.KIND_LEFT_OUT,
-                    run.values if shape.stream == COUNTER else run.rows,
-                )
+                count = run.values if shape.stream == COUNTER else run.rows
+                self.out.leave_out(shape.name, Reason.KIND_LEFT_OUT, count)
             elif shape.stream == LINE:
                 self._cut_lines(run)
             elif shape.stream == COUNTER:
@@ -118,22 +108,23 @@ class _Cutter(Struct, dict=True):
         self.samples.finish()
         return self.out
 
-    def _to_cut_time(self, local: int) -> int:
+    def _to_trace_time(self, local: int) -> int:
         return int(self.clock.to_global(np.int64(local)))
 
     def _read_up_to_end(self, run: Run) -> np.ndarray:
         """Return the records of a run that may be before the cut's end."""
-        if (
-            not self.window.closed
-            and self._to_cut_time(run.first) > self.window.last + self.clock.slack
-        ):
-            return self.reader.read_between(run, run.first, run.first)
-        until = (
-            None
-            if self.window.closed
-            else self.clock.to_local(self.window.last) + self.clock.slack + 1
-        )
+        if self.window.closed:
+            until = None
+        elif self._to_trace_time(run.first) > self.window.last + self.clock.slack:
+            until = run.first
+        else:
+            until = self.clock.to_local(self.window.last) + self.clock.slack + 1
         return self.reader.read_between(run, run.first, until)
+
+    def _take(self, rows: np.ndarray, kept: np.ndarray, name: str, reason: str) -> np.ndarray:
+        """Return the rows that are kept, and count the others as left out."""
+        self.out.leave_out(name, reason, len(rows) - np.count_nonzero(kept))
+        return rows[kept]
 
     def _find_kept(self, run: Run, objects: np.ndarray) -> np.ndarray:
         return self.task.threads[run.source][objects] >= 0
@@ -142,27 +133,23 @@ class _Cutter(Struct, dict=True):
 
     def _cut_ranges(self, run: Run, opened: bool) -> None:
         name, window = run.shape.name, self.window
-        if not opened and self._to_cut_time(run.last) <= window.first:
+        if not opened and self._to_trace_time(run.last) <= window.first:
             self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows)
             return
         records = self._read_up_to_end(run)
-        begin, end = (
-            windows.to_begin_times(records, self.clock),
-            windows.to_end_times(records, self.clock, self.task.duration),
-        )
+        begin = windows.to_begin_times(records, self.clock)
+        end = windows.to_end_times(records, self.clock, self.task.duration)
         inside = end > window.first
         if not window.closed:
             inside &= begin < window.last
         self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows - np.count_nonzero(inside))
         chosen = np.flatnonzero(inside)
         kept = self._find_kept(run, records["object"][chosen])
-        self.out.leave_out(name, Reason.ROW_LEFT_OUT, len(chosen) - np.count_nonzero(kept))
-        chosen = chosen[kept]
+        chosen = self._take(chosen, kept, name, Reason.ROW_LEFT_OUT)
         if least := self.orders.least.get(name, 0):
             long = (end[chosen] - begin[chosen] >= least) | (records["end"][chosen] == OPEN)
             short = Reason.TOO_SHORT.with_detail(format_duration(least))
-            self.out.leave_out(name, short, len(chosen) - np.count_nonzero(long))
-            chosen = chosen[long]
+            chosen = self._take(chosen, long, name, short)
         if not len(chosen):
             return
         records, begin, end = take_records(records, chosen), begin[chosen], end[chosen]
@@ -190,37 +177,33 @@ class _Cutter(Struct, dict=True):
         end = np.minimum(end, window.last) - window.origin
         if not is_sorted(begin):
             order = np.argsort(begin, kind="stable")
-            records, begin, end, ties = (
-                take_records(records, order),
-                begin[order],
-                end[order],
-                ties[order],
-            )
-        new, layout, present = self._keep_fields(run, records)
-        new["time"], new["end"] = begin, ties
-        last = max(int(end.max()), int(begin[-1]) + 1)
-        self._append_events(run, present, new, end, last)
-        self.out.written[layout.name] += len(new)
-
-    def _keep_fields(self, run: Run, records: np.ndarray) -> tuple[np.ndarray, Layout, int]:
-        """Return the records with the fields that are wanted alone."""
-        layout = load_catalogue().layouts[run.shape.name]
-        present = run.shape.present & self.orders.present.get(layout.name, -1)
-        if present == run.shape.present:
-            return records, layout, present
-        new = np.empty(len(records), make_begin_dtype(layout, present, run.shape.wide))
-        for column in new.dtype.names:
-            new[column] = records[column]
-        return new, layout, present
+            records = take_records(records, order)
+            begin, end, ties = begin[order], end[order], ties[order]
+        self._append_events(run, records, begin, end, ties)
 
     def _append_events(
-        self, run: Run, present: int, records: np.ndarray, end: np.ndarray, last: int
+        self,
+        run: Run,
+        records: np.ndarray,
+        begin: np.ndarray,
+        end: np.ndarray,
+        ties: np.ndarray,
     ) -> None:
-        """Write what is left of a run of begins, and its ends."""
+        """Write what is left of a run of begins, ascending, with the fields that are wanted alone,
+        and its ends.
+        """
+        shape = run.shape
+        shape = replace(shape, present=shape.present & self.orders.present.get(shape.name, -1))
+        if shape != run.shape:
+            fewer = np.empty(len(records), shape.dtype)
+            for column in shape.dtype.names:
+                fewer[column] = records[column]
+            records = fewer
+        records["time"], records["end"] = begin, ties
+        last = max(int(end.max()), int(begin[-1]) + 1)
         self.writer.source = run.source
-        self.out.runs += append_events(
-            self.writer, replace(run.shape, present=present), records, end, last
-        )
+        self.out.runs += append_events(self.writer, shape, records, end, last)
+        self.out.written[shape.name] += len(records)
 
     def _write_heads(self) -> None:
         """Write the ranges that nest and are open when the cut begins, the outer ones first: in the
@@ -228,24 +211,19 @@ class _Cutter(Struct, dict=True):
         """
         if not self.heads:
             return
-        heads = sorted(self.heads, key=lambda head: (head.run.shape.name, head.run.shape.present))
+        heads = sorted(self.heads, key=_get_order)
         begin, end = (
             np.concatenate([getattr(head, name) for head in heads]) for name in ("begin", "end")
         )
         rank = np.empty(len(begin), np.int64)
         rank[np.lexsort((-end, begin))] = np.arange(len(begin))
-        start = 0
-        for head in heads:
-            stop = start + len(head.records)
-            self._append_ranges(
-                head.run, head.records, head.begin, head.end, OUTERMOST - rank[start:stop]
-            )
-            start = stop
+        for head, own in zip(heads, _split_like(rank, heads), strict=True):
+            self._append_ranges(head.run, head.records, head.begin, head.end, OUTERMOST - own)
 
     # States
 
     def _cut_state_records(self, run: Run) -> None:
-        """Return the state records of rows, with a begin and an end, in trace time."""
+        """Cut state records of rows, with a begin and an end, which are in trace time."""
         records, window = self._read_up_to_end(run), self.window
         records = records[
             (records["end"] > window.first)
@@ -255,23 +233,14 @@ class _Cutter(Struct, dict=True):
         if len(records):
             records["time"] = np.maximum(records["time"], window.first) - window.origin
             records["end"] = np.minimum(records["end"], window.last) - window.origin
-            self.writer.source = run.source
-            self.out.runs.append(
-                self.writer.append(
-                    run.shape,
-                    records,
-                    int(records["end"].max()),
-                    find_only_object(records["object"]),
-                )
-            )
+            last, only = int(records["end"].max()), find_only_object(records["object"])
+            self.out.runs.append(self.writer.append(run.shape, records, last, only))
 
     def _cut_states(self, run: Run) -> None:
         name, window = run.shape.name, self.window
         records = self._read_up_to_end(run)
-        time, thread = (
-            windows.to_begin_times(records, self.clock),
-            self.task.threads[run.source][records["object"]],
-        )
+        time = windows.to_begin_times(records, self.clock)
+        thread = self.task.threads[run.source][records["object"]]
         kept = thread >= 0
         self.out.leave_out(name, Reason.ROW_LEFT_OUT, len(kept) - np.count_nonzero(kept))
         records, time, thread = take_records(records, kept), time[kept], thread[kept]
@@ -292,43 +261,33 @@ class _Cutter(Struct, dict=True):
     def _append_states(self, run: Run, records: np.ndarray, time: np.ndarray) -> None:
         if not len(records):
             return
-        new, layout, present = self._keep_fields(run, records)
-        new["time"] = np.maximum(time, self.window.first) - self.window.origin
-        new["end"] = new["time"] + 1
-        self._append_events(run, present, new, new["end"], int(new["time"][-1]) + 1)
-        self.out.written[layout.name] += len(new)
+        time = np.maximum(time, self.window.first) - self.window.origin
+        self._append_events(run, records, time, time + 1, time + 1)
 
     def _write_states(self) -> None:
         """Write the state of each row when the cut begins. Layouts with the same event type tell of
         the same states.
         """
         groups: dict[object, list[_LastStates]] = {}
-        for last_states in self.states:
-            groups.setdefault(
-                load_catalogue().layouts[last_states.run.shape.name].fields[0].code, []
-            ).append(last_states)
+        for states in self.states:
+            event_type = load_catalogue().layouts[states.run.shape.name].fields[0].code
+            groups.setdefault(event_type, []).append(states)
         for group in groups.values():
-            group.sort(
-                key=lambda last_states: (last_states.run.shape.name, last_states.run.shape.present)
-            )
+            group.sort(key=_get_order)
             thread, time = (
-                np.concatenate([getattr(last_states, name) for last_states in group])
+                np.concatenate([getattr(states, name) for states in group])
                 for name in ("thread", "time")
             )
             order = np.lexsort((time, thread))
             in_force = np.zeros(len(thread), bool)
             in_force[order[np.append(np.diff(thread[order]) != 0, True)]] = True
-            start = 0
-            for last_states in group:
-                own_rows = in_force[start : start + len(last_states.time)]
-                start += len(last_states.time)
-                self.out.left_out[last_states.run.shape.name, Reason.OUTSIDE_CUT] -= int(
-                    np.count_nonzero(own_rows)
-                )
+            for states, own in zip(group, _split_like(in_force, group), strict=True):
+                count = int(np.count_nonzero(own))
+                self.out.left_out[states.run.shape.name, Reason.OUTSIDE_CUT] -= count
                 self._append_states(
-                    last_states.run,
-                    take_records(last_states.records, own_rows),
-                    np.full(np.count_nonzero(own_rows), self.window.first),
+                    states.run,
+                    take_records(states.records, own),
+                    np.full(count, self.window.first),
                 )
 
     # Lines
@@ -336,10 +295,8 @@ class _Cutter(Struct, dict=True):
     def _cut_lines(self, run: Run) -> None:
         name, window = run.shape.name, self.window
         records = self._read_up_to_end(run)
-        send, receive = (
-            self.clock.to_global(records["time"]),
-            self.clock.to_global(records["receive"]),
-        )
+        send = self.clock.to_global(records["time"])
+        receive = self.clock.to_global(records["receive"])
         begins, ends = window.has(send), window.has(receive)
         half = np.count_nonzero(begins != ends)
         self.out.leave_out(name, Reason.HALF_OUTSIDE_CUT, half)
@@ -347,17 +304,25 @@ class _Cutter(Struct, dict=True):
             name, Reason.OUTSIDE_CUT, run.rows - np.count_nonzero(begins & ends) - half
         )
         inside = np.flatnonzero(begins & ends)
-        kept = inside[
-            self._find_kept(run, records["sender"][inside])
-            & self._find_kept(run, records["receiver"][inside])
-        ]
-        self.out.leave_out(name, Reason.ROW_LEFT_OUT, len(inside) - len(kept))
+        both = self._find_kept(run, records["sender"][inside]) & self._find_kept(
+            run, records["receiver"][inside]
+        )
+        kept = self._take(inside, both, name, Reason.ROW_LEFT_OUT)
         if not len(kept):
             return
         new = take_records(records, kept)
         new["time"], new["receive"] = send[kept] - window.origin, receive[kept] - window.origin
-        self.writer.source = run.source
-        self.out.runs.append(
-            self.writer.append(run.shape, new, int(max(new["time"].max(), new["receive"].max())))
-        )
+        last = int(max(new["time"].max(), new["receive"].max()))
+        self.out.runs.append(self.writer.append(run.shape, new, last))
         self.out.written[name] += len(new)
+
+
+def _get_order(of_run: _OpenRanges | _LastStates) -> tuple[str, int]:
+    return of_run.run.shape.name, of_run.run.shape.present
+
+
+def _split_like(
+    column: np.ndarray, pieces: Sequence[_OpenRanges | _LastStates]
+) -> list[np.ndarray]:
+    """Return what of a column of all records belongs to the records of each piece."""
+    return np.split(column, np.cumsum([len(piece.records) for piece in pieces])[:-1])

@@ -51,18 +51,24 @@ class SampleCutter:
         time, values = time[inside] - window.origin, values[inside]
         self._out.leave_out(name, Reason.OUTSIDE_CUT, run.values - np.count_nonzero(values))
         if name in self._task.orders.rates:
-            width = _find_width(self._task.orders.rates[name])
-            time, values = _thin_samples(time + window.origin, values, width)
-            series.times.append(time - window.origin)
+            time, values = self._thin(name, time, values)
+            series.times.append(time)
             series.values.append(values)
             series.metrics.append(run.shape.metrics)
-            self._out.leave_out(
-                name,
-                _make_rate_reason(self._task.orders.rates[name]),
-                np.count_nonzero(records["values"][inside]) - np.count_nonzero(values),
-            )
         else:
             self._write(run, run.shape.metrics, time, values)
+
+    def _thin(
+        self, name: str, time: np.ndarray, values: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the samples of a layout that its rate lets stay; the others count as left out."""
+        rate, origin = self._task.orders.rates[name], self._task.orders.window.origin
+        # The length (ns) of the stretches of which one sample stays.
+        width = max(1, SECOND // rate)
+        thinned_time, thinned = _thin_samples(time + origin, values, width)
+        reason = Reason.ABOVE_SAMPLE_RATE.with_detail(f"{rate:,}")
+        self._out.leave_out(name, reason, np.count_nonzero(values) - np.count_nonzero(thinned))
+        return thinned_time - origin, thinned
 
     def _note_latest(
         self, series: _Series, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
@@ -99,12 +105,8 @@ class SampleCutter:
             start += len(values)
         time = np.concatenate(series.times)
         order = np.argsort(time, kind="stable")
-        rate, origin = self._task.orders.rates[name], self._task.orders.window.origin
-        time, values = _thin_samples(time[order] + origin, wide[order], _find_width(rate))
-        self._out.leave_out(
-            name, _make_rate_reason(rate), np.count_nonzero(wide) - np.count_nonzero(values)
-        )
-        self._write(series.run, metrics, time - origin, values)
+        time, values = self._thin(name, time[order], wide[order])
+        self._write(series.run, metrics, time, values)
 
     def _write(
         self, run: Run, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
@@ -123,16 +125,6 @@ class SampleCutter:
         self._writer.source = run.source
         self._out.runs.append(self._writer.append(shape, records, int(time[-1]), run.object, count))
         self._out.written[run.shape.name] += count
-
-
-def _make_rate_reason(rate: int) -> str:
-    """Return the reason of samples beyond so many a second."""
-    return Reason.ABOVE_SAMPLE_RATE.with_detail(f"{rate:,}")
-
-
-def _find_width(rate: int) -> int:
-    """Return the length (ns) of the stretches of which one sample stays."""
-    return max(1, SECOND // rate)
 
 
 def _thin_samples(

@@ -10,16 +10,16 @@ from contextlib import closing
 
 import numpy as np
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_duration, format_size
 from nsys2prv.conversion.cut_plan import (
+    NAMED_RANGES,
     CutSpec,
-    CutWindow,
     find_layouts,
     find_sampled_layouts,
     leave_out_attributes,
+    leave_out_lines,
 )
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.catalogue import DomainCode, NameSet, load_catalogue
@@ -68,7 +68,7 @@ class Weight(Struct, frozen=True):
         return float(total.sum()) * self.each
 
 
-def weigh_runs(job: Job) -> Iterator[Weight]:
+def _weigh_runs(job: Job) -> Iterator[Weight]:
     """Yield the weight of every run of a job that is ready to be written, in which all runs are in
     trace time.
     """
@@ -78,7 +78,7 @@ def weigh_runs(job: Job) -> Iterator[Weight]:
                 yield weigher.weigh(run, run.rows)
 
 
-def glance_at_runs(job: Job) -> Iterator[Weight]:
+def _glance_at_runs(job: Job) -> Iterator[Weight]:
     """Yield the weights of a few runs, which stand for all of them: some of each shape that has a
     hundredth of the records.
     """
@@ -120,35 +120,24 @@ class _Weigher:
         time = clock.to_global(records["time"])
         if run.shape.stream == LINE:
             line = load_catalogue().lines[run.shape.name]
-            tag = _count_digits(records["tag"]) if line.tag is None else len(str(line.tag))
-            base = (
-                10
-                + 2 * _count_digits(time)
-                + 2 * _count_digits(clock.to_global(records["receive"]))
-                + self._find_address_width(run, records["sender"])
-                + self._find_address_width(run, records["receiver"])
-                + _count_digits(records["size"])
-                + tag
-            )
+            base = 10 + _count_digits(records["size"])
+            base += _count_digits(records["tag"]) if line.tag is None else len(str(line.tag))
+            # Each time is there twice, as a logical and as a physical one.
+            for times in (time, clock.to_global(records["receive"])):
+                base += 2 * _count_digits(times)
+            for end in ("sender", "receiver"):
+                base += self._find_address_width(run, records[end])
             return Weight(run.shape.name, each, base)
         if run.shape.stream == COUNTER:
-            base = (
-                4
-                + _count_digits(time)
-                + self._find_address_width(run, np.full(len(records), run.object))
-            )
+            objects = np.full(len(records), run.object)
+            base = 4 + _count_digits(time) + self._find_address_width(run, objects)
             numbers = 0.0
             for place, metric in enumerate(run.shape.metrics):
                 stored = records["values"][:, place].astype(np.int64)
                 code = 2 + len(str(self._codes[run.shape.name, metric.name]))
                 numbers += float(((code + _count_digits(stored - 1)) * (stored > 0)).sum()) * each
-            return Weight(
-                run.shape.name,
-                each,
-                base,
-                numbers=numbers,
-                samples=(run.rows, run.first, run.until),
-            )
+            samples = run.rows, run.first, run.until
+            return Weight(run.shape.name, each, base, numbers=numbers, samples=samples)
         return self._weigh_events(run, records, time, each)
 
     def _weigh_events(self, run: Run, records: np.ndarray, time: np.ndarray, each: float) -> Weight:
@@ -192,42 +181,20 @@ def _count_digits(numbers: np.ndarray) -> np.ndarray:
     return np.searchsorted(_POWERS, numbers, "right") + 1
 
 
-US, MS = 1_000, 1_000_000
 #: Bytes of the header's comments and the like, and what estimates may be wrong by.
 BESIDE, MARGIN = 2_000, 1.01
 NUMBERS = "sampled numbers"
 
 
 class Reduction(Struct, frozen=True):
-    """Something to leave out, as additions to a :class:`CutSpec`. A later one of the same subject
-    goes further.
-    """
+    """Something to leave out. A later one of the same subject goes further."""
 
     #: What it reduces.
     subject: str
     #: What is left out, for people.
     what: str
-    #: Layouts to leave out.
-    away: frozenset[str] = frozenset()
-    #: Layout -> bits of the fields that stay.
-    present: dict[str, int] = field(default_factory=dict)
-    #: Layout -> shortest duration to keep (ns).
-    least: dict[str, int] = field(default_factory=dict)
-    #: Layout -> most samples a second.
-    rates: dict[str, int] = field(default_factory=dict)
-
-    def take(self, orders: CutSpec) -> CutSpec:
-        """Return the orders with this left out as well."""
-        away, present, least, rates = orders.away, orders.present, orders.least, orders.rates
-        return replace(
-            orders,
-            away=away | self.away,
-            present=present
-            | {name: mask & present.get(name, -1) for name, mask in self.present.items()},
-            least=least | {name: max(ns, least.get(name, 0)) for name, ns in self.least.items()},
-            rates=rates
-            | {name: min(most, rates.get(name, most)) for name, most in self.rates.items()},
-        )
+    #: What to leave out, in any window.
+    orders: CutSpec
 
 
 def _find_all_layouts(kinds: Iterable[str]) -> list[str]:
@@ -239,40 +206,40 @@ def _leave_out_short(noun: str, durations: Iterable[int], *kinds: str) -> Iterat
     ranges = [name for name in _find_all_layouts(kinds) if not layouts[name].is_state]
     for least in durations:
         description = f"{noun} shorter than {format_duration(least)}"
-        yield Reduction(noun, description, least=dict.fromkeys(ranges, least))
+        yield Reduction(noun, description, CutSpec(least=dict.fromkeys(ranges, least)))
 
 
-def list_reductions() -> list[Reduction]:
+def _list_reductions() -> list[Reduction]:
     """Return the reductions to apply one after the other until the trace fits, in the order of
     docs/cutting.md.
     """
     counters = find_sampled_layouts(load_catalogue().layouts)
-    nvtx, calls = (
-        ("nvtx_pushpop_trace", "nvtx_startend_trace"),
-        ("osrt", "pthread", "file_accesses"),
-    )
-    short = 10 * US, 100 * US, MS
+    calls = "osrt", "pthread", "file_accesses"
+    # 10 us, 100 us, 1 ms.
+    short = 10_000, 100_000, 1_000_000
 
     def leave_out(noun: str, *kinds: str) -> Reduction:
-        return Reduction(noun, noun, frozenset(_find_all_layouts(kinds)))
+        return Reduction(noun, noun, CutSpec(away=frozenset(_find_all_layouts(kinds))))
 
     return [
         leave_out("CPU samples", "cpu_samples"),
         leave_out("thread states", "sched"),
         *_leave_out_short("OS runtime calls", short, *calls),
-        Reduction("attributes", "attributes of events", present=leave_out_attributes()),
-        Reduction("lines", "communication lines", frozenset(load_catalogue().lines)),
+        Reduction("attributes", "attributes of events", leave_out_attributes()),
+        Reduction("lines", "communication lines", leave_out_lines()),
         *(
             Reduction(
-                NUMBERS, f"{NUMBERS} beyond {rate:,} a second", rates=dict.fromkeys(counters, rate)
+                NUMBERS,
+                f"{NUMBERS} beyond {rate:,} a second",
+                CutSpec(rates=dict.fromkeys(counters, rate)),
             )
             for rate in (1_000, 100, 10)
         ),
-        *_leave_out_short("NVTX ranges", short, *nvtx),
+        *_leave_out_short("NVTX ranges", short, *NAMED_RANGES),
         leave_out("OS runtime calls", *calls),
-        Reduction(NUMBERS, NUMBERS, frozenset(counters)),
+        Reduction(NUMBERS, NUMBERS, CutSpec(away=frozenset(counters))),
         *_leave_out_short("CUDA calls", short[:2], "cuda_api_trace"),
-        *_leave_out_short("ranges", (*short, 10 * MS), "all"),
+        *_leave_out_short("ranges", (*short, 10_000_000), "all"),
     ]
 
 
@@ -283,28 +250,22 @@ WORTH_SPARING = 0.1
 
 
 def describe_smaller_traces(job: Job) -> str:
-    """Return what options would make of a job's trace, for people; "" where none helps much.
+    """Return what options would make of a job's trace, for people.
 
     Sizes are estimated from samples of the records, to within a few per cent.
     """
-    parts, whole = tuple(glance_at_runs(job)), CutSpec(CutWindow(0, job.duration, True))
-    size = _sum_weights(parts, whole)
-    options = {"--no-args": "attributes", "--no-lines": "lines"}
-    reductions = {
-        step.subject: step for step in list_reductions() if step.subject in options.values()
-    }
-    sizes = {
-        option: _sum_weights(parts, reductions[subject].take(whole))
-        for option, subject in options.items()
-    }
-    named = [
-        f"{format_size(round(left))} with {option}"
-        for option, left in sizes.items()
-        if left < (1 - WORTH_SPARING) * size
-    ]
-    return (
-        f"smaller: {', '.join([*named, f'about {format_size(round(COMPRESSED * size))} with -z'])}"
-    )
+    parts = tuple(_glance_at_runs(job))
+    size = _sum_weights(parts, CutSpec())
+    named = []
+    for option, orders in (
+        ("--no-args", leave_out_attributes()),
+        ("--no-lines", leave_out_lines()),
+    ):
+        left = _sum_weights(parts, orders)
+        if left < (1 - WORTH_SPARING) * size:
+            named.append(f"{format_size(round(left))} with {option}")
+    named.append(f"about {format_size(round(COMPRESSED * size))} with -z")
+    return f"smaller: {', '.join(named)}"
 
 
 class Fitting:
@@ -318,8 +279,8 @@ class Fitting:
         self.limit, self._orders = limit, orders
         #: Steps that changed something, and those not tried yet.
         self.done: list[Reduction] = []
-        self._left = iter(list_reductions())
-        self._weights = tuple(weigh_runs(job))
+        self._left = iter(_list_reductions())
+        self._weights = tuple(_weigh_runs(job))
         self._beside = BESIDE + len(job.model.tree.header("01/01/2000 at 00:00", job.duration))
         #: Estimated size of the trace after the steps done, bytes.
         self.bytes = self._estimate(orders)
@@ -333,7 +294,7 @@ class Fitting:
         left.
         """
         for step in self._left:
-            self._orders = step.take(self._orders)
+            self._orders = self._orders.leave_out_also(step.orders)
             smaller = self._estimate(self._orders)
             if smaller < self.bytes:
                 self.done = [earlier for earlier in self.done if earlier.subject != step.subject]
@@ -349,7 +310,7 @@ class Fitting:
 
     def measure_again(self, job: Job) -> None:
         """Take the actual size after a cut by :meth:`go_further`."""
-        self.bytes = _sum_weights(weigh_runs(job), CutSpec(self._orders.window)) + self._beside
+        self.bytes = _sum_weights(_weigh_runs(job), CutSpec()) + self._beside
 
     def _estimate(self, orders: CutSpec) -> float:
         return _sum_weights(self._weights, orders) + self._beside

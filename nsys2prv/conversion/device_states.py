@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -185,21 +186,18 @@ def plan_device_states(
 def make_device_states(task: DeviceStateTask) -> TaskResult:
     """Return the states of the task's GPUs, as runs in trace time on thread indices."""
     result = TaskResult(task.number, TRACE, 0)
-    writer, reader = (
-        SpillWriter(task.spill / f"runs-{task.number}.bin", TRACE, task.number),
-        SpillReader(),
-    )
     account = Account()
     sweeps: dict[int, Sweep] = defaultdict(Sweep)
     bounds = choose_window_bounds([run for run, _ in task.runs], task.clocks)
-    try:
+    spill = task.spill / f"runs-{task.number}.bin"
+    with (
+        closing(SpillWriter(spill, TRACE, task.number)) as writer,
+        closing(SpillReader()) as reader,
+    ):
         for first, last in zip(bounds, [*bounds[1:], None], strict=True):
             rows = _find_window_states(task, reader, sweeps, first, last)
             if len(rows.begin):
                 result.store(rows, writer, account)
-    finally:
-        writer.close()
-        reader.close()
     result.add_found(NAME, account)
     return result
 
@@ -220,18 +218,10 @@ def _find_window_states(
         ):
             continue
         begin, records = read_window(reader, run, clock, 0, first, last)
-        pieces.append(
-            (
-                gpus[records["object"]],
-                np.full(len(begin), BITS[run.shape.name]),
-                begin,
-                clock.to_global(records["end"]),
-            )
-        )
-    none = (np.zeros(0, np.int64),) * 4
-    gpu, bit, begin, end = (
-        (np.concatenate(column) for column in zip(*pieces, strict=True)) if pieces else none
-    )
+        bits = np.full(len(begin), BITS[run.shape.name])
+        end = clock.to_global(records["end"])
+        pieces.append((gpus[records["object"]], bits, begin, end))
+    gpu, bit, begin, end = _concatenate_columns(pieces)
     states = []
     for number in sorted({*sweeps, *np.unique(gpu).tolist()}):
         gpu_rows = np.flatnonzero(gpu == number)
@@ -242,10 +232,14 @@ def _find_window_states(
             {value: (begin[at], end[at]) for value, at in classes.items()}, last
         )
         states.append((begins, ends, np.full(len(begins), number), values))
-    begins, ends, objects, values = (
-        (np.concatenate(column) for column in zip(*states, strict=True)) if states else none
-    )
+    begins, ends, objects, values = _concatenate_columns(states)
     return Rows(LAYOUT, begins, ends, objects, {"state": values})
+
+
+def _concatenate_columns(pieces: Sequence[tuple[np.ndarray, ...]]) -> list[np.ndarray]:
+    """Return the four columns (int64) of all pieces."""
+    none = (np.zeros(0, np.int64),) * 4
+    return [np.concatenate(column) for column in zip(none, *pieces, strict=True)]
 
 
 class _DisjointSets:

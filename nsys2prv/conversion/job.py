@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from nsys2prv._util.engines.pool import Pool
 from nsys2prv._util.progress import CpuTimes, Progress, run_timed
 from nsys2prv.clock.maps import ClockMap
-from nsys2prv.conversion.report_spans import Span
-from nsys2prv.conversion.timeline import Timeline
+from nsys2prv.conversion.timeline import Span, Timeline
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.object_model import ObjectModel
@@ -113,13 +112,13 @@ class Job(Struct, dict=True):
             for name, name_values in self.values.items()
         }
         #: Records and sampled numbers by layout, lines by kind.
-        self.written: Counter[str] = sum((result.events for result in self.results), Counter())
+        self.written: Counter[str] = sum_counters(result.events for result in self.results)
         for run in self.runs:
             if run.shape.stream == LINE:
                 self.written[run.shape.name] += run.rows
         #: Read but not written, by (layout or kind of lines, reason).
-        self.left_out: Counter[tuple[str, str]] = sum(
-            (result.left_out for result in self.results), Counter()
+        self.left_out: Counter[tuple[str, str]] = sum_counters(
+            result.left_out for result in self.results
         )
         #: Length of the trace, ns.
         self.duration: int = find_trace_duration(self.results, self.spans, self.clocks)
@@ -128,6 +127,14 @@ class Job(Struct, dict=True):
     def clocks(self) -> list[ClockMap]:
         """To trace time: of every report, and last the identity for runs that are in trace time."""
         return self.timeline.clocks
+
+
+def sum_counters(counters: Iterable[Counter]) -> Counter:
+    """Return the sum of counts, zeros included."""
+    total: Counter = Counter()
+    for counter in counters:
+        total.update(counter)
+    return total
 
 
 def find_trace_duration(

@@ -1,8 +1,11 @@
-"""The reports of a job, open and in rank order, and the reading of all of them."""
+"""The reports of a job, open and in rank order, and the reading of all of them: for a trace, or into
+a store, on machines that do not write the trace.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,21 +13,34 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from nsys2prv._util import engines, signals
+from nsys2prv._util.archive import ArchiveWriter, is_archive
 from nsys2prv._util.engines import make_serial_pool
 from nsys2prv._util.engines.pool import Pool, is_worth_parallelizing
-from nsys2prv._util.errors import Nsys2prvError, Unreadable
+from nsys2prv._util.errors import Nsys2prvError, Unreadable, UsageError
+from nsys2prv._util.files import (
+    check_folder,
+    describe_write_error,
+    make_temporary_folder,
+    make_working_folder,
+    put_in_place,
+)
 from nsys2prv._util.progress import Progress
 from nsys2prv.conversion import reading, report_stores
-from nsys2prv.conversion.cut_selection import choose_reports
+from nsys2prv.conversion.cut_plan import choose_reports
 from nsys2prv.conversion.early_workers import should_parallelize
 from nsys2prv.conversion.job import Workers
-from nsys2prv.conversion.options import DEFAULTS, Plan
-from nsys2prv.conversion.report_spans import Span, combine_spans, find_span, plan_span_tasks
+from nsys2prv.conversion.job_warnings import warn_of_far_rows
+from nsys2prv.conversion.options import DEFAULTS, Options, Plan
+from nsys2prv.conversion.timeline import Span, combine_spans, find_span, plan_span_tasks
 from nsys2prv.events.kind import EventKind
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.report_files import ensure_unchanged
 from nsys2prv.nsight.source import Part
+from nsys2prv.nsight.sqlite_file import has_log
 from nsys2prv.paraver import object_model
+from nsys2prv.store.packing import pack_result
 from nsys2prv.store.task_result import TaskResult
 
 #: So many rows one process reads and writes while others start.
@@ -61,10 +77,7 @@ def open_reports(
     stores = report_stores.open_stores(paths)
     if stores:
         usual = Plan.from_options(DEFAULTS)
-        selection, settings = report_stores.check_settings_match(
-            plan.selection, plan.settings, list(stores.values()), (usual.selection, usual.settings)
-        )
-        plan = replace(plan, selection=selection, settings=settings)
+        plan = report_stores.check_settings_match(plan, usual, stores)
     exports = [path for path in paths if path not in stores]
     infos, unread = [], []
     lookers = Workers(
@@ -72,27 +85,25 @@ def open_reports(
         progress,
     )
     looked = reading.inspect_reports(
-        exports, folder, plan.keep_going, partial(lookers.run, what=reading.name_first_report)
+        exports,
+        folder,
+        plan.options.keep_going,
+        partial(lookers.run, what=reading.name_first_report),
     )
     for inspected in progress.over(looked, "opening reports", len(exports)):
         if isinstance(inspected, ReportInfo):
             infos.append(inspected)
-        elif plan.keep_going:
+        elif plan.options.keep_going:
             unread.append(str(inspected))
         else:
             raise inspected
     if unread and not infos and not stores:
         raise Nsys2prvError(f"none of the reports can be read; of the first: {unread[0]}")
-    archived = [
-        (store.path, report) for store in stores.values() for report in store.contents.reports
-    ]
+    archived = [(path, report) for path, store in stores.items() for report in store.reports]
     if stores:
-        report_stores.check_no_duplicate_reports(
-            [
-                *((report.info, path) for path, report in archived),
-                *((info, info.given) for info in infos),
-            ]
-        )
+        given = [(report.info, path) for path, report in archived]
+        given += [(info, info.given) for info in infos]
+        report_stores.check_no_duplicate_reports(given)
     places = {id(report.info): (path, report) for path, report in archived}
     with report_stores.blame_stores(list(stores)):
         infos = object_model.order_reports([*infos, *(report.info for _, report in archived)])
@@ -106,21 +117,11 @@ def open_reports(
             for part in list_wanted_parts(info, plan.selection.kinds)
         )
         warnings += job_checks.check_job(infos)
-    return OpenedReports(
-        infos,
-        plan,
-        Workers(
-            pool
-            if is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS)
-            else make_serial_pool(),
-            progress,
-            lookers.spent,
-        ),
-        warnings,
-        {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places},
-        unread,
-        missing,
-    )
+    if not is_worth_parallelizing(pool.jobs, rows + REPORT_ROWS * len(infos), SMALL_JOB_ROWS):
+        pool = make_serial_pool()
+    workers = Workers(pool, progress, lookers.spent)
+    stored = {number: places[id(info)] for number, info in enumerate(infos) if id(info) in places}
+    return OpenedReports(infos, plan, workers, warnings, stored, unread, missing)
 
 
 def read_all(
@@ -141,10 +142,9 @@ def read_all(
                 reading.add_launches(tasks, results) if number else tasks, number, opened.stored
             )
             waiting = iter(planned)
+            done = opened.workers.run(read, planned, what=lambda task: str(task.info.path))
             try:
-                for result in opened.workers.run(
-                    read, planned, what=lambda task: str(task.info.path)
-                ):
+                for result in done:
                     next(waiting)
                     results.append(result)
                     bar.update(result.rows)
@@ -160,21 +160,13 @@ def find_spans(
     """Return the first and the last time (local ns) of the events of each report that has any,
     whether they were read or not. results: of reading.
     """
-    tasks = [
-        task
-        for task in plan_span_tasks(
-            opened.infos, results, opened.plan.selection, opened.plan.settings, folder
-        )
-        if task.report not in opened.stored
-    ]
-    known_spans = {
-        report: stored.span
-        for report, (_, stored) in opened.stored.items()
-        if stored.span is not None
-    }
-    spans = opened.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
-    measured = dict(zip((task.report for task in tasks), spans, strict=True))
-    return combine_spans(results, {**known_spans, **measured})
+    plan, stored = opened.plan, opened.stored
+    planned = plan_span_tasks(opened.infos, results, plan.selection, plan.settings, folder)
+    tasks = [task for task in planned if task.report not in stored]
+    found = opened.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
+    spans = {report: in_store.span for report, (_, in_store) in stored.items()}
+    spans |= zip((task.report for task in tasks), found, strict=True)
+    return combine_spans(results, spans)
 
 
 def list_wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator[Part]:
@@ -197,3 +189,84 @@ def _drop_repetitions(reports: Sequence[str | Path]) -> tuple[list[Path], list[s
     if not paths:
         raise Nsys2prvError("no report given")
     return list(paths.values()), warnings
+
+
+def extract_to(
+    reports: Sequence[str | Path], store: str | Path, options: Options = DEFAULTS
+) -> list[str]:
+    """Read these reports into a store; returns warnings. Of the options those of reading count.
+
+    Raises Nsys2prvError with one line for people. A file of the store's name is replaced by the
+    complete store only.
+    """
+    plan, target = Plan.from_options(options), Path(store)
+    _check_target(target)
+    try:
+        with (
+            engines.make_pool(
+                options.engine, options.jobs, options.scheduler, len(reports)
+            ) as pool,
+            make_temporary_folder(target.parent) as staging,
+            make_working_folder(staging, options.tmp) as folder,
+            pool.ended(),
+        ):
+            with ensure_unchanged(
+                [Path(report) for report in reports if not has_log(Path(report))]
+            ):
+                opened = open_reports(reports, plan, folder, pool, options.quiet)
+                if opened.stored:
+                    path, _ = next(iter(opened.stored.values()))
+                    raise UsageError(f"{path}: is a store already; give it to nsys2prv merge")
+                results = _write_store(opened, folder, staging / target.name)
+            put_in_place(staging, [target])
+            signals.ignore_signals()
+            return [*opened.warnings, *warn_of_far_rows(opened.infos, results)]
+    except OSError as error:
+        raise describe_write_error(
+            error, target, [target.parent, *([options.tmp] if options.tmp else [])]
+        ) from error
+
+
+def _write_store(opened: OpenedReports, folder: Path, path: Path) -> list[TaskResult]:
+    """Write the store; returns the results of its tasks, of which it has taken what is large."""
+    results: list[TaskResult] = []
+    archived = [report_stores.ArchivedReport(info, [[], []]) for info in opened.infos]
+    with closing(ArchiveWriter(path)) as archive:
+        for stage, result in read_all(opened, folder, read_and_pack):
+            packed = folder / f"task-{result.task}"
+            archive.move_folder(packed)
+            archived[result.report].stages[stage].append(packed.name)
+            results.append(result)
+        spans = find_spans(opened, results, folder)
+        archived = [replace(one, span=spans.get(report)) for report, one in enumerate(archived)]
+        contents = report_stores.list_contents(opened.plan, archived)
+        archive.add_bytes(
+            report_stores.MANIFEST, report_stores.make_manifest(contents, archive.members())
+        )
+    return results
+
+
+def read_and_pack(task: reading.ReadingTask) -> TaskResult:
+    """Read a task's parts and pack what was found into a folder of the task's number (a pure
+    function over files).
+    """
+    result = reading.read_task(task)
+    pack_result(result, task.spill / f"task-{task.number}")
+    for path in {
+        stored.path for stored in (*result.runs, *result.names.values(), *result.facts.values())
+    }:
+        path.unlink()
+    result.runs = [replace(run, samples=run.samples[:0]) for run in result.runs]
+    result.names, result.facts = {}, {}
+    return result
+
+
+def _check_target(target: Path) -> None:
+    """Raise one clear line where the store could not be written, or would replace something else."""
+    if target.is_dir():
+        raise Nsys2prvError(f"{target}: is a folder; give the name of the store to write")
+    if target.exists() and not is_archive(target):
+        raise Nsys2prvError(
+            f"{target}: is there already and is not a store; remove it or give another name"
+        )
+    check_folder(target.parent)

@@ -101,14 +101,13 @@ class Plan(Struct, frozen=True):
     #: Settings of reading.
     settings: ReadingSettings
     #: How clocks are aligned.
-    method: str | ClockRecord = timeline.AUTO
-    causal: bool = False
-    full_kernel_names: bool = False
-    base: Mapping[str, pl.DataFrame] | None = None
-    states: bool = False
-    cut: CutPlan = field(default_factory=CutPlan)
-    keep_going: bool = False
-    without_paths: bool = False
+    method: str | ClockRecord
+    #: Name set -> values of names in earlier traces; None where none was given.
+    base: Mapping[str, pl.DataFrame] | None
+    #: What to leave out.
+    cut: CutPlan
+    #: The options as given.
+    options: Options
 
     @classmethod
     def from_options(cls, options: Options) -> Plan:
@@ -131,15 +130,4 @@ class Plan(Struct, frozen=True):
         selection, cut = add_regions(
             select_kinds(kinds, options.demanded), CutPlan.from_options(options.cut)
         )
-        return cls(
-            selection,
-            settings,
-            method,
-            options.causal,
-            options.full_kernel_names,
-            base,
-            options.states,
-            cut,
-            options.keep_going,
-            options.without_paths,
-        )
+        return cls(selection, settings, method, base, cut, options)

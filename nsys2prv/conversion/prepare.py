@@ -5,7 +5,7 @@ timeline, numbered, related.
 from __future__ import annotations
 
 import shutil
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,8 @@ from nsys2prv._util.errors import Detail, NothingToWrite, Unreadable
 from nsys2prv.clock.clock_file import ClockRecord
 from nsys2prv.clock.maps import ClockMap, Placement, ReportClock, place_reports
 from nsys2prv.conversion import derive, device_states, report_stores
-from nsys2prv.conversion.job import Job, Workers, find_threads, find_trace_duration
+from nsys2prv.conversion.job import Job, Workers, find_threads, find_trace_duration, sum_counters
+from nsys2prv.conversion.job_warnings import warn_of_far_rows
 from nsys2prv.conversion.opened_reports import (
     OpenedReports,
     find_spans,
@@ -28,11 +29,10 @@ from nsys2prv.conversion.opened_reports import (
     read_all,
 )
 from nsys2prv.conversion.options import Plan
-from nsys2prv.conversion.report_spans import Span
-from nsys2prv.conversion.summary import warn_of_far_rows
 from nsys2prv.conversion.timeline import (
     NONE,
     UTC,
+    Span,
     Timeline,
     find_host_clocks,
     group_comparable_reports,
@@ -42,6 +42,8 @@ from nsys2prv.conversion.timeline import (
 )
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue, number_domains
+from nsys2prv.events.extraction import ObjectKey
+from nsys2prv.events.kind import EventKind
 from nsys2prv.events.mpi import MEETINGS
 from nsys2prv.events.reasons import describe_reason
 from nsys2prv.events.selection import Selection
@@ -81,11 +83,27 @@ class _JobState(Struct):
     results: list[TaskResult] = field(default_factory=list)
     #: First and last time of the events of each report, read or not, in local ns.
     spans: Mapping[int, Span] = field(default_factory=dict)
+    #: Paraver's tree of nodes, tasks and threads, once the objects are known.
+    model: object_model.ObjectModel | None = None
+
+    @property
+    def machines(self) -> list[int]:
+        """The number of the machine that each report is of."""
+        return [placement.machine for placement in self.placements]
+
+    def list_objects(self) -> list[tuple[int, ObjectKey]]:
+        """Return the objects that hold events, with the reports that they are in."""
+        return [(result.report, key) for result in self.results for key in result.objects]
 
     def run(self, function: Callable, tasks: Sequence, ahead: int | None = None) -> Iterator:
         return self.workers.run(
             function, tasks, ahead, lambda _: ", ".join(info.name for info in self.infos[:3])
         )
+
+    def derive_events(self, kinds: Sequence[EventKind]) -> None:
+        """Add what follows from the facts that these kinds have set aside."""
+        tasks = derive.plan_derive_tasks(self.results, kinds, self.folder)
+        self.results += self.run(derive.derive_task, tasks, self.workers.pool.jobs)
 
 
 def prepare(
@@ -107,7 +125,7 @@ def prepare(
             job = _prepare(reports, plan, part, pool, quiet)
         except Unreadable as error:
             kept = [report for report in reports if Path(report) != error.report]
-            if not plan.keep_going or not kept or len(kept) == len(reports):
+            if not plan.options.keep_going or not kept or len(kept) == len(reports):
                 raise
             shutil.rmtree(part, ignore_errors=True)
             reports = kept
@@ -126,7 +144,7 @@ def _prepare(
     paths = [Path(report) for report in reports]
     with ensure_unchanged([path for path in paths if not has_log(path)]):
         opened = open_reports(reports, plan, folder, pool, quiet)
-        results = [result for _, result in read_all(opened, folder, report_stores.run_reading_task)]
+        results = _read_results(opened, folder)
         spans = find_spans(opened, results, folder)
     stores = list(dict.fromkeys(path for path, _ in opened.stored.values()))
     with report_stores.blame_stores(stores):
@@ -134,32 +152,23 @@ def _prepare(
             ReportClock(info.host, info.utc_ns, info.system_ns, info.absolute)
             for info in opened.infos
         ]
-        state = _JobState(
-            opened.infos,
-            place_reports(clocks),
-            _add_clock_kinds(opened, place_reports(clocks), spans, folder),
-            folder,
-            opened.workers,
-            results,
-            spans,
-        )
-        state.results += state.run(
-            derive.derive_task,
-            derive.plan_derive_tasks(results, opened.plan.selection.kinds, folder),
-            opened.workers.pool.jobs,
-        )
+        placements = place_reports(clocks)
+        plan = _add_clock_kinds(opened, placements, spans, folder)
+        state = _JobState(opened.infos, placements, plan, folder, opened.workers, results, spans)
+        state.derive_events(plan.selection.kinds)
         job = _make_job(state)
-    job.stores = stores
-    job.warnings, job.unread = (
-        [
-            *opened.missing,
-            *opened.warnings,
-            *warn_of_far_rows(opened.infos, results),
-            *job.warnings,
-        ],
-        opened.unread,
-    )
+    job.stores, job.unread = stores, opened.unread
+    job.warnings = [
+        *opened.missing,
+        *opened.warnings,
+        *warn_of_far_rows(opened.infos, results),
+        *job.warnings,
+    ]
     return job
+
+
+def _read_results(opened: OpenedReports, folder: Path) -> list[TaskResult]:
+    return [result for _, result in read_all(opened, folder, report_stores.run_reading_task)]
 
 
 def _add_clock_kinds(
@@ -186,28 +195,15 @@ def _add_clock_kinds(
         return plan
     part = folder / "observed"
     part.mkdir()
-    observing = replace(
-        opened,
-        plan=replace(
-            plan, selection=Selection(kinds, frozenset()), settings=replace(plan.settings, least={})
-        ),
-    )
-    results = [result for _, result in read_all(observing, part, report_stores.run_reading_task)]
-    state = _JobState(
-        opened.infos, placements, observing.plan, part, opened.workers, results, spans
-    )
-    state.results += state.run(
-        derive.derive_task, derive.plan_derive_tasks(results, kinds, part), opened.workers.pool.jobs
-    )
+    every = replace(plan.settings, least={})
+    observing = replace(plan, selection=Selection(kinds, frozenset()), settings=every)
+    results = _read_results(replace(opened, plan=observing), part)
+    state = _JobState(opened.infos, placements, observing, part, opened.workers, results, spans)
+    state.derive_events(kinds)
     if not any(result.runs for result in results):
         return plan
-    machines = [placement.machine for placement in placements]
-    model = object_model.build_object_model(
-        opened.infos,
-        machines,
-        [(result.report, key) for result in state.results for key in result.objects],
-    )
-    record = _align_clocks(state, model).record
+    state.model = object_model.build_object_model(state.infos, state.machines, state.list_objects())
+    record = _align_clocks(state).record
     shutil.rmtree(part, ignore_errors=True)
     return plan if record is None else replace(plan, method=record)
 
@@ -224,49 +220,41 @@ def _make_job(state: _JobState) -> Job:
     state.results = separate_overlaps(
         state.results, partial(state.run, ahead=state.workers.pool.jobs)
     )
-    machines = [placement.machine for placement in state.placements]
-    seen = [(result.report, key) for result in state.results for key in result.objects]
+    machines, seen = state.machines, state.list_objects()
     gpus = device_states.find_devices(state.infos, machines, seen, state.plan.selection)
     model = object_model.build_object_model(state.infos, machines, [*seen, *gpus])
+    state.model = model
     clocks = [placement.map for placement in state.placements]
     state.results, notes = deduplicate_device_samples(state.results, model.rows, clocks)
     with state.workers.spent.stage("names"):
         values = _name_values(state)
-    notes += (
-        [name_values.describe_reused_values(values.values())] if state.plan.base is not None else []
-    )
+    if state.plan.base is not None:
+        notes.append(name_values.describe_reused_values(values.values()))
     domains = number_domains({domain for result in state.results for domain in result.domains})
-    timeline = _align_clocks(state, model)
-    if state.plan.causal:
-        timeline = _restore_order(state, model, timeline)
+    timeline = _align_clocks(state)
+    if state.plan.options.causal:
+        timeline = _restore_order(state, timeline)
     state.results = mark_unsampled(state.results, state.spans, state.folder, timeline.clocks)
-    hosts = [placement.machine for placement in timeline.placements]
-    book = _make_fact_book(
-        state, model, timeline.clocks, hosts, group_comparable_reports(timeline, state.infos)
-    )
+    comparable = group_comparable_reports(timeline, state.infos)
+    book = _make_fact_book(state, timeline.clocks, machines, comparable)
     related = run_relations(book, state.folder, state.run)
     # One warning is enough where the launcher's environment tells it.
     if not job_checks.check_missing_ranks(state.infos):
         small = [*small, *warn_of_absent_members(book)]
     if gpus:
         number = 1 + max(result.task for result in (*state.results, *related))
+        tasks = device_states.plan_device_states(
+            state.results, state.infos, model.rows, timeline.clocks, state.folder, number
+        )
         state.results += state.run(
-            device_states.make_device_states,
-            device_states.plan_device_states(
-                state.results, state.infos, model.rows, timeline.clocks, state.folder, number
-            ),
-            ahead=state.workers.pool.jobs,
+            device_states.make_device_states, tasks, ahead=state.workers.pool.jobs
         )
     state.results += related
-    if state.plan.states:
-        states = _find_states(state, model, timeline)
+    if state.plan.options.states:
+        states = _find_states(state, timeline)
         state.results += states
-        notes = [
-            *notes,
-            Detail(
-                f"{sum(run.rows for result in states for run in result.runs):,} states of threads and streams"
-            ),
-        ]
+        count = sum(run.rows for result in states for run in result.runs)
+        notes.append(Detail(f"{count:,} states of threads and streams"))
     job = Job(
         state.infos,
         state.plan.selection,
@@ -292,25 +280,21 @@ def _make_job(state: _JobState) -> Job:
 
 def _name_values(state: _JobState) -> dict[str, name_values.NameValues]:
     """Return the values of all names met, by name set."""
-    labellers = (
-        {}
-        if state.plan.full_kernel_names
-        else dict.fromkeys(("kernels", "nccl_kernels"), name_values.make_kernel_labels)
-    )
-    if state.plan.without_paths:
+    labellers = {}
+    if not state.plan.options.full_kernel_names:
+        labellers = dict.fromkeys(("kernels", "nccl_kernels"), name_values.make_kernel_labels)
+    if state.plan.options.without_paths:
         labellers["files"] = name_values.strip_folders
-    names: dict[str, dict[int, name_values.NameFile]] = {}
+    names: dict[str, dict[int, name_values.NameFile]] = defaultdict(dict)
     for result in state.results:
-        for name_set, name_file in result.names.items():
-            names.setdefault(name_set, {})[result.task] = name_values.NameFile(
-                name_file, result.domains
-            )
+        for name_set, frame in result.names.items():
+            names[name_set][result.task] = name_values.NameFile(frame, result.domains)
     return name_values.assign_values(
         load_catalogue().name_sets, names, labellers, state.plan.base or {}
     )
 
 
-def _align_clocks(state: _JobState, model: object_model.ObjectModel) -> Timeline:
+def _align_clocks(state: _JobState) -> Timeline:
     """Return the timeline, on which hosts are aligned as asked for."""
     method = state.plan.method
     placements = place_unclocked(state.placements, state.spans, method)
@@ -321,22 +305,14 @@ def _align_clocks(state: _JobState, model: object_model.ObjectModel) -> Timeline
             # Not before it is needed, as most jobs are of one host: it brings all of the solver.
             from nsys2prv.conversion import align
 
-            book = _make_fact_book(
-                state, model, [placement.map for placement in placements], clocks
-            )
-            alignment = align.align_hosts(
-                book,
-                method,
-                names,
-                _find_span(state, placements),
-                state.folder / "clocks",
-                state.run,
-            )
+            book = _make_fact_book(state, [placement.map for placement in placements], clocks)
+            span, folder = _find_span(state, placements), state.folder / "clocks"
+            alignment = align.align_hosts(book, method, names, span, folder, state.run)
             owners = [
                 f"rank {process.rank}"
                 if process.rank is not None
                 else state.infos[process.report].name
-                for process in model.processes
+                for process in state.model.processes
             ]
             record = align.to_record(alignment, names, owners)
     return make_timeline(placements, state.infos, state.spans, record)
@@ -350,34 +326,28 @@ def _find_span(state: _JobState, placements: Sequence[Placement]) -> tuple[int, 
     return int(min(pair[0] for pair in times)), int(max(pair[1] for pair in times))
 
 
-def _restore_order(
-    state: _JobState, model: object_model.ObjectModel, timeline: Timeline
-) -> Timeline:
+def _restore_order(state: _JobState, timeline: Timeline) -> Timeline:
     """Return the timeline with ranks moved so that no event contradicts another's."""
     from nsys2prv.conversion import align
 
     reports = range(len(state.infos))
-    book = _make_fact_book(
-        state, model, [placement.map for placement in timeline.placements], reports
-    )
+    book = _make_fact_book(state, [placement.map for placement in timeline.placements], reports)
     order = align.restore_order(book, len(reports), state.folder / "order", state.run)
     clocks, hosts = find_host_clocks(state.infos, state.placements)
-    names = align.name_reports(state.infos, model.processes)
+    names = align.name_reports(state.infos, state.model.processes)
     return start_at_first_event(
         align.move_reports(timeline, order, names, [hosts[clock] for clock in clocks]), state.spans
     )
 
 
-def _find_states(
-    state: _JobState, model: object_model.ObjectModel, timeline: Timeline
-) -> list[TaskResult]:
+def _find_states(state: _JobState, timeline: Timeline) -> list[TaskResult]:
     """Return the states of all rows."""
     from nsys2prv.relations import thread_states
 
-    threads = {result.task: find_threads(result, model) for result in state.results}
+    threads = {result.task: find_threads(result, state.model) for result in state.results}
     tasks = thread_states.plan_state_tasks(
         state.results,
-        model.rows,
+        state.model.rows,
         threads,
         timeline.clocks,
         find_trace_duration(state.results, state.spans, timeline.clocks),
@@ -388,34 +358,26 @@ def _find_states(
 
 def _make_fact_book(
     state: _JobState,
-    model: object_model.ObjectModel,
     clocks: Sequence[ClockMap],
     hosts: Sequence[int],
     parts: Sequence[int] = (),
 ) -> FactBook:
+    model = state.model
     threads = {result.task: find_threads(result, model) for result in state.results if result.facts}
-    return FactBook(
-        state.results,
-        clocks,
-        hosts,
-        threads,
-        {(process.report, process.pid): number for number, process in enumerate(model.processes)},
-        parts,
-    )
+    processes = {
+        (process.report, process.pid): number for number, process in enumerate(model.processes)
+    }
+    return FactBook(state.results, clocks, hosts, threads, processes, parts)
 
 
 def _describe_nothing_found(state: _JobState) -> str:
-    names = ", ".join(info.name for info in state.infos[:3]) + (
-        ", …" if len(state.infos) > 3 else ""
+    names = ", ".join(
+        [*(info.name for info in state.infos[:3]), *(["…"] if state.infos[3:] else [])]
     )
-    lost: Counter[str] = Counter()
-    for result in state.results:
-        for account in result.accounts.values():
-            lost += account.dropped
-    why = (
-        f" ({', '.join(f'{count} {describe_reason(reason)}' for reason, count in lost.items())})"
-        if lost
-        else ""
+    lost = +sum_counters(
+        account.dropped for result in state.results for account in result.accounts.values()
     )
+    reasons = ", ".join(f"{count} {describe_reason(reason)}" for reason, count in lost.items())
+    why = f" ({reasons})" if reasons else ""
     missing = "of the kinds asked for" if state.plan.selection.asked else "that can be translated"
     return f"{names}: nothing to write: no events {missing}{why}; see what the reports hold with --list"

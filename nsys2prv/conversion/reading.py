@@ -6,7 +6,10 @@ Kinds of events that take rows of the same table share one reading of it.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import count
 from pathlib import Path
 
 from msgspec import Struct, field
@@ -163,6 +166,8 @@ class ReadingTask(Struct, frozen=True):
     launches: tuple[Segment, ...] = ()
     #: NCCL ranges of the report that other tasks indexed.
     regions: tuple[StoredFrame, ...] = ()
+    #: Instead of reading: the store that holds the result, and its folder there.
+    stored: tuple[Path, str] | None = None
 
     @property
     def rows(self) -> int:
@@ -173,37 +178,24 @@ def read_task(task: ReadingTask) -> TaskResult:
     """Read the task's parts and spill their runs (a pure function over files)."""
     kinds = {kind.name: kind for kind in all_kinds()}
     result = TaskResult(task.number, task.report, task.rows)
-    launches = LaunchWriter(task.spill / f"launches-{task.number}.bin")
-    writer = SpillWriter(task.spill / f"runs-{task.number}.bin", task.report, task.number)
-    try:
-        with open_source(task.info.path) as database:
-            extraction = Extraction(
-                task.info,
-                database,
-                LaunchIndex(list(task.launches)),
-                task.settings,
-                RegionIndex(task.regions),
-            )
-            for names, part, wanted in task.parts:
-                for piece in part.split(PART_ROWS):
-                    _read_piece(
-                        extraction,
-                        task,
-                        [kinds[name] for name in names],
-                        piece,
-                        wanted,
-                        writer,
-                        result,
-                    )
-                    for launched in extraction.launched:
-                        launches.append(launched)
-                    extraction.launched = []
-    finally:
-        writer.close()
-        launches.close()
+    spill = task.spill / f"runs-{task.number}.bin"
+    with (
+        closing(LaunchWriter(task.spill / f"launches-{task.number}.bin")) as launches,
+        closing(SpillWriter(spill, task.report, task.number)) as writer,
+        open_source(task.info.path) as database,
+    ):
+        launch_index, region_index = LaunchIndex(list(task.launches)), RegionIndex(task.regions)
+        extraction = Extraction(task.info, database, launch_index, task.settings, region_index)
+        pieces = _PieceReader(task, extraction, writer, result)
+        for names, part, wanted in task.parts:
+            for piece in part.split(PART_ROWS):
+                pieces.read([kinds[name] for name in names], piece, wanted)
+                for launched in extraction.launched:
+                    launches.append(launched)
+                extraction.launched = []
     result.launches = launches.segments
     result.objects, result.domains = list(extraction.objects), list(extraction.domains)
-    with FrameWriter(writer.path) as frames:
+    with FrameWriter(spill) as frames:
         result.names = {
             name_set: names.save(frames) for name_set, names in extraction.names.items()
         }
@@ -215,51 +207,47 @@ def read_task(task: ReadingTask) -> TaskResult:
     return result
 
 
-def _read_piece(
-    extraction: Extraction,
-    task: ReadingTask,
-    kinds: Sequence[EventKind],
-    piece: Part,
-    wanted: bool,
-    writer: SpillWriter,
-    result: TaskResult,
-) -> None:
-    """Let the kinds, all of one table, have their rows of a piece of it."""
-    shared = read_once(extraction, kinds, piece)
-    if task.counting.get(piece.table) in [kind.name for kind in kinds]:
-        result.tables[piece.table] += (
-            extraction.database.count_rows(piece) if shared is None else len(shared.met)
-        )
-    for number, kind in enumerate(kinds):
-        if shared is not None and not shared.mask_meeting(number).any():
-            continue
-        extraction.condition = kind.make_condition(task.info)
-        extraction.least = task.settings.least.get(kind.name, 0)
-        extraction.shared = None if shared is None else (shared, number)
-        rows = piece if shared is None or kind.reads.columns else shared.narrow(number)
-        _extract_piece(extraction, kind, rows, wanted, writer, result)
+class _PieceReader:
+    """Reads pieces of the tables of a task's report, and stores what the kinds find there."""
 
+    def __init__(
+        self, task: ReadingTask, extraction: Extraction, writer: SpillWriter, result: TaskResult
+    ) -> None:
+        self._task, self._extraction = task, extraction
+        self._writer, self._result = writer, result
 
-def _extract_piece(
-    extraction: Extraction,
-    kind: EventKind,
-    piece: Part,
-    wanted: bool,
-    writer: SpillWriter,
-    result: TaskResult,
-) -> None:
-    account = extraction.account = Account()
-    for rows in kind.extract(extraction, piece):
-        if kind.rows.extends_trace:
-            rows = extraction.drop_far_rows(rows)
+    def read(self, kinds: Sequence[EventKind], piece: Part, wanted: bool) -> None:
+        """Let the kinds, all of one table, have their rows of a piece of it. wanted: whether they
+        are to be stored.
+        """
+        extraction = self._extraction
+        shared = read_once(extraction, kinds, piece)
+        if self._task.counting.get(piece.table) in [kind.name for kind in kinds]:
+            self._result.tables[piece.table] += (
+                extraction.database.count_rows(piece) if shared is None else len(shared.met)
+            )
+        for number, kind in enumerate(kinds):
+            if shared is not None and not shared.mask_meeting(number).any():
+                continue
+            extraction.condition = kind.make_condition(self._task.info)
+            extraction.least = self._task.settings.least.get(kind.name, 0)
+            extraction.shared = None if shared is None else (shared, number)
+            rows = piece if shared is None or kind.reads.columns else shared.narrow(number)
+            self._extract(kind, rows, wanted)
+
+    def _extract(self, kind: EventKind, piece: Part, wanted: bool) -> None:
+        account = self._extraction.account = Account()
+        for rows in kind.extract(self._extraction, piece):
+            if kind.rows.extends_trace:
+                rows = self._extraction.drop_far_rows(rows)
+            if wanted:
+                self._result.store(rows, self._writer, account, kind.rows.open_ended)
+        if kind.derived:
+            account.skipped[Reason.FACT] += account.rows - account.dropped.total()
         if wanted:
-            result.store(rows, writer, account, kind.rows.open_ended)
-    if kind.derived:
-        account.skipped[Reason.FACT] += account.rows - account.dropped.total()
-    if wanted:
-        if not kind.reads.rereads_rows:
-            result.of_table[piece.table] += account.rows
-        result.add(kind.name, account)
+            if not kind.reads.rereads_rows:
+                self._result.of_table[piece.table] += account.rows
+            self._result.add(kind.name, account)
 
 
 def plan_tasks(
@@ -295,26 +283,24 @@ def plan_tasks(
     ]
     second = [kind for kind in selected if kind not in first]
     counting, wanted = _find_counting_kinds(selected), {kind.name for kind in selected}
-    stages: list[list[ReadingTask]] = []
-    number = 0
-    for stage in (group_by_table(first), group_by_table(second)):
-        tasks = []
-        for index, info in enumerate(reports):
-            for parts in _gather_portions(info, stage, wanted):
-                tasks.append(
-                    ReadingTask(number, index, info, tuple(parts), spill_folder, settings, counting)
-                )
-                number += 1
-        stages.append(tasks)
-    return stages[0], stages[1]
+    numbers = count()
+    first_tasks, second_tasks = (
+        [
+            ReadingTask(next(numbers), index, info, tuple(parts), spill_folder, settings, counting)
+            for index, info in enumerate(reports)
+            for parts in _gather_portions(info, groups, wanted)
+        ]
+        for groups in (group_by_table(first), group_by_table(second))
+    )
+    return first_tasks, second_tasks
 
 
 def _find_counting_kinds(selected: Iterable[EventKind]) -> dict[str, str]:
     """Return the tables of which no kind reads all rows, each with the first kind that reads some."""
-    readers: dict[str, list[EventKind]] = {}
+    readers: dict[str, list[EventKind]] = defaultdict(list)
     for kind in selected:
         for table in kind.tables:
-            readers.setdefault(table, []).append(kind)
+            readers[table].append(kind)
     return {
         table: kinds[0].name
         for table, kinds in readers.items()
@@ -331,20 +317,12 @@ def _gather_portions(
     portion: list[tuple[tuple[str, ...], Part, bool]] = []
     room = TASK_ROWS
     for group in groups:
-        for table in group[0].tables:
-            part = info.parts.get(table)
-            if part is None:
-                continue
+        names = tuple(kind.name for kind in group)
+        for part in (info.parts[table] for table in group[0].tables if table in info.parts):
             first = part.first
             while first <= part.last:
                 last = min(part.last, first + room - 1)
-                portion.append(
-                    (
-                        tuple(kind.name for kind in group),
-                        Part(table, first, last),
-                        group[0].name in wanted,
-                    )
-                )
+                portion.append((names, Part(part.table, first, last), names[0] in wanted))
                 room -= last - first + 1
                 first = last + 1
                 if room <= 0:
@@ -356,16 +334,12 @@ def _gather_portions(
 
 def add_launches(tasks: list[ReadingTask], results: Iterable[TaskResult]) -> list[ReadingTask]:
     """Return the tasks with what the first stage indexed of their reports."""
-    segments: dict[int, list[Segment]] = {}
-    regions: dict[int, list[StoredFrame]] = {}
-    for extracted in results:
-        segments.setdefault(extracted.report, []).extend(extracted.launches)
-        regions.setdefault(extracted.report, []).extend(extracted.regions)
+    segments: dict[int, list[Segment]] = defaultdict(list)
+    regions: dict[int, list[StoredFrame]] = defaultdict(list)
+    for result in results:
+        segments[result.report] += result.launches
+        regions[result.report] += result.regions
     return [
-        replace(
-            task,
-            launches=tuple(segments.get(task.report, ())),
-            regions=tuple(regions.get(task.report, ())),
-        )
+        replace(task, launches=tuple(segments[task.report]), regions=tuple(regions[task.report]))
         for task in tasks
     ]

@@ -9,13 +9,14 @@ import hashlib
 import json
 import zipfile
 import zlib
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.archive import (
     Members,
@@ -38,6 +39,9 @@ from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.job_checks import are_copies, make_session_key
 from nsys2prv.store.packing import unpack_result
 from nsys2prv.store.task_result import TaskResult
+
+if TYPE_CHECKING:
+    from nsys2prv.conversion.options import Plan
 
 #: Of the form of stores. Raise it with every change of what they hold.
 VERSION = 8
@@ -78,32 +82,6 @@ class ArchiveManifest(Struct, frozen=True):
     reports: list[ArchivedReport]
 
 
-class Store(Struct, frozen=True):
-    #: The store's file.
-    path: Path
-    #: What it holds.
-    contents: ArchiveManifest
-
-
-class StoredTask(Struct, frozen=True):
-    """Instead of reading: take the result from a store."""
-
-    #: The task that reading would be.
-    planned: reading.ReadingTask
-    #: The store's file.
-    store: Path
-    #: Member of the store that holds the result.
-    folder: str
-
-    @property
-    def info(self) -> ReportInfo:
-        return self.planned.info
-
-    @property
-    def rows(self) -> int:
-        return self.planned.rows
-
-
 @cache
 def compute_catalogue_digest() -> str:
     """Return a digest that tells event types and layouts from those of another version."""
@@ -128,21 +106,18 @@ def make_manifest(contents: ArchiveManifest, members: Members) -> bytes:
 
 def compute_digest(manifest: dict[str, Any]) -> str:
     """Return a digest that changes with anything in the manifest."""
-    return hashlib.sha256(
-        json.dumps(
-            {key: value for key, value in manifest.items() if key != DIGEST}, sort_keys=True
-        ).encode()
-    ).hexdigest()
+    rest = {key: value for key, value in manifest.items() if key != DIGEST}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
-def open_stores(paths: Sequence[Path]) -> dict[Path, Store]:
-    """Return the paths that are stores, opened. Raises one clear line for one that cannot be read
+def open_stores(paths: Sequence[Path]) -> dict[Path, ArchiveManifest]:
+    """Return the paths that are stores, and what they hold. Raises one clear line for one that cannot be read
     by this version.
     """
     return {path: _open_store(path) for path in paths if is_archive(path)}
 
 
-def _open_store(path: Path) -> Store:
+def _open_store(path: Path) -> ArchiveManifest:
     try:
         with open_archive(path) as archive, archive.open(MANIFEST) as file:
             manifest = json.load(file)
@@ -168,7 +143,7 @@ def _open_store(path: Path) -> Store:
         raise Nsys2prvError(f"{path}: {error.strerror or error}") from None
     except _DAMAGE as error:
         raise make_damaged_error(path, error) from None
-    return Store(path, contents)
+    return contents
 
 
 @contextmanager
@@ -190,27 +165,26 @@ def make_damaged_error(path: Path, error: BaseException) -> Nsys2prvError:
     )
 
 
-def check_settings_match(
-    selection: Selection,
-    settings: ReadingSettings,
-    stores: Sequence[Store],
-    usual: tuple[Selection, ReadingSettings],
-) -> tuple[Selection, ReadingSettings]:
-    """Return what to read: the stores' own selection and settings, unless others are asked for.
-    Raises one clear line where they do not fit.
+def list_contents(plan: Plan, reports: list[ArchivedReport]) -> ArchiveManifest:
+    """Return the contents of a store of these reports, read by a plan."""
+    selection = plan.selection
+    kinds = [kind.name for kind in selection.kinds]
+    return ArchiveManifest(kinds, selection.asked, plan.settings, reports)
+
+
+def check_settings_match(plan: Plan, usual: Plan, stores: Mapping[Path, ArchiveManifest]) -> Plan:
+    """Return the plan with the stores' own selection and settings, unless others than the usual are
+    asked for. Raises one clear line where they do not fit.
     """
-    first = stores[0]
-    for other in stores[1:]:
-        _check_same(str(other.path), other.contents, str(first.path), first.contents)
-    wanted = ArchiveManifest([kind.name for kind in selection.kinds], selection.asked, settings, [])
-    if wanted != ArchiveManifest(
-        [kind.name for kind in usual[0].kinds], usual[0].asked, usual[1], []
-    ):
-        _check_same(str(first.path), first.contents, "this command", wanted)
+    (path, first), *others = stores.items()
+    for other_path, other in others:
+        _check_same(str(other_path), other, str(path), first)
+    wanted = list_contents(plan, [])
+    if wanted != list_contents(usual, []):
+        _check_same(str(path), first, "this command", wanted)
     kinds_by_name = {kind.name: kind for kind in all_kinds()}
-    return Selection(
-        tuple(kinds_by_name[name] for name in first.contents.kinds), first.contents.asked
-    ), first.contents.settings
+    kinds = tuple(kinds_by_name[name] for name in first.kinds)
+    return replace(plan, selection=Selection(kinds, first.asked), settings=first.settings)
 
 
 def _check_same(name: str, one: ArchiveManifest, other_name: str, other: ArchiveManifest) -> None:
@@ -245,15 +219,12 @@ def replace_with_archived_tasks(
     tasks: Sequence[reading.ReadingTask],
     stage: int,
     archived: dict[int, tuple[Path, ArchivedReport]],
-) -> list[reading.ReadingTask | StoredTask]:
+) -> list[reading.ReadingTask]:
     """Return the tasks of a stage, those of reports in stores taken from there. archived: by the
     report's number.
     """
-    folders = {
-        report: iter(archived_report.stages[stage])
-        for report, (_, archived_report) in archived.items()
-    }
-    result: list[reading.ReadingTask | StoredTask] = []
+    folders = {report: iter(stored.stages[stage]) for report, (_, stored) in archived.items()}
+    result = []
     for task in tasks:
         if task.report not in archived:
             result.append(task)
@@ -262,36 +233,30 @@ def replace_with_archived_tasks(
         folder = next(folders[task.report], None)
         if folder is None:
             raise make_damaged_error(path, ValueError(f"results of {task.info.name} are missing"))
-        result.append(StoredTask(task, path, folder))
+        result.append(replace(task, stored=(path, folder)))
     for report, left in folders.items():
         if next(left, None) is not None:
-            raise make_damaged_error(
-                archived[report][0],
-                ValueError(f"more results of {archived[report][1].info.name} than tasks"),
-            )
+            path, stored = archived[report]
+            more = ValueError(f"more results of {stored.info.name} than tasks")
+            raise make_damaged_error(path, more)
     return result
 
 
-def run_reading_task(task: reading.ReadingTask | StoredTask) -> TaskResult:
+def run_reading_task(task: reading.ReadingTask) -> TaskResult:
     """Read the task's parts, or take what a store has of them."""
-    if isinstance(task, reading.ReadingTask):
+    if task.stored is None:
         return reading.read_task(task)
+    store, folder = task.stored
     try:
-        with open_archive(task.store) as archive:
+        with open_archive(store) as archive:
             return unpack_result(
-                partial(_open_member, archive, task.folder),
-                task.planned.spill,
-                task.planned.number,
-                task.planned.report,
+                lambda name: archive.open(f"{folder}/{name}"),
+                task.spill,
+                task.number,
+                task.report,
             )
     except OSError as error:
         # Places before the begin of the file, which damage may name.
-        raise (
-            make_damaged_error(task.store, error) if error.errno == errno.EINVAL else error
-        ) from None
+        raise make_damaged_error(store, error) if error.errno == errno.EINVAL else error from None
     except _DAMAGE as error:
-        raise make_damaged_error(task.store, error) from None
-
-
-def _open_member(archive: zipfile.ZipFile, folder: str, name: str) -> BinaryIO:
-    return archive.open(f"{folder}/{name}")
+        raise make_damaged_error(store, error) from None

@@ -5,161 +5,32 @@ reported as lost.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
-from nsys2prv._util.errors import Detail, Nsys2prvError
-from nsys2prv._util.text import format_count, list_some
-from nsys2prv.clock.maps import UNPLACED
-from nsys2prv.conversion.clock_text import MOST, describe_causal_moves, describe_hosts
-from nsys2prv.conversion.ledger import Ledger, make_ledger, sum_accounts
-from nsys2prv.conversion.summary_text import describe_clocks, format_summary, format_summary_html
-from nsys2prv.events import all_kinds
+from nsys2prv._util.errors import ClockNote, Detail
+from nsys2prv._util.text import format_count, format_size
+from nsys2prv.clock.maps import Placement
+from nsys2prv.conversion.clock_text import (
+    MOST,
+    describe_causal_moves,
+    describe_clocks,
+    describe_hosts,
+)
+from nsys2prv.conversion.job_warnings import collect_notes, collect_warnings
+from nsys2prv.conversion.metadata import Ledger, make_ledger, sum_accounts
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.kind import EventKind
-from nsys2prv.events.reasons import Reason
-from nsys2prv.events.selection import Selection
-from nsys2prv.nsight.diagnostics import ERROR, INFO, Message
+from nsys2prv.events.reasons import Reason, describe_reason, is_routine
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.opening import open_source
-from nsys2prv.store.task_result import TaskResult
 
 if TYPE_CHECKING:
     from nsys2prv.clock.maps import Placement
     from nsys2prv.conversion.job import Job
-
-
-#: So many reports at most are asked what they have in the place of such a kind: it may mean walking
-#: through a table.
-ASKED = 3
-
-
-def warn_of_missing_kinds(
-    infos: Sequence[ReportInfo], selection: Selection, results: Sequence[TaskResult]
-) -> list[str]:
-    """Return a warning for each name given to -t, of a kind or of a group of kinds, of which no
-    report holds an event.
-    """
-    records: Counter[str] = Counter()
-    for result in results:
-        records.update(result.events)
-    dropped = {
-        kind for result in results for kind, account in result.accounts.items() if account.dropped
-    }
-    warnings = []
-    for name in sorted(selection.asked):
-        named = [kind for kind in selection.kinds if kind.name == name]
-        meant_kinds = named or [kind for kind in selection.kinds if kind.is_called(name)]
-        if meant_kinds and not any(
-            kind.name in dropped or any(records[layout] for layout in kind.layouts)
-            for kind in meant_kinds
-        ):
-            warnings.append(
-                f"{name}: the reports hold no events of this kind{_hint_elsewhere(named[0], infos) if named else ''}"
-            )
-    return warnings
-
-
-def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
-    if kind.gpu_work is None or kind.gpu_work.hint_when_missing is None:
-        return ""
-    for info in infos[:ASKED]:
-        try:
-            with open_source(info.path) as source:
-                if hint := kind.gpu_work.hint_when_missing(source):
-                    return f": {hint}"
-        except Nsys2prvError:
-            # What was read from a store need not be there any more.
-            continue
-    return ""
-
-
-def note_unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
-    """Return a note where the reports hold work on GPUs and none was asked for."""
-    if any(kind.gpu_work for kind in selection.kinds):
-        return []
-    left_out = sorted({name for info in infos for name in _list_gpu_work(info)})
-    note = f"the reports hold work on GPUs that -t does not select: {', '.join(left_out)}"
-    return [note] if left_out else []
-
-
-def _list_gpu_work(info: ReportInfo) -> list[str]:
-    """Return the kinds of work on GPUs that a report holds."""
-    return [
-        kind.name for kind in all_kinds() if kind.gpu_work and info.parts.keys() & set(kind.tables)
-    ]
-
-
-#: Lines of warnings and of notes at most.
-MOST_MESSAGES = 12
-
-
-#: Classes of messages that are warned of, the worst first -> what such a message is said to do.
-CLASSES = {
-    "loss": "says that events may be missing",
-    "fallback": "says that it recorded in another way than asked for",
-    "error": "reports an error",
-}
-
-
-def _classify_message(message: Message) -> str:
-    """Return the class of a message; "" for one that is not told, as about libraries that a program
-    does not use.
-    """
-    if message.loss:
-        return "loss"
-    if message.fallback:
-        return "fallback"
-    if message.severity == ERROR:
-        return "error"
-    return "warning" if INFO < message.severity < ERROR and not message.unused else ""
-
-
-def _group_by_message(infos: Sequence[ReportInfo], wanted: str, noun: str) -> list[str]:
-    counts: Counter[str] = Counter()
-    names: dict[str, dict[str, None]] = {}
-    for info in infos:
-        for message in info.messages:
-            if _classify_message(message) == wanted:
-                counts[message.text] += message.count
-                names.setdefault(message.text, {})[info.name] = None
-    times = {text: f"{count:,} times, " if count > 1 else "" for text, count in counts.items()}
-    lines = [
-        f'Nsight Systems {noun}: "{text}" ({times[text]}in {list_some([*reports])})'
-        for text, reports in names.items()
-    ]
-    if len(lines) > MOST_MESSAGES:
-        more = len(lines) - MOST_MESSAGES
-        lines[MOST_MESSAGES:] = [f"Nsight Systems {noun}: {more} further messages"]
-    return lines
-
-
-def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list[str]:
-    """Return a warning that names the reports and kinds of events, where there are such rows."""
-    kinds: Counter[str] = Counter()
-    reports: set[int] = set()
-    for result in results:
-        for kind, account in result.accounts.items():
-            if count := account.dropped[Reason.FAR]:
-                kinds[kind] += count
-                reports.add(result.report)
-    if not kinds:
-        return []
-    where = list_some([infos[report].name for report in sorted(reports)])
-    return [
-        f"{where}: {Reason.FAR.text} are left out because their times are damaged: "
-        + ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
-    ]
-
-
-#: Reports that begin further apart than this (ns: one day) are hardly of one job.
-FAR_APART = 86_400 * 1_000_000_000
-#: Paraver keeps times as doubles, exact up to this (ns).
-EXACT_TIMES = 2**53
 
 
 class Summary(Struct, dict=True):
@@ -214,6 +85,11 @@ class Summary(Struct, dict=True):
     #: True if only a part of the job was asked for.
     is_cut: bool = False
 
+    @property
+    def trace(self) -> str:
+        """The path of the .prv, "" without one."""
+        return next((str(path) for path in self.sizes if ".prv" in path.suffixes), "")
+
     @cached_property
     def views(self) -> dict[str, str]:
         """Views to be opened first, and what each shows in a sentence."""
@@ -239,15 +115,15 @@ class Summary(Struct, dict=True):
         """
         infos, timeline, results, model = job.infos, job.timeline, job.results, job.model
         kinds = sum_accounts(results)
-        balance = make_ledger(kinds, results, events, left_out)
-        dropped, repaired = (
-            {
+
+        def list_counts(name: str) -> dict[tuple[str, str], int]:
+            return {
                 (kind, reason): count
                 for kind, account in kinds.items()
                 for reason, count in getattr(account, name).items()
             }
-            for name in ("dropped", "repaired")
-        )
+
+        balance = make_ledger(kinds, results, events, left_out)
         placements = timeline.placements
         return cls(
             ranks=model.ranks,
@@ -265,8 +141,8 @@ class Summary(Struct, dict=True):
             events={
                 name: count for name, count in events.items() if name in load_catalogue().layouts
             },
-            dropped=dropped,
-            repaired=repaired,
+            dropped=list_counts("dropped"),
+            repaired=list_counts("repaired"),
             left_out=dict(left_out),
             ledger=balance,
             sizes=sizes,
@@ -274,23 +150,11 @@ class Summary(Struct, dict=True):
             smaller=smaller,
             cpu=job.workers.spent.text(),
             unread=job.unread,
-            notes=[
-                *(note for result in results for note in result.notes),
-                *map(Detail, _group_by_message(infos, "warning", "warns")),
-                *note_unrequested_kinds(infos, job.selection),
-                *job.notes,
-            ],
+            notes=collect_notes(job),
             placed=_describe_placements(infos, placements),
             clocks=describe_hosts(timeline.record, MOST) if timeline.record else [],
             warnings=[
-                *job.warnings,
-                *(
-                    line
-                    for one, text in CLASSES.items()
-                    for line in _group_by_message(infos, one, text)
-                ),
-                *timeline.warnings,
-                *_collect_warnings(job),
+                *collect_warnings(job),
                 *(
                     f"{name}: {count:,} rows or records are not accounted for: a bug in nsys2prv, please report it"
                     for name, count in balance.missing.items()
@@ -299,18 +163,29 @@ class Summary(Struct, dict=True):
         )
 
     def __repr__(self) -> str:
-        trace = next((str(path) for path in self.sizes if ".prv" in path.suffixes), "")
         return (
-            f"<Summary of {trace}: {format_count(self.ranks, 'task')} on {format_count(self.hosts, 'host')}, {self.duration / 1e9:.3f} s, "
+            f"<Summary of {self.trace}: {format_count(self.ranks, 'task')} on {format_count(self.hosts, 'host')}, {self.duration / 1e9:.3f} s, "
             f"{self.lines:,} lines, {format_count(len(self.warnings), 'warning')}; .text() tells all>"
         )
 
     def _repr_html_(self) -> str:
-        return format_summary_html(self)
+        """Return the summary for notebooks, with its warnings first."""
+        parts = {"warnings": self.warnings, **_make_parts(self, verbose=False)}
+        return "".join(
+            f"<b>{escape(title)}</b><ul style='list-style: none'>{''.join(f'<li>{_format_html_line(line)}</li>' for line in lines)}</ul>"
+            for title, lines in parts.items()
+            if lines
+        )
 
     def text(self, verbose: bool = False) -> str:
-        """Return the closing summary; verbose: with everything that was noticed."""
-        return format_summary(self, verbose)
+        """Return the closing summary for people. verbose: with all events by kind, every note and
+        where the time went.
+        """
+        return "\n".join(
+            line
+            for title, lines in _make_parts(self, verbose).items()
+            for line in (f"{title}:", *(f"  {line}" for line in lines))
+        )
 
 
 def _describe_placements(infos: list[ReportInfo], placements: list[Placement]) -> list[str]:
@@ -322,39 +197,135 @@ def _describe_placements(infos: list[ReportInfo], placements: list[Placement]) -
     ]
 
 
-def _collect_warnings(job: Job) -> list[str]:
-    infos, results, selection = job.infos, job.results, job.selection
-    placements = job.timeline.placements
-    warnings = warn_of_missing_kinds(infos, selection, results)
-    unplaced = [
-        info.name
-        for info, placement in zip(infos, placements, strict=True)
-        if placement.method == UNPLACED
+#: Layouts named in the short summary, and further lines on what is not as it should be.
+MOST_EVENTS, MOST_LINES = 4, 6
+#: How tasks are ordered, for people, by what the model calls it.
+ORDERS = {
+    "MPI ranks": "in the order of their MPI ranks",
+    "launcher's environment": "in the order of the launcher's rank numbers",
+    "file names": "in the order of the file names, as no report tells a rank",
+}
+
+
+def _format_html_line(line: str) -> str:
+    return escape(line.strip()).replace("  ", " &nbsp;")
+
+
+def _make_parts(summary: Summary, verbose: bool) -> dict[str, list[str]]:
+    """Return the lines of each part, by its title."""
+    parts = {
+        "the job": _describe_job(summary),
+        "its clocks": [
+            *summary.clock_lines,
+            *(note for note in summary.notes if isinstance(note, ClockNote)),
+            *(summary.clocks if verbose else []),
+        ],
+        "what was written": [
+            *_describe_files(summary),
+            *(_describe_all_events if verbose else _describe_main_events)(summary),
+            *_list_notes(summary, verbose),
+        ],
+        "what to look at now": _describe_next_steps(summary),
+    }
+    if verbose:
+        parts["where the reports were placed, and where the time went"] = [
+            *map(str.strip, summary.placed),
+            *filter(None, [summary.cpu]),
+        ]
+    return parts
+
+
+def _describe_job(summary: Summary) -> list[str]:
+    order = f"; tasks {ORDERS.get(summary.order, summary.order)}" if summary.ranks > 1 else ""
+    return [
+        f"{format_count(summary.ranks, 'task')} on {format_count(summary.hosts, 'host')}, {format_count(summary.devices, 'GPU')}; "
+        f"{summary.duration / 1e9:.3f} s{order}"
     ]
-    if unplaced and len(infos) > 1:
-        warnings.append(
-            f"{list_some(unplaced)}: no clock in the report; placed at the start of the others"
-        )
-    placed = [
-        placement.map.offset
-        for info, placement in zip(infos, placements, strict=True)
-        if placement.method != UNPLACED and not info.absolute
+
+
+def _describe_files(summary: Summary) -> list[str]:
+    sizes = [(path, format_size(size)) for path, size in summary.sizes.items()]
+    (trace, size), *others = sorted(sizes, key=lambda item: ".prv" not in item[0].suffixes)
+    beside = ", ".join(f"{path.name} {size}" for path, size in others)
+    return [
+        f"{trace}  {size}, {summary.lines:,} lines for {format_count(summary.threads, 'row')}",
+        *([f"beside it: {beside}"] if beside else []),
     ]
-    if placed and max(placed) - min(placed) > FAR_APART:
-        warnings.append(
-            f"the reports begin up to {(max(placed) - min(placed)) / 86_400e9:.1f} days apart: are they of one job?"
+
+
+def _describe_main_events(summary: Summary) -> list[str]:
+    counts = sorted(
+        ((count, _find_title(name)) for name, count in summary.events.items() if count),
+        key=lambda item: -item[0],
+    )
+    more = ""
+    if len(counts) > MOST_EVENTS:
+        more = f", and {format_count(len(counts) - MOST_EVENTS, 'other kind')} (-v lists all)"
+    return [", ".join(f"{count:,} {title}" for count, title in counts[:MOST_EVENTS]) + more]
+
+
+def _describe_all_events(summary: Summary) -> list[str]:
+    layouts = load_catalogue().layouts
+    width = max((len(f"{count:,}") for count in summary.events.values()), default=1)
+    return [
+        f"{count:>{width},} {layouts[name].title}"
+        for name, count in summary.events.items()
+        if count
+    ]
+
+
+def _list_notes(summary: Summary, verbose: bool) -> list[str]:
+    """Return notes on what is missing or changed in the trace: those that need attention, or all."""
+    noted = [
+        *(
+            (isinstance(note, Detail), note)
+            for note in summary.notes
+            if not isinstance(note, ClockNote)
+        ),
+        *_list_reasons(summary),
+    ]
+    shown = [line for routine, line in noted if verbose or not routine]
+    quiet = len(noted) - len(shown)
+    if len(shown) > MOST_LINES and not verbose:
+        further = len(shown) - MOST_LINES + 1
+        shown[MOST_LINES - 1 :] = [f"{format_count(further, 'further note')}: -v lists all"]
+    elif quiet:
+        shown.append(
+            f"{format_count(quiet, 'note')} that {'needs' if quiet == 1 else 'need'} no action: -v lists all"
         )
-    hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})
-    if hidden:
-        warnings.append(
-            f"{list_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
-            "them are not in the report; profile with --cuda-graph-trace=node to see them"
-        )
-    wanted = any(kind.gpu_work for kind in selection.kinds)
-    if idle := [info.name for info in infos if wanted and not _list_gpu_work(info)]:
-        warnings.append(f"{list_some(idle)}: no work on any GPU")
-    if job.duration > EXACT_TIMES:
-        warnings.append(
-            f"the trace spans {job.duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"
-        )
-    return warnings
+    return [*shown, *filter(None, [summary.smaller])]
+
+
+def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
+    """Yield, by kind and reason, whether all is routine and what became of rows and records."""
+    for fate, counts in (("left out", summary.dropped), ("changed", summary.repaired)):
+        for (kind, reason), count in sorted(counts.items()):
+            yield (
+                is_routine(reason),
+                f"{format_count(count, 'row')} of {kind} {fate}: {describe_reason(reason)}",
+            )
+    for (name, reason), count in sorted(summary.left_out.items()):
+        if reason != Reason.IN_OTHER_REPORT:
+            # Of a cut its note tells it in one line.
+            yield (
+                summary.is_cut or is_routine(reason),
+                f"{count:,} {_find_title(name)} left out: {describe_reason(reason)}",
+            )
+
+
+def _find_title(name: str) -> str:
+    """Return the title of a layout or of a kind of lines, as used within a sentence."""
+    layout = load_catalogue().layouts.get(name)
+    title = layout.title if layout else load_catalogue().lines[name].label
+    return title if title[1:2].isupper() or title[2:3].isupper() else title[:1].lower() + title[1:]
+
+
+def _describe_next_steps(summary: Summary) -> list[str]:
+    width = max(map(len, summary.views), default=0)
+    trace = summary.trace or "TRACE"
+    views = [f"  {view:<{width}}  {shown}" for view, shown in summary.views.items()]
+    opening = f"in Paraver: copy the views with `nsys2prv cfgs views`; open one with `wxparaver {trace} views/VIEW`; to begin with:"
+    return [
+        *([opening, *views] if views else []),
+        "in tables: `nsys2prv report REPORT...` shows what holds the job back; --html FILE writes a web page",
+    ]

@@ -10,7 +10,7 @@ from tools.exports import PID, call, global_tid, kernel, make_export, os_call, s
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
-from nsys2prv.conversion.extract import extract_to
+from nsys2prv.conversion.opened_reports import extract_to
 
 KERNELS = 63000006
 OVERHEAD = 69000000

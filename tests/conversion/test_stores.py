@@ -27,8 +27,8 @@ from nsys2prv import Options, convert
 from nsys2prv._util.archive import from_json, to_json
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv.cli.main import main
-from nsys2prv.conversion import extract, opened_reports
-from nsys2prv.conversion.extract import extract_to
+from nsys2prv.conversion import opened_reports
+from nsys2prv.conversion.opened_reports import extract_to
 from nsys2prv.conversion.report_stores import compute_digest
 from nsys2prv.store import packing
 from nsys2prv.store.packing import find_unpacked_size
@@ -406,7 +406,7 @@ def test_a_store_is_replaced_by_a_complete_one_only(
     def broken(*_: object) -> None:
         raise OSError(28, "nothing free")
 
-    monkeypatch.setattr(extract, "pack_result", broken)
+    monkeypatch.setattr(opened_reports, "pack_result", broken)
     with pytest.raises(Nsys2prvError, match="no space left"):
         extract_to(GRAPHS, store)
     assert files(tmp_path) == before

@@ -19,8 +19,8 @@ from nsys2prv._util.errors import Detail
 from nsys2prv._util.progress import Progress
 from nsys2prv.clock.clock_file import ClockRecord, HostClock
 from nsys2prv.clock.maps import ClockMap, Placement
+from nsys2prv.conversion.clock_text import describe_clocks
 from nsys2prv.conversion.cut_plan import CutOptions
-from nsys2prv.conversion.summary_text import describe_clocks
 from nsys2prv.events.reasons import describe_reason
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"

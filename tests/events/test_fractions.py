@@ -16,7 +16,7 @@ from tools.exports import Row, global_tid, make_export
 from tools.trace import Trace
 
 from nsys2prv import Options, convert
-from nsys2prv.conversion.extract import extract_to
+from nsys2prv.conversion.opened_reports import extract_to
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.attributes import GREATEST
 from nsys2prv.events.reasons import Reason

@@ -18,7 +18,7 @@ from tools.commands import GRAPHS, SAMPLES, command, content, error_of
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion import convert as conversion
-from nsys2prv.conversion import extract as storing
+from nsys2prv.conversion import opened_reports as storing
 from nsys2prv.conversion import reading
 from nsys2prv.paraver import output, window_writer
 from nsys2prv.store import runs, task_result

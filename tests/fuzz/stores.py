@@ -11,7 +11,7 @@ from random import Random
 
 import polars as pl
 
-from nsys2prv.conversion.extract import extract_to
+from nsys2prv.conversion.opened_reports import extract_to
 
 from . import files, frames, values
 
