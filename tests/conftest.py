@@ -34,7 +34,7 @@ SAMPLES = Path(__file__).parent.parent / "sample_reports"
 #: Findings that are true of traces that tests ask for: rule -> the tests (all, if none is named).
 #: Clocks of hosts that a test leaves as they are; exports of different months in one trace, or of
 #: damaged times.
-TRUE: dict[str, tuple[str, ...]] = {
+EXPECTED_FINDINGS: dict[str, tuple[str, ...]] = {
     "received-before-sent": (),
     "time-inexact": (
         "test_counts_and_durations_add_up_over_exports",
@@ -44,13 +44,13 @@ TRUE: dict[str, tuple[str, ...]] = {
 }
 
 
-def _true(rule: str) -> bool:
-    tests = TRUE.get(rule)
+def _is_expected(rule: str) -> bool:
+    tests = EXPECTED_FINDINGS.get(rule)
     running = os.environ.get("PYTEST_CURRENT_TEST", "")
     return tests is not None and (not tests or any(f"::{test}" in running for test in tests))
 
 
-def _checked(write: Callable[..., Summary]) -> Callable[..., Summary]:
+def _check_written_traces(write: Callable[..., Summary]) -> Callable[..., Summary]:
     """A conversion whose trace is checked once it is written."""
 
     @wraps(write)
@@ -67,7 +67,7 @@ def _checked(write: Callable[..., Summary]) -> Callable[..., Summary]:
         wrong = [
             f"{found.file}:{found.line} ({found.count}) {found.rule}: {found.message}"
             for found in findings
-            if not _true(found.rule)
+            if not _is_expected(found.rule)
         ]
         assert not wrong, "\n".join(wrong)
         return summary
@@ -75,7 +75,7 @@ def _checked(write: Callable[..., Summary]) -> Callable[..., Summary]:
     return wrapper
 
 
-def _with_names(store: Callable[..., None]) -> Callable[..., None]:
+def _check_stored_names(store: Callable[..., None]) -> Callable[..., None]:
     """A way to store rows that refuses those without a name that their layout needs: it would
     become the first name of the set.
     """
@@ -111,8 +111,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 # Every trace that a test has this process write is checked, whatever for and through which door.
-convert.write_job = _checked(convert.write_job)
-TaskResult.store = _with_names(TaskResult.store)
+convert.write_job = _check_written_traces(convert.write_job)
+TaskResult.store = _check_stored_names(TaskResult.store)
 
 
 @pytest.fixture(
@@ -120,6 +120,6 @@ TaskResult.store = _with_names(TaskResult.store)
 )
 def answers(request: pytest.FixtureRequest) -> Answers:
     """Every view that has its events in a sample, as paramedir reads it."""
-    from tools.view_answers import ask
+    from tools.view_answers import answer_views
 
-    return ask(request.param)
+    return answer_views(request.param)

@@ -13,7 +13,7 @@ import pytest
 from samples import Options as SampleOptions
 from samples import generate
 from samples.__main__ import main as write_sample
-from tools.sql_truth import label
+from tools.sql_truth import make_label
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
@@ -43,7 +43,7 @@ def test_kernels_are_those_put_in(training: Path) -> None:
         json.loads((SAMPLES / "training" / "truth.json").read_text())["ranks"], 1
     ):
         expected = {
-            label(name): (kernel["rows"], kernel["ns"])
+            make_label(name): (kernel["rows"], kernel["ns"])
             for name, kernel in rank["tables"]["CUPTI_ACTIVITY_KIND_KERNEL"]["by_name"].items()
         }
         count: Counter[str] = Counter()

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tools.commands import ENVIRONMENT, SAMPLES, arguments, command
-from tools.exports import make_large
+from tools.commands import ENVIRONMENT, SAMPLES, build_arguments, run_command
+from tools.exports import make_large_export
 
 #: Ranks of one job on several hosts, so that no stage is without work.
 CLUSTER = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
@@ -19,7 +19,7 @@ LINE = re.compile(r"^  CPU seconds: (\d+\.\d\d [a-z ]+(?:, \d+\.\d\d [a-z ]+)*)$
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report large enough for worker processes."""
-    return make_large(tmp_path_factory.mktemp("large") / "r.sqlite")
+    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
 def told_and_used(folder: Path, *given: object) -> tuple[dict[str, float], float]:
@@ -28,7 +28,7 @@ def told_and_used(folder: Path, *given: object) -> tuple[dict[str, float], float
     """
     with (folder / "told").open("w+") as told:
         child = subprocess.Popen(
-            arguments(*given),
+            build_arguments(*given),
             cwd=folder,
             env=ENVIRONMENT,
             stdout=told,
@@ -81,6 +81,6 @@ def test_stages_of_workers_are_no_more_than_all_processes_used(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [(), ("-q",), ("-q", "-v")])
 def test_nothing_of_it_is_told_unless_asked_for(how: tuple[str, ...], tmp_path: Path) -> None:
-    done = command(*how, "-j", "1", CLUSTER[0], tmp_path / "out.prv")
+    done = run_command(*how, "-j", "1", CLUSTER[0], tmp_path / "out.prv")
     assert done.returncode == 0, done.stderr
     assert "CPU seconds" not in done.stdout + done.stderr

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tools.corpus import EXPORTS, UNSET, need_corpus
+from tools.corpus import EXPORTS, UNSET, skip_without_corpus
 from tools.view_answers import SAMPLES
 
 import nsys2prv
@@ -336,7 +336,7 @@ def test_samples(sample: tuple[OpenJob, list[Export]], check) -> None:
     "path", EXPORTS or [UNSET], ids=lambda path: path.stem[:60] if path else "none"
 )
 def test_real_exports(path: Path) -> None:
-    need_corpus()
+    skip_without_corpus()
     export = Export(path)
     try:
         with nsys2prv.open(path, kinds=KINDS) as job:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from tools.folders import as_folder
+from tools.folders import convert_export_folder
 from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis import job
@@ -290,7 +290,7 @@ def test_jobs_in_any_form_side_by_side(tmp_path: Path, capsys: pytest.CaptureFix
         (tmp_path / form).mkdir()
     for path in map(Path, GRAPHS):
         shutil.copy(path, tmp_path / "sqlite")
-        as_folder(path, tmp_path / "tables" / f"{path.stem}.parquetdir")
+        convert_export_folder(path, tmp_path / "tables" / f"{path.stem}.parquetdir")
         assert (
             main(
                 ["extract", "-q", str(path), "-o", str(tmp_path / "stores" / f"{path.stem}.store")]

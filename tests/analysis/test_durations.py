@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.sql_truth import label
+from tools.sql_truth import make_label
 from tools.view_answers import SAMPLES
 
 import nsys2prv
@@ -35,7 +35,7 @@ def test_counts_are_those_of_sql() -> None:
     for path in SAMPLES["training"]:
         with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as export:
             for name, duration in export.execute(QUERY):
-                durations[label(name)].append(duration)
+                durations[make_label(name)].append(duration)
     found, kernels = tables["durations"].frame, tables["kernels"].frame
     assert found["row"].unique().sort().to_list() == list(range(20))
     for row in range(20):

@@ -10,7 +10,7 @@ from functools import cache
 
 import polars as pl
 import pytest
-from tools.view_answers import SAMPLES, Answers, ask
+from tools.view_answers import SAMPLES, Answers, answer_views
 
 import nsys2prv
 from nsys2prv.analysis.job import OpenJob
@@ -33,7 +33,7 @@ def sample(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def answers(sample: str) -> Answers:
-    return ask(sample)
+    return answer_views(sample)
 
 
 @pytest.fixture(scope="module")

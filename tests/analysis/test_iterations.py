@@ -6,7 +6,16 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tools.exports import KERNEL, MEMCPY, PID, global_pid, global_tid, kernel, make_export, strings
+from tools.exports import (
+    KERNEL,
+    MEMCPY,
+    PID,
+    make_export,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
+)
 
 import nsys2prv
 from nsys2prv.analysis.comparison import ComparedJob, compare_elapsed, compare_jobs
@@ -24,16 +33,18 @@ def test_parts_of_iterations(tmp_path: Path) -> None:
     for number in range(5):
         more = 20 * US if number == 2 else 0
         since = begin + 30 * US + more
-        kernels.append(kernel(begin, since + 10 * US))
-        kernels.append(kernel(since, since + 30 * US, streamId=9, demangledName=2, shortName=2))
+        kernels.append(make_kernel(begin, since + 10 * US))
+        kernels.append(
+            make_kernel(since, since + 30 * US, streamId=9, demangledName=2, shortName=2)
+        )
         copy = {"start": since + 25 * US, "end": since + 40 * US, "deviceId": 0, "contextId": 1}
         copies.append(
-            {**copy, "streamId": 11, "globalPid": global_pid(), "bytes": 8, "copyKind": 1}
+            {**copy, "streamId": 11, "globalPid": make_global_pid(), "bytes": 8, "copyKind": 1}
         )
         step = {"start": begin, "end": begin + 99 * US + more, "eventType": 59}
-        ranges.append({**step, "globalTid": global_tid(PID), "text": f"step {number}"})
+        ranges.append({**step, "globalTid": make_global_tid(PID), "text": f"step {number}"})
         begin += 100 * US + more
-    names = strings("gemm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    names = make_strings("gemm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
     tables = {"StringIds": names, KERNEL: kernels, MEMCPY: copies, "NVTX_EVENTS": ranges}
     report = make_export(tmp_path / "rank0.sqlite", tables, {"text": "TEXT"})
     with nsys2prv.open([report], quiet=True) as job:
@@ -50,7 +61,7 @@ def test_parts_of_iterations(tmp_path: Path) -> None:
 
 def test_a_job_without_iterations_says_so(tmp_path: Path) -> None:
     report = make_export(
-        tmp_path / "rank0.sqlite", {"StringIds": strings("gemm"), KERNEL: [kernel(5, 9)]}
+        tmp_path / "rank0.sqlite", {"StringIds": make_strings("gemm"), KERNEL: [make_kernel(5, 9)]}
     )
     with nsys2prv.open([report], quiet=True) as job:
         result = job.analyse("iterations")["iterations"]

@@ -15,18 +15,18 @@ from tools.exports import (
     PID,
     RUNTIME,
     Row,
-    call,
-    global_pid,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    strings,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
 )
 
 import nsys2prv
 from nsys2prv.analysis.result import Result
 
-NAMES = strings(
+NAMES = make_strings(
     "gemm",
     "cudaLaunchKernel",
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
@@ -62,12 +62,12 @@ def copy(
         "copyKind": kind,
         "srcKind": source,
         "dstKind": target,
-        "globalPid": global_pid(),
+        "globalPid": make_global_pid(),
     }
 
 
 def nccl(start: int, end: int, stream: int = 9, **more: object) -> Row:
-    return kernel(start, end, streamId=stream, demangledName=NCCL, shortName=NCCL, **more)
+    return make_kernel(start, end, streamId=stream, demangledName=NCCL, shortName=NCCL, **more)
 
 
 def range_(start: int, end: int, name: int = STEP, tid: int = PID) -> Row:
@@ -77,7 +77,7 @@ def range_(start: int, end: int, name: int = STEP, tid: int = PID) -> Row:
         "eventType": 59,
         "textId": name,
         "domainId": 0,
-        "globalTid": global_tid(tid),
+        "globalTid": make_global_tid(tid),
     }
 
 
@@ -85,7 +85,7 @@ def barrier(start: int, end: int) -> Row:
     return {
         "start": start,
         "end": end,
-        "globalTid": global_tid(PID),
+        "globalTid": make_global_tid(PID),
         "textId": BARRIER,
         "commHandle": 1,
     }
@@ -115,14 +115,14 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Result]
     the API) and 300 ns.
     """
     first = {
-        KERNEL: [kernel(0, 400), kernel(350, 600, streamId=8), nccl(500, 700)],
+        KERNEL: [make_kernel(0, 400), make_kernel(350, 600, streamId=8), nccl(500, 700)],
         MEMCPY: [copy(700, 750, 5_000)],
-        RUNTIME: [call(100, 300, 1)],
+        RUNTIME: [make_call(100, 300, 1)],
         "MPI_COLLECTIVES_EVENTS": [barrier(250, 350)],
     }
     second = {
-        KERNEL: [kernel(0, 300), nccl(500, 700), kernel(900, 1000)],
-        RUNTIME: [call(100, 200, 1)],
+        KERNEL: [make_kernel(0, 300), nccl(500, 700), make_kernel(900, 1000)],
+        RUNTIME: [make_call(100, 200, 1)],
         "MPI_COLLECTIVES_EVENTS": [barrier(600, 900)],
     }
     return {
@@ -199,11 +199,11 @@ def test_iterations(tmp_path: Path) -> None:
     50 and 20 of the second.
     """
     first = {
-        KERNEL: [kernel(0, 50), kernel(100, 150)],
+        KERNEL: [make_kernel(0, 50), make_kernel(100, 150)],
         "NVTX_EVENTS": [range_(0, 90), range_(100, 290), range_(120, 140)],
     }
     second = {
-        KERNEL: [kernel(20, 100), kernel(180, 200), kernel(400, 500)],
+        KERNEL: [make_kernel(20, 100), make_kernel(180, 200), make_kernel(400, 500)],
         "NVTX_EVENTS": [range_(10, 100), range_(110, 300)],
     }
     results = analysed(tmp_path, [first, second], region="st?p")
@@ -243,16 +243,18 @@ def test_operations(tmp_path: Path) -> None:
     """
 
     def of(name: int, start: int, end: int, correlation: int) -> Row:
-        return kernel(start, end, correlationId=correlation, demangledName=name, shortName=name)
+        return make_kernel(
+            start, end, correlationId=correlation, demangledName=name, shortName=name
+        )
 
     tables = {
         "StringIds": [*NAMES, {"id": 20, "value": "layer"}],
         RUNTIME: [
-            call(10, 12, 1),
-            call(20, 22, 2),
-            call(30, 32, 3),
-            call(40, 42, 4, nameId=COPY),
-            call(95, 96, 5),
+            make_call(10, 12, 1),
+            make_call(20, 22, 2),
+            make_call(30, 32, 3),
+            make_call(40, 42, 4, nameId=COPY),
+            make_call(95, 96, 5),
         ],
         KERNEL: [
             of(PLAIN, 100, 130, 1),
@@ -314,11 +316,11 @@ def test_rules(tmp_path: Path) -> None:
     """
     tables = {
         RUNTIME: [
-            call(0, 5, 1, nameId=COPY),
-            call(10, 15, 2, nameId=COPY),
-            call(20, 60, 3, nameId=COPY_SYNC),
-            call(70, 75, 4, nameId=COPY_SYNC),
-            call(80, 120, 5, nameId=SYNC),
+            make_call(0, 5, 1, nameId=COPY),
+            make_call(10, 15, 2, nameId=COPY),
+            make_call(20, 60, 3, nameId=COPY_SYNC),
+            make_call(70, 75, 4, nameId=COPY_SYNC),
+            make_call(80, 120, 5, nameId=SYNC),
         ],
         MEMCPY: [
             copy(5, 15, 100, correlation=1),
@@ -338,7 +340,7 @@ def test_rules(tmp_path: Path) -> None:
 
 
 def test_missing_inputs_are_named(tmp_path: Path) -> None:
-    results = analysed(tmp_path, [{RUNTIME: [call(0, 5, 1)]}])
+    results = analysed(tmp_path, [{RUNTIME: [make_call(0, 5, 1)]}])
     said = {name: " ".join(result.missing) for name, result in results.items()}
     for name in ("efficiencies", "kernels", "overlap"):
         assert "CUPTI_ACTIVITY_KIND_KERNEL" in said[name], said[name]

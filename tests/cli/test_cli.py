@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tools.commands import wait_for
-from tools.exports import KERNEL, kernel, make_export, strings
+from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 from nsys2prv import __version__
 from nsys2prv._util.version import format_version
@@ -128,7 +128,10 @@ def test_what_is_no_export_is_one_line(
 
 def test_nothing_to_write_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        run(make_export(tmp_path / "r.sqlite", {"StringIds": strings("a")}), tmp_path / "out.prv")
+        run(
+            make_export(tmp_path / "r.sqlite", {"StringIds": make_strings("a")}),
+            tmp_path / "out.prv",
+        )
         == 3
     )
     assert "nothing to write" in error_of(capsys)
@@ -158,7 +161,9 @@ def test_usage_errors_are_2(arguments: list[str], capsys: pytest.CaptureFixture[
 def test_kinds_asked_for_and_absent_are_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 5)], "StringIds": strings("k")})
+    report = make_export(
+        tmp_path / "r.sqlite", {KERNEL: [make_kernel(0, 5)], "StringIds": make_strings("k")}
+    )
     assert run("-t", "kernels,nvtx", report, tmp_path / "out.prv") == 0
     warnings = capsys.readouterr().err
     assert warnings == "nsys2prv: warning: nvtx: the reports hold no events of this kind\n"

@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from tools.exports import KERNEL, kernel, make_export, make_large, strings
-from tools.processes import group
+from tools.exports import KERNEL, make_export, make_kernel, make_large_export, make_strings
+from tools.processes import list_group
 
 SAMPLE = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank0.sqlite"
 
@@ -104,8 +104,8 @@ def test_a_list_of_an_export_whose_ranges_have_no_kind(tmp_path: Path) -> None:
     make_export(
         tmp_path / "r.sqlite",
         {
-            "StringIds": strings("kern"),
-            KERNEL: [kernel(1, 5)],
+            "StringIds": make_strings("kern"),
+            KERNEL: [make_kernel(1, 5)],
             "NVTX_EVENTS": [{"start": 1, "end": 5}],
         },
     )
@@ -121,7 +121,9 @@ def test_a_folder_for_temporary_files_that_is_not_there_is_named(tmp_path: Path)
 
 def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     """As in README, on a job large enough for worker processes."""
-    make_export(tmp_path / "r.sqlite", {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)]})
+    make_export(
+        tmp_path / "r.sqlite", {"StringIds": make_strings("kern"), KERNEL: [make_kernel(1, 5)]}
+    )
     (tmp_path / "script.py").write_text(
         "import nsys2prv.conversion.opened_reports as opened_reports\nopened_reports.SMALL_JOB_ROWS = 0\n"
         "from nsys2prv import Options, convert\nconvert(['r.sqlite'], 'out.prv', Options())\n"
@@ -146,7 +148,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report large enough for worker processes."""
-    return make_large(tmp_path_factory.mktemp("large") / "r.sqlite")
+    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
 @pytest.mark.slow
@@ -182,20 +184,20 @@ def test_no_process_outlives_the_command(
     )
     try:
         deadline = time.monotonic() + 20
-        while len(group(child.pid)) < 2 and time.monotonic() < deadline:
+        while len(list_group(child.pid)) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
         time.sleep(0.5)
         child.send_signal(number)
         child.wait(30)
         deadline = time.monotonic() + 10
-        while group(child.pid) and time.monotonic() < deadline:
+        while list_group(child.pid) and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert not group(child.pid)
+        assert not list_group(child.pid)
         if status is not None:
             assert child.returncode == status
         if number != signal.SIGKILL:
             assert not list(tmp_path.iterdir())
     finally:
-        for member in group(child.pid):
+        for member in list_group(child.pid):
             os.kill(member, signal.SIGKILL)
         child.wait()

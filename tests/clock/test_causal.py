@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tools.clocks import EPOCH, Clocks, collectives, instants, messages, restore, rows, with_
+from tools.clocks import (
+    EPOCH,
+    Clocks,
+    draw_end_times,
+    replace_columns,
+    restore_order,
+    select_rows,
+    simulate_collectives,
+    simulate_messages,
+)
 
 from nsys2prv.clock import Role
 from nsys2prv.clock.causal import CausalOrder
@@ -63,7 +72,7 @@ TIMES = np.arange(-500_000, 20_000_000, 997)
 
 
 def test_a_message_that_comes_too_early() -> None:
-    order = restore(2, messages=sent((0, 1_000_000, 1, 900_000)))
+    order = restore_order(2, messages=sent((0, 1_000_000, 1, 900_000)))
     assert list(order.shifts) == [1]
     assert np.abs(moved(order, 1, TIMES) - tent(TIMES, 900_000, 100_000)).max() <= 1
     assert moved(order, 1, 900_000) == 100_000
@@ -81,7 +90,7 @@ def test_a_chain_of_three_ranks() -> None:
     """The second is late by 100 us when it receives, sends 10 us later and is late by 0.1 us less;
     hence the third.
     """
-    order = restore(3, messages=sent((0, 1_000_000, 1, 900_000), (1, 910_000, 2, 905_000)))
+    order = restore_order(3, messages=sent((0, 1_000_000, 1, 900_000), (1, 910_000, 2, 905_000)))
     assert np.abs(moved(order, 1, TIMES) - tent(TIMES, 900_000, 100_000)).max() <= 1
     assert np.abs(moved(order, 2, TIMES) - tent(TIMES, 905_000, 104_900)).max() <= 1
     assert 910_000 + moved(order, 1, 910_000) == 905_000 + moved(order, 2, 905_000)
@@ -92,7 +101,7 @@ def test_what_lies_before_is_not_moved_beyond_what_it_must_precede() -> None:
     """A send 20 us before the receive that is moved by 100 us: its own receive leaves it 5 us, and
     there it stays.
     """
-    order = restore(2, messages=sent((0, 1_000_000, 1, 900_000), (1, 880_000, 0, 885_000)))
+    order = restore_order(2, messages=sent((0, 1_000_000, 1, 900_000), (1, 880_000, 0, 885_000)))
     assert 0 not in order.shifts
     assert moved(order, 1, np.array([880_000, 900_000])).tolist() == [5_000, 100_000]
     before = np.arange(700_000, 880_000, 997)
@@ -103,7 +112,7 @@ def test_what_lies_before_is_not_moved_beyond_what_it_must_precede() -> None:
 
 
 def test_no_member_of_a_collective_ends_before_all_have_begun() -> None:
-    order = restore(
+    order = restore_order(
         3, called(ALL, (0, 1_000_000, 1_100_000), (1, 500_000, 940_000), (2, 400_000, 999_000))
     )
     for report, end, height in ((1, 940_000, 60_000), (2, 999_000, 1_000)):
@@ -118,7 +127,7 @@ def test_a_root_binds_the_others_or_they_bind_the_root(role: Role, heights: dict
     1,150 us.
     """
     members = (0, 1_000_000, 1_100_000), (1, 500_000, 940_000), (2, 1_150_000, 1_200_000)
-    order = restore(3, called(role, *members, root=0))
+    order = restore_order(3, called(role, *members, root=0))
     ends = {report: end for report, _, end in members}
     assert {report: int(moved(order, report, ends[report])) for report in order.shifts} == heights
     assert order.after.number == 0
@@ -129,7 +138,7 @@ def test_a_root_binds_the_others_or_they_bind_the_root(role: Role, heights: dict
 )
 def test_nothing_is_moved_without_need(messages: Messages) -> None:
     """A message of a rank to itself says nothing either."""
-    order = restore(2, called(ALL, (0, 1_000, 2_000), (1, 1_500, 1_600)), messages)
+    order = restore_order(2, called(ALL, (0, 1_000, 2_000), (1, 1_500, 1_600)), messages)
     assert (order.shifts, order.moves, order.before.number) == ({}, {}, 0)
 
 
@@ -138,7 +147,7 @@ def test_what_contradicts_itself_is_left_and_said() -> None:
     """Each of two ranks receives before it sends what the other has received already; the other two
     ranks are put in order.
     """
-    order = restore(
+    order = restore_order(
         4,
         messages=sent(
             (0, 200_000, 1, 100_000), (1, 160_000, 0, 150_000), (2, 1_000_000, 3, 900_000)
@@ -151,7 +160,7 @@ def test_what_contradicts_itself_is_left_and_said() -> None:
 
 
 def test_members_of_one_report_cannot_be_put_in_order() -> None:
-    order = restore(2, called(ALL, (0, 0, 100), (0, 200, 300), (1, 0, 300)))
+    order = restore_order(2, called(ALL, (0, 0, 100), (0, 200, 300), (1, 0, 300)))
     assert order.shifts == {}
     assert [finding.kind for finding in order.findings] == ["torn"]
 
@@ -159,7 +168,7 @@ def test_members_of_one_report_cannot_be_put_in_order() -> None:
 def test_many_ranks_of_a_ring_get_in_order_one_after_the_other() -> None:
     """Every clock is 10 us behind that of the rank before."""
     reports = 60
-    order = restore(
+    order = restore_order(
         reports,
         messages=sent(
             *(
@@ -180,11 +189,11 @@ def job(
     """A job on clocks that are wrong by milliseconds."""
     rng = np.random.default_rng(seed)
     clocks = Clocks.random(rng, reports, offset, drift)
-    calls = collectives(
-        rng, clocks, np.arange(reports), instants(rng, 30, 1), numbered=bool(seed % 2)
+    calls = simulate_collectives(
+        rng, clocks, np.arange(reports), draw_end_times(rng, 30, 1), numbered=bool(seed % 2)
     )
     pairs = [tuple(rng.choice(reports, 2, replace=False).tolist()) for _ in range(5)]
-    return calls, messages(rng, clocks, pairs, 20, 1), clocks
+    return calls, simulate_messages(rng, clocks, pairs, 20, 1), clocks
 
 
 def pairs_in_order(order: CausalOrder, calls: Calls, them: Messages) -> int:
@@ -214,7 +223,7 @@ def pairs_in_order(order: CausalOrder, calls: Calls, them: Messages) -> int:
 @given(seeds, st.sampled_from([0.0, 50e-6]))
 def test_a_job_on_wrong_clocks_is_in_order_afterwards(seed: int, drift: float) -> None:
     calls, them, _ = job(seed, drift=drift)
-    order = restore(4, calls, them)
+    order = restore_order(4, calls, them)
     assert order.complete
     assert order.before.number > 0
     assert order.after.number == pairs_in_order(order, calls, them) == 0
@@ -227,9 +236,9 @@ def test_a_job_on_wrong_clocks_is_in_order_afterwards(seed: int, drift: float) -
     ):
         for rank in range(4):
             time[report == rank] += moved(order, rank, time[report == rank])
-    settled = restore(
+    settled = restore_order(
         4,
-        with_(calls, begin=again[0], end=again[1]),
+        replace_columns(calls, begin=again[0], end=again[1]),
         Messages(them.source, them.sender, again[2], them.receiver, again[3]),
     )
     assert settled.shifts == {}
@@ -242,7 +251,7 @@ def test_no_rank_is_moved_beyond_the_fastest_clock(seed: int) -> None:
     needs more.
     """
     calls, them, clocks = job(seed)
-    order = restore(4, calls, them)
+    order = restore_order(4, calls, them)
     for report, move in order.moves.items():
         assert move.largest_ns <= clocks.offset.max() - clocks.offset[report] + 1
 
@@ -252,7 +261,7 @@ def test_no_rank_is_moved_beyond_the_fastest_clock(seed: int) -> None:
 @given(seeds)
 def test_shifts_are_never_negative_and_keep_the_order_of_a_rank(seed: int) -> None:
     calls, them, _ = job(seed, drift=50e-6)
-    order = restore(4, calls, them)
+    order = restore_order(4, calls, them)
     every = np.unique(
         np.concatenate(
             [calls.begin, calls.end, np.arange(EPOCH - 10**8, EPOCH + 2 * 10**9, 76_543)]
@@ -270,7 +279,7 @@ def test_shifts_are_never_negative_and_keep_the_order_of_a_rank(seed: int) -> No
 @given(seeds)
 def test_true_clocks_are_left_alone(seed: int) -> None:
     calls, them, _ = job(seed, offset=0.0)
-    order = restore(4, calls, them)
+    order = restore_order(4, calls, them)
     assert order.shifts == {}
     assert order.before.checked > 0
 
@@ -282,11 +291,11 @@ def test_the_order_of_rows_does_not_matter(seed: int) -> None:
     calls, them, _ = job(seed)
     rng = np.random.default_rng(seed)
     one, other = (
-        restore(4, calls, them),
-        restore(
+        restore_order(4, calls, them),
+        restore_order(
             4,
-            rows(calls, rng.permutation(len(calls.begin))),
-            rows(them, rng.permutation(len(them.sender))),
+            select_rows(calls, rng.permutation(len(calls.begin))),
+            select_rows(them, rng.permutation(len(them.sender))),
         ),
     )
     assert one.moves == other.moves
@@ -309,7 +318,7 @@ def test_whatever_was_observed_ends_with_maps_that_keep_order(
     them: list[tuple[int, int, int, int]],
 ) -> None:
     """Messages at random contradict each other more often than not."""
-    order = restore(3, messages=sent(*them))
+    order = restore_order(3, messages=sent(*them))
     every = np.arange(-100_000, 2_000_000, 7)
     for curve in order.shifts.values():
         assert (np.diff(curve.to_global(every)) >= 0).all()

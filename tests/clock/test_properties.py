@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tools.clocks import Clocks, align, collectives, instants, mapped, messages, rows, with_
+from tools.clocks import (
+    Clocks,
+    align_hosts,
+    correct_times,
+    draw_end_times,
+    replace_columns,
+    select_rows,
+    simulate_collectives,
+    simulate_messages,
+)
 
 from nsys2prv.clock.observations import Calls
 from nsys2prv.clock.solve import Alignment
@@ -19,11 +28,11 @@ relaxed = settings(max_examples=25, deadline=None, derandomize=True)
 
 def job(seed: int, hosts: int = 3, numbered: bool = True, count: int = 80) -> Calls:
     rng = np.random.default_rng(seed)
-    return collectives(
+    return simulate_collectives(
         rng,
         Clocks.random(rng, hosts),
         np.repeat(np.arange(hosts), 2),
-        instants(rng, count, 20),
+        draw_end_times(rng, count, 20),
         numbered=numbered,
     )
 
@@ -55,8 +64,8 @@ def test_shifting_a_host_shifts_its_correction(
     calls = job(seed, numbered=numbered)
     moved = shift * (calls.clock == host)
     before, after = (
-        align(3, calls),
-        align(3, with_(calls, begin=calls.begin + moved, end=calls.end + moved)),
+        align_hosts(3, calls),
+        align_hosts(3, replace_columns(calls, begin=calls.begin + moved, end=calls.end + moved)),
     )
     for other in range(3):
         at = calls.begin[calls.clock == other]
@@ -82,9 +91,9 @@ def test_the_order_of_rows_and_the_names_of_members_do_not_matter(
     calls = job(seed, numbered=numbered)
     rng = np.random.default_rng(seed)
     names = rng.permutation(6) + 100
-    mixed = with_(rows(calls, rng.permutation(len(calls.begin))), group=-5)
-    mixed = with_(mixed, member=names[mixed.member])
-    before, after = align(3, calls), align(3, mixed)
+    mixed = replace_columns(select_rows(calls, rng.permutation(len(calls.begin))), group=-5)
+    mixed = replace_columns(mixed, member=names[mixed.member])
+    before, after = align_hosts(3, calls), align_hosts(3, mixed)
     for one, other in zip(before.corrections, after.corrections, strict=True):
         assert abs(one.offset_ns - other.offset_ns) < ROUNDING
         assert abs(one.drift - other.drift) < 1e-9
@@ -97,7 +106,10 @@ def test_the_order_of_rows_and_the_names_of_members_do_not_matter(
 def test_the_numbers_of_hosts_do_not_matter(seed: int) -> None:
     calls = job(seed)
     names = np.random.default_rng(seed).permutation(3)
-    before, after = align(3, calls), align(3, with_(calls, clock=names[calls.clock]))
+    before, after = (
+        align_hosts(3, calls),
+        align_hosts(3, replace_columns(calls, clock=names[calls.clock])),
+    )
     # Which host is the reference does not matter to what one host's clock shows when another's
     # shows something.
     for a, b in ((0, 1), (0, 2), (1, 2)):
@@ -114,7 +126,7 @@ def test_more_collectives_never_widen_a_bound(seed: int, share: float) -> None:
     kept = np.random.default_rng(seed).random(200) < share
     # The same span: bounds are for its worst instant.
     kept[:2] = kept[-2:] = True
-    some, more = align(3, rows(calls, kept[calls.number])), align(3, calls)
+    some, more = align_hosts(3, select_rows(calls, kept[calls.number])), align_hosts(3, calls)
     for less, full in zip(some.corrections[1:], more.corrections[1:], strict=True):
         # One collective in ten is held back, sometimes the last one.
         assert full.bound_ns <= less.bound_ns * 1.01
@@ -125,9 +137,9 @@ def test_more_collectives_never_widen_a_bound(seed: int, share: float) -> None:
 @given(seeds, st.floats(0.2, 0.95))
 def test_more_messages_never_widen_a_bound(seed: int, share: float) -> None:
     rng = np.random.default_rng(seed)
-    sent = messages(rng, Clocks.random(rng, 2), [(0, 1), (1, 0)], 300, 20)
+    sent = simulate_messages(rng, Clocks.random(rng, 2), [(0, 1), (1, 0)], 300, 20)
     kept = rng.random(600) < share
-    some, more = align(2, messages=rows(sent, kept)), align(2, messages=sent)
+    some, more = align_hosts(2, messages=select_rows(sent, kept)), align_hosts(2, messages=sent)
     less, full = some.corrections[1].bound_ns, more.corrections[1].bound_ns
     # One message in ten is held back, now and then one of the tightest, on which the bound rests.
     assert less is None or full <= less * 1.5
@@ -138,7 +150,7 @@ def test_more_messages_never_widen_a_bound(seed: int, share: float) -> None:
 @given(seeds)
 def test_bounds_are_positive_and_maps_monotone(seed: int) -> None:
     calls = job(seed, numbered=False)
-    for host, correction in enumerate(align(3, calls).corrections):
+    for host, correction in enumerate(align_hosts(3, calls).corrections):
         placed = np.sort(calls.end[calls.clock == host])
-        assert (np.diff(mapped(correction, placed)) >= 0).all()
+        assert (np.diff(correct_times(correction, placed)) >= 0).all()
         assert (correction.bound_ns > 0) == (host > 0)

@@ -7,7 +7,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.exports import KERNEL, RUNTIME, call, kernel, make_export, os_call, strings
+from tools.exports import (
+    KERNEL,
+    RUNTIME,
+    make_call,
+    make_export,
+    make_kernel,
+    make_os_call,
+    make_strings,
+)
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv.cli.main import main
@@ -35,12 +43,12 @@ def test_work_on_gpus_that_was_not_asked_for_is_no_lack_of_it(tmp_path: Path) ->
 
 def test_a_report_without_work_is_named_where_some_was_asked_for(tmp_path: Path) -> None:
     calls = {
-        RUNTIME: [call(0, 5, 1)],
-        "OSRT_API": [os_call(0, 5)],
-        "StringIds": strings("k", "cudaLaunchKernel"),
+        RUNTIME: [make_call(0, 5, 1)],
+        "OSRT_API": [make_os_call(0, 5)],
+        "StringIds": make_strings("k", "cudaLaunchKernel"),
     }
     idle = make_export(tmp_path / "idle.sqlite", calls)
-    busy = make_export(tmp_path / "busy.sqlite", {**calls, KERNEL: [kernel(0, 5)]})
+    busy = make_export(tmp_path / "busy.sqlite", {**calls, KERNEL: [make_kernel(0, 5)]})
     assert any(
         warning == f"idle.sqlite: {IDLE}"
         for warning in converted(tmp_path, idle, busy, kinds=("kernels", "osrt")).warnings
@@ -76,7 +84,10 @@ def test_nodes_of_graphs_are_pointed_at(tmp_path: Path) -> None:
     )
     none = make_export(
         tmp_path / "r.sqlite",
-        {KERNEL: [kernel(0, 5, graphNodeId=node) for node in (None, 0)], "StringIds": strings("k")},
+        {
+            KERNEL: [make_kernel(0, 5, graphNodeId=node) for node in (None, 0)],
+            "StringIds": make_strings("k"),
+        },
     )
     assert (
         "graphs: the reports hold no events of this kind"

@@ -15,8 +15,8 @@ from samples import Options as Job
 from samples import generate
 from tools.conversions import convert_and_read
 from tools.corpus import EXPORTS, UNSET
-from tools.exports import global_tid, make_export
-from tools.slow import all_but_slow
+from tools.exports import make_export, make_global_tid
+from tools.slow import mark_slow_except
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, Summary, convert
@@ -107,7 +107,7 @@ class Known:
         )
 
 
-@pytest.fixture(scope="module", params=all_but_slow(JOBS, "two hosts"), ids=list(JOBS))
+@pytest.fixture(scope="module", params=mark_slow_except(JOBS, "two hosts"), ids=list(JOBS))
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Known:
     return Known(tmp_path_factory.mktemp("job"), request.param)
 
@@ -421,7 +421,7 @@ def test_ranges_of_1_ns_stay_where_a_clock_is_slowed_down(drift: float, tmp_path
             "start": 3 * number,
             "end": None,
             "eventType": 34,
-            "globalTid": global_tid(1),
+            "globalTid": make_global_tid(1),
             "domainId": 0,
             "text": f"mark {number % 3}",
         }

@@ -14,8 +14,8 @@ from events.test_mpi import call, export, init, p2p
 from samples import Options as Job
 from samples import generate
 from tools.conversions import convert_and_read
-from tools.exports import global_tid
-from tools.slow import all_but_slow
+from tools.exports import make_global_tid
+from tools.slow import mark_slow_except
 from tools.trace import Trace
 
 from nsys2prv import Options, Summary, convert
@@ -80,7 +80,7 @@ class Moved:
         return convert(self.reports, self.folder / name, Options(**options))
 
 
-@pytest.fixture(scope="module", params=all_but_slow(JOBS), ids=list(JOBS))
+@pytest.fixture(scope="module", params=mark_slow_except(JOBS), ids=list(JOBS))
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Moved:
     return Moved(tmp_path_factory.mktemp("job"), request.param)
 
@@ -296,7 +296,7 @@ def test_a_message_by_hand_and_marks_where_the_shift_fades(tmp_path: Path) -> No
                 "end": None,
                 "eventType": 34,
                 "text": "m",
-                "globalTid": global_tid(1, 1),
+                "globalTid": make_global_tid(1, 1),
             },
         )
         for time in range(50_101, 90_101, 2)

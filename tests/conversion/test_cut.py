@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 from tools import cut_filter
-from tools.cut_filter import Asked, Row, Whole
+from tools.cut_filter import CutRequest, ParsedTrace, Row
 from tools.exports import (
     KERNEL,
     PID,
     RUNTIME,
-    call,
-    global_pid,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    strings,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
 )
 from tools.trace_reader import read_trace
 
@@ -50,7 +50,7 @@ class Sample:
 
     reports: list[Path]
     prv: Path
-    trace: Whole
+    trace: ParsedTrace
     job: Job
 
     def cut(self, prv: Path, **asked: object) -> Summary:
@@ -69,15 +69,15 @@ def prepared(name: str, folder: Path, options: Options) -> Sample:
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
     job = prepare(reports, Plan.from_options(options), folder, make_serial_pool())
     write_job(job, folder / "whole.prv")
-    return Sample(reports, folder / "whole.prv", cut_filter.whole(folder / "whole.prv"), job)
+    return Sample(reports, folder / "whole.prv", cut_filter.parse_trace(folder / "whole.prv"), job)
 
 
-def check(prv: Path, trace: Whole, asked: Asked) -> None:
+def check(prv: Path, trace: ParsedTrace, asked: CutRequest) -> None:
     """A trace that was cut is, line for line, the whole one filtered; of begins at one time the
     outer ranges are first.
     """
-    lines, order, duration = cut_filter.lines_of(prv)
-    wanted, wanted_order = cut_filter.cut(trace, asked)
+    lines, order, duration = cut_filter.read_lines(prv)
+    wanted, wanted_order = cut_filter.filter_trace(trace, asked)
     assert lines == wanted, (
         f"{asked}: {list((wanted - lines).items())[:5]} missing, {list((lines - wanted).items())[:5]} too much"
     )
@@ -86,7 +86,7 @@ def check(prv: Path, trace: Whole, asked: Asked) -> None:
     assert duration == asked.last - (0 if asked.keep_time else asked.first)
 
 
-def times_of(trace: Whole) -> list[int]:
+def times_of(trace: ParsedTrace) -> list[int]:
     """Times at which something happens: cuts there are the hardest."""
     found = {time for item in trace.ranges for time in (item.begin, item.end)} | {
         time for _, time, _ in (*trace.states, *trace.samples)
@@ -101,7 +101,7 @@ def compare(sample: Sample, prv: Path, places: int, seed: int) -> None:
     while compared < places:
         first, last = sorted(time + luck.choice((-1, 0, 0, 1)) for time in luck.sample(times, 2))
         first, last = max(first, 0), min(last, sample.trace.duration)
-        asked = Asked(
+        asked = CutRequest(
             first,
             last,
             attributes=luck.random() < 0.7,
@@ -109,7 +109,7 @@ def compare(sample: Sample, prv: Path, places: int, seed: int) -> None:
             rate=luck.choice((None, None, 10, 1000, 10**6)),
             keep_time=luck.random() < 0.3,
         )
-        if first == last or not cut_filter.cut(sample.trace, asked)[0]:
+        if first == last or not cut_filter.filter_trace(sample.trace, asked)[0]:
             continue
         summary = sample.cut(
             prv,
@@ -194,18 +194,20 @@ def test_outer_ranges_stay_outer(place: tuple[int, int], tmp_path: Path) -> None
             "end": end,
             "eventType": 59,
             "text": f"range_{number}",
-            "globalTid": global_tid(PID),
+            "globalTid": make_global_tid(PID),
             "domainId": 0,
             "category": category,
         }
         for number, (start, end, category) in enumerate(nested)
     ]
-    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows, "StringIds": strings("a")})
+    report = make_export(
+        tmp_path / "r.sqlite", {"NVTX_EVENTS": rows, "StringIds": make_strings("a")}
+    )
     convert([report], tmp_path / "whole.prv")
     convert(
         [report], tmp_path / "cut.prv", Options(cut=CutOptions(time=f"{place[0]}ns:{place[1]}ns"))
     )
-    check(tmp_path / "cut.prv", cut_filter.whole(tmp_path / "whole.prv"), Asked(*place))
+    check(tmp_path / "cut.prv", cut_filter.parse_trace(tmp_path / "whole.prv"), CutRequest(*place))
     trace = read_trace(tmp_path / "cut.prv")
     wanted = [
         number
@@ -224,7 +226,7 @@ def test_outer_ranges_stay_outer(place: tuple[int, int], tmp_path: Path) -> None
 def test_a_trace_of_one_moment(tmp_path: Path) -> None:
     tables = {
         "GPU_METRICS": [{"timestamp": 50, "typeId": 1, "metricId": 1, "value": 7}],
-        "StringIds": strings("a"),
+        "StringIds": make_strings("a"),
         "TARGET_INFO_GPU_METRICS": [
             {"typeId": 1, "metricId": 1, "metricName": "SMs Active [Throughput %]"}
         ],
@@ -240,17 +242,20 @@ def test_a_trace_of_one_moment(tmp_path: Path) -> None:
 
 def test_ranks_of_one_report(tmp_path: Path) -> None:
     """A report of two ranks: the processes of the others, and lines to them, are left out."""
-    pids = [global_pid(PID), global_pid(PID + 100)]
-    main = [global_tid(PID), global_tid(PID + 100, PID + 100)]
+    pids = [make_global_pid(PID), make_global_pid(PID + 100)]
+    main = [make_global_tid(PID), make_global_tid(PID + 100, PID + 100)]
     rows = {
-        "StringIds": strings("k", "cudaLaunchKernel_v7000"),
+        "StringIds": make_strings("k", "cudaLaunchKernel_v7000"),
         "MPI_RANKS": [{"globalTid": thread, "rank": rank} for rank, thread in enumerate(main)],
         RUNTIME: [
-            {**call(10 * rank, 10 * rank + 5, 1), "globalTid": thread}
+            {**make_call(10 * rank, 10 * rank + 5, 1), "globalTid": thread}
             for rank, thread in enumerate(main)
         ],
         KERNEL: [
-            {**kernel(100 + rank, 200 + rank, correlationId=1, demangledName=1), "globalPid": pid}
+            {
+                **make_kernel(100 + rank, 200 + rank, correlationId=1, demangledName=1),
+                "globalPid": pid,
+            }
             for rank, pid in enumerate(pids)
         ],
     }
@@ -279,7 +284,7 @@ def test_a_cut_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("nsys2prv.conversion.opened_reports.SMALL_JOB_ROWS", 1)
     reports = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
     convert(reports, tmp_path / "whole.prv")
-    trace = cut_filter.whole(tmp_path / "whole.prv")
+    trace = cut_filter.parse_trace(tmp_path / "whole.prv")
     ranges = ["--time", "40%:41%"]
     assert (
         main(
@@ -301,7 +306,7 @@ def test_a_cut_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     check(
         tmp_path / "cut.prv",
         trace,
-        Asked(trace.duration * 40 // 100, trace.duration * 41 // 100, False, False, 100),
+        CutRequest(trace.duration * 40 // 100, trace.duration * 41 // 100, False, False, 100),
     )
 
 
@@ -366,8 +371,8 @@ def test_devices_are_rows_of_the_trace(sample: Sample, tmp_path: Path) -> None:
     kept = rows_kept(sample.prv, other)
     check(
         tmp_path / "cut.prv",
-        cut_filter.whole(sample.prv, kept.get),
-        Asked(0, sample.trace.duration),
+        cut_filter.parse_trace(sample.prv, kept.get),
+        CutRequest(0, sample.trace.duration),
     )
     violations = read_trace(tmp_path / "cut.prv").violations
     assert not violations, str(violations)
@@ -498,7 +503,7 @@ def test_regions_are_the_spans_of_their_ranges(sample: Sample, tmp_path: Path) -
             check(
                 tmp_path / "cut.prv",
                 sample.trace,
-                Asked(min(item[1] for item in chosen), max(item[2] for item in chosen)),
+                CutRequest(min(item[1] for item in chosen), max(item[2] for item in chosen)),
             )
 
 
@@ -633,7 +638,7 @@ def test_a_region_by_a_name_with_its_number(tmp_path: Path) -> None:
             "end": 100 * number + number,
             "eventType": 59,
             "text": f"step {number}",
-            "globalTid": global_tid(PID),
+            "globalTid": make_global_tid(PID),
             "domainId": 0,
         }
         for number in range(1, 4)

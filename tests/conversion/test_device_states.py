@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from tools.conversions import convert_and_read
 from tools.corpus import EXPORTS, UNSET
-from tools.exports import KERNEL, MEMCPY, global_pid, kernel, make_export, strings
+from tools.exports import KERNEL, MEMCPY, make_export, make_global_pid, make_kernel, make_strings
 from tools.shared_gpus import COMPUTE, GRAPHS, MEMORY, MEMSET, NCCL, SharedGpus, make_shared_gpus
 from tools.trace import Row, Trace
-from tools.view_answers import SAMPLES, Answers, ask
+from tools.view_answers import SAMPLES, Answers, answer_views
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion.device_states import Sweep
@@ -138,15 +138,15 @@ def _on_the_only_gpu(ordinal: int) -> dict[str, list]:
     for.
     """
     memory = {
-        "globalPid": global_pid(),
+        "globalPid": make_global_pid(),
         "deviceId": ordinal,
         "address": 1,
         "bytes": 64,
         "memKind": 2,
     }
     return {
-        KERNEL: [kernel(10, 30, deviceId=ordinal), kernel(40, 50, deviceId=ordinal)],
-        "StringIds": strings("k"),
+        KERNEL: [make_kernel(10, 30, deviceId=ordinal), make_kernel(40, 50, deviceId=ordinal)],
+        "StringIds": make_strings("k"),
         "TARGET_INFO_GPU": [
             {"id": 3, "name": "GPU", "uuid": "GPU-abc", "busLocation": "0000:03:00.0"}
         ],
@@ -173,7 +173,7 @@ def test_a_report_that_does_not_tie_ordinals_has_one_gpu(tmp_path: Path) -> None
 
 def test_an_ordinal_beyond_the_only_gpu_is_another_gpu(tmp_path: Path) -> None:
     tables = _on_the_only_gpu(1)
-    tables[KERNEL].append(kernel(12, 20))
+    tables[KERNEL].append(make_kernel(12, 20))
     trace, _ = convert_and_read(
         [make_export(tmp_path / "r.sqlite", tables)], tmp_path / "t.prv", kinds=ASKED
     )
@@ -242,16 +242,17 @@ def test_gpus_known_by_ordinals_alone_are_their_processes_own(
 ) -> None:
     """Unless the report lists but one, which is the first of each process."""
     kernels = [
-        kernel(10, 20, globalPid=global_pid(1)),
-        kernel(15, 30, globalPid=global_pid(2)),
-        kernel(40, 50, globalPid=global_pid(2), deviceId=1),
+        make_kernel(10, 20, globalPid=make_global_pid(1)),
+        make_kernel(15, 30, globalPid=make_global_pid(2)),
+        make_kernel(40, 50, globalPid=make_global_pid(2), deviceId=1),
     ]
     gpus = [
         {"id": number, "name": "H200", "uuid": f"{number}-1", "busLocation": ""}
         for number in range(listed)
     ]
     export = make_export(
-        tmp_path / "r.sqlite", {"StringIds": strings("k"), KERNEL: kernels, "TARGET_INFO_GPU": gpus}
+        tmp_path / "r.sqlite",
+        {"StringIds": make_strings("k"), KERNEL: kernels, "TARGET_INFO_GPU": gpus},
     )
     trace, _ = convert_and_read([export], tmp_path / "t.prv")
     assert len(_states(trace)) == rows
@@ -297,7 +298,7 @@ def test_real_exports(corpus_export: Path, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------------- views
 @pytest.fixture(scope="module")
 def answers() -> Answers:
-    return ask("shared_gpus")
+    return answer_views("shared_gpus")
 
 
 @pytest.mark.parametrize(("before", "useful"), [("", BSC), ("talp_", TALP)], ids=["BSC", "TALP"])

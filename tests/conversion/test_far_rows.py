@@ -14,8 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, Row, global_pid, kernel, make_export, os_call, strings
-from tools.folders import as_folder
+from tools.exports import (
+    KERNEL,
+    Row,
+    make_export,
+    make_global_pid,
+    make_kernel,
+    make_os_call,
+    make_strings,
+)
+from tools.folders import convert_export_folder
 from tools.trace import Trace
 
 from nsys2prv import Options, Summary, convert
@@ -130,7 +138,7 @@ def test_folders_and_stores_have_the_same_rows_left_out(
 ) -> None:
     report = tmp_path / "rank0.sqlite"
     damaged(SAMPLES / "training" / "rank0.sqlite", report, WILD, 0)
-    folder = as_folder(report, tmp_path / "rank0", suffix)
+    folder = convert_export_folder(report, tmp_path / "rank0", suffix)
     assert read_report_info(folder).capture == read_report_info(report).capture
     summary = convert([report], tmp_path / "out.prv")
     assert figures(convert([folder], tmp_path / "other.prv")) == figures(summary)
@@ -189,8 +197,8 @@ def export(folder: Path, starts: Sequence[int], duration: object = None, **more:
     return make_export(
         folder / "r.sqlite",
         {
-            "StringIds": strings("kern"),
-            KERNEL: [kernel(start, start + 5) for start in starts],
+            "StringIds": make_strings("kern"),
+            KERNEL: [make_kernel(start, start + 5) for start in starts],
             **details,
             **more,
         },
@@ -269,16 +277,16 @@ def test_all_rows_of_a_table_may_be_wild(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
         {
-            "StringIds": strings("kern"),
-            KERNEL: [kernel(10**17 + at, 10**17 + at + 5) for at in range(3)],
-            "OSRT_API": [os_call(start, start + 5) for start in range(0, 1000, 10)],
+            "StringIds": make_strings("kern"),
+            KERNEL: [make_kernel(10**17 + at, 10**17 + at + 5) for at in range(3)],
+            "OSRT_API": [make_os_call(start, start + 5) for start in range(0, 1000, 10)],
             "CUPTI_ACTIVITY_KIND_MEMCPY": [
                 {
                     "start": 10**17,
                     "end": 10**17 + 5,
                     "deviceId": 0,
                     "streamId": 7,
-                    "globalPid": global_pid(),
+                    "globalPid": make_global_pid(),
                 }
             ],
             "ANALYSIS_DETAILS": [{"duration": 1000}],

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from tools.conversions import written
+from tools.conversions import convert_to_bytes
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -91,5 +91,5 @@ def test_workers_tell_what_is_wrong_with_a_report(
     )
     assert len(summary.unread) == 1
     assert summary.unread[0].startswith(f"{damaged}: ")
-    alone = written([TRAINING[0], TRAINING[1]], tmp_path / "alone", quiet=True)
+    alone = convert_to_bytes([TRAINING[0], TRAINING[1]], tmp_path / "alone", quiet=True)
     assert (tmp_path / "out.prv").read_bytes() == alone["out.prv"]

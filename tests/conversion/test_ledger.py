@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tools import cut_filter
 from tools.corpus import EXPORTS, UNSET
-from tools.exports import make_export, strings
+from tools.exports import make_export, make_strings
 from tools.trace import Trace
 from tools.trace_reader import read_trace
 
@@ -44,7 +44,7 @@ def check(summary: Summary, prv: Path) -> None:
     """The ledger balances, and what it says is written is what the trace holds."""
     assert summary.ledger.missing == {}
     assert not any("not accounted for" in warning for warning in summary.warnings)
-    trace = cut_filter.whole(prv)
+    trace = cut_filter.parse_trace(prv)
     layouts = load_catalogue().layouts
     events = {
         name: account.written
@@ -203,7 +203,7 @@ def test_numbers_of_one_time_in_different_parts_are_on_the_account(
     names = [{"typeId": 1, "metricId": 1, "metricName": "SMs Active [Throughput %]"}]
     report = make_export(
         tmp_path / "r.sqlite",
-        {"GPU_METRICS": rows, "TARGET_INFO_GPU_METRICS": names, "StringIds": strings("a")},
+        {"GPU_METRICS": rows, "TARGET_INFO_GPU_METRICS": names, "StringIds": make_strings("a")},
     )
     summary = convert([report], tmp_path / "out.prv")
     check(summary, tmp_path / "out.prv")

@@ -5,8 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, found
-from tools.exports import PID, call, global_tid, kernel, make_export, os_call, strings
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import (
+    PID,
+    make_call,
+    make_export,
+    make_global_tid,
+    make_kernel,
+    make_os_call,
+    make_strings,
+)
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
@@ -61,14 +69,14 @@ def report(folder: Path) -> Path:
         folder / "r.sqlite",
         {
             "OSRT_API": [
-                os_call(1_000, 1_500),
-                os_call(50, None),
-                os_call(2_000, 9_000),
-                os_call(10, 90_000, eventClass=1),
+                make_os_call(1_000, 1_500),
+                make_os_call(50, None),
+                make_os_call(2_000, 9_000),
+                make_os_call(10, 90_000, eventClass=1),
             ],
-            "CUPTI_ACTIVITY_KIND_RUNTIME": [call(3_000, 3_100, 7)],
-            "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(3_200, 4_000, correlationId=7)],
-            "StringIds": strings("read", "cudaLaunchKernel_v7000"),
+            "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(3_000, 3_100, 7)],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(3_200, 4_000, correlationId=7)],
+            "StringIds": make_strings("read", "cudaLaunchKernel_v7000"),
         },
     )
 
@@ -81,25 +89,31 @@ def test_time_is_that_of_all_events(options: dict, tmp_path: Path) -> None:
     trace, summary = convert_and_read([report(tmp_path)], tmp_path / "o.prv", **options)
     assert summary.duration == 8_000
     if options.get("kinds") != ("osrt",):
-        assert found(trace, KERNELS)[0][1:] == (2_200, 3_000)
+        assert list_labelled_intervals(trace, KERNELS)[0][1:] == (2_200, 3_000)
 
 
 def test_a_store_keeps_the_time_of_all_events(tmp_path: Path) -> None:
     extract_to([report(tmp_path)], tmp_path / "s.store", Options(kinds=("kernels",)))
     trace, summary = convert_and_read([tmp_path / "s.store"], tmp_path / "o.prv")
     assert summary.duration == 8_000
-    assert found(trace, KERNELS)[0][1:] == (2_200, 3_000)
+    assert list_labelled_intervals(trace, KERNELS)[0][1:] == (2_200, 3_000)
 
 
 def test_tables_without_usable_times_tell_nothing(tmp_path: Path) -> None:
     """Of a report whose first table has no row that can be used, nothing was read before either."""
     rows = {
-        "CUPTI_ACTIVITY_KIND_RUNTIME": [call(None, 70, 7)],
-        "OSRT_API": [os_call(5, None)],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(None, 70, 7)],
+        "OSRT_API": [make_os_call(5, None)],
         "PROFILER_OVERHEAD": [
-            {"start": 100, "end": 400, "globalTid": global_tid(PID), "nameId": 1, "overheadType": 1}
+            {
+                "start": 100,
+                "end": 400,
+                "globalTid": make_global_tid(PID),
+                "nameId": 1,
+                "overheadType": 1,
+            }
         ],
-        "StringIds": strings("read", "cudaLaunchKernel_v7000"),
+        "StringIds": make_strings("read", "cudaLaunchKernel_v7000"),
     }
     _, summary = convert_and_read(
         [make_export(tmp_path / "r.sqlite", rows)], tmp_path / "o.prv", kinds=("profiler",)
@@ -111,12 +125,12 @@ def profiled(folder: Path, overheads: list[tuple[int, int]]) -> Path:
     """A kernel from 3,200 to 4,000 ns and its call from 3,000 ns on, and overheads of the
     profiler.
     """
-    overhead = {"globalTid": global_tid(PID), "nameId": 1, "overheadType": 1}
+    overhead = {"globalTid": make_global_tid(PID), "nameId": 1, "overheadType": 1}
     rows = {
-        "CUPTI_ACTIVITY_KIND_RUNTIME": [call(3_000, 3_100, 7)],
-        "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(3_200, 4_000, correlationId=7)],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(3_000, 3_100, 7)],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(3_200, 4_000, correlationId=7)],
         "PROFILER_OVERHEAD": [{"start": a, "end": b, **overhead} for a, b in overheads],
-        "StringIds": strings("overhead", "cudaLaunchKernel_v7000"),
+        "StringIds": make_strings("overhead", "cudaLaunchKernel_v7000"),
     }
     return make_export(folder / "r.sqlite", rows)
 
@@ -127,8 +141,11 @@ def test_the_profilers_rows_alone_lie_where_they_do_beside_others(tmp_path: Path
     everything, whole = convert_and_read([path], tmp_path / "all.prv")
     alone, summary = convert_and_read([path], tmp_path / "o.prv", kinds=("profiler",))
     assert summary.duration == whole.duration == 1_000
-    assert found(alone, OVERHEAD) == found(everything, OVERHEAD)
-    assert [times for _, *times in found(alone, OVERHEAD)] == [[0, 300], [900, 1_000]]
+    assert list_labelled_intervals(alone, OVERHEAD) == list_labelled_intervals(everything, OVERHEAD)
+    assert [times for _, *times in list_labelled_intervals(alone, OVERHEAD)] == [
+        [0, 300],
+        [900, 1_000],
+    ]
     assert sum(summary.dropped.values()) == sum(whole.dropped.values()) == 1
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from events.test_nvtx_payloads import DOMAIN, MARK, PUSHPOP, STARTEND, event, numbers
-from tools.conversions import convert_and_read, found
-from tools.exports import Row, by_sql, make_export
-from tools.folders import as_folder
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import Row, make_export, query_export
+from tools.folders import convert_export_folder
 
 from nsys2prv.conversion import reading
 from nsys2prv.conversion.reading import group_by_table
@@ -55,7 +55,9 @@ def opened(form: str, folder: Path) -> tuple[Source, Path]:
         connection.execute("DELETE FROM T WHERE number BETWEEN 300 AND 310")
     connection.commit()
     connection.close()
-    return open_source(as_folder(path, folder / "folder") if form == "folder" else path), path
+    return open_source(
+        convert_export_folder(path, folder / "folder") if form == "folder" else path
+    ), path
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -67,13 +69,16 @@ def test_each_condition_gets_its_rows(form: str, tmp_path: Path) -> None:
             between = f"number BETWEEN {part.first} AND {part.last}"
             shared = source.read_once(part, ("number", "thread", "lacking"), ("name",), CONDITIONS)
             assert shared is not None
-            assert len(shared.met) == by_sql(path, f"SELECT count(*) FROM T WHERE {between}")[0][0]
+            assert (
+                len(shared.met)
+                == query_export(path, f"SELECT count(*) FROM T WHERE {between}")[0][0]
+            )
             for number, condition in enumerate(CONDITIONS):
                 where = (
                     condition.format(kind="kind", thread="thread", name="name", lacking="NULL")
                     or "1"
                 )
-                expected = by_sql(
+                expected = query_export(
                     path,
                     f"SELECT number, thread, coalesce(name, '') FROM T WHERE {between} AND ({where}) ORDER BY 1",
                 )
@@ -160,7 +165,7 @@ def test_all_kinds_of_nvtx_events(
         {"NVTX_EVENTS": [*rows_of_all_kinds(), event(1090, 1100, text="last", domain=0, **damage)]},
     )
     trace, summary = convert_and_read([report], tmp_path / "o.prv")
-    pushed = by_sql(
+    pushed = query_export(
         report,
         f"SELECT text, start, end FROM NVTX_EVENTS WHERE eventType = {PUSHPOP} AND domainId = 0 ORDER BY start",
     )
@@ -172,8 +177,8 @@ def test_all_kinds_of_nvtx_events(
         )
         for domain in ("lib", "default domain")
     ]
-    assert found(trace, default) == pushed
-    assert found(trace, lib) == [("q", 1030, 1040)]
+    assert list_labelled_intervals(trace, default) == pushed
+    assert list_labelled_intervals(trace, lib) == [("q", 1030, 1040)]
     assert numbers(trace, "lib: n") == [(1030, 3), (1040, 0)]
     assert numbers(trace, "lib: payload") == [(1020, 7), (1021, 0)]
     assert {
@@ -187,7 +192,7 @@ def test_all_kinds_of_nvtx_events(
         "nvtx_startend_trace": 1,
         "nvtx_values": 1,
     }
-    rows = by_sql(report, "SELECT count(*) FROM NVTX_EVENTS")[0][0]
+    rows = query_export(report, "SELECT count(*) FROM NVTX_EVENTS")[0][0]
     assert summary.ledger.tables["NVTX_EVENTS"] == {
         "rows": rows,
         Reason.NOT_SELECTED: 2,

@@ -19,9 +19,9 @@ import numpy as np
 import polars as pl
 import pytest
 from msgspec import Struct, field
-from tools.conversions import written
+from tools.conversions import convert_to_bytes
 from tools.corpus import EXPORTS, NO_CORPUS
-from tools.folders import as_folder
+from tools.folders import convert_export_folder
 
 from nsys2prv import Options, convert
 from nsys2prv._util.archive import from_json, to_json
@@ -73,22 +73,22 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize("name", SETS)
 def test_same_bytes_as_a_direct_conversion(name: str, tmp_path: Path) -> None:
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
-    expected = written(reports, tmp_path / "expected")
+    expected = convert_to_bytes(reports, tmp_path / "expected")
     stores = [tmp_path / "first.store", tmp_path / "others.store"]
     extract_to(reports[:1], stores[0])
     extract_to(reports[1:], stores[1])
-    assert written(stores[::-1], tmp_path / "merged") == expected
-    folder = as_folder(reports[0], tmp_path / "rank0.parquetdir")
-    assert written([stores[1], folder], tmp_path / "mixed") == expected
+    assert convert_to_bytes(stores[::-1], tmp_path / "merged") == expected
+    folder = convert_export_folder(reports[0], tmp_path / "rank0.parquetdir")
+    assert convert_to_bytes([stores[1], folder], tmp_path / "mixed") == expected
     # Merging has left the stores as they were.
-    assert written(stores, tmp_path / "again") == expected
+    assert convert_to_bytes(stores, tmp_path / "again") == expected
 
 
 @pytest.mark.skipif(not EXPORTS, reason=NO_CORPUS)
 @pytest.mark.parametrize("report", EXPORTS[3::8], ids=lambda path: path.stem[:40])
 def test_same_bytes_as_of_real_exports(report: Path, tmp_path: Path) -> None:
     extract_to([report], tmp_path / "a.store")
-    assert written([tmp_path / "a.store"], tmp_path / "merged") == written(
+    assert convert_to_bytes([tmp_path / "a.store"], tmp_path / "merged") == convert_to_bytes(
         [report], tmp_path / "expected"
     )
 
@@ -96,13 +96,15 @@ def test_same_bytes_as_of_real_exports(report: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_several_workers_and_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opened_reports, "SMALL_JOB_ROWS", 0)
-    expected = written(TRAINING, tmp_path / "expected")
+    expected = convert_to_bytes(TRAINING, tmp_path / "expected")
     for name, options in {
         "processes": {"jobs": 2, "engine": "processes"},
         "threads": {"jobs": 3, "engine": "threads"},
     }.items():
         extract_to(TRAINING, tmp_path / f"{name}.store", Options(**options))
-        assert written([tmp_path / f"{name}.store"], tmp_path / name, **options) == expected
+        assert (
+            convert_to_bytes([tmp_path / f"{name}.store"], tmp_path / name, **options) == expected
+        )
     assert (tmp_path / "processes.store").read_bytes() == (tmp_path / "threads.store").read_bytes()
 
 
@@ -280,11 +282,11 @@ def test_a_damaged_store_is_one_line(store: Path, tmp_path: Path) -> None:
         # Not among the few bytes by which it is known.
         content[dice.randrange(100, len(content))] ^= 1 << dice.randrange(8)
         flipped.append(bytes(content))
-    same = written([store], tmp_path / "expected")
+    same = convert_to_bytes([store], tmp_path / "expected")
     for number, content in enumerate([*cut, *flipped]):
         store.write_bytes(content)
         try:
-            found = written([store], tmp_path / str(number))
+            found = convert_to_bytes([store], tmp_path / str(number))
         except Nsys2prvError as error:
             assert_one_line(error, store)
         else:
@@ -319,7 +321,7 @@ def test_a_store_that_tells_lies_is_one_line(store: Path, tmp_path: Path) -> Non
     ):
         other = changed(store, tmp_path / f"{number}.store", name, content)
         with pytest.raises(Nsys2prvError) as caught:
-            written([other], tmp_path / str(number))
+            convert_to_bytes([other], tmp_path / str(number))
         assert_one_line(caught.value, other)
 
 
@@ -329,7 +331,7 @@ def test_members_in_the_place_of_each_other_are_refused(store: Path, tmp_path: P
     swapped = changed(store, tmp_path / "one.store", one, archive.read(other))
     swapped = changed(swapped, tmp_path / "both.store", other, archive.read(one))
     with pytest.raises(Nsys2prvError, match="damaged") as caught:
-        written([swapped], tmp_path / "out")
+        convert_to_bytes([swapped], tmp_path / "out")
     assert_one_line(caught.value, swapped)
 
 
@@ -342,7 +344,7 @@ def test_kinds_that_there_are_not_are_refused(store: Path, tmp_path: Path) -> No
     with pytest.raises(
         Nsys2prvError, match="kinds of events that there are not: gremlins"
     ) as caught:
-        written([other], tmp_path / "out")
+        convert_to_bytes([other], tmp_path / "out")
     assert_one_line(caught.value, other)
 
 
@@ -361,7 +363,7 @@ def test_what_would_unpack_to_thousands_of_times_its_size_is_refused(
             Nsys2prvError,
             match=rf"{re.escape(name.rsplit('/', 1)[-1])} unpacks to \d\d\d,\d{{3}},\d{{3}} bytes",
         ):
-            written([other], tmp_path / str(number))
+            convert_to_bytes([other], tmp_path / str(number))
 
 
 def test_tables_tell_what_they_unpack_to() -> None:
@@ -393,7 +395,7 @@ def test_indices_beyond_what_a_store_holds_are_refused(store: Path, tmp_path: Pa
             told[0][objects] = []
             other = changed(store, tmp_path / "other.store", entry, json.dumps(told).encode())
             with pytest.raises(Nsys2prvError, match="damaged"):
-                written([other], tmp_path / "out")
+                convert_to_bytes([other], tmp_path / "out")
             return
     pytest.fail("no result with threads")
 

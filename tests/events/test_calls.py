@@ -7,8 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, found
-from tools.exports import PID, Row, global_pid, global_tid, make_export, strings
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import PID, Row, make_export, make_global_pid, make_global_tid, make_strings
 
 from nsys2prv.events import all_kinds, calls
 from nsys2prv.events.catalogue import CallTable, DomainCode, load_catalogue
@@ -22,7 +22,7 @@ TEXTS = ("first", "second")
 
 def row_of(line: CallTable, begin: int, end: int | None, name: int | None, **more: object) -> Row:
     """A row with all columns that the line reads, on the main thread."""
-    process = global_pid() if line.thread == "globalPid" else global_tid(PID)
+    process = make_global_pid() if line.thread == "globalPid" else make_global_tid(PID)
     columns: dict[str, object] = {
         line.time[0]: begin,
         line.thread: process,
@@ -42,7 +42,7 @@ def test_every_line_gives_its_events(line: CallTable, tmp_path: Path) -> None:
         row_of(line, 10, 50, 1, **numbers),
         row_of(line, 60, 90, None if len(line.names) > 1 else 2),
     ]
-    tables = {line.table: rows, "StringIds": strings(*TEXTS)}
+    tables = {line.table: rows, "StringIds": make_strings(*TEXTS)}
     if line.enum:
         tables[line.enum] = [
             {"id": number, "name": "", "label": text} for number, text in enumerate(TEXTS, 1)
@@ -52,7 +52,10 @@ def test_every_line_gives_its_events(line: CallTable, tmp_path: Path) -> None:
     )
     names = TEXTS if line.names else (line.label, line.label)
     ends = (40, 80) if line.has_duration else (1, 51)
-    assert found(trace, line.code) == [(names[0], 0, ends[0]), (names[1], 50, ends[1])]
+    assert list_labelled_intervals(trace, line.code) == [
+        (names[0], 0, ends[0]),
+        (names[1], 50, ends[1]),
+    ]
     assert summary.events[line.name] == 2
     assert summary.dropped == summary.repaired == {}
     first, second = sorted(trace.intervals(line.code), key=lambda item: item.begin)
@@ -110,13 +113,13 @@ def test_rows_without_an_end_are_points_where_the_line_says_so(tmp_path: Path) -
     tables = {
         debug.table: [row_of(debug, 10, None, 1)],
         call.table: [row_of(call, 20, None, 2)],
-        "StringIds": strings(*TEXTS),
+        "StringIds": make_strings(*TEXTS),
     }
     trace, summary = convert_and_read(
         [make_export(tmp_path / "r.sqlite", tables)], tmp_path / "o.prv"
     )
-    assert found(trace, debug.code) == [("first", 0, 1)]
-    assert found(trace, call.code) == []
+    assert list_labelled_intervals(trace, debug.code) == [("first", 0, 1)]
+    assert list_labelled_intervals(trace, call.code) == []
     assert summary.dropped == {("vulkan", Reason.NO_TIME): 1}
 
 
@@ -129,7 +132,7 @@ def test_work_that_overlaps_is_on_rows_of_its_own(tmp_path: Path) -> None:
         row_of(line, 60, 70, 1, gpu=None),
     ]
     trace, _ = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", {line.table: rows, "StringIds": strings(*TEXTS)})],
+        [make_export(tmp_path / "r.sqlite", {line.table: rows, "StringIds": make_strings(*TEXTS)})],
         tmp_path / "o.prv",
     )
     assert sorted(
@@ -148,10 +151,10 @@ def test_results_and_numbers_of_enumerations_that_have_no_name(tmp_path: Path) -
     tables = {
         line.table: [row_of(line, 0, 5, 4), row_of(line, 6, 9, None)],
         gl.table: [row_of(gl, 0, 5, 1, returnValue=7), row_of(gl, 6, 9, 1, returnValue=-1)],
-        "StringIds": strings(*TEXTS),
+        "StringIds": make_strings(*TEXTS),
     }
     trace, _ = convert_and_read([make_export(tmp_path / "r.sqlite", tables)], tmp_path / "o.prv")
-    assert [name for name, _, _ in found(trace, line.code)] == [
+    assert [name for name, _, _ in list_labelled_intervals(trace, line.code)] == [
         "WDDM queue packets 4",
         "WDDM queue packets",
     ]

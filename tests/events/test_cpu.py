@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, found
-from tools.exports import PID, Row, global_pid, global_tid, make_export, strings
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import PID, Row, make_export, make_global_pid, make_global_tid, make_strings
 from tools.trace import Trace
 from tools.trace_reader import read_trace
 
@@ -47,7 +47,7 @@ def turn(
         "start": start,
         "cpu": cpu,
         "isSchedIn": inside,
-        "globalTid": global_tid(tid, pid),
+        "globalTid": make_global_tid(tid, pid),
         **more,
     }
 
@@ -74,7 +74,7 @@ def test_a_state_stands_until_the_next_one_of_its_thread(tmp_path: Path) -> None
         tmp_path,
         [turn(10, 1), turn(15, 1, 0, PID + 1), turn(30, 0), turn(50, 1, 4), turn(60, 0, 4)],
     )
-    assert found(trace, STATE) == [
+    assert list_labelled_intervals(trace, STATE) == [
         ("Running", 0, 20),
         ("Off the CPU", 20, 40),
         ("Running", 40, 50),
@@ -149,7 +149,7 @@ def test_a_thread_that_has_ended_has_no_state(tmp_path: Path) -> None:
             turn(90, 0, tid=PID + 1),
         ],
     )
-    assert found(trace, STATE) == [
+    assert list_labelled_intervals(trace, STATE) == [
         ("Running", 0, 10),
         ("Terminated", 10, 11),
         ("Running", 5, 80),
@@ -176,13 +176,13 @@ def test_threads_of_processes_that_are_not_profiled_are_counted_by_name(tmp_path
         turn(20, 0),
         turn(25, 1, tid=9, pid=9),
     ]
-    names = [{"globalTid": global_tid(OTHER, OTHER), "nameId": 1, "priority": 1}]
+    names = [{"globalTid": make_global_tid(OTHER, OTHER), "nameId": 1, "priority": 1}]
     trace, summary = states(
         tmp_path,
         rows,
-        ProcessStreams=[{"globalPid": global_pid()}],
+        ProcessStreams=[{"globalPid": make_global_pid()}],
         ThreadNames=names,
-        StringIds=strings("swapper"),
+        StringIds=make_strings("swapper"),
     )
     assert len(trace.intervals(STATE)) == 2
     assert summary.threads == 1
@@ -198,13 +198,13 @@ def test_only_some_other_processes_are_named(tmp_path: Path) -> None:
         *(turn(20 + number, 1, tid=1_000 + number, pid=1_000 + number) for number in range(30)),
     ]
     processes = [
-        {"globalPid": global_pid(1_000 + number), "name": f"/bin/p{number:02d}"}
+        {"globalPid": make_global_pid(1_000 + number), "name": f"/bin/p{number:02d}"}
         for number in range(30)
     ]
     _, summary = states(
         tmp_path,
         rows,
-        PROFILER_OVERHEAD=[{"start": 1, "end": 2, "globalTid": global_tid(PID)}],
+        PROFILER_OVERHEAD=[{"start": 1, "end": 2, "globalTid": make_global_tid(PID)}],
         PROCESSES=processes,
     )
     assert sum(kind == "sched" for kind, _ in summary.dropped) == 9
@@ -218,14 +218,16 @@ def test_a_report_that_does_not_tell_what_it_profiles_keeps_all(tmp_path: Path) 
 
 def test_damaged_rows_of_the_scheduler_are_counted(tmp_path: Path) -> None:
     trace, summary = states(tmp_path, [turn(10, 1), turn(None, 0), turn(20, None), turn(30, 0, -5)])
-    assert found(trace, STATE) == [("Running", 0, 20), ("Off the CPU", 20, 21)]
+    assert list_labelled_intervals(trace, STATE) == [("Running", 0, 20), ("Off the CPU", 20, 21)]
     assert summary.dropped == {
         ("sched", Reason.NO_TIME): 1,
         ("sched", Reason.NO_DIRECTION): 1,
     }
 
 
-NAMES = strings("main", "0x7f00", "/usr/lib/libc.so.6", "[kernel.kallsyms]", "[Max depth]", "outer")
+NAMES = make_strings(
+    "main", "0x7f00", "/usr/lib/libc.so.6", "[kernel.kallsyms]", "[Max depth]", "outer"
+)
 MAIN, ADDRESS, LIBC, KERNEL, DEEPEST, OUTER = range(1, 7)
 
 
@@ -237,7 +239,7 @@ def samples(
         {
             "id": number,
             "start": 10 * number,
-            "globalTid": global_tid(PID),
+            "globalTid": make_global_tid(PID),
             "threadState": 1,
             "cpuCycles": 1,
         }
@@ -264,13 +266,13 @@ FRAMES = [
 
 def test_samples_are_points_in_functions(tmp_path: Path) -> None:
     trace, summary = samples(tmp_path, FRAMES, 4)
-    assert found(trace, FUNCTION) == [
+    assert list_labelled_intervals(trace, FUNCTION) == [
         ("main", 0, 1),
         ("unresolved in libc.so.6", 10, 11),
         ("(no call chain)", 20, 21),
         ("unresolved in {kernel.kallsyms}", 30, 31),
     ]
-    assert found(trace, MODULE) == [
+    assert list_labelled_intervals(trace, MODULE) == [
         ("libc.so.6", 0, 1),
         ("libc.so.6", 10, 11),
         ("(kernel.kallsyms)", 30, 31),
@@ -281,10 +283,14 @@ def test_samples_are_points_in_functions(tmp_path: Path) -> None:
 
 def test_callers_where_asked_for(tmp_path: Path) -> None:
     trace, summary = samples(tmp_path, FRAMES, 4, callstack=3)
-    assert found(trace, FUNCTION) == found(samples(tmp_path, FRAMES, 4)[0], FUNCTION)
-    assert found(trace, CALLER + 1) == [("outer", 0, 1), ("outer", 10, 11)]
-    assert found(trace, CALLER + 2) == [("unresolved in {kernel.kallsyms}", 10, 11)]
-    assert found(trace, CALLER + 3) == []
+    assert list_labelled_intervals(trace, FUNCTION) == list_labelled_intervals(
+        samples(tmp_path, FRAMES, 4)[0], FUNCTION
+    )
+    assert list_labelled_intervals(trace, CALLER + 1) == [("outer", 0, 1), ("outer", 10, 11)]
+    assert list_labelled_intervals(trace, CALLER + 2) == [
+        ("unresolved in {kernel.kallsyms}", 10, 11)
+    ]
+    assert list_labelled_intervals(trace, CALLER + 3) == []
     assert summary.events == {"cpu_sample_stack": 4}
 
 
@@ -343,7 +349,7 @@ def test_rows_without_cycles_are_no_samples_and_states_but_running_are_told(tmp_
         {
             "id": number,
             "start": 10 * number,
-            "globalTid": global_tid(PID),
+            "globalTid": make_global_tid(PID),
             "threadState": state,
             "cpuCycles": cycles,
         }
@@ -352,8 +358,8 @@ def test_rows_without_cycles_are_no_samples_and_states_but_running_are_told(tmp_
     trace, _ = convert_and_read(
         [make_export(tmp_path / "r.sqlite", {"COMPOSITE_EVENTS": rows})], tmp_path / "o.prv"
     )
-    assert [begin for _, begin, _ in found(trace, FUNCTION)] == [0, 10, 20, 40]
-    assert found(trace, SAMPLED_STATE) == [("Uninterruptible", 10, 11)]
+    assert [begin for _, begin, _ in list_labelled_intervals(trace, FUNCTION)] == [0, 10, 20, 40]
+    assert list_labelled_intervals(trace, SAMPLED_STATE) == [("Uninterruptible", 10, 11)]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, time_zero
+from tools.conversions import convert_and_read, find_time_zero
 from tools.corpus import EXPORTS
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports").glob("*/rank0.sqlite"))
@@ -43,7 +43,7 @@ def test_events_equal_sql(report: Path, tmp_path: Path) -> None:
     )
     connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
     rows = connection.execute(RECORDED).fetchall()
-    origin = time_zero(tmp_path / "o.prv", report)
+    origin = find_time_zero(tmp_path / "o.prv", report)
     columns = [
         row[1] for row in connection.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_CUDA_EVENT)")
     ]

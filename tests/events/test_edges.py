@@ -11,15 +11,15 @@ from tools.exports import (
     KERNEL,
     RUNTIME,
     Row,
-    call,
-    global_pid,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    strings,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
 )
-from tools.installed_views import file_of
-from tools.paramedir import need_paramedir, run_paramedir
+from tools.installed_views import find_view_file
+from tools.paramedir import run_paramedir, skip_without_paramedir
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
@@ -53,7 +53,7 @@ def nvtx(
         "end": end,
         "eventType": kind,
         "text": text,
-        "globalTid": global_tid(4242),
+        "globalTid": make_global_tid(4242),
         "domainId": 0,
         **more,
     }
@@ -64,8 +64,8 @@ def test_only_open_ranges_with_a_real_clock(tmp_path: Path) -> None:
         tmp_path,
         {
             NVTX: [nvtx(100, None, "open", 60)],
-            KERNEL: [kernel(50, 300)],
-            "StringIds": strings("k"),
+            KERNEL: [make_kernel(50, 300)],
+            "StringIds": make_strings("k"),
             START: [{"utcEpochNs": UTC, "systemClockNs": 5}],
         },
     )
@@ -74,9 +74,9 @@ def test_only_open_ranges_with_a_real_clock(tmp_path: Path) -> None:
 
 def test_begins_of_one_time_are_outer_first_whatever_they_carry(tmp_path: Path) -> None:
     calls = [
-        call(0, 100, 1, returnValue=2),
-        call(0, 50, 2, nameId=1),
-        call(0, 20, 0, nameId=3, correlationId=None),
+        make_call(0, 100, 1, returnValue=2),
+        make_call(0, 50, 2, nameId=1),
+        make_call(0, 20, 0, nameId=3, correlationId=None),
     ]
     ranges = [
         nvtx(0, 90, "inner", category=3),
@@ -88,7 +88,7 @@ def test_begins_of_one_time_are_outer_first_whatever_they_carry(tmp_path: Path) 
         {
             RUNTIME: calls,
             NVTX: ranges,
-            "StringIds": strings("cuMemAlloc_v2", "cudaMalloc_v3020", "cudaFree_v3020"),
+            "StringIds": make_strings("cuMemAlloc_v2", "cudaMalloc_v3020", "cudaFree_v3020"),
         },
     )
     assert found(trace, CALL) == [
@@ -114,7 +114,7 @@ def test_labels_of_types_are_unique(tmp_path: Path) -> None:
 
 def test_overlapping_synchronizations_keep_their_durations(tmp_path: Path) -> None:
     sync = [
-        {"start": start, "end": end, "globalPid": global_pid(), "correlationId": None}
+        {"start": start, "end": end, "globalPid": make_global_pid(), "correlationId": None}
         for start, end in ((0, 50), (20, 80), (90, 95))
     ]
     trace = trace_of(tmp_path, {"CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": sync})
@@ -124,7 +124,7 @@ def test_overlapping_synchronizations_keep_their_durations(tmp_path: Path) -> No
 def test_synchronizations_inside_a_long_range_stay_on_their_thread(tmp_path: Path) -> None:
     tables = {
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [
-            {"start": 10, "end": 20, "globalPid": global_pid(), "correlationId": None}
+            {"start": 10, "end": 20, "globalPid": make_global_pid(), "correlationId": None}
         ],
         NVTX: [nvtx(0, 100, "r", 60)],
     }
@@ -205,7 +205,7 @@ def test_short_names_of_labels_with_brackets_stay_distinct(tmp_path: Path) -> No
 
 
 def test_paraver_cuts_brackets_out_of_short_names(tmp_path: Path) -> None:
-    need_paramedir()
+    skip_without_paramedir()
     trace_of(
         tmp_path,
         {NVTX: [nvtx(10 * place, 10 * place + 5, name) for place, name in enumerate(BRACKETED)]},
@@ -221,7 +221,7 @@ def _heads(folder: Path) -> list[str]:
     """The heads of the columns that Paraver makes of NVTX names where short ones are asked for, as
     new tables and most views do.
     """
-    view = file_of("analysis/nvtx_calls_2dh.cfg").read_text()
+    view = find_view_file("analysis/nvtx_calls_2dh.cfg").read_text()
     (folder / "view.cfg").write_text(
         view.replace("ShortHeaderLabels: False", "ShortHeaderLabels: True")
     )
@@ -240,11 +240,11 @@ def test_text_that_is_no_utf8(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", ["text", 2.5, b"blob", "9" * 30])
 def test_values_of_the_wrong_type_are_counted(bad: object, tmp_path: Path) -> None:
-    rows = [kernel(10 * place, 10 * place + 5) for place in range(3)] + [
-        kernel(bad, 50),
-        kernel(60, 65, gridX=bad),
+    rows = [make_kernel(10 * place, 10 * place + 5) for place in range(3)] + [
+        make_kernel(bad, 50),
+        make_kernel(60, 65, gridX=bad),
     ]  # type: ignore[arg-type]
-    report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": strings("k")})
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": make_strings("k")})
     summary = convert([report], tmp_path / "o.prv", Options())
     assert summary.events == {"cuda_kernel": 4}
     assert summary.dropped == {("kernels", Reason.NO_TIME): 1}
@@ -254,7 +254,8 @@ def test_values_of_the_wrong_type_are_counted(bad: object, tmp_path: Path) -> No
 
 def test_times_before_the_capture_move_the_origin(tmp_path: Path) -> None:
     trace = trace_of(
-        tmp_path, {KERNEL: [kernel(-500, -400), kernel(0, 10)], "StringIds": strings("k")}
+        tmp_path,
+        {KERNEL: [make_kernel(-500, -400), make_kernel(0, 10)], "StringIds": make_strings("k")},
     )
     assert found(trace, KERNELS) == [("k", 0, 100), ("k", 500, 510)]
 
@@ -263,8 +264,8 @@ def test_absolute_times(tmp_path: Path) -> None:
     trace = trace_of(
         tmp_path,
         {
-            KERNEL: [kernel(UTC, UTC + 7)],
-            "StringIds": strings("k"),
+            KERNEL: [make_kernel(UTC, UTC + 7)],
+            "StringIds": make_strings("k"),
             START: [{"utcEpochNs": UTC - 5}],
             "META_DATA_EXPORT": [{"name": "EXPORT_PARAM_TIME_NORMALIZE", "value": "true"}],
         },
@@ -275,7 +276,10 @@ def test_absolute_times(tmp_path: Path) -> None:
 def test_ends_before_begins_and_zero_lengths(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
-        {KERNEL: [kernel(10, 5), kernel(20, 20), kernel(30, None)], "StringIds": strings("k")},
+        {
+            KERNEL: [make_kernel(10, 5), make_kernel(20, 20), make_kernel(30, None)],
+            "StringIds": make_strings("k"),
+        },
     )
     summary = convert([report], tmp_path / "o.prv", Options())
     assert [(begin, end) for _, begin, end in found(read_trace(tmp_path / "o.prv"), KERNELS)] == [
@@ -288,10 +292,10 @@ def test_ends_before_begins_and_zero_lengths(tmp_path: Path) -> None:
 
 def test_rows_in_any_order_give_the_same_trace(tmp_path: Path) -> None:
     rows = [
-        kernel(10 * place, 10 * place + 7, streamId=7 + place % 3, correlationId=place + 1)
+        make_kernel(10 * place, 10 * place + 7, streamId=7 + place % 3, correlationId=place + 1)
         for place in range(500)
     ]
-    calls = [call(10 * place - 3, 10 * place, place + 1) for place in range(500)]
+    calls = [make_call(10 * place - 3, 10 * place, place + 1) for place in range(500)]
     written = []
     for name, step in (("sorted", 1), ("mixed", 171)):
         picked = [place * step % 500 for place in range(500)]
@@ -300,7 +304,7 @@ def test_rows_in_any_order_give_the_same_trace(tmp_path: Path) -> None:
             {
                 KERNEL: [rows[place] for place in picked],
                 RUNTIME: [calls[place] for place in picked],
-                "StringIds": strings("k", "cudaLaunchKernel"),
+                "StringIds": make_strings("k", "cudaLaunchKernel"),
             },
         )
         convert([report], tmp_path / "o.prv", Options())
@@ -311,13 +315,13 @@ def test_rows_in_any_order_give_the_same_trace(tmp_path: Path) -> None:
 def test_a_table_without_rowid_is_read(tmp_path: Path) -> None:
     import sqlite3
 
-    report = make_export(tmp_path / "r.sqlite", {"StringIds": strings("k")})
+    report = make_export(tmp_path / "r.sqlite", {"StringIds": make_strings("k")})
     connection = sqlite3.connect(report)
     connection.execute(
         f"CREATE TABLE {KERNEL} (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, globalPid INTEGER, "
         "demangledName INTEGER, shortName INTEGER, PRIMARY KEY (start)) WITHOUT ROWID"
     )
-    rows = [(place, place + 1, global_pid()) for place in range(0, 50, 5)]
+    rows = [(place, place + 1, make_global_pid()) for place in range(0, 50, 5)]
     connection.executemany(f"INSERT INTO {KERNEL} VALUES (?, ?, 0, 7, ?, 1, 1)", rows)
     connection.commit()
     connection.close()
@@ -326,7 +330,9 @@ def test_a_table_without_rowid_is_read(tmp_path: Path) -> None:
 
 
 def test_descriptors_are_given_back(tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 5)], "StringIds": strings("k")})
+    report = make_export(
+        tmp_path / "r.sqlite", {KERNEL: [make_kernel(0, 5)], "StringIds": make_strings("k")}
+    )
     convert([report], tmp_path / "o.prv", Options())
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for _ in range(5):
@@ -339,7 +345,8 @@ def test_many_reports_need_few_descriptors(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     reports = [
         make_export(
-            tmp_path / f"r{number}.sqlite", {KERNEL: [kernel(0, 5)], "StringIds": strings("k")}
+            tmp_path / f"r{number}.sqlite",
+            {KERNEL: [make_kernel(0, 5)], "StringIds": make_strings("k")},
         )
         for number in range(200)
     ]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import Row, global_tid, make_export
+from tools.exports import Row, make_export, make_global_tid
 from tools.trace import Trace
 
 from nsys2prv import Options, convert
@@ -39,7 +39,7 @@ def rank(
             "end": None,
             "eventType": DOMAIN,
             "text": "lib",
-            "globalTid": global_tid(pid),
+            "globalTid": make_global_tid(pid),
             "domainId": 1,
         }
     ]
@@ -53,7 +53,7 @@ def rank(
                 "end": 10 * number + 5,
                 "eventType": RANGE,
                 "text": "r",
-                "globalTid": global_tid(pid),
+                "globalTid": make_global_tid(pid),
                 "domainId": 1,
                 column: told,
             }

@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, found
-from tools.exports import KERNEL, Row, global_pid, kernel, make_export, strings
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import KERNEL, Row, make_export, make_global_pid, make_kernel, make_strings
 
 from nsys2prv.conversion import reading
 from nsys2prv.events.reasons import Reason
@@ -15,13 +15,13 @@ from nsys2prv.events.reasons import Reason
 TABLE, CODE = "GPU_CONTEXT_SWITCH_EVENTS", 68007100
 SAVE_END, RESTORE_START, RESET = 7, 8, 11
 PROCESSES = [
-    {"globalPid": global_pid(pid), "pid": pid, "name": name}
+    {"globalPid": make_global_pid(pid), "pid": pid, "name": name}
     for pid, name in ((10, "/bin/one"), (20, "two"))
 ]
 
 
 def moment(tag: int, at: int, context: int = 1, pid: int | None = 10, gpu: int = 0) -> Row:
-    owner = None if pid is None else global_pid(pid)
+    owner = None if pid is None else make_global_pid(pid)
     return {
         "tag": tag,
         "vmId": 1,
@@ -51,7 +51,7 @@ def test_a_context_is_on_the_gpu_from_restore_to_save(tmp_path: Path, table: str
         moment(SAVE_END, 160, 3, None, gpu=1),
     ]
     trace, summary = converted(tmp_path, rows, table)
-    assert found(trace, CODE) == [
+    assert list_labelled_intervals(trace, CODE) == [
         ("one 10", 0, 100),
         ("two 20", 110, 200),
         ("unknown process", 50, 60),
@@ -82,7 +82,7 @@ def test_the_order_of_rows_and_their_parts_change_nothing(
     monkeypatch.setattr(reading, "PART_ROWS", rows_of_a_part)
     trace, summary = converted(tmp_path, rows)
     base = expected[0][0]
-    assert [(begin, end) for _, begin, end in found(trace, CODE)] == [
+    assert [(begin, end) for _, begin, end in list_labelled_intervals(trace, CODE)] == [
         (begin - base, end - base) for begin, end in expected
     ]
     assert summary.dropped == summary.repaired == {}
@@ -99,7 +99,7 @@ def test_what_is_missing_is_counted(tmp_path: Path) -> None:
         moment(RESTORE_START, 150, 2, 20),
     ]
     trace, summary = converted(tmp_path, rows)
-    assert found(trace, CODE) == [
+    assert list_labelled_intervals(trace, CODE) == [
         ("one 10", 0, 40),
         ("one 10", 40, 60),
         ("two 20", 70, 80),
@@ -117,7 +117,7 @@ def test_short_ones_are_dropped_when_asked(tmp_path: Path) -> None:
         moment(SAVE_END, 500),
     ]
     trace, summary = converted(tmp_path, rows, min_duration={"gpu_contexts": 100})
-    assert [end - begin for _, begin, end in found(trace, CODE)] == [490]
+    assert [end - begin for _, begin, end in list_labelled_intervals(trace, CODE)] == [490]
     assert summary.dropped == {("gpu_contexts", Reason.TOO_SHORT.with_detail("100 ns")): 1}
 
 
@@ -130,14 +130,18 @@ def test_damage_ends_in_no_traceback(tmp_path: Path) -> None:
         {**moment(RESTORE_START, 30), "timestamp": None},
     ]
     trace, summary = converted(tmp_path, rows)
-    assert found(trace, CODE)[0][1:] == (0, 5)
+    assert list_labelled_intervals(trace, CODE)[0][1:] == (0, 5)
     assert sum(summary.repaired.values()) >= 1
 
 
 def test_a_table_without_its_columns_is_counted(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
-        {TABLE: [{"tag": 8, "timestamp": 5}], KERNEL: [kernel(0, 9)], "StringIds": strings("k")},
+        {
+            TABLE: [{"tag": 8, "timestamp": 5}],
+            KERNEL: [make_kernel(0, 9)],
+            "StringIds": make_strings("k"),
+        },
     )
     _, summary = convert_and_read([report], tmp_path / "o.prv")
     assert list(summary.dropped.values()) == [1]

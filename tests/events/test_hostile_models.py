@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from samples import report as samples
-from tools.exports import PID, Row, global_pid, global_tid, make_export, strings
+from tools.exports import PID, Row, make_export, make_global_pid, make_global_tid, make_strings
 from tools.trace_reader import read_trace
 
 from nsys2prv import convert
@@ -47,8 +47,8 @@ ODD = (
     (1 << 63) - 1,
     -(1 << 63),
     10**18,
-    global_pid(),
-    global_tid(PID),
+    make_global_pid(),
+    make_global_tid(PID),
 )
 #: Times of 10**18 ns are in these tables on purpose.
 EXPECTED = {"time beyond exact numbers"}
@@ -58,7 +58,7 @@ def odd_tables(draw: random.Random) -> dict[str, list[Row]]:
     """Some tables with some of their columns; times are often, other numbers sometimes, what they
     should be.
     """
-    found: dict[str, list[Row]] = {"StringIds": strings("a", "b", "", "c")}
+    found: dict[str, list[Row]] = {"StringIds": make_strings("a", "b", "", "c")}
     for table in draw.sample(TABLES, 6):
         columns = [
             name

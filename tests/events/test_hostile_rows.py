@@ -18,12 +18,12 @@ from tools.exports import (
     PID,
     RUNTIME,
     Row,
-    call,
-    global_pid,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    strings,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
 )
 from tools.trace_reader import Trace, read_trace
 
@@ -40,7 +40,7 @@ SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 UTC = 1_760_000_000_000_000_000
 PUSHPOP, STARTEND, MARK, DOMAIN = 59, 60, 34, 75
 KERNEL_CODE, API_CODE, SYNC_CODE, NVTX_CODE = 63000006, 63000000, 63000030, 9600
-STRINGS = strings("kern", "cudaLaunchKernel", "outer", "inner", "other")
+STRINGS = make_strings("kern", "cudaLaunchKernel", "outer", "inner", "other")
 
 
 def nvtx(start: int, end: int | None, text: str | None, kind: int = PUSHPOP, **more: object) -> Row:
@@ -48,7 +48,7 @@ def nvtx(start: int, end: int | None, text: str | None, kind: int = PUSHPOP, **m
         "start": start,
         "end": end,
         "eventType": kind,
-        "globalTid": global_tid(PID),
+        "globalTid": make_global_tid(PID),
         "domainId": 0,
         "category": None,
         "text": text,
@@ -87,7 +87,7 @@ def test_a_table_of_open_ranges_alone_with_a_clock(
     trace = traced(
         tmp_path,
         {
-            KERNEL: [kernel(100, 200)],
+            KERNEL: [make_kernel(100, 200)],
             NVTX: [nvtx(10, None, "x", kind, category=category)],
             START: clock(UTC, 5),
         },
@@ -102,7 +102,7 @@ def test_open_ranges_of_a_report_that_starts_later(
 ) -> None:
     trace = traced(
         tmp_path,
-        {KERNEL: [kernel(100, 200)], START: clock(UTC, 5)},
+        {KERNEL: [make_kernel(100, 200)], START: clock(UTC, 5)},
         {NVTX: [nvtx(10, None, "x")], START: clock(UTC + 1000, 1005)},
     )
     assert ranges(trace, KERNEL_CODE) == {("kern", 0, 100)}
@@ -127,7 +127,7 @@ def test_absurd_clocks_are_no_traceback(utc: int, system: int, tmp_path: Path) -
         [clock(UTC, 7), clock(utc, system)],
     ):
         try:
-            traced(tmp_path, *({KERNEL: [kernel(100, 200)], START: start} for start in starts))
+            traced(tmp_path, *({KERNEL: [make_kernel(100, 200)], START: start} for start in starts))
         except Nsys2prvError:
             continue
 
@@ -137,8 +137,8 @@ def test_a_utc_that_was_never_set_is_no_clock(utc: int, tmp_path: Path) -> None:
     """Its report is placed beside the other, not half a century before it."""
     trace = traced(
         tmp_path,
-        {KERNEL: [kernel(100, 200)], START: clock(utc, 5)},
-        {KERNEL: [kernel(100, 200)], START: clock(UTC, 7)},
+        {KERNEL: [make_kernel(100, 200)], START: clock(utc, 5)},
+        {KERNEL: [make_kernel(100, 200)], START: clock(UTC, 7)},
     )
     assert trace.duration < 10_000_000_000
 
@@ -148,10 +148,10 @@ def test_a_report_without_clock_beside_one_in_utc(tmp_path: Path) -> None:
     trace = traced(
         tmp_path,
         {
-            KERNEL: [kernel(UTC + 100, UTC + 200)],
+            KERNEL: [make_kernel(UTC + 100, UTC + 200)],
             META: [{"name": "EXPORT_PARAM_TIME_NORMALIZE", "value": "1"}],
         },
-        {KERNEL: [kernel(100, 200)]},
+        {KERNEL: [make_kernel(100, 200)]},
     )
     assert trace.duration < 10_000_000_000
 
@@ -168,7 +168,8 @@ def test_the_longer_of_ranges_that_begin_together_is_the_outer_whatever_else_the
 
 def test_a_failed_call_around_one_that_succeeds(tmp_path: Path) -> None:
     trace = traced(
-        tmp_path, {RUNTIME: [call(10, 100, 1, nameId=3, returnValue=2), call(10, 50, 2, nameId=4)]}
+        tmp_path,
+        {RUNTIME: [make_call(10, 100, 1, nameId=3, returnValue=2), make_call(10, 50, 2, nameId=4)]},
     )
     assert ranges(trace, API_CODE) == {("outer", 0, 90), ("inner", 0, 40)}
 
@@ -179,10 +180,10 @@ def test_lines_to_kernels_of_one_stream_that_begin_together(tmp_path: Path) -> N
         tmp_path,
         {
             KERNEL: [
-                kernel(100, 200, correlationId=1),
-                kernel(100, 150, correlationId=2, demangledName=5),
+                make_kernel(100, 200, correlationId=1),
+                make_kernel(100, 150, correlationId=2, demangledName=5),
             ],
-            RUNTIME: [call(10, 20, 1), call(30, 40, 2)],
+            RUNTIME: [make_call(10, 20, 1), make_call(30, 40, 2)],
         },
     )
     rows = {trace.label(KERNEL_CODE, item.value): item.row for item in trace.intervals(KERNEL_CODE)}
@@ -199,11 +200,11 @@ def test_lines_of_other_streams_stay_in_very_long_traces(tmp_path: Path) -> None
         tmp_path,
         {
             KERNEL: [
-                kernel(0, 1000, correlationId=1),
-                kernel(10, 20, correlationId=2),
-                kernel(far + 10, far + 20, correlationId=3, streamId=6),
+                make_kernel(0, 1000, correlationId=1),
+                make_kernel(10, 20, correlationId=2),
+                make_kernel(far + 10, far + 20, correlationId=3, streamId=6),
             ],
-            RUNTIME: [call(0, 1, 1), call(2, 3, 2), call(far, far + 1, 3)],
+            RUNTIME: [make_call(0, 1, 1), make_call(2, 3, 2), make_call(far, far + 1, 3)],
         },
     )
     for comm in trace.comms:
@@ -214,7 +215,7 @@ def test_lines_of_other_streams_stay_in_very_long_traces(tmp_path: Path) -> None
 
 
 def test_synchronizations_that_overlap_on_a_row_do_not_hide_each_other(tmp_path: Path) -> None:
-    row = {"streamId": 1, "globalPid": global_pid(), "eventId": 1, "syncType": 1}
+    row = {"streamId": 1, "globalPid": make_global_pid(), "eventId": 1, "syncType": 1}
     trace = traced(
         tmp_path,
         {
@@ -235,8 +236,11 @@ def test_no_line_leads_to_a_kernel_that_is_not_written(tmp_path: Path) -> None:
     trace = traced(
         tmp_path,
         {
-            KERNEL: [kernel(-1000, None, correlationId=1), kernel(100, 150, correlationId=2)],
-            RUNTIME: [call(10, 20, 1), call(30, 40, 2)],
+            KERNEL: [
+                make_kernel(-1000, None, correlationId=1),
+                make_kernel(100, 150, correlationId=2),
+            ],
+            RUNTIME: [make_call(10, 20, 1), make_call(30, 40, 2)],
         },
     )
     assert len(trace.comms) == 1
@@ -244,7 +248,8 @@ def test_no_line_leads_to_a_kernel_that_is_not_written(tmp_path: Path) -> None:
 
 def test_no_line_comes_from_a_call_that_is_not_written(tmp_path: Path) -> None:
     trace = traced(
-        tmp_path, {KERNEL: [kernel(100, 150, correlationId=1)], RUNTIME: [call(10, None, 1)]}
+        tmp_path,
+        {KERNEL: [make_kernel(100, 150, correlationId=1)], RUNTIME: [make_call(10, None, 1)]},
     )
     assert not trace.comms
 
@@ -252,7 +257,10 @@ def test_no_line_comes_from_a_call_that_is_not_written(tmp_path: Path) -> None:
 def test_calls_that_are_all_repetitions(tmp_path: Path) -> None:
     trace = traced(
         tmp_path,
-        {RUNTIME: [call(10, 20, 1, eventClass=67)], KERNEL: [kernel(100, 150, correlationId=1)]},
+        {
+            RUNTIME: [make_call(10, 20, 1, eventClass=67)],
+            KERNEL: [make_kernel(100, 150, correlationId=1)],
+        },
     )
     assert ranges(trace, KERNEL_CODE) == {("kern", 0, 50)}
 
@@ -266,24 +274,26 @@ def test_a_gap_in_the_rowids_as_wide_as_tasks(
     monkeypatch.setattr(extract_module, "TASK_ROWS", 10)
     path = make_export(
         tmp_path / "r.sqlite",
-        {"StringIds": STRINGS, KERNEL: [kernel(100, 200)], RUNTIME: [call(10, 20, 1)]},
+        {"StringIds": STRINGS, KERNEL: [make_kernel(100, 200)], RUNTIME: [make_call(10, 20, 1)]},
     )
     with sqlite3.connect(path) as connection:
         connection.execute(f"UPDATE {RUNTIME} SET rowid = 55")
         connection.execute(
             f"INSERT INTO {RUNTIME} (rowid, start, end, globalTid, nameId) VALUES (1, 5, 6, ?, 2)",
-            (global_tid(PID),),
+            (make_global_tid(PID),),
         )
     assert len(traced(tmp_path, path).intervals(API_CODE)) == 2
 
 
 @pytest.mark.slow
 def test_a_rowid_far_off_does_not_take_for_ever(tmp_path: Path) -> None:
-    path = make_export(tmp_path / "r.sqlite", {"StringIds": STRINGS, KERNEL: [kernel(100, 200)]})
+    path = make_export(
+        tmp_path / "r.sqlite", {"StringIds": STRINGS, KERNEL: [make_kernel(100, 200)]}
+    )
     with sqlite3.connect(path) as connection:
         connection.execute(
             f"INSERT INTO {KERNEL} (rowid, start, end, globalPid, demangledName) VALUES (?, 300, 400, ?, 1)",
-            (2_000_000_000, global_pid()),
+            (2_000_000_000, make_global_pid()),
         )
     subprocess.run(
         [sys.executable, "-m", "nsys2prv", "-q", "-j", "1", path, tmp_path / "out.prv"],
@@ -294,7 +304,9 @@ def test_a_rowid_far_off_does_not_take_for_ever(tmp_path: Path) -> None:
 
 
 def test_a_table_without_rowids(tmp_path: Path) -> None:
-    path = make_export(tmp_path / "r.sqlite", {"StringIds": STRINGS, RUNTIME: [call(10, 20, 1)]})
+    path = make_export(
+        tmp_path / "r.sqlite", {"StringIds": STRINGS, RUNTIME: [make_call(10, 20, 1)]}
+    )
     with sqlite3.connect(path) as connection:
         connection.execute(
             f"CREATE TABLE {KERNEL} (start, end, deviceId, streamId, globalPid, demangledName, PRIMARY KEY (start)) "
@@ -302,13 +314,17 @@ def test_a_table_without_rowids(tmp_path: Path) -> None:
         )
         connection.executemany(
             f"INSERT INTO {KERNEL} VALUES (?, ?, 0, 7, ?, 1)",
-            [(300, 400, global_pid()), (100, 200, global_pid())],
+            [(300, 400, make_global_pid()), (100, 200, make_global_pid())],
         )
     assert len(traced(tmp_path, path).intervals(KERNEL_CODE)) == 2
 
 
 def test_a_column_called_rowid(tmp_path: Path) -> None:
-    rows = [kernel(100, 200, rowid=5), kernel(300, 400, rowid=5), kernel(500, 600, rowid=None)]
+    rows = [
+        make_kernel(100, 200, rowid=5),
+        make_kernel(300, 400, rowid=5),
+        make_kernel(500, 600, rowid=None),
+    ]
     assert len(traced(tmp_path, {KERNEL: rows}).intervals(KERNEL_CODE)) == 3
 
 
@@ -318,7 +334,10 @@ def test_of_calls_with_one_id_the_earliest_launched_wherever_it_stands(
     monkeypatch.setattr(extract_module, "PART_ROWS", 1)
     trace = traced(
         tmp_path,
-        {KERNEL: [kernel(100, 200, correlationId=1)], RUNTIME: [call(30, 40, 1), call(10, 20, 1)]},
+        {
+            KERNEL: [make_kernel(100, 200, correlationId=1)],
+            RUNTIME: [make_call(30, 40, 1), make_call(10, 20, 1)],
+        },
     )
     assert [comm.send for comm in trace.comms] == [0]
 
@@ -351,8 +370,8 @@ def test_odd_digits_in_the_name_of_a_thread(name: str, tmp_path: Path) -> None:
         tmp_path,
         {
             "StringIds": [*STRINGS, {"id": 9, "value": name}],
-            RUNTIME: [call(10, 20, 1)],
-            "ThreadNames": [{"nameId": 9, "priority": 1, "globalTid": global_tid(PID)}],
+            RUNTIME: [make_call(10, 20, 1)],
+            "ThreadNames": [{"nameId": 9, "priority": 1, "globalTid": make_global_tid(PID)}],
         },
     )
     assert name[:100] in trace.names["THREAD"][0]
@@ -361,7 +380,7 @@ def test_odd_digits_in_the_name_of_a_thread(name: str, tmp_path: Path) -> None:
 def test_a_string_without_text_is_not_called_none(tmp_path: Path) -> None:
     path = make_export(
         tmp_path / "r.sqlite",
-        {"StringIds": [{"id": 1, "value": None}], KERNEL: [kernel(100, 200, shortName=None)]},
+        {"StringIds": [{"id": 1, "value": None}], KERNEL: [make_kernel(100, 200, shortName=None)]},
     )
     assert not {name for name, _, _ in ranges(traced(tmp_path, path), KERNEL_CODE)} & {
         "None",
@@ -372,7 +391,7 @@ def test_a_string_without_text_is_not_called_none(tmp_path: Path) -> None:
 def test_a_string_stored_as_bytes_is_its_text(tmp_path: Path) -> None:
     path = make_export(
         tmp_path / "r.sqlite",
-        {"StringIds": [{"id": 1, "value": b"kern"}], KERNEL: [kernel(100, 200)]},
+        {"StringIds": [{"id": 1, "value": b"kern"}], KERNEL: [make_kernel(100, 200)]},
     )
     assert ranges(traced(tmp_path, path), KERNEL_CODE) == {("kern", 0, 100)}
 
@@ -399,9 +418,9 @@ def test_host_names_that_look_like_the_row_file(host: str, tmp_path: Path) -> No
     traced(
         tmp_path,
         {
-            KERNEL: [kernel(1, 5)],
+            KERNEL: [make_kernel(1, 5)],
             "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": host}],
-            "PROCESSES": [{"globalPid": global_pid(), "name": host}],
+            "PROCESSES": [{"globalPid": make_global_pid(), "name": host}],
         },
     )
 
@@ -414,8 +433,8 @@ def test_a_launcher_variable_that_all_reports_share_gives_way_to_one_that_tells_
 ) -> None:
     def report(rank: int) -> dict[str, list[Row]]:
         return {
-            KERNEL: [kernel(1, 5)],
-            "PROCESSES": [{"globalPid": global_pid(), "name": f"is{rank}"}],
+            KERNEL: [make_kernel(1, 5)],
+            "PROCESSES": [{"globalPid": make_global_pid(), "name": f"is{rank}"}],
             "META_DATA_CAPTURE": [
                 {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": value}
                 for value in ('RANK="0"', f'OMPI_COMM_WORLD_RANK="{rank}"')
@@ -437,8 +456,8 @@ def test_nsys_reports_are_ordered_by_their_names_not_by_the_command_line(
             tmp_path / f"{name}.sqlite",
             {
                 "StringIds": STRINGS,
-                KERNEL: [kernel(1, 5)],
-                "PROCESSES": [{"globalPid": global_pid(), "name": name}],
+                KERNEL: [make_kernel(1, 5)],
+                "PROCESSES": [{"globalPid": make_global_pid(), "name": name}],
             },
         )
         (tmp_path / f"{name}.nsys-rep").touch()
@@ -465,18 +484,20 @@ def test_no_deleted_temporary_file_stays_open(tmp_path: Path) -> None:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("no /proc")
-    traced(tmp_path, {KERNEL: [kernel(1, 5)]})
+    traced(tmp_path, {KERNEL: [make_kernel(1, 5)]})
     gc.collect()
     assert not [line for line in maps.read_text().splitlines() if str(tmp_path) in line]
 
 
 def test_nothing_is_written_beside_an_export_with_a_write_ahead_log(tmp_path: Path) -> None:
-    path = make_export(tmp_path / "live.sqlite", {"StringIds": STRINGS, KERNEL: [kernel(100, 200)]})
+    path = make_export(
+        tmp_path / "live.sqlite", {"StringIds": STRINGS, KERNEL: [make_kernel(100, 200)]}
+    )
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(
         f"INSERT INTO {KERNEL} (start, end, globalPid, demangledName) VALUES (300, 400, ?, 1)",
-        (global_pid(),),
+        (make_global_pid(),),
     )
     connection.commit()
     folder = tmp_path / "copied"

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, Row, global_pid, kernel, make_export, strings
-from tools.installed_views import file_of
+from tools.exports import KERNEL, Row, make_export, make_global_pid, make_kernel, make_strings
+from tools.installed_views import find_view_file
 from tools.trace_reader import Trace
 
 from nsys2prv.conversion.summary import Summary
@@ -183,8 +183,8 @@ def test_numbers_of_unlisted_names_depend_on_nothing_else() -> None:
 def two_gpus() -> dict[str, list[Row]]:
     """One process on two GPUs, with other metric ids on each."""
     return {
-        KERNEL: [kernel(100, 200), kernel(150, 250, deviceId=1)],
-        "StringIds": strings("k"),
+        KERNEL: [make_kernel(100, 200), make_kernel(150, 250, deviceId=1)],
+        "StringIds": make_strings("k"),
         "TARGET_INFO_GPU": gpus("a", "b"),
         "TARGET_INFO_GPU_METRICS": metrics(
             0, ["SMs Active [Throughput %]", "DRAM Read Bandwidth [Throughput %]"]
@@ -420,9 +420,9 @@ def test_a_gpu_in_several_reports_is_written_once_on_the_row_of_its_first_user(
         pid = 100 + number
         return {
             **host("node"),
-            "StringIds": strings("k"),
+            "StringIds": make_strings("k"),
             "TARGET_INFO_GPU": gpus("a", "b"),
-            KERNEL: [kernel(10, 20, globalPid=global_pid(pid))],
+            KERNEL: [make_kernel(10, 20, globalPid=make_global_pid(pid))],
             "TARGET_INFO_CUDA_DEVICE": [
                 {"gpuId": number, "cudaId": 0, "pid": pid, "uuid": "ab"[number]}
             ],
@@ -453,8 +453,8 @@ def test_reports_that_follow_one_another_each_tell_of_a_gpu(tmp_path: Path) -> N
     def capture(begin: int) -> dict[str, list[Row]]:
         return {
             **host("node"),
-            "StringIds": strings("k"),
-            KERNEL: [kernel(begin, begin + 5)],
+            "StringIds": make_strings("k"),
+            KERNEL: [make_kernel(begin, begin + 5)],
             "TARGET_INFO_GPU": gpus("a"),
             "TARGET_INFO_GPU_METRICS": metrics(0, ["SMs Active"]),
             "GPU_METRICS": [
@@ -486,9 +486,9 @@ def test_every_rank_sees_device_0(tmp_path: Path) -> None:
     def rank(number: int) -> dict[str, list[Row]]:
         return {
             **host("node"),
-            "StringIds": strings("k"),
+            "StringIds": make_strings("k"),
             "TARGET_INFO_GPU": gpus("ab"[number]),
-            KERNEL: [kernel(10, 20, globalPid=global_pid(100 + number))],
+            KERNEL: [make_kernel(10, 20, globalPid=make_global_pid(100 + number))],
             "TARGET_INFO_GPU_METRICS": metrics(0, ["SMs Active"]),
             "GPU_METRICS": sample(0, 5, {0: 30 + number}),
         }
@@ -506,14 +506,14 @@ def test_every_rank_sees_device_0(tmp_path: Path) -> None:
 def test_a_gpu_that_no_rank_uses_is_in_the_first_task_of_its_host(tmp_path: Path) -> None:
     first = {
         **host("a"),
-        KERNEL: [kernel(10, 20)],
-        "StringIds": strings("k"),
+        KERNEL: [make_kernel(10, 20)],
+        "StringIds": make_strings("k"),
         "TARGET_INFO_GPU": gpus("u0"),
     }
     second = {
         **host("b"),
-        KERNEL: [kernel(10, 20)],
-        "StringIds": strings("k"),
+        KERNEL: [make_kernel(10, 20)],
+        "StringIds": make_strings("k"),
         "TARGET_INFO_GPU": gpus("u1", "u2"),
         "TARGET_INFO_GPU_METRICS": metrics(1, ["SMs Active"]),
         "GPU_METRICS": sample(1, 5, {0: 30}),
@@ -580,8 +580,8 @@ def test_a_rate_stands_from_its_start_to_its_end(tmp_path: Path) -> None:
     tables = {
         **host("n"),
         **NETWORK,
-        KERNEL: [kernel(0, 1000)],
-        "StringIds": strings("k"),
+        KERNEL: [make_kernel(0, 1000)],
+        "StringIds": make_strings("k"),
         "NET_NIC_METRIC": [
             nic(100, 200, 7),
             nic(100, 200, 1, 10),
@@ -628,8 +628,8 @@ def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> N
         return {
             **host(name),
             **NETWORK,
-            KERNEL: [kernel(0, 1000, globalPid=global_pid(pid))],
-            "StringIds": strings("k"),
+            KERNEL: [make_kernel(0, 1000, globalPid=make_global_pid(pid))],
+            "StringIds": make_strings("k"),
             "NET_NIC_METRIC": [nic(100, 200, 7), nic(100, 200, 7, device=9)],
             "NET_IB_SWITCH_METRIC": [nic(100, 200, 5, device=77, port=3)],
             "NET_IB_DEVICE_INFO": [
@@ -680,7 +680,7 @@ def test_a_source_whose_json_names_nothing_has_no_name(data: str | None) -> None
 def test_fields_of_generic_events_are_counters_of_their_source(tmp_path: Path) -> None:
     tables = {
         **host("n"),
-        "StringIds": strings("EFA", "rdmap0", "rx_bytes", "load", "sched_switch", "rdmap1"),
+        "StringIds": make_strings("EFA", "rdmap0", "rx_bytes", "load", "sched_switch", "rdmap1"),
         "GENERIC_EVENT_SOURCES": [
             {"sourceId": 1, "nameId": 1, "sourceGroupId": 0},
             {"sourceId": 2, "nameId": 5, "sourceGroupId": 1},
@@ -853,7 +853,7 @@ def asked(folder: Path, views: Sequence[str]) -> dict[str, str]:
     """What paramedir makes of views of the trace in the folder."""
     command = ["paramedir", str(folder / "out.prv")]
     for number, view in enumerate(views):
-        command += [str(file_of(f"{view}.cfg")), str(folder / f"view{number:03d}")]
+        command += [str(find_view_file(f"{view}.cfg")), str(folder / f"view{number:03d}")]
     run = subprocess.run(
         command,
         env={**os.environ, "HOME": str(folder)},
@@ -901,9 +901,9 @@ def test_paraver_shows_what_was_sampled(tmp_path: Path) -> None:
     tables = {
         **host("n"),
         **NETWORK,
-        "StringIds": strings("k", "cudaLaunchKernel", "l"),
+        "StringIds": make_strings("k", "cudaLaunchKernel", "l"),
         "TARGET_INFO_GPU": gpus("a"),
-        KERNEL: [kernel(1000, 2000), kernel(3000, 3500, demangledName=3, shortName=3)],
+        KERNEL: [make_kernel(1000, 2000), make_kernel(3000, 3500, demangledName=3, shortName=3)],
         "NET_NIC_METRIC": [nic(1000, 2000, 70), nic(2000, 3000, 80), nic(1000, 2000, 3, 10)],
         "TARGET_INFO_GPU_METRICS": metrics(0, names),
         "GPU_METRICS": [

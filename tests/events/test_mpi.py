@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import Row, global_tid, make_export, strings
+from tools.exports import Row, make_export, make_global_tid, make_strings
 from tools.trace_reader import Trace
 
 import nsys2prv
@@ -49,7 +49,7 @@ def call(
     return table, {
         "start": start,
         "end": end,
-        "globalTid": global_tid(pid, pid),
+        "globalTid": make_global_tid(pid, pid),
         "name": name,
         **columns,
     }
@@ -120,9 +120,10 @@ def export(
     for row in named:
         row["textId"] = names.index(row.pop("name")) + 1
     tables |= {
-        "StringIds": strings(*names),
+        "StringIds": make_strings(*names),
         RANKS: [
-            {"globalTid": global_tid(pid, pid), "rank": number} for pid, number in ranks.items()
+            {"globalTid": make_global_tid(pid, pid), "rank": number}
+            for pid, number in ranks.items()
         ],
     }
     return make_export(

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.exports import global_pid, global_tid
+from tools.exports import make_global_pid, make_global_tid
 from tools.nccl_exports import (
     COMM,
     DOMAIN,
@@ -17,11 +17,11 @@ from tools.nccl_exports import (
     OP,
     SIZE,
     Rank,
-    binary,
-    converted,
-    entries,
-    group_on_two_gpus,
-    said,
+    convert_ranks,
+    format_payload,
+    make_group_on_two_gpus,
+    make_schema_entries,
+    pack_payload,
 )
 from tools.trace_reader import Interval, Trace, read_trace
 
@@ -40,7 +40,7 @@ BYTES, REDUCTION, PEER, RANKS, RANK, COMMUNICATOR, OPERATION, FUSED = (
     9509,
 )
 BIG = 0xFEDC_BA98_7654_3210
-REDUCE_ENTRIES = entries(77, (COMM, 18, 0), (SIZE, 22, 8), (OP, 1 << 24 | 24, 16))
+REDUCE_ENTRIES = make_schema_entries(77, (COMM, 18, 0), (SIZE, 22, 8), (OP, 1 << 24 | 24, 16))
 REDUCE_NAMES = [
     {"domainId": DOMAIN, "schemaId": 1 << 24 | 24, "idx": value, "name": name, "value": value}
     for value, name in enumerate(("Sum", "Product", "Max", "Min", "Avg"))
@@ -77,7 +77,7 @@ def of_bytes(content: bytes, **tables: object) -> Rank:
 
 def of_table(event: int = 9) -> Rank:
     rank = Rank().collective(100, 130, 200, eventId=9)
-    rank.more[f"DYNAMIC_NVTXPAYLOAD_DATATYPE_{global_pid(4242)}_{DOMAIN}_77"] = [
+    rank.more[f"DYNAMIC_NVTXPAYLOAD_DATATYPE_{make_global_pid(4242)}_{DOMAIN}_77"] = [
         {"eventId": 3, COMM: 5, SIZE: 6, OP: 0},
         {"eventId": event, COMM: BIG - (1 << 64), SIZE: 4096, OP: "Max"},
     ]
@@ -87,7 +87,7 @@ def of_table(event: int = 9) -> Rank:
 @pytest.mark.parametrize(
     "rank",
     [
-        of_json(said(BIG, 4096, **{OP: "Max"})),
+        of_json(format_payload(BIG, 4096, **{OP: "Max"})),
         of_json(f' {{ "{COMM}" : {BIG}, "{SIZE}": 4096 , "{OP}" : 2 }} '),
         of_json(
             f'{{"{COMM}":{{"uint64":{BIG}}},"{SIZE}":{{"uint64":4096}},"{OP}":{{"enum":"Max"}}}}'
@@ -95,8 +95,8 @@ def of_table(event: int = 9) -> Rank:
         of_json(
             f'{{"commHash":"{BIG:#x}","count":1024,"dataType":"ncclFloat32","redOp":"ncclMax"}}'
         ),
-        of_bytes(binary(77, "QQi4x", BIG, 4096, 2)),
-        of_bytes(binary(77, "QQi4x", BIG, 4096, 2), **{ENUMS: []}),
+        of_bytes(pack_payload(77, "QQi4x", BIG, 4096, 2)),
+        of_bytes(pack_payload(77, "QQi4x", BIG, 4096, 2), **{ENUMS: []}),
         of_table(),
     ],
     ids=[
@@ -110,7 +110,7 @@ def of_table(event: int = 9) -> Rank:
     ],
 )
 def test_payload_forms(tmp_path: Path, rank: Rank) -> None:
-    trace, _ = converted(tmp_path, rank)
+    trace, _ = convert_ranks(tmp_path, rank)
     assert payloads(trace, CALL) == [WANTED]
     assert payloads(trace, NCCL_KERNEL) == [WANTED | {FUSED: 1}]
 
@@ -119,7 +119,7 @@ def test_rows_of_a_part_are_picked_from_a_large_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nsys2prv.events.nccl_payloads.SMALL_TABLE", 0)
-    trace, _ = converted(tmp_path, of_table())
+    trace, _ = convert_ranks(tmp_path, of_table())
     assert payloads(trace, CALL) == [WANTED]
 
 
@@ -137,7 +137,7 @@ def test_what_else_calls_say(
     kind: str, label: str | None, size: int | None, tmp_path: Path
 ) -> None:
     text = f'{{"commHash":7,"count":10,"dataType":{kind},"CUDA device":3,"seqNumber":12,"channelId":2}}'
-    trace, _ = converted(tmp_path, of_json(text))
+    trace, _ = convert_ranks(tmp_path, of_json(text))
     [item] = trace.intervals(CALL)
     more = {code: value for code, value in item.others.items() if 9511 <= code <= 9514}
     if label:
@@ -152,24 +152,24 @@ def test_what_else_calls_say(
         of_json('{"NCCL communicator ID":12,"Message siz'),
         of_json("[1, 2]"),
         of_bytes(b"short"),
-        of_bytes(binary(78, "QQ", 1, 2)),
-        of_bytes(binary(77, "Q", 1)[:36]),
+        of_bytes(pack_payload(78, "QQ", 1, 2)),
+        of_bytes(pack_payload(77, "Q", 1)[:36]),
         of_bytes(
-            binary(77, "QQi4x", 1, 2, 3),
-            **{ENTRIES: [*REDUCE_ENTRIES, *entries(77, (SIZE, 22, 0))]},
+            pack_payload(77, "QQi4x", 1, 2, 3),
+            **{ENTRIES: [*REDUCE_ENTRIES, *make_schema_entries(77, (SIZE, 22, 0))]},
         ),
     ],
     ids=["cut", "list", "no header", "unknown schema", "cut body", "clashing schemas"],
 )
 def test_damaged_payloads_are_counted_and_the_calls_stay(tmp_path: Path, rank: Rank) -> None:
-    trace, summary = converted(tmp_path, rank)
+    trace, summary = convert_ranks(tmp_path, rank)
     assert payloads(trace, CALL) == [{OPERATION: "AllReduce"}]
     assert payloads(trace, NCCL_KERNEL) == [{OPERATION: "AllReduce", FUSED: 1}]
     assert "1 row of nccl changed: NCCL payloads that cannot be read" in summary.text()
 
 
 def test_no_payloads_at_all(tmp_path: Path) -> None:
-    trace, summary = converted(tmp_path, Rank().collective(100, 130, 200))
+    trace, summary = convert_ranks(tmp_path, Rank().collective(100, 130, 200))
     assert payloads(trace, CALL) == [{OPERATION: "AllReduce"}]
     assert "changed" not in summary.text()
 
@@ -181,12 +181,12 @@ def test_group_with_several_operations_is_one_kernel(tmp_path: Path) -> None:
             100 + 10 * number,
             105 + 10 * number,
             "ncclAllReduce",
-            jsonText=said(7, size, **{OP: "Sum"}),
+            jsonText=format_payload(7, size, **{OP: "Sum"}),
         )
     rank.range(130, 190, "ncclGroupEnd").work(140, 150, 300).collective(
-        200, 310, 400, said(7, 50, **{OP: "Avg"})
+        200, 310, 400, format_payload(7, 50, **{OP: "Avg"})
     )
-    trace, _ = converted(tmp_path, rank)
+    trace, _ = convert_ranks(tmp_path, rank)
     common = {COMMUNICATOR: "0x0000000000000007", OPERATION: "AllReduce"}
     assert payloads(trace, NCCL_KERNEL) == [
         {BYTES: 128, REDUCTION: "Sum", FUSED: 2, **common},
@@ -195,15 +195,15 @@ def test_group_with_several_operations_is_one_kernel(tmp_path: Path) -> None:
 
 
 def test_nested_groups_and_captures_that_begin_or_end_inside_one(tmp_path: Path) -> None:
-    rank = Rank().range(1, 9, "ncclGroupEnd").collective(10, 12, 20, said(7, 1))
+    rank = Rank().range(1, 9, "ncclGroupEnd").collective(10, 12, 20, format_payload(7, 1))
     rank.range(40, 41, "ncclGroupStart").range(42, 43, "ncclGroupStart").range(
-        44, 45, "ncclAllReduce", jsonText=said(7, 2)
+        44, 45, "ncclAllReduce", jsonText=format_payload(7, 2)
     )
     rank.range(46, 47, "ncclGroupEnd").range(50, 70, "ncclGroupEnd").work(52, 60, 70)
-    rank.collective(80, 90, 95, said(7, 4)).range(120, 121, "ncclGroupStart").range(
-        122, None, "ncclAllReduce", jsonText=said(7, 8)
+    rank.collective(80, 90, 95, format_payload(7, 4)).range(120, 121, "ncclGroupStart").range(
+        122, None, "ncclAllReduce", jsonText=format_payload(7, 8)
     )
-    trace, _ = converted(tmp_path, rank)
+    trace, _ = convert_ranks(tmp_path, rank)
     assert [item[BYTES] for item in payloads(trace, NCCL_KERNEL)] == [1, 2, 4]
 
 
@@ -211,17 +211,17 @@ def test_group_on_several_communicators_tells_no_size(tmp_path: Path) -> None:
     rank = (
         Rank()
         .range(90, 92, "ncclGroupStart")
-        .range(100, 105, "ncclAllReduce", jsonText=said(7, 100))
+        .range(100, 105, "ncclAllReduce", jsonText=format_payload(7, 100))
     )
-    rank.range(110, 115, "ncclAllReduce", jsonText=said(8, 28)).range(
+    rank.range(110, 115, "ncclAllReduce", jsonText=format_payload(8, 28)).range(
         130, 190, "ncclGroupEnd"
     ).work(140, 150, 300).work(150, 310, 400)
-    trace, _ = converted(tmp_path, rank)
+    trace, _ = convert_ranks(tmp_path, rank)
     assert payloads(trace, NCCL_KERNEL) == [{OPERATION: "AllReduce", FUSED: 2}] * 2
 
 
 def test_one_process_with_two_gpus_shares_the_group(tmp_path: Path) -> None:
-    trace, summary = converted(tmp_path, group_on_two_gpus())
+    trace, summary = convert_ranks(tmp_path, make_group_on_two_gpus())
     assert [(item[BYTES], item[FUSED]) for item in payloads(trace, NCCL_KERNEL)] == [(100, 1)] * 2
     assert "communicator and order of launches: 1" in summary.text(verbose=True)
 
@@ -229,27 +229,27 @@ def test_one_process_with_two_gpus_shares_the_group(tmp_path: Path) -> None:
 def test_kernels_in_graphs_have_no_call(tmp_path: Path) -> None:
     rank = (
         Rank()
-        .range(100, 120, "ncclAllReduce", jsonText=said(7, 100))
+        .range(100, 120, "ncclAllReduce", jsonText=format_payload(7, 100))
         .work(105, 130, 200, graphNodeId=4)
     )
-    assert payloads(converted(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
+    assert payloads(convert_ranks(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
 
 
 def test_same_correlation_ids_and_pid_on_two_hosts(tmp_path: Path) -> None:
     ranks = [
-        Rank(host=f"node{number}").collective(100, 130, 200, said(7, 10 + number))
+        Rank(host=f"node{number}").collective(100, 130, 200, format_payload(7, 10 + number))
         for number in range(2)
     ]
-    trace, _ = converted(tmp_path, *ranks)
+    trace, _ = convert_ranks(tmp_path, *ranks)
     found = {item.row[0]: item.others[BYTES] for item in trace.intervals(NCCL_KERNEL)}
     assert len(trace.intervals(NCCL_KERNEL)) == 2
     assert found == {1: 10, 2: 11}
 
 
 def test_launch_on_another_thread_is_not_of_the_call(tmp_path: Path) -> None:
-    rank = Rank().collective(100, 130, 200, said(7, 10))
-    rank.calls[0]["globalTid"] = global_tid(4999)
-    assert payloads(converted(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
+    rank = Rank().collective(100, 130, 200, format_payload(7, 10))
+    rank.calls[0]["globalTid"] = make_global_tid(4999)
+    assert payloads(convert_ranks(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
 
 
 def test_ranks_of_calls_come_from_the_communicators_making(tmp_path: Path) -> None:
@@ -259,8 +259,8 @@ def test_ranks_of_calls_come_from_the_communicators_making(tmp_path: Path) -> No
         "ncclCommInitRankConfig",
         jsonText=f'{{"{COMM}":7,"No. of ranks":4,"Rank":3,"CUDA device":1}}',
     )
-    rank.collective(100, 130, 200, said(7, 10))
-    trace, _ = converted(tmp_path, rank)
+    rank.collective(100, 130, 200, format_payload(7, 10))
+    trace, _ = convert_ranks(tmp_path, rank)
     assert payloads(trace, NCCL_KERNEL)[0] | {RANKS: 4, RANK: 3} == payloads(trace, NCCL_KERNEL)[0]
     assert RANKS not in payloads(trace, CALL)[1]
 
@@ -279,7 +279,9 @@ def test_ranks_of_calls_come_from_the_communicators_making(tmp_path: Path) -> No
 def test_calls_are_written_once_whatever_is_asked_for(
     tmp_path: Path, kinds: tuple[str, ...], calls: int
 ) -> None:
-    trace, _ = converted(tmp_path, Rank().collective(100, 130, 200, said(7, 10)), kinds=kinds)
+    trace, _ = convert_ranks(
+        tmp_path, Rank().collective(100, 130, 200, format_payload(7, 10)), kinds=kinds
+    )
     assert len(trace.intervals(CALL)) == calls
     assert len(trace.intervals(NCCL_KERNEL)) == (0 if kinds and "nvtx" in kinds[0] else 1)
 
@@ -391,7 +393,7 @@ def test_advanced_trace_calls_and_launch_in_an_api_group(tmp_path: Path) -> None
         eventType=60,
         jsonText=of(count=10, dataType="ncclBfloat16", channelId=0),
     )
-    trace, _ = converted(tmp_path, rank)
+    trace, _ = convert_ranks(tmp_path, rank)
     own = {COMMUNICATOR: f"{BIG:#x}", RANK: 1, RANKS: 4, OPERATION: "AllReduce"}
     assert payloads(trace, NCCL_KERNEL) == [{BYTES: 44, FUSED: 2, 9510: 3, **own}]
     assert [item[BYTES] for item in payloads(trace, CALL) if BYTES in item] == [20, 24]
@@ -402,8 +404,8 @@ def test_advanced_trace_calls_and_launch_in_an_api_group(tmp_path: Path) -> None
 def test_calls_left_out_for_their_least_duration_still_tell_of_their_kernels(
     tmp_path: Path,
 ) -> None:
-    trace, _ = converted(
-        tmp_path, Rank().collective(100, 130, 200, said(7, 10)), min_duration={"nccl": 50}
+    trace, _ = convert_ranks(
+        tmp_path, Rank().collective(100, 130, 200, format_payload(7, 10)), min_duration={"nccl": 50}
     )
     assert not trace.intervals(CALL)
     assert [item[BYTES] for item in payloads(trace, NCCL_KERNEL)] == [10]
@@ -429,7 +431,7 @@ def test_kernels_have_the_sequence_number_and_type_of_their_one_call(tmp_path: P
     rank.range(420, 425, "AllReduce", jsonText=said_of(9)).range(440, 490, "GroupLaunch").work(
         460, 470, 600
     )
-    trace, _ = converted(tmp_path, rank)
+    trace, _ = convert_ranks(tmp_path, rank)
     kernels = sorted(trace.intervals(NCCL_KERNEL), key=lambda item: item.begin)
     assert [
         (item.others.get(9512), trace.label(9513, item.others[9513]), item.others[FUSED])

@@ -12,20 +12,20 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from tools.conversions import convert_and_read, found, time_zero
+from tools.conversions import convert_and_read, find_time_zero, list_labelled_intervals
 from tools.corpus import EXPORTS
 from tools.exports import (
     KERNEL,
     MEMCPY,
     RUNTIME,
     Row,
-    call,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    strings,
+    make_global_tid,
+    make_kernel,
+    make_strings,
 )
-from tools.projected_truth import projected
+from tools.projected_truth import project_ranges_by_sql
 from tools.sql_truth import Truth
 from tools.trace_reader import Trace, read_trace
 
@@ -73,11 +73,11 @@ def test_equal_to_sql(export: Path, tmp_path: Path) -> None:
     try:
         convert([export], tmp_path / "o.prv", ON_GPU)
     except NothingToWrite:
-        assert not projected(truth)
+        assert not project_ranges_by_sql(truth)
         return
     expected = Counter(
         (one.pid, one.row, one.domain, re.sub(r" #\d+$", "", one.name), one.begin, one.end)
-        for one in projected(truth, time_zero(tmp_path / "o.prv", export))
+        for one in project_ranges_by_sql(truth, find_time_zero(tmp_path / "o.prv", export))
     )
     truth.close()
     trace = read_trace(tmp_path / "o.prv")
@@ -91,7 +91,7 @@ def pushed(name: str, start: int, end: int | None, tid: int = 4242, **more: obje
         "end": end,
         "eventType": 59,
         "text": name,
-        "globalTid": global_tid(tid),
+        "globalTid": make_global_tid(tid),
         "domainId": 0,
         "textId": None,
         **more,
@@ -99,11 +99,11 @@ def pushed(name: str, start: int, end: int | None, tid: int = 4242, **more: obje
 
 
 def launch(correlation: int, start: int, end: int, tid: int = 4242) -> Row:
-    return call(start, end, correlation, globalTid=global_tid(tid))
+    return make_call(start, end, correlation, globalTid=make_global_tid(tid))
 
 
 def work(correlation: int, start: int, end: int, **more: object) -> Row:
-    return kernel(start, end, correlationId=correlation, **more)
+    return make_kernel(start, end, correlationId=correlation, **more)
 
 
 def on_gpu(
@@ -115,7 +115,7 @@ def on_gpu(
             "NVTX_EVENTS": ranges,
             RUNTIME: calls,
             KERNEL: kernels,
-            "StringIds": strings("k", "launch"),
+            "StringIds": make_strings("k", "launch"),
             **more,
         },
     )
@@ -129,7 +129,7 @@ def test_a_range_goes_from_its_first_work_to_its_last_on_each_stream(tmp_path: P
         "deviceId": 0,
         "streamId": 7,
         "correlationId": 4,
-        "globalPid": kernel(0, 1)["globalPid"],
+        "globalPid": make_kernel(0, 1)["globalPid"],
         "copyKind": 1,
         "bytes": 8,
     }
@@ -140,7 +140,11 @@ def test_a_range_goes_from_its_first_work_to_its_last_on_each_stream(tmp_path: P
         [work(1, 200, 250), work(2, 210, 220, streamId=8), work(3, 300, 350)],
         **{MEMCPY: [copy]},
     )
-    assert found(trace, TYPE) == [("step", 200, 450), ("last", 300, 450), ("step", 210, 220)]
+    assert list_labelled_intervals(trace, TYPE) == [
+        ("step", 200, 450),
+        ("last", 300, 450),
+        ("step", 210, 220),
+    ]
 
 
 def test_a_call_that_outlasts_its_range_counts_for_the_range_around(tmp_path: Path) -> None:
@@ -150,7 +154,7 @@ def test_a_call_that_outlasts_its_range_counts_for_the_range_around(tmp_path: Pa
         [launch(1, 15, 30), launch(2, 95, 105)],
         [work(1, 200, 250), work(2, 300, 301)],
     )
-    assert found(trace, TYPE) == [("outer", 200, 250), ("open", 300, 301)]
+    assert list_labelled_intervals(trace, TYPE) == [("outer", 200, 250), ("open", 300, 301)]
 
 
 def test_threads_that_share_a_stream_nest_on_rows_of_their_own(tmp_path: Path) -> None:
@@ -194,7 +198,11 @@ def test_ranges_of_a_thread_lie_within_those_of_another_where_they_do_not_cross(
         [launch(1, 10, 20), launch(2, 35, 38, 4243), launch(3, 42, 45, 4243), launch(4, 80, 90)],
         [work(1, 200, 210), work(2, 220, 230), work(3, 230, 240), work(4, 250, 260)],
     )
-    assert found(trace, TYPE) == [("iteration", 200, 260), ("backward", 220, 240), ("mm", 230, 240)]
+    assert list_labelled_intervals(trace, TYPE) == [
+        ("iteration", 200, 260),
+        ("backward", 220, 240),
+        ("mm", 230, 240),
+    ]
     assert len({item.row for item in trace.intervals(TYPE)}) == 1
 
 
@@ -215,7 +223,7 @@ def test_crossing_ranges_of_domains_are_all_there(tmp_path: Path) -> None:
         "end": None,
         "eventType": 75,
         "text": "lib",
-        "globalTid": global_tid(4242),
+        "globalTid": make_global_tid(4242),
         "domainId": 1,
         "textId": None,
     }
@@ -226,8 +234,8 @@ def test_crossing_ranges_of_domains_are_all_there(tmp_path: Path) -> None:
         [work(1, 200, 210), work(2, 210, 220), work(3, 220, 230)],
     )
     other = next(code for code, label in trace.labels.types.items() if label == "NVTX on GPU lib")
-    assert found(trace, TYPE) == [("a", 200, 220)]
-    assert found(trace, other) == [("b", 210, 230)]
+    assert list_labelled_intervals(trace, TYPE) == [("a", 200, 220)]
+    assert list_labelled_intervals(trace, other) == [("b", 210, 230)]
     assert trace.intervals(TYPE)[0].row != trace.intervals(other)[0].row
 
 
@@ -272,7 +280,7 @@ def test_short_ranges_are_left_out_as_on_their_threads(tmp_path: Path) -> None:
             "NVTX_EVENTS": [pushed("long", 0, 100), pushed("short", 5, 30)],
             RUNTIME: [launch(1, 10, 20)],
             KERNEL: [work(1, 200, 201)],
-            "StringIds": strings("k", "launch"),
+            "StringIds": make_strings("k", "launch"),
         },
     )
     for kinds in ((), ("nvtx", "kernels")):
@@ -283,7 +291,7 @@ def test_short_ranges_are_left_out_as_on_their_threads(tmp_path: Path) -> None:
             demanded=("nvtx_on_gpu",),
             min_duration={"nvtx": 50},
         )
-        assert found(trace, TYPE) == [("long", 200, 201)]
+        assert list_labelled_intervals(trace, TYPE) == [("long", 200, 201)]
         assert summary.dropped["nvtx_on_gpu", Reason.TOO_SHORT.with_detail("50 ns")] == 1
 
 
@@ -294,13 +302,13 @@ def test_nothing_but_ranges_on_gpus(tmp_path: Path) -> None:
             "NVTX_EVENTS": [pushed("one", 0, 100)],
             RUNTIME: [launch(1, 10, 20)],
             KERNEL: [work(1, 200, 260)],
-            "StringIds": strings("k", "launch"),
+            "StringIds": make_strings("k", "launch"),
         },
     )
     trace, _ = convert_and_read(
         [report], tmp_path / "o.prv", kinds=("graphs",), demanded=("nvtx_on_gpu",)
     )
-    assert found(trace, TYPE) == [("one", 200, 260)]
+    assert list_labelled_intervals(trace, TYPE) == [("one", 200, 260)]
 
 
 def test_without_work_there_is_a_warning(

@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 
 from tools.conversions import convert_and_read
-from tools.exports import Row, global_tid, make_export, strings
+from tools.exports import Row, make_export, make_global_tid, make_strings
 from tools.trace import Trace
 
 from nsys2prv.conversion.summary import Summary
@@ -36,7 +36,7 @@ def event(
         "end": end,
         "eventType": kind,
         "text": "r",
-        "globalTid": global_tid(tid),
+        "globalTid": make_global_tid(tid),
         "domainId": domain,
         "jsonText": text,
         "jsonTextId": None,
@@ -50,7 +50,7 @@ def traced(
     created = event(0, None, kind=DOMAIN, text=name)
     origin = event(0, 1, domain=0)
     report = make_export(
-        folder / "r.sqlite", {NVTX: [created, origin, *rows], "StringIds": strings(*texts)}
+        folder / "r.sqlite", {NVTX: [created, origin, *rows], "StringIds": make_strings(*texts)}
     )
     return convert_and_read([report], folder / "o.prv", **options)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.conversions import convert_and_read, found
-from tools.exports import PID, Row, global_tid, make_export, strings
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import PID, Row, make_export, make_global_tid, make_strings
 
 from nsys2prv.events.reasons import Reason
 
@@ -18,7 +18,7 @@ SOURCE, FUNCTION, BYTES, LINE, DEVICE, DEVICE_TYPE = (
     66400102,
     66400103,
 )
-NAMES = strings("acc_wait", "a.c", "main", "", "u")
+NAMES = make_strings("acc_wait", "a.c", "main", "", "u")
 NVIDIA = 4
 
 
@@ -27,7 +27,7 @@ def construct(start: int, end: int | None, kind: int | None, **more: object) -> 
         "start": start,
         "end": end,
         "nameId": 1,
-        "globalTid": global_tid(PID),
+        "globalTid": make_global_tid(PID),
         "eventKind": kind,
         "DeviceType": NVIDIA,
         "lineNo": 7,
@@ -71,7 +71,7 @@ def test_a_construct_without_a_place(tmp_path: Path) -> None:
         [make_export(tmp_path / "r.sqlite", {table("OTHER"): rows, "StringIds": NAMES})],
         tmp_path / "o.prv",
     )
-    assert [name for name, _, _ in found(trace, SOURCE)] == [
+    assert [name for name, _, _ in list_labelled_intervals(trace, SOURCE)] == [
         "acc_wait",
         "acc_wait",
         "(no name)",
@@ -104,7 +104,7 @@ def test_bytes_of_data(tmp_path: Path) -> None:
         (item.value, item.others.get(BYTES))
         for item in sorted(trace.intervals(DATA), key=lambda item: item.begin)
     ] == [(12, None), (16, 1 << 40), (14, None)]
-    assert found(trace, 66400104) == [("u", 10, 20)]
+    assert list_labelled_intervals(trace, 66400104) == [("u", 10, 20)]
 
 
 def test_an_export_without_most_columns(tmp_path: Path) -> None:
@@ -112,5 +112,5 @@ def test_an_export_without_most_columns(tmp_path: Path) -> None:
     trace, summary = convert_and_read(
         [make_export(tmp_path / "r.sqlite", {table("LAUNCH"): rows})], tmp_path / "o.prv"
     )
-    assert found(trace, LAUNCH) == [("OpenACC construct of unknown kind", 0, 5)]
+    assert list_labelled_intervals(trace, LAUNCH) == [("OpenACC construct of unknown kind", 0, 5)]
     assert summary.dropped == {("openacc", Reason.NO_TIME): 1}

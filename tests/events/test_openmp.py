@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, found
-from tools.exports import PID, Row, global_tid, make_export, os_call, strings
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import PID, Row, make_export, make_global_tid, make_os_call, make_strings
 from tools.trace_reader import Trace
 
 from nsys2prv import Summary
@@ -26,7 +26,7 @@ def event(
         "start": start,
         "end": end,
         "eventClass": 78,
-        "globalTid": global_tid(tid, pid),
+        "globalTid": make_global_tid(tid, pid),
         "nameId": 1,
         **more,
     }
@@ -52,7 +52,7 @@ def converted(
 ) -> tuple[Trace, Summary]:
     """The trace of an export with these tables, and with a call from 0 to its end."""
     every = {f"OPENMP_EVENT_KIND_{name}": rows for name, rows in tables.items()}
-    every |= {"OSRT_API": [os_call(0, LENGTH)], "StringIds": strings("x")}
+    every |= {"OSRT_API": [make_os_call(0, LENGTH)], "StringIds": make_strings("x")}
     if duration is not None:
         every["ANALYSIS_DETAILS"] = [{"duration": duration}]
     return convert_and_read([make_export(folder / "r.sqlite", every)], folder / "o.prv", **options)
@@ -84,8 +84,11 @@ def test_a_range_without_an_end_ends_with_its_region(
         },
         duration,
     )
-    assert found(trace, IMPLICIT) == [("Implicit", 110, 500), ("Implicit", 120, 480)]
-    assert found(trace, BARRIER) == [("Implicit barrier", 400, 500)]
+    assert list_labelled_intervals(trace, IMPLICIT) == [
+        ("Implicit", 110, 500),
+        ("Implicit", 120, 480),
+    ]
+    assert list_labelled_intervals(trace, BARRIER) == [("Implicit barrier", 400, 500)]
     assert summary.repaired == {("openmp", Reason.NO_END_IN_REGION): 2}
 
 
@@ -97,14 +100,16 @@ def test_a_range_whose_region_has_no_end_ends_with_the_trace(tmp_path: Path) -> 
             "TASK": [task(110, 0), task(120, None, number=9), task(130, None, number=None)],
         },
     )
-    assert found(trace, PARALLEL) == [("Parallel", 100, LENGTH)]
-    assert found(trace, IMPLICIT) == [("Implicit", begin, LENGTH) for begin in (110, 120, 130)]
+    assert list_labelled_intervals(trace, PARALLEL) == [("Parallel", 100, LENGTH)]
+    assert list_labelled_intervals(trace, IMPLICIT) == [
+        ("Implicit", begin, LENGTH) for begin in (110, 120, 130)
+    ]
     assert summary.repaired == {("openmp", Reason.NO_END): 4}
 
 
 def test_a_range_that_begins_after_its_region_ends_with_the_trace(tmp_path: Path) -> None:
     trace, _ = converted(tmp_path, {"PARALLEL": [region(100, 200)], "TASK": [task(300, 0)]})
-    assert found(trace, IMPLICIT) == [("Implicit", 300, LENGTH)]
+    assert list_labelled_intervals(trace, IMPLICIT) == [("Implicit", 300, LENGTH)]
 
 
 def test_regions_are_numbered_by_process(tmp_path: Path) -> None:
@@ -115,7 +120,10 @@ def test_regions_are_numbered_by_process(tmp_path: Path) -> None:
             "TASK": [task(110, 0), task(110, 0, tid=77, pid=77)],
         },
     )
-    assert found(trace, IMPLICIT) == [("Implicit", 110, 700), ("Implicit", 110, 500)]
+    assert list_labelled_intervals(trace, IMPLICIT) == [
+        ("Implicit", 110, 700),
+        ("Implicit", 110, 500),
+    ]
 
 
 def test_tables_without_columns_or_regions(tmp_path: Path) -> None:
@@ -127,9 +135,9 @@ def test_tables_without_columns_or_regions(tmp_path: Path) -> None:
             "WORKSHARE": [event(10, 20)],
         },
     )
-    assert found(trace, IMPLICIT) == [("Implicit", 110, LENGTH)]
-    assert found(trace, 60000074) == [("Reduction", 5, 9)]
-    assert found(trace, WORK) == [("Worksharing of unknown kind", 10, 20)]
+    assert list_labelled_intervals(trace, IMPLICIT) == [("Implicit", 110, LENGTH)]
+    assert list_labelled_intervals(trace, 60000074) == [("Reduction", 5, 9)]
+    assert list_labelled_intervals(trace, WORK) == [("Worksharing of unknown kind", 10, 20)]
 
 
 def test_what_a_task_is_and_how_it_runs_are_bits(tmp_path: Path) -> None:
@@ -143,8 +151,8 @@ def test_what_a_task_is_and_how_it_runs_are_bits(tmp_path: Path) -> None:
             ]
         },
     )
-    assert [begin for _, begin, _ in found(trace, IMPLICIT)] == [200, 500]
-    assert [name for name, _, _ in found(trace, TASK)] == [
+    assert [begin for _, begin, _ in list_labelled_intervals(trace, IMPLICIT)] == [200, 500]
+    assert [name for name, _, _ in list_labelled_intervals(trace, TASK)] == [
         "Initial",
         "Explicit",
         "Explicit",
@@ -157,8 +165,16 @@ def test_what_a_task_is_and_how_it_runs_are_bits(tmp_path: Path) -> None:
 def test_synchronization_is_barriers_and_others(tmp_path: Path) -> None:
     rows = [{**task(100 * kind, 100 * kind + 50), "kind": kind} for kind in range(1, 12)]
     trace, _ = converted(tmp_path, {"SYNC_REGION": rows})
-    assert [begin // 100 for _, begin, _ in found(trace, BARRIER)] == [1, 2, 3, 4, 8, 9, 10]
-    assert [name for name, _, _ in found(trace, SYNC)] == [
+    assert [begin // 100 for _, begin, _ in list_labelled_intervals(trace, BARRIER)] == [
+        1,
+        2,
+        3,
+        4,
+        8,
+        9,
+        10,
+    ]
+    assert [name for name, _, _ in list_labelled_intervals(trace, SYNC)] == [
         "Task wait",
         "Task group",
         "Reduction",
@@ -180,13 +196,13 @@ def test_points_last_1_ns_whatever_their_end(tmp_path: Path) -> None:
         },
         kinds=("openmp", "osrt"),
     )
-    assert [(begin, end - begin) for _, begin, end in found(trace, CREATE)] == [
+    assert [(begin, end - begin) for _, begin, end in list_labelled_intervals(trace, CREATE)] == [
         (10, 1),
         (20, 1),
         (30, 1),
         (40, 1),
     ]
-    assert found(trace, FLUSH) == [("Flush", 50, 51)]
+    assert list_labelled_intervals(trace, FLUSH) == [("Flush", 50, 51)]
     assert summary.dropped == {("openmp_points", Reason.NO_TIME): 1}
 
 
@@ -198,7 +214,7 @@ def test_least_durations_are_of_ranges_as_they_are_shown(tmp_path: Path) -> None
         "FLUSH": [event(50, 50)],
     }
     trace, summary = converted(tmp_path, tables, min_duration={"openmp": 50})
-    assert found(trace, IMPLICIT) == [("Implicit", 110, 500)]
+    assert list_labelled_intervals(trace, IMPLICIT) == [("Implicit", 110, 500)]
     assert len(trace.intervals(FLUSH)) == 1
     assert summary.dropped == {("openmp", Reason.TOO_SHORT.with_detail("50 ns")): 2}
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from samples import Options as SampleOptions
 from samples import generate
-from tools.sample_truth import SampleSet, open_set
-from tools.slow import all_but_slow
-from tools.sql_truth import label
+from tools.sample_truth import SampleSet, open_sample_set
+from tools.slow import mark_slow_except
+from tools.sql_truth import make_label
 
 SAMPLE = Path(__file__).parents[2] / "sample_reports" / "cluster"
 TRUE_CLOCKS = SampleOptions(
@@ -60,12 +60,14 @@ ROUNDING = 2e-4
 """Bandwidths are whole MB/s; 'bus_gb_per_s' of the truth has six decimals."""
 
 
-@pytest.fixture(scope="module", params=all_but_slow(["committed", "true clocks"], "committed"))
+@pytest.fixture(scope="module", params=mark_slow_except(["committed", "true clocks"], "committed"))
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SampleSet:
     folder = tmp_path_factory.mktemp("cluster")
     if request.param == "true clocks":
         generate(folder / "set", TRUE_CLOCKS)
-    return open_set(SAMPLE if request.param == "committed" else folder / "set", folder / "out.prv")
+    return open_sample_set(
+        SAMPLE if request.param == "committed" else folder / "set", folder / "out.prv"
+    )
 
 
 # ---- NCCL -------------------------------------------------------------------------------------------------------------
@@ -387,7 +389,7 @@ def api(name: str) -> str:
 NO_CALL = "[Unknown]"
 #: Table -> event types of its rows, and what the truth's names are in the trace.
 TRANSLATED = {
-    "CUPTI_ACTIVITY_KIND_KERNEL": ((63000006, 63000007), label),
+    "CUPTI_ACTIVITY_KIND_KERNEL": ((63000006, 63000007), make_label),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ((63000000,), api),
     "CUPTI_ACTIVITY_KIND_MEMCPY": ((63000001,), lambda name: f"CUDA memcpy {name}"),
     "CUPTI_ACTIVITY_KIND_MEMSET": ((63000001,), lambda name: "CUDA memset"),

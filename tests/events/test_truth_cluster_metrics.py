@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from samples import Options as SampleOptions
 from samples import generate
-from tools.sample_truth import SampleSet, open_set
-from tools.slow import all_but_slow
+from tools.sample_truth import SampleSet, open_sample_set
+from tools.slow import mark_slow_except
 
 from nsys2prv.events.reasons import Reason
 
@@ -47,12 +47,14 @@ NS_PER_MS = 1_000_000
 LARGEST_DRIFT = 20e-6
 
 
-@pytest.fixture(scope="module", params=all_but_slow(["committed", "busy"], "committed"))
+@pytest.fixture(scope="module", params=mark_slow_except(["committed", "busy"], "committed"))
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SampleSet:
     folder = tmp_path_factory.mktemp("cluster")
     if request.param == "busy":
         generate(folder / "set", BUSY)
-    return open_set(SAMPLE if request.param == "committed" else folder / "set", folder / "out.prv")
+    return open_sample_set(
+        SAMPLE if request.param == "committed" else folder / "set", folder / "out.prv"
+    )
 
 
 def series(cluster: SampleSet) -> dict[tuple[int, str, str], list[tuple[int, int]]]:

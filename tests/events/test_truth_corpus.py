@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tools.conversions import time_zero
-from tools.corpus import EXPORTS, UNSET, need_corpus
-from tools.pertalde import complaints, needs_pertalde
-from tools.sql_truth import Truth, label
+from tools.conversions import find_time_zero
+from tools.corpus import EXPORTS, UNSET, skip_without_corpus
+from tools.pertalde import check_with_pertalde, needs_pertalde
+from tools.sql_truth import Truth, make_label
 from tools.trace_reader import Comm, Interval, Row, Trace, read_trace
 
 from nsys2prv import Options, convert
@@ -76,7 +76,7 @@ def pair(
             output,
             Options(KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none"),
         )
-        truth.zero = time_zero(output, request.param)
+        truth.zero = find_time_zero(output, request.param)
         yield Pair(truth, read_trace(output), True, output)
     except NothingToWrite:
         yield Pair(truth, Trace(), False, output)
@@ -187,7 +187,7 @@ def test_every_range_begins_and_ends_where_it_did(pair: Pair, kind: str) -> None
     )
     expected = Counter()
     for (pid, row, domain, name, begin, end), count in pair.truth.ranges(kind).items():
-        expected[pid, row, label(domain) if domain else "", name, begin, end] += count
+        expected[pid, row, make_label(domain) if domain else "", name, begin, end] += count
     assert found == expected
 
 
@@ -267,7 +267,7 @@ def merged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Trut
     """One compressed trace of all exports that do not say when they were made: their processes and
     names meet in it.
     """
-    need_corpus()
+    skip_without_corpus()
     truths = [Truth(path) for path in EXPORTS]
     chosen = [
         (path, truth)
@@ -332,4 +332,4 @@ def test_lines_add_up(merged: tuple[list[Truth], Trace], kind: str) -> None:
 
 @needs_pertalde
 def test_another_reader_finds_nothing_wrong(pair: Pair) -> None:
-    assert not pair.written or complaints(pair.path) == ""
+    assert not pair.written or check_with_pertalde(pair.path) == ""

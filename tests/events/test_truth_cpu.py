@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tools.conversions import time_zero
-from tools.corpus import EXPORTS, UNSET, in_corpus
-from tools.sql_truth import label
+from tools.conversions import find_time_zero
+from tools.corpus import EXPORTS, UNSET, read_rows_from_corpus
+from tools.sql_truth import make_label
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, Summary, convert
@@ -137,9 +137,9 @@ def _truth(connection: sqlite3.Connection, zero: int, duration: int) -> Truth:
             truth.functions[
                 (pid, tid),
                 depth,
-                label(f"unresolved in {name}" if function.startswith("0x") else function),
+                make_label(f"unresolved in {name}" if function.startswith("0x") else function),
             ] += count
-            truth.modules[(pid, tid), label(name)] += count if not depth else 0
+            truth.modules[(pid, tid), make_label(name)] += count if not depth else 0
     return truth
 
 
@@ -157,7 +157,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     except NothingToWrite:
         return Pair(request.param, truth_of(request.param, 0, 0), Trace())
     trace = read_trace(output)
-    truth = truth_of(request.param, time_zero(output, request.param), trace.duration)
+    truth = truth_of(request.param, find_time_zero(output, request.param), trace.duration)
     return Pair(request.param, truth, trace, summary)
 
 
@@ -222,25 +222,27 @@ def test_what_real_exports_hold() -> None:
     """On which the rules for states, samples and names rest: times, states, cycles and frames of
     all exports.
     """
-    assert in_corpus(
+    assert read_rows_from_corpus(
         "SELECT 1 FROM (SELECT globalTid, start FROM SCHED_EVENTS GROUP BY 1, 2 HAVING count(*) > 1) UNION SELECT 0"
-    ) == [(0,)] * len(in_corpus("SELECT count(*) FROM SCHED_EVENTS"))
+    ) == [(0,)] * len(read_rows_from_corpus("SELECT count(*) FROM SCHED_EVENTS"))
     assert {
         row[0]
-        for row in in_corpus(
+        for row in read_rows_from_corpus(
             "SELECT DISTINCT threadState FROM SCHED_EVENTS WHERE threadState IS NOT NULL"
         )
     } == {0, 5}
-    assert {row[0] for row in in_corpus("SELECT DISTINCT threadBlock FROM SCHED_EVENTS")} == {None}
-    assert set(in_corpus("SELECT DISTINCT cpuCycles, threadState FROM COMPOSITE_EVENTS")) == {
-        (1, 1)
-    }
+    assert {
+        row[0] for row in read_rows_from_corpus("SELECT DISTINCT threadBlock FROM SCHED_EVENTS")
+    } == {None}
+    assert set(
+        read_rows_from_corpus("SELECT DISTINCT cpuCycles, threadState FROM COMPOSITE_EVENTS")
+    ) == {(1, 1)}
     assert {
         row[0]
-        for row in in_corpus(
+        for row in read_rows_from_corpus(
             "SELECT count(*) FROM COMPOSITE_EVENTS WHERE id NOT IN (SELECT id FROM SAMPLING_CALLCHAINS "
             "WHERE stackDepth = 0)"
         )
     } == {0}
     named = "SELECT value GLOB '0x*', unresolved FROM SAMPLING_CALLCHAINS JOIN StringIds t ON t.id = symbol GROUP BY 1, 2"
-    assert {bool(row[1]) for row in in_corpus(named) if row[0]} == {True}
+    assert {bool(row[1]) for row in read_rows_from_corpus(named) if row[0]} == {True}

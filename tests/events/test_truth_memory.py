@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, time_zero
-from tools.exports import by_sql
+from tools.conversions import convert_and_read, find_time_zero
+from tools.exports import query_export
 from tools.trace import Trace
 
 from nsys2prv import Summary
@@ -58,7 +58,7 @@ def usage(rank: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, S
     """One report's memory usage alone: trace, summary, and the time of the report that is 0 there."""
     output = tmp_path_factory.mktemp("usage") / "o.prv"
     made = convert_and_read([REPORTS[rank]], output, kinds=("memory_usage", "-memory_pools"))
-    return *made, time_zero(output, REPORTS[rank])
+    return *made, find_time_zero(output, REPORTS[rank])
 
 
 def test_bytes_are_what_was_put_in(usage: tuple[Trace, Summary, int], rank: int) -> None:
@@ -92,7 +92,7 @@ def test_events_by_thread(usage: tuple[Trace, Summary, int], rank: int) -> None:
         )
         for item in trace.intervals(EVENT)
     )
-    assert found == Counter(by_sql(REPORTS[rank], query, zero=zero))
+    assert found == Counter(query_export(REPORTS[rank], query, zero=zero))
     assert len({thread for thread, *_ in found}) == 2, (
         "the sample has calls on another thread than the main one"
     )
@@ -106,7 +106,7 @@ def test_memory_in_use_at_every_instant(usage: tuple[Trace, Summary, int], rank:
         if sample.time < trace.duration
         for code, value in sample.numbers.items()
     )
-    assert found == by_sql(REPORTS[rank], TOTALS, zero=zero)
+    assert found == query_export(REPORTS[rank], TOTALS, zero=zero)
     assert {trace.row_name(sample.row) for sample in trace.samples} == {f"Metrics GPU{rank}"}
 
 
@@ -166,4 +166,4 @@ def test_sources_of_page_faults(rank: int, tmp_path: Path) -> None:
         )
         for item in trace.intervals(CPU)
     )
-    assert found == Counter(by_sql(REPORTS[rank], query))
+    assert found == Counter(query_export(REPORTS[rank], query))

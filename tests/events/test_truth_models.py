@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.corpus import EXPORTS, need_corpus
-from tools.exports import by_sql
+from tools.corpus import EXPORTS, skip_without_corpus
+from tools.exports import query_export
 from tools.trace import Trace
 
 from nsys2prv.events.catalogue import load_catalogue
@@ -94,7 +94,7 @@ def test_openacc_by_thread(trace: Trace, table: str, attributes: dict[int, str],
         "JOIN ENUM_OPENACC_EVENT_KIND ON id = eventKind"
     )
     assert by_thread(trace, rank, CONSTRUCTS[table], *attributes) == Counter(
-        by_sql(REPORTS[rank], query)
+        query_export(REPORTS[rank], query)
     )
 
 
@@ -152,7 +152,7 @@ def test_openmp_by_thread(
     by_number = Counter(
         {(tid, values[label], *rest): count for (tid, label, *rest), count in found.items()}
     )
-    assert by_number == Counter(by_sql(REPORTS[rank], query))
+    assert by_number == Counter(query_export(REPORTS[rank], query))
 
 
 @pytest.mark.parametrize("rank", range(len(REPORTS)))
@@ -175,7 +175,7 @@ def test_library_calls_are_what_was_put_in(trace: Trace, rank: int) -> None:
 )
 def test_library_calls_by_thread(trace: Trace, code: int, table: str, own: int, rank: int) -> None:
     query = f"SELECT globalTid & 0xFFFFFF, value, end - start FROM {table} JOIN StringIds ON id = nameId WHERE eventClass = {own}"
-    assert by_thread(trace, rank, code) == Counter(by_sql(REPORTS[rank], query))
+    assert by_thread(trace, rank, code) == Counter(query_export(REPORTS[rank], query))
 
 
 def test_domains_of_libraries_have_their_labels(trace: Trace) -> None:
@@ -193,7 +193,7 @@ def test_library_calls_of_real_exports_are_counted(
     """Rows that mark begin and end of the tracing, which is all that the exports at hand have, are
     no calls.
     """
-    need_corpus()
+    skip_without_corpus()
     for number, path in enumerate(EXPORTS):
         connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from samples import Options as SampleOptions
 from samples import generate
-from tools.slow import all_but_slow
+from tools.slow import mark_slow_except
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
@@ -57,7 +57,7 @@ class Job:
     prv: Path
 
 
-@pytest.fixture(scope="module", params=all_but_slow(JOBS, "four", "any order"))
+@pytest.fixture(scope="module", params=mark_slow_except(JOBS, "four", "any order"))
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
     folder = tmp_path_factory.mktemp("job")
     truth = generate(

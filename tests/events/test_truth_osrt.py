@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tools.conversions import time_zero
-from tools.corpus import EXPORTS, UNSET, need_corpus
-from tools.sql_truth import label
+from tools.conversions import find_time_zero
+from tools.corpus import EXPORTS, UNSET, skip_without_corpus
+from tools.sql_truth import make_label
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, Summary, convert
@@ -66,7 +66,7 @@ def truth_of(path: Path, zero: int = 0) -> list[Call]:
     finally:
         connection.close()
     return [
-        Call(kind, pid, tid, label(name), begin - zero, end - zero, level)
+        Call(kind, pid, tid, make_label(name), begin - zero, end - zero, level)
         for kind, pid, tid, name, begin, end, level in rows
     ]
 
@@ -118,7 +118,7 @@ def totals(calls: Iterable[Call]) -> dict[tuple[str, str], tuple[int, int]]:
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     output = tmp_path_factory.mktemp("trace") / "out.prv"
     trace, summary = converted([request.param], output)
-    zero = time_zero(output, request.param) if summary else 0
+    zero = find_time_zero(output, request.param) if summary else 0
     return Pair(request.param, truth_of(request.param, zero), trace, summary)
 
 
@@ -157,7 +157,7 @@ def test_counts_and_durations_add_up_over_exports(tmp_path: Path) -> None:
     """In one compressed trace of all exports, whose processes and names meet in it (their times are
     years apart).
     """
-    need_corpus()
+    skip_without_corpus()
     trace, _ = converted(EXPORTS, tmp_path / "out.prv.gz")
     found = (
         (kind, trace.label(code, item.value), item.end - item.begin)

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from tools.conversions import convert_and_read
 from tools.corpus import EXPORTS, UNSET
-from tools.exports import KERNEL, Row, global_pid, kernel, make_export, strings
-from tools.sql_truth import label
+from tools.exports import KERNEL, Row, make_export, make_global_pid, make_kernel, make_strings
+from tools.sql_truth import make_label
 from tools.trace import Trace
 
 from nsys2prv._util.errors import NothingToWrite
@@ -50,7 +50,7 @@ def overhead_of(connection: sqlite3.Connection) -> Counter[tuple]:
         if have := columns(connection, table):
             kind = "nullif(overheadType, 0)" if "overheadType" in have else "NULL"
             found.update(
-                (pid, tid, label(name), duration, what)
+                (pid, tid, make_label(name), duration, what)
                 for pid, tid, name, duration, what in connection.execute(
                     f"SELECT globalTid >> 24 & 0xFFFFFF, globalTid & 0xFFFFFF, value, max(end - start, 1), {kind} FROM {table} "
                     "LEFT JOIN StringIds ON id = nameId"
@@ -225,7 +225,7 @@ def message(at: int, text: str, severity: int = 1, pid: int | None = 10, source:
         "source": source,
         "severity": severity,
         "text": text,
-        "globalPid": None if pid is None else global_pid(pid),
+        "globalPid": None if pid is None else make_global_pid(pid),
     }
 
 
@@ -237,7 +237,8 @@ def test_messages_do_not_make_the_trace_longer_than_what_it_shows(tmp_path: Path
         message(5000, "made", 77, source=-1),
     ]
     report = make_export(
-        tmp_path / "r.sqlite", {MESSAGES: rows, KERNEL: [kernel(20, 60)], "StringIds": strings("k")}
+        tmp_path / "r.sqlite",
+        {MESSAGES: rows, KERNEL: [make_kernel(20, 60)], "StringIds": make_strings("k")},
     )
     trace, summary = convert_and_read([report], tmp_path / "o.prv")
     assert trace.duration == 40
@@ -263,7 +264,7 @@ def test_overhead_is_cut_to_what_else_there_is(tmp_path: Path) -> None:
     ]
     report = make_export(
         tmp_path / "r.sqlite",
-        {"PROFILER_OVERHEAD": rows, KERNEL: [kernel(20, 60)], "StringIds": strings("k")},
+        {"PROFILER_OVERHEAD": rows, KERNEL: [make_kernel(20, 60)], "StringIds": make_strings("k")},
     )
     trace, summary = convert_and_read([report], tmp_path / "o.prv")
     assert trace.duration == 40
@@ -292,8 +293,8 @@ def test_messages_without_their_columns_end_in_no_traceback(tmp_path: Path, row:
         tmp_path / "r.sqlite",
         {
             MESSAGES: [row],
-            KERNEL: [kernel(20, 60)],
-            "StringIds": strings("k"),
+            KERNEL: [make_kernel(20, 60)],
+            "StringIds": make_strings("k"),
             "OSRT_FILE_ACCESS_EVENTS": [{"startedAt": 20, "endedAt": 30}],
         },
     )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tools.conversions import convert_and_read
 from tools.corpus import CORPUS, EXPORTS, UNSET
-from tools.sql_truth import label
+from tools.sql_truth import make_label
 from tools.trace import Interval, Trace
 
 from nsys2prv._util.errors import NothingToWrite
@@ -118,7 +118,7 @@ def test_file_accesses_of_exports(exported: tuple[sqlite3.Connection, Trace]) ->
         "SELECT 1 FROM sqlite_master WHERE name = 'OSRT_FILE_ACCESS_EVENTS'"
     ).fetchone():
         expected.update(
-            (pid, tid, label(name), kind, size, label(path), duration)
+            (pid, tid, make_label(name), kind, size, make_label(path), duration)
             for pid, tid, name, kind, size, path, duration in connection.execute(
                 "SELECT processId, threadId, value, eventType, nullif(bytesProcessed, 0), filePath, max(endedAt - startedAt, 1) "
                 "FROM OSRT_FILE_ACCESS_EVENTS JOIN OSRT_FILE_ACCESS_DESCRIPTORS USING (fileAccessId) JOIN StringIds ON id = apiCallId"
@@ -159,7 +159,7 @@ def test_calls_and_work_of_exports(exported: tuple[sqlite3.Connection, Trace]) -
             else []
         )
         expected = Counter(
-            (pid, str(where_), label(name), duration) for pid, where_, name, duration in rows
+            (pid, str(where_), make_label(name), duration) for pid, where_, name, duration in rows
         )
         found = Counter(
             (

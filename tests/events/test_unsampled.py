@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, Row, kernel, make_export, strings
-from tools.paramedir import need_paramedir, run_paramedir
+from tools.exports import KERNEL, Row, make_export, make_kernel, make_strings
+from tools.paramedir import run_paramedir, skip_without_paramedir
 
 from nsys2prv.analysis.job import open_job
 from nsys2prv.events.reasons import Reason
@@ -49,8 +49,8 @@ def export(path: Path, times: Sequence[int] = TIMES, begin: int = 0, **more: lis
     return make_export(
         path,
         {
-            KERNEL: [kernel(begin, 10_000)],
-            "StringIds": strings("k"),
+            KERNEL: [make_kernel(begin, 10_000)],
+            "StringIds": make_strings("k"),
             "GPU_METRICS": rows,
             "TARGET_INFO_GPU_METRICS": named,
             **more,
@@ -128,7 +128,7 @@ def test_of_several_reports_each_has_its_zero(tmp_path: Path) -> None:
 
 
 def test_paraver_shows_nothing_where_nothing_was_sampled(tmp_path: Path) -> None:
-    need_paramedir()
+    skip_without_paramedir()
     report = export(tmp_path / "r.sqlite")
     convert_and_read([report], tmp_path / "o.prv", kinds=("-device_state",))
     run_paramedir(tmp_path, "o.prv", VIEWS / "sm_active.cfg", "shown.csv")

@@ -12,9 +12,17 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tools.commands import ENVIRONMENT, GRAPHS, arguments, command, content, error_of, wait_for
-from tools.exports import make_large
-from tools.processes import children, group
+from tools.commands import (
+    ENVIRONMENT,
+    GRAPHS,
+    build_arguments,
+    read_error,
+    read_folder,
+    run_command,
+    wait_for,
+)
+from tools.exports import make_large_export
+from tools.processes import list_children, list_group
 
 from nsys2prv._util import files
 
@@ -24,12 +32,12 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no
 @pytest.fixture(scope="module")
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report large enough for worker processes."""
-    return make_large(tmp_path_factory.mktemp("large") / "r.sqlite")
+    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
 def started(folder: Path, *given: object, **more: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        arguments("-q", *given),
+        build_arguments("-q", *given),
         cwd=folder,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
@@ -67,7 +75,7 @@ def test_signals_that_ask_to_end(
     assert child.returncode == status
     assert stderr.splitlines() == [stderr.strip()]
     assert says in stderr
-    assert content(tmp_path) == {"out.prv": b"earlier"}
+    assert read_folder(tmp_path) == {"out.prv": b"earlier"}
 
 
 @pytest.mark.slow
@@ -85,7 +93,7 @@ def test_a_terminal_interrupts_all_processes_and_one_line_comes(
             "no worker",
         )
     elif engine == "dask":
-        wait_for(lambda: len(group(child.pid)) > 2, "no workers")
+        wait_for(lambda: len(list_group(child.pid)) > 2, "no workers")
     else:
         wait_for(
             lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)),
@@ -97,8 +105,8 @@ def test_a_terminal_interrupts_all_processes_and_one_line_comes(
         130,
         "nsys2prv: error: interrupted; nothing was written\n",
     )
-    assert not content(tmp_path)
-    wait_for(lambda: not group(child.pid), "processes that stay")
+    assert not read_folder(tmp_path)
+    wait_for(lambda: not list_group(child.pid), "processes that stay")
 
 
 @pytest.mark.slow
@@ -113,7 +121,7 @@ def test_what_a_killed_run_leaves_goes_at_the_next_run(large: Path, tmp_path: Pa
     assert child.returncode == -signal.SIGKILL
     assert not (tmp_path / "out.prv").exists()
     assert len(leftovers(tmp_path)) == 1
-    assert command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
+    assert run_command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
     assert leftovers(tmp_path) == []
 
 
@@ -132,7 +140,7 @@ def test_files_of_the_living_stay(tmp_path: Path) -> None:
         other.mkdir()
         link = tmp_path / replace(files.Owner.current(), pid=1 << 30).new_name()
         link.symlink_to(other)
-        assert command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
+        assert run_command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
         assert (mine / "file").exists()
     assert sorted(leftovers(tmp_path)) == sorted([foreign, other, link])
 
@@ -191,14 +199,14 @@ def test_a_crash_that_nobody_has_noticed_yet(when: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_only_time(large: Path, tmp_path: Path) -> None:
-    assert command("-q", "-j", "1", large, tmp_path / "whole.prv").returncode == 0
+    assert run_command("-q", "-j", "1", large, tmp_path / "whole.prv").returncode == 0
     child = started(tmp_path, "--engine", "processes", "-j", "2", large, "out.prv")
     workers: list[int] = []
 
     def a_worker_works() -> bool:
         workers[:] = [
             pid
-            for pid in children(child.pid)
+            for pid in list_children(child.pid)
             if "engines.worker" in Path(f"/proc/{pid}/cmdline").read_text()
         ]
         return bool(workers) and any(
@@ -226,12 +234,14 @@ def test_workers_that_are_killed_again_and_again(large: Path, tmp_path: Path) ->
     }
     (tmp_path / "out").mkdir()
     done = subprocess.run(
-        arguments("-q", "--engine", "processes", "-j", "2", large, tmp_path / "out" / "out.prv"),
+        build_arguments(
+            "-q", "--engine", "processes", "-j", "2", large, tmp_path / "out" / "out.prv"
+        ),
         env=environment,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert "lack of memory" in error_of(done)
-    assert content(tmp_path / "out") == {}
+    assert "lack of memory" in read_error(done)
+    assert read_folder(tmp_path / "out") == {}

@@ -12,9 +12,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tools.commands import GRAPHS, SAMPLES, command, content, error_of
-from tools.exports import KERNEL, Row, global_pid, global_tid, kernel, make_export, strings
-from tools.folders import as_folder
+from tools.commands import GRAPHS, SAMPLES, read_error, read_folder, run_command
+from tools.exports import (
+    KERNEL,
+    Row,
+    make_export,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
+)
+from tools.folders import convert_export_folder
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -31,23 +39,23 @@ def test_an_export_that_another_program_has_locked(tmp_path: Path) -> None:
     report = shutil.copy(GRAPHS, tmp_path / "r.sqlite")
     with closing(sqlite3.connect(report)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
-        assert command("-q", report, tmp_path / "out.prv").returncode == 0
-    assert command("-q", GRAPHS, tmp_path / "whole.prv").returncode == 0
+        assert run_command("-q", report, tmp_path / "out.prv").returncode == 0
+    assert run_command("-q", GRAPHS, tmp_path / "whole.prv").returncode == 0
     assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "whole.prv").read_bytes()
 
 
 def test_an_export_that_is_in_use_is_read_as_it_was_committed(tmp_path: Path) -> None:
-    rows = [kernel(10 * place, 10 * place + 5) for place in range(10)]
-    report = make_export(tmp_path / "r.sqlite", {"StringIds": strings("k"), KERNEL: rows})
+    rows = [make_kernel(10 * place, 10 * place + 5) for place in range(10)]
+    report = make_export(tmp_path / "r.sqlite", {"StringIds": make_strings("k"), KERNEL: rows})
     with closing(sqlite3.connect(report, isolation_level=None)) as writer:
         writer.execute("PRAGMA journal_mode = WAL")
         writer.execute("PRAGMA wal_autocheckpoint = 0")
         writer.execute(f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL} WHERE start < 30")
         writer.execute("BEGIN")
         writer.execute(f"DELETE FROM {KERNEL}")
-        before = content(tmp_path)
+        before = read_folder(tmp_path)
         summary = convert([report], tmp_path / "out.prv", Options())
-        after = content(tmp_path)
+        after = read_folder(tmp_path)
         writer.execute("ROLLBACK")
     assert summary.events == {"cuda_kernel": 13}
     assert {name: text for name, text in after.items() if not name.startswith("out.")} == before
@@ -58,9 +66,9 @@ def test_an_export_that_is_half_written(tmp_path: Path) -> None:
     """Its rollback journal could name any file, which SQLite would delete."""
     report = shutil.copy(GRAPHS, tmp_path / "r.sqlite")
     (tmp_path / "r.sqlite-journal").write_bytes(bytes.fromhex("d9d505f920a163d7") + b"\0" * 600)
-    assert "r.sqlite-journal" in error_of(command("-q", report, tmp_path / "out.prv"))
+    assert "r.sqlite-journal" in read_error(run_command("-q", report, tmp_path / "out.prv"))
     (tmp_path / "r.sqlite-journal").write_bytes(b"\0" * 600)
-    assert command("-q", report, tmp_path / "out.prv").returncode == 0
+    assert run_command("-q", report, tmp_path / "out.prv").returncode == 0
 
 
 def replaced(path: Path) -> None:
@@ -94,7 +102,7 @@ def test_an_export_that_changes_while_it_is_read(
     with pytest.raises(Nsys2prvError, match=r"r\.sqlite: was .* while it was read") as raised:
         convert([report], tmp_path / "out.prv", Options())
     assert "\n" not in str(raised.value)
-    assert set(content(tmp_path)) <= {"r.sqlite"}
+    assert set(read_folder(tmp_path)) <= {"r.sqlite"}
 
 
 def test_a_folder_of_tables_that_changes_while_it_is_read(
@@ -104,7 +112,7 @@ def test_a_folder_of_tables_that_changes_while_it_is_read(
 
     report = tmp_path / "r"
     report.mkdir()
-    pl.DataFrame([kernel(1, 5, correlationId=1)]).write_parquet(report / f"{KERNEL}.parquet")
+    pl.DataFrame([make_kernel(1, 5, correlationId=1)]).write_parquet(report / f"{KERNEL}.parquet")
     done = reading.read_task
     monkeypatch.setattr(
         reading,
@@ -128,10 +136,10 @@ def test_what_is_no_file(arguments: tuple[str, ...], tmp_path: Path) -> None:
         server.bind(str(tmp_path / "socket"))
         for name in ("fifo", "fifo.nsys-rep", "folder", "tables", "empty", "socket", "nowhere"):
             given = [*arguments, tmp_path / name] + ([] if arguments else [tmp_path / "out.prv"])
-            assert f"{tmp_path / name}: " in error_of(
-                command("-q", *given) if not arguments else command(*given)
+            assert f"{tmp_path / name}: " in read_error(
+                run_command("-q", *given) if not arguments else run_command(*given)
             )
-    assert not [name for name in content(tmp_path) if name.startswith((".", "out"))]
+    assert not [name for name in read_folder(tmp_path) if name.startswith((".", "out"))]
 
 
 def without_privileges() -> None:
@@ -149,12 +157,12 @@ def test_no_permission(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir(mode=0o777)
     os.chmod(tmp_path / "out", 0o777)
     as_user: dict[str, object] = {"preexec_fn": without_privileges} if os.geteuid() == 0 else {}
-    done = command("-q", report, tmp_path / "out" / "out.prv", **as_user)
-    assert "r.sqlite: cannot be read (Permission denied)" in error_of(done)
+    done = run_command("-q", report, tmp_path / "out" / "out.prv", **as_user)
+    assert "r.sqlite: cannot be read (Permission denied)" in read_error(done)
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o555)
-    assert f"{closed}: no permission to write" in error_of(
-        command("-q", GRAPHS, closed / "out.prv", **as_user)
+    assert f"{closed}: no permission to write" in read_error(
+        run_command("-q", GRAPHS, closed / "out.prv", **as_user)
     )
 
 
@@ -168,9 +176,9 @@ def made(
     return make_export(
         path,
         {
-            "StringIds": strings("k"),
-            KERNEL: [kernel(1, 5, globalPid=global_pid(pid))],
-            "PROCESSES": [{"globalPid": global_pid(pid), "name": "p"}],
+            "StringIds": make_strings("k"),
+            KERNEL: [make_kernel(1, 5, globalPid=make_global_pid(pid))],
+            "PROCESSES": [{"globalPid": make_global_pid(pid), "name": "p"}],
             "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": start}],
             "ANALYSIS_DETAILS": [{"duration": seconds * SECOND}],
             **(more or {}),
@@ -187,7 +195,7 @@ def job(number: int) -> dict[str, list[Row]]:
 
 
 def rank(number: int, pid: int) -> dict[str, list[Row]]:
-    return {"MPI_RANKS": [{"globalTid": global_tid(pid, pid), "rank": number}]}
+    return {"MPI_RANKS": [{"globalTid": make_global_tid(pid, pid), "rank": number}]}
 
 
 @pytest.mark.parametrize(
@@ -234,7 +242,7 @@ def test_the_samples_belong_together(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_report_given_twice(tmp_path: Path) -> None:
-    done = command(
+    done = run_command(
         "-q", GRAPHS, GRAPHS.parent / ".." / "graphs" / "rank0.sqlite", tmp_path / "out.prv"
     )
     assert done.returncode == 0
@@ -243,8 +251,8 @@ def test_a_report_given_twice(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_report_in_two_forms(tmp_path: Path) -> None:
-    folder = as_folder(GRAPHS, tmp_path / "rank0.parquetdir")
-    done = command("-q", GRAPHS, folder, tmp_path / "out.prv")
+    folder = convert_export_folder(GRAPHS, tmp_path / "rank0.parquetdir")
+    done = run_command("-q", GRAPHS, folder, tmp_path / "out.prv")
     assert done.returncode == 0
     assert "is the same report as" in done.stderr
 
@@ -258,7 +266,7 @@ def test_a_report_in_two_forms(tmp_path: Path) -> None:
 def test_a_folder_by_a_name_that_has_no_last_part(
     arguments: tuple[str, ...], name: str, tmp_path: Path
 ) -> None:
-    done = command(*(argument.format(name) for argument in arguments), cwd=tmp_path)
+    done = run_command(*(argument.format(name) for argument in arguments), cwd=tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
     assert "no reports in this folder" in done.stderr
     assert not list(tmp_path.iterdir())
@@ -266,9 +274,9 @@ def test_a_folder_by_a_name_that_has_no_last_part(
 
 @pytest.mark.slow
 def test_a_folder_of_tables_by_its_point(tmp_path: Path) -> None:
-    folder = as_folder(GRAPHS, tmp_path / "rank0.parquetdir")
-    assert command("-q", ".", "../out.prv", cwd=folder).returncode == 0
-    assert command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
+    folder = convert_export_folder(GRAPHS, tmp_path / "rank0.parquetdir")
+    assert run_command("-q", ".", "../out.prv", cwd=folder).returncode == 0
+    assert run_command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
     assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "other.prv").read_bytes()
 
 
@@ -315,31 +323,31 @@ def test_keep_going_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
         damaged(tmp_path / "damaged.sqlite"),
         tmp_path / "nowhere.sqlite",
     ]
-    error_of(command("-q", *bad[1:2], *CLUSTER[1:], tmp_path / "out.prv"))
+    read_error(run_command("-q", *bad[1:2], *CLUSTER[1:], tmp_path / "out.prv"))
     assert not (tmp_path / "out.prv").exists()
-    done = command("-q", "--keep-going", *bad, *CLUSTER[1:], tmp_path / "out.prv")
+    done = run_command("-q", "--keep-going", *bad, *CLUSTER[1:], tmp_path / "out.prv")
     errors = [
         line for line in done.stderr.splitlines() if line.startswith("nsys2prv: error: left out: ")
     ]
     assert done.returncode == 1
     assert len(errors) == 3
     assert all(any(str(path) in line for line in errors) for path in bad)
-    assert command("-q", *CLUSTER[1:], tmp_path / "whole.prv").returncode == 0
+    assert run_command("-q", *CLUSTER[1:], tmp_path / "whole.prv").returncode == 0
     assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "whole.prv").read_bytes()
 
 
 def test_keep_going_with_nothing_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "text.sqlite").write_text("no database")
-    done = command(
+    done = run_command(
         "-q", "--keep-going", tmp_path / "text.sqlite", tmp_path / "no", tmp_path / "out"
     )
-    assert "none of the reports can be read" in error_of(done)
-    assert content(tmp_path) == {"text.sqlite": b"no database"}
+    assert "none of the reports can be read" in read_error(done)
+    assert read_folder(tmp_path) == {"text.sqlite": b"no database"}
 
 
 @pytest.mark.slow
 def test_exit_statuses(tmp_path: Path) -> None:
-    assert command("-q", GRAPHS, tmp_path / "out").returncode == 0
-    error_of(command("-q", tmp_path / "no", tmp_path / "out"), 1)
-    error_of(command("--no-such-option"), 2)
-    error_of(command("-q", "-t", "openacc", GRAPHS, tmp_path / "out"), 3)
+    assert run_command("-q", GRAPHS, tmp_path / "out").returncode == 0
+    read_error(run_command("-q", tmp_path / "no", tmp_path / "out"), 1)
+    read_error(run_command("--no-such-option"), 2)
+    read_error(run_command("-q", "-t", "openacc", GRAPHS, tmp_path / "out"), 3)

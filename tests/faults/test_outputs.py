@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tools.commands import GRAPHS, SAMPLES, command, content
-from tools.folders import as_folder
+from tools.commands import GRAPHS, SAMPLES, read_folder, run_command
+from tools.folders import convert_export_folder
 
 from nsys2prv import convert
 from nsys2prv._util import files
@@ -116,28 +116,28 @@ def test_links_are_replaced_and_not_followed(tmp_path: Path) -> None:
     for name in NAMES:
         (tmp_path / "theirs" / name).write_text("not mine")
         (tmp_path / name).symlink_to(tmp_path / "theirs" / name)
-    before = content(tmp_path / "theirs")
-    done = command("-q", "--report", GRAPHS, tmp_path / "out.prv")
+    before = read_folder(tmp_path / "theirs")
+    done = run_command("-q", "--report", GRAPHS, tmp_path / "out.prv")
     assert done.returncode == 0, done.stderr
-    assert content(tmp_path / "theirs") == before
+    assert read_folder(tmp_path / "theirs") == before
     assert not any((tmp_path / name).is_symlink() for name in NAMES)
     (tmp_path / "report.json").symlink_to(tmp_path / "theirs" / "out.prv")
-    assert command("report", "-q", GRAPHS, "--json", tmp_path / "report.json").returncode == 0
-    assert content(tmp_path / "theirs") == before
+    assert run_command("report", "-q", GRAPHS, "--json", tmp_path / "report.json").returncode == 0
+    assert read_folder(tmp_path / "theirs") == before
 
 
 @pytest.mark.slow
 def test_a_trace_over_an_earlier_one(tmp_path: Path) -> None:
     """Files that the new one has none of go: they would tell of the earlier one."""
     cluster = sorted((SAMPLES / "cluster").glob("*.sqlite"))
-    assert command("-q", "--report", *cluster, tmp_path / "out.prv").returncode == 0
-    assert sorted(content(tmp_path)) == sorted(NAMES)
-    assert command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
-    assert command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
+    assert run_command("-q", "--report", *cluster, tmp_path / "out.prv").returncode == 0
+    assert sorted(read_folder(tmp_path)) == sorted(NAMES)
+    assert run_command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
+    assert run_command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
     ours, others = (
         {
             name.removeprefix(start): text.replace(b"other.", b"out.")
-            for name, text in content(tmp_path).items()
+            for name, text in read_folder(tmp_path).items()
             if name.startswith(start)
         }
         for start in ("out.", "other.")
@@ -148,7 +148,7 @@ def test_a_trace_over_an_earlier_one(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_earlier_trace_of_the_other_form_stays_beside_new_labels(tmp_path: Path) -> None:
     for given, form in (("out.prv", "out.prv"), ("out.prv.gz", "out.prv.gz"), ("out", "out.prv")):
-        assert command("-q", GRAPHS, tmp_path / given).returncode == 0
+        assert run_command("-q", GRAPHS, tmp_path / given).returncode == 0
         assert sorted(path.name for path in tmp_path.glob("out.prv*")) == [form]
 
 
@@ -156,11 +156,11 @@ def test_no_earlier_trace_of_the_other_form_stays_beside_new_labels(tmp_path: Pa
 def test_a_clock_file_that_is_given_stays(tmp_path: Path) -> None:
     cluster = sorted((SAMPLES / "cluster").glob("*.sqlite"))
     clock = tmp_path / "out.clock.yaml"
-    assert command("-q", *cluster, tmp_path / "out.prv").returncode == 0
+    assert run_command("-q", *cluster, tmp_path / "out.prv").returncode == 0
     clock.write_text(f"# by hand\n{clock.read_text()}")
     before = clock.read_bytes()
     for reports in (cluster, cluster[:2]):
-        done = command("--align", clock, *reports, tmp_path / "out.prv")
+        done = run_command("--align", clock, *reports, tmp_path / "out.prv")
         assert done.returncode == 0, done.stderr
         assert clock.read_bytes() == before
         assert str(clock) not in done.stdout
@@ -190,18 +190,18 @@ def test_no_report_is_written_over(
     for path in (report, further):
         shutil.copyfile(GRAPHS, path)
     made(report, tmp_path / name)
-    before = content(tmp_path)
+    before = read_folder(tmp_path)
     given = report if report.exists() else tmp_path / name
     with pytest.raises(UsageError, match=f"{name}: would be written over .*, which is read"):
         convert([further, given], tmp_path / "out.prv")
     assert main(["-q", str(given), str(further), str(tmp_path / "out")]) == 2
-    assert content(tmp_path) == before
+    assert read_folder(tmp_path) == before
 
 
 def test_neither_a_store_nor_rules_are_written_over(tmp_path: Path) -> None:
     assert main(["extract", "-q", str(GRAPHS), "-o", str(tmp_path / "out.pcf")]) == 0
     (tmp_path / "other.row").write_text("rules: []\n")
-    before = content(tmp_path)
+    before = read_folder(tmp_path)
     assert main(["merge", "-q", str(tmp_path / "out.pcf"), str(tmp_path / "out.prv")]) == 2
     assert (
         main(
@@ -227,7 +227,7 @@ def test_neither_a_store_nor_rules_are_written_over(tmp_path: Path) -> None:
         )
         == 2
     )
-    assert content(tmp_path) == before
+    assert read_folder(tmp_path) == before
 
 
 def test_nothing_that_is_read_is_written_over_by_an_analysis(
@@ -240,9 +240,9 @@ def test_nothing_that_is_read_is_written_over_by_an_analysis(
     assert main(["report", "-q", str(GRAPHS), "--json", str(job)]) == 0
     rules.write_text("rules: []\n")
     clocks.write_text("hosts: {}\n")
-    as_folder(GRAPHS, table.parent)
+    convert_export_folder(GRAPHS, table.parent)
     soft(GRAPHS, tmp_path / "link.json")
-    before = content(tmp_path)
+    before = read_folder(tmp_path)
     for arguments in (
         ["report", job, "--html", job],
         ["report", GRAPHS, "--compare", job, "--json", job],
@@ -256,12 +256,12 @@ def test_nothing_that_is_read_is_written_over_by_an_analysis(
     ):
         assert main(list(map(str, arguments))) == 2, arguments
         assert capsys.readouterr().err.count("nsys2prv: error:") == 1
-    assert content(tmp_path) == before
+    assert read_folder(tmp_path) == before
 
 
 def test_an_earlier_trace_is_still_replaced(tmp_path: Path) -> None:
     convert([GRAPHS], tmp_path / "out.prv")
-    before = content(tmp_path)
+    before = read_folder(tmp_path)
     (tmp_path / "out.row").write_text("old")
     convert([GRAPHS], tmp_path / "out.prv")
-    assert content(tmp_path) == before
+    assert read_folder(tmp_path) == before

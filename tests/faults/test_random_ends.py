@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tools.commands import ENVIRONMENT, SAMPLES, wait_for
-from tools.processes import children, group
+from tools.processes import list_children, list_group
 
 from nsys2prv._util import files
 
@@ -56,7 +56,7 @@ def kill(child: subprocess.Popen[str]) -> None:
 
 
 def kill_a_worker(child: subprocess.Popen[str]) -> None:
-    if workers := children(child.pid):
+    if workers := list_children(child.pid):
         os.kill(random.choice(workers), signal.SIGKILL)
 
 
@@ -94,7 +94,7 @@ def test_runs_that_end_at_any_time(end: Callable, how: str, tmp_path: Path) -> N
             assert (
                 not (folder / "out.prv").exists() or (folder / "out.prv").read_text() == "earlier"
             ), at
-        wait_for(lambda leader=child.pid: not group(leader), "processes that stay")
+        wait_for(lambda leader=child.pid: not list_group(leader), "processes that stay")
         if end is kill:
             files.remove_leftovers(folder)
         assert not list(folder.glob(f"{files.PREFIX}*")), at

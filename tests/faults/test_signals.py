@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.commands import ENVIRONMENT, GRAPHS, SAMPLES, arguments, content
+from tools.commands import ENVIRONMENT, GRAPHS, SAMPLES, build_arguments, read_folder
 
 from nsys2prv._util.engines.processes import ProcessExecutor
 
@@ -58,7 +58,7 @@ def test_an_interruption_while_modules_are_imported(name: str, tmp_path: Path) -
         "PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}",
     }
     done = subprocess.run(
-        arguments("-q", GRAPHS, tmp_path / "out" / "out.prv"),
+        build_arguments("-q", GRAPHS, tmp_path / "out" / "out.prv"),
         env=environment,
         capture_output=True,
         text=True,
@@ -66,7 +66,7 @@ def test_an_interruption_while_modules_are_imported(name: str, tmp_path: Path) -
         check=False,
     )
     assert (done.returncode, done.stderr) == (130, INTERRUPTED)
-    assert content(tmp_path / "out") == {}
+    assert read_folder(tmp_path / "out") == {}
 
 
 def test_workers_are_not_interrupted_even_as_they_start(
@@ -130,7 +130,7 @@ rmtree = shutil.rmtree
 shutil.rmtree = lambda *given, **more: (signal.raise_signal(signal.SIGINT), rmtree(*given, **more))
 sys.exit(main(["-q", {str(QUIET)!r}, {str(tmp_path / "out.prv")!r}]))
 """) == (0, "", "")
-    assert sorted(content(tmp_path)) == [
+    assert sorted(read_folder(tmp_path)) == [
         "out.clock.yaml",
         "out.nsys2prv.json",
         "out.pcf",

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 import polars as pl
-from tools.folders import as_folder
+from tools.folders import convert_export_folder
 
 from . import files, frames
 
@@ -20,7 +20,7 @@ def folder_of(report: Path, suffix: str) -> Path:
     if not path.exists():
         new = path.with_suffix(".new")
         shutil.rmtree(new, ignore_errors=True)
-        as_folder(report, new, suffix)
+        convert_export_folder(report, new, suffix)
         new.rename(path)
     return path
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.commands import ENVIRONMENT, SAMPLES
-from tools.exports import KERNEL, kernel, make_export, strings
+from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -484,8 +484,8 @@ def report(tmp_path: Path) -> Path:
     return make_export(
         tmp_path / "r.sqlite",
         {
-            "StringIds": strings("k"),
-            KERNEL: [kernel(10 * number, 10 * number + 5) for number in range(1000)],
+            "StringIds": make_strings("k"),
+            KERNEL: [make_kernel(10 * number, 10 * number + 5) for number in range(1000)],
         },
     )
 
@@ -613,7 +613,9 @@ def test_the_driver_is_not_imported_where_it_is_not_needed(tmp_path: Path) -> No
         "import sys\nfrom nsys2prv import Options, convert\nconvert([sys.argv[1]], sys.argv[2], Options(jobs=1))\n"
         "print('adbc_driver_manager' in sys.modules)"
     )
-    report = make_export(tmp_path / "r.sqlite", {"StringIds": strings("k"), KERNEL: [kernel(1, 5)]})
+    report = make_export(
+        tmp_path / "r.sqlite", {"StringIds": make_strings("k"), KERNEL: [make_kernel(1, 5)]}
+    )
     done = subprocess.run(
         [sys.executable, "-c", program, report, tmp_path / "o.prv"],
         env=ENVIRONMENT,

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import Row, global_tid, make_export
+from tools.exports import Row, make_export, make_global_tid
 from tools.trace import Trace
 from tools.trace_reader import read_trace
 
@@ -155,7 +155,7 @@ def ranges(
             "end": 10 * place + 5,
             "eventType": 59,
             "text": text,
-            "globalTid": global_tid(1),
+            "globalTid": make_global_tid(1),
             "domainId": 0,
             "textId": None,
         }

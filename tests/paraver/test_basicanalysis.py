@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, Row, kernel, make_export, strings
+from tools.exports import KERNEL, Row, make_export, make_kernel, make_strings
 from tools.trace import Trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -43,8 +43,8 @@ def taken_for_hosts(trace: Trace) -> list[str]:
 @pytest.mark.parametrize(
     "tables",
     [
-        {KERNEL: [kernel(10, 20)]},
-        {"CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [kernel(10, 20, graphId=1, graphExecId=1)]},
+        {KERNEL: [make_kernel(10, 20)]},
+        {"CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [make_kernel(10, 20, graphId=1, graphExecId=1)]},
     ],
     ids=["kernels", "graphs"],
 )
@@ -52,7 +52,7 @@ def test_traces_of_nothing_but_kernels_are_recognised(
     tmp_path: Path, tables: Mapping[str, Sequence[Row]]
 ) -> None:
     trace, _ = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", {**tables, "StringIds": strings("saxpy")})],
+        [make_export(tmp_path / "r.sqlite", {**tables, "StringIds": make_strings("saxpy")})],
         tmp_path / "o.prv",
     )
     text = (tmp_path / "o.pcf").read_text()

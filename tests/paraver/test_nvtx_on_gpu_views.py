@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tools.conversions import time_zero
+from tools.conversions import find_time_zero
 from tools.corpus import EXPORTS
-from tools.installed_views import file_of
-from tools.projected_truth import Projected, on_top, projected
+from tools.installed_views import find_view_file
+from tools.projected_truth import ProjectedRange, find_innermost_stretches, project_ranges_by_sql
 from tools.sql_truth import Truth
 from tools.trace_reader import Trace, read_trace
 
@@ -39,14 +39,14 @@ class Asked:
     """A trace, its truth by SQL, and where paramedir writes."""
 
     trace: Trace
-    ranges: list[Projected]
+    ranges: list[ProjectedRange]
     work: list[tuple]
     folder: Path
 
     def ask(self, view: str) -> str:
         """What paramedir says of a view."""
         said = subprocess.run(
-            [PARAMEDIR, "o.prv", file_of(f"{view}.cfg"), "out"],
+            [PARAMEDIR, "o.prv", find_view_file(f"{view}.cfg"), "out"],
             cwd=self.folder,
             check=True,
             capture_output=True,
@@ -98,12 +98,12 @@ def asked(
     }
     places = Counter((trace.task_name(row), trace.row_name(row)) for row in rows)
     assert set(places.values()) == {1}, "all ranges of a stream nest on its row"
-    base = time_zero(folder / "o.prv", request.param)
+    base = find_time_zero(folder / "o.prv", request.param)
     work = truth.rows(
         "SELECT kind, process >> 24 & 0xFFFFFF, row, name, start - :base, end - :base FROM event WHERE row LIKE 'CUDA%'",
         base=base,
     )
-    yield Asked(trace, projected(truth, base), work, folder)
+    yield Asked(trace, project_ranges_by_sql(truth, base), work, folder)
     truth.close()
 
 
@@ -120,7 +120,9 @@ def columns(table: str) -> dict[str, float]:
 
 def times(asked: Asked, default_domain: bool = False) -> list[tuple]:
     """Stretches in which one range is the innermost: of all domains, or of the default one."""
-    return list(on_top(one for one in asked.ranges if not (default_domain and one.domain)))
+    return list(
+        find_innermost_stretches(one for one in asked.ranges if not (default_domain and one.domain))
+    )
 
 
 def test_time_by_range(asked: Asked) -> None:

@@ -10,12 +10,12 @@ from tools.conversions import convert_and_read
 from tools.exports import (
     KERNEL,
     RUNTIME,
-    call,
-    global_pid,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    strings,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
 )
 
 from nsys2prv._util.errors import Nsys2prvError
@@ -93,7 +93,7 @@ def test_the_variable_that_tells_reports_apart_counts() -> None:
 
 
 def test_same_pid_on_two_hosts_gives_two_tasks_on_two_nodes() -> None:
-    pid = global_pid(111)
+    pid = make_global_pid(111)
     model = build_object_model(
         [info("r0", host="a"), info("r1", host="b")],
         [0, 1],
@@ -104,7 +104,7 @@ def test_same_pid_on_two_hosts_gives_two_tasks_on_two_nodes() -> None:
 
 
 def test_a_stream_that_several_hosts_have_is_named_with_its_host() -> None:
-    pid = global_pid(111)
+    pid = make_global_pid(111)
     streams = [StreamKey(pid, 0, 7), StreamKey(pid, 0, 8)]
     model = build_object_model(
         [info("r0", host="a"), info("r1", host="b")],
@@ -124,7 +124,7 @@ def test_a_stream_that_several_hosts_have_is_named_with_its_host() -> None:
 
 
 def test_further_rows_of_a_thread_are_numbered_before_its_id() -> None:
-    pid = global_pid(100)
+    pid = make_global_pid(100)
     model = build_object_model(
         [info("r", processes={pid: "app"})],
         [0],
@@ -136,7 +136,7 @@ def test_further_rows_of_a_thread_are_numbered_before_its_id() -> None:
 
 
 def test_mpi_ranks_of_one_report_order_its_processes() -> None:
-    first, second = global_pid(200), global_pid(100)
+    first, second = make_global_pid(200), make_global_pid(100)
     report = info("r", ranks={first: 0, second: 1}, processes={first: "app", second: "app"})
     model = build_object_model(
         [report], [0], [(0, ThreadKey(second | 100)), (0, ThreadKey(first | 200))]
@@ -153,7 +153,7 @@ def test_isolated_ranks_have_the_physical_gpus_numbers() -> None:
         info(f"r{rank}", host="a", gpus=gpus, cuda_gpus={(10 + rank, 0): rank}) for rank in range(4)
     ]
     model = build_object_model(
-        reports, [0] * 4, [(rank, StreamKey(global_pid(10 + rank), 0, 7)) for rank in range(4)]
+        reports, [0] * 4, [(rank, StreamKey(make_global_pid(10 + rank), 0, 7)) for rank in range(4)]
     )
     assert [task.threads[0] for task in model.tree.tasks] == [
         f"CUDA-D{rank}.S7" for rank in range(4)
@@ -163,7 +163,7 @@ def test_isolated_ranks_have_the_physical_gpus_numbers() -> None:
 
 @pytest.mark.slow
 def test_too_many_rows_are_one_clear_error() -> None:
-    seen = [(0, ThreadKey(global_pid(5) | tid)) for tid in range(65_536)]
+    seen = [(0, ThreadKey(make_global_pid(5) | tid)) for tid in range(65_536)]
     with pytest.raises(Nsys2prvError, match="65536 threads"):
         build_object_model([info("r")], [0], seen)
 
@@ -173,12 +173,12 @@ def test_two_gpus_of_one_process_have_rows_of_their_own(tmp_path: Path) -> None:
         tmp_path / "r.sqlite",
         {
             KERNEL: [
-                kernel(0, 10),
-                kernel(5, 20, deviceId=1),
-                kernel(30, 40, globalPid=global_pid(77), correlationId=1),
+                make_kernel(0, 10),
+                make_kernel(5, 20, deviceId=1),
+                make_kernel(30, 40, globalPid=make_global_pid(77), correlationId=1),
             ],
-            RUNTIME: [call(1, 2, 1), call(25, 28, 1, globalTid=global_tid(77, 77))],
-            "StringIds": strings("k", "cudaLaunchKernel"),
+            RUNTIME: [make_call(1, 2, 1), make_call(25, 28, 1, globalTid=make_global_tid(77, 77))],
+            "StringIds": make_strings("k", "cudaLaunchKernel"),
         },
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tools.paramedir import PARAMEDIR
-from tools.view_answers import MADE, SAMPLES, VIEWS, ask, needs_paraver
+from tools.view_answers import MADE, SAMPLES, VIEWS, answer_views, needs_paraver
 
 from nsys2prv.cli.main import main
 from nsys2prv.paraver.cfg.contents import TraceContents
@@ -109,7 +109,7 @@ def test_rows_that_are_left_out_are_empty_and_the_others_have_their_figures(
     sample: str, tmp_path: Path
 ) -> None:
     """Of every table on every sample, by Paraver itself."""
-    answers = ask(sample)
+    answers = answer_views(sample)
     copy_views(tmp_path / "views", answers.path)
     chosen = {
         view.path: tmp_path / f"table{number:03d}"

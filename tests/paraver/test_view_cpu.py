@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from tools.corpus import EXPORTS, UNSET
-from tools.installed_views import VIEWS, place_of, views_folder
+from tools.installed_views import VIEWS, find_view_path, install_views
 from tools.trace import Trace
 from tools.trace_reader import read_trace
 from tools.view_answers import PARAMEDIR, needs_paraver
-from tools.view_reader import reason_to_ask
+from tools.view_reader import find_reason_to_ask
 
 from nsys2prv import Options, convert
 
@@ -39,14 +39,16 @@ def ask(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str]:
     views = [
         view
         for view in VIEWS
-        if not reason_to_ask(view.cfg, set(found.labels.types))
+        if not find_reason_to_ask(view.cfg, set(found.labels.types))
         and ("cpu" in view.path or "thread" in view.path)
     ]
     outputs = {
         view.path: folder / view.path.replace("/", "_").removesuffix(".cfg") for view in views
     }
     arguments = [
-        argument for view, output in outputs.items() for argument in (views_folder() / view, output)
+        argument
+        for view, output in outputs.items()
+        for argument in (install_views() / view, output)
     ]
     run = subprocess.run(
         [str(PARAMEDIR), str(trace), *arguments],
@@ -129,7 +131,9 @@ def test_tables_by_state_reason_function_and_module(asked: tuple[Trace, Tables, 
         ("cpu_samples_by_module_2dh", MODULE, "count"),
     ):
         if code in trace.labels.types:
-            assert tables[place_of(f"analysis/{view}.cfg")] == by_row(trace, code, weigh), view
+            assert tables[find_view_path(f"analysis/{view}.cfg")] == by_row(trace, code, weigh), (
+                view
+            )
 
 
 def test_time_by_cpu_and_by_threads_that_run(asked: tuple[Trace, Tables, str]) -> None:

@@ -12,7 +12,15 @@ from itertools import chain, pairwise
 
 import pytest
 from tools.trace import Interval
-from tools.view_answers import Answers, Work, by_task, innermost, length, union, work_of
+from tools.view_answers import (
+    Answers,
+    Work,
+    group_by_task,
+    merge_stretches,
+    read_work,
+    sum_innermost_times,
+    sum_lengths,
+)
 
 KERNEL, NCCL, GRAPH, CLASS, TENSOR, GEMM = (
     63000006,
@@ -38,11 +46,11 @@ CLOSE = 1e-9
 @pytest.fixture(scope="module")
 def tasks(answers: Answers) -> list[list[Work]]:
     """The work of each task: a sample's exports hold one process each, in the order of the ranks."""
-    return [found for _, found in sorted(by_task(work_of(answers)).items())]
+    return [found for _, found in sorted(group_by_task(read_work(answers)).items())]
 
 
 def _busy(work: Iterable[Work]) -> int:
-    return length(union(work))
+    return sum_lengths(merge_stretches(work))
 
 
 def _is_kernel(one: Work) -> bool:
@@ -193,7 +201,9 @@ OF_LENGTHS = 1_000_100
 
 def test_gaps_by_length(answers: Answers, tasks: list[list[Work]]) -> None:
     bursts = [lasting for lasting, value in answers.bursts("analysis/gpu-gaps.cfg") if value]
-    within = [later[0] - before[1] for task in tasks for before, later in pairwise(union(task))]
+    within = [
+        later[0] - before[1] for task in tasks for before, later in pairwise(merge_stretches(task))
+    ]
     assert not Counter(within) - Counter(map(int, bursts))
     times: dict[str, float] = defaultdict(float)
     for gap in bursts:
@@ -429,8 +439,10 @@ def test_calls_of_the_system(answers: Answers) -> None:
     assert _nonzero(answers.columns("extra/analysis/osrt_calls_2dh.cfg")) == Counter(
         name for *_, name in calls[False]
     )
-    assert _nonzero(answers.columns("extra/analysis/osrt_time_2dh.cfg")) == innermost(calls[False])
-    assert _nonzero(answers.columns("extra/analysis/pthread_time_2dh.cfg")) == innermost(
+    assert _nonzero(answers.columns("extra/analysis/osrt_time_2dh.cfg")) == sum_innermost_times(
+        calls[False]
+    )
+    assert _nonzero(answers.columns("extra/analysis/pthread_time_2dh.cfg")) == sum_innermost_times(
         calls[True]
     )
     depths: Counter[str] = Counter()
@@ -471,7 +483,7 @@ def test_mpi_profile(answers: Answers) -> None:
     assert _nonzero(answers.columns("extra/analysis/mpi_calls_2dh.cfg")) == Counter(
         call[3] for call in calls
     )
-    assert _nonzero(answers.columns("analysis/mpi_time_2dh.cfg")) == innermost(
+    assert _nonzero(answers.columns("analysis/mpi_time_2dh.cfg")) == sum_innermost_times(
         call[:4] for call in calls
     )
     messages: Counter[str] = Counter()

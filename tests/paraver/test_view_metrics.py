@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from tools.view_answers import SAMPLES, Answers, ask
+from tools.view_answers import SAMPLES, Answers, answer_views
 
 MEMORY, KERNEL, NCCL, GRAPH, CLASS, GEMM = (
     63000001,
@@ -80,7 +80,7 @@ NODES = {
 @pytest.fixture(scope="module")
 def answers() -> Answers:
     assert SAMPLES["cluster"]
-    return ask("cluster")
+    return answer_views("cluster")
 
 
 class Timeline:

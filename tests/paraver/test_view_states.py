@@ -13,13 +13,13 @@ from tools.view_answers import (
     SAMPLES,
     Answers,
     Work,
-    ask,
-    by_task,
-    length,
+    answer_views,
+    group_by_task,
+    merge_stretches,
     needs_paraver,
-    said,
-    union,
-    work_of,
+    read_work,
+    run_paramedir_on_views,
+    sum_lengths,
 )
 
 from nsys2prv import Options, convert
@@ -29,7 +29,7 @@ IDLE, RUNNING, GROUP, TRANSFER = 0, 1, 13, 17
 
 @pytest.fixture(scope="module", params=sorted(SAMPLES))
 def answers(request: pytest.FixtureRequest) -> Answers:
-    return ask(request.param)
+    return answer_views(request.param)
 
 
 def times(answers: Answers) -> list[dict[str, float]]:
@@ -59,9 +59,9 @@ def _rows(answers: Answers) -> list[tuple[int, int]]:
 
 @needs_paraver
 def test_other_views_are_the_same_without_states(tmp_path: Path) -> None:
-    with_states = ask("training")
+    with_states = answer_views("training")
     convert(with_states.exports, tmp_path / "trace.prv", Options(jobs=1, align="utc"))
-    _, without = said(tmp_path, tmp_path / "trace.prv", with_states.present)
+    _, without = run_paramedir_on_views(tmp_path, tmp_path / "trace.prv", with_states.present)
     assert set(without) == set(with_states.tables)
     assert {view for view, text in without.items() if text != with_states.tables[view]} == {
         "extra/views/states.cfg",
@@ -88,11 +88,11 @@ def test_states_on_streams_are_the_work_on_gpus(answers: Answers) -> None:
     for state in trace.states:
         if trace.row_name(state.row).startswith("CUDA-D"):
             found[state.value] += state.end - state.begin
-    work = [one for one in work_of(answers) if one.end > one.begin]
+    work = [one for one in read_work(answers) if one.end > one.begin]
     if any(one.name.startswith("graph") for one in work):
         # As long as any stream works some state says so.
         assert sum(found[state] for state in (RUNNING, GROUP, TRANSFER)) >= max(
-            length(union(one)) for one in by_task(work).values()
+            sum_lengths(merge_stretches(one)) for one in group_by_task(work).values()
         )
         return
     assert found[RUNNING] == _sum(one for one in work if one.computes)

@@ -11,9 +11,17 @@ from pathlib import Path
 
 import pytest
 from tools.corpus import CORPUS, EXPORTS, NO_CORPUS
-from tools.installed_views import VIEWS, file_of
-from tools.view_answers import PARAMEDIR, Answers, Work, ask, length, needs_paraver, union
-from tools.view_reader import reason_to_ask
+from tools.installed_views import VIEWS, find_view_file
+from tools.view_answers import (
+    PARAMEDIR,
+    Answers,
+    Work,
+    answer_views,
+    merge_stretches,
+    needs_paraver,
+    sum_lengths,
+)
+from tools.view_reader import find_reason_to_ask
 
 from nsys2prv import Options, convert
 
@@ -39,7 +47,7 @@ REAL = [
 
 @pytest.fixture(scope="module")
 def answers() -> Answers:
-    return ask(SAMPLE)
+    return answer_views(SAMPLE)
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -119,7 +127,9 @@ def test_share_of_the_profiler(answers: Answers) -> None:
     spans: dict[tuple, list[Work]] = defaultdict(list)
     for one in answers.trace().events[69000000]:
         spans[one.row].append(Work(one.row, one.begin, one.end, "", False))
-    expected = sorted(100 * length(union(ranges)) / answers.duration for ranges in spans.values())
+    expected = sorted(
+        100 * sum_lengths(merge_stretches(ranges)) / answers.duration for ranges in spans.values()
+    )
     found = sorted(
         cell
         for row in answers.rows("extra/analysis/profiler_overhead_share_2dh.cfg")
@@ -168,12 +178,13 @@ def test_paraver_reads_real_exports_without_complaint(export: Path, tmp_path: Pa
     mine = [
         view
         for view in VIEWS
-        if not reason_to_ask(view.cfg, present) and re.search(r"file|profiler|messages", view.path)
+        if not find_reason_to_ask(view.cfg, present)
+        and re.search(r"file|profiler|messages", view.path)
     ]
     assert len(mine) >= 7
     command = [str(PARAMEDIR), "-npr", str(trace)]
     for number, view in enumerate(mine):
-        command += [str(file_of(view.path)), str(tmp_path / f"view{number}")]
+        command += [str(find_view_file(view.path)), str(tmp_path / f"view{number}")]
     done = subprocess.run(
         command, capture_output=True, text=True, errors="replace", check=True, timeout=120
     )

@@ -16,7 +16,7 @@ import pytest
 import yaml
 from make_views import files_of, stray, table_path
 from msgspec.structs import replace
-from tools.view_reader import read_cfg, reason_to_ask
+from tools.view_reader import find_reason_to_ask, read_cfg
 
 from nsys2prv import Options, convert
 from nsys2prv.events import all_kinds
@@ -515,21 +515,27 @@ def test_files_that_paraver_would_stop_at_are_refused(old: str, new: str, proble
 
 def test_views_ask_only_when_nothing_of_theirs_is_there() -> None:
     activities = BY_PATH["views/cuda_activities.cfg"].cfg
-    assert reason_to_ask(activities, {MEMORY}) == reason_to_ask(activities, {GRAPH, 9101}) == ""
-    assert reason_to_ask(activities, {9600}) == "no event of the view"
     assert (
-        reason_to_ask(replace(activities, windows=activities.windows[:1]), {MEMORY})
+        find_reason_to_ask(activities, {MEMORY})
+        == find_reason_to_ask(activities, {GRAPH, 9101})
+        == ""
+    )
+    assert find_reason_to_ask(activities, {9600}) == "no event of the view"
+    assert (
+        find_reason_to_ask(replace(activities, windows=activities.windows[:1]), {MEMORY})
         == "an event of the view is missing"
     )
-    assert reason_to_ask(BY_PATH["model/relevant_streams.cfg"].cfg, {NCCL}) == ""
+    assert find_reason_to_ask(BY_PATH["model/relevant_streams.cfg"].cfg, {NCCL}) == ""
     for view in ("analysis/nccl-exposed-2dh.cfg", "extra/analysis/nccl-overlap-2dh.cfg"):
         assert (
-            reason_to_ask(BY_PATH[view].cfg, {NCCL})
-            == reason_to_ask(BY_PATH[view].cfg, {NCCL, KERNEL, 63000061})
+            find_reason_to_ask(BY_PATH[view].cfg, {NCCL})
+            == find_reason_to_ask(BY_PATH[view].cfg, {NCCL, KERNEL, 63000061})
             == ""
         )
-        assert reason_to_ask(BY_PATH[view].cfg, {KERNEL, MEMORY, 63000061})
-    assert reason_to_ask(BY_PATH["extra/analysis/memory-overlap-2dh.cfg"].cfg, {KERNEL, 63000061})
+        assert find_reason_to_ask(BY_PATH[view].cfg, {KERNEL, MEMORY, 63000061})
+    assert find_reason_to_ask(
+        BY_PATH["extra/analysis/memory-overlap-2dh.cfg"].cfg, {KERNEL, 63000061}
+    )
 
 
 def test_columns_that_views_compute_have_names_whatever_a_trace_holds(tmp_path: Path) -> None:

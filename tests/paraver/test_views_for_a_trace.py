@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from tools import paramedir, view_answers
-from tools.view_reader import read_cfg, reason_to_ask
+from tools.view_reader import find_reason_to_ask, read_cfg
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -324,7 +324,7 @@ def test_views_of_states_need_states(view: str) -> None:
 # -------------------------------------------------------------------------------------------------------- as Paraver does
 @pytest.mark.parametrize("sample", [*view_answers.SAMPLES, *view_answers.MADE])
 def test_views_that_show_something_are_those_of_which_paraver_gives_figures(sample: str) -> None:
-    answers = view_answers.ask(sample)
+    answers = view_answers.answer_views(sample)
     shown = {fit.path: not fit.lacking for fit in find_views_for_trace(answers.path)}
     assert {path for path in answers.tables.known if shown[path]} == {
         path for path in answers.tables.known if _has_figures(answers, path)
@@ -332,7 +332,7 @@ def test_views_that_show_something_are_those_of_which_paraver_gives_figures(samp
     assert [
         path
         for path, view in VIEWS.items()
-        if shown[path] and reason_to_ask(view.cfg, answers.present)
+        if shown[path] and find_reason_to_ask(view.cfg, answers.present)
     ] == []
 
 
@@ -401,7 +401,7 @@ def _made_of_zero() -> dict[str, tuple[Window, ...]]:
 
 
 def test_what_is_made_of_zero_is_what_paraver_makes_of_it(tmp_path: Path) -> None:
-    paramedir.need_paramedir()
+    paramedir.skip_without_paramedir()
     events = ["100:1:3", "150:2:0", "200:1:0", "400:1:7", "500:1:0", "600:2:0"]
     trace = _written(tmp_path, HEADER + "".join(f"2:1:1:1:1:{event}\n" for event in events))
     views = {name: Cfg(name, windows) for name, windows in _made_of_zero().items()}
@@ -548,7 +548,7 @@ def test_no_table_opens_silently_with_figures_of_something_else(
             silent |= {
                 path
                 for path, (cfg, _) in tables.items()
-                if explain_empty_view(cfg, without, {}) and not reason_to_ask(cfg, left)
+                if explain_empty_view(cfg, without, {}) and not find_reason_to_ask(cfg, left)
             }
     assert silent - states - OPENED == set()
 
@@ -567,7 +567,8 @@ def test_paraver_opens_views_without_a_question_that_show_something_of_one_kind_
             asked |= {
                 path
                 for path, view in VIEWS.items()
-                if not explain_empty_view(view.cfg, held, {}) and reason_to_ask(view.cfg, codes)
+                if not explain_empty_view(view.cfg, held, {})
+                and find_reason_to_ask(view.cfg, codes)
             }
     assert asked - ASKED == set()
 

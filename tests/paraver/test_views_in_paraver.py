@@ -18,18 +18,18 @@ from tools.view_answers import (
     Answers,
     Record,
     Work,
-    ask,
-    by_task,
-    current,
-    innermost,
-    length,
+    answer_views,
+    compute_digests,
+    group_by_task,
+    list_views_with_events,
+    load_records,
+    make_records,
+    merge_stretches,
     needs_paraver,
-    recorded,
-    records_of,
-    served,
-    tables_of,
-    union,
-    work_of,
+    read_work,
+    select_valid_tables,
+    sum_innermost_times,
+    sum_lengths,
 )
 
 from nsys2prv import Options, convert
@@ -61,14 +61,14 @@ NOT_IN_SAMPLES = {
 
 @pytest.fixture(scope="module")
 def work(answers: Answers) -> list[Work]:
-    return work_of(answers)
+    return read_work(answers)
 
 
 @needs_paraver
 @pytest.mark.parametrize("sample", [*SAMPLES, *MADE])
 def test_recorded_answers_are_those_that_paraver_gives(sample: str) -> None:
     """Elsewhere, without Paraver, every figure is compared with the record."""
-    assert recorded(sample) == records_of(ask(sample)), (
+    assert load_records(sample) == make_records(answer_views(sample)), (
         "record them again: see tools/view_answers.py"
     )
 
@@ -78,8 +78,12 @@ def test_every_answer_is_recorded(sample: str) -> None:
     """Who adds a view, or changes a trace, without Paraver at hand gets the list of what is to be
     recorded elsewhere.
     """
-    asked = ask(sample)
-    unrecorded = sorted(tables_of(recorded(sample), current(asked.path, asked.present)).unrecorded)
+    asked = answer_views(sample)
+    unrecorded = sorted(
+        select_valid_tables(
+            load_records(sample), compute_digests(asked.path, asked.present)
+        ).unrecorded
+    )
     if unrecorded and not PARAMEDIR:
         pytest.skip(f"{len(unrecorded)} answers are not recorded: {', '.join(unrecorded)}")
     assert unrecorded == []
@@ -93,7 +97,7 @@ def test_an_answer_is_valid_for_its_view_and_its_trace_alone() -> None:
         "moved.cfg": Record("a", "other", "4"),
         "long.cfg": Record("a", "t", ""),
     }
-    tables = tables_of(
+    tables = select_valid_tables(
         records,
         {
             "kept.cfg": ("a", "t"),
@@ -129,7 +133,7 @@ def test_every_view_of_the_core_has_a_sample(tmp_path: Path) -> None:
         present = {
             int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]
         }
-        found |= {view.path for view in served(present)}
+        found |= {view.path for view in list_views_with_events(present)}
     assert {view.path for view in VIEWS if is_core_view(view)} - found == NOT_IN_SAMPLES
 
 
@@ -191,7 +195,7 @@ def test_api_calls_by_name(answers: Answers) -> None:
     assert counted == Counter(name for _, _, _, name in calls)
     assert {
         name: time for name, time in answers.columns("analysis/api_time_2dh.cfg").items() if time
-    } == innermost(calls)
+    } == sum_innermost_times(calls)
 
 
 def test_nvtx_ranges_by_text(answers: Answers) -> None:
@@ -216,16 +220,20 @@ def test_nvtx_ranges_by_text(answers: Answers) -> None:
     ]
     open_ended = {text for *_, end, text in rows if end is None}
     shown = answers.columns("analysis/nvtx_time_2dh.cfg")
-    assert {name: shown[name] for name in innermost(ended) if name not in open_ended} == innermost(
-        ended
-    )
+    assert {
+        name: shown[name] for name in sum_innermost_times(ended) if name not in open_ended
+    } == sum_innermost_times(ended)
 
 
 def test_busy_time_of_tasks(answers: Answers, work: list[Work]) -> None:
-    tasks = by_task(work).values()
-    active = sorted(length(union(task)) for task in tasks)
-    useful = sorted(length(union(one for one in task if one.computes)) for task in tasks)
-    communicating = sum(length(union(one for one in task if not one.computes)) for task in tasks)
+    tasks = group_by_task(work).values()
+    active = sorted(sum_lengths(merge_stretches(task)) for task in tasks)
+    useful = sorted(
+        sum_lengths(merge_stretches(one for one in task if one.computes)) for task in tasks
+    )
+    communicating = sum(
+        sum_lengths(merge_stretches(one for one in task if not one.computes)) for task in tasks
+    )
     both = sum(useful) + communicating - sum(active)
     assert sorted(row[0] for row in answers.rows("analysis/gpu_active.cfg")) == active
     assert sorted(row[0] for row in answers.rows("analysis/gpu_useful_sumtime_2dh.cfg")) == useful
@@ -247,10 +255,12 @@ def test_busy_time_of_tasks(answers: Answers, work: list[Work]) -> None:
 
 
 def test_gaps(answers: Answers, work: list[Work]) -> None:
-    tasks = by_task(work).values()
+    tasks = group_by_task(work).values()
     gaps = [lasting for lasting, value in answers.bursts("analysis/gpu-gaps.cfg") if value]
-    assert sum(gaps) == len(tasks) * answers.duration - sum(length(union(task)) for task in tasks)
-    assert len(gaps) == sum(len(union(task)) + 1 for task in tasks)
+    assert sum(gaps) == len(tasks) * answers.duration - sum(
+        sum_lengths(merge_stretches(task)) for task in tasks
+    )
+    assert len(gaps) == sum(len(merge_stretches(task)) + 1 for task in tasks)
     assert all(value in (0, lasting) for lasting, value in answers.bursts("analysis/gpu-gaps.cfg"))
 
 

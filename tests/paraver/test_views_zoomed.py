@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.installed_views import VIEWS, file_of
+from tools.installed_views import VIEWS, find_view_file
 
 from nsys2prv import Options, convert
 from nsys2prv.paraver.views import find_views_for_trace
@@ -50,7 +50,7 @@ def different(
     ]
     arguments, outputs = [], []
     for number, path in enumerate(views):
-        text = file_of(path).read_text()
+        text = find_view_file(path).read_text()
         for kind, begin in (("whole", 0), ("zoomed", BEGIN)):
             cfg = there / f"{kind}{number:03}.cfg"
             cfg.write_text(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, PID, Row, global_pid, kernel, make_export, strings
+from tools.exports import KERNEL, PID, Row, make_export, make_global_pid, make_kernel, make_strings
 from tools.trace import Trace
 
 from nsys2prv import Summary
@@ -31,7 +31,7 @@ def take(
 ) -> Row:
     return {
         "start": start,
-        "globalPid": global_pid(pid),
+        "globalPid": make_global_pid(pid),
         "deviceId": device,
         "address": address,
         "bytes": size,
@@ -50,8 +50,8 @@ def converted(folder: Path, *reports: list[Row], **options: object) -> tuple[Tra
     for number, rows in enumerate(reports):
         tables = {
             USAGE: rows,
-            KERNEL: [kernel(0, 1000, globalPid=rows[0]["globalPid"])],
-            "StringIds": strings("k"),
+            KERNEL: [make_kernel(0, 1000, globalPid=rows[0]["globalPid"])],
+            "StringIds": make_strings("k"),
             "TARGET_INFO_GPU": [{"id": 0, "name": "GPU", "uuid": UUID, "busLocation": ""}],
             "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
             "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18}],
@@ -176,7 +176,7 @@ def test_page_faults_of_several_reports_on_one_gpu_are_all_written(tmp_path: Pat
         fault = {
             "start": 10 + number,
             "end": 20,
-            "globalPid": global_pid(),
+            "globalPid": make_global_pid(),
             "deviceId": 0,
             "numberOfPageFaults": 3,
             "faultAccessType": number,
@@ -186,8 +186,8 @@ def test_page_faults_of_several_reports_on_one_gpu_are_all_written(tmp_path: Pat
                 tmp_path / f"{number}.sqlite",
                 {
                     GPU_FAULTS: [fault],
-                    KERNEL: [kernel(0, 100)],
-                    "StringIds": strings("k"),
+                    KERNEL: [make_kernel(0, 100)],
+                    "StringIds": make_strings("k"),
                     "TARGET_INFO_GPU": [{"id": 0, "name": "GPU", "uuid": UUID, "busLocation": ""}],
                     "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
                     "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18}],

@@ -16,8 +16,8 @@ from samples import Options as SampleOptions
 from samples import generate
 from tools import nccl_exports
 from tools.conversions import convert_and_read
-from tools.nccl_exports import COMM, Rank, group_on_two_gpus, said
-from tools.slow import slow
+from tools.nccl_exports import COMM, Rank, format_payload, make_group_on_two_gpus
+from tools.slow import mark_slow
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import convert
@@ -62,7 +62,7 @@ def expected(begins: list[int], ends: list[int], tasks: list[int]) -> list[Recor
     ("more", "way"),
     [
         ({}, "order of launches"),
-        *slow(
+        *mark_slow(
             ({"payload": "binary", "row_order": "shuffled"}, "order of launches"),
             (
                 {"payload": "dynamic", "row_order": "shuffled", "nccl_rooted": True},
@@ -185,7 +185,7 @@ def test_figures_agree_with_sql_on_the_reports_own_times(tmp_path: Path) -> None
 
 
 def converted(folder: Path, *ranks: Rank) -> tuple[Trace, str]:
-    trace, summary = nccl_exports.converted(folder, *ranks)
+    trace, summary = nccl_exports.convert_ranks(folder, *ranks)
     return trace, summary.text(verbose=True)
 
 
@@ -195,8 +195,8 @@ def pair(first: Callable[[Rank], Rank], second: Callable[[Rank], Rank]) -> tuple
 
 def test_figures_of_one_collective(tmp_path: Path) -> None:
     ranks = pair(
-        lambda rank: rank.collective(100, 1_000, 3_000, said(7, 8000)),
-        lambda rank: rank.collective(100, 2_000, 3_100, said(7, 8000)),
+        lambda rank: rank.collective(100, 1_000, 3_000, format_payload(7, 8000)),
+        lambda rank: rank.collective(100, 2_000, 3_100, format_payload(7, 8000)),
     )
     trace, _ = converted(tmp_path, *ranks)
     assert records(trace) == {1: [(1, 0, 1000, 1000), (2, 1000, 0, 1100)]}
@@ -214,8 +214,8 @@ def test_slow_transfers_have_a_bandwidth(
     size: int, transfer: int, speed: int, tmp_path: Path
 ) -> None:
     ranks = pair(
-        lambda rank: rank.collective(100, 1_000, 2_000 + transfer, said(7, size)),
-        lambda rank: rank.collective(100, 2_000, 2_000 + transfer, said(7, size)),
+        lambda rank: rank.collective(100, 1_000, 2_000 + transfer, format_payload(7, size)),
+        lambda rank: rank.collective(100, 2_000, 2_000 + transfer, format_payload(7, size)),
     )
     trace, _ = converted(tmp_path, *ranks)
     assert set(bandwidths(trace).values()) == {(speed, speed)}
@@ -223,8 +223,8 @@ def test_slow_transfers_have_a_bandwidth(
 
 def test_clocks_that_do_not_agree_are_said(tmp_path: Path) -> None:
     ranks = pair(
-        lambda rank: rank.collective(100, 1_000, 3_000, said(7, 8000)),
-        lambda rank: rank.collective(100, 7_000, 9_000, said(7, 8000)),
+        lambda rank: rank.collective(100, 1_000, 3_000, format_payload(7, 8000)),
+        lambda rank: rank.collective(100, 7_000, 9_000, format_payload(7, 8000)),
     )
     trace, text = converted(tmp_path, *ranks)
     assert "in 1 collective a rank ends before the last one begins, by up to 4.0 us" in text
@@ -233,11 +233,11 @@ def test_clocks_that_do_not_agree_are_said(tmp_path: Path) -> None:
 
 def test_several_communicators_are_counted_apart(tmp_path: Path) -> None:
     ranks = pair(
-        lambda rank: rank.collective(100, 1000, 1100, said(7, 1)).collective(
-            200, 1200, 1300, said(8, 1)
+        lambda rank: rank.collective(100, 1000, 1100, format_payload(7, 1)).collective(
+            200, 1200, 1300, format_payload(8, 1)
         ),
-        lambda rank: rank.collective(100, 1000, 1100, said(8, 1)).collective(
-            200, 1200, 1300, said(7, 1)
+        lambda rank: rank.collective(100, 1000, 1100, format_payload(8, 1)).collective(
+            200, 1200, 1300, format_payload(7, 1)
         ),
     )
     trace, text = converted(tmp_path, *ranks)
@@ -251,14 +251,14 @@ def test_several_communicators_are_counted_apart(tmp_path: Path) -> None:
 def test_incomplete_and_differing_collectives_are_left_out(tmp_path: Path) -> None:
     ranks = pair(
         lambda rank: (
-            rank.collective(100, 1000, 1100, said(7, 1))
-            .collective(200, 1200, 1300, said(7, 5))
-            .collective(300, 1400, 1500, said(7, 1))
+            rank.collective(100, 1000, 1100, format_payload(7, 1))
+            .collective(200, 1200, 1300, format_payload(7, 5))
+            .collective(300, 1400, 1500, format_payload(7, 1))
         ),
         lambda rank: (
-            rank.collective(100, 1000, 1100, said(7, 1))
-            .collective(200, 1200, 1300, said(7, 6))
-            .collective(300, 1400, 1500, said(7, 1))
+            rank.collective(100, 1000, 1100, format_payload(7, 1))
+            .collective(200, 1200, 1300, format_payload(7, 6))
+            .collective(300, 1400, 1500, format_payload(7, 1))
         ),
     )
     trace, text = converted(tmp_path, *ranks)
@@ -270,12 +270,12 @@ def test_a_capture_that_begins_later_matches_nothing_by_order(tmp_path: Path) ->
     """Two or three kernels are too few to tell by their ends either."""
     ranks = pair(
         lambda rank: (
-            rank.collective(100, 1000, 1100, said(7, 1))
-            .collective(200, 1200, 1300, said(7, 1))
-            .collective(300, 1400, 1500, said(7, 1))
+            rank.collective(100, 1000, 1100, format_payload(7, 1))
+            .collective(200, 1200, 1300, format_payload(7, 1))
+            .collective(300, 1400, 1500, format_payload(7, 1))
         ),
-        lambda rank: rank.collective(200, 1200, 1300, said(7, 1)).collective(
-            300, 1400, 1500, said(7, 1)
+        lambda rank: rank.collective(200, 1200, 1300, format_payload(7, 1)).collective(
+            300, 1400, 1500, format_payload(7, 1)
         ),
     )
     trace, text = converted(tmp_path, *ranks)
@@ -287,9 +287,9 @@ def test_a_rank_without_a_report_makes_nothing_complete(tmp_path: Path) -> None:
     made = f'{{"{COMM}":7,"No. of ranks":3,"Rank":0}}'
     ranks = pair(
         lambda rank: rank.range(1, 2, "ncclCommInitRank", jsonText=made).collective(
-            100, 1000, 1100, said(7, 1)
+            100, 1000, 1100, format_payload(7, 1)
         ),
-        lambda rank: rank.collective(100, 1000, 1100, said(7, 1)),
+        lambda rank: rank.collective(100, 1000, 1100, format_payload(7, 1)),
     )
     trace, text = converted(tmp_path, *ranks)
     assert "NCCL: 1 collective incomplete" in text
@@ -318,10 +318,10 @@ def test_sequence_numbers_outweigh_the_order(tmp_path: Path) -> None:
 
 def test_same_pid_on_two_hosts(tmp_path: Path) -> None:
     ranks = [
-        Rank(host=host).collective(100, 1000 + late, 1300, said(7, 1))
+        Rank(host=host).collective(100, 1000 + late, 1300, format_payload(7, 1))
         for host, late in (("a", 0), ("b", 50))
     ]
-    assert records(nccl_exports.converted(tmp_path, *ranks, align="utc")[0]) == {
+    assert records(nccl_exports.convert_ranks(tmp_path, *ranks, align="utc")[0]) == {
         1: [(1, 0, 50, 250), (2, 50, 0, 250)]
     }
 
@@ -382,9 +382,11 @@ def exchange(
     made = f'{{"{COMM}":7,"No. of ranks":{ranks},"Rank":{rank.pid - 10}}}'
     rank.range(1, 2, "ncclCommInitRank", jsonText=made)
     rank.range(start, start + 2, "ncclGroupStart").range(
-        start + 3, start + 4, "ncclSend", jsonText=said(7, size, **{"Peer rank": peer})
+        start + 3, start + 4, "ncclSend", jsonText=format_payload(7, size, **{"Peer rank": peer})
     )
-    rank.range(start + 5, start + 6, "ncclRecv", jsonText=said(7, size, **{"Peer rank": peer}))
+    rank.range(
+        start + 5, start + 6, "ncclRecv", jsonText=format_payload(7, size, **{"Peer rank": peer})
+    )
     return rank.range(start + 7, start + 20, "ncclGroupEnd").work(start + 8, begin, end, 3)
 
 
@@ -444,7 +446,7 @@ def test_sends_of_other_size_are_left_out(tmp_path: Path) -> None:
 def test_kernels_in_graphs_are_said(tmp_path: Path) -> None:
     ranks = [
         Rank(pid=10 + number)
-        .collective(100, 1000, 1300, said(7, 1))
+        .collective(100, 1000, 1300, format_payload(7, 1))
         .work(400, 1400, 1500, graphNodeId=3)
         for number in range(2)
     ]
@@ -454,15 +456,15 @@ def test_kernels_in_graphs_are_said(tmp_path: Path) -> None:
 
 
 def test_one_process_with_two_gpus(tmp_path: Path) -> None:
-    trace, _ = converted(tmp_path, group_on_two_gpus())
+    trace, _ = converted(tmp_path, make_group_on_two_gpus())
     assert records(trace) == {1: [(1, 0, 10, 140), (1, 10, 0, 140)]}
 
 
 def test_kernels_that_end_before_they_begin(tmp_path: Path) -> None:
     """As in damaged exports: their records are 1 ns long, and no figure of theirs is negative."""
     ranks = pair(
-        lambda rank: rank.collective(100, 1000, -1, said(7, 1)),
-        lambda rank: rank.collective(100, 1000, 1100, said(7, 1)),
+        lambda rank: rank.collective(100, 1000, -1, format_payload(7, 1)),
+        lambda rank: rank.collective(100, 1000, 1100, format_payload(7, 1)),
     )
     trace, _ = converted(tmp_path, *ranks)
     assert not trace.violations, trace.violations

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from samples import Options, generate
 from tools.conversions import convert_and_read
-from tools.slow import all_but_slow
+from tools.slow import mark_slow_except
 from tools.trace_reader import Trace
 
 COLLECTIVE, NUMBER, KERNEL, TAG = 9540, 9541, 63000007, 55010
@@ -52,7 +52,7 @@ class Job:
     truth: dict
 
 
-@pytest.fixture(scope="module", params=all_but_slow(JOBS), ids=list(JOBS))
+@pytest.fixture(scope="module", params=mark_slow_except(JOBS), ids=list(JOBS))
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
     folder = tmp_path_factory.mktemp("job")
     generate(

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import call, global_pid, kernel, make_export, strings
+from tools.exports import make_call, make_export, make_global_pid, make_kernel, make_strings
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion import critical_path as conversion
@@ -329,12 +329,15 @@ def test_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_path_of_a_report(tmp_path: Path) -> None:
     """From rows to the trace: a call, the kernel that it launches, the wait for that."""
-    names = strings("k", "cudaLaunchKernel_v7000", "cudaDeviceSynchronize_v3020")
+    names = make_strings("k", "cudaLaunchKernel_v7000", "cudaDeviceSynchronize_v3020")
     report = make_export(
         tmp_path / "r.sqlite",
         {
-            "CUPTI_ACTIVITY_KIND_RUNTIME": [call(1_000, 1_200, 7), call(1_500, 4_000, 8, nameId=3)],
-            "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(1_400, 3_900, correlationId=7)],
+            "CUPTI_ACTIVITY_KIND_RUNTIME": [
+                make_call(1_000, 1_200, 7),
+                make_call(1_500, 4_000, 8, nameId=3),
+            ],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(1_400, 3_900, correlationId=7)],
             "StringIds": names,
         },
     )
@@ -355,25 +358,25 @@ def events_of_streams(waiting_stream: int | None) -> dict:
     """A kernel on stream 7, an event recorded after it, for which stream 13 waits before its own
     kernel; a kernel on stream 21 ends last before that one begins, and nothing waits for it.
     """
-    own = {"deviceId": 0, "contextId": 1, "globalPid": global_pid(), "eventId": 5}
+    own = {"deviceId": 0, "contextId": 1, "globalPid": make_global_pid(), "eventId": 5}
     wait = {"start": 1_152, "end": 1_158, "streamId": waiting_stream, "syncType": 2, **own}
     return {
         "CUPTI_ACTIVITY_KIND_RUNTIME": [
-            call(1_000, 1_100, 1),
-            call(1_120, 1_130, 2, nameId=3),
-            call(1_150, 1_160, 3, nameId=4),
-            call(1_200, 1_210, 4),
-            call(1_250, 1_260, 5),
-            call(1_300, 12_100, 6, nameId=5),
+            make_call(1_000, 1_100, 1),
+            make_call(1_120, 1_130, 2, nameId=3),
+            make_call(1_150, 1_160, 3, nameId=4),
+            make_call(1_200, 1_210, 4),
+            make_call(1_250, 1_260, 5),
+            make_call(1_300, 12_100, 6, nameId=5),
         ],
         "CUPTI_ACTIVITY_KIND_KERNEL": [
-            kernel(1_400, 9_000, correlationId=1),
-            kernel(9_100, 12_000, correlationId=4, streamId=13),
-            kernel(1_500, 9_050, correlationId=5, streamId=21),
+            make_kernel(1_400, 9_000, correlationId=1),
+            make_kernel(9_100, 12_000, correlationId=4, streamId=13),
+            make_kernel(1_500, 9_050, correlationId=5, streamId=21),
         ],
         "CUPTI_ACTIVITY_KIND_CUDA_EVENT": [{"streamId": 7, "correlationId": 2, **own}],
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [{"correlationId": 3, **wait}],
-        "StringIds": strings(
+        "StringIds": make_strings(
             "k",
             "cudaLaunchKernel_v7000",
             "cudaEventRecord_v3020",
@@ -435,7 +438,7 @@ def test_a_wait_is_for_the_record_before_it() -> None:
 def test_it_is_written_on_demand_alone(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
-        {"CUPTI_ACTIVITY_KIND_KERNEL": [kernel(1_400, 3_900)], "StringIds": strings("k")},
+        {"CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(1_400, 3_900)], "StringIds": make_strings("k")},
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
     assert not trace.intervals(CAUSE)

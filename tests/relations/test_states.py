@@ -31,12 +31,12 @@ from tools.exports import (
     KERNEL,
     MEMCPY,
     RUNTIME,
-    call,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    os_call,
-    strings,
+    make_global_tid,
+    make_kernel,
+    make_os_call,
+    make_strings,
 )
 from tools.trace_reader import read_trace
 
@@ -142,7 +142,7 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
     assert sorted(found) == sorted(expected)
 
 
-NAMES = strings(
+NAMES = make_strings(
     "kernel",
     "cudaLaunchKernel_v7000",
     "cudaDeviceSynchronize_v3020",
@@ -161,9 +161,9 @@ def test_what_ends_where_a_chunk_does_ends_there(
     """Waits of 200 ns on many threads, whose ends are begins of calls of another one, whichever of
     them are bounds of chunks.
     """
-    calls = [call(10 * number, 10 * number + 5, number + 1, nameId=9) for number in range(400)]
+    calls = [make_call(10 * number, 10 * number + 5, number + 1, nameId=9) for number in range(400)]
     waits = [
-        os_call(
+        make_os_call(
             1_000 * turn + 10 * thread + 300,
             1_000 * turn + 10 * thread + 500,
             6,
@@ -200,15 +200,20 @@ def states_of(folder: Path, **tables: list) -> dict[str, list[list[tuple[int, in
 def test_innermost_call_tells_and_calls_of_the_system_only_by_themselves(tmp_path: Path) -> None:
     found = states_of(
         tmp_path,
-        OSRT_API=[os_call(5, 8, 4), os_call(22, 28, 6), os_call(50, 60, 5), os_call(55, 70, 4)],
+        OSRT_API=[
+            make_os_call(5, 8, 4),
+            make_os_call(22, 28, 6),
+            make_os_call(50, 60, 5),
+            make_os_call(55, 70, 4),
+        ],
         **{
             RUNTIME: [
-                call(0, 4, 1),
-                call(20, 40, 2, nameId=3),
-                call(30, 35, 3, nameId=9),
-                call(90, 100, 4, nameId=8),
+                make_call(0, 4, 1),
+                make_call(20, 40, 2, nameId=3),
+                make_call(30, 35, 3, nameId=9),
+                make_call(90, 100, 4, nameId=8),
             ],
-            KERNEL: [kernel(6, 39)],
+            KERNEL: [make_kernel(6, 39)],
         },
     )
     assert found["THREAD 1.1.1 4242"] == [
@@ -240,7 +245,7 @@ def test_streams(tmp_path: Path) -> None:
         "deviceId": 0,
         "contextId": 1,
         "streamId": 7,
-        "globalPid": kernel(0, 1)["globalPid"],
+        "globalPid": make_kernel(0, 1)["globalPid"],
         "bytes": 8,
         "copyKind": 1,
     }
@@ -248,12 +253,12 @@ def test_streams(tmp_path: Path) -> None:
         tmp_path,
         **{
             KERNEL: [
-                kernel(0, 10),
-                kernel(10, 20),
-                kernel(20, 30, demangledName=7, shortName=7),
-                kernel(30, 31),
-                kernel(50, 90, streamId=8),
-                kernel(60, 100, streamId=8),
+                make_kernel(0, 10),
+                make_kernel(10, 20),
+                make_kernel(20, 30, demangledName=7, shortName=7),
+                make_kernel(30, 31),
+                make_kernel(50, 90, streamId=8),
+                make_kernel(60, 100, streamId=8),
             ],
             MEMCPY: [copy],
         },
@@ -277,7 +282,7 @@ def test_streams(tmp_path: Path) -> None:
 
 
 def test_threads_without_work_and_rows_of_devices(tmp_path: Path) -> None:
-    found = states_of(tmp_path, OSRT_API=[os_call(0, 10, 6), os_call(0, 100, 6, tid=77)])
+    found = states_of(tmp_path, OSRT_API=[make_os_call(0, 10, 6), make_os_call(0, 100, 6, tid=77)])
     assert sorted(found.values()) == [
         [[(0, 10, BLOCKED), (10, 100, RUNNING)]],
         [[(0, 100, BLOCKED)]],
@@ -290,20 +295,20 @@ def test_a_thread_whose_only_event_lies_outside_of_the_trace_is_not_created(
     overhead = {"nameId": 4, "overheadType": 3}
     found = states_of(
         tmp_path,
-        OSRT_API=[os_call(0, 10, 6)],
-        PROFILER_OVERHEAD=[{"start": 90, "end": 99, "globalTid": global_tid(77), **overhead}],
+        OSRT_API=[make_os_call(0, 10, 6)],
+        PROFILER_OVERHEAD=[{"start": 90, "end": 99, "globalTid": make_global_tid(77), **overhead}],
     )
     assert sorted(found.values()) == [[[(0, 10, 2)]], [[(0, 10, BLOCKED)]]]
 
 
 def test_no_states_unless_asked_for(tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 10)], "StringIds": NAMES})
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: [make_kernel(0, 10)], "StringIds": NAMES})
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=False)
     assert (trace.states, trace.labels.states) == ([], None)
 
 
 def test_labels_are_those_of_the_catalogue(tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 10)], "StringIds": NAMES})
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: [make_kernel(0, 10)], "StringIds": NAMES})
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True)
     assert trace.labels.states == {state.value: state.label for state in load_catalogue().states}
     assert trace.labels.states[17] == "Memory transfer"
@@ -360,7 +365,7 @@ def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
     """
     random = np.random.default_rng(5)
     begins = np.sort(random.choice(np.arange(0, 4_000_000, 7), 3000, replace=False))
-    rows = [kernel(int(begin), int(begin) + 1 + int(begin) % 3) for begin in begins]
+    rows = [make_kernel(int(begin), int(begin) + 1 + int(begin) % 3) for begin in begins]
     report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": NAMES})
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True)
     check(trace)
@@ -381,7 +386,7 @@ def test_years_in_one_report(tmp_path: Path) -> None:
     """As damage makes them: too long for a number of a thread and a nanosecond."""
     far, threads = 2**60, range(1, 21)
     calls = [
-        os_call(begin, begin + 10, 4, tid=tid) for tid in threads for begin in (tid, far + tid)
+        make_os_call(begin, begin + 10, 4, tid=tid) for tid in threads for begin in (tid, far + tid)
     ]
     convert(
         [make_export(tmp_path / "r.sqlite", {"StringIds": NAMES, "OSRT_API": calls})],
@@ -409,7 +414,7 @@ def test_years_in_one_report(tmp_path: Path) -> None:
 def test_asking_for_some_kinds_only(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
-        {KERNEL: [kernel(5, 10)], RUNTIME: [call(0, 4, 1)], "StringIds": NAMES},
+        {KERNEL: [make_kernel(5, 10)], RUNTIME: [make_call(0, 4, 1)], "StringIds": NAMES},
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True, kinds=("kernels",))
     # Of the launching thread the trace has nothing.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.conversions import convert_and_read, written
+from tools.conversions import convert_and_read, convert_to_bytes
 
 from nsys2prv.store import joining
 from nsys2prv.store.runs import BEGIN, END, Run, Shape
@@ -56,11 +56,11 @@ def test_the_trace_has_the_same_lines(
     """The cluster's hosts have clocks of their own, which drift."""
     reports = sorted((SAMPLES / sample).glob("rank*.sqlite"))
     convert_and_read(reports, tmp_path / "usual.prv")
-    usual = written(reports, tmp_path / "joined")
+    usual = convert_to_bytes(reports, tmp_path / "joined")
     monkeypatch.setattr(joining, "JOINED_RECORDS", 50)
-    little = written(reports, tmp_path / "little")
+    little = convert_to_bytes(reports, tmp_path / "little")
     monkeypatch.setattr(joining, "SMALL_RUN", 0)
-    alone = written(reports, tmp_path / "alone")
+    alone = convert_to_bytes(reports, tmp_path / "alone")
     assert isinstance(usual, dict)
     for other in (little, alone):
         assert isinstance(other, dict)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, RUNTIME, call, kernel, make_export, strings
+from tools.exports import KERNEL, RUNTIME, make_call, make_export, make_kernel, make_strings
 
 from nsys2prv.store import overlaps
 
@@ -24,15 +24,15 @@ def intervals(trace, code: int = KERNELS) -> list[tuple[int, int, int, str]]:
 
 def test_overlapping_kernels_get_rows_of_their_own(tmp_path: Path) -> None:
     rows = [
-        kernel(100, 200, demangledName=1),
-        kernel(150, 180, demangledName=3),
-        kernel(160, 250, demangledName=4),
-        kernel(200, 220, demangledName=1),
-        kernel(250, 260, demangledName=3),
+        make_kernel(100, 200, demangledName=1),
+        make_kernel(150, 180, demangledName=3),
+        make_kernel(160, 250, demangledName=4),
+        make_kernel(200, 220, demangledName=1),
+        make_kernel(250, 260, demangledName=3),
     ]
     report = make_export(
         tmp_path / "r.sqlite",
-        {KERNEL: rows, "StringIds": strings("a", "cudaLaunchKernel", "b", "c")},
+        {KERNEL: rows, "StringIds": make_strings("a", "cudaLaunchKernel", "b", "c")},
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
     assert intervals(trace) == [
@@ -49,9 +49,12 @@ def test_lines_lead_to_the_lane_of_their_kernel(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
         {
-            KERNEL: [kernel(100, 200, correlationId=1), kernel(150, 260, correlationId=2)],
-            RUNTIME: [call(10, 20, 1), call(30, 40, 2)],
-            "StringIds": strings("a", "cudaLaunchKernel_v7000"),
+            KERNEL: [
+                make_kernel(100, 200, correlationId=1),
+                make_kernel(150, 260, correlationId=2),
+            ],
+            RUNTIME: [make_call(10, 20, 1), make_call(30, 40, 2)],
+            "StringIds": make_strings("a", "cudaLaunchKernel_v7000"),
         },
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")

@@ -14,7 +14,7 @@ def check_claims(found: Catalogue) -> dict[int, tuple[str, Hashable]]:
     different labels or values: the .pcf has those of one.
     """
     used: dict[int, tuple[str, Hashable]] = {}
-    for owner, code, meaning in _claims(found):
+    for owner, code, meaning in _list_claims(found):
         other, known = used.setdefault(code, (owner, meaning))
         if known != meaning:
             raise ValueError(
@@ -23,7 +23,7 @@ def check_claims(found: Catalogue) -> dict[int, tuple[str, Hashable]]:
     return used
 
 
-def _claims(found: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
+def _list_claims(found: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
     hashed = range(module.FIRST_HASHED_DOMAIN, module.LAST_HASHED_DOMAIN + 1)
     domains = {*range(len(found.domains)), *hashed} - module.FORBIDDEN_DOMAINS
     for layout in found.layouts.values():

@@ -44,7 +44,7 @@ class Clocks:
         )
 
 
-def instants(rng: np.random.Generator, count: int, seconds: float) -> np.ndarray:
+def draw_end_times(rng: np.random.Generator, count: int, seconds: float) -> np.ndarray:
     """Ends of `count` collectives within the seconds, float ns since EPOCH, at irregular intervals
     of at least 1 ms.
     """
@@ -52,7 +52,7 @@ def instants(rng: np.random.Generator, count: int, seconds: float) -> np.ndarray
     return np.cumsum(gaps) / gaps.sum() * seconds * 1e9
 
 
-def collectives(
+def simulate_collectives(
     rng: np.random.Generator,
     clocks: Clocks,
     clock_of: np.ndarray,
@@ -103,7 +103,7 @@ def collectives(
     )
 
 
-def messages(
+def simulate_messages(
     rng: np.random.Generator,
     clocks: Clocks,
     pairs: list[tuple[int, int]],
@@ -132,11 +132,11 @@ def messages(
     return Messages(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def rows(table: Calls | Messages, which: np.ndarray) -> Calls | Messages:
+def select_rows(table: Calls | Messages, which: np.ndarray) -> Calls | Messages:
     return type(table)(*(getattr(table, name)[which] for name in table.__struct_fields__))
 
 
-def joined(*tables: Calls) -> Calls:
+def concatenate_calls(*tables: Calls) -> Calls:
     return Calls(
         *(
             np.concatenate([getattr(table, name) for table in tables])
@@ -145,23 +145,23 @@ def joined(*tables: Calls) -> Calls:
     )
 
 
-def with_(table: Calls, **columns: np.ndarray | int) -> Calls:
+def replace_columns(table: Calls, **columns: np.ndarray | int) -> Calls:
     return replace(
         table,
         **{name: np.broadcast_to(column, table.begin.shape) for name, column in columns.items()},
     )
 
 
-def restore(
+def restore_order(
     reports: int, calls: Calls | None = None, messages: Messages | None = None
 ) -> CausalOrder:
     """The order of what was observed on so many reports, all calls in one part."""
     calls, messages = calls or Calls.make_empty(), messages or Messages.make_empty()
-    pivot = pivot_of(calls, messages)
+    pivot = find_pivot(calls, messages)
     return restore_causal_order(reports, [bind_calls(calls, pivot)], messages, pivot)
 
 
-def pivot_of(calls: Calls, messages: Messages) -> int:
+def find_pivot(calls: Calls, messages: Messages) -> int:
     """The instant amid all times, in whole ns."""
     span = find_span(calls, messages)
     return (span[0] + span[1]) // 2 if span else 0
@@ -191,7 +191,7 @@ class Correction:
         return self.clock.drift_ppm / 1e6
 
 
-def align(
+def align_hosts(
     hosts: int,
     calls: Calls | None = None,
     messages: Messages | None = None,
@@ -201,7 +201,7 @@ def align(
     default that of the observations.
     """
     calls, messages = calls or Calls.make_empty(), messages or Messages.make_empty()
-    pivot = pivot_of(calls, messages)
+    pivot = find_pivot(calls, messages)
     whole = span or find_span(calls, messages) or (pivot, pivot)
     names = [str(host) for host in range(hosts)]
     found = solve_clocks(names, [gather_calls(calls, pivot)], messages, pivot, whole)
@@ -219,12 +219,14 @@ def align(
     return replace(found, corrections=corrections)
 
 
-def mapped(correction: Correction, times: np.ndarray, placed: ClockMap | None = None) -> np.ndarray:
+def correct_times(
+    correction: Correction, times: np.ndarray, placed: ClockMap | None = None
+) -> np.ndarray:
     """Times (ns) as a correction makes them; local ones with the map that placed them."""
     return correction.clock.correct(placed or ClockMap()).to_global(times)
 
 
-def error(alignment: Alignment, clocks: Clocks, host: int, reference: int = 0) -> float:
+def measure_error(alignment: Alignment, clocks: Clocks, host: int, reference: int = 0) -> float:
     """Largest error of a host against a reference at any instant of its span, ns: both maps are
     lines, so it is at one of the ends.
     """

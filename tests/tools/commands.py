@@ -18,13 +18,13 @@ ENVIRONMENT = {
 }
 
 
-def arguments(*given: object) -> list[str]:
+def build_arguments(*given: object) -> list[str]:
     return [sys.executable, "-m", "nsys2prv", *map(str, given)]
 
 
-def command(*given: object, **more: object) -> subprocess.CompletedProcess[str]:
+def run_command(*given: object, **more: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        arguments(*given),
+        build_arguments(*given),
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
@@ -35,7 +35,7 @@ def command(*given: object, **more: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def error_of(done: subprocess.CompletedProcess[str], status: int = 1) -> str:
+def read_error(done: subprocess.CompletedProcess[str], status: int = 1) -> str:
     """The one line that says what is wrong."""
     errors = [
         line for line in done.stderr.splitlines() if not line.startswith("nsys2prv: warning: ")
@@ -54,7 +54,7 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.01)
 
 
-def content(folder: Path) -> dict[str, bytes]:
+def read_folder(folder: Path) -> dict[str, bytes]:
     """Every file of a folder, hidden ones too."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""

@@ -27,7 +27,7 @@ def convert_and_read(
     return trace, summary
 
 
-def time_zero(output: Path, report: Path) -> int:
+def find_time_zero(output: Path, report: Path) -> int:
     """The time of a report (ns, on its own clock) that is 0 in the trace made of it alone."""
     begins = json.loads(output.with_suffix(".nsys2prv.json").read_text())["trace"]["begins_utc_ns"]
     if abs(begins) < A_YEAR:
@@ -45,7 +45,9 @@ def time_zero(output: Path, report: Path) -> int:
         connection.close()
 
 
-def written(reports: Sequence[Path], folder: Path, **options: object) -> dict[str, bytes] | str:
+def convert_to_bytes(
+    reports: Sequence[Path], folder: Path, **options: object
+) -> dict[str, bytes] | str:
     """The files of the trace by name, but for the one that says of what it was made; or why there
     is none.
     """
@@ -57,7 +59,7 @@ def written(reports: Sequence[Path], folder: Path, **options: object) -> dict[st
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def found(trace: Trace, code: int) -> list[tuple[str, int, int]]:
+def list_labelled_intervals(trace: Trace, code: int) -> list[tuple[str, int, int]]:
     """(label, begin, end) of the intervals of a type, by row and begin, the outer first."""
     items = sorted(trace.intervals(code), key=lambda item: (item.row, item.begin, -item.end))
     return [(trace.label(code, item.value), item.begin, item.end) for item in items]

@@ -15,19 +15,19 @@ UNSET = pytest.param(None, marks=pytest.mark.skip(reason=NO_CORPUS))
 """The parameter of a test for each export, where there is none."""
 
 
-def need_corpus() -> None:
+def skip_without_corpus() -> None:
     """Skip the test without a corpus."""
     if not CORPUS:
         pytest.skip(NO_CORPUS)
 
 
-def in_corpus(query: str) -> list[tuple]:
+def read_rows_from_corpus(query: str) -> list[tuple]:
     """The rows of an SQL query on all exports that have its tables and columns, of which there is
     at least one.
 
     Without a corpus the test is skipped.
     """
-    need_corpus()
+    skip_without_corpus()
     found: list[tuple] = []
     for path in EXPORTS:
         connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)

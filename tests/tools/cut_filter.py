@@ -25,7 +25,7 @@ class Range(NamedTuple):
 
 
 @dataclass
-class Whole:
+class ParsedTrace:
     """A trace taken apart. ranges in the order in which they begin; states, samples: (row, time,
     pairs); lines: as they are.
     """
@@ -37,11 +37,11 @@ class Whole:
     lines: list[tuple[Row, int, Row, int, tuple[int, int]]] = field(default_factory=list)
 
 
-def whole(prv: Path, keep: Callable[[Row], Row | None] = lambda row: row) -> Whole:
+def parse_trace(prv: Path, keep: Callable[[Row], Row | None] = lambda row: row) -> ParsedTrace:
     """Take a trace apart. keep: the row's number in the cut, None for one that is left out."""
-    named = _named_types(prv.with_suffix(".pcf"))
+    named = _find_named_types(prv.with_suffix(".pcf"))
     header, *body = prv.read_text().splitlines()
-    trace = Whole(int(header.split("):", 1)[1].split("_ns", 1)[0]))
+    trace = ParsedTrace(int(header.split("):", 1)[1].split("_ns", 1)[0]))
     opened: dict[tuple[Row, tuple[int, ...]], list[tuple[int, Pairs, int]]] = defaultdict(list)
     for place, line in enumerate(body):
         if line.startswith("#"):
@@ -73,11 +73,11 @@ def whole(prv: Path, keep: Callable[[Row], Row | None] = lambda row: row) -> Who
             trace.ranges.append(Range(row, begin, time, began, place))
     assert not any(opened.values())
     trace.ranges.sort(key=lambda found: found.place)
-    _without_closings(trace)
+    _drop_closing_zeros(trace)
     return trace
 
 
-def _named_types(pcf: Path) -> set[int]:
+def _find_named_types(pcf: Path) -> set[int]:
     """Types whose values have labels."""
     named: set[int] = set()
     types: list[int] = []
@@ -93,7 +93,7 @@ def _named_types(pcf: Path) -> set[int]:
     return named
 
 
-def _without_closings(trace: Whole) -> None:
+def _drop_closing_zeros(trace: ParsedTrace) -> None:
     """The zeros with which states and samples end with the trace say nothing of their own."""
     trace.states = [
         found
@@ -108,7 +108,7 @@ def _without_closings(trace: Whole) -> None:
 
 
 @dataclass(frozen=True)
-class Asked:
+class CutRequest:
     """first, last: the cut (ns), the trace's own where last is its duration. attributes: whether
     events have them. lines: whether there are any. rate: samples a second of each number.
     keep_time: times stay.
@@ -122,7 +122,9 @@ class Asked:
     keep_time: bool = False
 
 
-def cut(trace: Whole, asked: Asked) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]]]:
+def filter_trace(
+    trace: ParsedTrace, asked: CutRequest
+) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]]]:
     """The lines of the cut, and of every row and type the begins in their order.
 
     A line is `kind, row, time, pairs` as text: CPUs are left away, which a reader checks.
@@ -136,7 +138,7 @@ def cut(trace: Whole, asked: Asked) -> tuple[Counter[str], dict[tuple[Row, int],
         return asked.first <= time and (time < asked.last or closed)
 
     def put(row: Row, time: int, pairs: Pairs) -> None:
-        lines[event(row, time - origin, pairs)] += 1
+        lines[format_event(row, time - origin, pairs)] += 1
 
     for found in trace.ranges:
         if found.end <= asked.first or (found.begin >= asked.last and not closed):
@@ -160,17 +162,17 @@ def cut(trace: Whole, asked: Asked) -> tuple[Counter[str], dict[tuple[Row, int],
         closings.add((row, tuple((code, 0) for code, _ in pairs)))
     for row, pairs in closings:
         put(row, asked.last, pairs)
-    _samples(trace, asked, put, inside)
+    _put_samples(trace, asked, put, inside)
     if asked.lines:
         for sender, send, receiver, receive, rest in trace.lines:
             if inside(send) and inside(receive):
-                lines[communication(sender, send - origin, receiver, receive - origin, rest)] += 1
+                lines[format_line(sender, send - origin, receiver, receive - origin, rest)] += 1
     return lines, {key: [pairs for _, _, pairs in sorted(found)] for key, found in order.items()}
 
 
-def _samples(
-    trace: Whole,
-    asked: Asked,
+def _put_samples(
+    trace: ParsedTrace,
+    asked: CutRequest,
     put: Callable[[Row, int, Pairs], None],
     inside: Callable[[int], bool],
 ) -> None:
@@ -208,17 +210,15 @@ def _samples(
         put(row, asked.last, tuple((code, 0) for code in sorted(found)))
 
 
-def event(row: Row, time: int, pairs: Pairs) -> str:
+def format_event(row: Row, time: int, pairs: Pairs) -> str:
     return f"event {row} {time} {pairs}"
 
 
-def communication(
-    sender: Row, send: int, receiver: Row, receive: int, rest: tuple[int, int]
-) -> str:
+def format_line(sender: Row, send: int, receiver: Row, receive: int, rest: tuple[int, int]) -> str:
     return f"line {sender} {send} {receiver} {receive} {rest}"
 
 
-def lines_of(prv: Path) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]], int]:
+def read_lines(prv: Path) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]], int]:
     """A trace in the same words, and its duration."""
     header, *body = prv.read_text().splitlines()
     lines: Counter[str] = Counter()
@@ -230,7 +230,7 @@ def lines_of(prv: Path) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]
         row = (numbers[3], numbers[4])
         if numbers[0] == 3:
             lines[
-                communication(
+                format_line(
                     row,
                     numbers[5],
                     (numbers[9], numbers[10]),
@@ -240,7 +240,7 @@ def lines_of(prv: Path) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]
             ] += 1
             continue
         pairs = tuple(zip(numbers[6::2], numbers[7::2], strict=True))
-        lines[event(row, numbers[5], pairs)] += 1
+        lines[format_event(row, numbers[5], pairs)] += 1
         if pairs[0][1]:
             order[row, pairs[0][0]].append(pairs)
     return lines, order, int(header.split("):", 1)[1].split("_ns", 1)[0])

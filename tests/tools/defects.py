@@ -67,7 +67,7 @@ Edit = Mapping[int, str | Sequence[str] | None]
 """Line (from 1) of the sound file -> what stands there instead: a line, several, or none. A line behind the last one is added."""
 
 
-def edited(text: str, edit: Edit) -> str:
+def edit_text(text: str, edit: Edit) -> str:
     """A text with some of its lines replaced; their numbers are those before the edit."""
     lines = [*text.split("\n")[:-1], ""]
     result: list[str] = []
@@ -84,7 +84,7 @@ def write_trace(
     files (None: no file).
     """
     for ending, sound in TEXTS.items():
-        text = texts.get(ending, edited(sound, (files or {}).get(ending, {})))
+        text = texts.get(ending, edit_text(sound, (files or {}).get(ending, {})))
         path = folder / f"t.{ending}"
         path.unlink(missing_ok=True)
         if text is not None:

@@ -17,13 +17,13 @@ MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 PID = 4242
 
 
-def global_pid(pid: int = PID, host: int = 1) -> int:
+def make_global_pid(pid: int = PID, host: int = 1) -> int:
     """Nsight's globalPid: hardware id, virtual machine id, process id, thread id 0."""
     return host << 56 | 1 << 48 | pid << 24
 
 
-def global_tid(tid: int, pid: int = PID, host: int = 1) -> int:
-    return global_pid(pid, host) | tid
+def make_global_tid(tid: int, pid: int = PID, host: int = 1) -> int:
+    return make_global_pid(pid, host) | tid
 
 
 def make_export(
@@ -48,12 +48,12 @@ def make_export(
     return path
 
 
-def strings(*texts: str) -> list[Row]:
+def make_strings(*texts: str) -> list[Row]:
     """StringIds with the texts numbered from 1."""
     return [{"id": number, "value": text} for number, text in enumerate(texts, 1)]
 
 
-def kernel(start: int | None, end: int | None, **more: object) -> Row:
+def make_kernel(start: int | None, end: int | None, **more: object) -> Row:
     """A kernel row on stream 7 of device 0, named by string 1."""
     row: dict[str, object] = {
         "start": start,
@@ -62,7 +62,7 @@ def kernel(start: int | None, end: int | None, **more: object) -> Row:
         "contextId": 1,
         "streamId": 7,
         "correlationId": None,
-        "globalPid": global_pid(),
+        "globalPid": make_global_pid(),
         "demangledName": 1,
         "shortName": 1,
     }
@@ -70,13 +70,13 @@ def kernel(start: int | None, end: int | None, **more: object) -> Row:
     return row
 
 
-def call(start: int, end: int, correlation: int, **more: object) -> Row:
+def make_call(start: int, end: int, correlation: int, **more: object) -> Row:
     """A runtime API row on the main thread, named by string 2."""
     row: dict[str, object] = {
         "start": start,
         "end": end,
         "eventClass": 0,
-        "globalTid": global_tid(PID),
+        "globalTid": make_global_tid(PID),
         "correlationId": correlation,
         "nameId": 2,
         "returnValue": 0,
@@ -85,7 +85,7 @@ def call(start: int, end: int, correlation: int, **more: object) -> Row:
     return row
 
 
-def os_call(
+def make_os_call(
     start: int | None,
     end: int | None,
     name: int | None = 1,
@@ -98,7 +98,7 @@ def os_call(
         "start": start,
         "end": end,
         "eventClass": 27,
-        "globalTid": global_tid(tid),
+        "globalTid": make_global_tid(tid),
         "nameId": name,
         "returnValue": 0,
         "nestingLevel": level,
@@ -107,9 +107,9 @@ def os_call(
     return row
 
 
-def make_large(path: Path, rows: int = 2 * SMALL_JOB_ROWS + 100_000) -> Path:
+def make_large_export(path: Path, rows: int = 2 * SMALL_JOB_ROWS + 100_000) -> Path:
     """A report large enough for two worker processes: kernels one after the other."""
-    make_export(path, {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)]})
+    make_export(path, {"StringIds": make_strings("kern"), KERNEL: [make_kernel(1, 5)]})
     with sqlite3.connect(path) as connection:
         connection.execute(
             f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) "
@@ -119,7 +119,7 @@ def make_large(path: Path, rows: int = 2 * SMALL_JOB_ROWS + 100_000) -> Path:
     return path
 
 
-def by_sql(path: Path, sql: str, **values: object) -> list[tuple]:
+def query_export(path: Path, sql: str, **values: object) -> list[tuple]:
     """What plain SQL finds in a report. values: of the names behind colons."""
     connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
     try:

@@ -16,7 +16,7 @@ BY_PATH = {view.path: view for view in VIEWS}
 
 
 @cache
-def views_folder() -> Path:
+def install_views() -> Path:
     """The folder, which is made once a session."""
     target = Path(tempfile.mkdtemp(prefix="views-"))
     atexit.register(shutil.rmtree, target, ignore_errors=True)
@@ -24,11 +24,11 @@ def views_folder() -> Path:
     return target
 
 
-def place_of(view: str) -> str:
+def find_view_path(view: str) -> str:
     """Path of a view by its path within the core or :data:`EXTRA`, whichever has it."""
     return f"{EXTRA}/{view}" if f"{EXTRA}/{view}" in BY_PATH else view
 
 
-def file_of(view: str) -> Path:
+def find_view_file(view: str) -> Path:
     """The installed file of a view."""
-    return views_folder() / place_of(view)
+    return install_views() / find_view_path(view)

@@ -11,12 +11,12 @@ from tools.exports import (
     KERNEL,
     RUNTIME,
     Row,
-    call,
-    global_pid,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    strings,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
 )
 from tools.trace import Trace
 
@@ -57,7 +57,7 @@ class Rank:
                 "end": end,
                 "eventType": 59,
                 "text": text,
-                "globalTid": global_tid(self.pid, self.pid),
+                "globalTid": make_global_tid(self.pid, self.pid),
                 "domainId": DOMAIN,
                 **more,
             }
@@ -68,14 +68,16 @@ class Rank:
         """A launching call at `launch`, and its kernel."""
         self.correlation += 1
         self.calls.append(
-            call(launch, launch + 5, self.correlation, globalTid=global_tid(self.pid, self.pid))
+            make_call(
+                launch, launch + 5, self.correlation, globalTid=make_global_tid(self.pid, self.pid)
+            )
         )
         self.kernels.append(
-            kernel(
+            make_kernel(
                 begin,
                 end,
                 correlationId=self.correlation,
-                globalPid=global_pid(self.pid),
+                globalPid=make_global_pid(self.pid),
                 demangledName=name,
                 shortName=name,
                 **more,
@@ -105,7 +107,7 @@ class Rank:
                 NVTX: self.nvtx,
                 RUNTIME: self.calls,
                 KERNEL: self.kernels,
-                "StringIds": strings(*self.names),
+                "StringIds": make_strings(*self.names),
                 **self.more,
                 "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": self.host}],
                 "TARGET_INFO_SESSION_START_TIME": [
@@ -115,7 +117,7 @@ class Rank:
         )
 
 
-def converted(folder: Path, *ranks: Rank, **options: object) -> tuple[Trace, Summary]:
+def convert_ranks(folder: Path, *ranks: Rank, **options: object) -> tuple[Trace, Summary]:
     """The trace of these ranks, without violations, and its summary."""
     reports = [
         rank.write(folder / f"r{number}" / f"rank{number}.sqlite")
@@ -124,17 +126,19 @@ def converted(folder: Path, *ranks: Rank, **options: object) -> tuple[Trace, Sum
     return convert_and_read(reports, folder / "o.prv", **options)
 
 
-def group_on_two_gpus() -> Rank:
+def make_group_on_two_gpus() -> Rank:
     """One process that calls AllReduce for each of its two GPUs in one group, and the kernels of
     both.
     """
     rank = Rank().range(90, 92, "ncclGroupStart")
     for number in range(2):
-        rank.range(100 + 10 * number, 105 + 10 * number, "ncclAllReduce", jsonText=said(7, 100))
+        rank.range(
+            100 + 10 * number, 105 + 10 * number, "ncclAllReduce", jsonText=format_payload(7, 100)
+        )
     return rank.range(130, 190, "ncclGroupEnd").work(140, 150, 300).work(150, 160, 300, deviceId=1)
 
 
-def said(communicator: int, size: int, **more: object) -> str:
+def format_payload(communicator: int, size: int, **more: object) -> str:
     """A payload as NCCL's own ranges have it."""
     pairs = {COMM: communicator, SIZE: size, **more}
     return (
@@ -147,13 +151,13 @@ def said(communicator: int, size: int, **more: object) -> str:
     )
 
 
-def binary(schema: int, layout: str, *values: int, domain: int = DOMAIN) -> bytes:
+def pack_payload(schema: int, layout: str, *values: int, domain: int = DOMAIN) -> bytes:
     """A payload as bytes, with nsys's header."""
     body = struct.pack("<" + layout, *values)
     return struct.pack("<4Q", domain, schema, len(body), 32) + body
 
 
-def entries(schema: int, *fields: tuple[str, int, int]) -> list[Row]:
+def make_schema_entries(schema: int, *fields: tuple[str, int, int]) -> list[Row]:
     """Schema rows: (name, entry type, offset in bytes)."""
     return [
         {

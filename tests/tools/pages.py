@@ -30,7 +30,7 @@ ALONE = (
 
 
 @dataclass
-class Shown:
+class PageTable:
     """A table of a page. rows: per row its cells, numbers where they have a figure, texts
     otherwise; depths: of a tree's rows.
     """
@@ -47,10 +47,10 @@ class Page(HTMLParser):
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.tables: dict[str, Shown] = {}
+        self.tables: dict[str, PageTable] = {}
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
-        self._table: Shown | None = None
+        self._table: PageTable | None = None
         self._cell: str | None = None
         self._within = ""
         self.feed(text)
@@ -61,7 +61,7 @@ class Page(HTMLParser):
         if tag in ("script", "style"):
             self._within = tag
         if tag == "table":
-            self._table = self.tables[str(attributes["data-source"])] = Shown()
+            self._table = self.tables[str(attributes["data-source"])] = PageTable()
         elif tag == "th" and self._table:
             self._table.columns.append(str(attributes["title"]))
         elif tag == "tr" and self._table and self._table.columns:
@@ -86,7 +86,7 @@ class Page(HTMLParser):
             self._table.rows[-1][-1] = str(self._table.rows[-1][-1]) + data.removesuffix("\n")
 
 
-def references(text: str) -> Iterator[str]:
+def list_references(text: str) -> Iterator[str]:
     """What a page would have to fetch: values of attributes and style that point elsewhere than
     into itself.
     """
@@ -98,7 +98,7 @@ def references(text: str) -> Iterator[str]:
     yield from re.findall(r"url\((?!#)[^)]*\)|@import[^;]*", text)
 
 
-def browse(folder: Path, page: Path, *options: str) -> tuple[str, list[str]]:
+def render_in_chromium(folder: Path, page: Path, *options: str) -> tuple[str, list[str]]:
     """What Chromium makes of a page, its scripts run, as HTML; and what it says on its console."""
     done = subprocess.run(
         [

@@ -26,7 +26,7 @@ window_filter_module evt_type 1 10
 """
 
 
-def need_paramedir() -> None:
+def skip_without_paramedir() -> None:
     """Skip the test without paramedir."""
     if PARAMEDIR is None:
         pytest.skip("paramedir is not on the PATH")
@@ -64,7 +64,7 @@ def run_paramedir(folder: Path, *arguments: object) -> tuple[str, str]:
     return "refused" if run.returncode else "done", run.stdout
 
 
-def fate(folder: Path, prv: Path) -> str:
+def classify_trace(folder: Path, prv: Path) -> str:
     """What becomes of a trace: as :func:`run_paramedir` says, or `skips` where a record was not
     read.
     """
@@ -73,11 +73,11 @@ def fate(folder: Path, prv: Path) -> str:
     return "skips" if outcome == "done" and re.search("Error reading|Unkwnown", said) else outcome
 
 
-def bursts(folder: Path, prv: Path) -> list[tuple[str, int, int, int]]:
+def list_bursts(folder: Path, prv: Path) -> list[tuple[str, int, int, int]]:
     """Row, begin, length and value of what the last value of type 10 is over time, where it is not
     0 and lasts.
     """
-    assert fate(folder, prv) in ("done", "skips")
+    assert classify_trace(folder, prv) in ("done", "skips")
     lines = (line.split("\t") for line in (folder / "view.out.csv").read_text().splitlines())
     found = [(row, *(int(float(number)) for number in numbers)) for row, *numbers in lines]
     return [burst for burst in found if burst[2] and burst[3]]

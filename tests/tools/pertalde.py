@@ -30,12 +30,12 @@ def run_ptd(folder: Path, *arguments: object) -> str:
     return run.stdout
 
 
-def complaints(trace: Path) -> str:
+def check_with_pertalde(trace: Path) -> str:
     """What it finds wrong with a trace, looking at every record; "" for nothing."""
     return run_ptd(trace.parent, "comprovar", "--exhaustive", trace.name).strip()
 
 
-def counts(trace: Path) -> dict[str, int]:
+def count_events(trace: Path) -> dict[str, int]:
     """How many events it finds of the types with the most of them, by the labels of the .pcf."""
     rows = re.findall(
         r"^\| Event +\| +(\S.*?) +\| +(\d+) +\|",

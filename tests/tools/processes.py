@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def _living() -> Iterator[tuple[int, int, int]]:
+def _list_processes() -> Iterator[tuple[int, int, int]]:
     """Number, parent and group of all that are not over."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, IndexError):
@@ -16,10 +16,10 @@ def _living() -> Iterator[tuple[int, int, int]]:
                 yield int(path.parent.name), int(parent), int(leader)
 
 
-def children(pid: int) -> list[int]:
-    return [number for number, parent, _ in _living() if parent == pid]
+def list_children(pid: int) -> list[int]:
+    return [number for number, parent, _ in _list_processes() if parent == pid]
 
 
-def group(leader: int) -> list[int]:
+def list_group(leader: int) -> list[int]:
     """The processes of a group."""
-    return [number for number, _, of in _living() if of == leader]
+    return [number for number, _, of in _list_processes() if of == leader]

@@ -28,7 +28,7 @@ GROUP BY number, work.row
 """
 
 
-class Projected(NamedTuple):
+class ProjectedRange(NamedTuple):
     """A range on a stream (begin, end in trace time), and on its thread (pushed, popped in the
     export's).
     """
@@ -44,18 +44,20 @@ class Projected(NamedTuple):
     popped: int
 
 
-def projected(truth: Truth, base: int = 0) -> list[Projected]:
+def project_ranges_by_sql(truth: Truth, base: int = 0) -> list[ProjectedRange]:
     """All projected ranges of an export. base: the time that is 0 in the trace (ns, as in the export)."""
     for statement in (LAUNCHED, BY_CALL):
         truth.rows(statement)
-    return [Projected(*found) for found in truth.rows(SQL, base=base)]
+    return [ProjectedRange(*found) for found in truth.rows(SQL, base=base)]
 
 
-def on_top(ranges: Iterable[Projected]) -> Iterator[tuple[tuple[int, str], int, int, str, int]]:
+def find_innermost_stretches(
+    ranges: Iterable[ProjectedRange],
+) -> Iterator[tuple[tuple[int, str], int, int, str, int]]:
     """The stretches of each row in which one range is the innermost: row (process id and name),
     begin, end, name, depth.
     """
-    rows: dict[tuple[int, str], list[Projected]] = defaultdict(list)
+    rows: dict[tuple[int, str], list[ProjectedRange]] = defaultdict(list)
     for one in ranges:
         rows[one.pid, one.row].append(one)
     for row, found in rows.items():

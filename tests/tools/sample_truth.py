@@ -83,7 +83,7 @@ class SampleSet:
         return self.exports[rank].execute(query, values).fetchall()
 
 
-def open_set(folder: Path, output: Path) -> SampleSet:
+def open_sample_set(folder: Path, output: Path) -> SampleSet:
     """Convert the reports of a folder into the trace `output`, all kinds of events and whole names
     of kernels, and read it back.
     """

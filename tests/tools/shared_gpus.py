@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tools.exports import KERNEL, MEMCPY, Row, global_pid, kernel, make_export, strings
+from tools.exports import (
+    KERNEL,
+    MEMCPY,
+    Row,
+    make_export,
+    make_global_pid,
+    make_kernel,
+    make_strings,
+)
 
 GRAPHS, MEMSET = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_MEMSET"
 #: Bits of what is under way on a GPU.
@@ -58,7 +66,7 @@ def make_shared_gpus(folder: Path) -> SharedGpus:
     for rank, (host, late, gpus) in RANKS.items():
         pid = 100 + rank
         tables: dict[str, list[Row]] = {
-            "StringIds": strings("work", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"),
+            "StringIds": make_strings("work", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"),
             KERNEL: [],
             GRAPHS: [],
             MEMCPY: [],
@@ -97,8 +105,12 @@ def make_shared_gpus(folder: Path) -> SharedGpus:
                         (begin // 10 * 10, end // 10 * 10 + 10) if begin % 3 else (begin, end)
                     )
                     row = dict(
-                        kernel(
-                            begin, end, deviceId=ordinal, streamId=stream, globalPid=global_pid(pid)
+                        make_kernel(
+                            begin,
+                            end,
+                            deviceId=ordinal,
+                            streamId=stream,
+                            globalPid=make_global_pid(pid),
                         ),
                         demangledName=name,
                         shortName=name,

@@ -155,7 +155,7 @@ FROM NVTX_EVENTS LEFT JOIN StringIds ON StringIds.id = {textId} WHERE eventType 
 """
 
 
-def label(name: str | None) -> str:
+def make_label(name: str | None) -> str:
     """A name as a .pcf can hold it: one line, without pairs of brackets, not empty, at most 1000
     characters.
     """
@@ -178,7 +178,7 @@ class Truth:
         self.connection.create_function(
             "api_name", 1, lambda name: re.sub(r"_v\d{4,}$", "", name or "")
         )
-        self.connection.create_function("label", 1, label)
+        self.connection.create_function("label", 1, make_label)
         self.connection.create_function(
             "copy_name", 1, lambda kind: COPIES.get(kind, "CUDA memcpy of unknown kind")
         )

@@ -130,14 +130,14 @@ def _read_pcf(trace: Trace, path: Path) -> None:
             if section == "STATES":
                 trace.labels.states = {}
         elif section == "STATES" and trace.labels.states is not None:
-            number, label = _numbered(trace, text)
+            number, label = _parse_numbered_label(trace, text)
             trace.labels.states[number] = label
         elif section == "EVENT_TYPE" and text == "VALUES":
             in_values = True
             for code in types:
                 trace.labels.values.setdefault(code, {})
         elif section == "EVENT_TYPE" and in_values:
-            number, label = _numbered(trace, text)
+            number, label = _parse_numbered_label(trace, text)
             for code in types:
                 if number in trace.labels.values[code]:
                     trace.violations.add("value labelled twice", f"{code} {line}")
@@ -163,13 +163,13 @@ def _read_type(trace: Trace, text: str) -> int:
     label, zeros, power = re.fullmatch(
         r"(.*?)(?: \(x 1(0+)\)| \(x 10\^(\d+)\))?", match[3]
     ).groups()
-    trace.labels.types[code] = unescaped(label)
+    trace.labels.types[code] = unescape_label(label)
     if zeros or power:
         trace.labels.precision[code] = int(power) if power else len(zeros)
     return code
 
 
-def unescaped(label: str) -> str:
+def unescape_label(label: str) -> str:
     """A label with the characters that `\\u00e9` and `\\U0001f600` stand for."""
     return re.sub(
         r"\\u([0-9a-f]{4})|\\U([0-9a-f]{8})",
@@ -178,14 +178,14 @@ def unescaped(label: str) -> str:
     )
 
 
-def _numbered(trace: Trace, text: str) -> tuple[int, str]:
+def _parse_numbered_label(trace: Trace, text: str) -> tuple[int, str]:
     match = re.fullmatch(r"(\d+) +(\S.*)", text)
     if match is None:
         trace.violations.add("line of the .pcf is not `number label`", text)
         return -1, text
     if int(match[1]) > LAST_LABELLED:
         trace.violations.add("value beyond what can be labelled", text)
-    return int(match[1]), unescaped(match[2])
+    return int(match[1]), unescape_label(match[2])
 
 
 def _check_labels(trace: Trace) -> None:

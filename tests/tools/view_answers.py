@@ -28,11 +28,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tools.installed_views import VIEWS, place_of, views_folder
+from tools.installed_views import VIEWS, find_view_path, install_views
 from tools.shared_gpus import make_shared_gpus
 from tools.trace import Trace
 from tools.trace_reader import read_trace
-from tools.view_reader import reason_to_ask
+from tools.view_reader import find_reason_to_ask
 
 from nsys2prv import Options, convert
 from nsys2prv.paraver.cfg.view_specs import View
@@ -80,7 +80,7 @@ class Tables(Mapping[str, str]):
         self.known, self.unrecorded, self.long = known, frozenset(unrecorded), frozenset(long)
 
     def __getitem__(self, view: str) -> str:
-        view = place_of(view)
+        view = find_view_path(view)
         if view in self.unrecorded:
             pytest.skip(f"Paraver's answer to {view} is not recorded: see tools/view_answers.py")
         if view in self.long:
@@ -91,7 +91,7 @@ class Tables(Mapping[str, str]):
 
     def __contains__(self, view: object) -> bool:
         return isinstance(view, str) and (
-            place_of(view) in self.known or place_of(view) in self.unrecorded
+            find_view_path(view) in self.known or find_view_path(view) in self.unrecorded
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -118,7 +118,7 @@ class Answers:
         """Column -> sum over the rows of a table but those of hosts' devices."""
         head, *rows = self.tables[view].split("\n\n")[0].splitlines()
         found: dict[str, float] = defaultdict(float)
-        for row in filter(_is_of_a_process, rows):
+        for row in filter(_is_process_row, rows):
             for name, cell in zip(head.split("\t")[1:], row.split("\t")[1:], strict=True):
                 if name:
                     found[name] += float(cell)
@@ -126,7 +126,7 @@ class Answers:
 
     def rows(self, view: str) -> list[list[float]]:
         """Cells of each row of a table but those of hosts' devices."""
-        rows = filter(_is_of_a_process, self.tables[view].split("\n\n")[0].splitlines()[1:])
+        rows = filter(_is_process_row, self.tables[view].split("\n\n")[0].splitlines()[1:])
         return [[float(cell) for cell in row.split("\t")[1:] if cell] for row in rows]
 
     def totals(self, view: str) -> dict[str, list[float]]:
@@ -152,7 +152,7 @@ class Answers:
         apart = {
             f"1.{task}"
             for task, name in enumerate(self.trace().names["TASK"], 1)
-            if not _is_of_a_process(name)
+            if not _is_process_row(name)
         }
         return [
             (float(length), float(value))
@@ -180,13 +180,13 @@ class Answers:
         return found
 
 
-def _is_of_a_process(row: str) -> bool:
+def _is_process_row(row: str) -> bool:
     """Whether a row of a table of tasks is not that of a host's devices."""
     return not row.startswith("devices of ")
 
 
 @cache
-def ask(sample: str) -> Answers:
+def answer_views(sample: str) -> Answers:
     """Converts a sample and has paramedir read every view that has its events in it, once a
     session; or what it said before.
     """
@@ -200,16 +200,19 @@ def ask(sample: str) -> Answers:
         int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]
     }
     if PARAMEDIR:
-        output, known = said(folder, trace, present)
+        output, known = run_paramedir_on_views(folder, trace, present)
         tables = Tables(known)
     else:
-        output, tables = "", tables_of(recorded(sample), current(trace, present))
+        output, tables = (
+            "",
+            select_valid_tables(load_records(sample), compute_digests(trace, present)),
+        )
     return Answers(
         trace, exports, int(lines[0].split(":")[2].removesuffix("_ns")), present, output, tables
     )
 
 
-def recorded(sample: str) -> dict[str, Record]:
+def load_records(sample: str) -> dict[str, Record]:
     """The records of a sample by view."""
     path = RECORDS / f"{sample}.json.xz"
     return (
@@ -222,20 +225,24 @@ def recorded(sample: str) -> dict[str, Record]:
     )
 
 
-def served(present: set[int]) -> list[View]:
+def list_views_with_events(present: set[int]) -> list[View]:
     """The views that a trace with these event types has the events of."""
-    return [view for view in VIEWS if not reason_to_ask(view.cfg, present)]
+    return [view for view in VIEWS if not find_reason_to_ask(view.cfg, present)]
 
 
-def current(trace: Path, present: set[int]) -> dict[str, tuple[str, str]]:
+def compute_digests(trace: Path, present: set[int]) -> dict[str, tuple[str, str]]:
     """View -> digests of itself and of the trace, of the views that the trace has the events of."""
-    whole = _digest(
+    whole = _hash(
         b"".join(trace.with_suffix(suffix).read_bytes() for suffix in (".prv", ".pcf", ".row"))
     )
-    return {view.path: (_digest(view.text.encode()), whole) for view in served(present)}
+    return {
+        view.path: (_hash(view.text.encode()), whole) for view in list_views_with_events(present)
+    }
 
 
-def tables_of(records: Mapping[str, Record], digests: Mapping[str, tuple[str, str]]) -> Tables:
+def select_valid_tables(
+    records: Mapping[str, Record], digests: Mapping[str, tuple[str, str]]
+) -> Tables:
     """The recorded tables of views and traces with these digests. A timeline that was too long to
     be kept is in neither list.
     """
@@ -251,23 +258,23 @@ def tables_of(records: Mapping[str, Record], digests: Mapping[str, tuple[str, st
     )
 
 
-def _digest(content: bytes) -> str:
+def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def records_of(answers: Answers) -> dict[str, Record]:
+def make_records(answers: Answers) -> dict[str, Record]:
     """What is to be recorded: all tables, and timelines that are not too long."""
     histograms = {view.path for view in VIEWS if view.cfg.histogram}
-    digests = current(answers.path, answers.present)
+    digests = compute_digests(answers.path, answers.present)
     return {
         view: Record(*digests[view], table if view in histograms or len(table) <= LONGEST else "")
         for view, table in answers.tables.items()
     }
 
 
-def record(sample: str) -> list[str]:
+def write_records(sample: str) -> list[str]:
     """Writes the records of a sample; returns the views whose tables are others than before."""
-    before, now = recorded(sample), records_of(ask(sample))
+    before, now = load_records(sample), make_records(answer_views(sample))
     (RECORDS / f"{sample}.json.xz").write_bytes(
         lzma.compress(json.dumps(now, indent=0).encode(), preset=9)
     )
@@ -278,12 +285,14 @@ def record(sample: str) -> list[str]:
     )
 
 
-def said(folder: Path, trace: Path, present: set[int]) -> tuple[str, dict[str, str]]:
+def run_paramedir_on_views(
+    folder: Path, trace: Path, present: set[int]
+) -> tuple[str, dict[str, str]]:
     """paramedir's messages, and its tables by view."""
-    chosen = served(present)
+    chosen = list_views_with_events(present)
     command_line = [str(PARAMEDIR), "-npr", str(trace)]
     for number, view in enumerate(chosen):
-        command_line += [str(views_folder() / view.path), str(folder / f"view{number:03d}")]
+        command_line += [str(install_views() / view.path), str(folder / f"view{number:03d}")]
     run = subprocess.run(
         command_line,
         env={**os.environ, "HOME": str(folder)},
@@ -312,7 +321,7 @@ class Work:
     computes: bool
 
 
-def work_of(answers: Answers) -> list[Work]:
+def read_work(answers: Answers) -> list[Work]:
     """All kernels, graph executions and memory operations of the exports."""
     times = "globalPid, start, end"
     kernels = answers.sql(
@@ -335,7 +344,7 @@ def work_of(answers: Answers) -> list[Work]:
     ]
 
 
-def union(work: Iterable[Work]) -> list[tuple[int, int]]:
+def merge_stretches(work: Iterable[Work]) -> list[tuple[int, int]]:
     """Stretches with at least one operation."""
     stretches: list[tuple[int, int]] = []
     for begin, end in sorted((one.begin, one.end) for one in work):
@@ -346,18 +355,20 @@ def union(work: Iterable[Work]) -> list[tuple[int, int]]:
     return stretches
 
 
-def length(stretches: Iterable[tuple[int, int]]) -> int:
+def sum_lengths(stretches: Iterable[tuple[int, int]]) -> int:
     return sum(end - begin for begin, end in stretches)
 
 
-def by_task(work: Iterable[Work]) -> dict[tuple[int, int], list[Work]]:
+def group_by_task(work: Iterable[Work]) -> dict[tuple[int, int], list[Work]]:
     tasks: dict[tuple[int, int], list[Work]] = defaultdict(list)
     for one in work:
         tasks[one.task].append(one)
     return tasks
 
 
-def innermost(ranges: Iterable[tuple[tuple[int, int], int, int, str]]) -> dict[str, float]:
+def sum_innermost_times(
+    ranges: Iterable[tuple[tuple[int, int], int, int, str]],
+) -> dict[str, float]:
     """Name -> time in ranges (thread, begin, end, name) of that name but in none within them."""
     edges = defaultdict(list)
     for thread, begin, end, name in ranges:
@@ -384,4 +395,4 @@ if __name__ == "__main__":
     if not PARAMEDIR:
         raise SystemExit("paramedir is not on the PATH")
     for name in (*SAMPLES, *MADE):
-        print(f"{name}: changed or new: {', '.join(record(name)) or 'none'}")
+        print(f"{name}: changed or new: {', '.join(write_records(name)) or 'none'}")

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.pages import Page, references
+from tools.pages import Page, list_references
 from tools.view_answers import SAMPLES
 
 from nsys2prv.cli.main import main
@@ -144,7 +144,7 @@ def test_what_is_missing_is_told(made: tuple[str, dict]) -> None:
 @pytest.mark.slow
 def test_nothing_outside_is_referred_to(made: tuple[str, dict]) -> None:
     text, _ = made
-    assert list(references(text)) == []
+    assert list(list_references(text)) == []
     assert not re.search(r"https?:|file:|xmlns", text, re.IGNORECASE)
     identifiers = [attributes["id"] for _, attributes in Page(text).tags if "id" in attributes]
     assert len(identifiers) == len(set(identifiers))

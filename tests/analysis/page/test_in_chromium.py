@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.pages import CHROMIUM, Page, browse
+from tools.pages import CHROMIUM, Page, render_in_chromium
 from tools.view_answers import SAMPLES
 
 from nsys2prv.cli.main import main
@@ -80,7 +80,7 @@ def test_a_reader(page: Path, tmp_path: Path, width: int) -> None:
             "</body>", f"<script>{READER}</script></body>"
         )
     )
-    shown, complaints = browse(tmp_path, read, f"--window-size={width},900")
+    shown, complaints = render_in_chromium(tmp_path, read, f"--window-size={width},900")
     assert complaints == []
     found = json.loads(
         next(str(attributes["data-found"]) for tag, attributes in Page(shown).tags if tag == "body")
@@ -121,7 +121,9 @@ def _check_tree(found: dict) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", [0, 1])
 def test_the_page_as_it_is(page: Path, tmp_path: Path, theme: int) -> None:
-    shown, complaints = browse(tmp_path, page, f"--blink-settings=preferredColorScheme={theme}")
+    shown, complaints = render_in_chromium(
+        tmp_path, page, f"--blink-settings=preferredColorScheme={theme}"
+    )
     assert complaints == []
     assert re.search(r'<button type="button" id="theme">', shown), "the script did not run"
 
@@ -134,6 +136,6 @@ def test_another_script_is_not_run(page: Path, tmp_path: Path) -> None:
             "</body>", "<script>document.title = 'ran'</script></body>"
         )
     )
-    shown, complaints = browse(tmp_path, other)
+    shown, complaints = render_in_chromium(tmp_path, other)
     assert "<title>ran" not in shown
     assert complaints

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.corpus import in_corpus
+from tools.corpus import read_rows_from_corpus
 
 FILE = Path(__file__).parents[3] / "nsys2prv" / "events" / "catalogue" / "cuda_api.txt"
 FIRST, LAST = 100, 2499
@@ -70,5 +70,5 @@ def test_names_are_those_of_functions_without_version() -> None:
 def test_every_call_of_the_corpus_has_a_fixed_value() -> None:
     known = {name for _, name in entries()}
     query = "SELECT DISTINCT value FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call JOIN StringIds ON StringIds.id = call.nameId"
-    met = {re.sub(r"_v\d{4,}$", "", name) for (name,) in in_corpus(query)}
+    met = {re.sub(r"_v\d{4,}$", "", name) for (name,) in read_rows_from_corpus(query)}
     assert met - known == set()

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.corpus import in_corpus
+from tools.corpus import read_rows_from_corpus
 
 FOLDER = Path(__file__).parents[3] / "nsys2prv" / "events" / "catalogue"
 FILES = ("osrt.txt", "pthread.txt")
@@ -77,4 +77,4 @@ def test_pthread_values_are_extraes(name: str, value: int) -> None:
 def test_every_call_of_the_corpus_has_a_fixed_value() -> None:
     known = {name for file in FILES for _, name in entries(file)}
     query = "SELECT DISTINCT value FROM OSRT_API AS call JOIN StringIds ON StringIds.id = call.nameId WHERE eventClass = 27"
-    assert {name for (name,) in in_corpus(query)} - known == set()
+    assert {name for (name,) in read_rows_from_corpus(query)} - known == set()

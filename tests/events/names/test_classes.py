@@ -14,8 +14,8 @@ import pytest
 from events.names.test_nccl import NOT_OF_NCCL, OF_NCCL
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.corpus import in_corpus
-from tools.exports import KERNEL, kernel, make_export, strings
+from tools.corpus import read_rows_from_corpus
+from tools.exports import KERNEL, make_export, make_kernel, make_strings
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
@@ -829,9 +829,11 @@ def test_each_kernel_has_its_own_class_and_users_rules_reach_the_workers(tmp_pat
     report = make_export(
         tmp_path / "report.sqlite",
         {
-            "StringIds": strings(*names),
+            "StringIds": make_strings(*names),
             KERNEL: [
-                kernel(100 * number, 100 * number + number, demangledName=number, shortName=number)
+                make_kernel(
+                    100 * number, 100 * number + number, demangledName=number, shortName=number
+                )
                 for number in range(1, len(names) + 1)
             ],
         },
@@ -862,7 +864,7 @@ def corpus() -> dict[str, int]:
         " LEFT JOIN StringIds AS long ON long.id = demangledName LEFT JOIN StringIds AS short ON short.id = shortName GROUP BY 1"
     )
     found: Counter[str] = Counter()
-    for name, runs in in_corpus(query):
+    for name, runs in read_rows_from_corpus(query):
         found[name] += runs
     return found
 

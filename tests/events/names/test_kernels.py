@@ -6,7 +6,7 @@ import random
 import time
 
 import pytest
-from tools.corpus import in_corpus
+from tools.corpus import read_rows_from_corpus
 
 from nsys2prv.events.names.kernels import make_kernel_label, make_labels_unique
 
@@ -375,7 +375,7 @@ def corpus() -> list[tuple[str, str]]:
         " JOIN StringIds AS whole ON whole.id = kernel.demangledName"
         " JOIN StringIds AS brief ON brief.id = kernel.shortName"
     )
-    return sorted(dict(in_corpus(query)).items())
+    return sorted(dict(read_rows_from_corpus(query)).items())
 
 
 def test_corpus_labels(corpus: list[tuple[str, str]]) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 import polars as pl
 import pytest
 from msgspec.structs import replace
-from tools.conversions import convert_and_read, found
-from tools.corpus import EXPORTS, need_corpus
-from tools.exports import Row, global_tid, make_export
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.corpus import EXPORTS, skip_without_corpus
+from tools.exports import Row, make_export, make_global_tid
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
@@ -164,7 +164,7 @@ def event(name: str, start: int, kind: int = 59, domain: int = 0) -> Row:
         "end": start + 5,
         "eventType": kind,
         "text": name,
-        "globalTid": global_tid(4242),
+        "globalTid": make_global_tid(4242),
         "domainId": domain,
         "textId": None,
     }
@@ -184,9 +184,9 @@ def test_all_sources_of_names_are_renamed_and_dropped_ones_counted(tmp_path: Pat
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [*rows, event("lost", 9000)]})
     trace, summary = convert_and_read([report], tmp_path / "o.prv", nvtx_rules=rules)
     for code in (PUSHPOP, STARTEND, MARK):
-        assert [name for name, *_ in found(trace, code)] == ["a"] * 3 + ["(no text)"] * (
-            code == PUSHPOP
-        )
+        assert [name for name, *_ in list_labelled_intervals(trace, code)] == ["a"] * 3 + [
+            "(no text)"
+        ] * (code == PUSHPOP)
     assert {
         kind: count
         for (kind, reason), count in summary.dropped.items()
@@ -198,7 +198,7 @@ def test_the_number_of_a_name_stays_on_its_range(tmp_path: Path) -> None:
     rows = [event("aten::mm, seq = 5, op_id = 1", 0), event("aten::mm, op_id = 2", 10)]
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
-    assert found(trace, PUSHPOP) == [("aten::mm", 0, 5), ("aten::mm", 10, 15)]
+    assert list_labelled_intervals(trace, PUSHPOP) == [("aten::mm", 0, 5), ("aten::mm", 10, 15)]
     assert [item.others.get(NUMBER) for item in trace.intervals(PUSHPOP)] == [5, None]
 
 
@@ -211,7 +211,7 @@ def test_iterations_have_one_name_and_their_number(tmp_path: Path) -> None:
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
     for code in (PUSHPOP, STARTEND, MARK):
-        assert [name for name, *_ in found(trace, code)] == ["step"] * 3
+        assert [name for name, *_ in list_labelled_intervals(trace, code)] == ["step"] * 3
         # 0 would be the end of a range.
         assert [item.others.get(code + 2) for item in trace.intervals(code)] == [None, 1, 2]
 
@@ -358,7 +358,7 @@ def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Pa
 
 
 def test_names_of_real_exports_as_python_strips_them(tmp_path: Path) -> None:
-    need_corpus()
+    skip_without_corpus()
     met = 0
     for number, export in enumerate(EXPORTS):
         connection = sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tools.defects import PRV, Edit, write_trace
-from tools.paramedir import bursts, fate, need_paramedir
+from tools.paramedir import classify_trace, list_bursts, skip_without_paramedir
 
 from nsys2prv.paraver.check import RULES, Severity
 from nsys2prv.paraver.check.check_trace import check_trace
@@ -258,8 +258,8 @@ def test_a_defect_is_found_by_its_rule(tmp_path: Path, defect: Defect) -> None:
 
 @pytest.mark.parametrize("defect", [defect for defect in DEFECTS if defect.file == "prv"], ids=str)
 def test_paraver_does_what_the_rule_says(tmp_path: Path, defect: Defect) -> None:
-    need_paramedir()
-    assert fate(tmp_path, write_trace(tmp_path, {"prv": defect.edit})) == defect.fate
+    skip_without_paramedir()
+    assert classify_trace(tmp_path, write_trace(tmp_path, {"prv": defect.edit})) == defect.fate
 
 
 @pytest.mark.slow
@@ -307,8 +307,8 @@ def test_every_rule_of_records_and_labels_has_a_defect() -> None:
 
 
 def shown(folder: Path, edit: Edit) -> list[tuple[str, int, int, int]]:
-    need_paramedir()
-    return bursts(folder, write_trace(folder, {"prv": edit}))
+    skip_without_paramedir()
+    return list_bursts(folder, write_trace(folder, {"prv": edit}))
 
 
 SOUND_BURSTS = [("1.1.1", 0, 5, 3), ("1.1.1", 5, 3, 4), ("1.1.2", 6, 3, 3)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.defects import PCF, PRV, ROW, write_trace
-from tools.paramedir import fate, need_paramedir, run_paramedir
+from tools.paramedir import classify_trace, run_paramedir, skip_without_paramedir
 
 from nsys2prv.cli.main import main
 from nsys2prv.paraver.check.check_trace import CheckResult, check_trace
@@ -66,8 +66,8 @@ def test_defects_of_files(
 def test_a_name_that_paraver_does_not_take(tmp_path: Path) -> None:
     other = write_trace(tmp_path).rename(tmp_path / "t.txt")
     assert found(check_trace(other)) == {("file-name", "t.txt", 0, 1)}
-    need_paramedir()
-    assert fate(tmp_path, other) == "unrecognised"
+    skip_without_paramedir()
+    assert classify_trace(tmp_path, other) == "unrecognised"
 
 
 def test_compressed_traces(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ CUTTER = """<?xml version="1.0" encoding="UTF-8"?>
 def test_the_cutter_writes_without_end_on_negative_values(
     tmp_path: Path, value: int, outcome: str
 ) -> None:
-    need_paramedir()
+    skip_without_paramedir()
     prv = write_trace(tmp_path, {"prv": {6: f"2:1:1:1:1:5:10:{value}"}})
     (tmp_path / "cut.xml").write_text(CUTTER)
     assert (
@@ -132,7 +132,7 @@ def test_the_cutter_writes_without_end_on_negative_values(
 
 
 def test_the_cutter_loses_what_is_not_in_order(tmp_path: Path) -> None:
-    need_paramedir()
+    skip_without_paramedir()
     late = "1:3:1:2:1:60:90:1\n"
     (tmp_path / "cut.xml").write_text(CUTTER)
     kept = {}
@@ -166,8 +166,8 @@ def test_a_header_as_bsc_writes_it(tmp_path: Path) -> None:
     result = check_trace(prv)
     assert {finding.rule for finding in result.findings} == {"no-resources"}
     assert result.contents.objects["THREAD"] == 3
-    need_paramedir()
-    assert fate(tmp_path, prv) == "done"
+    skip_without_paramedir()
+    assert classify_trace(tmp_path, prv) == "done"
 
 
 def test_numbers_are_read_as_python_reads_them() -> None:
@@ -335,8 +335,8 @@ def test_a_trace_as_extrae_writes_it(tmp_path: Path) -> None:
         result.contents.comms,
         result.contents.pairs,
     ) == (6, 8, 1, 20)
-    need_paramedir()
-    assert fate(tmp_path, prv) == "done"
+    skip_without_paramedir()
+    assert classify_trace(tmp_path, prv) == "done"
 
 
 def damaged(text: str, random: np.random.Generator) -> bytes:
@@ -381,12 +381,12 @@ def test_what_paraver_does_not_read_is_found(tmp_path: Path) -> None:
     """Of traces damaged at random, those that paramedir does not read whole all have an error or a
     warning.
     """
-    need_paramedir()
+    skip_without_paramedir()
     random = np.random.default_rng(12)
     unread = 0
     for _ in range(120):
         prv = write_trace(tmp_path, prv=damaged(PRV, random))
-        if fate(tmp_path, prv) != "done":
+        if classify_trace(tmp_path, prv) != "done":
             unread += 1
             result = check_trace(prv)
             assert result.errors or result.warnings, prv.read_bytes()
