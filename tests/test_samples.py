@@ -49,10 +49,10 @@ def test_kernels_are_those_put_in(training: Path) -> None:
         count: Counter[str] = Counter()
         time: Counter[str] = Counter()
         for code in KERNEL_TYPES:
-            for interval in trace.intervals(code):
+            for interval in trace.list_intervals(code):
                 if interval.row[0] == number:
-                    count[trace.label(code, interval.value)] += 1
-                    time[trace.label(code, interval.value)] += interval.end - interval.begin
+                    count[trace.get_label(code, interval.value)] += 1
+                    time[trace.get_label(code, interval.value)] += interval.end - interval.begin
         assert {name: (count[name], time[name]) for name in count} == expected
 
 
@@ -70,7 +70,7 @@ def test_ranks_of_one_host_keep_their_true_distance(training: Path) -> None:
         first = min(
             interval.begin
             for code in KERNEL_TYPES
-            for interval in trace.intervals(code)
+            for interval in trace.list_intervals(code)
             if interval.row[0] == number
         )
         starts[rank["host"], number] = first - local - rank["capture_start_true_ns"]

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from samples import generate
 
+#: Clocks that do not drift: local times are true ones since the capture's start, to the ns.
 JOB: dict[str, Any] = {
     "ranks": 4,
     "hosts": 2,
@@ -22,7 +23,6 @@ JOB: dict[str, Any] = {
     "seed": 3,
     "clock_drifts_ppm": (0.0, 0.0),
 }
-"""Clocks that do not drift: local times are true ones since the capture's start, to the ns."""
 EVENTS = (
     "CUPTI_ACTIVITY_KIND_KERNEL",
     "CUPTI_ACTIVITY_KIND_RUNTIME",

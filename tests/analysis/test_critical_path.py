@@ -32,10 +32,10 @@ def two_ranks(folder: Path) -> list[Path]:
     waits for its device and launches another kernel, whose end is the job's.
     """
     first, second = (Rank(pid=pid, names=NAMES) for pid in (10, 11))
-    first.work(100, 150, 300, GEMM).collective(192, 310, 1_000, format_payload(7, 8000))
+    first.add_kernel(100, 150, 300, GEMM).add_collective(192, 310, 1_000, format_payload(7, 8000))
     first.calls.append(make_call(400, 1_050, 99, nameId=7, globalTid=make_global_tid(10, 10)))
-    first.work(1_100, 1_150, 2_000, ELEMENTWISE)
-    second.work(100, 160, 800, GEMM).collective(192, 802, 1_001, format_payload(7, 8000))
+    first.add_kernel(1_100, 1_150, 2_000, ELEMENTWISE)
+    second.add_kernel(100, 160, 800, GEMM).add_collective(192, 802, 1_001, format_payload(7, 8000))
     return [
         rank.write(folder / f"rank{number}.sqlite") for number, rank in enumerate((first, second))
     ]

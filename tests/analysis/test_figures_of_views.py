@@ -52,13 +52,13 @@ def test_efficiencies_of_devices(sample: str, answers: Answers, useful: str, bef
         ("communication_efficiency", f"{before}device_communication_efficiency"),
         ("orchestration_efficiency", "device_orchestration_efficiency"),
     ):
-        assert [[pytest.approx(100 * row[name], rel=CLOSE)]] == answers.rows(f"model/{view}.cfg"), (
-            name
-        )
+        assert [[pytest.approx(100 * row[name], rel=CLOSE)]] == answers.read_rows(
+            f"model/{view}.cfg"
+        ), name
     shares = [100 * value for value in found.tables["devices"].frame["useful_share"]]
     assert [
         cells
-        for cells in answers.rows(
+        for cells in answers.read_rows(
             "model/GPU_LB.cfg" if not before else f"model/{before}device_useful_2dh.cfg"
         )
         if cells
@@ -74,10 +74,10 @@ def test_efficiencies_of_devices(sample: str, answers: Answers, useful: str, bef
 def test_efficiencies_of_hosts(sample: str, answers: Answers) -> None:
     found = analysed(sample, "compute")["efficiencies"]
     (row,) = found.tables["host"].frame.rows(named=True)
-    useful = answers.totals("model/host_useful_2dh.cfg")
+    useful = answers.read_totals("model/host_useful_2dh.cfg")
     assert useful["Average"] == [pytest.approx(100 * row["host_parallel_efficiency"], rel=CLOSE)]
     if "model/host_outside_mpi_2dh.cfg" in answers.tables:
-        outside = answers.totals("model/host_outside_mpi_2dh.cfg")
+        outside = answers.read_totals("model/host_outside_mpi_2dh.cfg")
         assert outside["Average"] == [
             pytest.approx(100 * row["mpi_parallel_efficiency"], rel=CLOSE)
         ]
@@ -106,7 +106,7 @@ def test_overlap(sample: str, answers: Answers) -> None:
             ("exposed_share_of_elapsed", "overlapped_share_of_elapsed"),
         ),
     ):
-        said = [cells + [0.0] * (2 - len(cells)) for cells in answers.rows(view)]
+        said = [cells + [0.0] * (2 - len(cells)) for cells in answers.read_rows(view)]
         assert said == [
             [pytest.approx(100 * row[name], rel=CLOSE, abs=1e-10) for name in columns]
             for row in rows
@@ -121,7 +121,7 @@ def test_gaps(sample: str, answers: Answers) -> None:
         ("extra/analysis/gpu-gaps-count_2dh.cfg", "count"),
     ):
         said: dict[str, float] = defaultdict(float)
-        for name, value in answers.columns(view).items():
+        for name, value in answers.sum_columns(view).items():
             dash = " - " if name.count(" ") > len(["1", "to", "10", "us"]) - 1 else "-"
             said[
                 "< 1 us"
@@ -143,7 +143,7 @@ def test_time_of_kernels_and_classes(sample: str, answers: Answers) -> None:
         ("analysis/kernel-class-time_2dh.cfg", "classes", "class"),
     ):
         said = {
-            name.split(" (")[0]: value for name, value in answers.columns(view).items() if value
+            name.split(" (")[0]: value for name, value in answers.sum_columns(view).items() if value
         }
         frame = kernels.tables[table].frame
         found = {
@@ -165,7 +165,7 @@ def test_tensor_cores(sample: str, answers: Answers) -> None:
             if "nccl_kernel" in job.layouts
             else frame.clear()
         )
-    said = answers.columns("extra/analysis/tensor_cores_time_2dh.cfg")
+    said = answers.sum_columns("extra/analysis/tensor_cores_time_2dh.cfg")
     times = dict.fromkeys(("Yes", "No", "Unknown"), 0)
     for part in (frame, nccl):
         for label, begin, end in part.select("tensor_cores", "begin", "end").rows():
@@ -185,7 +185,7 @@ def test_collectives(sample: str, answers: Answers) -> None:
     ):
         said = {
             name: value
-            for name, value in answers.columns(view).items()
+            for name, value in answers.sum_columns(view).items()
             if value and name not in ("Send", "Recv", "SendRecv")
         }
         found = {
@@ -208,7 +208,7 @@ def test_memory_operations(sample: str, answers: Answers) -> None:
         ("extra/analysis/memory_calls_2dh.cfg", "count"),
         ("analysis/memory_bytes_2dh.cfg", "bytes"),
     ):
-        said = {name: value for name, value in answers.columns(view).items() if value}
+        said = {name: value for name, value in answers.sum_columns(view).items() if value}
         found = dict(zip(memory["operation"], memory[column], strict=True))
         assert found == {name: pytest.approx(value) for name, value in said.items()}, view
 
@@ -217,7 +217,7 @@ def test_api_calls(sample: str, answers: Answers) -> None:
     calls = analysed(sample, "compute")["idle"].tables["calls"].frame
     said = {
         name: value
-        for name, value in answers.columns("extra/analysis/api_calls_2dh.cfg").items()
+        for name, value in answers.sum_columns("extra/analysis/api_calls_2dh.cfg").items()
         if value
     }
     assert dict(zip(calls["call"], calls["count"], strict=True)) == said

@@ -51,8 +51,8 @@ def test_events_are_those_of_the_trace(both: tuple[OpenJob, Trace], layout: str)
     job, trace = both
     code = NAMING[layout]
     written = Counter(
-        (item.row[0], trace.label(code, item.value), item.begin, item.end)
-        for item in trace.intervals(code)
+        (item.row[0], trace.get_label(code, item.value), item.begin, item.end)
+        for item in trace.list_intervals(code)
     )
     if layout not in job.layouts:
         assert not written
@@ -137,7 +137,9 @@ def test_events_on_a_slowed_clock_are_those_of_the_trace(tmp_path: Path) -> None
     trace, _ = convert_and_read([report], tmp_path / "o.prv", align=str(tmp_path / "my.yaml"))
     with nsys2prv.open([report], align=str(tmp_path / "my.yaml")) as job:
         for layout in ("cuda_kernel", "cuda_api"):
-            written = Counter((item.begin, item.end) for item in trace.intervals(NAMING[layout]))
+            written = Counter(
+                (item.begin, item.end) for item in trace.list_intervals(NAMING[layout])
+            )
             assert Counter(job.frame(layout).select("begin", "end").rows()) == written
         frame, lines = job.frame("cuda_kernel"), job.lines("launch")
         moved = Counter(frame["begin"]) - Counter(comm.receive for comm in trace.comms)

@@ -65,14 +65,14 @@ def test_a_bound_covers_a_clock_whose_rate_changes() -> None:
         # The best line leaves a sixth of the bend's 75 us at the middle and at the ends, up to a
         # third with the noise.
         correction = alignment.corrections[1]
-        first, last = (float(clocks.true(1, placed)) for placed in correction.span)
+        first, last = (float(clocks.to_true_time(1, placed)) for placed in correction.span)
         worst = 0.0
         for true in np.linspace(first, last, 50):
             shown = (
-                float(clocks.show(1, np.array(true)) - correction.pivot)
+                float(clocks.to_local_time(1, np.array(true)) - correction.pivot)
                 + max(true - 15e9, 0) * 5e-6
             )
-            other = float(clocks.show(0, np.array(true)) - correction.pivot)
+            other = float(clocks.to_local_time(0, np.array(true)) - correction.pivot)
             worst = max(worst, abs(shown + correction.offset_ns + correction.drift * shown - other))
         assert 12_000 < worst < correction.bound_ns
         assert "unsteady" in {finding.kind for finding in alignment.findings}
@@ -160,9 +160,9 @@ def test_messages_connect_hosts_though_a_rate_changes() -> None:
         worst = 0.0
         for true in np.linspace(1e8, 29e9, 50):
             shown = float(
-                bent(clocks.show(1, np.array([true])), np.array([1]))[0] - correction.pivot
+                bent(clocks.to_local_time(1, np.array([true])), np.array([1]))[0] - correction.pivot
             )
-            other = float(clocks.show(0, np.array(true)) - correction.pivot)
+            other = float(clocks.to_local_time(0, np.array(true)) - correction.pivot)
             worst = max(worst, abs(shown + correction.offset_ns + correction.drift * shown - other))
         assert worst < 100_000
         inside += worst <= correction.bound_ns

@@ -174,7 +174,7 @@ def test_the_trace_is_placed_by_the_clock_file_to_the_nanosecond(job: Known) -> 
         )
     epoch = min(times[0] for times in placed.values())
     shown: dict[int, list[int]] = {}
-    for item in trace.intervals(63000000):
+    for item in trace.list_intervals(63000000):
         shown.setdefault(item.row[0], []).append(item.begin)
     begin = min(min(times) for times in shown.values())
     for task, times in placed.items():
@@ -228,7 +228,7 @@ def test_utc_alone_and_no_clock_at_all(job: Known) -> None:
         job.convert(f"{align}.prv", align)
         assert not (job.folder / f"{align}.clock.yaml").exists()
         shown: dict[int, int] = {}
-        for item in read_trace(job.folder / f"{align}.prv").intervals(63000000):
+        for item in read_trace(job.folder / f"{align}.prv").list_intervals(63000000):
             shown[item.row[0]] = min(item.begin, shown.get(item.row[0], item.begin))
         assert [shown[task] - shown[1] for task in sorted(shown)] == [
             time - times[0] for time in times
@@ -299,7 +299,7 @@ def test_of_hosts_that_are_not_placed_nobody_is_said_to_be_late(tmp_path: Path) 
         )
         tasks: dict[int, set[int]] = {}
         late: dict[int, int] = {}
-        for item in trace.intervals(COLLECTIVE):
+        for item in trace.list_intervals(COLLECTIVE):
             if NUMBER not in item.others:
                 # Of sends and receives alone.
                 continue
@@ -435,7 +435,7 @@ def test_ranges_of_1_ns_stay_where_a_clock_is_slowed_down(drift: float, tmp_path
         f"hosts: {{unknown host: {{offset_ns: 0, drift_ppm: {drift}, at_utc_ns: {utc}}}}}"
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv", align=str(tmp_path / "my.yaml"))
-    shown = sorted(trace.intervals(9620), key=lambda item: item.begin)
+    shown = sorted(trace.list_intervals(9620), key=lambda item: item.begin)
     assert len(shown) == count
     assert all(0 < item.end - item.begin <= 2 for item in shown)
     assert shown[-1].begin == pytest.approx(3 * count * (1 + drift / 1e6), abs=5)

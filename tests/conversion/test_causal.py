@@ -93,7 +93,7 @@ def backward(trace: Trace) -> int:
 def apart(trace: Trace) -> int:
     """NCCL collectives of which a kernel ends before another one begins."""
     found = defaultdict(list)
-    for item in trace.intervals(COLLECTIVE):
+    for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
         found[item.others[NUMBER]].append((item.begin, item.end))
@@ -106,8 +106,8 @@ def _lines_without_measures(trace: Trace) -> int:
     """The lines of a trace but for samples, of which several may be one line, messages, kernels
     whose messages are all matched, and transfers, which only collectives in order have.
     """
-    exchanges = [item for item in trace.intervals(COLLECTIVE) if NUMBER not in item.others]
-    ranges = len(trace.intervals(TRANSFER)) + len(exchanges)
+    exchanges = [item for item in trace.list_intervals(COLLECTIVE) if NUMBER not in item.others]
+    ranges = len(trace.list_intervals(TRANSFER)) + len(exchanges)
     return trace.lines - len(trace.samples) - len(trace.comms) - 2 * ranges
 
 
@@ -134,7 +134,7 @@ def test_every_record_is_still_there_in_its_place(job: Moved) -> None:
         for trace in (job.before, job.after):
             # The order in which ranges end and that in which they begin tell the nesting.
             ends = defaultdict(list)
-            for item in trace.intervals(code):
+            for item in trace.list_intervals(code):
                 ends[item.row].append(item)
             rows.append(
                 {
@@ -161,7 +161,7 @@ def test_times_of_a_rank_are_stretched_by_a_tenth_or_shortened_by_a_hundredth_at
             np.sort(
                 [
                     time
-                    for item in trace.intervals(CALLS)
+                    for item in trace.list_intervals(CALLS)
                     if item.row[0] == task
                     for time in (item.begin, item.end)
                 ]
@@ -172,7 +172,7 @@ def test_times_of_a_rank_are_stretched_by_a_tenth_or_shortened_by_a_hundredth_at
         moved, passed = np.diff(times[1] - times[0]), np.diff(times[0])
         assert (moved >= -passed / 100 - 2).all()
         steep += int((moved > passed / 10 + 2).sum())
-    assert steep < 0.2 * sum(len(trace.intervals(CALLS)) for trace in (job.before,))
+    assert steep < 0.2 * sum(len(trace.list_intervals(CALLS)) for trace in (job.before,))
 
 
 def test_what_was_done_is_said_in_summary_trace_and_clock_file(job: Moved) -> None:
@@ -320,8 +320,8 @@ def test_a_message_by_hand_and_marks_where_the_shift_fades(tmp_path: Path) -> No
     found = sorted(
         (item.begin, item.end)
         for code in trace.events
-        for item in trace.intervals(code)
-        if trace.label(code, item.value) == "m"
+        for item in trace.list_intervals(code)
+        if trace.get_label(code, item.value) == "m"
     )
     assert len(found) == len(marks)
     expected = [row["start"] + 50_000 - (row["start"] - 50_000) / 100 for _, row in marks]
@@ -331,7 +331,7 @@ def test_a_message_by_hand_and_marks_where_the_shift_fades(tmp_path: Path) -> No
     assert any(
         (item.begin, item.end) == (6_000_000, 6_000_100)
         for code in trace.events
-        for item in trace.intervals(code)
+        for item in trace.list_intervals(code)
     )
 
 

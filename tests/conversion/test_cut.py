@@ -220,7 +220,9 @@ def test_outer_ranges_stay_outer(place: tuple[int, int], tmp_path: Path) -> None
         if line.startswith("2:")
     ]
     begun = [int(words[7]) for words in lines if words[6] == "9600" and words[7] != "0"]
-    assert [trace.label(9600, value) for value in begun] == [f"range_{number}" for number in wanted]
+    assert [trace.get_label(9600, value) for value in begun] == [
+        f"range_{number}" for number in wanted
+    ]
 
 
 def test_a_trace_of_one_moment(tmp_path: Path) -> None:
@@ -265,7 +267,7 @@ def test_ranks_of_one_report(tmp_path: Path) -> None:
     trace = read_trace(tmp_path / "cut.prv")
     assert len(read_trace(tmp_path / "whole.prv").tasks) == 2
     assert [name.split()[:2] for name in trace.names["TASK"]] == [["rank", "1"]]
-    assert [(item.begin, item.end) for item in trace.intervals(63000006)] == [(101, 201)]
+    assert [(item.begin, item.end) for item in trace.list_intervals(63000006)] == [(101, 201)]
     assert [(line.send, line.receive) for line in trace.comms] == [(10, 101)]
     assert summary.left_out["cuda_kernel", Reason.ROW_LEFT_OUT] == 1
 
@@ -344,7 +346,7 @@ def rows_kept(prv: Path, gone: object) -> dict[Row, Row | None]:
         mine = [
             (task, thread)
             for thread in range(1, threads + 1)
-            if not gone(task, trace.row_name((task, thread)))
+            if not gone(task, trace.get_row_name((task, thread)))
         ]
         task_number += bool(mine)
         kept.update({(task, thread): None for thread in range(1, threads + 1)})
@@ -466,9 +468,9 @@ def test_a_size_that_cannot_be_kept_is_an_error(sample: Sample, tmp_path: Path) 
 def test_regions_are_the_spans_of_their_ranges(sample: Sample, tmp_path: Path) -> None:
     trace = read_trace(sample.prv)
     ranges = [
-        (trace.label(code, item.value), item.row, item.begin, item.end)
+        (trace.get_label(code, item.value), item.row, item.begin, item.end)
         for code in trace.events
-        for item in trace.intervals(code)
+        for item in trace.list_intervals(code)
         if 9500 <= code < 60000 and code % 100 in (0, 10) and code in trace.labels.values
     ]
     name = max(
@@ -483,7 +485,7 @@ def test_regions_are_the_spans_of_their_ranges(sample: Sample, tmp_path: Path) -
     # Ranges that overlap are on further rows of their thread, which are called as it is.
     mine = sorted(
         {
-            (row[0], trace.row_name(row).split()[-1], begin, -end)
+            (row[0], trace.get_row_name(row).split()[-1], begin, -end)
             for text, row, begin, end in ranges
             if text == name
         }
@@ -515,14 +517,14 @@ def test_a_region_of_ranges_that_are_not_shown(tmp_path: Path) -> None:
     trace = read_trace(tmp_path / "nvtx.prv")
     name, spans = next(
         (
-            trace.label(9600, item.value),
+            trace.get_label(9600, item.value),
             [
                 (other.begin, other.end)
-                for other in trace.intervals(9600)
+                for other in trace.list_intervals(9600)
                 if other.value == item.value
             ],
         )
-        for item in trace.intervals(9600)
+        for item in trace.list_intervals(9600)
     )
     convert(reports, tmp_path / "cut.prv", Options(kinds=("kernels",), cut=CutOptions(region=name)))
     assert ":9600:" not in (tmp_path / "cut.prv").read_text()
@@ -536,12 +538,12 @@ def test_attributes_that_are_kept(tmp_path: Path) -> None:
     wanted = CutOptions(arguments=False, fields={"kernels": ("registers",)})
     convert(reports, tmp_path / "cut.prv", Options(kinds=("kernels", "memory"), cut=wanted))
     trace = read_trace(tmp_path / "cut.prv")
-    kernels = trace.intervals(63000006)
+    kernels = trace.list_intervals(63000006)
     registers = {code for code, label in trace.labels.types.items() if "egisters" in label}
     assert kernels
     assert len(registers) == 1
     assert {code for item in kernels for code in item.others} == registers
-    assert not any(item.others for item in trace.intervals(63000001))
+    assert not any(item.others for item in trace.list_intervals(63000001))
 
 
 @pytest.mark.slow
@@ -627,8 +629,8 @@ def test_least_duration_of_all_kinds(tmp_path: Path) -> None:
     report = next(iter(sorted((SAMPLES / "graphs").glob("rank*.sqlite"))))
     assert main(["-q", "--min-duration", "100us", str(report), str(tmp_path / "out.prv")]) == 0
     trace = read_trace(tmp_path / "out.prv")
-    assert trace.intervals(63000006)
-    assert all(item.end - item.begin >= 100_000 for item in trace.intervals(63000006))
+    assert trace.list_intervals(63000006)
+    assert all(item.end - item.begin >= 100_000 for item in trace.list_intervals(63000006))
 
 
 def test_a_region_by_a_name_with_its_number(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> SharedGpus:
 def _states(trace: Trace) -> dict[Row, np.ndarray]:
     """What each GPU's row says of every ns."""
     found: dict[Row, np.ndarray] = defaultdict(lambda: np.zeros(trace.duration, np.int64))
-    for one in trace.intervals(STATE):
+    for one in trace.list_intervals(STATE):
         assert not found[one.row][one.begin : one.end].any()
         found[one.row][one.begin : one.end] = one.value
     return dict(found)
@@ -103,11 +103,11 @@ def test_shared_gpus_are_one_row_each(
         ("node1", "22222222-bbbb"): (2, "Metrics GPU0"),
         ("node2", "11111111-cccc"): (3, "Metrics GPU1"),
     }
-    found = {(row[0], trace.row_name(row)): bits for row, bits in states.items()}
+    found = {(row[0], trace.get_row_name(row)): bits for row, bits in states.items()}
     assert set(found) == set(rows.values())
     for gpu, row in rows.items():
         assert (found[row] == job.doing[gpu][job.first : job.first + job.duration]).all(), gpu
-    assert summary.events["device_state"] == len(trace.intervals(STATE))
+    assert summary.events["device_state"] == len(trace.list_intervals(STATE))
     assert trace.labels.values[STATE][5] == "Computation and NCCL kernels"
 
 
@@ -128,7 +128,7 @@ def test_states_are_written_where_gpus_are_shared(
     job: SharedGpus, kinds: tuple[str, ...], written: bool, tmp_path: Path
 ) -> None:
     trace, summary = convert_and_read(job.exports, tmp_path / "t.prv", align="utc", kinds=kinds)
-    assert bool(trace.intervals(STATE)) == written
+    assert bool(trace.list_intervals(STATE)) == written
     assert any(name.startswith("Metrics GPU") for name in trace.names["THREAD"]) == written
     assert not any("device_state" in warning for warning in summary.warnings)
 
@@ -165,10 +165,11 @@ def test_a_report_that_does_not_tie_ordinals_has_one_gpu(tmp_path: Path) -> None
     (gpu,) = (name for name in trace.names["THREAD"] if name.startswith("Metrics"))
     assert gpu == "Metrics GPU3"
     assert [
-        (trace.row_name(one.row), one.begin, one.end, one.value) for one in trace.intervals(STATE)
+        (trace.get_row_name(one.row), one.begin, one.end, one.value)
+        for one in trace.list_intervals(STATE)
     ] == [(gpu, 5, 25, COMPUTE), (gpu, 35, 45, COMPUTE)]
-    assert {trace.row_name(sample.row) for sample in trace.samples} == {gpu}
-    assert {trace.row_name(one.row) for one in trace.intervals(63000006)} == {"CUDA-D3.S7"}
+    assert {trace.get_row_name(sample.row) for sample in trace.samples} == {gpu}
+    assert {trace.get_row_name(one.row) for one in trace.list_intervals(63000006)} == {"CUDA-D3.S7"}
 
 
 def test_an_ordinal_beyond_the_only_gpu_is_another_gpu(tmp_path: Path) -> None:
@@ -178,11 +179,11 @@ def test_an_ordinal_beyond_the_only_gpu_is_another_gpu(tmp_path: Path) -> None:
         [make_export(tmp_path / "r.sqlite", tables)], tmp_path / "t.prv", kinds=ASKED
     )
     begins = {
-        trace.row_name(one.row): one.begin
-        for one in sorted(trace.intervals(63000006), key=lambda one: -one.begin)
+        trace.get_row_name(one.row): one.begin
+        for one in sorted(trace.list_intervals(63000006), key=lambda one: -one.begin)
     }
     assert begins == {"CUDA-D3.S7": 7, "CUDA-D1.S7": 5}
-    assert Counter(trace.row_name(one.row) for one in trace.intervals(STATE)) == {
+    assert Counter(trace.get_row_name(one.row) for one in trace.list_intervals(STATE)) == {
         "Metrics GPU3": 1,
         "Metrics GPU1": 2,
     }
@@ -200,21 +201,21 @@ def test_states_follow_from_the_operations_on_the_rows(
     written only if asked for.
     """
     plain, _ = convert_and_read(SAMPLES[sample], tmp_path / "t.prv", **options)
-    assert not plain.intervals(STATE)
+    assert not plain.list_intervals(STATE)
     trace, _ = convert_and_read(SAMPLES[sample], tmp_path / "t.prv", kinds=ASKED, **options)
     tasks: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for code, bit in TYPES.items():
-        for one in trace.intervals(code):
+        for one in trace.list_intervals(code):
             tasks[one.row[0]].append((bit, one.begin, one.end))
     shown = defaultdict(Counter)
-    rows = {one.row for one in trace.intervals(STATE)}
-    for one in trace.intervals(STATE):
+    rows = {one.row for one in trace.list_intervals(STATE)}
+    for one in trace.list_intervals(STATE):
         shown[one.row[0]][one.value] += one.end - one.begin
     assert len(rows) == len(shown) == len(SAMPLES[sample])
     assert shown == {task: _times(operations) for task, operations in tasks.items()}
     metrics = {name for name in plain.names["THREAD"] if name.startswith("Metrics GPU")}
     assert len(trace.names["THREAD"]) - len(plain.names["THREAD"]) == (0 if metrics else len(rows))
-    assert {trace.row_name(row)[:11] for row in rows} == {"Metrics GPU"}
+    assert {trace.get_row_name(row)[:11] for row in rows} == {"Metrics GPU"}
 
 
 def _times(operations: Iterable[tuple[int, int, int]]) -> Counter[int]:
@@ -256,7 +257,7 @@ def test_gpus_known_by_ordinals_alone_are_their_processes_own(
     )
     trace, _ = convert_and_read([export], tmp_path / "t.prv")
     assert len(_states(trace)) == rows
-    assert sum(one.end - one.begin for one in trace.intervals(STATE)) == busy
+    assert sum(one.end - one.begin for one in trace.list_intervals(STATE)) == busy
 
 
 @pytest.mark.parametrize(
@@ -288,7 +289,7 @@ def test_real_exports(corpus_export: Path, tmp_path: Path) -> None:
         assert not by_device
         return
     shown: dict[Row, Counter[int]] = defaultdict(Counter)
-    for one in trace.intervals(STATE):
+    for one in trace.list_intervals(STATE):
         shown[one.row][one.value] += one.end - one.begin
     assert sorted(map(sorted, (times.items() for times in shown.values()))) == sorted(
         sorted(_times(operations).items()) for operations in by_device.values()
@@ -315,26 +316,30 @@ def test_efficiencies_of_physical_gpus(
         "orchestration_efficiency": max(active) / job.duration,
     }.items():
         prefix = "" if name.startswith("orchestration") else before
-        ((cell,),) = answers.rows(f"model/{prefix}physical_gpu_{name}.cfg")
+        ((cell,),) = answers.read_rows(f"model/{prefix}physical_gpu_{name}.cfg")
         assert cell == pytest.approx(100 * expected, rel=1e-9), name
-    shares = answers.totals(f"model/{before}physical_gpu_useful_2dh.cfg")
+    shares = answers.read_totals(f"model/{before}physical_gpu_useful_2dh.cfg")
     assert shares["Average"] == [pytest.approx(100 * sum(times) / total, rel=1e-9)]
     assert shares["Maximum"] == [pytest.approx(100 * max(times) / job.duration, rel=1e-9)]
     assert shares["Avg/Max"] == [pytest.approx(mean / max(times), rel=1e-8)]
-    assert answers.totals("model/physical_gpu_active_2dh.cfg")["Maximum"] == [
+    assert answers.read_totals("model/physical_gpu_active_2dh.cfg")["Maximum"] == [
         pytest.approx(100 * max(active) / job.duration, rel=1e-9)
     ]
 
 
 def test_tables_of_physical_gpus(answers: Answers, job: SharedGpus) -> None:
-    labels = answers.trace().labels.values[STATE]
+    labels = answers.load_trace().labels.values[STATE]
     counts = [
         Counter(labels[bits] for bits in each.tolist() if bits) for each in job.doing.values()
     ]
-    assert [row for row in answers.by_row("model/physical_gpu_state_2dh.cfg") if row] == counts
+    assert [
+        row for row in answers.read_labelled_rows("model/physical_gpu_state_2dh.cfg") if row
+    ] == counts
     alone = [int(np.isin(bits, (1, 2, 3)).sum()) for bits in job.doing.values()]
     both = [int(np.isin(bits, (5, 6, 7)).sum()) for bits in job.doing.values()]
-    assert [row for row in answers.by_row("model/physical_gpu_overlap_2dh.cfg") if row] == [
+    assert [
+        row for row in answers.read_labelled_rows("model/physical_gpu_overlap_2dh.cfg") if row
+    ] == [
         {"Exposed": first, "Overlapped": second} for first, second in zip(alone, both, strict=True)
     ]
 
@@ -342,6 +347,7 @@ def test_tables_of_physical_gpus(answers: Answers, job: SharedGpus) -> None:
 def test_per_task_views_count_shared_gpus_more_than_once(answers: Answers) -> None:
     """What the views of physical GPUs are for."""
     physical, by_task = (
-        answers.rows(f"model/{name}_parallel_efficiency.cfg") for name in ("physical_gpu", "device")
+        answers.read_rows(f"model/{name}_parallel_efficiency.cfg")
+        for name in ("physical_gpu", "device")
     )
     assert physical[0][0] != pytest.approx(by_task[0][0], rel=0.02)

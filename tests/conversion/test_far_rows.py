@@ -102,7 +102,7 @@ def test_a_wild_row_in_every_table_moves_nothing(sample: str, column: int, tmp_p
     lost = 0
     for code in (KERNEL_CODE, OSRT_CODE, PTHREAD_CODE):
         one, other = (
-            {(item.row, item.begin, item.end) for item in each.intervals(code)}
+            {(item.row, item.begin, item.end) for item in each.list_intervals(code)}
             for each in (trace, whole)
         )
         assert one <= other
@@ -206,7 +206,7 @@ def export(folder: Path, starts: Sequence[int], duration: object = None, **more:
 
 
 def begins(trace: Trace) -> list[int]:
-    return sorted(item.begin for item in trace.intervals(KERNEL_CODE))
+    return sorted(item.begin for item in trace.list_intervals(KERNEL_CODE))
 
 
 def test_rows_a_little_outside_the_recorded_time_are_kept(tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ def test_clocks_lead_from_reports_to_the_trace(tmp_path: Path) -> None:
     )
     told = json.loads((tmp_path / "out.nsys2prv.json").read_text())
     trace = read_trace(tmp_path / "out.prv")
-    begins = {item.begin for code in (63000006, 63000007) for item in trace.intervals(code)}
+    begins = {item.begin for code in (63000006, 63000007) for item in trace.list_intervals(code)}
     compared = 0
     for found in told["inputs"]:
         clock = found["clock"]

@@ -58,10 +58,10 @@ def test_every_line_gives_its_events(line: CallTable, tmp_path: Path) -> None:
     ]
     assert summary.events[line.name] == 2
     assert summary.dropped == summary.repaired == {}
-    first, second = sorted(trace.intervals(line.code), key=lambda item: item.begin)
+    first, second = sorted(trace.list_intervals(line.code), key=lambda item: item.begin)
     assert first.others == {line.code + 2 + place: 70 + place for place in range(len(line.numbers))}
     assert second.others == {}
-    assert trace.row_name(first.row) == (
+    assert trace.get_row_name(first.row) == (
         f"{line.queue} GPU1" if line.queue else f"THREAD 1.1.1 {PID}"
     )
 
@@ -136,7 +136,8 @@ def test_work_that_overlaps_is_on_rows_of_its_own(tmp_path: Path) -> None:
         tmp_path / "o.prv",
     )
     assert sorted(
-        (trace.row_name(item.row), item.begin, item.end) for item in trace.intervals(line.code)
+        (trace.get_row_name(item.row), item.begin, item.end)
+        for item in trace.list_intervals(line.code)
     ) == [
         ("OpenGL GPU", 60, 70),
         ("OpenGL GPU0", 20, 30),
@@ -159,5 +160,5 @@ def test_results_and_numbers_of_enumerations_that_have_no_name(tmp_path: Path) -
         "WDDM queue packets",
     ]
     assert [
-        item.others for item in sorted(trace.intervals(gl.code), key=lambda item: item.begin)
+        item.others for item in sorted(trace.list_intervals(gl.code), key=lambda item: item.begin)
     ] == [{gl.code + 1: 7}, {}]

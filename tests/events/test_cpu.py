@@ -61,11 +61,11 @@ def states(folder: Path, rows: list[Row], **tables: list[Row]) -> tuple[Trace, S
 def reasons(trace: Trace) -> list[tuple[str, str, int]]:
     return [
         (
-            trace.label(STATE, item.value),
-            trace.label(REASON, item.others.get(REASON, 0)),
+            trace.get_label(STATE, item.value),
+            trace.get_label(REASON, item.others.get(REASON, 0)),
             item.begin,
         )
-        for item in trace.intervals(STATE)
+        for item in trace.list_intervals(STATE)
     ]
 
 
@@ -81,7 +81,7 @@ def test_a_state_stands_until_the_next_one_of_its_thread(tmp_path: Path) -> None
         ("Off the CPU", 50, 51),
         ("Running", 5, 51),
     ]
-    assert [item.others[CPU] for item in trace.intervals(STATE)] == [4, 0, 5, 0, 1]
+    assert [item.others[CPU] for item in trace.list_intervals(STATE)] == [4, 0, 5, 0, 1]
     assert summary.events == {"thread_state": 5}
 
 
@@ -184,7 +184,7 @@ def test_threads_of_processes_that_are_not_profiled_are_counted_by_name(tmp_path
         ThreadNames=names,
         StringIds=make_strings("swapper"),
     )
-    assert len(trace.intervals(STATE)) == 2
+    assert len(trace.list_intervals(STATE)) == 2
     assert summary.threads == 1
     assert summary.dropped == {
         ("sched", Reason.NOT_PROFILED.with_detail("swapper")): 2,
@@ -213,7 +213,7 @@ def test_only_some_other_processes_are_named(tmp_path: Path) -> None:
 
 def test_a_report_that_does_not_tell_what_it_profiles_keeps_all(tmp_path: Path) -> None:
     trace, summary = states(tmp_path, [turn(10, 1), turn(12, 1, tid=OTHER, pid=OTHER)])
-    assert (len(trace.intervals(STATE)), summary.ranks, summary.dropped) == (2, 2, {})
+    assert (len(trace.list_intervals(STATE)), summary.ranks, summary.dropped) == (2, 2, {})
 
 
 def test_damaged_rows_of_the_scheduler_are_counted(tmp_path: Path) -> None:
@@ -300,11 +300,11 @@ def test_the_number_of_frames_has_bounds(
     for frames in (0, -1, 33):
         with pytest.raises(UsageError, match="from 1 to 32 frames"):
             samples(tmp_path, FRAMES, 4, callstack=frames)
-    assert samples(tmp_path, FRAMES, 4, callstack=32)[0].intervals(CALLER + 3)
+    assert samples(tmp_path, FRAMES, 4, callstack=32)[0].list_intervals(CALLER + 3)
     assert (
         main(["--callstack", "2", str(tmp_path / "r.sqlite"), str(tmp_path / "o.prv"), "-q"]) == 0
     )
-    assert read_trace(tmp_path / "o.prv").intervals(CALLER + 1)
+    assert read_trace(tmp_path / "o.prv").list_intervals(CALLER + 1)
     assert (
         main(["--callstack", "99", str(tmp_path / "r.sqlite"), str(tmp_path / "o.prv"), "-q"]) == 2
     )
@@ -413,7 +413,7 @@ def test_counters_stand_over_their_intervals_on_rows_of_components(
     assert trace.labels.precision == {codes["IPC"]: 3}
     shown = [
         (
-            trace.row_name(sample.row),
+            trace.get_row_name(sample.row),
             sample.time,
             {trace.labels.types[code]: value for code, value in sample.numbers.items()},
         )
@@ -449,8 +449,8 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Summary, l
 def of_threads(trace: Trace, code: int) -> dict[str, list]:
     """Intervals of a type by thread id."""
     found: dict[str, list] = {}
-    for item in trace.intervals(code):
-        found.setdefault(trace.row_name(item.row).split()[-1], []).append(item)
+    for item in trace.list_intervals(code):
+        found.setdefault(trace.get_row_name(item.row).split()[-1], []).append(item)
     return found
 
 
@@ -471,7 +471,7 @@ def test_states_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]
     for rank in truth:
         for thread, true in rank["threads"].items():
             items = by_thread[thread]
-            running = [item for item in items if trace.label(STATE, item.value) == "Running"]
+            running = [item for item in items if trace.get_label(STATE, item.value) == "Running"]
             off = [item for item in items if item not in running]
             assert (len(running), sum(item.end - item.begin for item in running)) == (
                 true["turns"],
@@ -479,12 +479,14 @@ def test_states_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]
             )
             assert Counter(str(item.others[CPU] - 1) for item in running) == true["on_cpu"]
             assert (
-                Counter(numbers[trace.label(STATE, item.value)] for item in off)
+                Counter(numbers[trace.get_label(STATE, item.value)] for item in off)
                 == true["off_by_state"]
             )
             assert {item.others[CPU] for item in off} == {0}
             told = (
-                trace.label(REASON, item.others[REASON]) for item in off if REASON in item.others
+                trace.get_label(REASON, item.others[REASON])
+                for item in off
+                if REASON in item.others
             )
             assert Counter(reasons[reason] for reason in told) == true["off_by_reason"]
 
@@ -493,7 +495,7 @@ def test_samples_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict
     trace, _, truth = machine
     for code, what in ((FUNCTION, "functions"), (CALLER + 1, "callers"), (MODULE, "modules")):
         found = {
-            thread: Counter(trace.label(code, item.value) for item in items)
+            thread: Counter(trace.get_label(code, item.value) for item in items)
             for thread, items in of_threads(trace, code).items()
         }
         assert found == {
@@ -511,7 +513,7 @@ def test_counters_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dic
     sums: Counter[tuple[str, str]] = Counter()
     for sample in trace.samples:
         for code, value in sample.numbers.items():
-            sums[trace.row_name(sample.row), trace.labels.types[code]] += (
+            sums[trace.get_row_name(sample.row), trace.labels.types[code]] += (
                 value / 10 ** trace.labels.precision.get(code, 0)
             )
     true = {
@@ -541,4 +543,4 @@ def test_messages_of_no_process_do_not_tell_which_are_profiled(tmp_path: Path) -
     ]
     trace, summary = states(tmp_path, [turn(10, 1), turn(20, 0)], DIAGNOSTIC_EVENT=messages)
     assert summary.dropped == {}
-    assert len(trace.intervals(STATE)) == 2
+    assert len(trace.list_intervals(STATE)) == 2

@@ -65,10 +65,12 @@ def test_events_equal_sql(report: Path, tmp_path: Path) -> None:
             item.end,
             item.others[EVENT],
             item.others[STREAM],
-            trace.label(CALL, item.value),
+            trace.get_label(CALL, item.value),
         )
-        for item in trace.intervals(CALL)
+        for item in trace.list_intervals(CALL)
     )
     assert found == expected
-    completed = Counter((item.begin, item.others[EVENT]) for item in trace.intervals(COMPLETION))
+    completed = Counter(
+        (item.begin, item.others[EVENT]) for item in trace.list_intervals(COMPLETION)
+    )
     assert completed == Counter((time - origin, event) for time, event in times)

@@ -41,7 +41,8 @@ def trace_of(folder: Path, tables: dict[str, list[Row]], **options: object) -> T
 def found(trace: Trace, code: int) -> list[tuple[str, int, int]]:
     """(label, begin, end) of the intervals of a type."""
     return sorted(
-        (trace.label(code, item.value), item.begin, item.end) for item in trace.intervals(code)
+        (trace.get_label(code, item.value), item.begin, item.end)
+        for item in trace.list_intervals(code)
     )
 
 
@@ -326,7 +327,7 @@ def test_a_table_without_rowid_is_read(tmp_path: Path) -> None:
     connection.commit()
     connection.close()
     convert([report], tmp_path / "o.prv", Options())
-    assert len(read_trace(tmp_path / "o.prv").intervals(KERNELS)) == 10
+    assert len(read_trace(tmp_path / "o.prv").list_intervals(KERNELS)) == 10
 
 
 def test_descriptors_are_given_back(tmp_path: Path) -> None:

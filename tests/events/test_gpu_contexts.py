@@ -56,8 +56,8 @@ def test_a_context_is_on_the_gpu_from_restore_to_save(tmp_path: Path, table: str
         ("two 20", 110, 200),
         ("unknown process", 50, 60),
     ]
-    items = sorted(trace.intervals(CODE), key=lambda item: (item.row, item.begin))
-    assert [(trace.row_name(item.row), item.others) for item in items] == [
+    items = sorted(trace.list_intervals(CODE), key=lambda item: (item.row, item.begin))
+    assert [(trace.get_row_name(item.row), item.others) for item in items] == [
         ("Contexts GPU0", {68007101: 1}),
         ("Contexts GPU0", {68007101: 2}),
         ("Contexts GPU1", {68007101: 3}),

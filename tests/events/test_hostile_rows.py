@@ -73,7 +73,10 @@ def traced(folder: Path, *reports: dict[str, list[Row]] | Path) -> Trace:
 
 
 def ranges(trace: Trace, code: int) -> set[tuple[str, int, int]]:
-    return {(trace.label(code, item.value), item.begin, item.end) for item in trace.intervals(code)}
+    return {
+        (trace.get_label(code, item.value), item.begin, item.end)
+        for item in trace.list_intervals(code)
+    }
 
 
 # ---- clocks ---------------------------------------------------------------------------------------------------------------------------
@@ -186,7 +189,10 @@ def test_lines_to_kernels_of_one_stream_that_begin_together(tmp_path: Path) -> N
             RUNTIME: [make_call(10, 20, 1), make_call(30, 40, 2)],
         },
     )
-    rows = {trace.label(KERNEL_CODE, item.value): item.row for item in trace.intervals(KERNEL_CODE)}
+    rows = {
+        trace.get_label(KERNEL_CODE, item.value): item.row
+        for item in trace.list_intervals(KERNEL_CODE)
+    }
     assert len(set(rows.values())) == 2
     assert {comm.send: comm.receiver for comm in trace.comms} == {
         0: rows["kern"],
@@ -210,7 +216,7 @@ def test_lines_of_other_streams_stay_in_very_long_traces(tmp_path: Path) -> None
     for comm in trace.comms:
         assert any(
             item.row == comm.receiver and item.begin == comm.receive
-            for item in trace.intervals(KERNEL_CODE)
+            for item in trace.list_intervals(KERNEL_CODE)
         ), comm
 
 
@@ -226,7 +232,7 @@ def test_synchronizations_that_overlap_on_a_row_do_not_hide_each_other(tmp_path:
         },
     )
     assert trace.deepest[SYNC_CODE] == 1
-    assert sorted(item.end - item.begin for item in trace.intervals(SYNC_CODE)) == [70, 90]
+    assert sorted(item.end - item.begin for item in trace.list_intervals(SYNC_CODE)) == [70, 90]
 
 
 # ---- rows that are not written ------------------------------------------------------------------------------------------------------
@@ -282,7 +288,7 @@ def test_a_gap_in_the_rowids_as_wide_as_tasks(
             f"INSERT INTO {RUNTIME} (rowid, start, end, globalTid, nameId) VALUES (1, 5, 6, ?, 2)",
             (make_global_tid(PID),),
         )
-    assert len(traced(tmp_path, path).intervals(API_CODE)) == 2
+    assert len(traced(tmp_path, path).list_intervals(API_CODE)) == 2
 
 
 @pytest.mark.slow
@@ -300,7 +306,7 @@ def test_a_rowid_far_off_does_not_take_for_ever(tmp_path: Path) -> None:
         check=True,
         timeout=20,
     )
-    assert len(read_trace(tmp_path / "out.prv").intervals(KERNEL_CODE)) == 2
+    assert len(read_trace(tmp_path / "out.prv").list_intervals(KERNEL_CODE)) == 2
 
 
 def test_a_table_without_rowids(tmp_path: Path) -> None:
@@ -316,7 +322,7 @@ def test_a_table_without_rowids(tmp_path: Path) -> None:
             f"INSERT INTO {KERNEL} VALUES (?, ?, 0, 7, ?, 1)",
             [(300, 400, make_global_pid()), (100, 200, make_global_pid())],
         )
-    assert len(traced(tmp_path, path).intervals(KERNEL_CODE)) == 2
+    assert len(traced(tmp_path, path).list_intervals(KERNEL_CODE)) == 2
 
 
 def test_a_column_called_rowid(tmp_path: Path) -> None:
@@ -325,7 +331,7 @@ def test_a_column_called_rowid(tmp_path: Path) -> None:
         make_kernel(300, 400, rowid=5),
         make_kernel(500, 600, rowid=None),
     ]
-    assert len(traced(tmp_path, {KERNEL: rows}).intervals(KERNEL_CODE)) == 3
+    assert len(traced(tmp_path, {KERNEL: rows}).list_intervals(KERNEL_CODE)) == 3
 
 
 def test_of_calls_with_one_id_the_earliest_launched_wherever_it_stands(
@@ -506,7 +512,7 @@ def test_nothing_is_written_beside_an_export_with_a_write_ahead_log(tmp_path: Pa
         shutil.copy(tmp_path / name, folder)
     connection.close()
     convert([folder / "live.sqlite"], tmp_path / "out.prv")
-    assert len(read_trace(tmp_path / "out.prv").intervals(KERNEL_CODE)) == 2
+    assert len(read_trace(tmp_path / "out.prv").list_intervals(KERNEL_CODE)) == 2
     assert sorted(item.name for item in folder.iterdir()) == ["live.sqlite", "live.sqlite-wal"]
 
 
@@ -554,7 +560,7 @@ def test_a_column_that_a_condition_names_reads_as_null(
     assert report.name in capsys.readouterr().out
     trace = traced(tmp_path, report)
     for code in (KERNEL_CODE, API_CODE, NVTX_CODE, NCCL_CODE, PTHREAD_CODE, OSRT_CODE):
-        before, after = len(whole.intervals(code)), len(trace.intervals(code))
+        before, after = len(whole.list_intervals(code)), len(trace.list_intervals(code))
         assert before > 0
         assert (after == 0) == (code in lost)
         assert (after > before) == (code in more)

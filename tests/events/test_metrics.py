@@ -102,7 +102,7 @@ def series(trace: Trace, code: int) -> dict[str, list[tuple[int, int]]]:
     found: dict[str, list[tuple[int, int]]] = {}
     for record in trace.samples:
         if code in record.numbers:
-            found.setdefault(trace.row_name(record.row), []).append(
+            found.setdefault(trace.get_row_name(record.row), []).append(
                 (record.time, record.numbers[code])
             )
     return found
@@ -210,7 +210,7 @@ def test_one_record_an_instant_with_types_by_name(two_gpus: dict, tmp_path: Path
         (200, {SMS: 0, DRAM_READ: 0}),
     ]
     assert trace.names["THREAD"] == ["CUDA-D0.S7", "CUDA-D1.S7", "Metrics GPU0", "Metrics GPU1"]
-    assert {trace.row_name(record.row) for record in trace.samples} == {
+    assert {trace.get_row_name(record.row) for record in trace.samples} == {
         "Metrics GPU0",
         "Metrics GPU1",
     }
@@ -664,7 +664,7 @@ def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> N
     assert counts == {(4, 1): 3, (4, 2): 3, (4, 4): 3, (5, 1): 3, (5, 2): 3}
     assert [
         (interval.row, interval.begin, interval.others[91901], interval.others[91908])
-        for interval in trace.intervals(91900)
+        for interval in trace.list_intervals(91900)
     ] == [((4, 3), 150, 4, 3)]
     assert summary.events["switch_congestion"] == 1
     assert summary.ranks == 3

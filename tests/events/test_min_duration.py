@@ -137,7 +137,7 @@ def test_events_last_as_long_as_the_calls_that_record_them(tmp_path: Path) -> No
     trace, summary = converted(
         tmp_path, [make_os_call(0, 5)], more, min_duration={"cuda_events": 500}
     )
-    assert [(item.begin, item.end) for item in trace.intervals(EVENTS)] == [(20, 900)]
+    assert [(item.begin, item.end) for item in trace.list_intervals(EVENTS)] == [(20, 900)]
     assert summary.events["cuda_event_completion"] == 2
     assert summary.dropped == {("cuda_events", Reason.TOO_SHORT.with_detail("500 ns")): 1}
 

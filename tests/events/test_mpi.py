@@ -151,8 +151,8 @@ def two_ranks(
 def intervals(trace: Trace, code: int) -> list[tuple[int, str, int, int]]:
     """(task, label, begin, end) of the ranges of a type."""
     return sorted(
-        (item.row[0], trace.label(code, item.value), item.begin, item.end)
-        for item in trace.intervals(code)
+        (item.row[0], trace.get_label(code, item.value), item.begin, item.end)
+        for item in trace.list_intervals(code)
     )
 
 
@@ -203,7 +203,7 @@ def test_tags_and_partners_are_one_higher_in_the_trace_alone(tmp_path: Path) -> 
     send, receive = p2p("MPI_Send", 20, 30, 1, tag=0), p2p("MPI_Recv", 25, 40, 0, tag=0)
     trace, _ = two_ranks(tmp_path, [send], [receive])
     for code, values in ((TAG, [1, 1]), (PARTNER, [1, 2])):
-        calls = trace.intervals(POINT_TO_POINT)
+        calls = trace.list_intervals(POINT_TO_POINT)
         assert sorted(item.others[code] for item in calls) == values
     with nsys2prv.open([tmp_path / "0.sqlite", tmp_path / "1.sqlite"], jobs=1) as job:
         frame = job.frame("mpi_point_to_point", "tag", "partner")
@@ -320,7 +320,7 @@ def test_every_call_stands_under_the_type_of_its_kind(tmp_path: Path) -> None:
     ]
     assert intervals(trace, POINT_TO_POINT) == [(1, "MPI_Probe", 120, 130)]
     assert intervals(trace, COLLECTIVE) == [(1, "MPI_Barrier", 220, 230)]
-    assert {trace.label(OTHERS, value): value for value in trace.labels.values[OTHERS]} == {
+    assert {trace.get_label(OTHERS, value): value for value in trace.labels.values[OTHERS]} == {
         "End": 0,
         "MPI_Init_thread": 500,
         "MPI_Initialized": 108,
@@ -345,7 +345,7 @@ def test_what_calls_say(tmp_path: Path) -> None:
     trace, _ = convert_all(tmp_path, export(tmp_path / "r.sqlite", 2, calls, members=range(4)))
     said = {
         item.begin: {code: value for code, value in item.others.items() if value}
-        for item in trace.intervals(POINT_TO_POINT)
+        for item in trace.list_intervals(POINT_TO_POINT)
     }
     assert said == {
         0: {SIZE: 64, TAG: 1, PARTNER: 1, COMMUNICATOR: 3},
@@ -354,7 +354,7 @@ def test_what_calls_say(tmp_path: Path) -> None:
     }
     said = {
         item.begin: {code: value for code, value in item.others.items() if value}
-        for item in trace.intervals(COLLECTIVE)
+        for item in trace.list_intervals(COLLECTIVE)
     }
     assert said == {60: {SENT: 100, RECEIVED: 400, ROOT: 3, COMMUNICATOR: 3}, 80: {COMMUNICATOR: 2}}
     assert trace.labels.values[COMMUNICATOR] == {
@@ -379,7 +379,7 @@ def test_any_table_may_be_missing_or_empty(tmp_path: Path, missing: str) -> None
     report = export(tmp_path / "r.sqlite", 0, kept, leave_out=[missing])
     codes = {P2P: POINT_TO_POINT, WAITS: POINT_TO_POINT, COLLECTIVES: COLLECTIVE, OTHER: OTHERS}
     trace, _ = convert_all(tmp_path, report)
-    found = sum(len(trace.intervals(code)) for code in set(codes.values()))
+    found = sum(len(trace.list_intervals(code)) for code in set(codes.values()))
     assert found == len(kept)
 
 
@@ -746,10 +746,12 @@ def test_a_communicator_is_the_same_on_all_ranks_whatever_its_handle(
     assert messages(trace) == [(1, 100, 2, 200, 0, 5), (1, 150, 2, 150, 1, 5)]
     numbers = {
         (item.row[0], item.begin): item.others[COMMUNICATOR]
-        for item in trace.intervals(POINT_TO_POINT)
+        for item in trace.list_intervals(POINT_TO_POINT)
     }
     assert numbers == {(1, 100): 3, (2, 100): 3, (1, 150): 4, (2, 150): 4}
-    assert all(item.others[PARTNER] == 3 - item.row[0] for item in trace.intervals(POINT_TO_POINT))
+    assert all(
+        item.others[PARTNER] == 3 - item.row[0] for item in trace.list_intervals(POINT_TO_POINT)
+    )
 
 
 def test_a_handle_that_was_freed_means_what_it_was_given_to_last(tmp_path: Path) -> None:

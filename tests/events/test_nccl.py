@@ -50,7 +50,9 @@ REDUCE_NAMES = [
 def fields(trace: Trace, item: Interval) -> dict[int, str | int]:
     """The payload of a record, values by label where they have one."""
     return {
-        code: trace.label(code, value) if code in (REDUCTION, COMMUNICATOR, OPERATION) else value
+        code: trace.get_label(code, value)
+        if code in (REDUCTION, COMMUNICATOR, OPERATION)
+        else value
         for code, value in item.others.items()
         if 9501 <= code <= 9510
     }
@@ -58,7 +60,8 @@ def fields(trace: Trace, item: Interval) -> dict[int, str | int]:
 
 def payloads(trace: Trace, code: int) -> list[dict[int, str | int]]:
     return [
-        fields(trace, item) for item in sorted(trace.intervals(code), key=lambda item: item.begin)
+        fields(trace, item)
+        for item in sorted(trace.list_intervals(code), key=lambda item: item.begin)
     ]
 
 
@@ -66,17 +69,17 @@ WANTED = {BYTES: 4096, REDUCTION: "Max", COMMUNICATOR: f"{BIG:#x}", OPERATION: "
 
 
 def of_json(text: str) -> Rank:
-    return Rank().collective(100, 130, 200, text)
+    return Rank().add_collective(100, 130, 200, text)
 
 
 def of_bytes(content: bytes, **tables: object) -> Rank:
-    rank = Rank().collective(100, 130, 200, binaryData=content)
+    rank = Rank().add_collective(100, 130, 200, binaryData=content)
     rank.more |= {ENTRIES: REDUCE_ENTRIES, ENUMS: REDUCE_NAMES} | tables
     return rank
 
 
 def of_table(event: int = 9) -> Rank:
-    rank = Rank().collective(100, 130, 200, eventId=9)
+    rank = Rank().add_collective(100, 130, 200, eventId=9)
     rank.more[f"DYNAMIC_NVTXPAYLOAD_DATATYPE_{make_global_pid(4242)}_{DOMAIN}_77"] = [
         {"eventId": 3, COMM: 5, SIZE: 6, OP: 0},
         {"eventId": event, COMM: BIG - (1 << 64), SIZE: 4096, OP: "Max"},
@@ -138,10 +141,10 @@ def test_what_else_calls_say(
 ) -> None:
     text = f'{{"commHash":7,"count":10,"dataType":{kind},"CUDA device":3,"seqNumber":12,"channelId":2}}'
     trace, _ = convert_ranks(tmp_path, of_json(text))
-    [item] = trace.intervals(CALL)
+    [item] = trace.list_intervals(CALL)
     more = {code: value for code, value in item.others.items() if 9511 <= code <= 9514}
     if label:
-        assert trace.label(9513, more.pop(9513)) == label
+        assert trace.get_label(9513, more.pop(9513)) == label
     assert more == {9511: 3, 9512: 12, 9514: 2}
     assert item.others.get(BYTES) == (size and 10 * size)
 
@@ -169,21 +172,21 @@ def test_damaged_payloads_are_counted_and_the_calls_stay(tmp_path: Path, rank: R
 
 
 def test_no_payloads_at_all(tmp_path: Path) -> None:
-    trace, summary = convert_ranks(tmp_path, Rank().collective(100, 130, 200))
+    trace, summary = convert_ranks(tmp_path, Rank().add_collective(100, 130, 200))
     assert payloads(trace, CALL) == [{OPERATION: "AllReduce"}]
     assert "changed" not in summary.text()
 
 
 def test_group_with_several_operations_is_one_kernel(tmp_path: Path) -> None:
-    rank = Rank().range(90, 92, "ncclGroupStart")
+    rank = Rank().add_range(90, 92, "ncclGroupStart")
     for number, size in enumerate((100, 28)):
-        rank.range(
+        rank.add_range(
             100 + 10 * number,
             105 + 10 * number,
             "ncclAllReduce",
             jsonText=format_payload(7, size, **{OP: "Sum"}),
         )
-    rank.range(130, 190, "ncclGroupEnd").work(140, 150, 300).collective(
+    rank.add_range(130, 190, "ncclGroupEnd").add_kernel(140, 150, 300).add_collective(
         200, 310, 400, format_payload(7, 50, **{OP: "Avg"})
     )
     trace, _ = convert_ranks(tmp_path, rank)
@@ -195,14 +198,14 @@ def test_group_with_several_operations_is_one_kernel(tmp_path: Path) -> None:
 
 
 def test_nested_groups_and_captures_that_begin_or_end_inside_one(tmp_path: Path) -> None:
-    rank = Rank().range(1, 9, "ncclGroupEnd").collective(10, 12, 20, format_payload(7, 1))
-    rank.range(40, 41, "ncclGroupStart").range(42, 43, "ncclGroupStart").range(
+    rank = Rank().add_range(1, 9, "ncclGroupEnd").add_collective(10, 12, 20, format_payload(7, 1))
+    rank.add_range(40, 41, "ncclGroupStart").add_range(42, 43, "ncclGroupStart").add_range(
         44, 45, "ncclAllReduce", jsonText=format_payload(7, 2)
     )
-    rank.range(46, 47, "ncclGroupEnd").range(50, 70, "ncclGroupEnd").work(52, 60, 70)
-    rank.collective(80, 90, 95, format_payload(7, 4)).range(120, 121, "ncclGroupStart").range(
-        122, None, "ncclAllReduce", jsonText=format_payload(7, 8)
-    )
+    rank.add_range(46, 47, "ncclGroupEnd").add_range(50, 70, "ncclGroupEnd").add_kernel(52, 60, 70)
+    rank.add_collective(80, 90, 95, format_payload(7, 4)).add_range(
+        120, 121, "ncclGroupStart"
+    ).add_range(122, None, "ncclAllReduce", jsonText=format_payload(7, 8))
     trace, _ = convert_ranks(tmp_path, rank)
     assert [item[BYTES] for item in payloads(trace, NCCL_KERNEL)] == [1, 2, 4]
 
@@ -210,12 +213,12 @@ def test_nested_groups_and_captures_that_begin_or_end_inside_one(tmp_path: Path)
 def test_group_on_several_communicators_tells_no_size(tmp_path: Path) -> None:
     rank = (
         Rank()
-        .range(90, 92, "ncclGroupStart")
-        .range(100, 105, "ncclAllReduce", jsonText=format_payload(7, 100))
+        .add_range(90, 92, "ncclGroupStart")
+        .add_range(100, 105, "ncclAllReduce", jsonText=format_payload(7, 100))
     )
-    rank.range(110, 115, "ncclAllReduce", jsonText=format_payload(8, 28)).range(
+    rank.add_range(110, 115, "ncclAllReduce", jsonText=format_payload(8, 28)).add_range(
         130, 190, "ncclGroupEnd"
-    ).work(140, 150, 300).work(150, 310, 400)
+    ).add_kernel(140, 150, 300).add_kernel(150, 310, 400)
     trace, _ = convert_ranks(tmp_path, rank)
     assert payloads(trace, NCCL_KERNEL) == [{OPERATION: "AllReduce", FUSED: 2}] * 2
 
@@ -229,37 +232,37 @@ def test_one_process_with_two_gpus_shares_the_group(tmp_path: Path) -> None:
 def test_kernels_in_graphs_have_no_call(tmp_path: Path) -> None:
     rank = (
         Rank()
-        .range(100, 120, "ncclAllReduce", jsonText=format_payload(7, 100))
-        .work(105, 130, 200, graphNodeId=4)
+        .add_range(100, 120, "ncclAllReduce", jsonText=format_payload(7, 100))
+        .add_kernel(105, 130, 200, graphNodeId=4)
     )
     assert payloads(convert_ranks(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
 
 
 def test_same_correlation_ids_and_pid_on_two_hosts(tmp_path: Path) -> None:
     ranks = [
-        Rank(host=f"node{number}").collective(100, 130, 200, format_payload(7, 10 + number))
+        Rank(host=f"node{number}").add_collective(100, 130, 200, format_payload(7, 10 + number))
         for number in range(2)
     ]
     trace, _ = convert_ranks(tmp_path, *ranks)
-    found = {item.row[0]: item.others[BYTES] for item in trace.intervals(NCCL_KERNEL)}
-    assert len(trace.intervals(NCCL_KERNEL)) == 2
+    found = {item.row[0]: item.others[BYTES] for item in trace.list_intervals(NCCL_KERNEL)}
+    assert len(trace.list_intervals(NCCL_KERNEL)) == 2
     assert found == {1: 10, 2: 11}
 
 
 def test_launch_on_another_thread_is_not_of_the_call(tmp_path: Path) -> None:
-    rank = Rank().collective(100, 130, 200, format_payload(7, 10))
+    rank = Rank().add_collective(100, 130, 200, format_payload(7, 10))
     rank.calls[0]["globalTid"] = make_global_tid(4999)
     assert payloads(convert_ranks(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
 
 
 def test_ranks_of_calls_come_from_the_communicators_making(tmp_path: Path) -> None:
-    rank = Rank().range(
+    rank = Rank().add_range(
         10,
         20,
         "ncclCommInitRankConfig",
         jsonText=f'{{"{COMM}":7,"No. of ranks":4,"Rank":3,"CUDA device":1}}',
     )
-    rank.collective(100, 130, 200, format_payload(7, 10))
+    rank.add_collective(100, 130, 200, format_payload(7, 10))
     trace, _ = convert_ranks(tmp_path, rank)
     assert payloads(trace, NCCL_KERNEL)[0] | {RANKS: 4, RANK: 3} == payloads(trace, NCCL_KERNEL)[0]
     assert RANKS not in payloads(trace, CALL)[1]
@@ -280,10 +283,10 @@ def test_calls_are_written_once_whatever_is_asked_for(
     tmp_path: Path, kinds: tuple[str, ...], calls: int
 ) -> None:
     trace, _ = convert_ranks(
-        tmp_path, Rank().collective(100, 130, 200, format_payload(7, 10)), kinds=kinds
+        tmp_path, Rank().add_collective(100, 130, 200, format_payload(7, 10)), kinds=kinds
     )
-    assert len(trace.intervals(CALL)) == calls
-    assert len(trace.intervals(NCCL_KERNEL)) == (0 if kinds and "nvtx" in kinds[0] else 1)
+    assert len(trace.list_intervals(CALL)) == calls
+    assert len(trace.list_intervals(NCCL_KERNEL)) == (0 if kinds and "nvtx" in kinds[0] else 1)
 
 
 def said_by_sql(connection: sqlite3.Connection) -> None:
@@ -342,13 +345,13 @@ def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
                                           {ranges} GROUP BY 1, 2, 3""").fetchall()
         found = Counter(
             (
-                trace.label(CALL, item.value),
+                trace.get_label(CALL, item.value),
                 item.others.get(BYTES),
-                trace.label(REDUCTION, item.others[REDUCTION])
+                trace.get_label(REDUCTION, item.others[REDUCTION])
                 if REDUCTION in item.others
                 else None,
             )
-            for item in trace.intervals(CALL)
+            for item in trace.list_intervals(CALL)
             if item.row[0] == task
         )
         assert {row[:3]: row[3] for row in expected}.items() <= found.items()
@@ -360,7 +363,7 @@ def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
             WHERE coalesce(k.graphNodeId, 0) = 0""").fetchone()
         ours = [
             item.others[BYTES]
-            for item in trace.intervals(NCCL_KERNEL)
+            for item in trace.list_intervals(NCCL_KERNEL)
             if item.row[0] == task
             and BYTES in item.others
             and PEER not in item.others
@@ -377,16 +380,18 @@ def test_advanced_trace_calls_and_launch_in_an_api_group(tmp_path: Path) -> None
     def of(**more: object) -> str:
         return json.dumps({"commHash": BIG, "commRank": 1, "nRanks": 4, "apiGroupId": 3, **more})
 
-    rank = Rank().range(100, 200, "API Group", jsonText='{"apiGroupId":3}')
+    rank = Rank().add_range(100, 200, "API Group", jsonText='{"apiGroupId":3}')
     for number, (count, kind) in enumerate(((10, "ncclBfloat16"), (3, "ncclFloat64"))):
-        rank.range(
+        rank.add_range(
             110 + 10 * number,
             115 + 10 * number,
             "AllReduce",
             jsonText=of(count=count, dataType=kind, seqNumber=number),
         )
-    rank.range(140, 190, "GroupLaunch").range(150, 180, "KernelLaunch").work(160, 170, 300)
-    rank.range(
+    rank.add_range(140, 190, "GroupLaunch").add_range(150, 180, "KernelLaunch").add_kernel(
+        160, 170, 300
+    )
+    rank.add_range(
         175,
         290,
         "AllReduce",
@@ -405,9 +410,11 @@ def test_calls_left_out_for_their_least_duration_still_tell_of_their_kernels(
     tmp_path: Path,
 ) -> None:
     trace, _ = convert_ranks(
-        tmp_path, Rank().collective(100, 130, 200, format_payload(7, 10)), min_duration={"nccl": 50}
+        tmp_path,
+        Rank().add_collective(100, 130, 200, format_payload(7, 10)),
+        min_duration={"nccl": 50},
     )
-    assert not trace.intervals(CALL)
+    assert not trace.list_intervals(CALL)
     assert [item[BYTES] for item in payloads(trace, NCCL_KERNEL)] == [10]
 
 
@@ -424,16 +431,16 @@ def test_kernels_have_the_sequence_number_and_type_of_their_one_call(tmp_path: P
             }
         )
 
-    rank = Rank().range(100, 120, "AllReduce", jsonText=said_of(7)).work(105, 110, 300)
-    rank.range(400, 500, "API Group", jsonText='{"apiGroupId":3}').range(
+    rank = Rank().add_range(100, 120, "AllReduce", jsonText=said_of(7)).add_kernel(105, 110, 300)
+    rank.add_range(400, 500, "API Group", jsonText='{"apiGroupId":3}').add_range(
         410, 415, "AllReduce", jsonText=said_of(8)
     )
-    rank.range(420, 425, "AllReduce", jsonText=said_of(9)).range(440, 490, "GroupLaunch").work(
-        460, 470, 600
-    )
+    rank.add_range(420, 425, "AllReduce", jsonText=said_of(9)).add_range(
+        440, 490, "GroupLaunch"
+    ).add_kernel(460, 470, 600)
     trace, _ = convert_ranks(tmp_path, rank)
-    kernels = sorted(trace.intervals(NCCL_KERNEL), key=lambda item: item.begin)
+    kernels = sorted(trace.list_intervals(NCCL_KERNEL), key=lambda item: item.begin)
     assert [
-        (item.others.get(9512), trace.label(9513, item.others[9513]), item.others[FUSED])
+        (item.others.get(9512), trace.get_label(9513, item.others[9513]), item.others[FUSED])
         for item in kernels
     ] == [(7, "Float32", 1), (None, "Float32", 2)]

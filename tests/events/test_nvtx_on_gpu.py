@@ -53,11 +53,11 @@ def on_streams(trace: Trace) -> Iterator[tuple]:
     for code, label in trace.labels.types.items():
         if label.startswith(LABEL):
             domain = label.removeprefix(LABEL)
-            for item in trace.intervals(code):
-                name = re.sub(r" #\d+$", "", trace.label(code, item.value))
+            for item in trace.list_intervals(code):
+                name = re.sub(r" #\d+$", "", trace.get_label(code, item.value))
                 yield (
-                    int(trace.task_name(item.row).split()[-1]),
-                    trace.row_name(item.row),
+                    int(trace.get_task_name(item.row).split()[-1]),
+                    trace.get_row_name(item.row),
                     "" if domain == "default domain" else domain,
                     name,
                     item.begin,
@@ -183,9 +183,9 @@ def test_threads_that_share_a_stream_nest_on_rows_of_their_own(tmp_path: Path) -
         ],
     )
     rows: dict[object, list[str]] = {}
-    for item in sorted(trace.intervals(TYPE), key=lambda item: (item.begin, -item.end)):
-        rows.setdefault(item.row, []).append(trace.label(TYPE, item.value))
-        assert trace.row_name(item.row).endswith(".S7")
+    for item in sorted(trace.list_intervals(TYPE), key=lambda item: (item.begin, -item.end)):
+        rows.setdefault(item.row, []).append(trace.get_label(TYPE, item.value))
+        assert trace.get_row_name(item.row).endswith(".S7")
     assert sorted(rows.values()) == [["a", "a in", "c"], ["b", "b in"]]
 
 
@@ -203,7 +203,7 @@ def test_ranges_of_a_thread_lie_within_those_of_another_where_they_do_not_cross(
         ("backward", 220, 240),
         ("mm", 230, 240),
     ]
-    assert len({item.row for item in trace.intervals(TYPE)}) == 1
+    assert len({item.row for item in trace.list_intervals(TYPE)}) == 1
 
 
 def test_of_ranges_around_the_same_work_the_inner_one_is_on_top(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_of_ranges_around_the_same_work_the_inner_one_is_on_top(tmp_path: Path) 
     ranges = [pushed(f"level_{level:02}", level, 200 - level) for level in reversed(range(depth))]
     on_gpu(tmp_path, ranges, [launch(1, 90, 95)], [work(1, 300, 310)])
     trace = read_trace(tmp_path / "o.prv")
-    names = {value: trace.label(TYPE, value) for value in trace.labels.values[TYPE]}
+    names = {value: trace.get_label(TYPE, value) for value in trace.labels.values[TYPE]}
     lines = (line for line in (tmp_path / "o.prv").read_text().splitlines() if f":{TYPE}:" in line)
     begun = [names[int(line.rsplit(":", 1)[1])] for line in lines if not line.endswith(":0")]
     assert begun == [f"level_{level:02}" for level in range(depth)]
@@ -236,7 +236,7 @@ def test_crossing_ranges_of_domains_are_all_there(tmp_path: Path) -> None:
     other = next(code for code, label in trace.labels.types.items() if label == "NVTX on GPU lib")
     assert list_labelled_intervals(trace, TYPE) == [("a", 200, 220)]
     assert list_labelled_intervals(trace, other) == [("b", 210, 230)]
-    assert trace.intervals(TYPE)[0].row != trace.intervals(other)[0].row
+    assert trace.list_intervals(TYPE)[0].row != trace.list_intervals(other)[0].row
 
 
 def test_random_ranges_and_calls_by_brute_force() -> None:

@@ -111,7 +111,7 @@ def test_threads_flat_objects_registered_json_and_repeated_names(tmp_path: Path)
         texts=('{"n": 8}',),
     )
     by_row = {
-        (trace.row_name(sample.row).split()[-1], sample.time, value)
+        (trace.get_row_name(sample.row).split()[-1], sample.time, value)
         for sample in trace.samples
         for value in sample.numbers.values()
         if value and sample.time < 40
@@ -146,7 +146,7 @@ def test_marks_last_1_ns_and_calls_of_nccl_have_types_of_their_own(tmp_path: Pat
         name="NCCL",
     )
     assert numbers(trace, "NCCL: nRanks") == [(10, 2), (11, 0)]
-    assert [item.others[9505] for item in trace.intervals(9500) if 9505 in item.others] == [2]
+    assert [item.others[9505] for item in trace.list_intervals(9500) if 9505 in item.others] == [2]
     assert not summary.dropped
 
 

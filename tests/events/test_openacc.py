@@ -53,11 +53,14 @@ def test_values_are_those_of_other_converters(tmp_path: Path) -> None:
     )
     for code in (OTHER, DATA, LAUNCH):
         assert [
-            item.value for item in sorted(trace.intervals(code), key=lambda item: item.begin)
+            item.value for item in sorted(trace.list_intervals(code), key=lambda item: item.begin)
         ] == list(range(1, 18))
         assert set(trace.labels.values[code + 100000].values()) == {"End", "acc_wait@a.c:7"}
         assert set(trace.labels.values[code + 200000].values()) == {"End", "main"}
-    assert (trace.label(DATA, 6), trace.label(DATA, 10)) == ("Enqueue upload", "Compute construct")
+    assert (trace.get_label(DATA, 6), trace.get_label(DATA, 10)) == (
+        "Enqueue upload",
+        "Compute construct",
+    )
 
 
 def test_a_construct_without_a_place(tmp_path: Path) -> None:
@@ -77,8 +80,8 @@ def test_a_construct_without_a_place(tmp_path: Path) -> None:
         "(no name)",
         "acc_wait@a.c",
     ]
-    records = sorted(trace.intervals(OTHER), key=lambda item: item.begin)
-    assert [trace.label(OTHER, item.value) for item in records] == [
+    records = sorted(trace.list_intervals(OTHER), key=lambda item: item.begin)
+    assert [trace.get_label(OTHER, item.value) for item in records] == [
         "Device init",
         "Device shutdown",
         "OpenACC construct of unknown kind",
@@ -102,7 +105,7 @@ def test_bytes_of_data(tmp_path: Path) -> None:
     )
     assert [
         (item.value, item.others.get(BYTES))
-        for item in sorted(trace.intervals(DATA), key=lambda item: item.begin)
+        for item in sorted(trace.list_intervals(DATA), key=lambda item: item.begin)
     ] == [(12, None), (16, 1 << 40), (14, None)]
     assert list_labelled_intervals(trace, 66400104) == [("u", 10, 20)]
 

@@ -215,7 +215,7 @@ def test_least_durations_are_of_ranges_as_they_are_shown(tmp_path: Path) -> None
     }
     trace, summary = converted(tmp_path, tables, min_duration={"openmp": 50})
     assert list_labelled_intervals(trace, IMPLICIT) == [("Implicit", 110, 500)]
-    assert len(trace.intervals(FLUSH)) == 1
+    assert len(trace.list_intervals(FLUSH)) == 1
     assert summary.dropped == {("openmp", Reason.TOO_SHORT.with_detail("50 ns")): 2}
 
 
@@ -224,5 +224,5 @@ def test_regions_within_regions(tmp_path: Path) -> None:
     assert trace.deepest[PARALLEL] == 2
     assert [
         item.others[60000090]
-        for item in sorted(trace.intervals(PARALLEL), key=lambda item: item.begin)
+        for item in sorted(trace.list_intervals(PARALLEL), key=lambda item: item.begin)
     ] == [1, 2]

@@ -79,9 +79,9 @@ def test_calls_sit_on_their_threads(tmp_path: Path) -> None:
     ]
     trace, _ = converted(tmp_path, rows)
     assert [
-        (trace.row_name(item.row).split()[-1], item.begin)
+        (trace.get_row_name(item.row).split()[-1], item.begin)
         for code in (OSRT, PTHREAD)
-        for item in trace.intervals(code)
+        for item in trace.list_intervals(code)
     ] == [(str(PID + 2), 20), (str(PID + 2), 60), (str(PID), 0), (str(PID + 1), 10)]
 
 
@@ -137,7 +137,7 @@ def test_the_nesting_level_decides_among_calls_of_the_same_times(
         for line in (tmp_path / "o.prv").read_text().splitlines()
         if line.startswith("2:")
     ]
-    assert [trace.label(OSRT, value) for value in written[:3]] == [
+    assert [trace.get_label(OSRT, value) for value in written[:3]] == [
         "a_call_of_mine",
         "read",
         "Pthread_of_mine",

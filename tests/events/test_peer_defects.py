@@ -262,7 +262,7 @@ def test_processes_on_one_device_number_keep_rows_of_their_own(tmp_path: Path) -
             "StringIds": make_strings("k"),
         },
     )
-    assert sorted((item.row, item.end) for item in trace.intervals(KERNELS)) == [
+    assert sorted((item.row, item.end) for item in trace.list_intervals(KERNELS)) == [
         ((1, 1), 7),
         ((2, 1), 10),
     ]
@@ -297,7 +297,7 @@ def test_every_sample_of_a_gpu_is_there_beside_a_gpu_that_no_process_uses(tmp_pa
         on_gpu = [
             sample.numbers
             for sample in trace.samples
-            if trace.row_name(sample.row) == f"Metrics GPU{gpu}"
+            if trace.get_row_name(sample.row) == f"Metrics GPU{gpu}"
         ]
         values = [numbers[SMS] for numbers in on_gpu if SMS in numbers]
         assert values[:20] == [10 * step + gpu + 1 for step in range(20)]
@@ -359,7 +359,7 @@ def test_one_report_of_several_may_lack_a_table(lacking: str, tmp_path: Path) ->
         {**whole, **host("a")},
         {**{name: rows for name, rows in whole.items() if name != lacking}, **host("b")},
     )
-    counts = {code: len(trace.intervals(code)) for code in (PUSHPOP, KERNELS, CALLS)}
+    counts = {code: len(trace.list_intervals(code)) for code in (PUSHPOP, KERNELS, CALLS)}
     assert counts == {
         PUSHPOP: 1 + (lacking != NVTX),
         KERNELS: 1 + (lacking != KERNEL),
@@ -415,7 +415,9 @@ def test_one_process_id_on_two_nodes_with_mpi(tmp_path: Path) -> None:
 
     trace = traced(tmp_path, rank(1), rank(0))
     assert [name.split()[:2] for name in trace.names["TASK"]] == [["rank", "0"], ["rank", "1"]]
-    assert [(item.row, item.end - item.begin) for item in sorted(trace.intervals(OTHER_MPI))] == [
+    assert [
+        (item.row, item.end - item.begin) for item in sorted(trace.list_intervals(OTHER_MPI))
+    ] == [
         ((1, 1), 10),
         ((2, 1), 11),
     ]
@@ -433,7 +435,7 @@ def test_kernels_of_a_process_without_calls_beside_one_that_has_them(tmp_path: P
             ],
         },
     )
-    assert len(trace.intervals(KERNELS)) == 2
+    assert len(trace.list_intervals(KERNELS)) == 2
     assert [(line.sender[0], line.receiver[0]) for line in trace.comms] == [(2, 2)]
 
 

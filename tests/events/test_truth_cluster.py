@@ -56,8 +56,8 @@ MPI_COLLECTIVE, SENT, RECEIVED, MPI_ROOT, MPI_COMMUNICATOR = (
     50100015,
 )
 GROUPED = "Several operations in a group"
+#: Bandwidths are whole MB/s; 'bus_gb_per_s' of the truth has six decimals.
 ROUNDING = 2e-4
-"""Bandwidths are whole MB/s; 'bus_gb_per_s' of the truth has six decimals."""
 
 
 @pytest.fixture(scope="module", params=mark_slow_except(["committed", "true clocks"], "committed"))
@@ -112,8 +112,8 @@ def test_kernels_of_collectives_say_what_the_calls_did(cluster: SampleSet) -> No
             expected[
                 rank,
                 f"S{stream}",
-                cluster.seen(rank, begin),
-                cluster.seen(rank, end),
+                cluster.to_trace_time(rank, begin),
+                cluster.to_trace_time(rank, end),
                 GROUPED if ring else names(item),
                 item["bytes"] * (2 if ring else 1),
                 item.get("root"),
@@ -123,18 +123,18 @@ def test_kernels_of_collectives_say_what_the_calls_did(cluster: SampleSet) -> No
                 2 if ring else len(item.get("members", [0])),
             ] += 1
     trace, found = cluster.trace, Counter()
-    for item in trace.intervals(NCCL_KERNEL):
+    for item in trace.list_intervals(NCCL_KERNEL):
         said = item.others
-        stream = re.split(r"[.-]", trace.row_name(item.row))[2]
+        stream = re.split(r"[.-]", trace.get_row_name(item.row))[2]
         found[
             item.row[0] - 1,
             stream,
             item.begin,
             item.end,
-            trace.label(OPERATION, said[OPERATION]),
+            trace.get_label(OPERATION, said[OPERATION]),
             said[BYTES],
             said.get(ROOT),
-            trace.label(COMMUNICATOR, said[COMMUNICATOR]),
+            trace.get_label(COMMUNICATOR, said[COMMUNICATOR]),
             said[RANKS],
             said[RANK],
             said[FUSED],
@@ -148,7 +148,10 @@ def test_late_wait_transfer_and_bandwidths_of_collectives(cluster: SampleSet) ->
     for item in collectives(cluster):
         ranks = item["ranks"]
         begin, end = (
-            [cluster.seen(rank, time) for rank, time in zip(ranks, item[edge], strict=True)]
+            [
+                cluster.to_trace_time(rank, time)
+                for rank, time in zip(ranks, item[edge], strict=True)
+            ]
             for edge in ("begin", "end")
         )
         last, shares = (
@@ -182,13 +185,13 @@ def found_collectives(cluster: SampleSet) -> list[tuple[str, list[tuple]]]:
     found: dict[int, tuple[str, list[tuple]]] = {}
     speeds = {
         (item.row, item.begin, item.end): (item.others[ALGORITHM], item.others[BUS])
-        for item in cluster.trace.intervals(TRANSFERS)
-        if cluster.trace.label(TRANSFERS, item.value) != "SendRecv"
+        for item in cluster.trace.list_intervals(TRANSFERS)
+        if cluster.trace.get_label(TRANSFERS, item.value) != "SendRecv"
     }
-    for item in cluster.trace.intervals(COLLECTIVE):
+    for item in cluster.trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
-        label = cluster.trace.label(COLLECTIVE, item.value)
+        label = cluster.trace.get_label(COLLECTIVE, item.value)
         found.setdefault(item.others[NUMBER], (label, []))[1].append(
             (
                 item.row[0] - 1,
@@ -212,7 +215,7 @@ def test_the_truth_s_own_figures_of_collectives(cluster: SampleSet) -> None:
         assert "the clocks of the reports do not agree" in cluster.summary.text()
         return
     expected = {
-        (rank, cluster.seen(rank, begin)): (late, wait, transfer, speed)
+        (rank, cluster.to_trace_time(rank, begin)): (late, wait, transfer, speed)
         for item in collectives(cluster)
         for rank, begin, late, wait, transfer, speed in zip(
             *(item[key] for key in ("ranks", "begin", "late", "wait", "transfer", "bus_gb_per_s")),
@@ -259,8 +262,8 @@ def test_pairs_of_a_ring_are_lines(cluster: SampleSet) -> None:
                 pair["bytes"] / (pair["end"] - pair["ready"]), rel=1e-5
             )
             sent, received = (
-                cluster.seen(sender, item["begin"][pair["from"]]),
-                cluster.seen(receiver, pair["end"]),
+                cluster.to_trace_time(sender, item["begin"][pair["from"]]),
+                cluster.to_trace_time(receiver, pair["end"]),
             )
             expected[sender, sent, receiver, received, pair["bytes"]] += received >= sent
     expected += Counter()  # without zeros
@@ -282,7 +285,7 @@ def test_collectives_of_the_advanced_trace_have_the_truth_s_numbers(cluster: Sam
     for item in collectives(cluster):
         functions = [member["function"] for member in item.get("members", [item])]
         for rank in item["ranks"]:
-            rows = cluster.sql(
+            rows = cluster.query(
                 rank,
                 """
                 SELECT value, json_extract(jsonText, '$.seqNumber'), json_extract(jsonText, '$.apiId'), json_extract(jsonText, '$.root')
@@ -311,7 +314,10 @@ def test_messages_are_lines(cluster: SampleSet) -> None:
             if message["functions"][1] == "MPI_Irecv"
             else message["receive"][1]
         )
-        begin, end = cluster.seen(sender, message["send"][0]), cluster.seen(receiver, end)
+        begin, end = (
+            cluster.to_trace_time(sender, message["send"][0]),
+            cluster.to_trace_time(receiver, end),
+        )
         expected[sender, begin, receiver, end, message["bytes"], message["tag"]] += 1
     others = {55001, 55002, NCCL_MESSAGE}
     assert (
@@ -331,7 +337,7 @@ def test_messages_are_lines(cluster: SampleSet) -> None:
 
 def test_mpi_calls_of_each_rank(cluster: SampleSet) -> None:
     for rank, told in enumerate(cluster.truth["ranks"]):
-        assert cluster.totals(rank, *MPI_CODES) == {
+        assert cluster.sum_by_label(rank, *MPI_CODES) == {
             name: (call["calls"], call["ns"]) for name, call in told["mpi_calls"].items()
         }
 
@@ -349,20 +355,22 @@ def test_mpi_collectives(cluster: SampleSet) -> None:
                 if item["function"] != "MPI_Reduce" or rank == item["root"]
                 else None
             )
-            blocking = cluster.seen(rank, end) if item["function"] != "MPI_Iallreduce" else None
+            blocking = (
+                cluster.to_trace_time(rank, end) if item["function"] != "MPI_Iallreduce" else None
+            )
             expected[
                 rank,
                 item["function"],
-                cluster.seen(rank, begin),
+                cluster.to_trace_time(rank, begin),
                 blocking,
                 root,
                 item["size"] or 0,
                 received or 0,
             ] += 1
-            uids[rank, cluster.seen(rank, begin)] = item["communicator"]
+            uids[rank, cluster.to_trace_time(rank, begin)] = item["communicator"]
     found = Counter()
     for rank in range(len(cluster.exports)):
-        for name, item in cluster.intervals(rank, MPI_COLLECTIVE):
+        for name, item in cluster.list_intervals(rank, MPI_COLLECTIVE):
             found[
                 rank,
                 name,
@@ -447,7 +455,7 @@ def test_rows_and_durations_by_name(cluster: SampleSet, table: str) -> None:
             for name, entry in told["tables"][table]["by_name"].items()
             if name != NO_CALL
         }
-        found = cluster.totals(rank, *codes)
+        found = cluster.sum_by_label(rank, *codes)
         if table in ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"):
             found = {
                 name: entry
@@ -460,7 +468,7 @@ def test_rows_and_durations_by_name(cluster: SampleSet, table: str) -> None:
 def test_bytes_of_memory_operations(cluster: SampleSet) -> None:
     for rank, told in enumerate(cluster.truth["ranks"]):
         found = Counter()
-        for name, item in cluster.intervals(rank, 63000001):
+        for name, item in cluster.list_intervals(rank, 63000001):
             found["MEMSET" if name == "CUDA memset" else "MEMCPY"] += item.others[63000002]
         assert found == {
             kind: told["tables"][f"CUPTI_ACTIVITY_KIND_{kind}"]["bytes"]
@@ -471,7 +479,7 @@ def test_bytes_of_memory_operations(cluster: SampleSet) -> None:
 def test_cuda_events(cluster: SampleSet) -> None:
     for rank, told in enumerate(cluster.truth["ranks"]):
         assert (
-            len(cluster.intervals(rank, 63000050))
+            len(cluster.list_intervals(rank, 63000050))
             == told["tables"]["CUPTI_ACTIVITY_KIND_CUDA_EVENT"]["rows"]
         )
 
@@ -492,7 +500,7 @@ def test_ranges_of_the_nccl_domain_and_of_the_job(cluster: SampleSet) -> None:
             for name, entry in told["tables"]["NVTX_EVENTS"]["by_name"].items()
         }
         assert (
-            len(cluster.intervals(rank, *every))
+            len(cluster.list_intervals(rank, *every))
             == told["tables"]["NVTX_EVENTS"]["rows"] - by_name["definitions"][0]
         )
         calls, operations, marks = ({}, {}, {})
@@ -508,20 +516,22 @@ def test_ranges_of_the_nccl_domain_and_of_the_job(cluster: SampleSet) -> None:
                 else calls
             )
             where[text.removeprefix("GPU ").removeprefix("proxy ")] = entry
-        assert cluster.totals(rank, 9500) == calls
-        assert cluster.totals(rank, codes["NVTX startend ranges NCCL"]) == operations
+        assert cluster.sum_by_label(rank, 9500) == calls
+        assert cluster.sum_by_label(rank, codes["NVTX startend ranges NCCL"]) == operations
         assert {
             name: (count, 0)
-            for name, (count, _) in cluster.totals(rank, codes["NVTX marks NCCL"]).items()
+            for name, (count, _) in cluster.sum_by_label(rank, codes["NVTX marks NCCL"]).items()
         } == marks
         own = {
             name.removeprefix("trainer/"): entry
             for name, entry in by_name.items()
             if name.startswith("trainer/")
         }
-        assert own.items() <= cluster.totals(rank, codes["NVTX pushpop ranges trainer"]).items()
+        assert (
+            own.items() <= cluster.sum_by_label(rank, codes["NVTX pushpop ranges trainer"]).items()
+        )
         default = Counter()
-        for name, item in cluster.intervals(rank, codes["NVTX pushpop ranges default domain"]):
+        for name, item in cluster.list_intervals(rank, codes["NVTX pushpop ranges default domain"]):
             plain = re.sub(r"(, op_id = .*| \d+)$", "", name)
             default[plain] += item.end - item.begin
         assert {

@@ -63,7 +63,7 @@ def series(cluster: SampleSet) -> dict[tuple[int, str, str], list[tuple[int, int
     hosts = [host["name"] for host in cluster.truth["hosts"]]
     for record in cluster.trace.samples:
         node = cluster.trace.tasks[record.row[0] - 1][1] - 1
-        row = cluster.trace.row_name(record.row).removesuffix(f"-{hosts[node]}")
+        row = cluster.trace.get_row_name(record.row).removesuffix(f"-{hosts[node]}")
         for code, value in record.numbers.items():
             found.setdefault((node, row, cluster.trace.labels.types[code]), []).append(
                 (record.time, value)
@@ -111,7 +111,7 @@ def test_samples_of_gpus(cluster: SampleSet) -> None:
                 continue
             seen.add(gpu["uuid"])
             below = dict(
-                cluster.sql(
+                cluster.query(
                     number,
                     """
                 SELECT metricName, -sum(value) FROM GPU_METRICS JOIN TARGET_INFO_GPU_METRICS USING (typeId, metricId)
@@ -158,7 +158,7 @@ def test_sums_and_means_of_gpus(cluster: SampleSet) -> None:
         whole += 1
         node, row = rows[uuid]
         for name, total in gpu["sums"].items():
-            ((below,),) = cluster.sql(
+            ((below,),) = cluster.query(
                 number,
                 """
                 SELECT -coalesce(sum(value), 0) FROM GPU_METRICS JOIN TARGET_INFO_GPU_METRICS USING (typeId, metricId)
@@ -257,21 +257,21 @@ def test_bytes_through_network_interfaces(cluster: SampleSet) -> None:
 def test_congestion_of_the_switch(cluster: SampleSet) -> None:
     """From which interface to which, by their local identifiers, and when."""
     ((name, told),) = cluster.truth["switches"].items()
-    lids = dict(cluster.sql(0, "SELECT name, lid FROM NET_IB_DEVICE_INFO"))
+    lids = dict(cluster.query(0, "SELECT name, lid FROM NET_IB_DEVICE_INFO"))
     expected = Counter()
     for pair, count in cluster.truth["ranks"][0]["congestion"].items():
         source, target = pair.split(" -> ")
         expected[lids[source], lids[target]] += count
-    events = cluster.trace.intervals(CONGESTION)
+    events = cluster.trace.list_intervals(CONGESTION)
     assert {
-        (cluster.trace.row_name(item.row), cluster.trace.label(CONGESTION, item.value))
+        (cluster.trace.get_row_name(item.row), cluster.trace.get_label(CONGESTION, item.value))
         for item in events
     } == {(f"Switch {name}", "Egress port queue size")}
     assert (
         Counter((item.others[SOURCE_LID], item.others[TARGET_LID]) for item in events) == expected
     )
     assert told["congestion"] == cluster.truth["ranks"][0]["congestion"]
-    rows = cluster.sql(
+    rows = cluster.query(
         0,
         "SELECT start, globalId, switchIngressPort, switchEgressPort FROM NET_IB_SWITCH_CONGESTION_EVENT",
     )
@@ -297,7 +297,7 @@ def test_samples_of_plugins(cluster: SampleSet) -> None:
     for host, rank in first_of_host(cluster).items():
         below = {
             (device, field): -total
-            for device, field, total in cluster.sql(
+            for device, field, total in cluster.query(
                 rank,
                 """
             SELECT t.value, f.value, sum(coalesce(intVal, uintVal, floatVal, doubleVal)) FROM GENERIC_EVENT_DATA

@@ -24,6 +24,8 @@ from tools.trace_reader import Comm, Interval, Row, Trace, read_trace
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
 
+#: Event types of the kinds that have one; those of NVTX differ by domain and are found by their
+#: labels.
 CODES = {
     "api": 63000000,
     "memory": 63000001,
@@ -32,7 +34,6 @@ CODES = {
     "graph": 63000008,
     "sync": 63000030,
 }
-"""Event types of the kinds that have one; those of NVTX differ by domain and are found by their labels."""
 
 NVTX = {
     "pushpop": "NVTX pushpop ranges ",
@@ -41,8 +42,8 @@ NVTX = {
 }
 DEFAULT_DOMAIN = "default domain"
 KINDS = (*CODES, *NVTX)
+#: What the traces hold: other kinds of events have truth tests of their own.
 KINDS_OF_TRUTH = ("cuda", "nvtx")
-"""What the traces hold: other kinds of events have truth tests of their own."""
 
 BYTES, SOURCE, TARGET, ERROR = 63000002, 63000040, 63000041, 63000020
 STARTEND_OF_ANY_DOMAIN = 9004
@@ -101,8 +102,8 @@ def codes_of(trace: Trace, kind: str) -> dict[int, str]:
 
 def place(trace: Trace, row: Row) -> tuple[int, str]:
     """Process id and row, as the truth names them."""
-    pid = int(trace.task_name(row).split()[-1])
-    name = trace.row_name(row)
+    pid = int(trace.get_task_name(row).split()[-1])
+    name = trace.get_row_name(row)
     return pid, name if name.startswith("CUDA-D") else f"thread {name.split()[-1]}"
 
 
@@ -110,15 +111,15 @@ def named(trace: Trace, code: int, interval: Interval, known: set[str]) -> str:
     """The label of a range. Names that agree once cut or cleaned are told apart by a number, which
     is left out here.
     """
-    text = trace.label(code, interval.value)
+    text = trace.get_label(code, interval.value)
     return text if text in known else re.sub(r" #\d+$", "", text)
 
 
 def intervals(pair: Pair, kind: str) -> Iterator[tuple[Interval, str, str]]:
     """The ranges of a kind, with domain and name."""
-    known = set(pair.truth.by_name(kind))
+    known = set(pair.truth.sum_by_name(kind))
     for code, domain in codes_of(pair.trace, kind).items():
-        for interval in pair.trace.intervals(code):
+        for interval in pair.trace.list_intervals(code):
             yield interval, domain, named(pair.trace, code, interval, known)
 
 
@@ -150,7 +151,7 @@ def test_the_trace_is_sound(pair: Pair) -> None:
 def test_all_events_lie_in_the_trace(pair: Pair) -> None:
     """It begins and ends with events of any kind, of which the truth has some."""
     if pair.written:
-        first, last = pair.truth.span()
+        first, last = pair.truth.find_span()
         assert 0 <= first <= last <= pair.trace.duration
 
 
@@ -165,7 +166,7 @@ def test_counts_and_durations_by_name(pair: Pair, kind: str) -> None:
     found = totals(
         (name, interval.end - interval.begin) for interval, _, name in intervals(pair, kind)
     )
-    assert found == pair.truth.by_name(kind)
+    assert found == pair.truth.sum_by_name(kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -175,7 +176,7 @@ def test_counts_and_durations_by_row(pair: Pair, kind: str) -> None:
         (place(pair.trace, interval.row), interval.end - interval.begin)
         for interval, _, _ in intervals(pair, kind)
     )
-    assert found == pair.truth.by_row(kind)
+    assert found == pair.truth.sum_by_row(kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -186,7 +187,7 @@ def test_every_range_begins_and_ends_where_it_did(pair: Pair, kind: str) -> None
         for interval, domain, name in intervals(pair, kind)
     )
     expected = Counter()
-    for (pid, row, domain, name, begin, end), count in pair.truth.ranges(kind).items():
+    for (pid, row, domain, name, begin, end), count in pair.truth.count_ranges(kind).items():
         expected[pid, row, make_label(domain) if domain else "", name, begin, end] += count
     assert found == expected
 
@@ -196,7 +197,7 @@ def test_start_end_ranges_stand_under_one_type_too(pair: Pair) -> None:
         ("all", interval.end - interval.begin) for interval, _, _ in intervals(pair, "startend")
     )
     together = totals(
-        ("all", it.end - it.begin) for it in pair.trace.intervals(STARTEND_OF_ANY_DOMAIN)
+        ("all", it.end - it.begin) for it in pair.trace.list_intervals(STARTEND_OF_ANY_DOMAIN)
     )
     assert together == ranges
 
@@ -205,7 +206,7 @@ def test_bytes_by_operation(pair: Pair) -> None:
     found: Counter[str] = Counter()
     for interval, _, name in intervals(pair, "memory"):
         found[name] += interval.others.get(BYTES, 0)
-    assert dict(found) == pair.truth.bytes_by_operation()
+    assert dict(found) == pair.truth.sum_bytes_by_operation()
 
 
 @pytest.mark.parametrize("kind", TAGS)
@@ -221,7 +222,7 @@ def test_lines(pair: Pair, kind: str) -> None:
         )
         assert pid == other, comm
         found[pid, caller, comm.send, row, comm.receive, comm.size] += 1
-    assert found == pair.truth.lines(kind)
+    assert found == pair.truth.count_lines(kind)
 
 
 def test_no_line_of_another_kind(pair: Pair) -> None:
@@ -234,20 +235,20 @@ def test_kernel_attributes(pair: Pair) -> None:
         for kind in ("kernel", "nccl_kernel")
         for interval, _, name in intervals(pair, kind)
     )
-    assert found == pair.truth.geometry()
+    assert found == pair.truth.count_geometries()
 
 
 def test_memory_kinds_of_copies(pair: Pair) -> None:
     trace = pair.trace
     found = Counter(
         tuple(
-            trace.label(code, interval.others[code]) if code in interval.others else ""
+            trace.get_label(code, interval.others[code]) if code in interval.others else ""
             for code in (SOURCE, TARGET)
         )
         for interval, _, name in intervals(pair, "memory")
         if name != "CUDA memset"
     )
-    assert found == pair.truth.memory_kinds()
+    assert found == pair.truth.count_memory_kinds()
 
 
 def test_errors_of_calls(pair: Pair) -> None:
@@ -256,7 +257,7 @@ def test_errors_of_calls(pair: Pair) -> None:
         for call, _, name in intervals(pair, "api")
         if ERROR in call.others
     )
-    assert dict(found) == pair.truth.errors()
+    assert dict(found) == pair.truth.count_errors()
 
 
 # ---- one trace of many exports ----------------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ def merged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Trut
     chosen = [
         (path, truth)
         for path, truth in zip(EXPORTS, truths, strict=True)
-        if not truth.columns("TARGET_INFO_SESSION_START_TIME") and not truth.empty
+        if not truth.list_columns("TARGET_INFO_SESSION_START_TIME") and not truth.empty
     ]
     if len(chosen) < 2:
         pytest.skip("fewer than two exports without a clock")
@@ -296,11 +297,11 @@ def test_counts_by_name_add_up(merged: tuple[list[Truth], Trace], kind: str) -> 
     truths, trace = merged
     expected: Counter[str] = Counter()
     for truth in truths:
-        expected.update({name: count for name, (count, _) in truth.by_name(kind).items()})
+        expected.update({name: count for name, (count, _) in truth.sum_by_name(kind).items()})
     found: Counter[str] = Counter()
     for code in codes_of(trace, kind):
         found.update(
-            named(trace, code, interval, set(expected)) for interval in trace.intervals(code)
+            named(trace, code, interval, set(expected)) for interval in trace.list_intervals(code)
         )
     assert found == expected
 
@@ -308,16 +309,17 @@ def test_counts_by_name_add_up(merged: tuple[list[Truth], Trace], kind: str) -> 
 @pytest.mark.parametrize("kind", CODES)
 def test_durations_add_up(merged: tuple[list[Truth], Trace], kind: str) -> None:
     truths, trace = merged
-    expected = sum(total for truth in truths for _, total in truth.by_name(kind).values())
+    expected = sum(total for truth in truths for _, total in truth.sum_by_name(kind).values())
     assert (
-        sum(interval.end - interval.begin for interval in trace.intervals(CODES[kind])) == expected
+        sum(interval.end - interval.begin for interval in trace.list_intervals(CODES[kind]))
+        == expected
     )
 
 
 def test_every_process_is_a_task(merged: tuple[list[Truth], Trace]) -> None:
     truths, trace = merged
     processes = sum(
-        truth.rows("SELECT count(DISTINCT process) FROM event")[0][0] for truth in truths
+        truth.query("SELECT count(DISTINCT process) FROM event")[0][0] for truth in truths
     )
     assert len(trace.tasks) == processes
 
@@ -326,7 +328,7 @@ def test_every_process_is_a_task(merged: tuple[list[Truth], Trace]) -> None:
 def test_lines_add_up(merged: tuple[list[Truth], Trace], kind: str) -> None:
     truths, trace = merged
     found = comms(trace, kind)
-    assert len(found) == sum(sum(truth.lines(kind).values()) for truth in truths)
+    assert len(found) == sum(sum(truth.count_lines(kind).values()) for truth in truths)
     assert all(comm.sender[0] == comm.receiver[0] for comm in found)
 
 

@@ -24,8 +24,8 @@ from nsys2prv._util.errors import NothingToWrite
 STATE, CPU, FUNCTION, MODULE, CALLER = 67000000, 67000002, 67000100, 67000101, 67000200
 FRAMES = 4
 RUNNING, OFF = "Running", "Off the CPU"
+#: Process and thread id.
 Thread = tuple[int, int]
-"""Process and thread id."""
 
 OF_PROCESSES = [
     ("PROFILER_OVERHEAD", "globalTid"),
@@ -144,7 +144,7 @@ def _truth(connection: sqlite3.Connection, zero: int, duration: int) -> Truth:
 
 
 def thread_of(trace: Trace, row: tuple[int, int]) -> Thread:
-    return int(trace.task_name(row).split()[-1]), int(trace.row_name(row).split()[-1])
+    return int(trace.get_task_name(row).split()[-1]), int(trace.get_row_name(row).split()[-1])
 
 
 @pytest.fixture(
@@ -174,12 +174,12 @@ def test_every_state_stands_where_it_did(pair: Pair) -> None:
     found = Counter(
         (
             thread_of(pair.trace, item.row),
-            pair.trace.label(STATE, item.value),
+            pair.trace.get_label(STATE, item.value),
             item.others[CPU],
             item.begin,
             item.end,
         )
-        for item in pair.trace.intervals(STATE)
+        for item in pair.trace.list_intervals(STATE)
     )
     assert found == pair.truth.states
 
@@ -187,7 +187,7 @@ def test_every_state_stands_where_it_did(pair: Pair) -> None:
 @pytest.mark.slow
 def test_time_and_turns_by_thread_and_state(pair: Pair) -> None:
     found, true = defaultdict(Counter), defaultdict(Counter)
-    for item in pair.trace.intervals(STATE):
+    for item in pair.trace.list_intervals(STATE):
         found[thread_of(pair.trace, item.row)].update(
             {item.value: item.end - item.begin, "turns": 1}
         )
@@ -199,21 +199,25 @@ def test_time_and_turns_by_thread_and_state(pair: Pair) -> None:
 
 def test_samples_by_function_and_caller(pair: Pair) -> None:
     found = Counter(
-        (thread_of(pair.trace, item.row), 0, pair.trace.label(FUNCTION, item.value))
-        for item in pair.trace.intervals(FUNCTION)
+        (thread_of(pair.trace, item.row), 0, pair.trace.get_label(FUNCTION, item.value))
+        for item in pair.trace.list_intervals(FUNCTION)
     )
     for depth in range(1, FRAMES):
         found.update(
-            (thread_of(pair.trace, item.row), depth, pair.trace.label(CALLER + depth, item.value))
-            for item in pair.trace.intervals(CALLER + depth)
+            (
+                thread_of(pair.trace, item.row),
+                depth,
+                pair.trace.get_label(CALLER + depth, item.value),
+            )
+            for item in pair.trace.list_intervals(CALLER + depth)
         )
     assert found == pair.truth.functions
 
 
 def test_samples_by_module(pair: Pair) -> None:
     found = Counter(
-        (thread_of(pair.trace, item.row), pair.trace.label(MODULE, item.value))
-        for item in pair.trace.intervals(MODULE)
+        (thread_of(pair.trace, item.row), pair.trace.get_label(MODULE, item.value))
+        for item in pair.trace.list_intervals(MODULE)
     )
     assert found == +pair.truth.modules
 

@@ -65,8 +65,8 @@ def test_bytes_are_what_was_put_in(usage: tuple[Trace, Summary, int], rank: int)
     trace, truth = usage[0], TRUTH[rank]["additions"]["memory"]
     for name, codes in (("allocated", (ALLOCATED, HOST_ALLOCATED)), ("freed", (FREED, HOST_FREED))):
         found = Counter[str]()
-        for item in trace.intervals(EVENT):
-            found[trace.label(KIND, item.others[KIND])] += sum(
+        for item in trace.list_intervals(EVENT):
+            found[trace.get_label(KIND, item.others[KIND])] += sum(
                 item.others.get(code, 0) for code in codes
             )
         assert {kind: size for kind, size in found.items() if size} == truth[name]
@@ -81,16 +81,16 @@ def test_events_by_thread(usage: tuple[Trace, Summary, int], rank: int) -> None:
              ON e.correlationId > 0 AND r.correlationId = e.correlationId AND r.globalTid & ~0xFFFFFF = globalPid"""
     found = Counter(
         (
-            int(trace.row_name(item.row).split()[-1]),
+            int(trace.get_row_name(item.row).split()[-1]),
             item.value,
             item.others[KIND],
             max(
                 item.others.get(code, 0) for code in (ALLOCATED, FREED, HOST_ALLOCATED, HOST_FREED)
             ),
-            trace.label(VARIABLE, item.others[VARIABLE]) if VARIABLE in item.others else None,
+            trace.get_label(VARIABLE, item.others[VARIABLE]) if VARIABLE in item.others else None,
             item.begin,
         )
-        for item in trace.intervals(EVENT)
+        for item in trace.list_intervals(EVENT)
     )
     assert found == Counter(query_export(REPORTS[rank], query, zero=zero))
     assert len({thread for thread, *_ in found}) == 2, (
@@ -107,7 +107,7 @@ def test_memory_in_use_at_every_instant(usage: tuple[Trace, Summary, int], rank:
         for code, value in sample.numbers.items()
     )
     assert found == query_export(REPORTS[rank], TOTALS, zero=zero)
-    assert {trace.row_name(sample.row) for sample in trace.samples} == {f"Metrics GPU{rank}"}
+    assert {trace.get_row_name(sample.row) for sample in trace.samples} == {f"Metrics GPU{rank}"}
 
 
 def test_most_in_use_and_what_is_not_known(usage: tuple[Trace, Summary, int], rank: int) -> None:
@@ -131,18 +131,18 @@ def test_pools_and_page_faults_are_what_was_put_in(rank: int, tmp_path: Path) ->
 
     def counted(code: int) -> Counter[str]:
         return Counter(
-            trace.label(code, item.value)
-            for item in trace.intervals(code)
+            trace.get_label(code, item.value)
+            for item in trace.list_intervals(code)
             if item.row[0] == rank + 1
         )
 
     assert counted(POOL) == truth["pool"]
     assert counted(CPU) == truth["cpu_faults"]
     found: dict[str, dict[str, int]] = defaultdict(lambda: {"rows": 0, "ns": 0, "faults": 0})
-    for item in trace.intervals(GPU):
+    for item in trace.list_intervals(GPU):
         if item.row[0] == rank + 1:
-            assert trace.row_name(item.row) == f"Metrics GPU{rank}"
-            entry = found[trace.label(GPU, item.value)]
+            assert trace.get_row_name(item.row) == f"Metrics GPU{rank}"
+            entry = found[trace.get_label(GPU, item.value)]
             for name, value in (
                 ("rows", 1),
                 ("ns", item.end - item.begin),
@@ -160,10 +160,10 @@ def test_sources_of_page_faults(rank: int, tmp_path: Path) -> None:
                LEFT JOIN StringIds AS s ON s.id = sourceFile"""
     found = Counter(
         (
-            trace.label(CPU, item.value),
-            trace.label(CPU + 1, item.others[CPU + 1]),
-            trace.label(CPU + 2, item.others[CPU + 2]) if CPU + 2 in item.others else None,
+            trace.get_label(CPU, item.value),
+            trace.get_label(CPU + 1, item.others[CPU + 1]),
+            trace.get_label(CPU + 2, item.others[CPU + 2]) if CPU + 2 in item.others else None,
         )
-        for item in trace.intervals(CPU)
+        for item in trace.list_intervals(CPU)
     )
     assert found == Counter(query_export(REPORTS[rank], query))

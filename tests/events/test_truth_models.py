@@ -40,10 +40,10 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
 def figures(trace: Trace, rank: int, code: int) -> dict[str, tuple[int, int]]:
     """Label -> count and duration of a type's ranges in a rank."""
     count, time = Counter[str](), Counter[str]()
-    for item in trace.intervals(code):
+    for item in trace.list_intervals(code):
         if item.row[0] == rank + 1:
-            count[trace.label(code, item.value)] += 1
-            time[trace.label(code, item.value)] += item.end - item.begin
+            count[trace.get_label(code, item.value)] += 1
+            time[trace.get_label(code, item.value)] += item.end - item.begin
     return {name: (count[name], time[name]) for name in count}
 
 
@@ -51,12 +51,12 @@ def by_thread(trace: Trace, rank: int, code: int, *attributes: int) -> Counter[t
     """Thread id, value's label, length and attributes (0 where a record lacks one) -> how many."""
     return Counter(
         (
-            int(trace.row_name(item.row).split()[-1]),
-            trace.label(code, item.value),
+            int(trace.get_row_name(item.row).split()[-1]),
+            trace.get_label(code, item.value),
             item.end - item.begin,
             *(item.others.get(attribute, 0) for attribute in attributes),
         )
-        for item in trace.intervals(code)
+        for item in trace.list_intervals(code)
         if item.row[0] == rank + 1
     )
 
@@ -72,9 +72,9 @@ def test_openacc_is_what_was_put_in(trace: Trace, table: str, rank: int) -> None
         }
     if table == "DATA":
         found = Counter[str]()
-        for item in trace.intervals(code):
+        for item in trace.list_intervals(code):
             if item.row[0] == rank + 1:
-                found[trace.label(code, item.value)] += item.others.get(BYTES, 0)
+                found[trace.get_label(code, item.value)] += item.others.get(BYTES, 0)
         assert found == {name: entry["bytes"] for name, entry in truth["by_construct"].items()}
 
 
@@ -106,7 +106,7 @@ def test_openmp_is_what_was_put_in(trace: Trace, rank: int) -> None:
     for layout, values in truth["closed"].items():
         code = load_catalogue().layouts[layout].fields[0].code
         found = defaultdict(lambda: [0, 0])
-        for item in trace.intervals(code):
+        for item in trace.list_intervals(code):
             if item.row[0] == rank + 1 and not (
                 layout in truth["open"] and item.end == trace.duration
             ):
@@ -120,7 +120,7 @@ def test_openmp_is_what_was_put_in(trace: Trace, rank: int) -> None:
         assert (
             sum(
                 item.row[0] == rank + 1 and item.end == trace.duration
-                for item in trace.intervals(code)
+                for item in trace.list_intervals(code)
             )
             == 1
         ), layout
@@ -147,7 +147,7 @@ def test_openmp_by_thread(
         f"SELECT globalTid & 0xFFFFFF, kind, end - start, {', '.join(more.values())} FROM OPENMP_EVENT_KIND_{table} "
         f"JOIN ENUM_OPENMP_{enum} ON id = kind"
     )
-    values = {trace.label(code, item.value): item.value for item in trace.intervals(code)}
+    values = {trace.get_label(code, item.value): item.value for item in trace.list_intervals(code)}
     found = by_thread(trace, rank, code, *more)
     by_number = Counter(
         {(tid, values[label], *rest): count for (tid, label, *rest), count in found.items()}

@@ -76,7 +76,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         min(
             item.begin
             for code in CODES
-            for item in trace.intervals(code)
+            for item in trace.list_intervals(code)
             if item.row[0] == rank + 1
         )
         for rank in range(len(paths))
@@ -106,10 +106,10 @@ def test_counts_and_durations_by_function(job: Job) -> None:
     for rank, export in enumerate(job.exports):
         count, total = Counter(), Counter()
         for code in CODES:
-            for item in job.trace.intervals(code):
+            for item in job.trace.list_intervals(code):
                 if item.row[0] == rank + 1:
-                    count[job.trace.label(code, item.value)] += 1
-                    total[job.trace.label(code, item.value)] += item.end - item.begin
+                    count[job.trace.get_label(code, item.value)] += 1
+                    total[job.trace.get_label(code, item.value)] += item.end - item.begin
         sql = f"SELECT value, count(*), sum(end - start) FROM ({CALLS}) JOIN StringIds ON id = textId GROUP BY value"
         assert {name: (count[name], total[name]) for name in count} == {
             name: (calls, ns) for name, calls, ns in export.execute(sql)
@@ -188,7 +188,7 @@ def test_a_communicator_has_one_number_on_all_its_ranks(job: Job) -> None:
     another, whatever its handle.
     """
     found: dict[int, Counter] = {}
-    for item in job.trace.intervals(50000002):
+    for item in job.trace.list_intervals(50000002):
         found.setdefault(item.others[COMMUNICATOR], Counter())[item.row[0] - 1] += 1
     expected: dict[int, Counter] = {}
     for collective in job.truth["collectives"]:

@@ -88,11 +88,16 @@ def calls_of(trace: Trace) -> list[Call]:
     """
     ranges = defaultdict(list)
     for kind, code in CODES.items():
-        for item in trace.intervals(code):
-            ranges[item.row].append((item.begin, -item.end, kind, trace.label(code, item.value)))
+        for item in trace.list_intervals(code):
+            ranges[item.row].append(
+                (item.begin, -item.end, kind, trace.get_label(code, item.value))
+            )
     calls = []
     for row, items in ranges.items():
-        pid, tid = int(trace.task_name(row).split()[-1]), int(trace.row_name(row).split()[-1])
+        pid, tid = (
+            int(trace.get_task_name(row).split()[-1]),
+            int(trace.get_row_name(row).split()[-1]),
+        )
         around: list[int] = []
         for begin, minus_end, kind, name in sorted(items):
             while around and around[-1] <= begin:
@@ -160,9 +165,9 @@ def test_counts_and_durations_add_up_over_exports(tmp_path: Path) -> None:
     skip_without_corpus()
     trace, _ = converted(EXPORTS, tmp_path / "out.prv.gz")
     found = (
-        (kind, trace.label(code, item.value), item.end - item.begin)
+        (kind, trace.get_label(code, item.value), item.end - item.begin)
         for kind, code in CODES.items()
-        for item in trace.intervals(code)
+        for item in trace.list_intervals(code)
     )
     assert totals(
         Call(kind, 0, 0, name, 0, duration, 0) for kind, name, duration in found

@@ -77,11 +77,11 @@ def of_the_profiler(path: Path, folder: Path) -> Path:
 
 
 def process_of(trace: Trace, row: tuple[int, int]) -> int:
-    return int(trace.task_name(row).split()[-1])
+    return int(trace.get_task_name(row).split()[-1])
 
 
 def thread_of(trace: Trace, row: tuple[int, int]) -> int:
-    return int(trace.row_name(row).split()[-1])
+    return int(trace.get_row_name(row).split()[-1])
 
 
 @pytest.fixture(
@@ -110,11 +110,11 @@ def test_overhead_by_thread_name_and_type(pair: tuple[sqlite3.Connection, Trace,
         (
             process_of(trace, item.row),
             thread_of(trace, item.row),
-            trace.label(OVERHEAD, item.value),
+            trace.get_label(OVERHEAD, item.value),
             item.end - item.begin,
             item.others.get(TYPE),
         )
-        for item in trace.intervals(OVERHEAD)
+        for item in trace.list_intervals(OVERHEAD)
     )
     assert found == expected
     assert events.get("profiler_overhead", 0) == expected.total()
@@ -132,7 +132,7 @@ def test_messages_by_process_severity_and_source(
         if columns(connection, MESSAGES)
         else []
     )
-    items = trace.intervals(SEVERITY)
+    items = trace.list_intervals(SEVERITY)
     assert all(
         process_of(trace, item.row) == thread_of(trace, item.row) and item.end - item.begin == 1
         for item in items
@@ -180,7 +180,7 @@ def test_overhead_of_samples(name: str, tmp_path: Path) -> None:
         kinds=("profiler_overhead",),
     )
     for task, rank in enumerate(truth["ranks"], 1):
-        mine = [item for item in trace.intervals(OVERHEAD) if item.row[0] == task]
+        mine = [item for item in trace.list_intervals(OVERHEAD) if item.row[0] == task]
         tables = [rank["tables"][table] for table in TABLES]
         assert len(mine) == sum(table["rows"] for table in tables)
         # Clocks that drift change a sum by some ns for each range.
@@ -243,7 +243,7 @@ def test_messages_do_not_make_the_trace_longer_than_what_it_shows(tmp_path: Path
     trace, summary = convert_and_read([report], tmp_path / "o.prv")
     assert trace.duration == 40
     assert sorted(
-        (trace.label(TEXT, item.value), item.begin) for item in trace.intervals(TEXT)
+        (trace.get_label(TEXT, item.value), item.begin) for item in trace.list_intervals(TEXT)
     ) == [
         ("Profiling has started.", 0),
         ("Profiling has stopped.", 39),
@@ -251,9 +251,9 @@ def test_messages_do_not_make_the_trace_longer_than_what_it_shows(tmp_path: Path
         ("set up", 0),
     ]
     assert sorted(summary.repaired.values()) == [2, 4]
-    assert sorted(trace.label(SEVERITY, item.value) for item in trace.intervals(SEVERITY)) == [
-        "Info"
-    ] * 3 + ["Unknown"]
+    assert sorted(
+        trace.get_label(SEVERITY, item.value) for item in trace.list_intervals(SEVERITY)
+    ) == ["Info"] * 3 + ["Unknown"]
 
 
 def test_overhead_is_cut_to_what_else_there_is(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_overhead_is_cut_to_what_else_there_is(tmp_path: Path) -> None:
     )
     trace, summary = convert_and_read([report], tmp_path / "o.prv")
     assert trace.duration == 40
-    assert sorted((item.begin, item.end) for item in trace.intervals(OVERHEAD)) == [
+    assert sorted((item.begin, item.end) for item in trace.list_intervals(OVERHEAD)) == [
         (0, 10),
         (0, 40),
         (12, 15),
@@ -300,8 +300,8 @@ def test_messages_without_their_columns_end_in_no_traceback(tmp_path: Path, row:
     )
     trace, summary = convert_and_read([report], tmp_path / "o.prv")
     assert (
-        len(trace.intervals(SEVERITY))
+        len(trace.list_intervals(SEVERITY))
         == summary.events.get("diagnostic", 0)
         == (row.get("timestamp") == 5)
     )
-    assert len(trace.intervals(68007000)) == 1
+    assert len(trace.list_intervals(68007000)) == 1

@@ -39,9 +39,9 @@ def trace(path: Path) -> Trace:
 
 def of_task(trace: Trace, code: int, task: int, rows: set[str]) -> Iterator[tuple[str, int, tuple]]:
     """Name, length and row of the intervals of a type on rows of these last words."""
-    for item in trace.intervals(code):
-        if item.row[0] == task and trace.row_name(item.row).split()[-1].split(".")[-1] in rows:
-            yield trace.label(code, item.value), item.end - item.begin, item.row
+    for item in trace.list_intervals(code):
+        if item.row[0] == task and trace.get_row_name(item.row).split()[-1].split(".")[-1] in rows:
+            yield trace.get_label(code, item.value), item.end - item.begin, item.row
 
 
 def totals(found: Iterator[tuple[str, int, tuple]]) -> dict[str, list[int]]:
@@ -63,10 +63,10 @@ def test_sequence_numbers_stay(trace: Trace, rank: int) -> None:
     threads = {str(tid) for tid in TRUTH[rank]["threads"]}
     numbers = [
         item.others[NUMBER]
-        for item in trace.intervals(RANGES)
+        for item in trace.list_intervals(RANGES)
         if item.row[0] == rank + 1
         and NUMBER in item.others
-        and trace.row_name(item.row).split()[-1] in threads
+        and trace.get_row_name(item.row).split()[-1] in threads
     ]
     # 0 is the end of a range, so what has it is without a number.
     assert sorted(numbers) == [number for number in TRUTH[rank]["sequence_numbers"] if number]
@@ -90,7 +90,7 @@ def test_plain_payloads(trace: Trace, rank: int) -> None:
     counts = Counter(
         code
         for sample in trace.samples
-        if sample.row[0] == rank + 1 and trace.row_name(sample.row).split()[-1] in threads
+        if sample.row[0] == rank + 1 and trace.get_row_name(sample.row).split()[-1] in threads
         for code, value in sample.numbers.items()
         if value
     )

@@ -108,7 +108,9 @@ def exported(
 
 def where(trace: Trace, item: Interval) -> tuple[int, int]:
     """Process and thread id of a range."""
-    return int(trace.task_name(item.row).split()[-1]), int(trace.row_name(item.row).split()[-1])
+    return int(trace.get_task_name(item.row).split()[-1]), int(
+        trace.get_row_name(item.row).split()[-1]
+    )
 
 
 def test_file_accesses_of_exports(exported: tuple[sqlite3.Connection, Trace]) -> None:
@@ -127,13 +129,13 @@ def test_file_accesses_of_exports(exported: tuple[sqlite3.Connection, Trace]) ->
     found = Counter(
         (
             *where(trace, item),
-            trace.label(CALL, item.value),
+            trace.get_label(CALL, item.value),
             item.others[ACTION],
             item.others.get(BYTES),
-            trace.label(FILE, item.others[FILE]),
+            trace.get_label(FILE, item.others[FILE]),
             item.end - item.begin,
         )
-        for item in trace.intervals(CALL)
+        for item in trace.list_intervals(CALL)
     )
     assert found == expected
 
@@ -163,12 +165,14 @@ def test_calls_and_work_of_exports(exported: tuple[sqlite3.Connection, Trace]) -
         )
         found = Counter(
             (
-                int(trace.task_name(item.row).split()[-1]),
-                trace.row_name(item.row) if line.queue else trace.row_name(item.row).split()[-1],
-                trace.label(line.code, item.value),
+                int(trace.get_task_name(item.row).split()[-1]),
+                trace.get_row_name(item.row)
+                if line.queue
+                else trace.get_row_name(item.row).split()[-1],
+                trace.get_label(line.code, item.value),
                 item.end - item.begin,
             )
-            for item in trace.intervals(line.code)
+            for item in trace.list_intervals(line.code)
         )
         assert found == expected, table
 
@@ -185,17 +189,17 @@ class Machine:
         self.trace, self.summary = convert_and_read(reports, folder / "o.prv", align="none")
 
     def of(self, rank: int, code: int) -> list[Interval]:
-        return [item for item in self.trace.intervals(code) if item.row[0] == rank + 1]
+        return [item for item in self.trace.list_intervals(code) if item.row[0] == rank + 1]
 
-    def totals(self, rank: int, code: int) -> dict[str, dict[str, dict[str, int]]]:
+    def sum_by_label(self, rank: int, code: int) -> dict[str, dict[str, dict[str, int]]]:
         """Place (distance of the thread from the pid, or the queue's word) -> name -> rows and ns."""
         pid = self.truth["ranks"][rank]["pid"]
         found: dict[str, dict[str, dict[str, int]]] = {}
         for item in self.of(rank, code):
-            row = self.trace.row_name(item.row)
+            row = self.trace.get_row_name(item.row)
             place = row.split(" GPU")[0] if " GPU" in row else str(int(row.split()[-1]) - pid)
             entry = found.setdefault(place, {}).setdefault(
-                self.trace.label(code, item.value), {"rows": 0, "ns": 0}
+                self.trace.get_label(code, item.value), {"rows": 0, "ns": 0}
             )
             entry["rows"] += 1
             entry["ns"] += item.end - item.begin
@@ -211,14 +215,15 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 def test_graphics_and_libraries_of_the_sample(machine: Machine, rank: int) -> None:
     told = machine.truth["ranks"][rank]["additions"]["graphics"]
     for table, expected in told["tables"].items():
-        assert machine.totals(rank, LINES[table].code) == expected, table
+        assert machine.sum_by_label(rank, LINES[table].code) == expected, table
     frames = {
         item.others[LINES["OPENGL_API"].code + 2]
         for item in machine.of(rank, LINES["OPENGL_API"].code)
     }
     assert frames == set(range(1, told["frames"] + 1))
     rows = {
-        machine.trace.row_name(item.row) for item in machine.of(rank, LINES["VULKAN_WORKLOAD"].code)
+        machine.trace.get_row_name(item.row)
+        for item in machine.of(rank, LINES["VULKAN_WORKLOAD"].code)
     }
     assert rows == {f"Vulkan GPU{machine.truth['ranks'][rank]['gpu_index_on_host']}"}
 
@@ -226,10 +231,10 @@ def test_graphics_and_libraries_of_the_sample(machine: Machine, rank: int) -> No
 @pytest.mark.parametrize("rank", [0, 1])
 def test_file_accesses_of_the_sample(machine: Machine, rank: int) -> None:
     told = machine.truth["ranks"][rank]["additions"]["system"]["file_accesses"]
-    assert machine.totals(rank, CALL) == told["by_thread"]
+    assert machine.sum_by_label(rank, CALL) == told["by_thread"]
     moved: Counter[str] = Counter()
     for item in machine.of(rank, CALL):
-        moved[machine.trace.label(FILE, item.others[FILE])] += item.others.get(BYTES, 0)
+        moved[machine.trace.get_label(FILE, item.others[FILE])] += item.others.get(BYTES, 0)
     assert moved == told["bytes_by_file"]
 
 
@@ -238,10 +243,10 @@ def test_contexts_on_gpus_of_the_sample(machine: Machine, rank: int) -> None:
     told = machine.truth["ranks"][rank]["additions"]["system"]["gpu_contexts"]
     found: dict[str, dict[str, int]] = {}
     still: dict[str, int] = {}
-    for item in machine.trace.intervals(PROCESS):
-        if machine.trace.row_name(item.row) != f"Contexts GPU{rank}":
+    for item in machine.trace.list_intervals(PROCESS):
+        if machine.trace.get_row_name(item.row) != f"Contexts GPU{rank}":
             continue
-        pid = machine.trace.label(PROCESS, item.value).split()[-1]
+        pid = machine.trace.get_label(PROCESS, item.value).split()[-1]
         if item.end == machine.trace.duration:
             still[pid] = item.begin
             continue
@@ -261,9 +266,9 @@ def test_contexts_on_gpus_of_the_sample(machine: Machine, rank: int) -> None:
     ranks = len(machine.truth["ranks"])
     assert list(dropped.values()) == [told["before"] * ranks]
     assert sorted(repaired) == [told["lost"] * ranks, len(told["open"]) * ranks]
-    assert {machine.trace.task_name(item.row) for item in machine.trace.intervals(PROCESS)} == {
-        "devices of node01"
-    }
+    assert {
+        machine.trace.get_task_name(item.row) for item in machine.trace.list_intervals(PROCESS)
+    } == {"devices of node01"}
 
 
 @pytest.mark.skipif(not CORPUS, reason="no corpus")

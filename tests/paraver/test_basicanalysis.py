@@ -109,13 +109,13 @@ def test_a_thread_has_as_many_rows_as_ranges_overlap_on_it(tmp_path: Path) -> No
     edges: dict[tuple[int, str], list[tuple[int, int]]] = {}
     for place, (threads, _) in enumerate(trace.tasks, 1):
         for thread in range(1, threads + 1):
-            name = trace.row_name((place, thread))
+            name = trace.get_row_name((place, thread))
             key = place, name.split()[-1]
             if name.startswith("THREAD "):
                 rows[key] = rows.get(key, 0) + 1
     for code in (9004, 63000030):
-        for item in trace.intervals(code):
-            key = item.row[0], trace.row_name(item.row).split()[-1]
+        for item in trace.list_intervals(code):
+            key = item.row[0], trace.get_row_name(item.row).split()[-1]
             edges.setdefault(key, []).extend(((item.begin, 1), (item.end, -1)))
     for key, count in rows.items():
         depth = most = 0

@@ -94,12 +94,12 @@ def asked(
         item.row
         for code, label in trace.labels.types.items()
         if label.startswith("NVTX on GPU")
-        for item in trace.intervals(code)
+        for item in trace.list_intervals(code)
     }
-    places = Counter((trace.task_name(row), trace.row_name(row)) for row in rows)
+    places = Counter((trace.get_task_name(row), trace.get_row_name(row)) for row in rows)
     assert set(places.values()) == {1}, "all ranges of a stream nest on its row"
     base = find_time_zero(folder / "o.prv", request.param)
-    work = truth.rows(
+    work = truth.query(
         "SELECT kind, process >> 24 & 0xFFFFFF, row, name, start - :base, end - :base FROM event WHERE row LIKE 'CUDA%'",
         base=base,
     )

@@ -183,7 +183,9 @@ def test_two_gpus_of_one_process_have_rows_of_their_own(tmp_path: Path) -> None:
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
     # The process of the lower pid is task 1.
-    assert sorted((interval.row, interval.begin) for interval in trace.intervals(63000006)) == [
+    assert sorted(
+        (interval.row, interval.begin) for interval in trace.list_intervals(63000006)
+    ) == [
         ((1, 2), 30),
         ((2, 2), 0),
         ((2, 3), 5),

@@ -71,8 +71,9 @@ Analyzer2D.ShortHeaderLabels: False
 """
 
 ACTIVITIES = ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE")
+#: Of each of these tables the export with the most rows is taken, and the one with the most
+#: processes.
 MOST_OF = (*(f"CUPTI_ACTIVITY_KIND_{activity}" for activity in ACTIVITIES), "NVTX_EVENTS")
-"""Of each of these tables the export with the most rows is taken, and the one with the most processes."""
 
 
 def rows_of(path: Path, sql: str) -> int:
@@ -116,7 +117,12 @@ class Asked:
             _, task, thread = map(int, address.split("."))
             begin, length, value = (int(float(number)) for number in numbers)
             if value and length:
-                yield place(self.trace, task, thread), self.trace.label(code, value), begin, length
+                yield (
+                    place(self.trace, task, thread),
+                    self.trace.get_label(code, value),
+                    begin,
+                    length,
+                )
 
     def by_value(self, code: int, statistic: str) -> dict[str, int]:
         """Label of a type's value -> the statistic of its bursts, summed over all rows."""
@@ -208,8 +214,8 @@ def asked(
 
 def place(trace: Trace, task: int, thread: int) -> tuple[int, str]:
     """Process id and row, as the truth names them."""
-    name = trace.row_name((task, thread))
-    pid = int(trace.task_name((task, thread)).split()[-1])
+    name = trace.get_row_name((task, thread))
+    pid = int(trace.get_task_name((task, thread)).split()[-1])
     return pid, name if name.startswith("CUDA-D") else f"thread {name.split()[-1]}"
 
 
@@ -235,19 +241,19 @@ def self_times(ranges: Counter[tuple]) -> dict[tuple, int]:
 def test_timelines(asked: Asked, code: int, kind: str) -> None:
     """Every kernel and every memory operation is a burst on its own row, at its time."""
     found = Counter()
-    if asked.trace.intervals(code):
+    if asked.trace.list_intervals(code):
         found.update(
             (*row, "", label, begin, begin + length)
             for row, label, begin, length in asked.timeline(code)
         )
-    assert found == asked.truth.ranges(kind)
+    assert found == asked.truth.count_ranges(kind)
 
 
 @pytest.mark.parametrize(("code", "kind"), FLAT)
 def test_histograms(asked: Asked, code: int, kind: str) -> None:
     """Time and number of bursts by label."""
-    expected = asked.truth.by_name(kind)
-    if not asked.trace.intervals(code):
+    expected = asked.truth.sum_by_name(kind)
+    if not asked.trace.list_intervals(code):
         assert not expected
         return
     assert asked.by_value(code, "Time") == {name: total for name, (_, total) in expected.items()}
@@ -260,11 +266,13 @@ def test_histograms(asked: Asked, code: int, kind: str) -> None:
 def test_nested_ranges(asked: Asked, code: int, kind: str) -> None:
     """Stacked Val shows at every moment the innermost range (of NVTX, in the default domain)."""
     found: Counter[tuple] = Counter()
-    if asked.trace.intervals(code):
+    if asked.trace.list_intervals(code):
         for row, label, _, length in asked.timeline(code, "Stacked Val"):
             found[(*row, label)] += length
     assert found == self_times(
-        Counter({key: count for key, count in asked.truth.ranges(kind).items() if key[2] == ""})
+        Counter(
+            {key: count for key, count in asked.truth.count_ranges(kind).items() if key[2] == ""}
+        )
     )
 
 
@@ -273,7 +281,7 @@ def test_lines(asked: Asked) -> None:
     counts: Counter[tuple] = Counter()
     sizes: Counter[tuple] = Counter()
     for kind in ("launch", "memory"):
-        for (pid, caller, _, row, _, size), count in asked.truth.lines(kind).items():
+        for (pid, caller, _, row, _, size), count in asked.truth.count_lines(kind).items():
             counts[(pid, caller), (pid, row)] += count
             sizes[(pid, caller), (pid, row)] += count * size
     assert asked.by_partner("#Sends") == dict(counts)

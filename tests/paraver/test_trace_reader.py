@@ -55,7 +55,7 @@ def test_a_sound_trace_reads_as_written(tmp_path: Path) -> None:
     trace = read(tmp_path)
     assert not trace.violations, str(trace.violations)
     assert (trace.duration, trace.nodes, trace.tasks) == (100, [2, 1], [(2, 1), (1, 2)])
-    assert trace.intervals(10) == [
+    assert trace.list_intervals(10) == [
         Interval((1, 1), 4, 5, 8, {}),
         Interval((1, 2), 3, 6, 9, {}),
         Interval((1, 1), 3, 0, 9, {20: 7}),
@@ -64,9 +64,9 @@ def test_a_sound_trace_reads_as_written(tmp_path: Path) -> None:
         (comm.sender, comm.send, comm.receiver, comm.receive, comm.size, comm.tag)
         for comm in trace.comms
     ] == [((1, 1), 5, (1, 2), 6, 64, 9)]
-    assert trace.label(10, 3) == "outer [x]"
-    assert trace.row_name((2, 1)) == "other"
-    assert trace.task_name((2, 1)) == "second"
+    assert trace.get_label(10, 3) == "outer [x]"
+    assert trace.get_row_name((2, 1)) == "other"
+    assert trace.get_task_name((2, 1)) == "second"
     assert trace.deepest[10] == 2
 
 

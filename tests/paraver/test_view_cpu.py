@@ -27,8 +27,8 @@ MACHINE = sorted((Path(__file__).parents[2] / "sample_reports" / "machine").glob
 CHOSEN = [path for path in EXPORTS if path.name.startswith(("p4arth__cuda-perf", "NCAR__GPU"))]
 #: Shares are printed with two decimals.
 ROUGHLY = 0.0051
+#: View -> its rows: name, and what is not 0 by column.
 Tables = dict[str, list[tuple[str, dict[str, float]]]]
-"""View -> its rows: name, and what is not 0 by column."""
 
 
 def ask(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str]:
@@ -104,11 +104,11 @@ def by_row(trace: Trace, code: int, weigh: str) -> list[tuple[str, dict[str, flo
         for thread in range(1, threads + 1)
     ]
     sums: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
-    for item in trace.intervals(code):
-        sums[item.row][trace.label(code, item.value)] += (
+    for item in trace.list_intervals(code):
+        sums[item.row][trace.get_label(code, item.value)] += (
             item.end - item.begin if weigh == "time" else 1
         )
-    return [(trace.row_name(row), dict(sums[row])) for row in rows]
+    return [(trace.get_row_name(row), dict(sums[row])) for row in rows]
 
 
 def test_paraver_does_not_complain(asked: tuple[Trace, Tables, str]) -> None:
@@ -140,7 +140,7 @@ def test_time_by_cpu_and_by_threads_that_run(asked: tuple[Trace, Tables, str]) -
     trace, tables, _ = asked
     times: Counter[int] = Counter()
     changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for item in trace.intervals(STATE):
+    for item in trace.list_intervals(STATE):
         if item.others[CPU]:
             times[item.others[CPU]] += item.end - item.begin
             changes[item.row[0]] += [(item.begin, 1), (item.end, -1)]

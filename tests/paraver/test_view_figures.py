@@ -80,23 +80,23 @@ def test_efficiencies_of_devices(
         "orchestration_efficiency": max(active) / answers.duration,
     }.items():
         prefix = "" if name.startswith("orchestration") else before
-        ((cell,),) = answers.rows(f"model/{prefix}device_{name}.cfg")
+        ((cell,),) = answers.read_rows(f"model/{prefix}device_{name}.cfg")
         assert cell == pytest.approx(100 * expected, rel=CLOSE), name
-    shares = answers.totals(
+    shares = answers.read_totals(
         "model/GPU_LB.cfg" if not before else f"model/{before}device_useful_2dh.cfg"
     )
     assert shares["Average"] == [pytest.approx(100 * sum(times) / total, rel=CLOSE)]
     assert shares["Maximum"] == [pytest.approx(100 * max(times) / answers.duration, rel=CLOSE)]
     assert shares["Avg/Max"] == [pytest.approx(mean / max(times), rel=CLOSE)]
-    assert answers.totals("model/device_active_2dh.cfg")["Maximum"] == [
+    assert answers.read_totals("model/device_active_2dh.cfg")["Maximum"] == [
         pytest.approx(100 * max(active) / answers.duration, rel=CLOSE)
     ]
-    assert answers.totals("model/relevant_tot_time_2dh.cfg")["Total"] == [total]
+    assert answers.read_totals("model/relevant_tot_time_2dh.cfg")["Total"] == [total]
 
 
 def _main_threads(answers: Answers, table: str) -> list[list[Work]]:
     """What the main thread of each task does, by a table of calls."""
-    rows = answers.sql(
+    rows = answers.query(
         f"SELECT globalTid, start, end FROM {table} WHERE globalTid % 16777216 = globalTid / 16777216 % 16777216"
     )
     return [
@@ -118,9 +118,9 @@ def test_states_of_main_threads(answers: Answers) -> None:
     in_mpi = [_busy(task) for task in mpi]
     in_either = [_busy(first + second) for first, second in zip(mpi, cuda, strict=True)]
     share = 100 / answers.duration
-    useful = [row[0] for row in answers.rows("model/host_useful_2dh.cfg")]
+    useful = [row[0] for row in answers.read_rows("model/host_useful_2dh.cfg")]
     assert useful == pytest.approx([100 - share * time for time in in_either], rel=CLOSE)
-    states = answers.columns("extra/model/Host_State.cfg")
+    states = answers.sum_columns("extra/model/Host_State.cfg")
     assert {state: time for state, time in states.items() if time} == {
         state: time
         for state, time in {
@@ -132,7 +132,7 @@ def test_states_of_main_threads(answers: Answers) -> None:
     }
     if "model/host_outside_mpi_2dh.cfg" in answers.tables:
         assert sum(in_mpi)
-        outside = answers.totals("model/host_outside_mpi_2dh.cfg")
+        outside = answers.read_totals("model/host_outside_mpi_2dh.cfg")
         times = [answers.duration - time for time in in_mpi]
         assert outside["Average"] == [pytest.approx(share * sum(times) / len(times), rel=CLOSE)]
         assert outside["Maximum"] == [pytest.approx(share * max(times), rel=CLOSE)]
@@ -154,13 +154,13 @@ def test_overlap(answers: Answers, tasks: list[list[Work]]) -> None:
             both.append(times - alone[-1])
         shown = [
             (row.get("Exposed", 0), row.get("Overlapped", 0))
-            for row in answers.by_row(f"analysis/{view}.cfg")
+            for row in answers.read_labelled_rows(f"analysis/{view}.cfg")
         ]
         assert shown == list(zip(alone, both, strict=True))
         if view.startswith("nccl"):
             shares = [
                 row.get("Overlapped", 0)
-                for row in answers.by_row("extra/analysis/nccl-overlap-2dh.cfg")
+                for row in answers.read_labelled_rows("extra/analysis/nccl-overlap-2dh.cfg")
             ]
             assert shares == pytest.approx(
                 [
@@ -180,7 +180,7 @@ def test_overlap_as_a_share_of_communication(answers: Answers, tasks: list[list[
         expected.append(100 * (communicating + computing - _busy(task)) / communicating)
     assert [
         row.get("Overlapped", 0)
-        for row in answers.by_row("analysis/overlap-of-communication-2dh.cfg")
+        for row in answers.read_labelled_rows("analysis/overlap-of-communication-2dh.cfg")
     ] == pytest.approx(expected, rel=CLOSE)
 
 
@@ -200,7 +200,7 @@ OF_LENGTHS = 1_000_100
 
 
 def test_gaps_by_length(answers: Answers, tasks: list[list[Work]]) -> None:
-    bursts = [lasting for lasting, value in answers.bursts("analysis/gpu-gaps.cfg") if value]
+    bursts = [lasting for lasting, value in answers.list_bursts("analysis/gpu-gaps.cfg") if value]
     within = [
         later[0] - before[1] for task in tasks for before, later in pairwise(merge_stretches(task))
     ]
@@ -209,11 +209,11 @@ def test_gaps_by_length(answers: Answers, tasks: list[list[Work]]) -> None:
     for gap in bursts:
         times[LENGTHS[len(str(int(gap)))]] += gap
     drawn: dict[float, float] = defaultdict(float)
-    for lasting, code in answers.bursts("views/idle_gaps.cfg"):
+    for lasting, code in answers.list_bursts("views/idle_gaps.cfg"):
         drawn[code] += lasting
     assert {LENGTHS[int(code) - OF_LENGTHS]: time for code, time in drawn.items() if code} == times
-    assert _nonzero(answers.columns("analysis/gpu-gaps-time_2dh.cfg")) == times
-    assert _nonzero(answers.columns("extra/analysis/gpu-gaps-count_2dh.cfg")) == Counter(
+    assert _nonzero(answers.sum_columns("analysis/gpu-gaps-time_2dh.cfg")) == times
+    assert _nonzero(answers.sum_columns("extra/analysis/gpu-gaps-count_2dh.cfg")) == Counter(
         LENGTHS[len(str(int(gap)))] for gap in bursts
     )
 
@@ -221,7 +221,7 @@ def test_gaps_by_length(answers: Answers, tasks: list[list[Work]]) -> None:
 # ------------------------------------------------------------------------------------------------------- kernels and NCCL
 def _by_value(answers: Answers, code: int) -> dict[str, list[Interval]]:
     """Label -> ranges of a type."""
-    trace = answers.trace()
+    trace = answers.load_trace()
     found = defaultdict(list)
     for interval in trace.events[code]:
         found[trace.labels.values[code][interval.value]].append(interval)
@@ -245,38 +245,38 @@ def test_kernels_by_what_is_told_of_them(
     answers: Answers, code: int, time: str, calls: str | None
 ) -> None:
     found = _by_value(answers, code)
-    ((count,),) = {(len(answers.sql("SELECT 1 FROM CUPTI_ACTIVITY_KIND_KERNEL")),)}
+    ((count,),) = {(len(answers.query("SELECT 1 FROM CUPTI_ACTIVITY_KIND_KERNEL")),)}
     assert code not in (CLASS, TENSOR) or sum(map(len, found.values())) == count
-    assert _nonzero(answers.columns(f"{time}.cfg")) == {
+    assert _nonzero(answers.sum_columns(f"{time}.cfg")) == {
         name: sum(one.end - one.begin for one in each) for name, each in found.items()
     }
     if calls:
-        assert _nonzero(answers.columns(f"{calls}.cfg")) == {
+        assert _nonzero(answers.sum_columns(f"{calls}.cfg")) == {
             name: len(each) for name, each in found.items()
         }
 
 
 def test_gemms_without_tensor_cores(answers: Answers) -> None:
-    labels, expected = answers.trace().labels.values, Counter()
-    for kernel in answers.trace().events[KERNEL]:
+    labels, expected = answers.load_trace().labels.values, Counter()
+    for kernel in answers.load_trace().events[KERNEL]:
         if (labels[CLASS][kernel.others[CLASS]], labels[TENSOR][kernel.others[TENSOR]]) == (
             "GEMM",
             "No",
         ):
             expected[labels[KERNEL][kernel.value]] += kernel.end - kernel.begin
-    assert _nonzero(answers.columns("analysis/gemm_without_tensor_cores_2dh.cfg")) == expected
+    assert _nonzero(answers.sum_columns("analysis/gemm_without_tensor_cores_2dh.cfg")) == expected
 
 
 def test_times_of_classes(answers: Answers) -> None:
-    times = answers.by_row("analysis/kernel-class-time_2dh.cfg")
+    times = answers.read_labelled_rows("analysis/kernel-class-time_2dh.cfg")
     assert sum(sum(row.values()) for row in times) == sum(
         end - begin
-        for _, begin, end in answers.sql("SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL")
+        for _, begin, end in answers.query("SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL")
     )
 
 
 def test_occupancy_and_threads(answers: Answers) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT end - start, gridX * gridY * gridZ, blockX * blockY * blockZ, registersPerThread, staticSharedMemory, "
         "dynamicSharedMemory, (SELECT value FROM StringIds WHERE id = demangledName) FROM CUPTI_ACTIVITY_KIND_KERNEL"
     )
@@ -294,7 +294,7 @@ def test_occupancy_and_threads(answers: Answers) -> None:
         ("evolution_of_nb_threads_per_kernel", threads),
     ):
         found: Counter[float] = Counter()
-        for lasting, value in answers.bursts(f"analysis/{view}.cfg"):
+        for lasting, value in answers.list_bursts(f"analysis/{view}.cfg"):
             found[value] += lasting
         assert +Counter({value: time for value, time in found.items() if value}) == +expected
 
@@ -306,14 +306,14 @@ def test_collectives_across_ranks(answers: Answers) -> None:
         ("nccl_late_2dh", LATE),
         ("nccl_transfer_2dh", TRANSFER),
     ):
-        assert _nonzero(answers.columns(f"analysis/{view}.cfg")) == _nonzero(
+        assert _nonzero(answers.sum_columns(f"analysis/{view}.cfg")) == _nonzero(
             {name: sum(one.others.get(code, 0) for one in each) for name, each in found.items()}
         )
     for view, code in (("nccl_wait_by_task_2dh", WAIT), ("nccl_late_by_task_2dh", LATE)):
         each_task = Counter(dict.fromkeys(range(1, len(answers.exports) + 1), 0))
-        for one in answers.trace().events[COLLECTIVE]:
+        for one in answers.load_trace().events[COLLECTIVE]:
             each_task[one.row[0]] += one.others.get(code, 0)
-        cells = [sum(row) for row in answers.rows(f"analysis/{view}.cfg")]
+        cells = [sum(row) for row in answers.read_rows(f"analysis/{view}.cfg")]
         assert cells == pytest.approx([total for _, total in sorted(each_task.items())], rel=CLOSE)
     times: Counter[tuple] = Counter()
     transferred: Counter[tuple] = Counter()
@@ -327,7 +327,9 @@ def test_collectives_across_ranks(answers: Answers) -> None:
         if time > sum(one.others.get(TRANSFER, 0) for one in found[name])
     } == {}
     cells = sorted(
-        cell for row in answers.by_row("analysis/nccl_bw_mbs.cfg") for cell in row.values()
+        cell
+        for row in answers.read_labelled_rows("analysis/nccl_bw_mbs.cfg")
+        for cell in row.values()
     )
     assert cells == pytest.approx(
         sorted(total / times[key] for key, total in transferred.items()), rel=CLOSE
@@ -349,7 +351,7 @@ def _planes(text: str) -> dict[str, dict[str, float]]:
 
 
 def test_nccl_kernels_by_size(answers: Answers) -> None:
-    trace = answers.trace()
+    trace = answers.load_trace()
     calls: dict[str, Counter[str]] = defaultdict(Counter)
     times: dict[str, Counter[str]] = defaultdict(Counter)
     bytes_: Counter[str] = Counter()
@@ -362,11 +364,11 @@ def test_nccl_kernels_by_size(answers: Answers) -> None:
             bytes_[name] += one.others[NCCL_BYTES]
     assert _planes(answers.tables["extra/analysis/nccl_calls_by_size_2dh.cfg"]) == calls
     assert _planes(answers.tables["extra/analysis/nccl_time_by_size_2dh.cfg"]) == times
-    assert _nonzero(answers.columns("extra/analysis/nccl_bytes_2dh.cfg")) == bytes_
+    assert _nonzero(answers.sum_columns("extra/analysis/nccl_bytes_2dh.cfg")) == bytes_
 
 
 def test_messages_between_tasks(answers: Answers) -> None:
-    trace = answers.trace()
+    trace = answers.load_trace()
     for view, belongs, is_size in (
         ("mpi_messages_2dh", lambda tag: not 55000 <= tag < 56000, False),
         ("mpi_traffic_2dh", lambda tag: not 55000 <= tag < 56000, True),
@@ -381,17 +383,19 @@ def test_messages_between_tasks(answers: Answers) -> None:
                     comm.size if is_size else 1
                 )
         assert {
-            number: row for number, row in enumerate(answers.by_row(f"analysis/{view}.cfg")) if row
+            number: row
+            for number, row in enumerate(answers.read_labelled_rows(f"analysis/{view}.cfg"))
+            if row
         } == expected
 
 
 # --------------------------------------------------------------------------------------------------------- calls and memory
 def test_bandwidth_of_memory_operations(answers: Answers) -> None:
     moved: dict[tuple, list[int]] = defaultdict(lambda: [0, 0, 0])
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT streamId, copyKind, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY"
     )
-    rows += answers.sql(
+    rows += answers.query(
         "SELECT streamId, 'set', bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMSET"
     )
     for export, stream, kind, size, lasting in rows:
@@ -402,30 +406,32 @@ def test_bandwidth_of_memory_operations(answers: Answers) -> None:
         ("memory_size_2dh", [size / count for size, _, count in moved.values()]),
     ):
         cells = sorted(
-            cell for row in answers.by_row(f"analysis/{view}.cfg") for cell in row.values()
+            cell
+            for row in answers.read_labelled_rows(f"analysis/{view}.cfg")
+            for cell in row.values()
         )
         assert cells == pytest.approx(sorted(expected), rel=1e-6)
 
 
 def test_synchronizations(answers: Answers) -> None:
-    rows = answers.sql("SELECT syncType, end - start FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
+    rows = answers.query("SELECT syncType, end - start FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
     counts, times = Counter(kind for _, kind, _ in rows), Counter()
     for _, kind, lasting in rows:
         times[kind] += lasting
     assert sorted(
-        _nonzero(answers.columns("extra/analysis/sync_calls_2dh.cfg")).values()
+        _nonzero(answers.sum_columns("extra/analysis/sync_calls_2dh.cfg")).values()
     ) == sorted(counts.values())
-    assert sorted(_nonzero(answers.columns("extra/analysis/sync_time_2dh.cfg")).values()) == sorted(
-        times.values()
-    )
-    assert sum(answers.columns("extra/analysis/api_errors_2dh.cfg").values()) == sum(
+    assert sorted(
+        _nonzero(answers.sum_columns("extra/analysis/sync_time_2dh.cfg")).values()
+    ) == sorted(times.values())
+    assert sum(answers.sum_columns("extra/analysis/api_errors_2dh.cfg").values()) == sum(
         value != 0
-        for _, value in answers.sql("SELECT returnValue FROM CUPTI_ACTIVITY_KIND_RUNTIME")
+        for _, value in answers.query("SELECT returnValue FROM CUPTI_ACTIVITY_KIND_RUNTIME")
     )
 
 
 def test_calls_of_the_system(answers: Answers) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT globalTid, start, end, value FROM OSRT_API JOIN StringIds ON id = nameId WHERE value != '[Unknown]'"
     )
     calls = {
@@ -436,15 +442,15 @@ def test_calls_of_the_system(answers: Answers) -> None:
         ]
         for is_pthread in (False, True)
     }
-    assert _nonzero(answers.columns("extra/analysis/osrt_calls_2dh.cfg")) == Counter(
+    assert _nonzero(answers.sum_columns("extra/analysis/osrt_calls_2dh.cfg")) == Counter(
         name for *_, name in calls[False]
     )
-    assert _nonzero(answers.columns("extra/analysis/osrt_time_2dh.cfg")) == sum_innermost_times(
+    assert _nonzero(answers.sum_columns("extra/analysis/osrt_time_2dh.cfg")) == sum_innermost_times(
         calls[False]
     )
-    assert _nonzero(answers.columns("extra/analysis/pthread_time_2dh.cfg")) == sum_innermost_times(
-        calls[True]
-    )
+    assert _nonzero(
+        answers.sum_columns("extra/analysis/pthread_time_2dh.cfg")
+    ) == sum_innermost_times(calls[True])
     depths: Counter[str] = Counter()
     for export in range(len(answers.exports)):
         edges = sorted(
@@ -457,7 +463,7 @@ def test_calls_of_the_system(answers: Answers) -> None:
         for (time, step), (later, _) in pairwise(edges):
             depth += step
             depths[str(depth)] += later - time if depth else 0
-    found = answers.columns("extra/analysis/mutex_contention_2dh.cfg")
+    found = answers.sum_columns("extra/analysis/mutex_contention_2dh.cfg")
     assert {depth: time for depth, time in found.items() if time and depth != "0"} == _nonzero(
         depths
     )
@@ -473,17 +479,17 @@ def test_mpi_profile(answers: Answers) -> None:
     calls = [
         ((export, tid), begin, end, name, table, size)
         for table, size_of in sizes.items()
-        for export, tid, begin, end, name, size in answers.sql(
+        for export, tid, begin, end, name, size in answers.query(
             f"SELECT globalTid, start, end, value, {size_of} FROM {table} JOIN StringIds ON id = textId GROUP BY 1, 2, 3, 4"
         )
     ]
     if not calls:
         assert "analysis/mpi_time_2dh.cfg" not in answers.tables
         return
-    assert _nonzero(answers.columns("extra/analysis/mpi_calls_2dh.cfg")) == Counter(
+    assert _nonzero(answers.sum_columns("extra/analysis/mpi_calls_2dh.cfg")) == Counter(
         call[3] for call in calls
     )
-    assert _nonzero(answers.columns("analysis/mpi_time_2dh.cfg")) == sum_innermost_times(
+    assert _nonzero(answers.sum_columns("analysis/mpi_time_2dh.cfg")) == sum_innermost_times(
         call[:4] for call in calls
     )
     messages: Counter[str] = Counter()
@@ -492,15 +498,15 @@ def test_mpi_profile(answers: Answers) -> None:
     messages["MPI_Sendrecv"] = sum(
         one.others[MESSAGE_BYTES] for one in _by_value(answers, MPI_MESSAGES)["MPI_Sendrecv"]
     )
-    assert _nonzero(answers.columns("extra/analysis/mpi_message_bytes_2dh.cfg")) == _nonzero(
+    assert _nonzero(answers.sum_columns("extra/analysis/mpi_message_bytes_2dh.cfg")) == _nonzero(
         messages
     )
     by_row: dict[tuple, list[int]] = defaultdict(list)
-    for one in answers.trace().events[MPI_MESSAGES]:
+    for one in answers.load_trace().events[MPI_MESSAGES]:
         by_row[one.row, one.value].append(one.others.get(MESSAGE_BYTES, 0))
     cells = sorted(
         cell
-        for row in answers.by_row("extra/analysis/mpi_message_size_2dh.cfg")
+        for row in answers.read_labelled_rows("extra/analysis/mpi_message_size_2dh.cfg")
         for cell in row.values()
     )
     assert cells == pytest.approx(
@@ -513,7 +519,7 @@ def test_mpi_profile(answers: Answers) -> None:
             given[thread, name].append(size or 0)
     cells = sorted(
         cell
-        for row in answers.by_row("extra/analysis/mpi_collective_sent_2dh.cfg")
+        for row in answers.read_labelled_rows("extra/analysis/mpi_collective_sent_2dh.cfg")
         for cell in row.values()
     )
     assert cells == pytest.approx(

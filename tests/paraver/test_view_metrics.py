@@ -87,7 +87,7 @@ class Timeline:
     """All moments at which anything of interest changes, and values between them."""
 
     def __init__(self, answers: Answers) -> None:
-        self.trace = answers.trace()
+        self.trace = answers.load_trace()
         self.samples: dict[tuple[tuple[int, int], int], list[tuple[int, int]]] = defaultdict(list)
         for record in self.trace.samples:
             for code, value in record.numbers.items():
@@ -129,7 +129,7 @@ class Timeline:
                     found[place] = np.maximum(found[place], one.value)
         return found
 
-    def label(self, codes: tuple[int, ...], value: int) -> str:
+    def get_label(self, codes: tuple[int, ...], value: int) -> str:
         return next(
             self.trace.labels.values[code][value]
             for code in codes
@@ -142,7 +142,7 @@ class Timeline:
         """Label -> integral of the data, and time, while the greatest value of a task has it."""
         values = self.greatest(codes, task, without)
         return {
-            self.label(codes, value): (
+            self.get_label(codes, value): (
                 float((data * self.lengths)[values == value].sum()),
                 int(self.lengths[values == value].sum()),
             )
@@ -166,7 +166,11 @@ def test_means_of_tasks(
     codes, unit = METRICS[views]
     for task in range(1, len(answers.exports) + 1):
         data = times.added(codes, task)
-        shown = {view: answers.by_row(f"hwcounters/{view}.cfg")[task - 1] for view in views if view}
+        shown = {
+            view: answers.read_labelled_rows(f"hwcounters/{view}.cfg")[task - 1]
+            for view in views
+            if view
+        }
         assert shown[views[0]] == pytest.approx(
             _means(times.by_value((KERNEL, NCCL, GRAPH), task, data), unit), rel=CLOSE
         )
@@ -180,7 +184,7 @@ def test_means_of_tasks(
 
 
 def test_tensor_cores_by_gemm(answers: Answers, times: Timeline) -> None:
-    rows = answers.by_row("hwcounters/tensor_per_gemm-2dh.cfg")
+    rows = answers.read_labelled_rows("hwcounters/tensor_per_gemm-2dh.cfg")
     assert any(rows)
     for task, row in enumerate(rows, 1):
         assert row == pytest.approx(
@@ -193,7 +197,7 @@ def test_instructions(answers: Answers, times: Timeline) -> None:
         per_ns = times.added((GPC,), task) * times.added((SM_ISSUE,), task) * 4 / 100 / 1e9
         by_kernel = times.by_value((KERNEL, NCCL, GRAPH), task, per_ns)
         rows = {
-            view: answers.by_row(f"hwcounters/{view}.cfg")[task - 1]
+            view: answers.read_labelled_rows(f"hwcounters/{view}.cfg")[task - 1]
             for view in (
                 "inst_kernel_2dh",
                 "full-gpu-instructions-kernel-2dh",
@@ -210,9 +214,9 @@ def test_instructions(answers: Answers, times: Timeline) -> None:
             {name: 1000 * mean for name, mean in _means(by_kernel).items()}, rel=CLOSE
         )
         by_class = _means(times.by_value((CLASS,), task, per_ns, COMMUNICATION))
-        assert answers.by_row("extra/hwcounters/mips_per_class-2dh.cfg")[task - 1] == pytest.approx(
-            {name: 1000 * mean for name, mean in by_class.items()}, rel=CLOSE
-        )
+        assert answers.read_labelled_rows("extra/hwcounters/mips_per_class-2dh.cfg")[
+            task - 1
+        ] == pytest.approx({name: 1000 * mean for name, mean in by_class.items()}, rel=CLOSE)
         useful = (per_ns * times.lengths)[times.greatest((KERNEL, GRAPH), task) > 0].sum()
         assert rows["total-useful-instructions"] == {
             "While computing": pytest.approx(useful, rel=CLOSE)
@@ -267,7 +271,7 @@ def test_traffic_of_ports(answers: Answers, times: Timeline) -> None:
                 )
         cells = [
             cell
-            for row in answers.by_row(f"hwcounters/nic_bytes_{view}_2dh.cfg")
+            for row in answers.read_labelled_rows(f"hwcounters/nic_bytes_{view}_2dh.cfg")
             for cell in row.values()
         ]
         assert cells == pytest.approx(

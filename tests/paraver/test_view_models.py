@@ -19,13 +19,13 @@ def answers() -> Answers:
 
 
 def shown(answers: Answers, view: str) -> dict[str, float]:
-    return {name: value for name, value in answers.columns(view).items() if value}
+    return {name: value for name, value in answers.sum_columns(view).items() if value}
 
 
 def grouped(answers: Answers, query: str) -> dict[str, float]:
     """Label -> sum of the numbers over the exports, without those that are 0."""
     found: dict[str, float] = defaultdict(float)
-    for _, label, number in answers.sql(query):
+    for _, label, number in answers.query(query):
         found[label] += number
     return {label: number for label, number in found.items() if number}
 
@@ -33,7 +33,7 @@ def grouped(answers: Answers, query: str) -> dict[str, float]:
 def test_openacc(answers: Answers) -> None:
     rows = []
     for table in CONSTRUCTS:
-        rows += answers.sql(f"""
+        rows += answers.query(f"""
             SELECT globalTid, start, end, label, coalesce(name.value || '@' || file.value || ':' || lineNo, name.value)
             FROM CUPTI_ACTIVITY_KIND_OPENACC_{table} JOIN ENUM_OPENACC_EVENT_KIND AS kind ON kind.id = eventKind
             JOIN StringIds AS name ON name.id = nameId LEFT JOIN StringIds AS file ON file.id = srcFile""")
@@ -66,16 +66,16 @@ def test_openacc(answers: Answers) -> None:
 )
 def test_openmp(answers: Answers, table: str, code: int, view: str) -> None:
     """By kind; none of these is within another of its type in the sample."""
-    trace = answers.trace()
+    trace = answers.load_trace()
     of = f"FROM OPENMP_EVENT_KIND_{table}"
     times, counts = (
         grouped(answers, f"SELECT kind, {figure} {of}") for figure in ("end - start", "1")
     )
     assert shown(answers, f"analysis/openmp_{view}_time_2dh.cfg") == {
-        trace.label(code, kind): time for kind, time in times.items()
+        trace.get_label(code, kind): time for kind, time in times.items()
     }
     assert shown(answers, f"analysis/openmp_{view}_calls_2dh.cfg") == {
-        trace.label(code, kind): count for kind, count in counts.items()
+        trace.get_label(code, kind): count for kind, count in counts.items()
     }
 
 
@@ -83,12 +83,14 @@ def test_openmp_threads_at_work(answers: Answers) -> None:
     """Threads times their time are the time in implicit tasks less that in barriers and task waits,
     by the ranges of the trace.
     """
-    trace = answers.trace()
-    inside = sum(item.end - item.begin for item in trace.intervals(60000002))
+    trace = answers.load_trace()
+    inside = sum(item.end - item.begin for item in trace.list_intervals(60000002))
     waiting = sum(
-        item.end - item.begin for code in (60000003, 60000071) for item in trace.intervals(code)
+        item.end - item.begin
+        for code in (60000003, 60000071)
+        for item in trace.list_intervals(code)
     )
-    table = answers.columns("extra/analysis/openmp_working_threads_2dh.cfg")
+    table = answers.sum_columns("extra/analysis/openmp_working_threads_2dh.cfg")
     weighted = sum(float(name.split()[0].strip("[.)")) * time for name, time in table.items())
     assert weighted == pytest.approx(inside - waiting)
 
@@ -97,17 +99,17 @@ def test_openmp_threads_at_work(answers: Answers) -> None:
     ("library", "table", "own"), [("cublas", "CUBLAS_EVENTS", 29), ("cudnn", "CUDNN_EVENTS", 28)]
 )
 def test_libraries(answers: Answers, library: str, table: str, own: int) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         f"SELECT globalTid, start, end, value FROM {table} JOIN StringIds ON id = nameId WHERE eventClass = {own}"
     )
     calls = [((export, tid), begin, end, name) for export, tid, begin, end, name in rows]
     assert shown(answers, f"analysis/{library}_time_2dh.cfg") == sum_innermost_times(calls)
-    assert sum(answers.columns(f"analysis/{library}_calls_2dh.cfg").values()) == len(calls)
+    assert sum(answers.sum_columns(f"analysis/{library}_calls_2dh.cfg").values()) == len(calls)
 
 
 @pytest.mark.parametrize("name", ["UCX", "NVSHMEM", "OpenSHMEM", "Python GIL"])
 def test_libraries_that_are_domains(answers: Answers, name: str) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT globalTid, start, end, value FROM NVTX_EVENTS JOIN StringIds ON id = textId WHERE eventType = 59 "
         "AND domainId = (SELECT d.domainId FROM NVTX_EVENTS AS d JOIN StringIds ON id = d.textId "
         f"WHERE d.eventType = 75 AND value = '{name}')"
@@ -144,7 +146,7 @@ def test_memory_in_use(answers: Answers) -> None:
     """The peak of each GPU and the area below the curve, which is bytes times ns; by the trace's
     own records.
     """
-    trace = answers.trace()
+    trace = answers.load_trace()
     area, most = 0, set()
     for row in {sample.row for sample in trace.samples}:
         records = [
@@ -158,11 +160,11 @@ def test_memory_in_use(answers: Answers) -> None:
     assert most
     assert {
         max(row)
-        for row in answers.rows("extra/analysis/gpu_memory_peak_2dh.cfg")
+        for row in answers.read_rows("extra/analysis/gpu_memory_peak_2dh.cfg")
         if row and max(row)
     } == most
     assert sum(
-        length * value for length, value in answers.bursts("views/gpu_memory_usage.cfg")
+        length * value for length, value in answers.list_bursts("views/gpu_memory_usage.cfg")
     ) == pytest.approx(area)
 
 

@@ -34,12 +34,12 @@ def answers(request: pytest.FixtureRequest) -> Answers:
 
 def times(answers: Answers) -> list[dict[str, float]]:
     """Label of a state -> time in it, on each row in order."""
-    return answers.by_row("analysis/state_time_2dh.cfg")
+    return answers.read_labelled_rows("analysis/state_time_2dh.cfg")
 
 
 @pytest.mark.slow
 def test_time_by_state_is_that_of_the_records(answers: Answers) -> None:
-    trace = answers.trace()
+    trace = answers.load_trace()
     expected = {row: defaultdict(float) for row in _rows(answers)}
     for state in trace.states:
         expected[state.row][trace.labels.states[state.value]] += state.end - state.begin
@@ -52,7 +52,7 @@ def test_time_by_state_is_that_of_the_records(answers: Answers) -> None:
 def _rows(answers: Answers) -> list[tuple[int, int]]:
     return [
         (task, thread)
-        for task, (threads, _) in enumerate(answers.trace().tasks, 1)
+        for task, (threads, _) in enumerate(answers.load_trace().tasks, 1)
         for thread in range(1, threads + 1)
     ]
 
@@ -71,7 +71,7 @@ def test_other_views_are_the_same_without_states(tmp_path: Path) -> None:
 
 
 def test_shares_add_up(answers: Answers) -> None:
-    for row in answers.by_row("extra/analysis/state_share_2dh.cfg"):
+    for row in answers.read_labelled_rows("extra/analysis/state_share_2dh.cfg"):
         # Rows without states have none of it.
         assert not row or sum(row.values()) == pytest.approx(100)
 
@@ -83,10 +83,10 @@ def test_states_on_streams_are_the_work_on_gpus(answers: Answers) -> None:
     The rows of one stream never overlap, and nothing but the execution of a whole graph holds other
     work.
     """
-    trace = answers.trace()
+    trace = answers.load_trace()
     found: dict[int, float] = defaultdict(float)
     for state in trace.states:
-        if trace.row_name(state.row).startswith("CUDA-D"):
+        if trace.get_row_name(state.row).startswith("CUDA-D"):
             found[state.value] += state.end - state.begin
     work = [one for one in read_work(answers) if one.end > one.begin]
     if any(one.name.startswith("graph") for one in work):

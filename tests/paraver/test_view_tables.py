@@ -54,14 +54,14 @@ def answers() -> Answers:
 def test_time_by_call_and_work(answers: Answers, name: str) -> None:
     table, column = CALLS[name]
     expected: dict[str, int] = defaultdict(int)
-    for _, text, time in answers.sql(
+    for _, text, time in answers.query(
         f'SELECT value, "end" - start FROM {table} JOIN StringIds ON StringIds.id = {column}'
     ):
         expected[text] += time
     assert expected
     found = {
         label: time
-        for label, time in answers.columns(f"analysis/{name}_time_2dh.cfg").items()
+        for label, time in answers.sum_columns(f"analysis/{name}_time_2dh.cfg").items()
         if time
     }
     assert sorted(found.values()) == sorted(expected.values())
@@ -69,7 +69,7 @@ def test_time_by_call_and_work(answers: Answers, name: str) -> None:
 
 
 def test_bytes_by_file(answers: Answers) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT filePath, sum(bytesProcessed) FROM OSRT_FILE_ACCESS_EVENTS JOIN OSRT_FILE_ACCESS_DESCRIPTORS "
         "USING (fileAccessId) GROUP BY 1"
     )
@@ -77,7 +77,9 @@ def test_bytes_by_file(answers: Answers) -> None:
     for _, path, size in rows:
         moved[path] += size
     assert sorted(
-        value for value in answers.columns("extra/analysis/file_bytes_2dh.cfg").values() if value
+        value
+        for value in answers.sum_columns("extra/analysis/file_bytes_2dh.cfg").values()
+        if value
     ) == sorted(moved.values())
 
 
@@ -87,33 +89,33 @@ def test_time_by_file_and_by_action(answers: Answers) -> None:
         ("extra/analysis/file_action_time_2dh.cfg", "eventType"),
     ):
         times: dict[str, int] = defaultdict(int)
-        for _, key, time in answers.sql(
+        for _, key, time in answers.query(
             f"SELECT {column}, endedAt - startedAt FROM OSRT_FILE_ACCESS_EVENTS "
             "JOIN OSRT_FILE_ACCESS_DESCRIPTORS USING (fileAccessId)"
         ):
             times[str(key)] += time
-        assert sorted(value for value in answers.columns(view).values() if value) == sorted(
+        assert sorted(value for value in answers.sum_columns(view).values() if value) == sorted(
             times.values()
         ), view
 
 
 def test_processes_on_gpus(answers: Answers) -> None:
     """By the trace, whose contexts are compared with the truth elsewhere."""
-    trace = answers.trace()
+    trace = answers.load_trace()
     times: dict[str, int] = defaultdict(int)
-    for item in trace.intervals(68007100):
-        times[trace.label(68007100, item.value)] += item.end - item.begin
+    for item in trace.list_intervals(68007100):
+        times[trace.get_label(68007100, item.value)] += item.end - item.begin
     found = {
         name: value
-        for name, value in answers.columns("extra/analysis/gpu_context_time_2dh.cfg").items()
+        for name, value in answers.sum_columns("extra/analysis/gpu_context_time_2dh.cfg").items()
         if value and name != "End"
     }
     assert sorted(found.values()) == sorted(times.values())
-    switches = len(answers.sql("SELECT 1 FROM GPU_CONTEXT_SWITCH_EVENTS WHERE tag = 8"))
+    switches = len(answers.query("SELECT 1 FROM GPU_CONTEXT_SWITCH_EVENTS WHERE tag = 8"))
     assert (
         sum(
             value
-            for name, value in answers.columns(
+            for name, value in answers.sum_columns(
                 "extra/analysis/gpu_context_switches_2dh.cfg"
             ).items()
             if name != "End"
@@ -125,14 +127,14 @@ def test_processes_on_gpus(answers: Answers) -> None:
 def test_share_of_the_profiler(answers: Answers) -> None:
     """Of each thread, time in any work of the profiler, also where it lies within other such work."""
     spans: dict[tuple, list[Work]] = defaultdict(list)
-    for one in answers.trace().events[69000000]:
+    for one in answers.load_trace().events[69000000]:
         spans[one.row].append(Work(one.row, one.begin, one.end, "", False))
     expected = sorted(
         100 * sum_lengths(merge_stretches(ranges)) / answers.duration for ranges in spans.values()
     )
     found = sorted(
         cell
-        for row in answers.rows("extra/analysis/profiler_overhead_share_2dh.cfg")
+        for row in answers.read_rows("extra/analysis/profiler_overhead_share_2dh.cfg")
         for cell in row[-1:]
         if cell
     )
@@ -143,12 +145,12 @@ def test_messages_by_severity(answers: Answers) -> None:
     counts = sorted(
         count
         for _, count in _summed(
-            answers.sql("SELECT severity, count(*) FROM DIAGNOSTIC_EVENT GROUP BY 1")
+            answers.query("SELECT severity, count(*) FROM DIAGNOSTIC_EVENT GROUP BY 1")
         ).items()
     )
     found = {
         name: value
-        for name, value in answers.columns("extra/analysis/messages_2dh.cfg").items()
+        for name, value in answers.sum_columns("extra/analysis/messages_2dh.cfg").items()
         if value and name != "End"
     }
     assert len(found) == len(counts)

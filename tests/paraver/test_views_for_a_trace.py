@@ -342,7 +342,7 @@ def _has_figures(answers: view_answers.Answers, path: str) -> bool:
     """
     histogram = VIEWS[path].cfg.histogram
     if histogram is None:
-        return any(value for _, value in answers.bursts(path))
+        return any(value for _, value in answers.list_bursts(path))
     planes = (
         re.split(r"^(?=[^\t\n]+\n\t)", answers.tables[path], flags=re.M)
         if histogram.planes

@@ -150,37 +150,39 @@ def _cells(columns: dict[str, float]) -> list[float]:
 
 def test_kernels_by_name(answers: Answers, work: list[Work]) -> None:
     kernels = [one for one in work if not one.name.startswith("memory")]
-    assert _cells(answers.columns("analysis/kernel_time_2dh.cfg")) == _sorted_sums(
+    assert _cells(answers.sum_columns("analysis/kernel_time_2dh.cfg")) == _sorted_sums(
         (one.name, one.end - one.begin) for one in kernels
     )
-    assert _cells(answers.columns("extra/analysis/kernel_calls_2dh.cfg")) == _sorted_sums(
+    assert _cells(answers.sum_columns("extra/analysis/kernel_calls_2dh.cfg")) == _sorted_sums(
         (one.name, 1) for one in kernels
     )
-    durations = sorted(value for _, value in answers.bursts("views/kernel_duration.cfg") if value)
+    durations = sorted(
+        value for _, value in answers.list_bursts("views/kernel_duration.cfg") if value
+    )
     assert durations == sorted(one.end - one.begin for one in kernels)
 
 
 def test_memory_operations_by_kind(answers: Answers) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT copyKind, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind != 10"
     )
-    rows += answers.sql("SELECT 'set', bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMSET")
-    rows += answers.sql(
+    rows += answers.query("SELECT 'set', bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMSET")
+    rows += answers.query(
         "SELECT 10, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind = 10"
     )
-    assert _cells(answers.columns("analysis/memory_bytes_2dh.cfg")) == _sorted_sums(
+    assert _cells(answers.sum_columns("analysis/memory_bytes_2dh.cfg")) == _sorted_sums(
         (row[1], row[2]) for row in rows
     )
-    assert _cells(answers.columns("extra/analysis/memory_time_2dh.cfg")) == _sorted_sums(
+    assert _cells(answers.sum_columns("extra/analysis/memory_time_2dh.cfg")) == _sorted_sums(
         (row[1], row[3]) for row in rows
     )
-    assert _cells(answers.columns("extra/analysis/memory_calls_2dh.cfg")) == _sorted_sums(
+    assert _cells(answers.sum_columns("extra/analysis/memory_calls_2dh.cfg")) == _sorted_sums(
         (row[1], 1) for row in rows
     )
 
 
 def test_api_calls_by_name(answers: Answers) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT globalTid, start, end, (SELECT value FROM StringIds WHERE id = nameId) FROM CUPTI_ACTIVITY_KIND_RUNTIME"
     )
     calls = [
@@ -189,17 +191,19 @@ def test_api_calls_by_name(answers: Answers) -> None:
     ]
     counted = {
         name: count
-        for name, count in answers.columns("extra/analysis/api_calls_2dh.cfg").items()
+        for name, count in answers.sum_columns("extra/analysis/api_calls_2dh.cfg").items()
         if count
     }
     assert counted == Counter(name for _, _, _, name in calls)
     assert {
-        name: time for name, time in answers.columns("analysis/api_time_2dh.cfg").items() if time
+        name: time
+        for name, time in answers.sum_columns("analysis/api_time_2dh.cfg").items()
+        if time
     } == sum_innermost_times(calls)
 
 
 def test_nvtx_ranges_by_text(answers: Answers) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT globalTid, start, end, coalesce(text, (SELECT value FROM StringIds WHERE id = textId)) "
         "FROM NVTX_EVENTS WHERE eventType IN (59, 70)"
     )
@@ -209,7 +213,7 @@ def test_nvtx_ranges_by_text(answers: Answers) -> None:
     ]
     counted = {
         name: count
-        for name, count in answers.columns("extra/analysis/nvtx_calls_2dh.cfg").items()
+        for name, count in answers.sum_columns("extra/analysis/nvtx_calls_2dh.cfg").items()
         if count
     }
     assert counted == Counter(text for *_, text in rows)
@@ -219,7 +223,7 @@ def test_nvtx_ranges_by_text(answers: Answers) -> None:
         if end is not None
     ]
     open_ended = {text for *_, end, text in rows if end is None}
-    shown = answers.columns("analysis/nvtx_time_2dh.cfg")
+    shown = answers.sum_columns("analysis/nvtx_time_2dh.cfg")
     assert {
         name: shown[name] for name in sum_innermost_times(ended) if name not in open_ended
     } == sum_innermost_times(ended)
@@ -235,18 +239,20 @@ def test_busy_time_of_tasks(answers: Answers, work: list[Work]) -> None:
         sum_lengths(merge_stretches(one for one in task if not one.computes)) for task in tasks
     )
     both = sum(useful) + communicating - sum(active)
-    assert sorted(row[0] for row in answers.rows("analysis/gpu_active.cfg")) == active
-    assert sorted(row[0] for row in answers.rows("analysis/gpu_useful_sumtime_2dh.cfg")) == useful
-    assert sorted(row[0] for row in answers.rows("model/GPU_LB.cfg")) == pytest.approx(
+    assert sorted(row[0] for row in answers.read_rows("analysis/gpu_active.cfg")) == active
+    assert (
+        sorted(row[0] for row in answers.read_rows("analysis/gpu_useful_sumtime_2dh.cfg")) == useful
+    )
+    assert sorted(row[0] for row in answers.read_rows("model/GPU_LB.cfg")) == pytest.approx(
         [100 * time / answers.duration for time in useful]
     )
-    states = answers.columns("model/Device_State.cfg")
+    states = answers.sum_columns("model/Device_State.cfg")
     assert states == {
         "Idle": len(tasks) * answers.duration - sum(active),
         "Only communicates": communicating - both,
         "Computes": sum(useful),
     }
-    shares = answers.columns("analysis/overlap-communication-compute-2dh-timeline.cfg")
+    shares = answers.sum_columns("analysis/overlap-communication-compute-2dh-timeline.cfg")
     share = 100 / answers.duration
     assert shares == pytest.approx(
         {"Exposed": (communicating - both) * share, "Overlapped": both * share},
@@ -256,30 +262,34 @@ def test_busy_time_of_tasks(answers: Answers, work: list[Work]) -> None:
 
 def test_gaps(answers: Answers, work: list[Work]) -> None:
     tasks = group_by_task(work).values()
-    gaps = [lasting for lasting, value in answers.bursts("analysis/gpu-gaps.cfg") if value]
+    gaps = [lasting for lasting, value in answers.list_bursts("analysis/gpu-gaps.cfg") if value]
     assert sum(gaps) == len(tasks) * answers.duration - sum(
         sum_lengths(merge_stretches(task)) for task in tasks
     )
     assert len(gaps) == sum(len(merge_stretches(task)) + 1 for task in tasks)
-    assert all(value in (0, lasting) for lasting, value in answers.bursts("analysis/gpu-gaps.cfg"))
+    assert all(
+        value in (0, lasting) for lasting, value in answers.list_bursts("analysis/gpu-gaps.cfg")
+    )
 
 
 def test_launches(answers: Answers) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT kernel.start - min(call.start), kernel.end - kernel.start, call.globalTid, call.correlationId "
         "FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call "
         "ON call.correlationId = kernel.correlationId AND call.globalTid >> 24 = kernel.globalPid >> 24 GROUP BY kernel.rowid"
     )
     calls = {(export, tid, correlation) for export, _, _, tid, correlation in rows}
     if GRAPH in answers.present:
-        assert sum(answers.columns("extra/analysis/launch_latency_2dh.cfg").values()) >= len(calls)
+        assert sum(answers.sum_columns("extra/analysis/launch_latency_2dh.cfg").values()) >= len(
+            calls
+        )
         return
-    assert sum(answers.columns("extra/analysis/launch_latency_2dh.cfg").values()) == len(calls)
+    assert sum(answers.sum_columns("extra/analysis/launch_latency_2dh.cfg").values()) == len(calls)
     assert sum(
-        lasting * value for lasting, value in answers.bursts("analysis/kernels-inflight.cfg")
+        lasting * value for lasting, value in answers.list_bursts("analysis/kernels-inflight.cfg")
     ) == sum(row[1] for row in rows)
     launched: dict[float, float] = defaultdict(float)
-    for lasting, thread in answers.bursts("views/who_launches_kernel.cfg"):
+    for lasting, thread in answers.list_bursts("views/who_launches_kernel.cfg"):
         launched[thread] += lasting if thread else 0
     assert sorted(time for time in launched.values() if time) == _sorted_sums(
         (f"{row[0]} {row[3]}", row[2]) for row in rows

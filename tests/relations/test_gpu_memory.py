@@ -103,7 +103,7 @@ def test_several_gpus_have_totals_of_their_own(tmp_path: Path) -> None:
         [take(10, 100), take(20, 30, 2, device=1), give(30), give(40, address=2, device=1)],
     )
     found = [
-        (trace.row_name(sample.row), sample.time, sample.numbers[DEVICE])
+        (trace.get_row_name(sample.row), sample.time, sample.numbers[DEVICE])
         for sample in trace.samples
     ]
     assert [record for record in found if record[1] < trace.duration] == [
@@ -142,7 +142,7 @@ def test_rows_that_say_too_little_or_too_much(tmp_path: Path) -> None:
     assert totals(trace)[:3] == [(10, 0), (20, 0), (50, 60)]
     assert all(value >= 0 for _, value in totals(trace))
     assert summary.dropped == {("memory_usage", Reason.NO_TIME): 1}
-    assert [trace.label(66500003, item.value) for item in trace.intervals(66500003)].count(
+    assert [trace.get_label(66500003, item.value) for item in trace.list_intervals(66500003)].count(
         "Memory usage event of unknown kind"
     ) == 1
 
@@ -196,8 +196,8 @@ def test_page_faults_of_several_reports_on_one_gpu_are_all_written(tmp_path: Pat
         )
     trace, summary = convert_and_read(paths, tmp_path / "o.prv", align="utc")
     assert [
-        (trace.label(66500035, item.value), item.begin)
-        for item in sorted(trace.intervals(66500035), key=lambda item: item.begin)
+        (trace.get_label(66500035, item.value), item.begin)
+        for item in sorted(trace.list_intervals(66500035), key=lambda item: item.begin)
     ] == [("Unknown", 10), ("Read", 11)]
-    assert len({item.row for item in trace.intervals(66500035)}) == 1
+    assert len({item.row for item in trace.list_intervals(66500035)}) == 1
     assert not [note for note in summary.notes if "left out" in note]

@@ -24,14 +24,14 @@ from nsys2prv import convert
 
 COLLECTIVE, NUMBER, LATE, WAIT, TRANSFER, ALGORITHM, BUS, TRANSFERS = range(9540, 9548)
 MESSAGE = 55010
+#: Task, late arrival, wait, transfer (ns).
 Record = tuple[int, int, int, int]
-"""Task, late arrival, wait, transfer (ns)."""
 
 
 def records(trace: Trace) -> dict[int, list[Record]]:
     """Collective number -> what its ranks' records say."""
     found = defaultdict(list)
-    for item in trace.intervals(COLLECTIVE):
+    for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
         found[item.others[NUMBER]].append(
@@ -44,7 +44,7 @@ def bandwidths(trace: Trace) -> dict[tuple[tuple[int, int], int, int], tuple[int
     """Row, begin and end of each transfer: algorithm and bus bandwidth (B/s)."""
     return {
         (item.row, item.begin, item.end): (item.others[ALGORITHM], item.others[BUS])
-        for item in trace.intervals(TRANSFERS)
+        for item in trace.list_intervals(TRANSFERS)
     }
 
 
@@ -166,7 +166,7 @@ def test_figures_agree_with_sql_on_the_reports_own_times(tmp_path: Path) -> None
     trace = read_trace(tmp_path / "o.prv")
     found = defaultdict(list)
     speeds = bandwidths(trace)
-    for item in trace.intervals(COLLECTIVE):
+    for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
         begin = item.begin + item.others.get(WAIT, 0)
@@ -195,8 +195,8 @@ def pair(first: Callable[[Rank], Rank], second: Callable[[Rank], Rank]) -> tuple
 
 def test_figures_of_one_collective(tmp_path: Path) -> None:
     ranks = pair(
-        lambda rank: rank.collective(100, 1_000, 3_000, format_payload(7, 8000)),
-        lambda rank: rank.collective(100, 2_000, 3_100, format_payload(7, 8000)),
+        lambda rank: rank.add_collective(100, 1_000, 3_000, format_payload(7, 8000)),
+        lambda rank: rank.add_collective(100, 2_000, 3_100, format_payload(7, 8000)),
     )
     trace, _ = converted(tmp_path, *ranks)
     assert records(trace) == {1: [(1, 0, 1000, 1000), (2, 1000, 0, 1100)]}
@@ -214,8 +214,8 @@ def test_slow_transfers_have_a_bandwidth(
     size: int, transfer: int, speed: int, tmp_path: Path
 ) -> None:
     ranks = pair(
-        lambda rank: rank.collective(100, 1_000, 2_000 + transfer, format_payload(7, size)),
-        lambda rank: rank.collective(100, 2_000, 2_000 + transfer, format_payload(7, size)),
+        lambda rank: rank.add_collective(100, 1_000, 2_000 + transfer, format_payload(7, size)),
+        lambda rank: rank.add_collective(100, 2_000, 2_000 + transfer, format_payload(7, size)),
     )
     trace, _ = converted(tmp_path, *ranks)
     assert set(bandwidths(trace).values()) == {(speed, speed)}
@@ -223,8 +223,8 @@ def test_slow_transfers_have_a_bandwidth(
 
 def test_clocks_that_do_not_agree_are_said(tmp_path: Path) -> None:
     ranks = pair(
-        lambda rank: rank.collective(100, 1_000, 3_000, format_payload(7, 8000)),
-        lambda rank: rank.collective(100, 7_000, 9_000, format_payload(7, 8000)),
+        lambda rank: rank.add_collective(100, 1_000, 3_000, format_payload(7, 8000)),
+        lambda rank: rank.add_collective(100, 7_000, 9_000, format_payload(7, 8000)),
     )
     trace, text = converted(tmp_path, *ranks)
     assert "in 1 collective a rank ends before the last one begins, by up to 4.0 us" in text
@@ -233,10 +233,10 @@ def test_clocks_that_do_not_agree_are_said(tmp_path: Path) -> None:
 
 def test_several_communicators_are_counted_apart(tmp_path: Path) -> None:
     ranks = pair(
-        lambda rank: rank.collective(100, 1000, 1100, format_payload(7, 1)).collective(
+        lambda rank: rank.add_collective(100, 1000, 1100, format_payload(7, 1)).add_collective(
             200, 1200, 1300, format_payload(8, 1)
         ),
-        lambda rank: rank.collective(100, 1000, 1100, format_payload(8, 1)).collective(
+        lambda rank: rank.add_collective(100, 1000, 1100, format_payload(8, 1)).add_collective(
             200, 1200, 1300, format_payload(7, 1)
         ),
     )
@@ -251,14 +251,14 @@ def test_several_communicators_are_counted_apart(tmp_path: Path) -> None:
 def test_incomplete_and_differing_collectives_are_left_out(tmp_path: Path) -> None:
     ranks = pair(
         lambda rank: (
-            rank.collective(100, 1000, 1100, format_payload(7, 1))
-            .collective(200, 1200, 1300, format_payload(7, 5))
-            .collective(300, 1400, 1500, format_payload(7, 1))
+            rank.add_collective(100, 1000, 1100, format_payload(7, 1))
+            .add_collective(200, 1200, 1300, format_payload(7, 5))
+            .add_collective(300, 1400, 1500, format_payload(7, 1))
         ),
         lambda rank: (
-            rank.collective(100, 1000, 1100, format_payload(7, 1))
-            .collective(200, 1200, 1300, format_payload(7, 6))
-            .collective(300, 1400, 1500, format_payload(7, 1))
+            rank.add_collective(100, 1000, 1100, format_payload(7, 1))
+            .add_collective(200, 1200, 1300, format_payload(7, 6))
+            .add_collective(300, 1400, 1500, format_payload(7, 1))
         ),
     )
     trace, text = converted(tmp_path, *ranks)
@@ -270,11 +270,11 @@ def test_a_capture_that_begins_later_matches_nothing_by_order(tmp_path: Path) ->
     """Two or three kernels are too few to tell by their ends either."""
     ranks = pair(
         lambda rank: (
-            rank.collective(100, 1000, 1100, format_payload(7, 1))
-            .collective(200, 1200, 1300, format_payload(7, 1))
-            .collective(300, 1400, 1500, format_payload(7, 1))
+            rank.add_collective(100, 1000, 1100, format_payload(7, 1))
+            .add_collective(200, 1200, 1300, format_payload(7, 1))
+            .add_collective(300, 1400, 1500, format_payload(7, 1))
         ),
-        lambda rank: rank.collective(200, 1200, 1300, format_payload(7, 1)).collective(
+        lambda rank: rank.add_collective(200, 1200, 1300, format_payload(7, 1)).add_collective(
             300, 1400, 1500, format_payload(7, 1)
         ),
     )
@@ -286,10 +286,10 @@ def test_a_capture_that_begins_later_matches_nothing_by_order(tmp_path: Path) ->
 def test_a_rank_without_a_report_makes_nothing_complete(tmp_path: Path) -> None:
     made = f'{{"{COMM}":7,"No. of ranks":3,"Rank":0}}'
     ranks = pair(
-        lambda rank: rank.range(1, 2, "ncclCommInitRank", jsonText=made).collective(
+        lambda rank: rank.add_range(1, 2, "ncclCommInitRank", jsonText=made).add_collective(
             100, 1000, 1100, format_payload(7, 1)
         ),
-        lambda rank: rank.collective(100, 1000, 1100, format_payload(7, 1)),
+        lambda rank: rank.add_collective(100, 1000, 1100, format_payload(7, 1)),
     )
     trace, text = converted(tmp_path, *ranks)
     assert "NCCL: 1 collective incomplete" in text
@@ -303,10 +303,10 @@ def test_sequence_numbers_outweigh_the_order(tmp_path: Path) -> None:
         return f'{{"commHash":7,"count":4,"dataType":"float","seqNumber":{number}}}'
 
     ranks = pair(
-        lambda rank: rank.collective(100, 1000, 1100, at(4), "AllReduce").collective(
+        lambda rank: rank.add_collective(100, 1000, 1100, at(4), "AllReduce").add_collective(
             200, 1200, 1300, at(5), "AllReduce"
         ),
-        lambda rank: rank.collective(100, 1210, 1300, at(5), "AllReduce").collective(
+        lambda rank: rank.add_collective(100, 1210, 1300, at(5), "AllReduce").add_collective(
             200, 1400, 1500, at(6), "AllReduce"
         ),
     )
@@ -318,7 +318,7 @@ def test_sequence_numbers_outweigh_the_order(tmp_path: Path) -> None:
 
 def test_same_pid_on_two_hosts(tmp_path: Path) -> None:
     ranks = [
-        Rank(host=host).collective(100, 1000 + late, 1300, format_payload(7, 1))
+        Rank(host=host).add_collective(100, 1000 + late, 1300, format_payload(7, 1))
         for host, late in (("a", 0), ("b", 50))
     ]
     assert records(nccl_exports.convert_ranks(tmp_path, *ranks, align="utc")[0]) == {
@@ -328,8 +328,8 @@ def test_same_pid_on_two_hosts(tmp_path: Path) -> None:
 
 def test_without_payloads_by_order_where_kernels_overlap(tmp_path: Path) -> None:
     ranks = pair(
-        lambda rank: rank.collective(100, 1000, 1300).collective(200, 1400, 1500),
-        lambda rank: rank.collective(100, 1100, 1300).collective(200, 1400, 1500),
+        lambda rank: rank.add_collective(100, 1000, 1300).add_collective(200, 1400, 1500),
+        lambda rank: rank.add_collective(100, 1100, 1300).add_collective(200, 1400, 1500),
     )
     trace, text = converted(tmp_path, *ranks)
     assert "by order on each stream, assuming that all are of one communicator: 2" in text
@@ -340,15 +340,15 @@ def test_without_payloads_by_order_where_kernels_overlap(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("second", "why"),
     [
-        (lambda rank: rank.collective(100, 5000, 5300), "do not overlap"),
+        (lambda rank: rank.add_collective(100, 5000, 5300), "do not overlap"),
         (
-            lambda rank: rank.collective(100, 1000, 1300).collective(200, 1400, 1500),
+            lambda rank: rank.add_collective(100, 1000, 1300).add_collective(200, 1400, 1500),
             "different sequences",
         ),
         (
-            lambda rank: rank.range(
+            lambda rank: rank.add_range(
                 1, 2, "ncclCommInitRank", jsonText=f'{{"{COMM}":7,"No. of ranks":3,"Rank":0}}'
-            ).collective(100, 1000, 1300),
+            ).add_collective(100, 1000, 1300),
             "there are several",
         ),
     ],
@@ -357,7 +357,9 @@ def test_without_payloads_by_order_where_kernels_overlap(tmp_path: Path) -> None
 def test_without_payloads_nothing_is_guessed(
     tmp_path: Path, second: Callable[[Rank], Rank], why: str
 ) -> None:
-    trace, text = converted(tmp_path, *pair(lambda rank: rank.collective(100, 1000, 1300), second))
+    trace, text = converted(
+        tmp_path, *pair(lambda rank: rank.add_collective(100, 1000, 1300), second)
+    )
     assert why in text
     assert not records(trace)
 
@@ -367,7 +369,7 @@ def test_without_communicators_in_calls_but_one_made(tmp_path: Path) -> None:
 
     def of(rank: Rank) -> Rank:
         made = f'{{"{COMM}":7,"No. of ranks":2,"Rank":{rank.pid - 10}}}'
-        return rank.range(1, 2, "ncclCommInitRank", jsonText=made).collective(
+        return rank.add_range(1, 2, "ncclCommInitRank", jsonText=made).add_collective(
             100, 1000, 1300, '{"Message size [bytes]":4096}'
         )
 
@@ -380,14 +382,16 @@ def exchange(
     rank: Rank, start: int, begin: int, end: int, peer: int, size: int = 64, ranks: int | None = 2
 ) -> Rank:
     made = f'{{"{COMM}":7,"No. of ranks":{ranks},"Rank":{rank.pid - 10}}}'
-    rank.range(1, 2, "ncclCommInitRank", jsonText=made)
-    rank.range(start, start + 2, "ncclGroupStart").range(
+    rank.add_range(1, 2, "ncclCommInitRank", jsonText=made)
+    rank.add_range(start, start + 2, "ncclGroupStart").add_range(
         start + 3, start + 4, "ncclSend", jsonText=format_payload(7, size, **{"Peer rank": peer})
     )
-    rank.range(
+    rank.add_range(
         start + 5, start + 6, "ncclRecv", jsonText=format_payload(7, size, **{"Peer rank": peer})
     )
-    return rank.range(start + 7, start + 20, "ncclGroupEnd").work(start + 8, begin, end, 3)
+    return rank.add_range(start + 7, start + 20, "ncclGroupEnd").add_kernel(
+        start + 8, begin, end, 3
+    )
 
 
 def test_sends_lead_to_their_receives(tmp_path: Path) -> None:
@@ -399,7 +403,7 @@ def test_sends_lead_to_their_receives(tmp_path: Path) -> None:
         ),
     )
     assert "sends matched with their receives: 2" in text
-    start = min(item.begin for item in trace.intervals(9500))
+    start = min(item.begin for item in trace.list_intervals(9500))
     lines = sorted(
         (
             comm.sender[0],
@@ -420,14 +424,14 @@ def test_sends_lead_to_their_receives(tmp_path: Path) -> None:
             item.end - item.begin,
             *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER)),
         )
-        for item in sorted(trace.intervals(COLLECTIVE), key=lambda item: item.row)
+        for item in sorted(trace.list_intervals(COLLECTIVE), key=lambda item: item.row)
     ] == [(1, 400, 0, 100, 300), (2, 310, 100, 0, 310)]
-    assert {trace.label(COLLECTIVE, item.value) for item in trace.intervals(COLLECTIVE)} == {
-        "SendRecv"
-    }
+    assert {
+        trace.get_label(COLLECTIVE, item.value) for item in trace.list_intervals(COLLECTIVE)
+    } == {"SendRecv"}
     assert [
         (item.end - item.begin, item.others[ALGORITHM], item.others[BUS])
-        for item in sorted(trace.intervals(TRANSFERS), key=lambda item: item.row)
+        for item in sorted(trace.list_intervals(TRANSFERS), key=lambda item: item.row)
     ] == [(length, round(64e9 / length), round(64e9 / length)) for length in (300, 310)]
 
 
@@ -446,8 +450,8 @@ def test_sends_of_other_size_are_left_out(tmp_path: Path) -> None:
 def test_kernels_in_graphs_are_said(tmp_path: Path) -> None:
     ranks = [
         Rank(pid=10 + number)
-        .collective(100, 1000, 1300, format_payload(7, 1))
-        .work(400, 1400, 1500, graphNodeId=3)
+        .add_collective(100, 1000, 1300, format_payload(7, 1))
+        .add_kernel(400, 1400, 1500, graphNodeId=3)
         for number in range(2)
     ]
     trace, text = converted(tmp_path, *ranks)
@@ -463,8 +467,8 @@ def test_one_process_with_two_gpus(tmp_path: Path) -> None:
 def test_kernels_that_end_before_they_begin(tmp_path: Path) -> None:
     """As in damaged exports: their records are 1 ns long, and no figure of theirs is negative."""
     ranks = pair(
-        lambda rank: rank.collective(100, 1000, -1, format_payload(7, 1)),
-        lambda rank: rank.collective(100, 1000, 1100, format_payload(7, 1)),
+        lambda rank: rank.add_collective(100, 1000, -1, format_payload(7, 1)),
+        lambda rank: rank.add_collective(100, 1000, 1100, format_payload(7, 1)),
     )
     trace, _ = converted(tmp_path, *ranks)
     assert not trace.violations, trace.violations

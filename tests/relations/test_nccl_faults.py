@@ -77,11 +77,13 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         for begin, when in true_begins(trace, task, report, truth)
     }
     numbered = defaultdict(list)
-    for item in trace.intervals(COLLECTIVE):
+    for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
         numbered[item.others[NUMBER]].append((item.row[0] - 1, true[item.row[0], item.begin]))
-    ends = {(item.row[0], item.end): (item.row[0], item.begin) for item in trace.intervals(KERNEL)}
+    ends = {
+        (item.row[0], item.end): (item.row[0], item.begin) for item in trace.list_intervals(KERNEL)
+    }
     messages = [
         (
             (line.sender[0] - 1, true[line.sender[0], line.send]),
@@ -105,7 +107,7 @@ def true_begins(trace: Trace, task: int, report: Path, truth: dict) -> list[tupl
         for row in connection.execute("""SELECT start FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName
                                                      WHERE value LIKE 'ncclDevKernel%' ORDER BY start""")
     ]
-    shown = sorted(item.begin for item in trace.intervals(KERNEL) if item.row[0] == task)
+    shown = sorted(item.begin for item in trace.list_intervals(KERNEL) if item.row[0] == task)
     assert len(shown) == len(local)
     scale = 1 + Fraction(str(host["drift_ppm"])) / 1_000_000
     start = rank["utcEpochNs"] - truth["epoch_utc_ns"] - host["offset_ns"]

@@ -322,7 +322,7 @@ def test_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         demanded=("critical_path",),
     )
     check_against_the_slow_one(*asked[0])
-    found = trace.intervals(CAUSE)
+    found = trace.list_intervals(CAUSE)
     assert sum(item.end - item.begin for item in found) == summary.duration
     assert len(found) == summary.events["critical_path"]
 
@@ -343,7 +343,8 @@ def test_the_path_of_a_report(tmp_path: Path) -> None:
     )
     trace, summary = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
     found = sorted(
-        (item.begin, item.end, trace.label(CAUSE, item.value)) for item in trace.intervals(CAUSE)
+        (item.begin, item.end, trace.get_label(CAUSE, item.value))
+        for item in trace.list_intervals(CAUSE)
     )
     assert found == [
         (0, 200, "CUDA call"),
@@ -390,7 +391,8 @@ def test_events_lead_from_the_wait_to_the_record(tmp_path: Path) -> None:
     report = make_export(tmp_path / "r.sqlite", events_of_streams(13))
     trace, _ = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
     found = sorted(
-        (item.begin, item.end, trace.label(CAUSE, item.value)) for item in trace.intervals(CAUSE)
+        (item.begin, item.end, trace.get_label(CAUSE, item.value))
+        for item in trace.list_intervals(CAUSE)
     )
     assert found == [
         (0, 100, "CUDA call"),
@@ -408,8 +410,8 @@ def test_a_wait_of_an_unknown_stream_leads_nowhere(tmp_path: Path) -> None:
     trace, _ = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
     kernels = [
         (item.begin, item.end)
-        for item in trace.intervals(CAUSE)
-        if trace.label(CAUSE, item.value) == "Kernel"
+        for item in trace.list_intervals(CAUSE)
+        if trace.get_label(CAUSE, item.value) == "Kernel"
     ]
     assert kernels == [(8_100, 11_000)]
 
@@ -441,7 +443,7 @@ def test_it_is_written_on_demand_alone(tmp_path: Path) -> None:
         {"CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(1_400, 3_900)], "StringIds": make_strings("k")},
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
-    assert not trace.intervals(CAUSE)
+    assert not trace.list_intervals(CAUSE)
 
 
 def test_a_job_without_anything() -> None:

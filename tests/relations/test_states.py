@@ -193,7 +193,7 @@ def states_of(folder: Path, **tables: list) -> dict[str, list[list[tuple[int, in
     assert not trace.violations, str(trace.violations)
     found: dict[str, list[list[tuple[int, int, int]]]] = {}
     for row, states in sorted(written(trace).items()):
-        found.setdefault(trace.row_name(row), []).append(states)
+        found.setdefault(trace.get_row_name(row), []).append(states)
     return found
 
 
@@ -418,7 +418,7 @@ def test_asking_for_some_kinds_only(tmp_path: Path) -> None:
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True, kinds=("kernels",))
     # Of the launching thread the trace has nothing.
-    assert {trace.row_name(row): states for row, states in written(trace).items()} == {
+    assert {trace.get_row_name(row): states for row, states in written(trace).items()} == {
         "THREAD 1.1.1 4242": [(0, 10, 2)],
         "CUDA-D0.S7": [(0, 5, 0), (5, 10, RUNNING)],
     }

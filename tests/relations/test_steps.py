@@ -62,7 +62,7 @@ def truth_of(folder: Path, **options: object) -> dict:
 def collectives(trace: Trace) -> dict[int, list[tuple[int, int, int]]]:
     """Of each number: begin, 0-based task and late arrival of its kernels."""
     found = defaultdict(list)
-    for item in trace.intervals(COLLECTIVE):
+    for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
         found[item.others[NUMBER]].append((item.begin, item.row[0] - 1, item.others.get(LATE, 0)))

@@ -240,7 +240,7 @@ def pthread_state(name: str) -> int | None:
 
 def implied(trace: Trace, code: int, value: int, others: dict[int, int]) -> int | None:
     """The state that a range implies, told by the labels of the .pcf."""
-    label = trace.label(code, value)
+    label = trace.get_label(code, value)
     if code in PLAIN:
         return OTHERS if code == 50000002 and label.endswith("_init") else PLAIN[code]
     if code == API:
@@ -267,7 +267,7 @@ def rows_with_states(trace: Trace) -> dict[Row, int]:
     with_events = {one.row for intervals in trace.events.values() for one in intervals}
     for task, (count, _) in enumerate(trace.tasks, 1):
         for thread in range(1, count + 1):
-            name = trace.row_name((task, thread))
+            name = trace.get_row_name((task, thread))
             if name.startswith("THREAD "):
                 number = name.rsplit(" ", 1)[1]
                 # A further row of a thread has its number.
@@ -337,9 +337,11 @@ def check(trace: Trace) -> None:
     found, expected = written(trace), swept(trace)
     assert set(found) == set(expected)
     for row, states in found.items():
-        assert (states[0][0], states[-1][1]) == (0, trace.duration), trace.row_name(row)
-        assert all(before[1] == after[0] for before, after in pairwise(states)), trace.row_name(row)
-        assert states == expected[row], trace.row_name(row)
+        assert (states[0][0], states[-1][1]) == (0, trace.duration), trace.get_row_name(row)
+        assert all(before[1] == after[0] for before, after in pairwise(states)), trace.get_row_name(
+            row
+        )
+        assert states == expected[row], trace.get_row_name(row)
     assert not trace.violations, str(trace.violations)
 
 
@@ -376,7 +378,7 @@ def test_states_of_real_exports(name: str, tmp_path: Path) -> None:
     check(trace)
     totals: dict[int, int] = defaultdict(int)
     for state in trace.states:
-        if trace.row_name(state.row).startswith("CUDA-D"):
+        if trace.get_row_name(state.row).startswith("CUDA-D"):
             totals[state.value] += state.end - state.begin
     connection = sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True)
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}

@@ -17,8 +17,8 @@ KERNELS = 63000006
 def intervals(trace, code: int = KERNELS) -> list[tuple[int, int, int, str]]:
     """(thread, begin, end, label) of every interval of a type, in order."""
     return sorted(
-        (item.row[1], item.begin, item.end, trace.label(code, item.value))
-        for item in trace.intervals(code)
+        (item.row[1], item.begin, item.end, trace.get_label(code, item.value))
+        for item in trace.list_intervals(code)
     )
 
 

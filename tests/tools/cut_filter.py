@@ -1,5 +1,6 @@
-"""What a cut of a trace must hold, from the text of the whole one: plain Python over its lines,
-which knows the .prv alone.
+"""Derive what a cut trace must hold from the text of the whole one.
+
+This is plain Python over lines of the .prv and shares nothing with the package.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ class Range(NamedTuple):
 
 @dataclass
 class ParsedTrace:
-    """A trace taken apart. ranges in the order in which they begin; states, samples: (row, time,
-    pairs); lines: as they are.
+    """The records of a trace.
+
+    ranges: in the order in which they begin. states, samples: (row, time, pairs). lines: (sender,
+    send, receiver, receive, (size, tag)).
     """
 
     duration: int
@@ -38,7 +41,7 @@ class ParsedTrace:
 
 
 def parse_trace(prv: Path, keep: Callable[[Row], Row | None] = lambda row: row) -> ParsedTrace:
-    """Take a trace apart. keep: the row's number in the cut, None for one that is left out."""
+    """Parse a trace. `keep` returns the row's number in the cut, None for a row that is left out."""
     named = _find_named_types(prv.with_suffix(".pcf"))
     header, *body = prv.read_text().splitlines()
     trace = ParsedTrace(int(header.split("):", 1)[1].split("_ns", 1)[0]))
@@ -72,13 +75,13 @@ def parse_trace(prv: Path, keep: Callable[[Row], Row | None] = lambda row: row) 
             begin, began, place = opened[row, tuple(code for code, _ in pairs)].pop()
             trace.ranges.append(Range(row, begin, time, began, place))
     assert not any(opened.values())
-    trace.ranges.sort(key=lambda found: found.place)
+    trace.ranges.sort(key=lambda interval: interval.place)
     _drop_closing_zeros(trace)
     return trace
 
 
 def _find_named_types(pcf: Path) -> set[int]:
-    """Types whose values have labels."""
+    """Return the event types whose values have labels."""
     named: set[int] = set()
     types: list[int] = []
     for line in pcf.read_text().splitlines():
@@ -94,24 +97,26 @@ def _find_named_types(pcf: Path) -> set[int]:
 
 
 def _drop_closing_zeros(trace: ParsedTrace) -> None:
-    """The zeros with which states and samples end with the trace say nothing of their own."""
+    """Remove the zeros that close states and samples at the end of the trace."""
     trace.states = [
-        found
-        for found in trace.states
-        if found[1] < trace.duration or any(value for _, value in found[2])
+        record
+        for record in trace.states
+        if record[1] < trace.duration or any(value for _, value in record[2])
     ]
     trace.samples = [
-        found
-        for found in trace.samples
-        if found[1] < trace.duration or any(value for _, value in found[2])
+        record
+        for record in trace.samples
+        if record[1] < trace.duration or any(value for _, value in record[2])
     ]
 
 
 @dataclass(frozen=True)
 class CutRequest:
-    """first, last: the cut (ns), the trace's own where last is its duration. attributes: whether
-    events have them. lines: whether there are any. rate: samples a second of each number.
-    keep_time: times stay.
+    """The options of a cut.
+
+    first, last: its bounds (ns); `last` is the trace's duration if it is cut at the beginning
+    alone. attributes: whether events have them. lines: whether there are communication lines. rate:
+    samples a second of each number. keep_time: whether times stay as they are.
     """
 
     first: int
@@ -123,69 +128,70 @@ class CutRequest:
 
 
 def filter_trace(
-    trace: ParsedTrace, asked: CutRequest
+    trace: ParsedTrace, request: CutRequest
 ) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]]]:
-    """The lines of the cut, and of every row and type the begins in their order.
+    """Return the lines of the cut, and the begins of every row and type in their order.
 
-    A line is `kind, row, time, pairs` as text: CPUs are left away, which a reader checks.
+    A line is `kind row time pairs` as text, without CPUs, which another reader checks.
     """
-    closed = asked.last == trace.duration
-    origin = 0 if asked.keep_time else asked.first
+    closed = request.last == trace.duration
+    origin = 0 if request.keep_time else request.first
     lines: Counter[str] = Counter()
     order: dict[tuple[Row, int], list[tuple[int, int, Pairs]]] = defaultdict(list)
 
-    def inside(time: int) -> bool:
-        return asked.first <= time and (time < asked.last or closed)
+    def is_inside(time: int) -> bool:
+        return request.first <= time and (time < request.last or closed)
 
-    def put(row: Row, time: int, pairs: Pairs) -> None:
+    def put_event(row: Row, time: int, pairs: Pairs) -> None:
         lines[format_event(row, time - origin, pairs)] += 1
 
     for found in trace.ranges:
-        if found.end <= asked.first or (found.begin >= asked.last and not closed):
+        if found.end <= request.first or (found.begin >= request.last and not closed):
             continue
-        pairs = found.pairs if asked.attributes else found.pairs[:1]
-        begin = max(found.begin, asked.first)
-        put(found.row, begin, pairs)
-        put(found.row, min(found.end, asked.last), tuple((code, 0) for code, _ in pairs))
+        pairs = found.pairs if request.attributes else found.pairs[:1]
+        begin = max(found.begin, request.first)
+        put_event(found.row, begin, pairs)
+        put_event(found.row, min(found.end, request.last), tuple((code, 0) for code, _ in pairs))
         order[found.row, pairs[0][0]].append((begin, found.place, pairs))
     in_force: dict[Row, Pairs] = {}
     closings: set[tuple[Row, Pairs]] = set()
     for row, time, pairs in trace.states:
-        pairs = pairs if asked.attributes else pairs[:1]
-        if time <= asked.first:
+        pairs = pairs if request.attributes else pairs[:1]
+        if time <= request.first:
             in_force[row] = pairs
-        elif inside(time):
-            put(row, time, pairs)
+        elif is_inside(time):
+            put_event(row, time, pairs)
             closings.add((row, tuple((code, 0) for code, _ in pairs)))
     for row, pairs in in_force.items():
-        put(row, asked.first, pairs)
+        put_event(row, request.first, pairs)
         closings.add((row, tuple((code, 0) for code, _ in pairs)))
     for row, pairs in closings:
-        put(row, asked.last, pairs)
-    _put_samples(trace, asked, put, inside)
-    if asked.lines:
+        put_event(row, request.last, pairs)
+    _put_samples(trace, request, put_event, is_inside)
+    if request.lines:
         for sender, send, receiver, receive, rest in trace.lines:
-            if inside(send) and inside(receive):
+            if is_inside(send) and is_inside(receive):
                 lines[format_line(sender, send - origin, receiver, receive - origin, rest)] += 1
     return lines, {key: [pairs for _, _, pairs in sorted(found)] for key, found in order.items()}
 
 
 def _put_samples(
     trace: ParsedTrace,
-    asked: CutRequest,
-    put: Callable[[Row, int, Pairs], None],
-    inside: Callable[[int], bool],
+    request: CutRequest,
+    put_event: Callable[[Row, int, Pairs], None],
+    is_inside: Callable[[int], bool],
 ) -> None:
+    """Write the samples within the cut, those in force at its begin, and closing zeros."""
     latest: dict[Row, dict[int, int]] = defaultdict(dict)
     codes: dict[Row, set[int]] = defaultdict(set)
     records: list[tuple[Row, int, Pairs]] = []
     for row, time, pairs in trace.samples:
-        if time <= asked.first:
+        if time <= request.first:
             latest[row].update(pairs)
-        elif inside(time):
+        elif is_inside(time):
             records.append((row, time, pairs))
-    if asked.rate:
-        width = 1_000_000_000 // asked.rate
+    if request.rate:
+        width = 1_000_000_000 // request.rate
         last = {
             (row, code, time // width): time for row, time, pairs in records for code, _ in pairs
         }
@@ -201,13 +207,13 @@ def _put_samples(
         ]
     for row, time, pairs in records:
         if pairs:
-            put(row, time, pairs)
+            put_event(row, time, pairs)
             codes[row].update(code for code, _ in pairs)
     for row, numbers in latest.items():
-        put(row, asked.first, tuple(sorted(numbers.items())))
+        put_event(row, request.first, tuple(sorted(numbers.items())))
         codes[row].update(numbers)
     for row, found in codes.items():
-        put(row, asked.last, tuple((code, 0) for code in sorted(found)))
+        put_event(row, request.last, tuple((code, 0) for code in sorted(found)))
 
 
 def format_event(row: Row, time: int, pairs: Pairs) -> str:
@@ -219,7 +225,7 @@ def format_line(sender: Row, send: int, receiver: Row, receive: int, rest: tuple
 
 
 def read_lines(prv: Path) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]], int]:
-    """A trace in the same words, and its duration."""
+    """Return lines and begins of a trace in the form of :func:`filter_trace`, and its duration."""
     header, *body = prv.read_text().splitlines()
     lines: Counter[str] = Counter()
     order: dict[tuple[Row, int], list[Pairs]] = defaultdict(list)

@@ -1,5 +1,6 @@
-"""Small exports made row by row, for tests that need a case no sample holds. Columns are those a
-test names and no others.
+"""Write small exports row by row, for cases that no sample holds.
+
+Tables have the columns that a test names and no others.
 """
 
 from __future__ import annotations
@@ -18,19 +19,21 @@ PID = 4242
 
 
 def make_global_pid(pid: int = PID, host: int = 1) -> int:
-    """Nsight's globalPid: hardware id, virtual machine id, process id, thread id 0."""
+    """Return Nsight's globalPid: hardware id, virtual machine id, process id, thread id 0."""
     return host << 56 | 1 << 48 | pid << 24
 
 
 def make_global_tid(tid: int, pid: int = PID, host: int = 1) -> int:
+    """Return Nsight's globalTid: a globalPid with a thread id."""
     return make_global_pid(pid, host) | tid
 
 
 def make_export(
     path: Path, tables: Mapping[str, Sequence[Row]], types: Mapping[str, str] | None = None
 ) -> Path:
-    """Write an SQLite file with these tables; a table without rows gets one column. `types`: column
-    -> declared type.
+    """Write an SQLite file with these tables; a table without rows gets one column.
+
+    types: column -> declared type.
     """
     path.unlink(missing_ok=True)
     connection = sqlite3.connect(path)
@@ -49,12 +52,12 @@ def make_export(
 
 
 def make_strings(*texts: str) -> list[Row]:
-    """StringIds with the texts numbered from 1."""
+    """Return rows of StringIds with the texts numbered from 1."""
     return [{"id": number, "value": text} for number, text in enumerate(texts, 1)]
 
 
-def make_kernel(start: int | None, end: int | None, **more: object) -> Row:
-    """A kernel row on stream 7 of device 0, named by string 1."""
+def make_kernel(start: int | None, end: int | None, **columns: object) -> Row:
+    """Return a row of a kernel on stream 7 of device 0, named by string 1."""
     row: dict[str, object] = {
         "start": start,
         "end": end,
@@ -66,12 +69,12 @@ def make_kernel(start: int | None, end: int | None, **more: object) -> Row:
         "demangledName": 1,
         "shortName": 1,
     }
-    row.update(more)
+    row.update(columns)
     return row
 
 
-def make_call(start: int, end: int, correlation: int, **more: object) -> Row:
-    """A runtime API row on the main thread, named by string 2."""
+def make_call(start: int, end: int, correlation: int, **columns: object) -> Row:
+    """Return a row of a runtime API call on the main thread, named by string 2."""
     row: dict[str, object] = {
         "start": start,
         "end": end,
@@ -81,7 +84,7 @@ def make_call(start: int, end: int, correlation: int, **more: object) -> Row:
         "nameId": 2,
         "returnValue": 0,
     }
-    row.update(more)
+    row.update(columns)
     return row
 
 
@@ -91,9 +94,9 @@ def make_os_call(
     name: int | None = 1,
     tid: int = PID,
     level: int | None = 0,
-    **more: object,
+    **columns: object,
 ) -> Row:
-    """An OS runtime call, named by string 1, on the main thread."""
+    """Return a row of an OS runtime call on the main thread, named by string 1."""
     row: dict[str, object] = {
         "start": start,
         "end": end,
@@ -103,12 +106,12 @@ def make_os_call(
         "returnValue": 0,
         "nestingLevel": level,
     }
-    row.update(more)
+    row.update(columns)
     return row
 
 
 def make_large_export(path: Path, rows: int = 2 * SMALL_JOB_ROWS + 100_000) -> Path:
-    """A report large enough for two worker processes: kernels one after the other."""
+    """Write a report large enough for two worker processes: kernels one after the other."""
     make_export(path, {"StringIds": make_strings("kern"), KERNEL: [make_kernel(1, 5)]})
     with sqlite3.connect(path) as connection:
         connection.execute(
@@ -120,7 +123,7 @@ def make_large_export(path: Path, rows: int = 2 * SMALL_JOB_ROWS + 100_000) -> P
 
 
 def query_export(path: Path, sql: str, **values: object) -> list[tuple]:
-    """What plain SQL finds in a report. values: of the names behind colons."""
+    """Return the rows of an SQL query on a report; `values` bind the names behind colons."""
     connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
     try:
         return connection.execute(sql, values).fetchall()

@@ -1,6 +1,4 @@
-"""Exports as folders of tables, made from SQLite exports: what `nsys export -t parquetdir` writes
-of the same report.
-"""
+"""Convert SQLite exports into folders of tables, as `nsys export -t parquetdir` writes them."""
 
 from __future__ import annotations
 
@@ -22,8 +20,9 @@ WRITERS: dict[str, Callable[[pl.DataFrame, Path], object]] = {
 def convert_export_folder(
     report: Path, folder: Path, suffix: str = ".parquet", narrow: bool = True
 ) -> Path:
-    """The report's tables as files of a new folder. narrow: integers in the smallest type that
-    their column knows, some without a sign.
+    """Write the report's tables as files of a new folder.
+
+    narrow: store integers in the smallest type that holds their column, some of them unsigned.
     """
     folder.mkdir(parents=True)
     with closing(sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)) as connection:
@@ -39,6 +38,7 @@ def convert_export_folder(
 
 
 def _read_frame(connection: sqlite3.Connection, table: str, narrow: bool) -> pl.DataFrame:
+    """Return a table of the report as a frame."""
     declared = [
         (row[1].decode(), row[2].decode().upper())
         for row in connection.execute(f'PRAGMA table_info("{table}")')
@@ -53,6 +53,7 @@ def _read_frame(connection: sqlite3.Connection, table: str, narrow: bool) -> pl.
 
 
 def _make_column(name: str, declared: str, values: list, narrow: bool) -> pl.Series:
+    """Return a column of a table in the type that nsys gives it."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int} and declared not in TYPES:
         column = pl.Series(name, values, pl.Int64)

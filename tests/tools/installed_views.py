@@ -1,4 +1,4 @@
-"""All views in a folder, as ``nsys2prv cfgs`` installs them."""
+"""Install all views into one folder, as ``nsys2prv cfgs`` does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BY_PATH = {view.path: view for view in VIEWS}
 
 @cache
 def install_views() -> Path:
-    """The folder, which is made once a session."""
+    """Install all views once a session; return their folder."""
     target = Path(tempfile.mkdtemp(prefix="views-"))
     atexit.register(shutil.rmtree, target, ignore_errors=True)
     copy_views(target)
@@ -25,10 +25,10 @@ def install_views() -> Path:
 
 
 def find_view_path(view: str) -> str:
-    """Path of a view by its path within the core or :data:`EXTRA`, whichever has it."""
+    """Return the full path of a view, which lies in the core or in :data:`EXTRA`."""
     return f"{EXTRA}/{view}" if f"{EXTRA}/{view}" in BY_PATH else view
 
 
 def find_view_file(view: str) -> Path:
-    """The installed file of a view."""
+    """Return the installed file of a view."""
     return install_views() / find_view_path(view)

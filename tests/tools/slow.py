@@ -1,4 +1,4 @@
-"""Parameters of tests that are left to ``-m slow``."""
+"""Leave parameters of tests to ``-m slow``."""
 
 from __future__ import annotations
 

@@ -43,8 +43,8 @@ def read_cfg(text: str) -> Cfg:
     if not text.startswith("#ParaverCFG\n"):
         raise CfgError("the first line is not #ParaverCFG")
     head, _, rest = text.partition(DESCRIPTION_BEGIN + "\n")
-    description, found, body = rest.partition("\n" + DESCRIPTION_END)
-    if not found:
+    description, end, body = rest.partition("\n" + DESCRIPTION_END)
+    if not end:
         raise CfgError("no description")
     windows_text, _, histogram_text = body.partition(NEW_HISTOGRAM + "\n")
     windows = [
@@ -113,27 +113,27 @@ def _parse_window(tags: list[tuple[str, str]]) -> Window:
 
 
 def _parse_pairs(tag: str, value: str) -> dict[str, str]:
-    found = dict(_PAIR.findall(value))
-    if not re.match(rf"\{{ {len(found)}, \{{ ", value):
+    pairs = dict(_PAIR.findall(value))
+    if not re.match(rf"\{{ {len(pairs)}, \{{ ", value):
         raise CfgError(f"{tag}: wrong number of functions")
-    return found
+    return pairs
 
 
 def _parse_module(value: str) -> tuple[str, str, tuple[tuple[float, ...], ...]]:
-    found = _MODULE.fullmatch(value)
-    if found is None:
+    match = _MODULE.fullmatch(value)
+    if match is None:
         raise CfgError(f"window_semantic_module: cannot read {value!r}")
     lists = []
-    for part in found[4].split(", "):
+    for part in match[4].split(", "):
         count, *numbers = part.split(" ")
         if int(count) != len(numbers):
             raise CfgError(
                 f"window_semantic_module: {count} numbers announced, {len(numbers)} there"
             )
         lists.append(tuple(map(float, numbers)))
-    if len(lists) != int(found[3]):
+    if len(lists) != int(match[3]):
         raise CfgError("window_semantic_module: wrong number of parameters")
-    return found[1], found[2], tuple(lists)
+    return match[1], match[2], tuple(lists)
 
 
 def _build_window(

@@ -779,11 +779,13 @@ def written(trace: Trace) -> Counter[tuple[str, str, str]]:
     """Time of kernels by class, tensor cores and shape."""
     total: Counter[tuple[str, str, str]] = Counter()
     for code in KERNEL_TYPES:
-        for interval in trace.intervals(code):
-            shape = trace.label(SHAPE, interval.others[SHAPE]) if SHAPE in interval.others else ""
+        for interval in trace.list_intervals(code):
+            shape = (
+                trace.get_label(SHAPE, interval.others[SHAPE]) if SHAPE in interval.others else ""
+            )
             key = (
-                trace.label(CLASS, interval.others[CLASS]),
-                trace.label(TENSOR, interval.others[TENSOR]),
+                trace.get_label(CLASS, interval.others[CLASS]),
+                trace.get_label(TENSOR, interval.others[TENSOR]),
                 shape,
             )
             total[key] += interval.end - interval.begin
@@ -819,8 +821,8 @@ def test_time_by_class_is_that_of_the_reports(sample: str, tmp_path: Path) -> No
     for (kind, _, _), duration in found.items():
         by_class[kind] += duration
     ranges: Counter[str] = Counter()
-    for interval in trace.intervals(CLASS):
-        ranges[trace.label(CLASS, interval.value)] += interval.end - interval.begin
+    for interval in trace.list_intervals(CLASS):
+        ranges[trace.get_label(CLASS, interval.value)] += interval.end - interval.begin
     assert by_class == ranges
 
 

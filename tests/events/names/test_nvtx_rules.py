@@ -199,7 +199,7 @@ def test_the_number_of_a_name_stays_on_its_range(tmp_path: Path) -> None:
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
     assert list_labelled_intervals(trace, PUSHPOP) == [("aten::mm", 0, 5), ("aten::mm", 10, 15)]
-    assert [item.others.get(NUMBER) for item in trace.intervals(PUSHPOP)] == [5, None]
+    assert [item.others.get(NUMBER) for item in trace.list_intervals(PUSHPOP)] == [5, None]
 
 
 def test_iterations_have_one_name_and_their_number(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_iterations_have_one_name_and_their_number(tmp_path: Path) -> None:
     for code in (PUSHPOP, STARTEND, MARK):
         assert [name for name, *_ in list_labelled_intervals(trace, code)] == ["step"] * 3
         # 0 would be the end of a range.
-        assert [item.others.get(code + 2) for item in trace.intervals(code)] == [None, 1, 2]
+        assert [item.others.get(code + 2) for item in trace.list_intervals(code)] == [None, 1, 2]
 
 
 def test_examples_of_the_documentation() -> None:
@@ -378,13 +378,15 @@ def test_names_of_real_exports_as_python_strips_them(tmp_path: Path) -> None:
         met += len(names)
         convert([export], tmp_path / f"{number}.prv", Options(("nvtx",)))
         trace = read_trace(tmp_path / f"{number}.prv")
-        labels = Counter(trace.label(PUSHPOP, item.value) for item in trace.intervals(PUSHPOP))
+        labels = Counter(
+            trace.get_label(PUSHPOP, item.value) for item in trace.list_intervals(PUSHPOP)
+        )
         expected = Counter(
             name.split(", seq = ")[0].split(", op_id = ")[0].strip() for name in names
         )
         assert {name: labels[name] for name in expected} == dict(expected)
         numbers = Counter(
-            item.others[NUMBER] for item in trace.intervals(PUSHPOP) if NUMBER in item.others
+            item.others[NUMBER] for item in trace.list_intervals(PUSHPOP) if NUMBER in item.others
         )
         assert numbers == Counter(
             int(found[1])
