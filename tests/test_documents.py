@@ -23,7 +23,7 @@ TRAINING = DOCS.parent / "sample_reports" / "training"
 
 @pytest.fixture(scope="module")
 def events() -> str:
-    """The page of events, as its script makes it."""
+    """Return the page of events, as its script makes it."""
     return runpy.run_path(str(DOCS.parent / "tools" / "make_events.py"))["page"]()
 
 

@@ -46,7 +46,7 @@ def recipe(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple, dict]]:
     return recorder.calls
 
 
-def _dependencies() -> dict[str, str]:
+def _read_dependencies() -> dict[str, str]:
     """Return the lowest version of each package that pyproject.toml asks for."""
     text = (ROOT / "pyproject.toml").read_text()
     needed = text[text.index("\ndependencies = [") : text.index("[project.optional-dependencies]")]
@@ -59,7 +59,7 @@ def test_spack_asks_for_what_the_package_needs(recipe: list[tuple[str, tuple, di
         for name, given, more in recipe
         if name == "depends_on" and "@" in given[0] and "when" not in more
     )
-    needed = _dependencies()
+    needed = _read_dependencies()
     assert len(needed) > 5
     del needed["adbc-driver-sqlite"]
     assert {name: asked[name] for name in needed} == needed

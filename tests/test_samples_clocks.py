@@ -22,25 +22,27 @@ NCCL_KERNELS = (
 )
 
 
-def ask(report: Path, sql: str) -> list[tuple[Any, ...]]:
+def query(report: Path, sql: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(report)) as database:
         return database.execute(sql).fetchall()
 
 
-def tables(report: Path) -> set[str]:
-    return {name for (name,) in ask(report, "SELECT name FROM sqlite_master WHERE type = 'table'")}
+def list_tables(report: Path) -> set[str]:
+    return {
+        name for (name,) in query(report, "SELECT name FROM sqlite_master WHERE type = 'table'")
+    }
 
 
-def rank_events(
+def list_rank_events(
     folder: Path, truth: dict[str, Any]
 ) -> Iterable[tuple[dict[str, Any], dict[str, Any], Path]]:
-    """Rank, its host and its report."""
+    """Yield rank, its host and its report."""
     hosts = truth["hosts"]
     for rank in truth["ranks"]:
         yield rank, hosts[rank["rank"] * len(hosts) // len(truth["ranks"])], folder / rank["report"]
 
 
-def true_time(host: dict[str, Any], epoch: int, start: tuple[int, int], local: int) -> Fraction:
+def to_true_time(host: dict[str, Any], epoch: int, start: tuple[int, int], local: int) -> Fraction:
     """The true time of an event, from its local time and the host's clock as the truth describes
     it: UTC on this clock is epoch + offset + true * (1 + drift).
     """
@@ -67,18 +69,18 @@ def test_the_truth_tells_every_clocks_error_at_every_instant(tmp_path: Path) -> 
     for found in truth["collectives"]:
         for rank, begin, end in zip(found["ranks"], found["begin"], found["end"], strict=True):
             expected[rank].append((begin, end))
-    for rank, host, report in rank_events(tmp_path, truth):
-        start = ask(report, START)[0]
+    for rank, host, report in list_rank_events(tmp_path, truth):
+        start = query(report, START)[0]
         assert start == (rank["utcEpochNs"], rank["systemClockNs"])
         times = [
-            [true_time(host, truth["epoch_utc_ns"], start, local) for local in row]
-            for row in ask(report, NCCL_KERNELS)
+            [to_true_time(host, truth["epoch_utc_ns"], start, local) for local in row]
+            for row in query(report, NCCL_KERNELS)
         ]
         assert len(times) == len(expected[rank["rank"]]) > 0
         for own, told in zip(times, sorted(expected[rank["rank"]]), strict=True):
             assert all(abs(one - other) <= 2 for one, other in zip(own, told, strict=True))
         assert (
-            abs(true_time(host, truth["epoch_utc_ns"], start, 0) - rank["capture_start_true_ns"])
+            abs(to_true_time(host, truth["epoch_utc_ns"], start, 0) - rank["capture_start_true_ns"])
             <= 1
         )
 
@@ -112,7 +114,7 @@ def test_pace_stretches_a_job_without_more_events(tmp_path: Path) -> None:
         assert one["capture_end_true_ns"] - other["capture_end_true_ns"] == 5 * 4_000_000_000
     spans = [
         row[0]
-        for row in ask(
+        for row in query(
             tmp_path / "4000.0" / "rank0.sqlite",
             "SELECT max(end) - min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL",
         )
@@ -211,7 +213,7 @@ def test_gpus_lag_by_a_constant(tmp_path: Path) -> None:
     )
     lags = []
     for rank in truth["ranks"]:
-        least = ask(tmp_path / rank["report"], sql)[0][0]
+        least = query(tmp_path / rank["report"], sql)[0][0]
         assert (
             5_100 <= least - rank["gpu_lag_ns"] < 5_300
         )  # the generator's least latency, and little luck
@@ -226,13 +228,13 @@ def test_a_job_without_nccl_meets_in_mpi_only(tmp_path: Path) -> None:
     assert truth["mpi"]["messages"]
     for rank in truth["ranks"]:
         report = tmp_path / rank["report"]
-        assert ask(report, NCCL_KERNELS) == []
-        assert ask(
+        assert query(report, NCCL_KERNELS) == []
+        assert query(
             report, "SELECT count(*) FROM NVTX_EVENTS WHERE domainId = 1 AND eventType = 59"
         ) == [(0,)]
-        assert not [name for name in tables(report) if "PAYLOAD" in name]
+        assert not [name for name in list_tables(report) if "PAYLOAD" in name]
         steps = [found for found in truth["mpi"]["collectives"] if rank["rank"] in found["ranks"]]
-        assert ask(report, "SELECT count(*) FROM MPI_COLLECTIVES_EVENTS") == [(len(steps),)]
+        assert query(report, "SELECT count(*) FROM MPI_COLLECTIVES_EVENTS") == [(len(steps),)]
 
 
 @pytest.mark.slow
@@ -261,15 +263,15 @@ def test_a_lonely_host_shares_nothing_with_others(tmp_path: Path, ranks: int, ho
         report = tmp_path / rank["report"]
         known = {
             uid: tuple(map(int, members.split(",")))
-            for uid, members in ask(report, "SELECT commUid, members FROM MPI_COMMUNICATORS")
+            for uid, members in query(report, "SELECT commUid, members FROM MPI_COMMUNICATORS")
         }
-        kinds = sorted({"MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS"} & tables(report))
-        used = ask(report, " UNION ".join(f"SELECT commUid FROM {kind}" for kind in kinds))
+        kinds = sorted({"MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS"} & list_tables(report))
+        used = query(report, " UNION ".join(f"SELECT commUid FROM {kind}" for kind in kinds))
         assert used
         assert all(rank["rank"] in known[uid] and apart(known[uid]) for (uid,) in used)
         told = {comm["uid"]: tuple(comm["ranks"]) for comm in truth["mpi"]["communicators"]}
         assert known == {uid: told[uid] for uid in known}
-        handles = ask(
+        handles = query(
             report,
             "SELECT commHandle, count(DISTINCT commUid) FROM MPI_COLLECTIVES_EVENTS GROUP BY 1",
         )
@@ -279,14 +281,14 @@ def test_a_lonely_host_shares_nothing_with_others(tmp_path: Path, ranks: int, ho
 def test_hosts_of_one_name_differ_in_their_clocks_only(tmp_path: Path) -> None:
     truth = generate(tmp_path, ranks=6, hosts=3, steps=1, layers=1, same_host_name=True)
     names, boots = set(), {}
-    for rank, host, report in rank_events(tmp_path, truth):
+    for rank, host, report in list_rank_events(tmp_path, truth):
         names |= {
             row[0]
-            for row in ask(
+            for row in query(
                 report, "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'"
             )
         }
-        utc, system = ask(report, START)[0]
+        utc, system = query(report, START)[0]
         boots.setdefault(rank["host_index"], set()).add(utc - system)
         assert utc - system == host["utc_minus_system_clock_ns"]
     assert len(names) == 1

@@ -39,39 +39,39 @@ NCCL_KERNELS = "FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.d
 NCCL_RANGES = "FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId WHERE n.domainId = 1 AND n.eventType = 59"
 
 
-def ask(report: Path, sql: str) -> list[tuple[Any, ...]]:
+def query(report: Path, sql: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(report)) as database:
         return database.execute(sql).fetchall()
 
 
-def count(report: Path, table: str) -> int:
-    if not ask(report, f"SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{table}'"):
+def count_rows(report: Path, table: str) -> int:
+    if not query(report, f"SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{table}'"):
         return 0
-    return ask(report, f"SELECT count(*) FROM {table}")[0][0]
+    return query(report, f"SELECT count(*) FROM {table}")[0][0]
 
 
-def totals_are_told(folder: Path, truth: dict[str, Any]) -> None:
+def check_totals(folder: Path, truth: dict[str, Any]) -> None:
     """The truth sums the rows as they are in the reports."""
     for rank in truth["ranks"]:
         for table in (*EVENTS, "NVTX_EVENTS"):
             told = rank["tables"].get(table, {"rows": 0, "ns": 0})
-            assert told["rows"] == count(folder / rank["report"], table), table
+            assert told["rows"] == count_rows(folder / rank["report"], table), table
             if told["rows"]:
-                total = ask(
+                total = query(
                     folder / rank["report"],
                     f"SELECT sum(coalesce(end, start) - start) FROM {table}",
                 )[0][0]
                 assert told["ns"] == total, table
 
 
-def function_of(range_text: str) -> str:
+def find_function(range_text: str) -> str:
     return range_text.removeprefix("nccl")
 
 
 def test_without_faults_the_truth_tells_of_none(tmp_path: Path) -> None:
     truth = generate(tmp_path, ranks=2, hosts=1, steps=2, layers=1)
     assert "faults" not in truth
-    totals_are_told(tmp_path, truth)
+    check_totals(tmp_path, truth)
 
 
 @pytest.mark.slow
@@ -88,13 +88,13 @@ def test_lost_rows_are_exactly_those_told(tmp_path: Path) -> None:
     )
     assert 0.06 * total < len(lost) < 0.14 * total
     assert {row for one in lost for row in one["rows"]} == {"range", "call", "kernel", "mpi"}
-    totals_are_told(tmp_path / "lossy", truth)
+    check_totals(tmp_path / "lossy", truth)
     for rank in truth["ranks"]:
         both = [tmp_path / name / rank["report"] for name in ("whole", "lossy")]
         mine = [one for one in lost if one["rank"] == rank["rank"]]
 
         def gone(sql: str, both: list[Path] = both) -> Counter[tuple[Any, ...]]:
-            before, after = (Counter(ask(report, sql)) for report in both)
+            before, after = (Counter(query(report, sql)) for report in both)
             assert not after - before
             return before - after
 
@@ -108,7 +108,7 @@ def test_lost_rows_are_exactly_those_told(tmp_path: Path) -> None:
         calls = gone("SELECT start, end, correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME")
         assert len(list(calls.elements())) == sum("call" in one["rows"] for one in mine)
         ranges = Counter(
-            function_of(text)
+            find_function(text)
             for (text, _, _) in gone(f"SELECT s.value, n.start, n.end {NCCL_RANGES}").elements()
         )
         expected: Counter[str] = Counter()
@@ -156,7 +156,7 @@ def test_lost_collectives_are_named_as_in_the_lists(tmp_path: Path) -> None:
 @pytest.mark.parametrize("trace", ["legacy", "advanced"])
 def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) -> None:
     truth = generate(tmp_path, **JOB, mpi=True, extra_collectives=0.3, nccl_trace=trace)
-    totals_are_told(tmp_path, truth)
+    check_totals(tmp_path, truth)
     extra = truth["faults"]["extra"]
     kinds = {(one["library"], one["function"]) for one in extra}
     assert {
@@ -176,19 +176,19 @@ def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) ->
         report = tmp_path / rank["report"]
         mine = Counter(one["library"] for one in extra if one["rank"] == rank["rank"])
         assert mine["NCCL"]
-        assert ask(report, f"SELECT count(*) {NCCL_KERNELS}") == [
+        assert query(report, f"SELECT count(*) {NCCL_KERNELS}") == [
             (listed[rank["rank"]] + mine["NCCL"],)
         ]
-        assert count(report, "MPI_COLLECTIVES_EVENTS") == messages[rank["rank"]] + mine["MPI"]
+        assert count_rows(report, "MPI_COLLECTIVES_EVENTS") == messages[rank["rank"]] + mine["MPI"]
         shift = rank["capture_start_true_ns"]
-        kernels = set(ask(report, f"SELECT k.start, k.end {NCCL_KERNELS}"))
-        calls = set(ask(report, "SELECT start, end FROM MPI_COLLECTIVES_EVENTS"))
+        kernels = set(query(report, f"SELECT k.start, k.end {NCCL_KERNELS}"))
+        calls = set(query(report, "SELECT start, end FROM MPI_COLLECTIVES_EVENTS"))
         for one in extra:
             if one["rank"] == rank["rank"]:
                 assert (one["begin"] - shift, one["end"] - shift) in (
                     kernels if one["library"] == "NCCL" else calls
                 )
-        ids = ask(
+        ids = query(
             report,
             "SELECT count(*), count(DISTINCT correlationId) FROM CUPTI_ACTIVITY_KIND_RUNTIME",
         )[0]
@@ -197,7 +197,7 @@ def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) ->
             "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId NOT IN "
             "(SELECT correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME)"
         )
-        assert ask(report, unlaunched) == [(0,)]
+        assert query(report, unlaunched) == [(0,)]
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def test_extra_collectives_lie_between_steps(tmp_path: Path) -> None:
             f"SELECT k.streamId, k.start, k.end {NCCL_KERNELS} ORDER BY 1, 2",
             "SELECT globalTid, start, end FROM MPI_COLLECTIVES_EVENTS ORDER BY 1, 2",
         ):
-            rows = ask(tmp_path / rank["report"], sql)
+            rows = query(tmp_path / rank["report"], sql)
             assert rows
             for (place, _, end), (other, begin, _) in pairwise(rows):
                 assert place != other or end <= begin
@@ -235,7 +235,7 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
         cut_rank=2,
         cut_at=share,
     )
-    totals_are_told(tmp_path / "cut", truth)
+    check_totals(tmp_path / "cut", truth)
     for rank, uncut in zip(truth["ranks"], whole["ranks"], strict=True):
         before, after = (tmp_path / name / rank["report"] for name in ("whole", "cut"))
         if rank["rank"] != 2:
@@ -249,29 +249,29 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
         beyond = f"end > {at}" if kind == "end" else f"start < {at}"
         for table in EVENTS:
             own = f"(globalTid & 0xffffff) NOT IN ({others})" if table == "OSRT_API" else "1"
-            left = ask(
+            left = query(
                 before, f"SELECT start, end FROM {table} WHERE {own} AND NOT {beyond} ORDER BY 1, 2"
             )
             found = (
-                ask(after, f"SELECT start, end FROM {table} WHERE {own} ORDER BY 1, 2")
-                if count(after, table)
+                query(after, f"SELECT start, end FROM {table} WHERE {own} ORDER BY 1, 2")
+                if count_rows(after, table)
                 else []
             )
             assert found == left, table
             if found:
-                assert ask(after, f"SELECT count(*) FROM {table} WHERE {beyond}") == [(0,)]
-        share_left = count(after, "CUPTI_ACTIVITY_KIND_KERNEL") / count(
+                assert query(after, f"SELECT count(*) FROM {table} WHERE {beyond}") == [(0,)]
+        share_left = count_rows(after, "CUPTI_ACTIVITY_KIND_KERNEL") / count_rows(
             before, "CUPTI_ACTIVITY_KIND_KERNEL"
         )
         assert abs(share_left - (share if kind == "end" else 1 - share)) < 0.05
-        assert count(after, "MPI_RANKS") == 1
-        assert count(after, "MPI_COMMUNICATORS") == count(before, "MPI_COMMUNICATORS")
+        assert count_rows(after, "MPI_RANKS") == 1
+        assert count_rows(after, "MPI_COMMUNICATORS") == count_rows(before, "MPI_COMMUNICATORS")
         definitions = "SELECT count(*) FROM NVTX_EVENTS WHERE eventType IN (33, 39, 75)"
-        assert ask(after, definitions) == ask(before, definitions)
+        assert query(after, definitions) == query(before, definitions)
         start = "SELECT utcEpochNs, systemClockNs FROM TARGET_INFO_SESSION_START_TIME"
-        assert ask(after, start) == ask(before, start)
+        assert query(after, start) == query(before, start)
         ranges = "SELECT start, end FROM NVTX_EVENTS WHERE eventType NOT IN (33, 39, 75)"
-        duration, first, last = ask(
+        duration, first, last = query(
             after, "SELECT duration, startTime, stopTime FROM ANALYSIS_DETAILS"
         )[0]
         assert last - first == duration
@@ -280,17 +280,17 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
             assert rank["capture_end_true_ns"] == rank["cut"]["true_ns"]
             still = {
                 begin
-                for begin, end in ask(before, ranges)
+                for begin, end in query(before, ranges)
                 if begin <= at and (end is None or end > at)
             }
-            assert {begin for begin, end in ask(after, ranges) if end is None} == still
+            assert {begin for begin, end in query(after, ranges) if end is None} == still
             assert all(
-                begin <= at and (end is None or end <= at) for begin, end in ask(after, ranges)
+                begin <= at and (end is None or end <= at) for begin, end in query(after, ranges)
             )
         else:
             assert rank["capture_end_true_ns"] == uncut["capture_end_true_ns"]
-            assert sorted(ask(after, ranges), key=str) == sorted(
-                (row for row in ask(before, ranges) if row[0] >= at), key=str
+            assert sorted(query(after, ranges), key=str) == sorted(
+                (row for row in query(before, ranges) if row[0] >= at), key=str
             )
 
 

@@ -17,12 +17,12 @@ LINE = re.compile(r"^  CPU seconds: (\d+\.\d\d [a-z ]+(?:, \d+\.\d\d [a-z ]+)*)$
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report large enough for worker processes."""
+def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a report large enough for worker processes."""
     return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
-def told_and_used(folder: Path, *given: object) -> tuple[dict[str, float], float]:
+def measure_seconds(folder: Path, *given: object) -> tuple[dict[str, float], float]:
     """CPU seconds by stage as the command tells them, and those that it and the workers it waited
     for used in all.
     """
@@ -49,7 +49,7 @@ def told_and_used(folder: Path, *given: object) -> tuple[dict[str, float], float
     return seconds, usage.ru_utime + usage.ru_stime
 
 
-def check(seconds: dict[str, float], used: float) -> None:
+def check_seconds(seconds: dict[str, float], used: float) -> None:
     """What is told is rounded to hundredths; the system counts what comes after it was told, too."""
     assert seconds["reading"] > 0
     assert seconds["beside"] > 0
@@ -58,8 +58,8 @@ def check(seconds: dict[str, float], used: float) -> None:
 
 @pytest.mark.slow
 def test_stages_are_no_more_than_the_process_used(tmp_path: Path) -> None:
-    seconds, used = told_and_used(tmp_path, "-v", "-j", "1", "--states", *CLUSTER, "out.prv")
-    check(seconds, used)
+    seconds, used = measure_seconds(tmp_path, "-v", "-j", "1", "--states", *CLUSTER, "out.prv")
+    check_seconds(seconds, used)
     assert {"reading", "names", "clocks", "relations", "states", "writing", "beside"} <= set(
         seconds
     )
@@ -71,10 +71,10 @@ def test_stages_are_no_more_than_the_process_used(tmp_path: Path) -> None:
     [(("-j", "2", "--engine", "processes"), True), (("-j", "2", "--engine", "threads"), False)],
 )
 def test_stages_of_workers_are_no_more_than_all_processes_used(
-    how: tuple[str, ...], processes: bool, large: Path, tmp_path: Path
+    how: tuple[str, ...], processes: bool, large_report: Path, tmp_path: Path
 ) -> None:
-    seconds, used = told_and_used(tmp_path, "-v", *how, large, "out.prv")
-    check(seconds, used)
+    seconds, used = measure_seconds(tmp_path, "-v", *how, large_report, "out.prv")
+    check_seconds(seconds, used)
     assert (seconds.get("starting workers", 0) > 0) == processes
 
 

@@ -49,7 +49,7 @@ class Export:
         self._connection.close()
 
 
-def figures(durations: Sequence[int]) -> tuple:
+def compute_statistics(durations: Sequence[int]) -> tuple:
     """As `nsys stats` defines them: count, total, mean, median, least, greatest, deviation of a
     sample.
     """
@@ -65,16 +65,16 @@ def figures(durations: Sequence[int]) -> tuple:
     )
 
 
-def grouped(rows: Iterable[tuple]) -> dict[object, list[int]]:
-    """Durations (at least 1 ns, as in the trace) by name."""
+def group_durations(rows: Iterable[tuple]) -> dict[object, list[int]]:
+    """Return name -> durations (at least 1 ns, as in the trace)."""
     found: dict[object, list[int]] = defaultdict(list)
     for name, start, end in rows:
         found[name].append(max(end - start, 1))
     return found
 
 
-def close(found: Iterable[tuple], expected: Iterable[tuple]) -> bool:
-    """Whether rows of figures are equal, in any order."""
+def are_close(found: Iterable[tuple], expected: Iterable[tuple]) -> bool:
+    """Return whether rows of figures are equal, in any order."""
 
     def key(row: tuple) -> tuple:
         return row[0], row[1], row[4], row[5]
@@ -97,17 +97,17 @@ def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
     kernels, graphs = defaultdict(list), defaultdict(list)
     calls, copies = defaultdict(list), Counter()
     for number, export in enumerate(exports):
-        for name, found in grouped(
+        for name, found in group_durations(
             export.rows(KERNEL, f"SELECT demangledName, start, end FROM {KERNEL}")
         ).items():
             text = export.rows("StringIds", f"SELECT value FROM StringIds WHERE id = {name}")
             kernels[text[0][0] if text else name] += found
-        for name, found in grouped(
+        for name, found in group_durations(
             export.rows(GRAPH, f"SELECT graphExecId, start, end FROM {GRAPH}")
         ).items():
             graphs[number, name] += found
         query = f"SELECT value, start, end FROM {RUNTIME} LEFT JOIN StringIds ON id = nameId WHERE eventClass <> {BACKTRACES}"
-        for name, found in grouped(export.rows(RUNTIME, query)).items():
+        for name, found in group_durations(export.rows(RUNTIME, query)).items():
             calls[name] += found
         for kind, size, start, end in export.rows(
             MEMCPY, f"SELECT copyKind, bytes, start, end FROM {MEMCPY}"
@@ -119,9 +119,9 @@ def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
     if kernels or graphs:
         frame = tables["kernels"].frame
         of_graphs = frame.filter(pl.col("class") == "CUDA graph")
-        assert close(
+        assert are_close(
             frame.filter(pl.col("class") != "CUDA graph").select(FIGURES).rows(),
-            map(figures, kernels.values()),
+            map(compute_statistics, kernels.values()),
         )
         assert of_graphs["time_ns"].sum() == sum(map(sum, graphs.values()))
         assert tables["classes"].frame["count"].sum() == sum(
@@ -136,9 +136,9 @@ def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
         )
         greatest = max(calls.values(), key=len)
         assert (
-            close(
+            are_close(
                 frame.filter(pl.col("count") == len(greatest)).select(FIGURES).rows()[:1],
-                [figures(greatest)],
+                [compute_statistics(greatest)],
             )
             or len(calls) > 1
         )
@@ -154,8 +154,8 @@ def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
             )
 
 
-def work(export: Export) -> dict[tuple, dict[str, list[tuple[int, int]]]]:
-    """Intervals of what each process does on each device, by kind."""
+def read_device_work(export: Export) -> dict[tuple, dict[str, list[tuple[int, int]]]]:
+    """Return the intervals of the work of each process on each device, by kind."""
     found: dict[tuple, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     name = "(SELECT value FROM StringIds WHERE id = demangledName)"
     for pid, device, start, end, text in export.rows(
@@ -172,8 +172,8 @@ def work(export: Export) -> dict[tuple, dict[str, list[tuple[int, int]]]]:
     return found
 
 
-def busy(pieces: Iterable[list[tuple[int, int]]]) -> list[tuple[int, int]]:
-    """Stretches with any of these intervals, by the marks of their ends."""
+def merge_intervals(pieces: Iterable[list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    """Return the stretches with any of these intervals, by the marks of their ends."""
     marks = sorted(
         (time, step)
         for piece in pieces
@@ -192,21 +192,21 @@ def busy(pieces: Iterable[list[tuple[int, int]]]) -> list[tuple[int, int]]:
     return stretches
 
 
-def total(stretches: Iterable[tuple[int, int]]) -> int:
+def sum_lengths(stretches: Iterable[tuple[int, int]]) -> int:
     return sum(end - begin for begin, end in stretches)
 
 
 def check_efficiencies(job: OpenJob, exports: Sequence[Export]) -> None:
     """Efficiencies and overlap of jobs whose every (process, device) is a GPU of its own."""
-    by_device = [sets for export in exports for _, sets in sorted(work(export).items())]
+    by_device = [sets for export in exports for _, sets in sorted(read_device_work(export).items())]
     elapsed = job.duration
     for useful, kinds in (("compute", ("compute",)), ("all-kernels", ("compute", "nccl"))):
         results = job.analyse("efficiencies", "overlap", useful=useful)
         if not by_device:
             assert "device" not in results["efficiencies"].tables
             return
-        times = [total(busy(sets[kind] for kind in kinds)) for sets in by_device]
-        active = [total(busy(sets.values())) for sets in by_device]
+        times = [sum_lengths(merge_intervals(sets[kind] for kind in kinds)) for sets in by_device]
+        active = [sum_lengths(merge_intervals(sets.values())) for sets in by_device]
         (row,) = results["efficiencies"].tables["device"].frame.rows(named=True)
         assert row["devices"] == len(by_device)
         assert row["parallel_efficiency"] == pytest.approx(
@@ -226,9 +226,16 @@ def check_efficiencies(job: OpenJob, exports: Sequence[Export]) -> None:
         else (None,)
     )
     for row, sets in zip(rows, by_device, strict=False):
-        compute, communication = busy([sets["compute"]]), busy([sets["nccl"], sets["memory"]])
-        both = total(compute) + total(communication) - total(busy([compute, communication]))
-        assert (row["communication_ns"], row["overlapped_ns"]) == (total(communication), both)
+        compute, communication = (
+            merge_intervals([sets["compute"]]),
+            merge_intervals([sets["nccl"], sets["memory"]]),
+        )
+        both = (
+            sum_lengths(compute)
+            + sum_lengths(communication)
+            - sum_lengths(merge_intervals([compute, communication]))
+        )
+        assert (row["communication_ns"], row["overlapped_ns"]) == (sum_lengths(communication), both)
 
 
 def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
@@ -262,7 +269,7 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
         ranges = [
             row for row in export.rows("NVTX_EVENTS", query) if (row[3], row[0] >> 24) not in nccl
         ]
-        launched = launches(export)
+        launched = read_launches(export)
         for tid, start, end, _, name in ranges:
             figures_ = expected[name or ""]
             figures_[0] += 1
@@ -292,7 +299,7 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
         assert [row["calls"], row["host_ns"], row["gpu_ns"], row["kernels"]] == expected[name], name
 
 
-def launches(export: Export) -> dict[int, list[tuple[int, int, bool]]]:
+def read_launches(export: Export) -> dict[int, list[tuple[int, int, bool]]]:
     """Thread -> launching calls: begin of the call, time of the work, whether it is a kernel or
     graph.
     """

@@ -27,7 +27,7 @@ NAMES = (
 )
 
 
-def two_ranks(folder: Path) -> list[Path]:
+def make_two_ranks(folder: Path) -> list[Path]:
     """Both compute, then reduce together; the second one's kernel takes longer. Then the first one
     waits for its device and launches another kernel, whose end is the job's.
     """
@@ -41,7 +41,7 @@ def two_ranks(folder: Path) -> list[Path]:
     ]
 
 
-def result_of(reports: list[Path]) -> tuple[Result, int]:
+def analyze(reports: list[Path]) -> tuple[Result, int]:
     with open_job(reports, align="utc", jobs=1, quiet=True, demanded=("critical_path",)) as job:
         return job.analyse("critical_path")["critical_path"], job.duration
 
@@ -50,7 +50,7 @@ def test_two_ranks_made_by_hand(tmp_path: Path) -> None:
     """Times from the first launch, at 100, on: the path crosses from the second rank to the first at
     the begin of the second one's collective, which came last.
     """
-    found, duration = result_of(two_ranks(tmp_path))
+    found, duration = analyze(make_two_ranks(tmp_path))
     assert duration == 1_900
     tables = {name: table.frame for name, table in found.tables.items()}
     causes = dict(tables["causes"].select("cause", "time_ns").rows())
@@ -87,7 +87,7 @@ def test_two_ranks_made_by_hand(tmp_path: Path) -> None:
 def test_the_finding_is_of_the_steady_state(tmp_path: Path) -> None:
     """The tables have both; of each piece counts what lies in the steady state, here 500 to 1,500."""
     with open_job(
-        two_ranks(tmp_path), align="utc", jobs=1, quiet=True, demanded=("critical_path",)
+        make_two_ranks(tmp_path), align="utc", jobs=1, quiet=True, demanded=("critical_path",)
     ) as job:
         job.steady = Steady(500, 1_500, (500, 1_000), "made by hand")
         found = job.analyse("critical_path")["critical_path"]
@@ -114,15 +114,15 @@ def test_the_finding_is_of_the_steady_state(tmp_path: Path) -> None:
 
 
 def test_without_the_late_rank_the_path_stays_on_the_other(tmp_path: Path) -> None:
-    reports = two_ranks(tmp_path)
-    found, duration = result_of(reports[:1])
+    reports = make_two_ranks(tmp_path)
+    found, duration = analyze(reports[:1])
     assert found.tables["ranks"].frame["time_ns"].to_list() == [duration]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["training", "graphs"])
 def test_shares_of_samples_add_up(name: str) -> None:
-    found, duration = result_of(SAMPLES[name])
+    found, duration = analyze(SAMPLES[name])
     tables = {name: table.frame for name, table in found.tables.items()}
     for key in ("causes", "ranks"):
         assert tables[key]["time_ns"].sum() == duration
@@ -133,7 +133,7 @@ def test_shares_of_samples_add_up(name: str) -> None:
 
 
 def test_it_is_made_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reports = [str(report) for report in two_ranks(tmp_path)]
+    reports = [str(report) for report in make_two_ranks(tmp_path)]
     assert main(["report", *reports, "-q", "--align", "utc", "-j", "1"]) == 0
     assert "critical path" not in capsys.readouterr().out.lower()
     assert (
@@ -144,7 +144,7 @@ def test_it_is_made_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_the_page_has_it_where_it_was_asked_for(tmp_path: Path) -> None:
-    reports = [str(report) for report in two_ranks(tmp_path)]
+    reports = [str(report) for report in make_two_ranks(tmp_path)]
     usual = ["report", *reports, "-q", "--align", "utc", "-j", "1", "--html"]
     assert main([*usual, str(tmp_path / "usual.html")]) == 0
     assert 'id="critical_path"' not in (tmp_path / "usual.html").read_text()

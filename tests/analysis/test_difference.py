@@ -16,8 +16,8 @@ from nsys2prv.analysis.result import Result, Table
 from nsys2prv.cli.main import main
 
 
-def run(devices: dict[str, int]) -> ComparedJob:
-    """A job whose devices are useful for so long (ns)."""
+def run_job(devices: dict[str, int]) -> ComparedJob:
+    """Convert a job whose devices are useful for so long (ns)."""
     frame = pl.DataFrame({"device": list(devices), "useful_ns": list(devices.values())})
     return ComparedJob(
         {"name": "job", "duration_ns": 100, "ranks": 1, "devices": len(devices)},
@@ -27,7 +27,7 @@ def run(devices: dict[str, int]) -> ComparedJob:
 
 def test_devices_of_the_same_names_are_compared() -> None:
     (found,) = compare_jobs(
-        run({"n1 GPU0": 10, "n1 GPU1": 20}), run({"n1 GPU1": 50, "n1 GPU0": 11})
+        run_job({"n1 GPU0": 10, "n1 GPU1": 20}), run_job({"n1 GPU1": 50, "n1 GPU0": 11})
     )
     assert found.tables["by_device"].frame.rows(named=True) == [
         {"device": "n1 GPU1", "a_useful_ns": 20, "b_useful_ns": 50, "change_of_useful_ns": 30},
@@ -36,7 +36,9 @@ def test_devices_of_the_same_names_are_compared() -> None:
 
 
 def test_devices_of_other_hosts_are_compared_in_their_order() -> None:
-    (found,) = compare_jobs(run({"n1 GPU0": 10, "n1 GPU1": 20}), run({"n7 GPU0": 10, "n7 GPU1": 5}))
+    (found,) = compare_jobs(
+        run_job({"n1 GPU0": 10, "n1 GPU1": 20}), run_job({"n7 GPU0": 10, "n7 GPU1": 5})
+    )
     assert found.tables["by_device"].frame.rows() == [
         ("n1 GPU1", "n7 GPU1", 20, 5, -15),
         ("n1 GPU0", "n7 GPU0", 10, 10, 0),
@@ -44,7 +46,7 @@ def test_devices_of_other_hosts_are_compared_in_their_order() -> None:
 
 
 def test_as_many_devices_are_needed() -> None:
-    (found,) = compare_jobs(run({"n1 GPU0": 10}), run({"n1 GPU0": 10, "n1 GPU1": 20}))
+    (found,) = compare_jobs(run_job({"n1 GPU0": 10}), run_job({"n1 GPU0": 10, "n1 GPU1": 20}))
     assert "by_device" not in found.tables
     assert "efficiencies, devices: 1 in A, 2 in B, not compared one by one" in found.notes
 

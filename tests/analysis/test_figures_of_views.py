@@ -21,7 +21,7 @@ CLOSE = 1e-9
 
 
 @cache
-def analysed(sample: str, useful: str) -> dict[str, Result]:
+def analyze_sample(sample: str, useful: str) -> dict[str, Result]:
     with nsys2prv.open(SAMPLES[sample], align="utc") as job:
         return job.analyse(useful=useful)
 
@@ -44,7 +44,7 @@ def job(sample: str) -> Iterator[OpenJob]:
 
 @pytest.mark.parametrize(("useful", "before"), [("compute", ""), ("all-kernels", "talp_")])
 def test_efficiencies_of_devices(sample: str, answers: Answers, useful: str, before: str) -> None:
-    found = analysed(sample, useful)["efficiencies"]
+    found = analyze_sample(sample, useful)["efficiencies"]
     (row,) = found.tables["device"].frame.rows(named=True)
     for name, view in (
         ("parallel_efficiency", f"{before}device_parallel_efficiency"),
@@ -72,7 +72,7 @@ def test_efficiencies_of_devices(sample: str, answers: Answers, useful: str, bef
 
 
 def test_efficiencies_of_hosts(sample: str, answers: Answers) -> None:
-    found = analysed(sample, "compute")["efficiencies"]
+    found = analyze_sample(sample, "compute")["efficiencies"]
     (row,) = found.tables["host"].frame.rows(named=True)
     useful = answers.read_totals("model/host_useful_2dh.cfg")
     assert useful["Average"] == [pytest.approx(100 * row["host_parallel_efficiency"], rel=CLOSE)]
@@ -94,7 +94,7 @@ def test_efficiencies_of_hosts(sample: str, answers: Answers) -> None:
 
 
 def test_overlap(sample: str, answers: Answers) -> None:
-    devices = analysed(sample, "compute")["overlap"].tables["devices"].frame
+    devices = analyze_sample(sample, "compute")["overlap"].tables["devices"].frame
     *rows, _ = devices.rows(named=True)
     for view, columns in (
         (
@@ -115,7 +115,7 @@ def test_overlap(sample: str, answers: Answers) -> None:
 
 def test_gaps(sample: str, answers: Answers) -> None:
     """The report has one class for all gaps below 1 us, and for all from 100 ms on."""
-    gaps = analysed(sample, "compute")["idle"].tables["gaps"].frame
+    gaps = analyze_sample(sample, "compute")["idle"].tables["gaps"].frame
     for view, column in (
         ("analysis/gpu-gaps-time_2dh.cfg", "time_ns"),
         ("extra/analysis/gpu-gaps-count_2dh.cfg", "count"),
@@ -137,7 +137,7 @@ def test_gaps(sample: str, answers: Answers) -> None:
 
 
 def test_time_of_kernels_and_classes(sample: str, answers: Answers) -> None:
-    kernels = analysed(sample, "compute")["kernels"]
+    kernels = analyze_sample(sample, "compute")["kernels"]
     for view, table, key in (
         ("analysis/kernel_time_2dh.cfg", "kernels", "kernel"),
         ("analysis/kernel-class-time_2dh.cfg", "classes", "class"),
@@ -177,7 +177,7 @@ def test_tensor_cores(sample: str, answers: Answers) -> None:
 
 def test_collectives(sample: str, answers: Answers) -> None:
     """Waits and transfers of collectives. Views have those of sends and receives, too."""
-    tables = analysed(sample, "compute")["collectives"].tables
+    tables = analyze_sample(sample, "compute")["collectives"].tables
     across = tables["across_ranks"].frame
     for view, column in (
         ("extra/analysis/nccl_wait_2dh.cfg", "wait_ns"),
@@ -198,7 +198,7 @@ def test_collectives(sample: str, answers: Answers) -> None:
 
 def test_memory_operations(sample: str, answers: Answers) -> None:
     memory = (
-        analysed(sample, "compute")["idle"]
+        analyze_sample(sample, "compute")["idle"]
         .tables["memory"]
         .frame.group_by("operation")
         .agg(pl.col("count", "bytes", "time_ns").sum())
@@ -214,7 +214,7 @@ def test_memory_operations(sample: str, answers: Answers) -> None:
 
 
 def test_api_calls(sample: str, answers: Answers) -> None:
-    calls = analysed(sample, "compute")["idle"].tables["calls"].frame
+    calls = analyze_sample(sample, "compute")["idle"].tables["calls"].frame
     said = {
         name: value
         for name, value in answers.sum_columns("extra/analysis/api_calls_2dh.cfg").items()

@@ -69,8 +69,10 @@ def test_a_job_without_iterations_says_so(tmp_path: Path) -> None:
     assert "does not repeat itself" in result.missing[0]
 
 
-def run(steps: int, time: int, exposed: int) -> ComparedJob:
-    """A job of so many iterations, of so much time each, of which so much is exposed NCCL (ns)."""
+def run_iterations(steps: int, time: int, exposed: int) -> ComparedJob:
+    """Convert a job of so many iterations, of so much time each, of which so much is exposed NCCL
+    (ns).
+    """
     each = pl.DataFrame({"iteration": range(1, steps + 1), "time_ns": [time] * steps}).with_columns(
         pl.lit(0).alias(name) for name in PARTS
     )
@@ -92,7 +94,7 @@ def run(steps: int, time: int, exposed: int) -> ComparedJob:
 
 
 def test_jobs_of_different_numbers_of_iterations_compare() -> None:
-    first, second = run(4, 1_000, 100), run(10, 1_200, 300)
+    first, second = run_iterations(4, 1_000, 100), run_iterations(10, 1_200, 300)
     more, headline = compare_elapsed(first, second)
     assert more == pytest.approx(0.2)
     assert "an iteration takes 1.20 us (A: 1.00 us); B has 10 iterations, A has 4" in headline
@@ -107,5 +109,5 @@ def test_jobs_of_different_numbers_of_iterations_compare() -> None:
     # Ten iterations take more than four, but not one of them.
     assert found.tables["kernels_classes"].frame["change_ns"].to_list() == [300]
     assert found.tables["kernels_classes"].frame["change_of_iteration_ns"].to_list() == [0]
-    (same,) = compare_jobs(first, run(4, 1_200, 300))
+    (same,) = compare_jobs(first, run_iterations(4, 1_200, 300))
     assert "change_of_iteration_ns" not in same.tables["kernels_classes"].frame.columns

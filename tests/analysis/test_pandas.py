@@ -24,8 +24,8 @@ def job() -> Iterator[OpenJob]:
         yield opened
 
 
-def same(frame: pl.DataFrame, extension: bool = False) -> object:
-    """The pandas frame, its cells found equal to the polars ones."""
+def check_same_cells(frame: pl.DataFrame, extension: bool = False) -> object:
+    """Check that the cells of the pandas frame are equal to the polars ones, and return it."""
     found = frame.to_pandas(use_pyarrow_extension_array=extension)
     assert list(found.columns) == frame.columns
     assert len(found) == frame.height
@@ -40,7 +40,7 @@ def same(frame: pl.DataFrame, extension: bool = False) -> object:
 def test_every_kind_of_record(job: OpenJob) -> None:
     for layout in job.layouts:
         frame = job.frame(layout)
-        found = same(frame)
+        found = check_same_cells(frame)
         assert str(found["begin"].dtype) == str(found["end"].dtype) == "int64"
         assert {
             str(found[name].dtype)
@@ -52,7 +52,7 @@ def test_every_kind_of_record(job: OpenJob) -> None:
 def test_every_table(job: OpenJob) -> None:
     for result in job.analyse(region="iteration*").values():
         for table in result.tables.values():
-            same(table.frame)
+            check_same_cells(table.frame)
 
 
 def test_absent_numbers(job: OpenJob) -> None:
@@ -63,13 +63,13 @@ def test_absent_numbers(job: OpenJob) -> None:
     assert frame["bytes"].null_count() or frame["bytes"].min() is not None
     big = pl.DataFrame({"bytes": [2**53 + 1, None]})
     assert str(big.to_pandas()["bytes"].dtype) == "float64"
-    exact = same(big, extension=True)
+    exact = check_same_cells(big, extension=True)
     assert exact["bytes"][0] == 2**53 + 1
-    same(frame, extension=True)
+    check_same_cells(frame, extension=True)
 
 
 def test_kinds_that_the_job_lacks(job: OpenJob) -> None:
-    found = same(job.frame("mpi_collective"))
+    found = check_same_cells(job.frame("mpi_collective"))
     assert len(found) == 0
     assert {"begin", "end", "rank"} <= set(found.columns)
 

@@ -19,8 +19,10 @@ from nsys2prv.analysis.regions import MOST_APART, fold_labels
 from nsys2prv.analysis.unit import find_rows
 
 
-def nested(rng: np.random.Generator, threads: int, count: int) -> list[tuple[int, int, int]]:
-    """Properly nested ranges (thread, begin, end), some of which touch or coincide."""
+def draw_nested_ranges(
+    rng: np.random.Generator, threads: int, count: int
+) -> list[tuple[int, int, int]]:
+    """Return properly nested ranges (thread, begin, end), some of which touch or coincide."""
     found = []
     for thread in range(threads):
 
@@ -42,7 +44,7 @@ def nested(rng: np.random.Generator, threads: int, count: int) -> list[tuple[int
 
 @pytest.mark.parametrize("seed", range(8))
 def test_parents_of_ranges(seed: int) -> None:
-    ranges = nested(np.random.default_rng(seed), 3, 60)
+    ranges = draw_nested_ranges(np.random.default_rng(seed), 3, 60)
     columns = [np.array(column) for column in zip(*ranges, strict=True)]
     depth, parent = find_parents(*columns)
     for number, (thread, begin, end) in enumerate(ranges):
@@ -62,7 +64,7 @@ def test_parents_of_ranges(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_points_within_ranges(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    ranges = nested(rng, 3, 40)
+    ranges = draw_nested_ranges(rng, 3, 40)
     columns = [np.array(column) for column in zip(*ranges, strict=True)]
     at_thread, at, values = (
         rng.integers(0, 4, 200),

@@ -28,7 +28,7 @@ def job() -> Iterator[OpenJob]:
 
 @pytest.fixture(scope="module")
 def findings(job: OpenJob) -> dict[str, Finding]:
-    """By kind; each kind is found once."""
+    """Return the findings by kind; each kind is found once."""
     found = job.findings()
     assert len({finding.kind for finding in found}) == len(found)
     return {finding.kind: finding for finding in found}

@@ -19,7 +19,9 @@ from tools.processes import list_group
 SAMPLE = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank0.sqlite"
 
 
-def command(folder: Path, *arguments: object, **more: object) -> subprocess.CompletedProcess[str]:
+def run_command(
+    folder: Path, *arguments: object, **more: object
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "nsys2prv", *map(os.fspath, map(str, arguments))],
         cwd=folder,
@@ -32,7 +34,7 @@ def command(folder: Path, *arguments: object, **more: object) -> subprocess.Comp
     )
 
 
-def one_line(done: subprocess.CompletedProcess[str], status: int) -> None:
+def read_one_line(done: subprocess.CompletedProcess[str], status: int) -> None:
     assert "Traceback" not in done.stderr, done.stderr[-500:]
     assert done.returncode == status
     assert len(done.stderr.splitlines()) == 1, done.stderr
@@ -42,21 +44,21 @@ def one_line(done: subprocess.CompletedProcess[str], status: int) -> None:
 @pytest.mark.parametrize("output", [".", "..", "./", "", "sub/"])
 def test_an_output_without_a_name_is_a_usage_error(output: str, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    one_line(command(tmp_path, "-q", "-t", "kernels", SAMPLE, output), 2)
+    read_one_line(run_command(tmp_path, "-q", "-t", "kernels", SAMPLE, output), 2)
     assert [path.name for path in tmp_path.iterdir()] == ["sub"]
 
 
 @pytest.mark.parametrize("arguments", [["-j", "abc", "a.sqlite", "out"], ["-t"], ["--nonsense"]])
 def test_usage_errors_are_one_line(arguments: list[str], tmp_path: Path) -> None:
-    one_line(command(tmp_path, *arguments), 2)
+    read_one_line(run_command(tmp_path, *arguments), 2)
 
 
 def test_a_folder_in_the_place_of_the_trace_leaves_the_earlier_files_alone(tmp_path: Path) -> None:
     (tmp_path / "out.prv").mkdir()
     for ending in ("pcf", "row"):
         (tmp_path / f"out.{ending}").write_text("earlier")
-    done = command(tmp_path, "-q", "-t", "kernels", SAMPLE, "out.prv")
-    one_line(done, 1)
+    done = run_command(tmp_path, "-q", "-t", "kernels", SAMPLE, "out.prv")
+    read_one_line(done, 1)
     assert "out.prv" in done.stderr
     assert ".tmp" not in done.stderr
     assert (tmp_path / "out.pcf").read_text() == (tmp_path / "out.row").read_text() == "earlier"
@@ -65,7 +67,7 @@ def test_a_folder_in_the_place_of_the_trace_leaves_the_earlier_files_alone(tmp_p
 def test_a_loop_of_links_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.sqlite").symlink_to("b.sqlite")
     (tmp_path / "b.sqlite").symlink_to("a.sqlite")
-    one_line(command(tmp_path, "a.sqlite", "out"), 1)
+    read_one_line(run_command(tmp_path, "a.sqlite", "out"), 1)
 
 
 @pytest.mark.slow
@@ -75,13 +77,13 @@ def test_file_names_that_are_not_text(tmp_path: Path) -> None:
         shutil.copyfile(SAMPLE, tmp_path / report)
     except OSError:
         pytest.skip("the file system takes no such names")
-    assert command(tmp_path, "-t", "kernels", report, "out").returncode == 0
-    assert command(tmp_path, "--list", report).returncode == 0
-    assert command(tmp_path, "-t", "kernels", SAMPLE, os.fsdecode(b"o\xff")).returncode == 0
+    assert run_command(tmp_path, "-t", "kernels", report, "out").returncode == 0
+    assert run_command(tmp_path, "--list", report).returncode == 0
+    assert run_command(tmp_path, "-t", "kernels", SAMPLE, os.fsdecode(b"o\xff")).returncode == 0
 
 
 def test_an_output_name_that_the_terminal_cannot_show(tmp_path: Path) -> None:
-    done = command(
+    done = run_command(
         tmp_path,
         "-t",
         "kernels",
@@ -97,7 +99,7 @@ def test_an_output_name_that_the_terminal_cannot_show(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [["--list", SAMPLE], ["-t", "kernels", SAMPLE, "out"]])
 def test_a_full_standard_output_is_no_traceback(arguments: list[object], tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
-        assert "Traceback" not in command(tmp_path, *arguments, stdout=full).stderr
+        assert "Traceback" not in run_command(tmp_path, *arguments, stdout=full).stderr
 
 
 def test_a_list_of_an_export_whose_ranges_have_no_kind(tmp_path: Path) -> None:
@@ -109,13 +111,13 @@ def test_a_list_of_an_export_whose_ranges_have_no_kind(tmp_path: Path) -> None:
             "NVTX_EVENTS": [{"start": 1, "end": 5}],
         },
     )
-    done = command(tmp_path, "--list", "r.sqlite")
+    done = run_command(tmp_path, "--list", "r.sqlite")
     assert done.returncode == 0, done.stderr
 
 
 def test_a_folder_for_temporary_files_that_is_not_there_is_named(tmp_path: Path) -> None:
-    done = command(tmp_path, "--tmp", "nowhere", "-t", "kernels", SAMPLE, "out")
-    one_line(done, 1)
+    done = run_command(tmp_path, "--tmp", "nowhere", "-t", "kernels", SAMPLE, "out")
+    read_one_line(done, 1)
     assert "error: nowhere:" in done.stderr
 
 
@@ -146,8 +148,8 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report large enough for worker processes."""
+def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a report large enough for worker processes."""
     return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
@@ -158,7 +160,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, None), (signal.SIGKILL, None)],
 )
 def test_no_process_outlives_the_command(
-    number: int, status: int | None, large: Path, tmp_path: Path
+    number: int, status: int | None, large_report: Path, tmp_path: Path
 ) -> None:
     """Nor, where the signal can be handled, a temporary file."""
     signal.signal(
@@ -174,7 +176,7 @@ def test_no_process_outlives_the_command(
             "processes",
             "-j",
             "2",
-            str(large),
+            str(large_report),
             "out.prv",
         ],
         cwd=tmp_path,

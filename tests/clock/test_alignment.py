@@ -26,12 +26,14 @@ from nsys2prv.clock.solve import Alignment
 CLOSE = 10_000.0
 
 
-def kinds(alignment: Alignment) -> set[str]:
+def list_kinds(alignment: Alignment) -> set[str]:
     return {finding.kind for finding in alignment.findings}
 
 
-def check(alignment: Alignment, clocks: Clocks, hosts: list[int], reference: int = 0) -> None:
-    """The hosts are within 10 us of the reference, and within their bounds."""
+def check_alignment(
+    alignment: Alignment, clocks: Clocks, hosts: list[int], reference: int = 0
+) -> None:
+    """Check that the hosts are within 10 us of the reference, and within their bounds."""
     for host in hosts:
         correction = alignment.corrections[host]
         assert correction.reference == reference, alignment.findings
@@ -58,7 +60,7 @@ def test_offsets_and_drifts_are_found(
         numbered=numbered,
     )
     alignment = align_hosts(hosts, calls)
-    check(alignment, clocks, list(range(1, hosts)))
+    check_alignment(alignment, clocks, list(range(1, hosts)))
     reference = alignment.corrections[0]
     assert (reference.offset_ns, reference.drift, reference.bound_ns) == (0.0, 0.0, 0.0)
     assert not alignment.findings
@@ -131,7 +133,7 @@ def test_one_straggler_leaves_a_wide_bound() -> None:
 def test_mpi_collectives_align_too() -> None:
     rng = np.random.default_rng(5)
     clocks = Clocks.random(rng, 4)
-    check(
+    check_alignment(
         align_hosts(
             4,
             simulate_collectives(
@@ -146,7 +148,7 @@ def test_mpi_collectives_align_too() -> None:
 def test_seconds_between_clocks() -> None:
     rng = np.random.default_rng(6)
     clocks = Clocks(np.array([0.0, 3e9, -7e9]), np.array([0.0, 40e-6, -40e-6]))
-    check(
+    check_alignment(
         align_hosts(
             3,
             simulate_collectives(
@@ -168,7 +170,7 @@ def test_chains_of_communicators() -> None:
         for a in range(3)
     ]
     alignment = align_hosts(4, concatenate_calls(*parts))
-    check(alignment, clocks, [1, 2, 3])
+    check_alignment(alignment, clocks, [1, 2, 3])
     assert [round(c.bound_ns) for c in alignment.corrections] == sorted(
         round(c.bound_ns) for c in alignment.corrections
     )
@@ -200,7 +202,7 @@ def test_a_host_without_shared_collectives_stays_with_utc() -> None:
     calls = simulate_collectives(rng, clocks, np.arange(4), draw_end_times(rng, 200, 30))
     alone = replace_columns(select_rows(calls, calls.clock == 3), group=99)
     alignment = align_hosts(4, concatenate_calls(select_rows(calls, calls.clock != 3), alone))
-    check(alignment, clocks, [1, 2])
+    check_alignment(alignment, clocks, [1, 2])
     last = alignment.corrections[3]
     assert (last.offset_ns, last.drift, last.bound_ns, last.method, last.reference) == (
         0.0,
@@ -220,15 +222,15 @@ def test_parts_have_references_of_their_own_until_messages_connect_them() -> Non
         *(simulate_collectives(rng, clocks, np.array([a, a + 1]), ends, group=a) for a in (0, 2))
     )
     alignment = align_hosts(4, calls)
-    check(alignment, clocks, [1])
-    check(alignment, clocks, [3], reference=2)
+    check_alignment(alignment, clocks, [1])
+    check_alignment(alignment, clocks, [3], reference=2)
     assert [(f.kind, f.clock, f.count) for f in alignment.findings] == [("apart", 2, 1)]
     one_way = align_hosts(4, calls, simulate_messages(rng, clocks, [(1, 2)], 500, 60))
-    check(one_way, clocks, [1])
+    check_alignment(one_way, clocks, [1])
     assert one_way.corrections[2].method in ("reference", "causality, one way")
     assert one_way.verdict.used_after.number == 0
     both_ways = align_hosts(4, calls, simulate_messages(rng, clocks, [(1, 2), (2, 1)], 500, 60))
-    check(both_ways, clocks, [1, 2, 3])
+    check_alignment(both_ways, clocks, [1, 2, 3])
     assert not both_ways.findings
 
 
@@ -240,7 +242,7 @@ def test_messages_alone_give_bounds() -> None:
         alignment = align_hosts(
             3, messages=simulate_messages(rng, clocks, [(0, 1), (1, 0), (1, 2), (2, 1)], 400, 60)
         )
-        check(alignment, clocks, [1, 2])
+        check_alignment(alignment, clocks, [1, 2])
         assert alignment.verdict.held_after.number <= 2
 
 
@@ -316,7 +318,7 @@ def test_utc_is_kept_where_corrections_violate_more() -> None:
     sent = simulate_messages(rng, clocks, [(0, 1), (1, 0)], 500, 30)
     assert measure_error(align_hosts(2, calls), clocks, 1) > 9e7
     alignment = align_hosts(2, calls, sent)
-    assert {"worse", "early"} <= kinds(alignment)
+    assert {"worse", "early"} <= list_kinds(alignment)
     assert [(c.offset_ns, c.drift, c.method) for c in alignment.corrections] == [
         (0.0, 0.0, "UTC")
     ] * 2
@@ -330,7 +332,7 @@ def test_wild_ends_are_outvoted() -> None:
     calls = simulate_collectives(rng, clocks, np.arange(4), draw_end_times(rng, 500, 60))
     wild = rng.random(len(calls.end)) < 0.05
     calls = replace_columns(calls, end=calls.end + wild * rng.integers(0, 10_000_000, len(wild)))
-    check(align_hosts(4, calls), clocks, [1, 2, 3])
+    check_alignment(align_hosts(4, calls), clocks, [1, 2, 3])
 
 
 def test_ends_beyond_the_noise_model_widen_the_bound_and_are_told() -> None:
@@ -341,7 +343,7 @@ def test_ends_beyond_the_noise_model_widen_the_bound_and_are_told() -> None:
         align_hosts(2, simulate_collectives(rng, clocks, np.arange(2), ends, jitter=jitter))
         for jitter in (20e3, 300e3)
     )
-    assert kinds(noisy) == {"noisy"}
+    assert list_kinds(noisy) == {"noisy"}
     assert not usual.findings
     assert noisy.corrections[1].bound_ns > 2 * usual.corrections[1].bound_ns
     assert measure_error(noisy, clocks, 1) <= noisy.corrections[1].bound_ns
@@ -354,9 +356,9 @@ def test_a_drift_beyond_all_clocks_is_left_out(drift: float) -> None:
     alignment = align_hosts(
         3, simulate_collectives(rng, clocks, np.arange(3), draw_end_times(rng, 300, 60))
     )
-    check(alignment, clocks, [1])
+    check_alignment(alignment, clocks, [1])
     assert alignment.corrections[2].method == "UTC"
-    assert kinds(alignment) & {"steep", "unfit", "unrelated"}
+    assert list_kinds(alignment) & {"steep", "unfit", "unrelated"}
     assert any(f.kind == "apart" and f.clock == 2 for f in alignment.findings)
 
 
@@ -368,7 +370,7 @@ def test_calls_that_end_before_they_begin_are_left_out() -> None:
     alignment = align_hosts(
         2, replace_columns(calls, end=np.where(backwards, calls.begin - 5, calls.end))
     )
-    check(alignment, clocks, [1])
+    check_alignment(alignment, clocks, [1])
     assert [(f.kind, f.count) for f in alignment.findings] == [("backwards", backwards.sum())]
 
 
@@ -406,7 +408,7 @@ def test_the_size_of_a_large_job() -> None:
         rng, clocks, np.repeat(np.arange(125), 8), draw_end_times(rng, 1_000, 120)
     )
     assert len(calls.begin) == 1_000_000
-    check(align_hosts(125, calls), clocks, list(range(1, 125)))
+    check_alignment(align_hosts(125, calls), clocks, list(range(1, 125)))
 
 
 def test_no_calls_have_the_columns_of_calls() -> None:

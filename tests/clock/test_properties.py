@@ -26,7 +26,7 @@ seeds = st.integers(0, 10**6)
 relaxed = settings(max_examples=25, deadline=None, derandomize=True)
 
 
-def job(seed: int, hosts: int = 3, numbered: bool = True, count: int = 80) -> Calls:
+def draw_job(seed: int, hosts: int = 3, numbered: bool = True, count: int = 80) -> Calls:
     rng = np.random.default_rng(seed)
     return simulate_collectives(
         rng,
@@ -37,8 +37,8 @@ def job(seed: int, hosts: int = 3, numbered: bool = True, count: int = 80) -> Ca
     )
 
 
-def corrected(alignment: Alignment, host: int, placed: np.ndarray) -> np.ndarray:
-    """Corrected times relative to the first host's pivot, float ns."""
+def compute_corrected(alignment: Alignment, host: int, placed: np.ndarray) -> np.ndarray:
+    """Return corrected times relative to the first host's pivot, float ns."""
     correction = alignment.corrections[host]
     since = (placed - correction.pivot).astype(np.float64)
     return (
@@ -49,10 +49,14 @@ def corrected(alignment: Alignment, host: int, placed: np.ndarray) -> np.ndarray
     )
 
 
-def shown(alignment: Alignment, host: int, other: int, placed: np.ndarray) -> np.ndarray:
-    """What the other host's clock shows when the host's shows `placed`, relative to the pivot, ns."""
+def compute_shown(alignment: Alignment, host: int, other: int, placed: np.ndarray) -> np.ndarray:
+    """Return what the other host's clock shows when the host's shows `placed`, relative to the
+    pivot, ns.
+    """
     correction = alignment.corrections[other]
-    return (corrected(alignment, host, placed) - correction.offset_ns) / (1 + correction.drift)
+    return (compute_corrected(alignment, host, placed) - correction.offset_ns) / (
+        1 + correction.drift
+    )
 
 
 @pytest.mark.slow
@@ -61,7 +65,7 @@ def shown(alignment: Alignment, host: int, other: int, placed: np.ndarray) -> np
 def test_shifting_a_host_shifts_its_correction(
     seed: int, shift: int, numbered: bool, host: int
 ) -> None:
-    calls = job(seed, numbered=numbered)
+    calls = draw_job(seed, numbered=numbered)
     moved = shift * (calls.clock == host)
     before, after = (
         align_hosts(3, calls),
@@ -69,11 +73,13 @@ def test_shifting_a_host_shifts_its_correction(
     )
     for other in range(3):
         at = calls.begin[calls.clock == other]
-        expected = corrected(before, other, at) + (
+        expected = compute_corrected(before, other, at) + (
             before.corrections[0].pivot - after.corrections[0].pivot
         )
         assert (
-            np.abs(corrected(after, other, at + (shift if other == host else 0)) - expected).max()
+            np.abs(
+                compute_corrected(after, other, at + (shift if other == host else 0)) - expected
+            ).max()
             < ROUNDING
         )
         # The bound grows away from the observations, to the ends of a span that has moved too.
@@ -88,7 +94,7 @@ def test_shifting_a_host_shifts_its_correction(
 def test_the_order_of_rows_and_the_names_of_members_do_not_matter(
     seed: int, numbered: bool
 ) -> None:
-    calls = job(seed, numbered=numbered)
+    calls = draw_job(seed, numbered=numbered)
     rng = np.random.default_rng(seed)
     names = rng.permutation(6) + 100
     mixed = replace_columns(select_rows(calls, rng.permutation(len(calls.begin))), group=-5)
@@ -104,7 +110,7 @@ def test_the_order_of_rows_and_the_names_of_members_do_not_matter(
 @relaxed
 @given(seeds)
 def test_the_numbers_of_hosts_do_not_matter(seed: int) -> None:
-    calls = job(seed)
+    calls = draw_job(seed)
     names = np.random.default_rng(seed).permutation(3)
     before, after = (
         align_hosts(3, calls),
@@ -114,7 +120,10 @@ def test_the_numbers_of_hosts_do_not_matter(seed: int) -> None:
     # shows something.
     for a, b in ((0, 1), (0, 2), (1, 2)):
         at = calls.begin[::50]
-        one, other = shown(before, a, b, at), shown(after, int(names[a]), int(names[b]), at)
+        one, other = (
+            compute_shown(before, a, b, at),
+            compute_shown(after, int(names[a]), int(names[b]), at),
+        )
         assert np.abs(one - other).max() < 50
 
 
@@ -122,7 +131,7 @@ def test_the_numbers_of_hosts_do_not_matter(seed: int) -> None:
 @relaxed
 @given(seeds, st.floats(0.2, 0.95))
 def test_more_collectives_never_widen_a_bound(seed: int, share: float) -> None:
-    calls = job(seed, count=200)
+    calls = draw_job(seed, count=200)
     kept = np.random.default_rng(seed).random(200) < share
     # The same span: bounds are for its worst instant.
     kept[:2] = kept[-2:] = True
@@ -149,7 +158,7 @@ def test_more_messages_never_widen_a_bound(seed: int, share: float) -> None:
 @relaxed
 @given(seeds)
 def test_bounds_are_positive_and_maps_monotone(seed: int) -> None:
-    calls = job(seed, numbered=False)
+    calls = draw_job(seed, numbered=False)
     for host, correction in enumerate(align_hosts(3, calls).corrections):
         placed = np.sort(calls.end[calls.clock == host])
         assert (np.diff(correct_times(correction, placed)) >= 0).all()

@@ -23,8 +23,10 @@ from nsys2prv.clock.sequences import number_calls
 COUNT, MEMBERS = 400, 4
 
 
-def simulated(seed: int, ends: np.ndarray | None = None) -> tuple[Calls, np.ndarray, np.ndarray]:
-    """Unnumbered calls, and which collective and which member each is of."""
+def simulate_unnumbered(
+    seed: int, ends: np.ndarray | None = None
+) -> tuple[Calls, np.ndarray, np.ndarray]:
+    """Return unnumbered calls, and which collective and which member each is of."""
     rng = np.random.default_rng(seed)
     calls = simulate_collectives(
         rng,
@@ -36,7 +38,7 @@ def simulated(seed: int, ends: np.ndarray | None = None) -> tuple[Calls, np.ndar
     return calls, np.repeat(np.arange(COUNT), MEMBERS), np.tile(np.arange(MEMBERS), COUNT)
 
 
-def strangers(seed: int, member: int, count: int) -> Calls:
+def make_strangers(seed: int, member: int, count: int) -> Calls:
     rng = np.random.default_rng(seed + 1_000)
     return replace_columns(
         simulate_collectives(
@@ -51,7 +53,7 @@ def strangers(seed: int, member: int, count: int) -> Calls:
     )
 
 
-def recognised(
+def recognize(
     calls: Calls, truth: np.ndarray
 ) -> tuple[dict[int, set[int]], int, list[ClockFinding]]:
     """True collectives of each ordinal, how many calls have one, and the findings. `truth`:
@@ -85,7 +87,7 @@ def recognised(
     ],
 )
 def test_calls_are_recognised(case: str, seed: int) -> None:
-    calls, number, member = simulated(seed)
+    calls, number, member = simulate_unnumbered(seed)
     rng = np.random.default_rng(seed)
     kept = {
         "all": np.ones(len(number), bool),
@@ -99,7 +101,7 @@ def test_calls_are_recognised(case: str, seed: int) -> None:
     }[case]
     if case == "signatures unknown":
         calls = replace_columns(calls, signature=0)
-    meant, count, findings = recognised(select_rows(calls, kept), number[kept])
+    meant, count, findings = recognize(select_rows(calls, kept), number[kept])
     assert all(len(true) == 1 for true in meant.values())
     assert not {finding.kind for finding in findings} - {"partial"}
     # All calls that the compared member has as well.
@@ -108,9 +110,9 @@ def test_calls_are_recognised(case: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_extra_calls_fall_out(seed: int) -> None:
-    calls, number, _ = simulated(seed)
-    extra = strangers(seed, 1, 20)
-    meant, count, findings = recognised(
+    calls, number, _ = simulate_unnumbered(seed)
+    extra = make_strangers(seed, 1, 20)
+    meant, count, findings = recognize(
         concatenate_calls(calls, extra), np.append(number, np.full(20, -1))
     )
     wrong = sum(len(true) > 1 for true in meant.values())
@@ -124,8 +126,8 @@ def test_extra_calls_fall_out(seed: int) -> None:
 @pytest.mark.parametrize("numbered", [True, False])
 @pytest.mark.parametrize("bad", range(MEMBERS))
 def test_an_unrelated_member_is_left_out(bad: int, numbered: bool) -> None:
-    calls, number, member = simulated(7)
-    other = strangers(7, bad, COUNT)
+    calls, number, member = simulate_unnumbered(7)
+    other = make_strangers(7, bad, COUNT)
     calls = concatenate_calls(select_rows(calls, member != bad), other)
     if numbered:
         calls = replace_columns(calls, number=np.append(number[member != bad], np.arange(COUNT)))
@@ -137,8 +139,8 @@ def test_an_unrelated_member_is_left_out(bad: int, numbered: bool) -> None:
 
 
 def test_a_group_of_two_that_do_not_belong_together() -> None:
-    calls, _, member = simulated(8)
-    calls = concatenate_calls(select_rows(calls, member == 0), strangers(8, 1, COUNT))
+    calls, _, member = simulate_unnumbered(8)
+    calls = concatenate_calls(select_rows(calls, member == 0), make_strangers(8, 1, COUNT))
     alignment = align_hosts(2, calls)
     assert {c.method for c in alignment.corrections} == {"UTC"}
     assert [(f.kind, f.count) for f in alignment.findings if f.member >= 0] == [
@@ -147,7 +149,7 @@ def test_a_group_of_two_that_do_not_belong_together() -> None:
 
 
 def test_regular_calls_are_not_guessed() -> None:
-    calls, _, _ = simulated(9, np.arange(1, COUNT + 1) * 1e7)
+    calls, _, _ = simulate_unnumbered(9, np.arange(1, COUNT + 1) * 1e7)
     alignment = align_hosts(MEMBERS, replace_columns(calls, signature=1))
     assert {c.method for c in alignment.corrections} == {"UTC"}
     assert [(f.kind, f.count) for f in alignment.findings if f.member >= 0] == [
@@ -155,7 +157,9 @@ def test_regular_calls_are_not_guessed() -> None:
     ] * (MEMBERS - 1)
 
 
-def regular(seed: int, count: int, offset: float, spread: float, cut: bool) -> tuple[Calls, Clocks]:
+def make_regular_calls(
+    seed: int, count: int, offset: float, spread: float, cut: bool
+) -> tuple[Calls, Clocks]:
     """Equal calls on two hosts every 100 ms (give or take `spread` ns); with `cut` the captures
     begin and end one call apart.
     """
@@ -181,7 +185,7 @@ def test_a_few_regular_calls_of_captures_one_call_apart_are_not_taken_for_each_o
 ) -> None:
     wrong = 0
     for seed in range(50):
-        calls, _ = regular(seed, count, 20e6, spread, cut=True)
+        calls, _ = make_regular_calls(seed, count, 20e6, spread, cut=True)
         found = align_hosts(2, calls).corrections[1]
         wrong += found.reference == 0 and abs(found.offset_ns + 20e6) > 1e6
     # Of five calls, four pairs shifted fit by chance now and then.
@@ -192,11 +196,11 @@ def test_a_few_regular_calls_of_captures_one_call_apart_are_not_taken_for_each_o
 @pytest.mark.parametrize("count", [6, 12, 100])
 def test_regular_calls_far_apart_belong_together_where_utc_says_so_too(count: int) -> None:
     for seed in range(20):
-        calls, clocks = regular(seed, count, 20e6, 0.0, cut=False)
+        calls, clocks = make_regular_calls(seed, count, 20e6, 0.0, cut=False)
         alignment = align_hosts(2, calls)
         assert alignment.corrections[1].reference == 0
         assert measure_error(alignment, clocks, 1) <= alignment.corrections[1].bound_ns
-        calls, _ = regular(seed, 6, 60e6, 0.0, cut=False)
+        calls, _ = make_regular_calls(seed, 6, 60e6, 0.0, cut=False)
         assert align_hosts(2, calls).corrections[1].method == "UTC"
 
 
@@ -207,11 +211,11 @@ def test_signatures_or_jitter_decide_between_regular_calls(by: str, cut: bool) -
     ends = np.arange(1, COUNT + 1) * 1e8 + (
         rng.uniform(-100e3, 100e3, COUNT) if by == "jitter" else 0
     )
-    calls, number, member = simulated(10, ends)
+    calls, number, member = simulate_unnumbered(10, ends)
     if by == "jitter":
         calls = replace_columns(calls, signature=1)
     kept = (member != 2) | (number >= 100) | (not cut)
-    meant, count, findings = recognised(select_rows(calls, kept), number[kept])
+    meant, count, findings = recognize(select_rows(calls, kept), number[kept])
     assert all(len(true) == 1 for true in meant.values())
     assert count == kept.sum()
     assert not findings
@@ -352,21 +356,21 @@ def test_bursts_with_gaps_between() -> None:
         + np.tile(np.arange(10) * 6e6, 40)
         + rng.uniform(0, 100e3, COUNT)
     )
-    calls, number, member = simulated(12, ends)
+    calls, number, member = simulate_unnumbered(12, ends)
     kept = (rng.random(len(number)) > 0.05) & ((member != 1) | (number > 100))
-    meant, count, _ = recognised(select_rows(calls, kept), number[kept])
+    meant, count, _ = recognize(select_rows(calls, kept), number[kept])
     assert all(len(true) == 1 for true in meant.values())
     assert count >= 0.9 * kept.sum()
 
 
 def test_repeated_and_unlike_numbers_are_left_out() -> None:
-    calls, number, member = simulated(13)
+    calls, number, member = simulate_unnumbered(13)
     calls = replace_columns(
         calls,
         number=np.where((member == 1) & (number == 50), 51, number),
         signature=np.where((member == 2) & (number == 60), 9, 1),
     )
-    meant, count, findings = recognised(calls, number)
+    meant, count, findings = recognize(calls, number)
     assert [(f.kind, f.member, f.count) for f in findings] == [
         ("repeated", 0, 1),
         ("repeated", 1, 2),

@@ -162,7 +162,7 @@ def test_the_trace_is_placed_by_the_clock_file_to_the_nanosecond(job: Known) -> 
         known = list(job.clocks["hosts"].values())[host]
         with sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True) as connection:
             starts = [start for (start,) in connection.execute(f"SELECT start FROM {RUNTIME}")]
-        first = anchor(job, host)
+        first = find_anchor(job, host)
         utc = [
             first["utcEpochNs"] + rank["systemClockNs"] - first["systemClockNs"] + start
             for start in starts
@@ -181,8 +181,8 @@ def test_the_trace_is_placed_by_the_clock_file_to_the_nanosecond(job: Known) -> 
         assert [time - epoch for time in times] == [time - begin for time in sorted(shown[task])]
 
 
-def anchor(job: Known, host: int) -> dict:
-    """The report that ties a host's monotonic clock to UTC: its first."""
+def find_anchor(job: Known, host: int) -> dict:
+    """Return the report that ties a host's monotonic clock to UTC: its first."""
     names = [found["name"] for found in job.truth["hosts"]]
     return next(
         rank
@@ -217,7 +217,7 @@ def test_utc_alone_and_no_clock_at_all(job: Known) -> None:
     expected: dict[str, list[int]] = {"utc": [], "none": []}
     names = [host["name"] for host in job.truth["hosts"]]
     for report, rank in zip(job.reports, job.truth["ranks"], strict=True):
-        first = anchor(job, rank.get("host_index", names.index(rank["host"])))
+        first = find_anchor(job, rank.get("host_index", names.index(rank["host"])))
         with sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True) as connection:
             local = connection.execute(f"SELECT min(start) FROM {RUNTIME}").fetchone()[0]
         expected["none"].append(local)

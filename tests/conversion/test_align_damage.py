@@ -26,7 +26,7 @@ BAD = {
 }
 
 
-def report(path: Path, rank: int, bad: tuple[object, object] | None) -> Path:
+def make_report(path: Path, rank: int, bad: tuple[object, object] | None) -> Path:
     """Messages both ways and barriers on two hosts, the second's clock 40 ms ahead; every seventh
     row with the bad times.
     """
@@ -90,7 +90,7 @@ def report(path: Path, rank: int, bad: tuple[object, object] | None) -> Path:
 @pytest.mark.parametrize("bad", BAD)
 def test_damaged_times_are_left_out(bad: str, victim: int, tmp_path: Path) -> None:
     reports = [
-        report(tmp_path / f"r{rank}.sqlite", rank, BAD[bad] if rank == victim else None)
+        make_report(tmp_path / f"r{rank}.sqlite", rank, BAD[bad] if rank == victim else None)
         for rank in (0, 1)
     ]
     convert(reports, tmp_path / "o.prv", Options(jobs=1))

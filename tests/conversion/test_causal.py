@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from events.test_mpi import call, export, init, p2p
+from events.test_mpi import make_init_call, make_mpi_call, make_p2p_call, write_rank
 from samples import Options as Job
 from samples import generate
 from tools.conversions import convert_and_read
@@ -85,13 +85,13 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return Moved(tmp_path_factory.mktemp("job"), request.param)
 
 
-def backward(trace: Trace) -> int:
-    """Lines that end before they begin."""
+def list_backward_lines(trace: Trace) -> int:
+    """Return lines that end before they begin."""
     return sum(line.receive < line.send for line in trace.comms)
 
 
-def apart(trace: Trace) -> int:
-    """NCCL collectives of which a kernel ends before another one begins."""
+def list_separate_collectives(trace: Trace) -> int:
+    """Return NCCL collectives of which a kernel ends before another one begins."""
     found = defaultdict(list)
     for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
@@ -115,8 +115,10 @@ def _lines_without_measures(trace: Trace) -> int:
 def test_no_message_goes_back_in_time_and_no_kernel_ends_before_its_collective_begins(
     job: Moved,
 ) -> None:
-    assert backward(job.before) + apart(job.before) > 20, "nothing to put in order"
-    assert (backward(job.after), apart(job.after)) == (0, 0)
+    assert list_backward_lines(job.before) + list_separate_collectives(job.before) > 20, (
+        "nothing to put in order"
+    )
+    assert (list_backward_lines(job.after), list_separate_collectives(job.after)) == (0, 0)
 
 
 @pytest.mark.slow
@@ -302,15 +304,19 @@ def test_a_message_by_hand_and_marks_where_the_shift_fades(tmp_path: Path) -> No
         for time in range(50_101, 90_101, 2)
     ]
     reports = [
-        export(tmp_path / "0.sqlite", 0, [init(), p2p("MPI_Send", 100_000, 100_100, 1)]),
-        export(
+        write_rank(
+            tmp_path / "0.sqlite",
+            0,
+            [make_init_call(), make_p2p_call("MPI_Send", 100_000, 100_100, 1)],
+        ),
+        write_rank(
             tmp_path / "1.sqlite",
             1,
             [
-                init(),
-                p2p("MPI_Recv", 40_000, 50_000, 0),
+                make_init_call(),
+                make_p2p_call("MPI_Recv", 40_000, 50_000, 0),
                 *marks,
-                call("MPI_OTHER_EVENTS", "MPI_Finalize", 6_000_000, 6_000_100),
+                make_mpi_call("MPI_OTHER_EVENTS", "MPI_Finalize", 6_000_000, 6_000_100),
             ],
         ),
     ]
@@ -338,20 +344,20 @@ def test_a_message_by_hand_and_marks_where_the_shift_fades(tmp_path: Path) -> No
 def test_what_cannot_be_put_in_order_is_a_warning(tmp_path: Path) -> None:
     """Each rank receives before it sends what the other has received already."""
     reports = [
-        export(
+        write_rank(
             tmp_path / f"{rank}.sqlite",
             rank,
             [
-                init(),
-                p2p("MPI_Recv", 1_000, 2_000, 1 - rank),
-                p2p("MPI_Send", 5_000, 6_000, 1 - rank),
+                make_init_call(),
+                make_p2p_call("MPI_Recv", 1_000, 2_000, 1 - rank),
+                make_p2p_call("MPI_Send", 5_000, 6_000, 1 - rank),
             ],
         )
         for rank in range(2)
     ]
     trace, summary = convert_and_read(reports, tmp_path / "o.prv", align="utc", causal=True)
     assert any("no order of the ranks' events was found" in warning for warning in summary.warnings)
-    assert backward(trace) == 2
+    assert list_backward_lines(trace) == 2
 
 
 def test_the_clock_command_tells_of_it(job: Moved, capsys: pytest.CaptureFixture[str]) -> None:

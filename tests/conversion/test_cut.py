@@ -62,17 +62,17 @@ class Sample:
 
 @pytest.fixture(scope="module", params=SETS)
 def sample(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sample:
-    return prepared(request.param, tmp_path_factory.mktemp(request.param), Options())
+    return prepare_sample(request.param, tmp_path_factory.mktemp(request.param), Options())
 
 
-def prepared(name: str, folder: Path, options: Options) -> Sample:
+def prepare_sample(name: str, folder: Path, options: Options) -> Sample:
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
     job = prepare(reports, Plan.from_options(options), folder, make_serial_pool())
     write_job(job, folder / "whole.prv")
     return Sample(reports, folder / "whole.prv", cut_filter.parse_trace(folder / "whole.prv"), job)
 
 
-def check(prv: Path, trace: ParsedTrace, asked: CutRequest) -> None:
+def check_cut(prv: Path, trace: ParsedTrace, asked: CutRequest) -> None:
     """A trace that was cut is, line for line, the whole one filtered; of begins at one time the
     outer ranges are first.
     """
@@ -86,17 +86,19 @@ def check(prv: Path, trace: ParsedTrace, asked: CutRequest) -> None:
     assert duration == asked.last - (0 if asked.keep_time else asked.first)
 
 
-def times_of(trace: ParsedTrace) -> list[int]:
-    """Times at which something happens: cuts there are the hardest."""
+def list_times(trace: ParsedTrace) -> list[int]:
+    """Return times at which something happens: cuts there are the hardest."""
     found = {time for item in trace.ranges for time in (item.begin, item.end)} | {
         time for _, time, _ in (*trace.states, *trace.samples)
     }
     return sorted(found | {0, trace.duration})
 
 
-def compare(sample: Sample, prv: Path, places: int, seed: int) -> None:
-    """Cuts at random places, with random combinations of options, are the whole trace filtered."""
-    luck, times = random.Random(seed), times_of(sample.trace)
+def compare_random_cuts(sample: Sample, prv: Path, places: int, seed: int) -> None:
+    """Check that cuts at random places, with random combinations of options, are the whole trace
+    filtered.
+    """
+    luck, times = random.Random(seed), list_times(sample.trace)
     compared = 0
     while compared < places:
         first, last = sorted(time + luck.choice((-1, 0, 0, 1)) for time in luck.sample(times, 2))
@@ -119,7 +121,7 @@ def compare(sample: Sample, prv: Path, places: int, seed: int) -> None:
             lines=asked.lines,
             rates={"all": asked.rate} if asked.rate else {},
         )
-        check(prv, sample.trace, asked)
+        check_cut(prv, sample.trace, asked)
         if asked.lines:
             with_one_end = sum(
                 (first <= send and (send < last or last == sample.trace.duration))
@@ -141,7 +143,7 @@ def compare(sample: Sample, prv: Path, places: int, seed: int) -> None:
 def test_cuts_at_random_places_are_the_whole_trace_filtered(sample: Sample, tmp_path: Path) -> None:
     # Fewer of the large sample, which take as long.
     places = PLACES * 8000 // max(8000, sample.prv.stat().st_size // 100)
-    compare(sample, tmp_path / "cut.prv", places, seed=7)
+    compare_random_cuts(sample, tmp_path / "cut.prv", places, seed=7)
 
 
 @pytest.mark.slow
@@ -163,8 +165,11 @@ def test_cuts_of_tables_that_are_read_in_many_parts(
     monkeypatch.setattr("nsys2prv.conversion.reading.PART_ROWS", 40)
     monkeypatch.setattr("nsys2prv.conversion.reading.TASK_ROWS", 150)
     monkeypatch.setattr("nsys2prv.store.windows.WINDOW_RECORDS", 300)
-    compare(
-        prepared(name, tmp_path, Options(**options)), tmp_path / "cut.prv", PLACES // 5, seed=11
+    compare_random_cuts(
+        prepare_sample(name, tmp_path, Options(**options)),
+        tmp_path / "cut.prv",
+        PLACES // 5,
+        seed=11,
     )
 
 
@@ -207,7 +212,9 @@ def test_outer_ranges_stay_outer(place: tuple[int, int], tmp_path: Path) -> None
     convert(
         [report], tmp_path / "cut.prv", Options(cut=CutOptions(time=f"{place[0]}ns:{place[1]}ns"))
     )
-    check(tmp_path / "cut.prv", cut_filter.parse_trace(tmp_path / "whole.prv"), CutRequest(*place))
+    check_cut(
+        tmp_path / "cut.prv", cut_filter.parse_trace(tmp_path / "whole.prv"), CutRequest(*place)
+    )
     trace = read_trace(tmp_path / "cut.prv")
     wanted = [
         number
@@ -305,7 +312,7 @@ def test_a_cut_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         )
         == 0
     )
-    check(
+    check_cut(
         tmp_path / "cut.prv",
         trace,
         CutRequest(trace.duration * 40 // 100, trace.duration * 41 // 100, False, False, 100),
@@ -314,7 +321,7 @@ def test_a_cut_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.skipif(shutil.which("paramedir") is None, reason="paramedir is not here")
 def test_paraver_accepts_cuts(sample: Sample, tmp_path: Path) -> None:
-    times = times_of(sample.trace)
+    times = list_times(sample.trace)
     for share in (3, 2):
         first, last = times[len(times) // share], times[-len(times) // share - 1] + 1
         if first < last:
@@ -335,7 +342,7 @@ def test_paraver_accepts_cuts(sample: Sample, tmp_path: Path) -> None:
             )
 
 
-def rows_kept(prv: Path, gone: object) -> dict[Row, Row | None]:
+def number_kept_rows(prv: Path, gone: object) -> dict[Row, Row | None]:
     """Row of a trace -> its number where some are gone. gone: tells by (task from 1, name of the
     row).
     """
@@ -370,8 +377,8 @@ def test_devices_are_rows_of_the_trace(sample: Sample, tmp_path: Path) -> None:
             sample.cut(tmp_path / "cut.prv", devices=("1",))
         return
     sample.cut(tmp_path / "cut.prv", devices=("1",))
-    kept = rows_kept(sample.prv, other)
-    check(
+    kept = number_kept_rows(sample.prv, other)
+    check_cut(
         tmp_path / "cut.prv",
         cut_filter.parse_trace(sample.prv, kept.get),
         CutRequest(0, sample.trace.duration),
@@ -422,9 +429,9 @@ def test_ranks_and_hosts_are_rows_of_the_trace(
         if any(text.startswith(f"rank {rank} ") for rank in files)
     }
     assert len(wanted) == len(files)
-    kept = rows_kept(tmp_path / "whole.prv", lambda task, row: task not in wanted)
+    kept = number_kept_rows(tmp_path / "whole.prv", lambda task, row: task not in wanted)
     expected, found = (
-        Counter(_events(path, rows))
+        Counter(_read_events(path, rows))
         for path, rows in ((tmp_path / "whole.prv", kept), (tmp_path / "cut.prv", None))
     )
     assert expected
@@ -434,7 +441,7 @@ def test_ranks_and_hosts_are_rows_of_the_trace(
     assert name == "cluster" or found == expected
 
 
-def _events(prv: Path, rows: dict[Row, Row | None] | None) -> list[str]:
+def _read_events(prv: Path, rows: dict[Row, Row | None] | None) -> list[str]:
     """Lines of a trace without their CPUs, on rows numbered as in the cut; those of other rows left
     out.
     """
@@ -502,7 +509,7 @@ def test_regions_are_the_spans_of_their_ranges(sample: Sample, tmp_path: Path) -
     ):
         if chosen:
             sample.cut(tmp_path / "cut.prv", region=text)
-            check(
+            check_cut(
                 tmp_path / "cut.prv",
                 sample.trace,
                 CutRequest(min(item[1] for item in chosen), max(item[2] for item in chosen)),

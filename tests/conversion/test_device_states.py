@@ -34,8 +34,8 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> SharedGpus:
     return make_shared_gpus(tmp_path_factory.mktemp("shared"))
 
 
-def _states(trace: Trace) -> dict[Row, np.ndarray]:
-    """What each GPU's row says of every ns."""
+def _read_states(trace: Trace) -> dict[Row, np.ndarray]:
+    """Return what each GPU's row says of every ns."""
     found: dict[Row, np.ndarray] = defaultdict(lambda: np.zeros(trace.duration, np.int64))
     for one in trace.list_intervals(STATE):
         assert not found[one.row][one.begin : one.end].any()
@@ -96,7 +96,7 @@ def test_shared_gpus_are_one_row_each(
         monkeypatch.setattr(windows, "WINDOW_RECORDS", window)
         monkeypatch.setattr(windows, "RECORDS_PER_RUN", 0)
     trace, summary = convert_and_read(job.exports, tmp_path / "t.prv", align="utc")
-    states = _states(trace)
+    states = _read_states(trace)
     assert trace.duration == job.duration
     rows = {
         ("node1", "11111111-aaaa"): (1, "Metrics GPU1"),
@@ -133,7 +133,7 @@ def test_states_are_written_where_gpus_are_shared(
     assert not any("device_state" in warning for warning in summary.warnings)
 
 
-def _on_the_only_gpu(ordinal: int) -> dict[str, list]:
+def _make_export_of_only_gpu(ordinal: int) -> dict[str, list]:
     """An export that names one GPU, which has number 3, and does not say what CUDA's ordinals stand
     for.
     """
@@ -160,7 +160,9 @@ def _on_the_only_gpu(ordinal: int) -> dict[str, list]:
 def test_a_report_that_does_not_tie_ordinals_has_one_gpu(tmp_path: Path) -> None:
     """Rows of streams, states and memory in use are of one and the same."""
     trace, _ = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", _on_the_only_gpu(0))], tmp_path / "t.prv", kinds=ASKED
+        [make_export(tmp_path / "r.sqlite", _make_export_of_only_gpu(0))],
+        tmp_path / "t.prv",
+        kinds=ASKED,
     )
     (gpu,) = (name for name in trace.names["THREAD"] if name.startswith("Metrics"))
     assert gpu == "Metrics GPU3"
@@ -173,7 +175,7 @@ def test_a_report_that_does_not_tie_ordinals_has_one_gpu(tmp_path: Path) -> None
 
 
 def test_an_ordinal_beyond_the_only_gpu_is_another_gpu(tmp_path: Path) -> None:
-    tables = _on_the_only_gpu(1)
+    tables = _make_export_of_only_gpu(1)
     tables[KERNEL].append(make_kernel(12, 20))
     trace, _ = convert_and_read(
         [make_export(tmp_path / "r.sqlite", tables)], tmp_path / "t.prv", kinds=ASKED
@@ -212,14 +214,14 @@ def test_states_follow_from_the_operations_on_the_rows(
     for one in trace.list_intervals(STATE):
         shown[one.row[0]][one.value] += one.end - one.begin
     assert len(rows) == len(shown) == len(SAMPLES[sample])
-    assert shown == {task: _times(operations) for task, operations in tasks.items()}
+    assert shown == {task: _sum_times(operations) for task, operations in tasks.items()}
     metrics = {name for name in plain.names["THREAD"] if name.startswith("Metrics GPU")}
     assert len(trace.names["THREAD"]) - len(plain.names["THREAD"]) == (0 if metrics else len(rows))
     assert {trace.get_row_name(row)[:11] for row in rows} == {"Metrics GPU"}
 
 
-def _times(operations: Iterable[tuple[int, int, int]]) -> Counter[int]:
-    """State -> time, by stepping from edge to edge."""
+def _sum_times(operations: Iterable[tuple[int, int, int]]) -> Counter[int]:
+    """Return state -> time, by stepping from edge to edge."""
     edges: dict[int, Counter[int]] = defaultdict(Counter)
     for bit, begin, end in operations:
         edges[begin][bit] += 1
@@ -256,7 +258,7 @@ def test_gpus_known_by_ordinals_alone_are_their_processes_own(
         {"StringIds": make_strings("k"), KERNEL: kernels, "TARGET_INFO_GPU": gpus},
     )
     trace, _ = convert_and_read([export], tmp_path / "t.prv")
-    assert len(_states(trace)) == rows
+    assert len(_read_states(trace)) == rows
     assert sum(one.end - one.begin for one in trace.list_intervals(STATE)) == busy
 
 
@@ -292,7 +294,7 @@ def test_real_exports(corpus_export: Path, tmp_path: Path) -> None:
     for one in trace.list_intervals(STATE):
         shown[one.row][one.value] += one.end - one.begin
     assert sorted(map(sorted, (times.items() for times in shown.values()))) == sorted(
-        sorted(_times(operations).items()) for operations in by_device.values()
+        sorted(_sum_times(operations).items()) for operations in by_device.values()
     )
 
 

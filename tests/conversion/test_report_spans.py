@@ -25,7 +25,7 @@ OVERHEAD = 69000000
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
 
-def head_and_events(prv: Path, valued: bool = True) -> tuple[bytes, set[bytes]]:
+def read_header_and_events(prv: Path, valued: bool = True) -> tuple[bytes, set[bytes]]:
     """The duration that the header states, and time, type and value of every event, or the times
     alone where types and values depend on what else was read.
     """
@@ -54,16 +54,16 @@ def test_samples_have_one_timeline(name: str, tmp_path: Path) -> None:
         ("profiler",),
     ):
         valued = kinds[0] in ("cuda_api_trace", "osrt")
-        duration, everything = head_and_events(tmp_path / "all.prv", valued)
+        duration, everything = read_header_and_events(tmp_path / "all.prv", valued)
         output = tmp_path / f"{kinds[0]}.prv"
         convert(reports, output, Options(kinds=kinds, metadata=False))
-        mine, events = head_and_events(output, valued)
+        mine, events = read_header_and_events(output, valued)
         assert mine == duration
         assert len(events) > 10
         assert events <= everything
 
 
-def report(folder: Path) -> Path:
+def make_report(folder: Path) -> Path:
     """Rows without usable times, and rows that no kind takes, lie outside of all others."""
     return make_export(
         folder / "r.sqlite",
@@ -86,14 +86,14 @@ def report(folder: Path) -> Path:
     [{"kinds": ("kernels",)}, {"min_duration": {"osrt": 8_000}}, {"kinds": ("osrt",)}, {}],
 )
 def test_time_is_that_of_all_events(options: dict, tmp_path: Path) -> None:
-    trace, summary = convert_and_read([report(tmp_path)], tmp_path / "o.prv", **options)
+    trace, summary = convert_and_read([make_report(tmp_path)], tmp_path / "o.prv", **options)
     assert summary.duration == 8_000
     if options.get("kinds") != ("osrt",):
         assert list_labelled_intervals(trace, KERNELS)[0][1:] == (2_200, 3_000)
 
 
 def test_a_store_keeps_the_time_of_all_events(tmp_path: Path) -> None:
-    extract_to([report(tmp_path)], tmp_path / "s.store", Options(kinds=("kernels",)))
+    extract_to([make_report(tmp_path)], tmp_path / "s.store", Options(kinds=("kernels",)))
     trace, summary = convert_and_read([tmp_path / "s.store"], tmp_path / "o.prv")
     assert summary.duration == 8_000
     assert list_labelled_intervals(trace, KERNELS)[0][1:] == (2_200, 3_000)
@@ -121,7 +121,7 @@ def test_tables_without_usable_times_tell_nothing(tmp_path: Path) -> None:
     assert summary.duration == 300
 
 
-def profiled(folder: Path, overheads: list[tuple[int, int]]) -> Path:
+def make_profiled_report(folder: Path, overheads: list[tuple[int, int]]) -> Path:
     """A kernel from 3,200 to 4,000 ns and its call from 3,000 ns on, and overheads of the
     profiler.
     """
@@ -137,7 +137,7 @@ def profiled(folder: Path, overheads: list[tuple[int, int]]) -> Path:
 
 def test_the_profilers_rows_alone_lie_where_they_do_beside_others(tmp_path: Path) -> None:
     """One overhead lies before all else, one begins there, one ends after all else."""
-    path = profiled(tmp_path, [(500, 900), (2_800, 3_300), (3_900, 9_000)])
+    path = make_profiled_report(tmp_path, [(500, 900), (2_800, 3_300), (3_900, 9_000)])
     everything, whole = convert_and_read([path], tmp_path / "all.prv")
     alone, summary = convert_and_read([path], tmp_path / "o.prv", kinds=("profiler",))
     assert summary.duration == whole.duration == 1_000
@@ -150,7 +150,7 @@ def test_the_profilers_rows_alone_lie_where_they_do_beside_others(tmp_path: Path
 
 
 def test_nothing_is_written_of_profilers_rows_outside_the_program(tmp_path: Path) -> None:
-    path = profiled(tmp_path, [(500, 900)])
+    path = make_profiled_report(tmp_path, [(500, 900)])
     with pytest.raises(NothingToWrite, match="1 before the first"):
         convert([path], tmp_path / "o.prv", Options(kinds=("profiler",)))
     assert not (tmp_path / "o.prv").exists()

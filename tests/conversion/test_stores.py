@@ -44,12 +44,12 @@ rules:
 """
 
 
-def run(*arguments: object) -> int:
+def run_convert(*arguments: object) -> int:
     return main([str(argument) for argument in arguments])
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    """But the one that says of what a trace was made."""
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the files of a trace, without the one that says of what it was made."""
     return {
         path.name: path.read_bytes()
         for path in folder.iterdir()
@@ -63,7 +63,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "graphs.store"
 
 
-def error_of(capsys: pytest.CaptureFixture[str]) -> str:
+def read_error(capsys: pytest.CaptureFixture[str]) -> str:
     text = capsys.readouterr().err
     assert text.count("\n") == 1, text
     return text
@@ -123,11 +123,14 @@ def test_a_store_knows_what_it_was_read_with(tmp_path: Path) -> None:
     ]
     for folder in ("expected", "merged", "beside"):
         (tmp_path / folder).mkdir()
-    assert run("-q", *reading, "--align", "utc", *TRAINING, tmp_path / "expected" / "out.prv") == 0
-    assert run("extract", "-q", *reading, *TRAINING[:2], "-o", tmp_path / "a.store") == 0
-    assert run("extract", "-q", *reading, *TRAINING[2:], "-o", tmp_path / "b.store") == 0
     assert (
-        run(
+        run_convert("-q", *reading, "--align", "utc", *TRAINING, tmp_path / "expected" / "out.prv")
+        == 0
+    )
+    assert run_convert("extract", "-q", *reading, *TRAINING[:2], "-o", tmp_path / "a.store") == 0
+    assert run_convert("extract", "-q", *reading, *TRAINING[2:], "-o", tmp_path / "b.store") == 0
+    assert (
+        run_convert(
             "merge",
             "-q",
             "--align",
@@ -138,10 +141,10 @@ def test_a_store_knows_what_it_was_read_with(tmp_path: Path) -> None:
         )
         == 0
     )
-    assert files(tmp_path / "merged") == files(tmp_path / "expected")
+    assert read_files(tmp_path / "merged") == read_files(tmp_path / "expected")
     # Reports beside a store are read with the same.
     assert (
-        run(
+        run_convert(
             "-q",
             "--align",
             "utc",
@@ -151,14 +154,14 @@ def test_a_store_knows_what_it_was_read_with(tmp_path: Path) -> None:
         )
         == 0
     )
-    assert files(tmp_path / "beside") == files(tmp_path / "expected")
+    assert read_files(tmp_path / "beside") == read_files(tmp_path / "expected")
 
 
 def test_other_options_are_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
-        run(
+        run_convert(
             "extract",
             "-q",
             "-t",
@@ -171,18 +174,18 @@ def test_other_options_are_refused(
         )
         == 0
     )
-    assert run("merge", "-q", store, tmp_path / "other.store", tmp_path / "out.prv") == 1
-    assert "was extracted with other options (-t, --min-duration) than" in error_of(capsys)
-    assert run("-q", "--callstack", 2, store, tmp_path / "out.prv") == 1
-    assert "was extracted with other options (--callstack) than this command" in error_of(capsys)
+    assert run_convert("merge", "-q", store, tmp_path / "other.store", tmp_path / "out.prv") == 1
+    assert "was extracted with other options (-t, --min-duration) than" in read_error(capsys)
+    assert run_convert("-q", "--callstack", 2, store, tmp_path / "out.prv") == 1
+    assert "was extracted with other options (--callstack) than this command" in read_error(capsys)
     assert not list(tmp_path.glob("out*"))
 
 
 def test_the_same_report_twice_is_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("-q", store, GRAPHS[1], tmp_path / "out.prv") == 1
-    assert f"{GRAPHS[1]}: contains rank1.sqlite, which is in {store}, too" in error_of(capsys)
+    assert run_convert("-q", store, GRAPHS[1], tmp_path / "out.prv") == 1
+    assert f"{GRAPHS[1]}: contains rank1.sqlite, which is in {store}, too" in read_error(capsys)
 
 
 @pytest.mark.slow
@@ -235,14 +238,14 @@ def test_what_is_given_wrongly(
     report = tmp_path / "rank0.sqlite"
     shutil.copyfile(GRAPHS[0], report)
     names = {"report": str(report), "store": str(store), "out": str(tmp_path / "out")}
-    before = files(tmp_path)
-    assert run(*(argument.format_map(names) for argument in arguments)) == status
-    assert message in error_of(capsys)
-    assert files(tmp_path) == before
+    before = read_files(tmp_path)
+    assert run_convert(*(argument.format_map(names) for argument in arguments)) == status
+    assert message in read_error(capsys)
+    assert read_files(tmp_path) == before
 
 
-def changed(store: Path, target: Path, member: str, content: bytes | None) -> Path:
-    """A store with another content of one member, or without it."""
+def copy_changed(store: Path, target: Path, member: str, content: bytes | None) -> Path:
+    """Write a store with another content of one member, or without it."""
     with zipfile.ZipFile(store) as old, zipfile.ZipFile(target, "w") as new:
         for name in old.namelist():
             if name != member:
@@ -261,14 +264,14 @@ def test_a_store_of_another_version_is_refused(
 ) -> None:
     told = json.loads(zipfile.ZipFile(store).read("store.json"))
     for name, value in (("version", 999), ("program", "0.0.1"), ("catalogue", "other")):
-        other = changed(
+        other = copy_changed(
             store,
             tmp_path / f"{name}.store",
             "store.json",
             json.dumps({**told, name: value}).encode(),
         )
-        assert run("merge", "-q", other, tmp_path / "out.prv") == 1
-        assert "was made by another nsys2prv" in error_of(capsys)
+        assert run_convert("merge", "-q", other, tmp_path / "out.prv") == 1
+        assert "was made by another nsys2prv" in read_error(capsys)
 
 
 @pytest.mark.slow
@@ -288,14 +291,14 @@ def test_a_damaged_store_is_one_line(store: Path, tmp_path: Path) -> None:
         try:
             found = convert_to_bytes([store], tmp_path / str(number))
         except Nsys2prvError as error:
-            assert_one_line(error, store)
+            check_one_line(error, store)
         else:
             # Bits of the archive's directory that say nothing of the content, such as dates.
             assert number >= len(cut)
             assert found == same
 
 
-def assert_one_line(error: Nsys2prvError, store: Path) -> None:
+def check_one_line(error: Nsys2prvError, store: Path) -> None:
     assert str(error).startswith(f"{store}: ")
     assert "\n" not in str(error)
 
@@ -319,20 +322,20 @@ def test_a_store_that_tells_lies_is_one_line(store: Path, tmp_path: Path) -> Non
             (data, archive.read(next(name for name in members if "/names-" in name))),
         ]
     ):
-        other = changed(store, tmp_path / f"{number}.store", name, content)
+        other = copy_changed(store, tmp_path / f"{number}.store", name, content)
         with pytest.raises(Nsys2prvError) as caught:
             convert_to_bytes([other], tmp_path / str(number))
-        assert_one_line(caught.value, other)
+        check_one_line(caught.value, other)
 
 
 def test_members_in_the_place_of_each_other_are_refused(store: Path, tmp_path: Path) -> None:
     archive = zipfile.ZipFile(store)
     one, other = [name for name in archive.namelist() if name.endswith(".arrow")][:2]
-    swapped = changed(store, tmp_path / "one.store", one, archive.read(other))
-    swapped = changed(swapped, tmp_path / "both.store", other, archive.read(one))
+    swapped = copy_changed(store, tmp_path / "one.store", one, archive.read(other))
+    swapped = copy_changed(swapped, tmp_path / "both.store", other, archive.read(one))
     with pytest.raises(Nsys2prvError, match="damaged") as caught:
         convert_to_bytes([swapped], tmp_path / "out")
-    assert_one_line(caught.value, swapped)
+    check_one_line(caught.value, swapped)
 
 
 def test_kinds_that_there_are_not_are_refused(store: Path, tmp_path: Path) -> None:
@@ -340,12 +343,12 @@ def test_kinds_that_there_are_not_are_refused(store: Path, tmp_path: Path) -> No
     kinds = next(part for part in told["contents"] if isinstance(part, list) and "kernels" in part)
     kinds.append("gremlins")
     told["digest"] = compute_digest(told)
-    other = changed(store, tmp_path / "other.store", "store.json", json.dumps(told).encode())
+    other = copy_changed(store, tmp_path / "other.store", "store.json", json.dumps(told).encode())
     with pytest.raises(
         Nsys2prvError, match="kinds of events that there are not: gremlins"
     ) as caught:
         convert_to_bytes([other], tmp_path / "out")
-    assert_one_line(caught.value, other)
+    check_one_line(caught.value, other)
 
 
 @pytest.mark.slow
@@ -357,7 +360,7 @@ def test_what_would_unpack_to_thousands_of_times_its_size_is_refused(
     with pytest.raises(zipfile.BadZipFile, match=r"runs-0\.arrow unpacks to 320,000,000 bytes"):
         packing._read_frame(lambda _: io.BytesIO(zeros.getvalue()), "runs-0.arrow")
     for number, (name, content) in enumerate([("store.json", b" " * 300_000_000)]):
-        other = changed(store, tmp_path / f"{number}.store", name, content)
+        other = copy_changed(store, tmp_path / f"{number}.store", name, content)
         assert other.stat().st_size < 3_000_000
         with pytest.raises(
             Nsys2prvError,
@@ -393,7 +396,7 @@ def test_indices_beyond_what_a_store_holds_are_refused(store: Path, tmp_path: Pa
         )
         if objects is not None:
             told[0][objects] = []
-            other = changed(store, tmp_path / "other.store", entry, json.dumps(told).encode())
+            other = copy_changed(store, tmp_path / "other.store", entry, json.dumps(told).encode())
             with pytest.raises(Nsys2prvError, match="damaged"):
                 convert_to_bytes([other], tmp_path / "out")
             return
@@ -403,7 +406,7 @@ def test_indices_beyond_what_a_store_holds_are_refused(store: Path, tmp_path: Pa
 def test_a_store_is_replaced_by_a_complete_one_only(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = files(tmp_path)
+    before = read_files(tmp_path)
 
     def broken(*_: object) -> None:
         raise OSError(28, "nothing free")
@@ -411,7 +414,7 @@ def test_a_store_is_replaced_by_a_complete_one_only(
     monkeypatch.setattr(extract, "pack_result", broken)
     with pytest.raises(Nsys2prvError, match="no space left"):
         extract_to(GRAPHS, store)
-    assert files(tmp_path) == before
+    assert read_files(tmp_path) == before
 
 
 def test_stores_without_events_are_no_error_until_all_are(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ LINES = load_catalogue().calls
 TEXTS = ("first", "second")
 
 
-def row_of(line: CallTable, begin: int, end: int | None, name: int | None, **more: object) -> Row:
-    """A row with all columns that the line reads, on the main thread."""
+def make_row(line: CallTable, begin: int, end: int | None, name: int | None, **more: object) -> Row:
+    """Return a row with all columns that the line reads, on the main thread."""
     process = make_global_pid() if line.thread == "globalPid" else make_global_tid(PID)
     columns: dict[str, object] = {
         line.time[0]: begin,
@@ -39,8 +39,8 @@ def row_of(line: CallTable, begin: int, end: int | None, name: int | None, **mor
 def test_every_line_gives_its_events(line: CallTable, tmp_path: Path) -> None:
     numbers = {column: 70 + place for place, column in enumerate(line.numbers)}
     rows = [
-        row_of(line, 10, 50, 1, **numbers),
-        row_of(line, 60, 90, None if len(line.names) > 1 else 2),
+        make_row(line, 10, 50, 1, **numbers),
+        make_row(line, 60, 90, None if len(line.names) > 1 else 2),
     ]
     tables = {line.table: rows, "StringIds": make_strings(*TEXTS)}
     if line.enum:
@@ -111,8 +111,8 @@ def test_a_line_is_all_that_a_table_needs() -> None:
 def test_rows_without_an_end_are_points_where_the_line_says_so(tmp_path: Path) -> None:
     debug, call = LINES["opengl_debug"], LINES["vulkan"]
     tables = {
-        debug.table: [row_of(debug, 10, None, 1)],
-        call.table: [row_of(call, 20, None, 2)],
+        debug.table: [make_row(debug, 10, None, 1)],
+        call.table: [make_row(call, 20, None, 2)],
         "StringIds": make_strings(*TEXTS),
     }
     trace, summary = convert_and_read(
@@ -126,10 +126,10 @@ def test_rows_without_an_end_are_points_where_the_line_says_so(tmp_path: Path) -
 def test_work_that_overlaps_is_on_rows_of_its_own(tmp_path: Path) -> None:
     line = LINES["opengl_gpu"]
     rows = [
-        row_of(line, 0, 50, 1),
-        row_of(line, 20, 80, 2),
-        row_of(line, 20, 30, 1, gpu=0),
-        row_of(line, 60, 70, 1, gpu=None),
+        make_row(line, 0, 50, 1),
+        make_row(line, 20, 80, 2),
+        make_row(line, 20, 30, 1, gpu=0),
+        make_row(line, 60, 70, 1, gpu=None),
     ]
     trace, _ = convert_and_read(
         [make_export(tmp_path / "r.sqlite", {line.table: rows, "StringIds": make_strings(*TEXTS)})],
@@ -150,8 +150,8 @@ def test_work_that_overlaps_is_on_rows_of_its_own(tmp_path: Path) -> None:
 def test_results_and_numbers_of_enumerations_that_have_no_name(tmp_path: Path) -> None:
     line, gl = LINES["wddm_queue"], LINES["opengl"]
     tables = {
-        line.table: [row_of(line, 0, 5, 4), row_of(line, 6, 9, None)],
-        gl.table: [row_of(gl, 0, 5, 1, returnValue=7), row_of(gl, 6, 9, 1, returnValue=-1)],
+        line.table: [make_row(line, 0, 5, 4), make_row(line, 6, 9, None)],
+        gl.table: [make_row(gl, 0, 5, 1, returnValue=7), make_row(gl, 6, 9, 1, returnValue=-1)],
         "StringIds": make_strings(*TEXTS),
     }
     trace, _ = convert_and_read([make_export(tmp_path / "r.sqlite", tables)], tmp_path / "o.prv")

@@ -17,8 +17,8 @@ RECORDED = """SELECT r.start, r.end, e.eventId, e.streamId, s.value FROM CUPTI_A
               JOIN StringIds s ON s.id = r.nameId"""
 
 
-def with_events() -> list[Path]:
-    """Exports that hold CUDA events with their calls."""
+def find_exports_with_events() -> list[Path]:
+    """Return exports that hold CUDA events with their calls."""
     found = list(SAMPLES)
     for path in EXPORTS:
         with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as connection:
@@ -35,7 +35,7 @@ def with_events() -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "report", with_events(), ids=lambda path: f"{path.parent.name}-{path.stem}"
+    "report", find_exports_with_events(), ids=lambda path: f"{path.parent.name}-{path.stem}"
 )
 def test_events_equal_sql(report: Path, tmp_path: Path) -> None:
     trace, _ = convert_and_read(

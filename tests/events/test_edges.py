@@ -31,22 +31,22 @@ UTC = 1_780_000_000_000_000_000
 CALL, KERNELS, PUSHPOP, STARTEND, SYNC = 63000000, 63000006, 9600, 9610, 63000030
 
 
-def trace_of(folder: Path, tables: dict[str, list[Row]], **options: object) -> Trace:
-    """The trace of one export, without violations."""
+def convert_tables(folder: Path, tables: dict[str, list[Row]], **options: object) -> Trace:
+    """Convert one export and return the trace, which has no violations."""
     return convert_and_read(
         [make_export(folder / "r.sqlite", tables)], folder / "o.prv", **options
     )[0]
 
 
-def found(trace: Trace, code: int) -> list[tuple[str, int, int]]:
-    """(label, begin, end) of the intervals of a type."""
+def list_sorted_intervals(trace: Trace, code: int) -> list[tuple[str, int, int]]:
+    """Return (label, begin, end) of the intervals of a type, sorted."""
     return sorted(
         (trace.get_label(code, item.value), item.begin, item.end)
         for item in trace.list_intervals(code)
     )
 
 
-def nvtx(
+def make_nvtx_row(
     start: int | None, end: int | None, text: str | None, kind: int = 59, **more: object
 ) -> Row:
     return {
@@ -61,16 +61,16 @@ def nvtx(
 
 
 def test_only_open_ranges_with_a_real_clock(tmp_path: Path) -> None:
-    trace = trace_of(
+    trace = convert_tables(
         tmp_path,
         {
-            NVTX: [nvtx(100, None, "open", 60)],
+            NVTX: [make_nvtx_row(100, None, "open", 60)],
             KERNEL: [make_kernel(50, 300)],
             "StringIds": make_strings("k"),
             START: [{"utcEpochNs": UTC, "systemClockNs": 5}],
         },
     )
-    assert found(trace, STARTEND) == [("open", 50, 250)]
+    assert list_sorted_intervals(trace, STARTEND) == [("open", 50, 250)]
 
 
 def test_begins_of_one_time_are_outer_first_whatever_they_carry(tmp_path: Path) -> None:
@@ -80,11 +80,11 @@ def test_begins_of_one_time_are_outer_first_whatever_they_carry(tmp_path: Path) 
         make_call(0, 20, 0, nameId=3, correlationId=None),
     ]
     ranges = [
-        nvtx(0, 90, "inner", category=3),
-        nvtx(0, 95, "outer"),
-        nvtx(0, 0, "point", category=3),
+        make_nvtx_row(0, 90, "inner", category=3),
+        make_nvtx_row(0, 95, "outer"),
+        make_nvtx_row(0, 0, "point", category=3),
     ]
-    trace = trace_of(
+    trace = convert_tables(
         tmp_path,
         {
             RUNTIME: calls,
@@ -92,21 +92,25 @@ def test_begins_of_one_time_are_outer_first_whatever_they_carry(tmp_path: Path) 
             "StringIds": make_strings("cuMemAlloc_v2", "cudaMalloc_v3020", "cudaFree_v3020"),
         },
     )
-    assert found(trace, CALL) == [
+    assert list_sorted_intervals(trace, CALL) == [
         ("cuMemAlloc_v2", 0, 50),
         ("cudaFree", 0, 20),
         ("cudaMalloc", 0, 100),
     ]
-    assert found(trace, PUSHPOP) == [("inner", 0, 90), ("outer", 0, 95), ("point", 0, 1)]
+    assert list_sorted_intervals(trace, PUSHPOP) == [
+        ("inner", 0, 90),
+        ("outer", 0, 95),
+        ("point", 0, 1),
+    ]
 
 
 def test_labels_of_types_are_unique(tmp_path: Path) -> None:
     domains = [
-        nvtx(0, None, name, 75, domainId=number)
+        make_nvtx_row(0, None, name, 75, domainId=number)
         for number, name in enumerate(("dom\tb", "dom b", "default domain"), 1)
     ]
-    ranges = [nvtx(number, number + 1, "x", domainId=number) for number in range(4)]
-    trace = trace_of(tmp_path, {NVTX: domains + ranges})
+    ranges = [make_nvtx_row(number, number + 1, "x", domainId=number) for number in range(4)]
+    trace = convert_tables(tmp_path, {NVTX: domains + ranges})
     labels = [
         label for label in trace.labels.types.values() if label.startswith("NVTX pushpop ranges")
     ]
@@ -118,8 +122,12 @@ def test_overlapping_synchronizations_keep_their_durations(tmp_path: Path) -> No
         {"start": start, "end": end, "globalPid": make_global_pid(), "correlationId": None}
         for start, end in ((0, 50), (20, 80), (90, 95))
     ]
-    trace = trace_of(tmp_path, {"CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": sync})
-    assert [(begin, end) for _, begin, end in found(trace, SYNC)] == [(0, 50), (20, 80), (90, 95)]
+    trace = convert_tables(tmp_path, {"CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": sync})
+    assert [(begin, end) for _, begin, end in list_sorted_intervals(trace, SYNC)] == [
+        (0, 50),
+        (20, 80),
+        (90, 95),
+    ]
 
 
 def test_synchronizations_inside_a_long_range_stay_on_their_thread(tmp_path: Path) -> None:
@@ -127,16 +135,23 @@ def test_synchronizations_inside_a_long_range_stay_on_their_thread(tmp_path: Pat
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [
             {"start": 10, "end": 20, "globalPid": make_global_pid(), "correlationId": None}
         ],
-        NVTX: [nvtx(0, 100, "r", 60)],
+        NVTX: [make_nvtx_row(0, 100, "r", 60)],
     }
-    assert len(trace_of(tmp_path, tables).names["THREAD"]) == 1
+    assert len(convert_tables(tmp_path, tables).names["THREAD"]) == 1
 
 
 def test_marks_of_one_time_both_show(tmp_path: Path) -> None:
-    trace = trace_of(
-        tmp_path, {NVTX: [nvtx(5, None, "a", 34), nvtx(5, None, "b", 34), nvtx(0, 9, "r")]}
+    trace = convert_tables(
+        tmp_path,
+        {
+            NVTX: [
+                make_nvtx_row(5, None, "a", 34),
+                make_nvtx_row(5, None, "b", 34),
+                make_nvtx_row(0, 9, "r"),
+            ]
+        },
     )
-    assert found(trace, 9620) == [("a", 5, 6), ("b", 5, 6)]
+    assert list_sorted_intervals(trace, 9620) == [("a", 5, 6), ("b", 5, 6)]
 
 
 def test_names_that_could_break_the_files(tmp_path: Path) -> None:
@@ -152,11 +167,15 @@ def test_names_that_could_break_the_files(tmp_path: Path) -> None:
         "EVENT_TYPE",
         "a" * 999 + "bb",
     ]
-    trace = trace_of(
+    trace = convert_tables(
         tmp_path,
-        {NVTX: [nvtx(10 * place, 10 * place + 5, name) for place, name in enumerate(names)]},
+        {
+            NVTX: [
+                make_nvtx_row(10 * place, 10 * place + 5, name) for place, name in enumerate(names)
+            ]
+        },
     )
-    labels = {begin: label for label, begin, _ in found(trace, PUSHPOP)}
+    labels = {begin: label for label, begin, _ in list_sorted_intervals(trace, PUSHPOP)}
     assert len(set(labels.values())) == len(names)
     assert labels[20] == "two lines and tab"
     assert labels[10] == "(all in brackets)"
@@ -182,12 +201,22 @@ BRACKETED = [
 
 
 def test_short_names_of_labels_with_brackets_stay_distinct(tmp_path: Path) -> None:
-    trace = trace_of(
+    trace = convert_tables(
         tmp_path,
-        {NVTX: [nvtx(10 * place, 10 * place + 5, name) for place, name in enumerate(BRACKETED)]},
+        {
+            NVTX: [
+                make_nvtx_row(10 * place, 10 * place + 5, name)
+                for place, name in enumerate(BRACKETED)
+            ]
+        },
         nvtx_rules="none",
     )
-    labels = [label for label, begin, _ in sorted(found(trace, PUSHPOP), key=lambda item: item[1])]
+    labels = [
+        label
+        for label, begin, _ in sorted(
+            list_sorted_intervals(trace, PUSHPOP), key=lambda item: item[1]
+        )
+    ]
     assert labels == [
         "step {1/2}",
         "step {2/2}",
@@ -207,20 +236,25 @@ def test_short_names_of_labels_with_brackets_stay_distinct(tmp_path: Path) -> No
 
 def test_paraver_cuts_brackets_out_of_short_names(tmp_path: Path) -> None:
     skip_without_paramedir()
-    trace_of(
+    convert_tables(
         tmp_path,
-        {NVTX: [nvtx(10 * place, 10 * place + 5, name) for place, name in enumerate(BRACKETED)]},
+        {
+            NVTX: [
+                make_nvtx_row(10 * place, 10 * place + 5, name)
+                for place, name in enumerate(BRACKETED)
+            ]
+        },
         nvtx_rules="none",
     )
-    assert len(set(_heads(tmp_path))) == len(BRACKETED)
+    assert len(set(_shorten_labels(tmp_path))) == len(BRACKETED)
     pcf = tmp_path / "o.pcf"
     pcf.write_text(pcf.read_text().replace("step {", "step [").replace("/2}", "/2]"))
-    assert len(set(_heads(tmp_path))) < len(BRACKETED)
+    assert len(set(_shorten_labels(tmp_path))) < len(BRACKETED)
 
 
-def _heads(folder: Path) -> list[str]:
-    """The heads of the columns that Paraver makes of NVTX names where short ones are asked for, as
-    new tables and most views do.
+def _shorten_labels(folder: Path) -> list[str]:
+    """Return the heads of the columns that Paraver makes of NVTX names where short ones are asked
+    for, as its code does.
     """
     view = find_view_file("analysis/nvtx_calls_2dh.cfg").read_text()
     (folder / "view.cfg").write_text(
@@ -235,8 +269,13 @@ def _heads(folder: Path) -> list[str]:
 
 
 def test_text_that_is_no_utf8(tmp_path: Path) -> None:
-    trace = trace_of(tmp_path, {NVTX: [nvtx(0, 5, "ok"), nvtx(10, 15, b"\xff\xfebad")]})  # type: ignore[arg-type]
-    assert [label for label, *_ in found(trace, PUSHPOP)] == ["ok", "\ufffd\ufffdbad"]
+    trace = convert_tables(
+        tmp_path, {NVTX: [make_nvtx_row(0, 5, "ok"), make_nvtx_row(10, 15, b"\xff\xfebad")]}
+    )  # type: ignore[arg-type]
+    assert [label for label, *_ in list_sorted_intervals(trace, PUSHPOP)] == [
+        "ok",
+        "\ufffd\ufffdbad",
+    ]
 
 
 @pytest.mark.parametrize("bad", ["text", 2.5, b"blob", "9" * 30])
@@ -254,15 +293,15 @@ def test_values_of_the_wrong_type_are_counted(bad: object, tmp_path: Path) -> No
 
 
 def test_times_before_the_capture_move_the_origin(tmp_path: Path) -> None:
-    trace = trace_of(
+    trace = convert_tables(
         tmp_path,
         {KERNEL: [make_kernel(-500, -400), make_kernel(0, 10)], "StringIds": make_strings("k")},
     )
-    assert found(trace, KERNELS) == [("k", 0, 100), ("k", 500, 510)]
+    assert list_sorted_intervals(trace, KERNELS) == [("k", 0, 100), ("k", 500, 510)]
 
 
 def test_absolute_times(tmp_path: Path) -> None:
-    trace = trace_of(
+    trace = convert_tables(
         tmp_path,
         {
             KERNEL: [make_kernel(UTC, UTC + 7)],
@@ -271,7 +310,7 @@ def test_absolute_times(tmp_path: Path) -> None:
             "META_DATA_EXPORT": [{"name": "EXPORT_PARAM_TIME_NORMALIZE", "value": "true"}],
         },
     )
-    assert found(trace, KERNELS) == [("k", 0, 7)]
+    assert list_sorted_intervals(trace, KERNELS) == [("k", 0, 7)]
 
 
 def test_ends_before_begins_and_zero_lengths(tmp_path: Path) -> None:
@@ -283,7 +322,10 @@ def test_ends_before_begins_and_zero_lengths(tmp_path: Path) -> None:
         },
     )
     summary = convert([report], tmp_path / "o.prv", Options())
-    assert [(begin, end) for _, begin, end in found(read_trace(tmp_path / "o.prv"), KERNELS)] == [
+    assert [
+        (begin, end)
+        for _, begin, end in list_sorted_intervals(read_trace(tmp_path / "o.prv"), KERNELS)
+    ] == [
         (0, 1),
         (10, 11),
     ]
@@ -363,8 +405,8 @@ def test_many_reports_need_few_descriptors(tmp_path: Path) -> None:
 @pytest.mark.parametrize("domain", ["x", "1) OR (1", b"blob", 0.5])
 def test_domain_numbers_that_are_none_never_reach_sql(domain: object, tmp_path: Path) -> None:
     rows = [
-        nvtx(0, None, "NCCL", 75, domainId=domain),
-        nvtx(0, None, "NCCL", 75, domainId=3),
-        nvtx(5, 9, "r"),
+        make_nvtx_row(0, None, "NCCL", 75, domainId=domain),
+        make_nvtx_row(0, None, "NCCL", 75, domainId=3),
+        make_nvtx_row(5, 9, "r"),
     ]
-    assert found(trace_of(tmp_path, {NVTX: rows}), PUSHPOP) == [("r", 0, 4)]
+    assert list_sorted_intervals(convert_tables(tmp_path, {NVTX: rows}), PUSHPOP) == [("r", 0, 4)]

@@ -20,7 +20,10 @@ PROCESSES = [
 ]
 
 
-def moment(tag: int, at: int, context: int = 1, pid: int | None = 10, gpu: int = 0) -> Row:
+def make_context_switch(
+    tag: int, at: int, context: int = 1, pid: int | None = 10, gpu: int = 0
+) -> Row:
+    """Return a row of a context switch on a GPU."""
     owner = None if pid is None else make_global_pid(pid)
     return {
         "tag": tag,
@@ -33,7 +36,8 @@ def moment(tag: int, at: int, context: int = 1, pid: int | None = 10, gpu: int =
     }
 
 
-def converted(folder: Path, rows: list[Row], table: str = TABLE, **options: object):
+def convert_context_switches(folder: Path, rows: list[Row], table: str = TABLE, **options: object):
+    """Convert an export with these context switches."""
     report = make_export(folder / "r.sqlite", {table: rows, "PROCESSES": PROCESSES})
     return convert_and_read([report], folder / "o.prv", **options)
 
@@ -41,16 +45,16 @@ def converted(folder: Path, rows: list[Row], table: str = TABLE, **options: obje
 @pytest.mark.parametrize("table", [TABLE, "FECS_EVENTS"])
 def test_a_context_is_on_the_gpu_from_restore_to_save(tmp_path: Path, table: str) -> None:
     rows = [
-        moment(1, 90),
-        moment(RESTORE_START, 100),
-        moment(9, 110),
-        moment(SAVE_END, 200),
-        moment(RESTORE_START, 210, 2, 20),
-        moment(SAVE_END, 300, 2, 20),
-        moment(RESTORE_START, 150, 3, None, gpu=1),
-        moment(SAVE_END, 160, 3, None, gpu=1),
+        make_context_switch(1, 90),
+        make_context_switch(RESTORE_START, 100),
+        make_context_switch(9, 110),
+        make_context_switch(SAVE_END, 200),
+        make_context_switch(RESTORE_START, 210, 2, 20),
+        make_context_switch(SAVE_END, 300, 2, 20),
+        make_context_switch(RESTORE_START, 150, 3, None, gpu=1),
+        make_context_switch(SAVE_END, 160, 3, None, gpu=1),
     ]
-    trace, summary = converted(tmp_path, rows, table)
+    trace, summary = convert_context_switches(tmp_path, rows, table)
     assert list_labelled_intervals(trace, CODE) == [
         ("one 10", 0, 100),
         ("two 20", 110, 200),
@@ -74,13 +78,13 @@ def test_the_order_of_rows_and_their_parts_change_nothing(
         context, begin = rng.randint(1, 4), at + rng.randint(1, 9)
         at = begin + rng.randint(1, 50)
         rows += [
-            moment(RESTORE_START, begin, context, context * 10),
-            moment(SAVE_END, at, context, context * 10),
+            make_context_switch(RESTORE_START, begin, context, context * 10),
+            make_context_switch(SAVE_END, at, context, context * 10),
         ]
         expected.append((begin, at))
     rng.shuffle(rows)
     monkeypatch.setattr(reading, "PART_ROWS", rows_of_a_part)
-    trace, summary = converted(tmp_path, rows)
+    trace, summary = convert_context_switches(tmp_path, rows)
     base = expected[0][0]
     assert [(begin, end) for _, begin, end in list_labelled_intervals(trace, CODE)] == [
         (begin - base, end - base) for begin, end in expected
@@ -90,15 +94,15 @@ def test_the_order_of_rows_and_their_parts_change_nothing(
 
 def test_what_is_missing_is_counted(tmp_path: Path) -> None:
     rows = [
-        moment(SAVE_END, 50),
-        moment(RESTORE_START, 60),
-        moment(RESTORE_START, 100),
-        moment(RESET, 120),
-        moment(RESTORE_START, 130, 2, 20),
-        moment(SAVE_END, 140, 2, 20),
-        moment(RESTORE_START, 150, 2, 20),
+        make_context_switch(SAVE_END, 50),
+        make_context_switch(RESTORE_START, 60),
+        make_context_switch(RESTORE_START, 100),
+        make_context_switch(RESET, 120),
+        make_context_switch(RESTORE_START, 130, 2, 20),
+        make_context_switch(SAVE_END, 140, 2, 20),
+        make_context_switch(RESTORE_START, 150, 2, 20),
     ]
-    trace, summary = converted(tmp_path, rows)
+    trace, summary = convert_context_switches(tmp_path, rows)
     assert list_labelled_intervals(trace, CODE) == [
         ("one 10", 0, 40),
         ("one 10", 40, 60),
@@ -111,25 +115,25 @@ def test_what_is_missing_is_counted(tmp_path: Path) -> None:
 
 def test_short_ones_are_dropped_when_asked(tmp_path: Path) -> None:
     rows = [
-        moment(RESTORE_START, 0),
-        moment(SAVE_END, 5),
-        moment(RESTORE_START, 10),
-        moment(SAVE_END, 500),
+        make_context_switch(RESTORE_START, 0),
+        make_context_switch(SAVE_END, 5),
+        make_context_switch(RESTORE_START, 10),
+        make_context_switch(SAVE_END, 500),
     ]
-    trace, summary = converted(tmp_path, rows, min_duration={"gpu_contexts": 100})
+    trace, summary = convert_context_switches(tmp_path, rows, min_duration={"gpu_contexts": 100})
     assert [end - begin for _, begin, end in list_labelled_intervals(trace, CODE)] == [490]
     assert summary.dropped == {("gpu_contexts", Reason.TOO_SHORT.with_detail("100 ns")): 1}
 
 
 def test_damage_ends_in_no_traceback(tmp_path: Path) -> None:
     rows = [
-        moment(RESTORE_START, 0),
-        moment(SAVE_END, 5),
-        {**moment(RESTORE_START, 10), "gpuId": "x", "contextId": None},
-        {**moment(SAVE_END, 20), "timestamp": "late"},
-        {**moment(RESTORE_START, 30), "timestamp": None},
+        make_context_switch(RESTORE_START, 0),
+        make_context_switch(SAVE_END, 5),
+        {**make_context_switch(RESTORE_START, 10), "gpuId": "x", "contextId": None},
+        {**make_context_switch(SAVE_END, 20), "timestamp": "late"},
+        {**make_context_switch(RESTORE_START, 30), "timestamp": None},
     ]
-    trace, summary = converted(tmp_path, rows)
+    trace, summary = convert_context_switches(tmp_path, rows)
     assert list_labelled_intervals(trace, CODE)[0][1:] == (0, 5)
     assert sum(summary.repaired.values()) >= 1
 

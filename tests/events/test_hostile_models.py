@@ -54,7 +54,7 @@ ODD = (
 EXPECTED = {"time beyond exact numbers"}
 
 
-def odd_tables(draw: random.Random) -> dict[str, list[Row]]:
+def draw_odd_tables(draw: random.Random) -> dict[str, list[Row]]:
     """Some tables with some of their columns; times are often, other numbers sometimes, what they
     should be.
     """
@@ -82,7 +82,7 @@ def odd_tables(draw: random.Random) -> dict[str, list[Row]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_anything_in_the_columns(seed: int, tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", odd_tables(random.Random(seed)))
+    report = make_export(tmp_path / "r.sqlite", draw_odd_tables(random.Random(seed)))
     try:
         convert([report], tmp_path / "o.prv")
     except NothingToWrite:

@@ -43,7 +43,9 @@ KERNEL_CODE, API_CODE, SYNC_CODE, NVTX_CODE = 63000006, 63000000, 63000030, 9600
 STRINGS = make_strings("kern", "cudaLaunchKernel", "outer", "inner", "other")
 
 
-def nvtx(start: int, end: int | None, text: str | None, kind: int = PUSHPOP, **more: object) -> Row:
+def make_nvtx_row(
+    start: int, end: int | None, text: str | None, kind: int = PUSHPOP, **more: object
+) -> Row:
     row: dict[str, object] = {
         "start": start,
         "end": end,
@@ -58,11 +60,12 @@ def nvtx(start: int, end: int | None, text: str | None, kind: int = PUSHPOP, **m
     return row
 
 
-def clock(utc: int | None, system: int | None) -> list[Row]:
+def make_session_start(utc: int | None, system: int | None) -> list[Row]:
     return [{"utcEpochNs": utc, "systemClockNs": system}]
 
 
-def traced(folder: Path, *reports: dict[str, list[Row]] | Path) -> Trace:
+def convert_tables(folder: Path, *reports: dict[str, list[Row]] | Path) -> Trace:
+    """Convert reports, some made of these tables."""
     paths = [
         report
         if isinstance(report, Path)
@@ -72,7 +75,8 @@ def traced(folder: Path, *reports: dict[str, list[Row]] | Path) -> Trace:
     return convert_and_read(paths, folder / "out.prv", full_kernel_names=True)[0]
 
 
-def ranges(trace: Trace, code: int) -> set[tuple[str, int, int]]:
+def list_ranges(trace: Trace, code: int) -> set[tuple[str, int, int]]:
+    """Return (label, begin, end) of the intervals of a type."""
     return {
         (trace.get_label(code, item.value), item.begin, item.end)
         for item in trace.list_intervals(code)
@@ -87,29 +91,29 @@ def ranges(trace: Trace, code: int) -> set[tuple[str, int, int]]:
 def test_a_table_of_open_ranges_alone_with_a_clock(
     kind: int, category: int | None, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             KERNEL: [make_kernel(100, 200)],
-            NVTX: [nvtx(10, None, "x", kind, category=category)],
-            START: clock(UTC, 5),
+            NVTX: [make_nvtx_row(10, None, "x", kind, category=category)],
+            START: make_session_start(UTC, 5),
         },
     )
     code = NVTX_CODE if kind == PUSHPOP else 9610
-    assert ranges(trace, code) == {("x", 0, 190)}
+    assert list_ranges(trace, code) == {("x", 0, 190)}
     assert not recwarn.list, [str(item.message) for item in recwarn.list]
 
 
 def test_open_ranges_of_a_report_that_starts_later(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
-        {KERNEL: [make_kernel(100, 200)], START: clock(UTC, 5)},
-        {NVTX: [nvtx(10, None, "x")], START: clock(UTC + 1000, 1005)},
+        {KERNEL: [make_kernel(100, 200)], START: make_session_start(UTC, 5)},
+        {NVTX: [make_nvtx_row(10, None, "x")], START: make_session_start(UTC + 1000, 1005)},
     )
-    assert ranges(trace, KERNEL_CODE) == {("kern", 0, 100)}
-    assert ranges(trace, NVTX_CODE) == {("x", 910, trace.duration)}
+    assert list_ranges(trace, KERNEL_CODE) == {("kern", 0, 100)}
+    assert list_ranges(trace, NVTX_CODE) == {("x", 910, trace.duration)}
     assert not recwarn.list, [str(item.message) for item in recwarn.list]
 
 
@@ -125,12 +129,14 @@ def test_absurd_clocks_are_no_traceback(utc: int, system: int, tmp_path: Path) -
     from nsys2prv._util.errors import Nsys2prvError
 
     for starts in (
-        [clock(utc, system)],
-        [clock(utc, system), clock(UTC, 7)],
-        [clock(UTC, 7), clock(utc, system)],
+        [make_session_start(utc, system)],
+        [make_session_start(utc, system), make_session_start(UTC, 7)],
+        [make_session_start(UTC, 7), make_session_start(utc, system)],
     ):
         try:
-            traced(tmp_path, *({KERNEL: [make_kernel(100, 200)], START: start} for start in starts))
+            convert_tables(
+                tmp_path, *({KERNEL: [make_kernel(100, 200)], START: start} for start in starts)
+            )
         except Nsys2prvError:
             continue
 
@@ -138,17 +144,17 @@ def test_absurd_clocks_are_no_traceback(utc: int, system: int, tmp_path: Path) -
 @pytest.mark.parametrize("utc", [0, -5])
 def test_a_utc_that_was_never_set_is_no_clock(utc: int, tmp_path: Path) -> None:
     """Its report is placed beside the other, not half a century before it."""
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
-        {KERNEL: [make_kernel(100, 200)], START: clock(utc, 5)},
-        {KERNEL: [make_kernel(100, 200)], START: clock(UTC, 7)},
+        {KERNEL: [make_kernel(100, 200)], START: make_session_start(utc, 5)},
+        {KERNEL: [make_kernel(100, 200)], START: make_session_start(UTC, 7)},
     )
     assert trace.duration < 10_000_000_000
 
 
 def test_a_report_without_clock_beside_one_in_utc(tmp_path: Path) -> None:
     """Placed at the start of the other, not at 1970."""
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             KERNEL: [make_kernel(UTC + 100, UTC + 200)],
@@ -165,21 +171,24 @@ def test_a_report_without_clock_beside_one_in_utc(tmp_path: Path) -> None:
 def test_the_longer_of_ranges_that_begin_together_is_the_outer_whatever_else_they_carry(
     tmp_path: Path,
 ) -> None:
-    trace = traced(tmp_path, {NVTX: [nvtx(10, 100, "outer", category=3), nvtx(10, 50, "inner")]})
-    assert ranges(trace, NVTX_CODE) == {("outer", 0, 90), ("inner", 0, 40)}
+    trace = convert_tables(
+        tmp_path,
+        {NVTX: [make_nvtx_row(10, 100, "outer", category=3), make_nvtx_row(10, 50, "inner")]},
+    )
+    assert list_ranges(trace, NVTX_CODE) == {("outer", 0, 90), ("inner", 0, 40)}
 
 
 def test_a_failed_call_around_one_that_succeeds(tmp_path: Path) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {RUNTIME: [make_call(10, 100, 1, nameId=3, returnValue=2), make_call(10, 50, 2, nameId=4)]},
     )
-    assert ranges(trace, API_CODE) == {("outer", 0, 90), ("inner", 0, 40)}
+    assert list_ranges(trace, API_CODE) == {("outer", 0, 90), ("inner", 0, 40)}
 
 
 def test_lines_to_kernels_of_one_stream_that_begin_together(tmp_path: Path) -> None:
     """Each leads to the row of its own kernel."""
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             KERNEL: [
@@ -202,7 +211,7 @@ def test_lines_to_kernels_of_one_stream_that_begin_together(tmp_path: Path) -> N
 
 def test_lines_of_other_streams_stay_in_very_long_traces(tmp_path: Path) -> None:
     far = 1 << 46
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             KERNEL: [
@@ -222,7 +231,7 @@ def test_lines_of_other_streams_stay_in_very_long_traces(tmp_path: Path) -> None
 
 def test_synchronizations_that_overlap_on_a_row_do_not_hide_each_other(tmp_path: Path) -> None:
     row = {"streamId": 1, "globalPid": make_global_pid(), "eventId": 1, "syncType": 1}
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             SYNC: [
@@ -239,7 +248,7 @@ def test_synchronizations_that_overlap_on_a_row_do_not_hide_each_other(tmp_path:
 
 
 def test_no_line_leads_to_a_kernel_that_is_not_written(tmp_path: Path) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             KERNEL: [
@@ -253,7 +262,7 @@ def test_no_line_leads_to_a_kernel_that_is_not_written(tmp_path: Path) -> None:
 
 
 def test_no_line_comes_from_a_call_that_is_not_written(tmp_path: Path) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {KERNEL: [make_kernel(100, 150, correlationId=1)], RUNTIME: [make_call(10, None, 1)]},
     )
@@ -261,14 +270,14 @@ def test_no_line_comes_from_a_call_that_is_not_written(tmp_path: Path) -> None:
 
 
 def test_calls_that_are_all_repetitions(tmp_path: Path) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             RUNTIME: [make_call(10, 20, 1, eventClass=67)],
             KERNEL: [make_kernel(100, 150, correlationId=1)],
         },
     )
-    assert ranges(trace, KERNEL_CODE) == {("kern", 0, 50)}
+    assert list_ranges(trace, KERNEL_CODE) == {("kern", 0, 50)}
 
 
 # ---- the tables' rowids ---------------------------------------------------------------------------------------------------------
@@ -288,7 +297,7 @@ def test_a_gap_in_the_rowids_as_wide_as_tasks(
             f"INSERT INTO {RUNTIME} (rowid, start, end, globalTid, nameId) VALUES (1, 5, 6, ?, 2)",
             (make_global_tid(PID),),
         )
-    assert len(traced(tmp_path, path).list_intervals(API_CODE)) == 2
+    assert len(convert_tables(tmp_path, path).list_intervals(API_CODE)) == 2
 
 
 @pytest.mark.slow
@@ -322,7 +331,7 @@ def test_a_table_without_rowids(tmp_path: Path) -> None:
             f"INSERT INTO {KERNEL} VALUES (?, ?, 0, 7, ?, 1)",
             [(300, 400, make_global_pid()), (100, 200, make_global_pid())],
         )
-    assert len(traced(tmp_path, path).list_intervals(KERNEL_CODE)) == 2
+    assert len(convert_tables(tmp_path, path).list_intervals(KERNEL_CODE)) == 2
 
 
 def test_a_column_called_rowid(tmp_path: Path) -> None:
@@ -331,14 +340,14 @@ def test_a_column_called_rowid(tmp_path: Path) -> None:
         make_kernel(300, 400, rowid=5),
         make_kernel(500, 600, rowid=None),
     ]
-    assert len(traced(tmp_path, {KERNEL: rows}).list_intervals(KERNEL_CODE)) == 3
+    assert len(convert_tables(tmp_path, {KERNEL: rows}).list_intervals(KERNEL_CODE)) == 3
 
 
 def test_of_calls_with_one_id_the_earliest_launched_wherever_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extract_module, "PART_ROWS", 1)
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             KERNEL: [make_kernel(100, 200, correlationId=1)],
@@ -355,15 +364,15 @@ def test_of_calls_with_one_id_the_earliest_launched_wherever_it_stands(
 @pytest.mark.parametrize("domain", ["default domain", "x" * 3000 + "1", "a\n", "a\t"])
 def test_domains_whose_labels_agree_once_cleaned(domain: str, tmp_path: Path) -> None:
     other = {"default domain": "third", "a\n": "a", "a\t": "a"}.get(domain, "x" * 3000 + "2")
-    traced(
+    convert_tables(
         tmp_path,
         {
             NVTX: [
-                nvtx(0, None, domain, DOMAIN, domainId=1),
-                nvtx(0, None, other, DOMAIN, domainId=2),
-                nvtx(1, 9, "a"),
-                nvtx(2, 3, "b", domainId=1),
-                nvtx(4, 5, "c", domainId=2),
+                make_nvtx_row(0, None, domain, DOMAIN, domainId=1),
+                make_nvtx_row(0, None, other, DOMAIN, domainId=2),
+                make_nvtx_row(1, 9, "a"),
+                make_nvtx_row(2, 3, "b", domainId=1),
+                make_nvtx_row(4, 5, "c", domainId=2),
             ]
         },
     )
@@ -372,7 +381,7 @@ def test_domains_whose_labels_agree_once_cleaned(domain: str, tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["10²", "²", "٣", "9" * 5000])
 def test_odd_digits_in_the_name_of_a_thread(name: str, tmp_path: Path) -> None:
     make_natural_key(name)
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             "StringIds": [*STRINGS, {"id": 9, "value": name}],
@@ -388,7 +397,7 @@ def test_a_string_without_text_is_not_called_none(tmp_path: Path) -> None:
         tmp_path / "r.sqlite",
         {"StringIds": [{"id": 1, "value": None}], KERNEL: [make_kernel(100, 200, shortName=None)]},
     )
-    assert not {name for name, _, _ in ranges(traced(tmp_path, path), KERNEL_CODE)} & {
+    assert not {name for name, _, _ in list_ranges(convert_tables(tmp_path, path), KERNEL_CODE)} & {
         "None",
         "b''",
     }
@@ -399,7 +408,7 @@ def test_a_string_stored_as_bytes_is_its_text(tmp_path: Path) -> None:
         tmp_path / "r.sqlite",
         {"StringIds": [{"id": 1, "value": b"kern"}], KERNEL: [make_kernel(100, 200)]},
     )
-    assert ranges(traced(tmp_path, path), KERNEL_CODE) == {("kern", 0, 100)}
+    assert list_ranges(convert_tables(tmp_path, path), KERNEL_CODE) == {("kern", 0, 100)}
 
 
 def test_many_names_with_one_label_take_linear_time() -> None:
@@ -421,7 +430,7 @@ def test_many_names_with_one_label_take_linear_time() -> None:
 
 @pytest.mark.parametrize("host", ["LEVEL NODE SIZE 1", "\n"])
 def test_host_names_that_look_like_the_row_file(host: str, tmp_path: Path) -> None:
-    traced(
+    convert_tables(
         tmp_path,
         {
             KERNEL: [make_kernel(1, 5)],
@@ -447,7 +456,7 @@ def test_a_launcher_variable_that_all_reports_share_gives_way_to_one_that_tells_
             ],
         }
 
-    assert traced(tmp_path, report(1), report(0)).names["TASK"] == [
+    assert convert_tables(tmp_path, report(1), report(0)).names["TASK"] == [
         f"rank 0 is0 {PID}",
         f"rank 1 is1 {PID}",
     ]
@@ -490,7 +499,7 @@ def test_no_deleted_temporary_file_stays_open(tmp_path: Path) -> None:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("no /proc")
-    traced(tmp_path, {KERNEL: [make_kernel(1, 5)]})
+    convert_tables(tmp_path, {KERNEL: [make_kernel(1, 5)]})
     gc.collect()
     assert not [line for line in maps.read_text().splitlines() if str(tmp_path) in line]
 
@@ -553,12 +562,12 @@ def test_a_column_that_a_condition_names_reads_as_null(
 ) -> None:
     report = tmp_path / "r.sqlite"
     shutil.copy(SAMPLES / "cluster" / "rank0.sqlite", report)
-    whole = traced(tmp_path, report)
+    whole = convert_tables(tmp_path, report)
     with contextlib.closing(sqlite3.connect(report)) as connection:
         connection.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
     assert main(["--list", str(report)]) == 0
     assert report.name in capsys.readouterr().out
-    trace = traced(tmp_path, report)
+    trace = convert_tables(tmp_path, report)
     for code in (KERNEL_CODE, API_CODE, NVTX_CODE, NCCL_CODE, PTHREAD_CODE, OSRT_CODE):
         before, after = len(whole.list_intervals(code)), len(trace.list_intervals(code))
         assert before > 0

@@ -47,10 +47,10 @@ NAMES = make_strings("read", "pthread_mutex_lock", "open", "poll", "k", "cudaLau
 READ, LOCK, OPEN, POLL, K, LAUNCH = range(1, 7)
 
 
-def converted(
+def convert_os_calls(
     folder: Path, rows: list[Row], more: dict[str, list[Row]] | None = None, **options: object
 ) -> tuple[Trace, Summary]:
-    """The trace, without violations, and the summary of an export with these rows of OSRT_API."""
+    """Convert an export with these rows of OSRT_API."""
     report = make_export(
         folder / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES, **(more or {})}
     )
@@ -68,7 +68,7 @@ def test_short_calls_are_dropped_and_counted(tmp_path: Path) -> None:
         make_os_call(9_000, None, OPEN),
         make_os_call(None, 7, OPEN),
     ]
-    trace, summary = converted(tmp_path, rows, min_duration={"osrt": 1_000})
+    trace, summary = convert_os_calls(tmp_path, rows, min_duration={"osrt": 1_000})
     assert list_labelled_intervals(trace, OSRT) == [("open", 0, 2_000), ("poll", 5_000, 6_000)]
     assert list_labelled_intervals(trace, PTHREAD) == [("pthread_mutex_lock", 1_100, 1_101)]
     assert summary.dropped == {
@@ -106,7 +106,7 @@ def test_short_api_calls_still_launch(tmp_path: Path) -> None:
             make_kernel(1_000, 1_500, correlationId=2, demangledName=K),
         ],
     }
-    trace, summary = converted(
+    trace, summary = convert_os_calls(
         tmp_path, [make_os_call(0, 5)], more, min_duration={"cuda_api_trace": 500}
     )
     assert list_labelled_intervals(trace, API) == [("cudaLaunchKernel", 20, 900)]
@@ -114,7 +114,9 @@ def test_short_api_calls_still_launch(tmp_path: Path) -> None:
     assert sorted((line.send, line.receive) for line in trace.comms) == [(0, 100), (20, 1_000)]
     assert summary.dropped == {("cuda_api_trace", Reason.TOO_SHORT.with_detail("500 ns")): 1}
 
-    trace, summary = converted(tmp_path, [make_os_call(0, 5)], more, min_duration={"kernels": 300})
+    trace, summary = convert_os_calls(
+        tmp_path, [make_os_call(0, 5)], more, min_duration={"kernels": 300}
+    )
     assert len(list_labelled_intervals(trace, KERNELS)) == len(trace.comms) == 1
     assert len(list_labelled_intervals(trace, API)) == 2
     assert not any("no work on any GPU" in warning for warning in summary.warnings)
@@ -134,7 +136,7 @@ def test_events_last_as_long_as_the_calls_that_record_them(tmp_path: Path) -> No
             {**event, "correlationId": number, "timestamp": 500 * number} for number in (1, 2)
         ],
     }
-    trace, summary = converted(
+    trace, summary = convert_os_calls(
         tmp_path, [make_os_call(0, 5)], more, min_duration={"cuda_events": 500}
     )
     assert [(item.begin, item.end) for item in trace.list_intervals(EVENTS)] == [(20, 900)]
@@ -159,7 +161,7 @@ def test_open_ranges_and_marks_are_never_short(tmp_path: Path) -> None:
             (40, None, 34, "mark"),
         )
     ]
-    trace, summary = converted(
+    trace, summary = convert_os_calls(
         tmp_path,
         [make_os_call(0, 100)],
         {"NVTX_EVENTS": rows},
@@ -174,8 +176,10 @@ def test_open_ranges_and_marks_are_never_short(tmp_path: Path) -> None:
 def test_when_all_calls_are_short(tmp_path: Path) -> None:
     rows = [make_os_call(0, 10), make_os_call(20, 30, LOCK)]
     with pytest.raises(NothingToWrite, match="2 shorter than 1 ms"):
-        converted(tmp_path, rows, min_duration={"all": 1_000_000})
-    _, summary = converted(tmp_path, rows, kinds=("osrt", "pthread"), min_duration={"osrt": 1_500})
+        convert_os_calls(tmp_path, rows, min_duration={"all": 1_000_000})
+    _, summary = convert_os_calls(
+        tmp_path, rows, kinds=("osrt", "pthread"), min_duration={"osrt": 1_500}
+    )
     assert summary.dropped == {("osrt", Reason.TOO_SHORT.with_detail("1500 ns")): 1}
     assert summary.warnings == []
 

@@ -47,8 +47,8 @@ REDUCE_NAMES = [
 ]
 
 
-def fields(trace: Trace, item: Interval) -> dict[int, str | int]:
-    """The payload of a record, values by label where they have one."""
+def read_payload(trace: Trace, item: Interval) -> dict[int, str | int]:
+    """Return the payload of a record, values by label where they have one."""
     return {
         code: trace.get_label(code, value)
         if code in (REDUCTION, COMMUNICATOR, OPERATION)
@@ -58,9 +58,10 @@ def fields(trace: Trace, item: Interval) -> dict[int, str | int]:
     }
 
 
-def payloads(trace: Trace, code: int) -> list[dict[int, str | int]]:
+def read_payloads(trace: Trace, code: int) -> list[dict[int, str | int]]:
+    """Return the payloads of the records of a type, by begin."""
     return [
-        fields(trace, item)
+        read_payload(trace, item)
         for item in sorted(trace.list_intervals(code), key=lambda item: item.begin)
     ]
 
@@ -68,17 +69,20 @@ def payloads(trace: Trace, code: int) -> list[dict[int, str | int]]:
 WANTED = {BYTES: 4096, REDUCTION: "Max", COMMUNICATOR: f"{BIG:#x}", OPERATION: "AllReduce"}
 
 
-def of_json(text: str) -> Rank:
+def make_rank_with_json(text: str) -> Rank:
+    """Return a rank whose collective has a JSON payload."""
     return Rank().add_collective(100, 130, 200, text)
 
 
-def of_bytes(content: bytes, **tables: object) -> Rank:
+def make_rank_with_bytes(content: bytes, **tables: object) -> Rank:
+    """Return a rank whose collective has a binary payload."""
     rank = Rank().add_collective(100, 130, 200, binaryData=content)
     rank.more |= {ENTRIES: REDUCE_ENTRIES, ENUMS: REDUCE_NAMES} | tables
     return rank
 
 
-def of_table(event: int = 9) -> Rank:
+def make_rank_with_table(event: int = 9) -> Rank:
+    """Return a rank whose collective has its payload in a table of its own."""
     rank = Rank().add_collective(100, 130, 200, eventId=9)
     rank.more[f"DYNAMIC_NVTXPAYLOAD_DATATYPE_{make_global_pid(4242)}_{DOMAIN}_77"] = [
         {"eventId": 3, COMM: 5, SIZE: 6, OP: 0},
@@ -90,17 +94,17 @@ def of_table(event: int = 9) -> Rank:
 @pytest.mark.parametrize(
     "rank",
     [
-        of_json(format_payload(BIG, 4096, **{OP: "Max"})),
-        of_json(f' {{ "{COMM}" : {BIG}, "{SIZE}": 4096 , "{OP}" : 2 }} '),
-        of_json(
+        make_rank_with_json(format_payload(BIG, 4096, **{OP: "Max"})),
+        make_rank_with_json(f' {{ "{COMM}" : {BIG}, "{SIZE}": 4096 , "{OP}" : 2 }} '),
+        make_rank_with_json(
             f'{{"{COMM}":{{"uint64":{BIG}}},"{SIZE}":{{"uint64":4096}},"{OP}":{{"enum":"Max"}}}}'
         ),
-        of_json(
+        make_rank_with_json(
             f'{{"commHash":"{BIG:#x}","count":1024,"dataType":"ncclFloat32","redOp":"ncclMax"}}'
         ),
-        of_bytes(pack_payload(77, "QQi4x", BIG, 4096, 2)),
-        of_bytes(pack_payload(77, "QQi4x", BIG, 4096, 2), **{ENUMS: []}),
-        of_table(),
+        make_rank_with_bytes(pack_payload(77, "QQi4x", BIG, 4096, 2)),
+        make_rank_with_bytes(pack_payload(77, "QQi4x", BIG, 4096, 2), **{ENUMS: []}),
+        make_rank_with_table(),
     ],
     ids=[
         "flat",
@@ -114,16 +118,16 @@ def of_table(event: int = 9) -> Rank:
 )
 def test_payload_forms(tmp_path: Path, rank: Rank) -> None:
     trace, _ = convert_ranks(tmp_path, rank)
-    assert payloads(trace, CALL) == [WANTED]
-    assert payloads(trace, NCCL_KERNEL) == [WANTED | {FUSED: 1}]
+    assert read_payloads(trace, CALL) == [WANTED]
+    assert read_payloads(trace, NCCL_KERNEL) == [WANTED | {FUSED: 1}]
 
 
 def test_rows_of_a_part_are_picked_from_a_large_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nsys2prv.events.nccl_payloads.SMALL_TABLE", 0)
-    trace, _ = convert_ranks(tmp_path, of_table())
-    assert payloads(trace, CALL) == [WANTED]
+    trace, _ = convert_ranks(tmp_path, make_rank_with_table())
+    assert read_payloads(trace, CALL) == [WANTED]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +144,7 @@ def test_what_else_calls_say(
     kind: str, label: str | None, size: int | None, tmp_path: Path
 ) -> None:
     text = f'{{"commHash":7,"count":10,"dataType":{kind},"CUDA device":3,"seqNumber":12,"channelId":2}}'
-    trace, _ = convert_ranks(tmp_path, of_json(text))
+    trace, _ = convert_ranks(tmp_path, make_rank_with_json(text))
     [item] = trace.list_intervals(CALL)
     more = {code: value for code, value in item.others.items() if 9511 <= code <= 9514}
     if label:
@@ -152,12 +156,12 @@ def test_what_else_calls_say(
 @pytest.mark.parametrize(
     "rank",
     [
-        of_json('{"NCCL communicator ID":12,"Message siz'),
-        of_json("[1, 2]"),
-        of_bytes(b"short"),
-        of_bytes(pack_payload(78, "QQ", 1, 2)),
-        of_bytes(pack_payload(77, "Q", 1)[:36]),
-        of_bytes(
+        make_rank_with_json('{"NCCL communicator ID":12,"Message siz'),
+        make_rank_with_json("[1, 2]"),
+        make_rank_with_bytes(b"short"),
+        make_rank_with_bytes(pack_payload(78, "QQ", 1, 2)),
+        make_rank_with_bytes(pack_payload(77, "Q", 1)[:36]),
+        make_rank_with_bytes(
             pack_payload(77, "QQi4x", 1, 2, 3),
             **{ENTRIES: [*REDUCE_ENTRIES, *make_schema_entries(77, (SIZE, 22, 0))]},
         ),
@@ -166,14 +170,14 @@ def test_what_else_calls_say(
 )
 def test_damaged_payloads_are_counted_and_the_calls_stay(tmp_path: Path, rank: Rank) -> None:
     trace, summary = convert_ranks(tmp_path, rank)
-    assert payloads(trace, CALL) == [{OPERATION: "AllReduce"}]
-    assert payloads(trace, NCCL_KERNEL) == [{OPERATION: "AllReduce", FUSED: 1}]
+    assert read_payloads(trace, CALL) == [{OPERATION: "AllReduce"}]
+    assert read_payloads(trace, NCCL_KERNEL) == [{OPERATION: "AllReduce", FUSED: 1}]
     assert "1 row of nccl changed: NCCL payloads that cannot be read" in summary.text()
 
 
 def test_no_payloads_at_all(tmp_path: Path) -> None:
     trace, summary = convert_ranks(tmp_path, Rank().add_collective(100, 130, 200))
-    assert payloads(trace, CALL) == [{OPERATION: "AllReduce"}]
+    assert read_payloads(trace, CALL) == [{OPERATION: "AllReduce"}]
     assert "changed" not in summary.text()
 
 
@@ -191,7 +195,7 @@ def test_group_with_several_operations_is_one_kernel(tmp_path: Path) -> None:
     )
     trace, _ = convert_ranks(tmp_path, rank)
     common = {COMMUNICATOR: "0x0000000000000007", OPERATION: "AllReduce"}
-    assert payloads(trace, NCCL_KERNEL) == [
+    assert read_payloads(trace, NCCL_KERNEL) == [
         {BYTES: 128, REDUCTION: "Sum", FUSED: 2, **common},
         {BYTES: 50, REDUCTION: "Avg", FUSED: 1, **common},
     ]
@@ -207,7 +211,7 @@ def test_nested_groups_and_captures_that_begin_or_end_inside_one(tmp_path: Path)
         120, 121, "ncclGroupStart"
     ).add_range(122, None, "ncclAllReduce", jsonText=format_payload(7, 8))
     trace, _ = convert_ranks(tmp_path, rank)
-    assert [item[BYTES] for item in payloads(trace, NCCL_KERNEL)] == [1, 2, 4]
+    assert [item[BYTES] for item in read_payloads(trace, NCCL_KERNEL)] == [1, 2, 4]
 
 
 def test_group_on_several_communicators_tells_no_size(tmp_path: Path) -> None:
@@ -220,12 +224,14 @@ def test_group_on_several_communicators_tells_no_size(tmp_path: Path) -> None:
         130, 190, "ncclGroupEnd"
     ).add_kernel(140, 150, 300).add_kernel(150, 310, 400)
     trace, _ = convert_ranks(tmp_path, rank)
-    assert payloads(trace, NCCL_KERNEL) == [{OPERATION: "AllReduce", FUSED: 2}] * 2
+    assert read_payloads(trace, NCCL_KERNEL) == [{OPERATION: "AllReduce", FUSED: 2}] * 2
 
 
 def test_one_process_with_two_gpus_shares_the_group(tmp_path: Path) -> None:
     trace, summary = convert_ranks(tmp_path, make_group_on_two_gpus())
-    assert [(item[BYTES], item[FUSED]) for item in payloads(trace, NCCL_KERNEL)] == [(100, 1)] * 2
+    assert [(item[BYTES], item[FUSED]) for item in read_payloads(trace, NCCL_KERNEL)] == [
+        (100, 1)
+    ] * 2
     assert "communicator and order of launches: 1" in summary.text(verbose=True)
 
 
@@ -235,7 +241,7 @@ def test_kernels_in_graphs_have_no_call(tmp_path: Path) -> None:
         .add_range(100, 120, "ncclAllReduce", jsonText=format_payload(7, 100))
         .add_kernel(105, 130, 200, graphNodeId=4)
     )
-    assert payloads(convert_ranks(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
+    assert read_payloads(convert_ranks(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
 
 
 def test_same_correlation_ids_and_pid_on_two_hosts(tmp_path: Path) -> None:
@@ -252,7 +258,7 @@ def test_same_correlation_ids_and_pid_on_two_hosts(tmp_path: Path) -> None:
 def test_launch_on_another_thread_is_not_of_the_call(tmp_path: Path) -> None:
     rank = Rank().add_collective(100, 130, 200, format_payload(7, 10))
     rank.calls[0]["globalTid"] = make_global_tid(4999)
-    assert payloads(convert_ranks(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
+    assert read_payloads(convert_ranks(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
 
 
 def test_ranks_of_calls_come_from_the_communicators_making(tmp_path: Path) -> None:
@@ -264,8 +270,11 @@ def test_ranks_of_calls_come_from_the_communicators_making(tmp_path: Path) -> No
     )
     rank.add_collective(100, 130, 200, format_payload(7, 10))
     trace, _ = convert_ranks(tmp_path, rank)
-    assert payloads(trace, NCCL_KERNEL)[0] | {RANKS: 4, RANK: 3} == payloads(trace, NCCL_KERNEL)[0]
-    assert RANKS not in payloads(trace, CALL)[1]
+    assert (
+        read_payloads(trace, NCCL_KERNEL)[0] | {RANKS: 4, RANK: 3}
+        == read_payloads(trace, NCCL_KERNEL)[0]
+    )
+    assert RANKS not in read_payloads(trace, CALL)[1]
 
 
 @pytest.mark.parametrize(
@@ -289,9 +298,9 @@ def test_calls_are_written_once_whatever_is_asked_for(
     assert len(trace.list_intervals(NCCL_KERNEL)) == (0 if kinds and "nvtx" in kinds[0] else 1)
 
 
-def said_by_sql(connection: sqlite3.Connection) -> None:
-    """Make the table `said`: NVTX_EVENTS with JSON of the payloads, those of tables made per schema
-    among them.
+def create_payload_view(connection: sqlite3.Connection) -> None:
+    """Create the table `said`: NVTX_EVENTS with JSON of the payloads, those of tables made per
+    schema among them.
     """
     connection.create_function("name_of", 2, lambda number, names: json.loads(names)[number])
     tables = connection.execute(
@@ -339,7 +348,7 @@ def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
     trace = read_trace(tmp_path / "o.prv")
     for task, report in enumerate(sorted((SAMPLES / name).glob("rank*.sqlite")), 1):
         connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
-        said_by_sql(connection)
+        create_payload_view(connection)
         ranges = """FROM said LEFT JOIN StringIds ON id = textId WHERE eventType = 59 AND jsonText IS NOT NULL"""
         expected = connection.execute(f"""SELECT value, json_extract(jsonText, '$."{SIZE}"'), json_extract(jsonText, '$."{OP}"'), count(*)
                                           {ranges} GROUP BY 1, 2, 3""").fetchall()
@@ -400,9 +409,9 @@ def test_advanced_trace_calls_and_launch_in_an_api_group(tmp_path: Path) -> None
     )
     trace, _ = convert_ranks(tmp_path, rank)
     own = {COMMUNICATOR: f"{BIG:#x}", RANK: 1, RANKS: 4, OPERATION: "AllReduce"}
-    assert payloads(trace, NCCL_KERNEL) == [{BYTES: 44, FUSED: 2, 9510: 3, **own}]
-    assert [item[BYTES] for item in payloads(trace, CALL) if BYTES in item] == [20, 24]
-    assert payloads(trace, 9710) == [{BYTES: 20, 9510: 3, **own}]
+    assert read_payloads(trace, NCCL_KERNEL) == [{BYTES: 44, FUSED: 2, 9510: 3, **own}]
+    assert [item[BYTES] for item in read_payloads(trace, CALL) if BYTES in item] == [20, 24]
+    assert read_payloads(trace, 9710) == [{BYTES: 20, 9510: 3, **own}]
     assert trace.labels.types[CALL] == "NCCL regions"
 
 
@@ -415,7 +424,7 @@ def test_calls_left_out_for_their_least_duration_still_tell_of_their_kernels(
         min_duration={"nccl": 50},
     )
     assert not trace.list_intervals(CALL)
-    assert [item[BYTES] for item in payloads(trace, NCCL_KERNEL)] == [10]
+    assert [item[BYTES] for item in read_payloads(trace, NCCL_KERNEL)] == [10]
 
 
 def test_kernels_have_the_sequence_number_and_type_of_their_one_call(tmp_path: Path) -> None:

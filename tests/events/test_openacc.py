@@ -22,7 +22,7 @@ NAMES = make_strings("acc_wait", "a.c", "main", "", "u")
 NVIDIA = 4
 
 
-def construct(start: int, end: int | None, kind: int | None, **more: object) -> Row:
+def make_construct(start: int, end: int | None, kind: int | None, **more: object) -> Row:
     return {
         "start": start,
         "end": end,
@@ -38,7 +38,7 @@ def construct(start: int, end: int | None, kind: int | None, **more: object) -> 
     }
 
 
-def table(kind: str) -> str:
+def make_table(kind: str) -> str:
     return f"CUPTI_ACTIVITY_KIND_OPENACC_{kind}"
 
 
@@ -46,8 +46,8 @@ def test_values_are_those_of_other_converters(tmp_path: Path) -> None:
     """BSC's nsys2prv 0.6: ENUM_OPENACC_EVENT_KIND + 1, the same for all three types, and
     `name@file:line`.
     """
-    constructs = [construct(100 * number, 100 * number + 50, number) for number in range(17)]
-    rows = dict.fromkeys(map(table, ("OTHER", "DATA", "LAUNCH")), constructs)
+    constructs = [make_construct(100 * number, 100 * number + 50, number) for number in range(17)]
+    rows = dict.fromkeys(map(make_table, ("OTHER", "DATA", "LAUNCH")), constructs)
     trace, _ = convert_and_read(
         [make_export(tmp_path / "r.sqlite", rows | {"StringIds": NAMES})], tmp_path / "o.prv"
     )
@@ -65,13 +65,13 @@ def test_values_are_those_of_other_converters(tmp_path: Path) -> None:
 
 def test_a_construct_without_a_place(tmp_path: Path) -> None:
     rows = [
-        construct(0, 9, 1, srcFile=None, lineNo=0, funcName=None, DeviceType=2),
-        construct(10, 19, 2, srcFile=4, funcName=4),
-        construct(20, 29, 99, nameId=None, srcFile=None, DeviceType=None),
-        construct(30, 39, None, lineNo=None),
+        make_construct(0, 9, 1, srcFile=None, lineNo=0, funcName=None, DeviceType=2),
+        make_construct(10, 19, 2, srcFile=4, funcName=4),
+        make_construct(20, 29, 99, nameId=None, srcFile=None, DeviceType=None),
+        make_construct(30, 39, None, lineNo=None),
     ]
     trace, _ = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", {table("OTHER"): rows, "StringIds": NAMES})],
+        [make_export(tmp_path / "r.sqlite", {make_table("OTHER"): rows, "StringIds": NAMES})],
         tmp_path / "o.prv",
     )
     assert [name for name, _, _ in list_labelled_intervals(trace, SOURCE)] == [
@@ -95,12 +95,12 @@ def test_a_construct_without_a_place(tmp_path: Path) -> None:
 
 def test_bytes_of_data(tmp_path: Path) -> None:
     rows = [
-        construct(0, 100, 11, bytes=None),
-        construct(10, 20, 15, bytes=1 << 40, varName=5),
-        construct(30, 40, 13, bytes=0),
+        make_construct(0, 100, 11, bytes=None),
+        make_construct(10, 20, 15, bytes=1 << 40, varName=5),
+        make_construct(30, 40, 13, bytes=0),
     ]
     trace, _ = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", {table("DATA"): rows, "StringIds": NAMES})],
+        [make_export(tmp_path / "r.sqlite", {make_table("DATA"): rows, "StringIds": NAMES})],
         tmp_path / "o.prv",
     )
     assert [
@@ -113,7 +113,7 @@ def test_bytes_of_data(tmp_path: Path) -> None:
 def test_an_export_without_most_columns(tmp_path: Path) -> None:
     rows = [{"start": 0, "end": 5}, {"start": 5, "end": None}]
     trace, summary = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", {table("LAUNCH"): rows})], tmp_path / "o.prv"
+        [make_export(tmp_path / "r.sqlite", {make_table("LAUNCH"): rows})], tmp_path / "o.prv"
     )
     assert list_labelled_intervals(trace, LAUNCH) == [("OpenACC construct of unknown kind", 0, 5)]
     assert summary.dropped == {("openacc", Reason.NO_TIME): 1}

@@ -19,7 +19,7 @@ LENGTH = 10_000
 ELSEWHERE = 3 * 86_400 * 10**9
 
 
-def event(
+def make_event(
     start: int | None, end: int | None, tid: int = PID, pid: int = PID, **more: object
 ) -> Row:
     return {
@@ -32,11 +32,11 @@ def event(
     }
 
 
-def region(start: int, end: int | None, number: int = 1, pid: int = PID) -> Row:
-    return event(start, end, pid, pid, parallelId=number)
+def make_region(start: int, end: int | None, number: int = 1, pid: int = PID) -> Row:
+    return make_event(start, end, pid, pid, parallelId=number)
 
 
-def task(
+def make_task(
     start: int,
     end: int | None,
     number: int | None = 1,
@@ -44,13 +44,13 @@ def task(
     tid: int = PID,
     pid: int = PID,
 ) -> Row:
-    return event(start, end, tid, pid, parallelId=number, taskId=7, kind=kind)
+    return make_event(start, end, tid, pid, parallelId=number, taskId=7, kind=kind)
 
 
-def converted(
+def convert_regions(
     folder: Path, tables: dict[str, list[Row]], duration: int | None = LENGTH, **options: object
 ) -> tuple[Trace, Summary]:
-    """The trace of an export with these tables, and with a call from 0 to its end."""
+    """Convert an export with these tables, and with a call from 0 to its end."""
     every = {f"OPENMP_EVENT_KIND_{name}": rows for name, rows in tables.items()}
     every |= {"OSRT_API": [make_os_call(0, LENGTH)], "StringIds": make_strings("x")}
     if duration is not None:
@@ -75,12 +75,12 @@ def converted(
 def test_a_range_without_an_end_ends_with_its_region(
     end: int | None, duration: int | None, tmp_path: Path
 ) -> None:
-    trace, summary = converted(
+    trace, summary = convert_regions(
         tmp_path,
         {
-            "PARALLEL": [region(100, 500)],
-            "TASK": [task(110, end), task(120, 480, tid=PID + 1)],
-            "SYNC_REGION": [{**task(400, end), "kind": 2}],
+            "PARALLEL": [make_region(100, 500)],
+            "TASK": [make_task(110, end), make_task(120, 480, tid=PID + 1)],
+            "SYNC_REGION": [{**make_task(400, end), "kind": 2}],
         },
         duration,
     )
@@ -93,11 +93,15 @@ def test_a_range_without_an_end_ends_with_its_region(
 
 
 def test_a_range_whose_region_has_no_end_ends_with_the_trace(tmp_path: Path) -> None:
-    trace, summary = converted(
+    trace, summary = convert_regions(
         tmp_path,
         {
-            "PARALLEL": [region(100, ELSEWHERE)],
-            "TASK": [task(110, 0), task(120, None, number=9), task(130, None, number=None)],
+            "PARALLEL": [make_region(100, ELSEWHERE)],
+            "TASK": [
+                make_task(110, 0),
+                make_task(120, None, number=9),
+                make_task(130, None, number=None),
+            ],
         },
     )
     assert list_labelled_intervals(trace, PARALLEL) == [("Parallel", 100, LENGTH)]
@@ -108,16 +112,18 @@ def test_a_range_whose_region_has_no_end_ends_with_the_trace(tmp_path: Path) -> 
 
 
 def test_a_range_that_begins_after_its_region_ends_with_the_trace(tmp_path: Path) -> None:
-    trace, _ = converted(tmp_path, {"PARALLEL": [region(100, 200)], "TASK": [task(300, 0)]})
+    trace, _ = convert_regions(
+        tmp_path, {"PARALLEL": [make_region(100, 200)], "TASK": [make_task(300, 0)]}
+    )
     assert list_labelled_intervals(trace, IMPLICIT) == [("Implicit", 300, LENGTH)]
 
 
 def test_regions_are_numbered_by_process(tmp_path: Path) -> None:
-    trace, _ = converted(
+    trace, _ = convert_regions(
         tmp_path,
         {
-            "PARALLEL": [region(100, 500), region(100, 700, pid=77)],
-            "TASK": [task(110, 0), task(110, 0, tid=77, pid=77)],
+            "PARALLEL": [make_region(100, 500), make_region(100, 700, pid=77)],
+            "TASK": [make_task(110, 0), make_task(110, 0, tid=77, pid=77)],
         },
     )
     assert list_labelled_intervals(trace, IMPLICIT) == [
@@ -127,12 +133,12 @@ def test_regions_are_numbered_by_process(tmp_path: Path) -> None:
 
 
 def test_tables_without_columns_or_regions(tmp_path: Path) -> None:
-    trace, _ = converted(
+    trace, _ = convert_regions(
         tmp_path,
         {
-            "TASK": [task(110, 0)],
+            "TASK": [make_task(110, 0)],
             "REDUCTION": [{"start": 5, "end": 9}],
-            "WORKSHARE": [event(10, 20)],
+            "WORKSHARE": [make_event(10, 20)],
         },
     )
     assert list_labelled_intervals(trace, IMPLICIT) == [("Implicit", 110, LENGTH)]
@@ -142,11 +148,11 @@ def test_tables_without_columns_or_regions(tmp_path: Path) -> None:
 
 def test_what_a_task_is_and_how_it_runs_are_bits(tmp_path: Path) -> None:
     kinds = [1, 2, 4, 4 | 1 << 27, 2 | 1 << 28, 8 | 1 << 31, 16, 0, None, 1 << 29]
-    trace, _ = converted(
+    trace, _ = convert_regions(
         tmp_path,
         {
             "TASK": [
-                task(100 * number, 100 * number + 50, kind=kind)
+                make_task(100 * number, 100 * number + 50, kind=kind)
                 for number, kind in enumerate(kinds, 1)
             ]
         },
@@ -163,8 +169,8 @@ def test_what_a_task_is_and_how_it_runs_are_bits(tmp_path: Path) -> None:
 
 
 def test_synchronization_is_barriers_and_others(tmp_path: Path) -> None:
-    rows = [{**task(100 * kind, 100 * kind + 50), "kind": kind} for kind in range(1, 12)]
-    trace, _ = converted(tmp_path, {"SYNC_REGION": rows})
+    rows = [{**make_task(100 * kind, 100 * kind + 50), "kind": kind} for kind in range(1, 12)]
+    trace, _ = convert_regions(tmp_path, {"SYNC_REGION": rows})
     assert [begin // 100 for _, begin, _ in list_labelled_intervals(trace, BARRIER)] == [
         1,
         2,
@@ -183,16 +189,16 @@ def test_synchronization_is_barriers_and_others(tmp_path: Path) -> None:
 
 
 def test_points_last_1_ns_whatever_their_end(tmp_path: Path) -> None:
-    trace, summary = converted(
+    trace, summary = convert_regions(
         tmp_path,
         {
             "TASK_CREATE": [
-                event(10, 10, newTaskId=5),
-                event(20, 0),
-                event(30, 90),
-                event(40, ELSEWHERE),
+                make_event(10, 10, newTaskId=5),
+                make_event(20, 0),
+                make_event(30, 90),
+                make_event(40, ELSEWHERE),
             ],
-            "FLUSH": [event(50, None), event(None, 5)],
+            "FLUSH": [make_event(50, None), make_event(None, 5)],
         },
         kinds=("openmp", "osrt"),
     )
@@ -209,18 +215,20 @@ def test_points_last_1_ns_whatever_their_end(tmp_path: Path) -> None:
 def test_least_durations_are_of_ranges_as_they_are_shown(tmp_path: Path) -> None:
     """A range without an end is as long as its region makes it; points have no duration."""
     tables = {
-        "PARALLEL": [region(100, 500)],
-        "TASK": [task(110, 0), task(490, 0), task(120, 140)],
-        "FLUSH": [event(50, 50)],
+        "PARALLEL": [make_region(100, 500)],
+        "TASK": [make_task(110, 0), make_task(490, 0), make_task(120, 140)],
+        "FLUSH": [make_event(50, 50)],
     }
-    trace, summary = converted(tmp_path, tables, min_duration={"openmp": 50})
+    trace, summary = convert_regions(tmp_path, tables, min_duration={"openmp": 50})
     assert list_labelled_intervals(trace, IMPLICIT) == [("Implicit", 110, 500)]
     assert len(trace.list_intervals(FLUSH)) == 1
     assert summary.dropped == {("openmp", Reason.TOO_SHORT.with_detail("50 ns")): 2}
 
 
 def test_regions_within_regions(tmp_path: Path) -> None:
-    trace, _ = converted(tmp_path, {"PARALLEL": [region(200, 300, 2), region(100, 500)]})
+    trace, _ = convert_regions(
+        tmp_path, {"PARALLEL": [make_region(200, 300, 2), make_region(100, 500)]}
+    )
     assert trace.deepest[PARALLEL] == 2
     assert [
         item.others[60000090]

@@ -20,8 +20,8 @@ NAMES = make_strings(
 READ, LOCK, MINE, CAPITAL, OF_PTHREAD = range(1, 6)
 
 
-def converted(folder: Path, rows: list[Row]) -> tuple[Trace, Summary]:
-    """The trace, without violations, and the summary of an export with these rows of OSRT_API."""
+def convert_os_calls(folder: Path, rows: list[Row]) -> tuple[Trace, Summary]:
+    """Convert an export with these rows of OSRT_API."""
     return convert_and_read(
         [make_export(folder / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})], folder / "o.prv"
     )
@@ -32,7 +32,7 @@ def test_names_tell_pthread_calls_from_others(tmp_path: Path) -> None:
         make_os_call(10 * number, 10 * number + 5, name)
         for number, name in enumerate((READ, LOCK, CAPITAL, OF_PTHREAD, None))
     ]
-    trace, summary = converted(tmp_path, rows)
+    trace, summary = convert_os_calls(tmp_path, rows)
     assert list_labelled_intervals(trace, OSRT) == [
         ("read", 0, 5),
         ("Pthread_of_mine", 20, 25),
@@ -50,7 +50,7 @@ def test_names_tell_pthread_calls_from_others(tmp_path: Path) -> None:
 
 
 def test_known_names_have_fixed_values_and_others_follow_by_text(tmp_path: Path) -> None:
-    trace, _ = converted(
+    trace, _ = convert_os_calls(
         tmp_path,
         [
             make_os_call(10 * name, 10 * name + 5, name)
@@ -77,7 +77,7 @@ def test_calls_sit_on_their_threads(tmp_path: Path) -> None:
         make_os_call(20, 60, tid=PID + 2),
         make_os_call(60, 70, tid=PID + 2),
     ]
-    trace, _ = converted(tmp_path, rows)
+    trace, _ = convert_os_calls(tmp_path, rows)
     assert [
         (trace.get_row_name(item.row).split()[-1], item.begin)
         for code in (OSRT, PTHREAD)
@@ -93,7 +93,7 @@ def test_calls_within_calls(tmp_path: Path) -> None:
         make_os_call(50, 100, READ, level=1),
         make_os_call(60, 70, LOCK, level=2),
     ]
-    trace, _ = converted(tmp_path, rows)
+    trace, _ = convert_os_calls(tmp_path, rows)
     assert trace.deepest[OSRT] == 3
     assert trace.deepest[PTHREAD] == 1
     assert list_labelled_intervals(trace, OSRT) == [
@@ -146,7 +146,7 @@ def test_the_nesting_level_decides_among_calls_of_the_same_times(
 
 
 def test_calls_of_no_length_last_1_ns(tmp_path: Path) -> None:
-    trace, _ = converted(
+    trace, _ = convert_os_calls(
         tmp_path, [make_os_call(5, 5), make_os_call(6, 9, MINE), make_os_call(9, 9)]
     )
     assert list_labelled_intervals(trace, OSRT) == [
@@ -162,14 +162,14 @@ def test_marks_of_the_tracing_are_no_calls(tmp_path: Path) -> None:
         make_os_call(10, 20),
         make_os_call(90, 90, MINE, tid=0, level=None, eventClass=32),
     ]
-    trace, summary = converted(tmp_path, rows)
+    trace, summary = convert_os_calls(tmp_path, rows)
     assert list_labelled_intervals(trace, OSRT) == [("read", 0, 10)]
     assert summary.threads == 1
     assert not summary.dropped
 
 
 def test_damaged_rows_are_counted(tmp_path: Path) -> None:
-    trace, summary = converted(
+    trace, summary = convert_os_calls(
         tmp_path,
         [
             make_os_call(0, 10),

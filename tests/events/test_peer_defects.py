@@ -50,8 +50,8 @@ LAUNCH = make_strings("k", "cudaLaunchKernel_v7000")
 Tables = Mapping[str, Sequence[Row]]
 
 
-def traced(folder: Path, *reports: Tables) -> Trace:
-    """The trace of rank0, rank1... made of these tables, without violations."""
+def convert_tables(folder: Path, *reports: Tables) -> Trace:
+    """Convert rank0, rank1... made of these tables, and return the trace, which has no violations."""
     paths = [
         make_export(folder / f"rank{number}.sqlite", tables)
         for number, tables in enumerate(reports)
@@ -59,14 +59,14 @@ def traced(folder: Path, *reports: Tables) -> Trace:
     return convert_and_read(paths, folder / "o.prv")[0]
 
 
-def host(name: str, utc: int = UTC, clock: int = 10**12) -> dict[str, list[Row]]:
+def make_host(name: str, utc: int = UTC, clock: int = 10**12) -> dict[str, list[Row]]:
     return {
         ENV: [{"name": "Hostname", "value": name}],
         START: [{"utcEpochNs": utc, "systemClockNs": clock}],
     }
 
 
-def nvtx(
+def make_nvtx_row(
     start: int, end: int | None, text: str | None, kind: int = 59, tid: int = 4242, **more: object
 ) -> Row:
     return {
@@ -115,7 +115,7 @@ def test_reports_of_one_name_in_two_folders_are_both_read(tmp_path: Path) -> Non
                 {
                     KERNEL: [make_kernel(10, 20 + number)],
                     "StringIds": make_strings(f"kernel{number}"),
-                    **host(f"node{number}"),
+                    **make_host(f"node{number}"),
                 },
             )
         )
@@ -140,7 +140,9 @@ def test_a_call_named_like_mpi_init_moves_no_rank(tmp_path: Path) -> None:
         ]
         return {"MPI_OTHER_EVENTS": rows, "StringIds": make_strings("MPI_Initialized", "MPI_Init")}
 
-    trace = traced(tmp_path, {**calls(0), **host("a")}, {**calls(1_000_000_000), **host("b")})
+    trace = convert_tables(
+        tmp_path, {**calls(0), **make_host("a")}, {**calls(1_000_000_000), **make_host("b")}
+    )
     inits = {
         (begin, end)
         for label, begin, end in list_labelled_intervals(trace, OTHER_MPI)
@@ -162,7 +164,9 @@ def test_the_trace_is_as_long_as_its_last_event(last: str, tmp_path: Path) -> No
             ],
         },
     }[last]
-    trace = traced(tmp_path, {RUNTIME: [make_call(0, 10, 1)], "StringIds": LAUNCH, **tables})
+    trace = convert_tables(
+        tmp_path, {RUNTIME: [make_call(0, 10, 1)], "StringIds": LAUNCH, **tables}
+    )
     assert trace.duration == 900
 
 
@@ -181,15 +185,20 @@ def test_graphs_need_no_option_in_the_capture(mode: str | None, tmp_path: Path) 
         "graphExecId": 5,
     }
     capture = {"META_DATA_CAPTURE": [{"name": mode, "value": "Graph"}]} if mode else {}
-    trace = traced(tmp_path, {GRAPHS: [graph], **capture})
+    trace = convert_tables(tmp_path, {GRAPHS: [graph], **capture})
     assert list_labelled_intervals(trace, GRAPH) == [("CUDA graph exec 5", 0, 10)]
 
 
 def test_domains_named_by_registered_string_and_created_on_two_threads(tmp_path: Path) -> None:
-    created = [nvtx(0, None, None, 75, tid=tid, domainId=1, textId=1) for tid in (4242, 4243)]
-    trace = traced(
+    created = [
+        make_nvtx_row(0, None, None, 75, tid=tid, domainId=1, textId=1) for tid in (4242, 4243)
+    ]
+    trace = convert_tables(
         tmp_path,
-        {NVTX: [*created, nvtx(5, 9, "work", domainId=1)], "StringIds": make_strings("own domain")},
+        {
+            NVTX: [*created, make_nvtx_row(5, 9, "work", domainId=1)],
+            "StringIds": make_strings("own domain"),
+        },
     )
     [code] = [
         code
@@ -200,9 +209,16 @@ def test_domains_named_by_registered_string_and_created_on_two_threads(tmp_path:
 
 
 def test_ranges_of_nesmik_have_the_type_that_its_views_ask_for(tmp_path: Path) -> None:
-    created = nvtx(0, None, "neSmiK", 75, domainId=1)
-    trace = traced(
-        tmp_path, {NVTX: [created, nvtx(5, 9, "timestep", domainId=1), nvtx(6, 8, "other")]}
+    created = make_nvtx_row(0, None, "neSmiK", 75, domainId=1)
+    trace = convert_tables(
+        tmp_path,
+        {
+            NVTX: [
+                created,
+                make_nvtx_row(5, 9, "timestep", domainId=1),
+                make_nvtx_row(6, 8, "other"),
+            ]
+        },
     )
     assert (list_labelled_intervals(trace, NESMIK), list_labelled_intervals(trace, PUSHPOP)) == (
         [("timestep", 0, 4)],
@@ -212,7 +228,7 @@ def test_ranges_of_nesmik_have_the_type_that_its_views_ask_for(tmp_path: Path) -
 
 def test_overloads_of_one_short_name_are_told_apart(tmp_path: Path) -> None:
     names = make_strings("void scale<float>(float*)", "scale", "void scale<double>(double*)")
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             KERNEL: [
@@ -226,7 +242,7 @@ def test_overloads_of_one_short_name_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_kernel_with_nccl_in_its_name_is_none_of_nccl(tmp_path: Path) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {KERNEL: [make_kernel(0, 5)], "StringIds": make_strings("pack_for_nccl_kernel(float*)")},
     )
@@ -240,8 +256,10 @@ def test_nodes_and_threads_have_their_names_and_no_two_rows_one_place(tmp_path: 
         "StringIds": [*LAUNCH, {"id": 3, "value": "main loop"}],
         "ThreadNames": [{"globalTid": make_global_tid(4242), "nameId": 3, "priority": 1}],
     }
-    trace = traced(
-        tmp_path, {**tables, **host("alpha")}, {**tables, **host("beta", clock=5 * 10**12)}
+    trace = convert_tables(
+        tmp_path,
+        {**tables, **make_host("alpha")},
+        {**tables, **make_host("beta", clock=5 * 10**12)},
     )
     assert trace.names["NODE"] == ["alpha", "beta"]
     assert [node for _, node in trace.tasks] == [1, 2]
@@ -255,7 +273,7 @@ def test_nodes_and_threads_have_their_names_and_no_two_rows_one_place(tmp_path: 
 
 
 def test_processes_on_one_device_number_keep_rows_of_their_own(tmp_path: Path) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             KERNEL: [make_kernel(0, 10), make_kernel(0, 7, globalPid=make_global_pid(77))],
@@ -284,7 +302,7 @@ def test_every_sample_of_a_gpu_is_there_beside_a_gpu_that_no_process_uses(tmp_pa
         {"typeId": kind, "metricId": 1, "metricName": "SMs Active [Throughput %]"}
         for kind in source
     ]
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             "GPU_METRICS": samples,
@@ -307,7 +325,7 @@ def test_every_sample_of_a_gpu_is_there_beside_a_gpu_that_no_process_uses(tmp_pa
 ALONE: dict[str, Tables] = {
     "kernels": {KERNEL: [make_kernel(0, 5)], "StringIds": make_strings("k")},
     "calls": {RUNTIME: [make_call(0, 5, 1)], "StringIds": LAUNCH},
-    "ranges": {NVTX: [nvtx(0, 5, "r")]},
+    "ranges": {NVTX: [make_nvtx_row(0, 5, "r")]},
     "os calls": {"OSRT_API": [make_os_call(0, 5)], "StringIds": make_strings("read")},
     "events": {
         EVENTS: [
@@ -341,7 +359,7 @@ ALONE: dict[str, Tables] = {
 @pytest.mark.parametrize("alone", ALONE)
 def test_events_of_one_kind_need_no_other_table(alone: str, tmp_path: Path) -> None:
     """No META_DATA_EXPORT, CUDA contexts, GPUs, host name or columns of later schemas."""
-    trace = traced(tmp_path, ALONE[alone])
+    trace = convert_tables(tmp_path, ALONE[alone])
     assert trace.duration == 5
     assert sum(map(len, trace.events.values())) >= 1
 
@@ -349,15 +367,15 @@ def test_events_of_one_kind_need_no_other_table(alone: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("lacking", [NVTX, KERNEL, RUNTIME])
 def test_one_report_of_several_may_lack_a_table(lacking: str, tmp_path: Path) -> None:
     whole = {
-        NVTX: [nvtx(0, 50, "r")],
+        NVTX: [make_nvtx_row(0, 50, "r")],
         KERNEL: [make_kernel(20, 30, correlationId=1)],
         RUNTIME: [make_call(5, 10, 1)],
         "StringIds": LAUNCH,
     }
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
-        {**whole, **host("a")},
-        {**{name: rows for name, rows in whole.items() if name != lacking}, **host("b")},
+        {**whole, **make_host("a")},
+        {**{name: rows for name, rows in whole.items() if name != lacking}, **make_host("b")},
     )
     counts = {code: len(trace.list_intervals(code)) for code in (PUSHPOP, KERNELS, CALLS)}
     assert counts == {
@@ -368,10 +386,10 @@ def test_one_report_of_several_may_lack_a_table(lacking: str, tmp_path: Path) ->
 
 
 def test_start_end_ranges_of_several_reports(tmp_path: Path) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
-        {NVTX: [nvtx(0, 50, "a", 60)], **host("a")},
-        {NVTX: [nvtx(0, 40, "b", 60)], **host("b")},
+        {NVTX: [make_nvtx_row(0, 50, "a", 60)], **make_host("a")},
+        {NVTX: [make_nvtx_row(0, 40, "b", 60)], **make_host("b")},
     )
     assert list_labelled_intervals(trace, STARTEND) == [("a", 0, 50), ("b", 0, 40)]
 
@@ -379,7 +397,7 @@ def test_start_end_ranges_of_several_reports(tmp_path: Path) -> None:
 def test_metrics_of_a_gpu_with_two_contexts(tmp_path: Path) -> None:
     source = 1 << 56 | 1 << 48 | 2 << 32
     contexts = [{"processId": 4242, "deviceId": 0, "contextId": number} for number in (1, 2)]
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             "TARGET_INFO_CUDA_CONTEXT_INFO": contexts,
@@ -406,14 +424,14 @@ def test_one_process_id_on_two_nodes_with_mpi(tmp_path: Path) -> None:
     def rank(number: int) -> Tables:
         return {
             "MPI_RANKS": [{"globalTid": make_global_tid(4242), "rank": number}] * 2,
-            **host("ab"[number]),
+            **make_host("ab"[number]),
             "MPI_OTHER_EVENTS": [
                 {"start": 5, "end": 15 + number, "globalTid": make_global_tid(4242), "textId": 1}
             ],
             "StringIds": make_strings("MPI_Init"),
         }
 
-    trace = traced(tmp_path, rank(1), rank(0))
+    trace = convert_tables(tmp_path, rank(1), rank(0))
     assert [name.split()[:2] for name in trace.names["TASK"]] == [["rank", "0"], ["rank", "1"]]
     assert [
         (item.row, item.end - item.begin) for item in sorted(trace.list_intervals(OTHER_MPI))
@@ -424,7 +442,7 @@ def test_one_process_id_on_two_nodes_with_mpi(tmp_path: Path) -> None:
 
 
 def test_kernels_of_a_process_without_calls_beside_one_that_has_them(tmp_path: Path) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             RUNTIME: [make_call(0, 5, 1)],

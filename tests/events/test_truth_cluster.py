@@ -73,13 +73,15 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 # ---- NCCL -------------------------------------------------------------------------------------------------------------
 
 
-def collectives(cluster: SampleSet) -> list[dict]:
-    """Those that are matched across ranks: rings of sends and receives are messages."""
+def list_true_collectives(cluster: SampleSet) -> list[dict]:
+    """Return the true collectives that are matched across ranks: rings of sends and receives are
+    messages.
+    """
     return [item for item in cluster.truth["collectives"] if item["function"] != "SendRecv"]
 
 
-def names(item: dict) -> str:
-    """The operation that the trace tells."""
+def name_operation(item: dict) -> str:
+    """Return the operation that the trace names."""
     kinds = {member["function"] for member in item.get("members", [item])}
     return kinds.pop() if len(kinds) == 1 else GROUPED
 
@@ -96,7 +98,7 @@ def test_the_set_has_what_it_is_to_test(cluster: SampleSet) -> None:
         "Broadcast",
         "Reduce",
     }
-    assert {item["root"] for item in collectives(cluster) if "root" in item} == {1, 2}
+    assert {item["root"] for item in list_true_collectives(cluster) if "root" in item} == {1, 2}
 
 
 def test_kernels_of_collectives_say_what_the_calls_did(cluster: SampleSet) -> None:
@@ -114,7 +116,7 @@ def test_kernels_of_collectives_say_what_the_calls_did(cluster: SampleSet) -> No
                 f"S{stream}",
                 cluster.to_trace_time(rank, begin),
                 cluster.to_trace_time(rank, end),
-                GROUPED if ring else names(item),
+                GROUPED if ring else name_operation(item),
                 item["bytes"] * (2 if ring else 1),
                 item.get("root"),
                 f"{item['communicator']:#018x}",
@@ -145,7 +147,7 @@ def test_kernels_of_collectives_say_what_the_calls_did(cluster: SampleSet) -> No
 def test_late_wait_transfer_and_bandwidths_of_collectives(cluster: SampleSet) -> None:
     """From the truth's times as the ranks' clocks show them."""
     expected = []
-    for item in collectives(cluster):
+    for item in list_true_collectives(cluster):
         ranks = item["ranks"]
         begin, end = (
             [
@@ -176,12 +178,12 @@ def test_late_wait_transfer_and_bandwidths_of_collectives(cluster: SampleSet) ->
                     *speeds,
                 )
             )
-        expected.append((names(item), sorted(records)))
-    assert sorted(found_collectives(cluster)) == sorted(expected)
+        expected.append((name_operation(item), sorted(records)))
+    assert sorted(list_traced_collectives(cluster)) == sorted(expected)
 
 
-def found_collectives(cluster: SampleSet) -> list[tuple[str, list[tuple]]]:
-    """Operation, and each rank's record."""
+def list_traced_collectives(cluster: SampleSet) -> list[tuple[str, list[tuple]]]:
+    """Return operation, and each rank's record."""
     found: dict[int, tuple[str, list[tuple]]] = {}
     speeds = {
         (item.row, item.begin, item.end): (item.others[ALGORITHM], item.others[BUS])
@@ -216,14 +218,16 @@ def test_the_truth_s_own_figures_of_collectives(cluster: SampleSet) -> None:
         return
     expected = {
         (rank, cluster.to_trace_time(rank, begin)): (late, wait, transfer, speed)
-        for item in collectives(cluster)
+        for item in list_true_collectives(cluster)
         for rank, begin, late, wait, transfer, speed in zip(
             *(item[key] for key in ("ranks", "begin", "late", "wait", "transfer", "bus_gb_per_s")),
             strict=True,
         )
     }
     found = {
-        record[:2]: record[3:] for _, records in found_collectives(cluster) for record in records
+        record[:2]: record[3:]
+        for _, records in list_traced_collectives(cluster)
+        for record in records
     }
     assert found.keys() == expected.keys()
     for key, (late, wait, transfer, speed) in expected.items():
@@ -282,7 +286,7 @@ def test_collectives_of_the_advanced_trace_have_the_truth_s_numbers(cluster: Sam
     """The sequence numbers by which they are matched, and the ids, which stand in the reports only:
     by SQL on those.
     """
-    for item in collectives(cluster):
+    for item in list_true_collectives(cluster):
         functions = [member["function"] for member in item.get("members", [item])]
         for rank in item["ranks"]:
             rows = cluster.query(

@@ -57,8 +57,8 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     )
 
 
-def series(cluster: SampleSet) -> dict[tuple[int, str, str], list[tuple[int, int]]]:
-    """Node from 0, row without its host and metric -> times and values of its records."""
+def read_series(cluster: SampleSet) -> dict[tuple[int, str, str], list[tuple[int, int]]]:
+    """Return node from 0, row without its host, and metric -> times and values of its records."""
     found: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
     hosts = [host["name"] for host in cluster.truth["hosts"]]
     for record in cluster.trace.samples:
@@ -71,8 +71,8 @@ def series(cluster: SampleSet) -> dict[tuple[int, str, str], list[tuple[int, int
     return found
 
 
-def first_of_host(cluster: SampleSet) -> dict[int, int]:
-    """Host from 0 -> its first rank."""
+def find_first_ranks(cluster: SampleSet) -> dict[int, int]:
+    """Return host from 0 -> its first rank."""
     hosts = [host["name"] for host in cluster.truth["hosts"]]
     return {
         number: next(rank["rank"] for rank in cluster.truth["ranks"] if rank["host"] == name)
@@ -87,7 +87,7 @@ def test_rows_of_several_hosts_have_names_of_their_own(cluster: SampleSet) -> No
     assert f"NIC mlx5_0 port 0-{cluster.truth['hosts'][0]['name']}" in names
 
 
-def gpu_rows(cluster: SampleSet) -> dict[str, tuple[int, str]]:
+def find_gpu_rows(cluster: SampleSet) -> dict[str, tuple[int, str]]:
     """UUID -> node from 0 and name of the row. GPUs are named by the ordinal that the process which
     uses them gives them.
     """
@@ -104,7 +104,7 @@ def gpu_rows(cluster: SampleSet) -> dict[str, tuple[int, str]]:
 @pytest.mark.slow
 def test_samples_of_gpus(cluster: SampleSet) -> None:
     """Number and sum of each metric on each GPU, of the first report that has it."""
-    found, rows, seen, zeros = series(cluster), gpu_rows(cluster), set(), 0
+    found, rows, seen, zeros = read_series(cluster), find_gpu_rows(cluster), set(), 0
     for number, rank in enumerate(cluster.truth["ranks"]):
         for gpu in rank["gpu_metrics"]:
             if gpu["uuid"] in seen:
@@ -143,7 +143,7 @@ def test_samples_of_gpus(cluster: SampleSet) -> None:
 
 def test_sums_and_means_of_gpus(cluster: SampleSet) -> None:
     """Of all samples in any report: the trace has them all where the first report does."""
-    found, rows, whole = series(cluster), gpu_rows(cluster), 0
+    found, rows, whole = read_series(cluster), find_gpu_rows(cluster), 0
     for uuid, gpu in cluster.truth["gpus"].items():
         held = [
             (number, own)
@@ -184,17 +184,17 @@ def test_sums_and_means_of_gpus(cluster: SampleSet) -> None:
 # ---- networks ---------------------------------------------------------------------------------------------------------
 
 
-def rates(cluster: SampleSet, node: int, row: str) -> dict[str, list[tuple[int, int]]]:
-    """Metric without its unit -> times and values."""
+def read_rates(cluster: SampleSet, node: int, row: str) -> dict[str, list[tuple[int, int]]]:
+    """Return metric without its unit -> times and values."""
     return {
         metric.rsplit(" [", 1)[0]: times
-        for (number, name, metric), times in series(cluster).items()
+        for (number, name, metric), times in read_series(cluster).items()
         if (number, name) == (node, row)
     }
 
 
 def test_counters_of_network_interfaces(cluster: SampleSet) -> None:
-    for host, rank in first_of_host(cluster).items():
+    for host, rank in find_first_ranks(cluster).items():
         ports = {
             name: told
             for name, told in cluster.truth["ranks"][rank]["network"].items()
@@ -202,7 +202,7 @@ def test_counters_of_network_interfaces(cluster: SampleSet) -> None:
         }
         assert ports
         for name, told in ports.items():
-            check_counters(rates(cluster, host, f"NIC {name} port 0"), told)
+            check_counters(read_rates(cluster, host, f"NIC {name} port 0"), told)
 
 
 def test_counters_of_the_switch(cluster: SampleSet) -> None:
@@ -215,7 +215,7 @@ def test_counters_of_the_switch(cluster: SampleSet) -> None:
     }
     assert len(ports) == sum("mlx5" in nic for nic in cluster.truth["nics"])
     for name, told in ports.items():
-        check_counters(rates(cluster, 0, f"Switch {switch} {name}"), told)
+        check_counters(read_rates(cluster, 0, f"Switch {switch} {name}"), told)
 
 
 def check_counters(found: dict[str, list[tuple[int, int]]], told: dict[str, int]) -> None:
@@ -239,7 +239,7 @@ def test_bytes_through_network_interfaces(cluster: SampleSet) -> None:
     for name, told in cluster.truth["nics"].items():
         host, nic = name.split()
         for way in ("received", "sent"):
-            times = rates(cluster, hosts.index(host), f"NIC {nic} port 0")[f"IB: Bytes {way}"]
+            times = read_rates(cluster, hosts.index(host), f"NIC {nic} port 0")[f"IB: Bytes {way}"]
             total = (
                 sum(value * (later - time) for (time, value), (later, _) in pairwise(times))
                 / NS_PER_MS
@@ -291,10 +291,10 @@ def test_congestion_of_the_switch(cluster: SampleSet) -> None:
 def test_samples_of_plugins(cluster: SampleSet) -> None:
     """Number and sum of each field of each device; numbers in floating point have three decimals."""
     found, codes = (
-        series(cluster),
+        read_series(cluster),
         {label: code for code, label in cluster.trace.labels.types.items()},
     )
-    for host, rank in first_of_host(cluster).items():
+    for host, rank in find_first_ranks(cluster).items():
         below = {
             (device, field): -total
             for device, field, total in cluster.query(
@@ -321,7 +321,7 @@ def test_samples_of_plugins(cluster: SampleSet) -> None:
 
 def test_bytes_of_storage(cluster: SampleSet) -> None:
     """What applications read and wrote on a host, over all volumes; samples are of whole bytes."""
-    hosts, found = [host["name"] for host in cluster.truth["hosts"]], series(cluster)
+    hosts, found = [host["name"] for host in cluster.truth["hosts"]], read_series(cluster)
     for name, told in cluster.truth["storage"].items():
         for field, total in (("Read", told["bytes_read"]), ("Write", told["bytes_written"])):
             each = [

@@ -88,8 +88,10 @@ def pair(
 # ---- a trace in the terms of the truth --------------------------------------------------------------------------------
 
 
-def codes_of(trace: Trace, kind: str) -> dict[int, str]:
-    """Event types of a kind -> NVTX domain, "" for the default domain and for what is not NVTX."""
+def list_codes(trace: Trace, kind: str) -> dict[int, str]:
+    """Return event types of a kind -> NVTX domain, "" for the default domain and for what is not
+    NVTX.
+    """
     if kind in CODES:
         return {CODES[kind]: ""}
     found = {}
@@ -100,14 +102,14 @@ def codes_of(trace: Trace, kind: str) -> dict[int, str]:
     return found
 
 
-def place(trace: Trace, row: Row) -> tuple[int, str]:
-    """Process id and row, as the truth names them."""
+def locate(trace: Trace, row: Row) -> tuple[int, str]:
+    """Return process id and row, as the truth names them."""
     pid = int(trace.get_task_name(row).split()[-1])
     name = trace.get_row_name(row)
     return pid, name if name.startswith("CUDA-D") else f"thread {name.split()[-1]}"
 
 
-def named(trace: Trace, code: int, interval: Interval, known: set[str]) -> str:
+def read_name(trace: Trace, code: int, interval: Interval, known: set[str]) -> str:
     """The label of a range. Names that agree once cut or cleaned are told apart by a number, which
     is left out here.
     """
@@ -115,16 +117,16 @@ def named(trace: Trace, code: int, interval: Interval, known: set[str]) -> str:
     return text if text in known else re.sub(r" #\d+$", "", text)
 
 
-def intervals(pair: Pair, kind: str) -> Iterator[tuple[Interval, str, str]]:
-    """The ranges of a kind, with domain and name."""
+def list_intervals(pair: Pair, kind: str) -> Iterator[tuple[Interval, str, str]]:
+    """Return the ranges of a kind, with domain and name."""
     known = set(pair.truth.sum_by_name(kind))
-    for code, domain in codes_of(pair.trace, kind).items():
+    for code, domain in list_codes(pair.trace, kind).items():
         for interval in pair.trace.list_intervals(code):
-            yield interval, domain, named(pair.trace, code, interval, known)
+            yield interval, domain, read_name(pair.trace, code, interval, known)
 
 
-def totals(durations: Iterable[tuple[object, int]]) -> dict:
-    """Key -> count and total duration."""
+def sum_totals(durations: Iterable[tuple[object, int]]) -> dict:
+    """Return key -> count and total duration."""
     counts: Counter[object] = Counter()
     sums: Counter[object] = Counter()
     for key, duration in durations:
@@ -133,7 +135,7 @@ def totals(durations: Iterable[tuple[object, int]]) -> dict:
     return {key: (count, sums[key]) for key, count in counts.items()}
 
 
-def comms(trace: Trace, kind: str) -> list[Comm]:
+def count_comms(trace: Trace, kind: str) -> list[Comm]:
     return [comm for comm in trace.comms if comm.tag == TAGS[kind]]
 
 
@@ -163,8 +165,8 @@ def test_no_range_hides_another(pair: Pair) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_and_durations_by_name(pair: Pair, kind: str) -> None:
-    found = totals(
-        (name, interval.end - interval.begin) for interval, _, name in intervals(pair, kind)
+    found = sum_totals(
+        (name, interval.end - interval.begin) for interval, _, name in list_intervals(pair, kind)
     )
     assert found == pair.truth.sum_by_name(kind)
 
@@ -172,9 +174,9 @@ def test_counts_and_durations_by_name(pair: Pair, kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_and_durations_by_row(pair: Pair, kind: str) -> None:
     """On every thread of every process, and on every stream of every device."""
-    found = totals(
-        (place(pair.trace, interval.row), interval.end - interval.begin)
-        for interval, _, _ in intervals(pair, kind)
+    found = sum_totals(
+        (locate(pair.trace, interval.row), interval.end - interval.begin)
+        for interval, _, _ in list_intervals(pair, kind)
     )
     assert found == pair.truth.sum_by_row(kind)
 
@@ -183,8 +185,8 @@ def test_counts_and_durations_by_row(pair: Pair, kind: str) -> None:
 def test_every_range_begins_and_ends_where_it_did(pair: Pair, kind: str) -> None:
     """Exactly the ranges of the export, each with its own name: so nesting is kept too."""
     found = Counter(
-        (*place(pair.trace, interval.row), domain, name, interval.begin, interval.end)
-        for interval, domain, name in intervals(pair, kind)
+        (*locate(pair.trace, interval.row), domain, name, interval.begin, interval.end)
+        for interval, domain, name in list_intervals(pair, kind)
     )
     expected = Counter()
     for (pid, row, domain, name, begin, end), count in pair.truth.count_ranges(kind).items():
@@ -193,10 +195,11 @@ def test_every_range_begins_and_ends_where_it_did(pair: Pair, kind: str) -> None
 
 
 def test_start_end_ranges_stand_under_one_type_too(pair: Pair) -> None:
-    ranges = totals(
-        ("all", interval.end - interval.begin) for interval, _, _ in intervals(pair, "startend")
+    ranges = sum_totals(
+        ("all", interval.end - interval.begin)
+        for interval, _, _ in list_intervals(pair, "startend")
     )
-    together = totals(
+    together = sum_totals(
         ("all", it.end - it.begin) for it in pair.trace.list_intervals(STARTEND_OF_ANY_DOMAIN)
     )
     assert together == ranges
@@ -204,7 +207,7 @@ def test_start_end_ranges_stand_under_one_type_too(pair: Pair) -> None:
 
 def test_bytes_by_operation(pair: Pair) -> None:
     found: Counter[str] = Counter()
-    for interval, _, name in intervals(pair, "memory"):
+    for interval, _, name in list_intervals(pair, "memory"):
         found[name] += interval.others.get(BYTES, 0)
     assert dict(found) == pair.truth.sum_bytes_by_operation()
 
@@ -215,10 +218,10 @@ def test_lines(pair: Pair, kind: str) -> None:
     process.
     """
     found = Counter()
-    for comm in comms(pair.trace, kind):
+    for comm in count_comms(pair.trace, kind):
         (pid, caller), (other, row) = (
-            place(pair.trace, comm.sender),
-            place(pair.trace, comm.receiver),
+            locate(pair.trace, comm.sender),
+            locate(pair.trace, comm.receiver),
         )
         assert pid == other, comm
         found[pid, caller, comm.send, row, comm.receive, comm.size] += 1
@@ -233,7 +236,7 @@ def test_kernel_attributes(pair: Pair) -> None:
     found = Counter(
         (name, *(interval.others.get(code, 0) for code in GEOMETRY))
         for kind in ("kernel", "nccl_kernel")
-        for interval, _, name in intervals(pair, kind)
+        for interval, _, name in list_intervals(pair, kind)
     )
     assert found == pair.truth.count_geometries()
 
@@ -245,7 +248,7 @@ def test_memory_kinds_of_copies(pair: Pair) -> None:
             trace.get_label(code, interval.others[code]) if code in interval.others else ""
             for code in (SOURCE, TARGET)
         )
-        for interval, _, name in intervals(pair, "memory")
+        for interval, _, name in list_intervals(pair, "memory")
         if name != "CUDA memset"
     )
     assert found == pair.truth.count_memory_kinds()
@@ -254,7 +257,7 @@ def test_memory_kinds_of_copies(pair: Pair) -> None:
 def test_errors_of_calls(pair: Pair) -> None:
     found = Counter(
         (name, call.others[ERROR])
-        for call, _, name in intervals(pair, "api")
+        for call, _, name in list_intervals(pair, "api")
         if ERROR in call.others
     )
     assert dict(found) == pair.truth.count_errors()
@@ -299,9 +302,10 @@ def test_counts_by_name_add_up(merged: tuple[list[Truth], Trace], kind: str) -> 
     for truth in truths:
         expected.update({name: count for name, (count, _) in truth.sum_by_name(kind).items()})
     found: Counter[str] = Counter()
-    for code in codes_of(trace, kind):
+    for code in list_codes(trace, kind):
         found.update(
-            named(trace, code, interval, set(expected)) for interval in trace.list_intervals(code)
+            read_name(trace, code, interval, set(expected))
+            for interval in trace.list_intervals(code)
         )
     assert found == expected
 
@@ -327,7 +331,7 @@ def test_every_process_is_a_task(merged: tuple[list[Truth], Trace]) -> None:
 @pytest.mark.parametrize("kind", TAGS)
 def test_lines_add_up(merged: tuple[list[Truth], Trace], kind: str) -> None:
     truths, trace = merged
-    found = comms(trace, kind)
+    found = count_comms(trace, kind)
     assert len(found) == sum(sum(truth.count_lines(kind).values()) for truth in truths)
     assert all(comm.sender[0] == comm.receiver[0] for comm in found)
 

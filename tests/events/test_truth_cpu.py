@@ -70,16 +70,16 @@ class Pair:
     summary: Summary | None = None
 
 
-def truth_of(path: Path, zero: int, duration: int) -> Truth:
-    """What is true of an export."""
+def load_truth(path: Path, zero: int, duration: int) -> Truth:
+    """Return what is true of an export, read once."""
     connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
     try:
-        return _truth(connection, zero, duration)
+        return _read_truth(connection, zero, duration)
     finally:
         connection.close()
 
 
-def _truth(connection: sqlite3.Connection, zero: int, duration: int) -> Truth:
+def _read_truth(connection: sqlite3.Connection, zero: int, duration: int) -> Truth:
     tables = {
         name
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -143,7 +143,7 @@ def _truth(connection: sqlite3.Connection, zero: int, duration: int) -> Truth:
     return truth
 
 
-def thread_of(trace: Trace, row: tuple[int, int]) -> Thread:
+def get_thread(trace: Trace, row: tuple[int, int]) -> Thread:
     return int(trace.get_task_name(row).split()[-1]), int(trace.get_row_name(row).split()[-1])
 
 
@@ -155,9 +155,9 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     try:
         summary = convert([request.param], output, Options(kinds=("cpu",), callstack=FRAMES))
     except NothingToWrite:
-        return Pair(request.param, truth_of(request.param, 0, 0), Trace())
+        return Pair(request.param, load_truth(request.param, 0, 0), Trace())
     trace = read_trace(output)
-    truth = truth_of(request.param, find_time_zero(output, request.param), trace.duration)
+    truth = load_truth(request.param, find_time_zero(output, request.param), trace.duration)
     return Pair(request.param, truth, trace, summary)
 
 
@@ -173,7 +173,7 @@ def test_the_trace_is_sound_and_others_are_counted(pair: Pair) -> None:
 def test_every_state_stands_where_it_did(pair: Pair) -> None:
     found = Counter(
         (
-            thread_of(pair.trace, item.row),
+            get_thread(pair.trace, item.row),
             pair.trace.get_label(STATE, item.value),
             item.others[CPU],
             item.begin,
@@ -188,7 +188,7 @@ def test_every_state_stands_where_it_did(pair: Pair) -> None:
 def test_time_and_turns_by_thread_and_state(pair: Pair) -> None:
     found, true = defaultdict(Counter), defaultdict(Counter)
     for item in pair.trace.list_intervals(STATE):
-        found[thread_of(pair.trace, item.row)].update(
+        found[get_thread(pair.trace, item.row)].update(
             {item.value: item.end - item.begin, "turns": 1}
         )
     values = {text: value for value, text in pair.trace.labels.values.get(STATE, {}).items()}
@@ -199,13 +199,13 @@ def test_time_and_turns_by_thread_and_state(pair: Pair) -> None:
 
 def test_samples_by_function_and_caller(pair: Pair) -> None:
     found = Counter(
-        (thread_of(pair.trace, item.row), 0, pair.trace.get_label(FUNCTION, item.value))
+        (get_thread(pair.trace, item.row), 0, pair.trace.get_label(FUNCTION, item.value))
         for item in pair.trace.list_intervals(FUNCTION)
     )
     for depth in range(1, FRAMES):
         found.update(
             (
-                thread_of(pair.trace, item.row),
+                get_thread(pair.trace, item.row),
                 depth,
                 pair.trace.get_label(CALLER + depth, item.value),
             )
@@ -216,7 +216,7 @@ def test_samples_by_function_and_caller(pair: Pair) -> None:
 
 def test_samples_by_module(pair: Pair) -> None:
     found = Counter(
-        (thread_of(pair.trace, item.row), pair.trace.get_label(MODULE, item.value))
+        (get_thread(pair.trace, item.row), pair.trace.get_label(MODULE, item.value))
         for item in pair.trace.list_intervals(MODULE)
     )
     assert found == +pair.truth.modules

@@ -37,8 +37,8 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     )[0]
 
 
-def figures(trace: Trace, rank: int, code: int) -> dict[str, tuple[int, int]]:
-    """Label -> count and duration of a type's ranges in a rank."""
+def sum_figures(trace: Trace, rank: int, code: int) -> dict[str, tuple[int, int]]:
+    """Return label -> count and duration of a type's ranges in a rank."""
     count, time = Counter[str](), Counter[str]()
     for item in trace.list_intervals(code):
         if item.row[0] == rank + 1:
@@ -47,7 +47,7 @@ def figures(trace: Trace, rank: int, code: int) -> dict[str, tuple[int, int]]:
     return {name: (count[name], time[name]) for name in count}
 
 
-def by_thread(trace: Trace, rank: int, code: int, *attributes: int) -> Counter[tuple]:
+def count_by_thread(trace: Trace, rank: int, code: int, *attributes: int) -> Counter[tuple]:
     """Thread id, value's label, length and attributes (0 where a record lacks one) -> how many."""
     return Counter(
         (
@@ -67,7 +67,7 @@ def test_openacc_is_what_was_put_in(trace: Trace, table: str, rank: int) -> None
     truth = TRUTH[rank]["additions"]["openacc"][table]
     code = CONSTRUCTS[table]
     for other, said in ((code, truth["by_construct"]), (code + 100000, truth["by_source"])):
-        assert figures(trace, rank, other) == {
+        assert sum_figures(trace, rank, other) == {
             name: (entry["rows"], entry["ns"]) for name, entry in said.items()
         }
     if table == "DATA":
@@ -93,7 +93,7 @@ def test_openacc_by_thread(trace: Trace, table: str, attributes: dict[int, str],
         f"SELECT globalTid & 0xFFFFFF, label, end - start, {columns} FROM CUPTI_ACTIVITY_KIND_OPENACC_{table} "
         "JOIN ENUM_OPENACC_EVENT_KIND ON id = eventKind"
     )
-    assert by_thread(trace, rank, CONSTRUCTS[table], *attributes) == Counter(
+    assert count_by_thread(trace, rank, CONSTRUCTS[table], *attributes) == Counter(
         query_export(REPORTS[rank], query)
     )
 
@@ -148,7 +148,7 @@ def test_openmp_by_thread(
         f"JOIN ENUM_OPENMP_{enum} ON id = kind"
     )
     values = {trace.get_label(code, item.value): item.value for item in trace.list_intervals(code)}
-    found = by_thread(trace, rank, code, *more)
+    found = count_by_thread(trace, rank, code, *more)
     by_number = Counter(
         {(tid, values[label], *rest): count for (tid, label, *rest), count in found.items()}
     )
@@ -163,7 +163,7 @@ def test_library_calls_are_what_was_put_in(trace: Trace, rank: int) -> None:
         (CUDNN, "CUDNN_EVENTS"),
         *((code, name) for name, code in DOMAINS.items()),
     ):
-        assert figures(trace, rank, code) == {
+        assert sum_figures(trace, rank, code) == {
             call: (entry["rows"], entry["ns"]) for call, entry in truth[name].items()
         }, name
     assert trace.deepest[CUBLAS] == 2
@@ -175,7 +175,7 @@ def test_library_calls_are_what_was_put_in(trace: Trace, rank: int) -> None:
 )
 def test_library_calls_by_thread(trace: Trace, code: int, table: str, own: int, rank: int) -> None:
     query = f"SELECT globalTid & 0xFFFFFF, value, end - start FROM {table} JOIN StringIds ON id = nameId WHERE eventClass = {own}"
-    assert by_thread(trace, rank, code) == Counter(query_export(REPORTS[rank], query))
+    assert count_by_thread(trace, rank, code) == Counter(query_export(REPORTS[rank], query))
 
 
 def test_domains_of_libraries_have_their_labels(trace: Trace) -> None:

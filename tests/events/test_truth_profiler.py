@@ -31,23 +31,23 @@ MESSAGES = "DIAGNOSTIC_EVENT"
 FAKE_PROCESSES = (0, 0xFFFFFF)
 
 
-def opened(path: Path) -> sqlite3.Connection:
+def open_database(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
     connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
     return connection
 
 
-def columns(connection: sqlite3.Connection, table: str) -> list[str]:
+def list_columns(connection: sqlite3.Connection, table: str) -> list[str]:
     return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
 
 
-def overhead_of(connection: sqlite3.Connection) -> Counter[tuple]:
+def count_overheads(connection: sqlite3.Connection) -> Counter[tuple]:
     """(pid, tid, name, duration, type or None where it says nothing) of every range: how many of
     each.
     """
     found: Counter[tuple] = Counter()
     for table in TABLES:
-        if have := columns(connection, table):
+        if have := list_columns(connection, table):
             kind = "nullif(overheadType, 0)" if "overheadType" in have else "NULL"
             found.update(
                 (pid, tid, make_label(name), duration, what)
@@ -59,7 +59,7 @@ def overhead_of(connection: sqlite3.Connection) -> Counter[tuple]:
     return found
 
 
-def of_the_profiler(path: Path, folder: Path) -> Path:
+def copy_profiler_events(path: Path, folder: Path) -> Path:
     """A copy of an export with no events but the profiler's. Beside others, its rows from before
     the first or after the last of those are cut or left out.
     """
@@ -70,17 +70,17 @@ def of_the_profiler(path: Path, folder: Path) -> Path:
             "SELECT name FROM sqlite_master WHERE type = 'table'"
         ).fetchall()
         for (table,) in tables:
-            if table not in (*TABLES, MESSAGES) and {*TIMES} & {*columns(connection, table)}:
+            if table not in (*TABLES, MESSAGES) and {*TIMES} & {*list_columns(connection, table)}:
                 connection.execute(f'DROP TABLE "{table}"')
         connection.commit()
     return copy
 
 
-def process_of(trace: Trace, row: tuple[int, int]) -> int:
+def get_process(trace: Trace, row: tuple[int, int]) -> int:
     return int(trace.get_task_name(row).split()[-1])
 
 
-def thread_of(trace: Trace, row: tuple[int, int]) -> int:
+def get_thread(trace: Trace, row: tuple[int, int]) -> int:
     return int(trace.get_row_name(row).split()[-1])
 
 
@@ -90,11 +90,11 @@ def thread_of(trace: Trace, row: tuple[int, int]) -> int:
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[sqlite3.Connection, Trace, dict]:
-    connection = opened(request.param)
+    connection = open_database(request.param)
     folder = tmp_path_factory.mktemp("trace")
     try:
         trace, summary = convert_and_read(
-            [of_the_profiler(request.param, folder)], folder / "o.prv", kinds=("profiler",)
+            [copy_profiler_events(request.param, folder)], folder / "o.prv", kinds=("profiler",)
         )
         events = summary.events
         assert summary.dropped == {}
@@ -105,11 +105,11 @@ def pair(
 
 def test_overhead_by_thread_name_and_type(pair: tuple[sqlite3.Connection, Trace, dict]) -> None:
     connection, trace, events = pair
-    expected = overhead_of(connection)
+    expected = count_overheads(connection)
     found = Counter(
         (
-            process_of(trace, item.row),
-            thread_of(trace, item.row),
+            get_process(trace, item.row),
+            get_thread(trace, item.row),
             trace.get_label(OVERHEAD, item.value),
             item.end - item.begin,
             item.others.get(TYPE),
@@ -129,16 +129,16 @@ def test_messages_by_process_severity_and_source(
         connection.execute(
             f"SELECT globalPid >> 24 & 0xFFFFFF, severity, source FROM {MESSAGES}"
         ).fetchall()
-        if columns(connection, MESSAGES)
+        if list_columns(connection, MESSAGES)
         else []
     )
     items = trace.list_intervals(SEVERITY)
     assert all(
-        process_of(trace, item.row) == thread_of(trace, item.row) and item.end - item.begin == 1
+        get_process(trace, item.row) == get_thread(trace, item.row) and item.end - item.begin == 1
         for item in items
     )
     found = Counter(
-        (process_of(trace, item.row), item.value, item.others[SOURCE]) for item in items
+        (get_process(trace, item.row), item.value, item.others[SOURCE]) for item in items
     )
     own = Counter({key: count for key, count in expected.items() if key[0] not in FAKE_PROCESSES})
     of_none = Counter(
@@ -159,7 +159,7 @@ def test_texts_have_no_folder_and_begin_as_the_messages_do(
     assert max(map(len, labels), default=0) <= 160
     texts = (
         [text for (text,) in connection.execute(f"SELECT DISTINCT text FROM {MESSAGES}")]
-        if columns(connection, MESSAGES)
+        if list_columns(connection, MESSAGES)
         else []
     )
     words = {" ".join(re.split(r"/|\\|\n|[A-Z]:", text)[0].split())[:80] for text in texts}
@@ -174,7 +174,10 @@ def test_texts_have_no_folder_and_begin_as_the_messages_do(
 def test_overhead_of_samples(name: str, tmp_path: Path) -> None:
     truth = json.loads((SAMPLES / name / "truth.json").read_text())
     trace, _ = convert_and_read(
-        [of_the_profiler(SAMPLES / name / rank["report"], tmp_path) for rank in truth["ranks"]],
+        [
+            copy_profiler_events(SAMPLES / name / rank["report"], tmp_path)
+            for rank in truth["ranks"]
+        ],
         tmp_path / "o.prv",
         align="utc",
         kinds=("profiler_overhead",),

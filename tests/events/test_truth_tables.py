@@ -29,12 +29,12 @@ PROCESS = 68007100
 LINES = {line.table: line for line in load_catalogue().calls.values()}
 
 
-def opened(path: Path) -> sqlite3.Connection:
+def open_database(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
 
 
-def tables_with_rows(path: Path) -> set[str]:
-    connection = opened(path)
+def list_tables_with_rows(path: Path) -> set[str]:
+    connection = open_database(path)
     names = [
         name
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -45,16 +45,16 @@ def tables_with_rows(path: Path) -> set[str]:
 
 
 # ---------------------------------------------------------------------------------------------- kinds and reasons
-def name_of(path: Path | None) -> str:
+def build_name_sql(path: Path | None) -> str:
     return f"{path.parent.name}-{path.stem}" if path else "corpus"
 
 
-@pytest.mark.parametrize("path", [*ALL_SAMPLES, *(EXPORTS or [UNSET])], ids=name_of)
+@pytest.mark.parametrize("path", [*ALL_SAMPLES, *(EXPORTS or [UNSET])], ids=build_name_sql)
 def test_every_table_with_rows_has_a_kind_or_a_reason(path: Path) -> None:
     translated = {table for kind in all_kinds() for table in kind.tables}
     assert [
         table
-        for table in sorted(tables_with_rows(path) - translated)
+        for table in sorted(list_tables_with_rows(path) - translated)
         if explain_unread_table(table) == UNKNOWN_TABLE
     ] == []
 
@@ -68,7 +68,7 @@ def test_the_list_names_every_table_with_rows(
     assert main(["--list", str(path)]) == 0
     listed = capsys.readouterr().out
     words = listed.replace("(", " ").replace(")", " ").replace(",", " ").split()
-    expected = tables_with_rows(path)
+    expected = list_tables_with_rows(path)
     enums = {table for table in expected if table.startswith("ENUM_")}
     assert [table for table in sorted(expected - enums) if table not in words] == []
     assert not enums or f"{len(enums)} tables ENUM_..." in listed
@@ -103,11 +103,11 @@ def exported(
         assert summary.dropped == {}
     except NothingToWrite:
         trace = Trace()
-    return opened(request.param), trace
+    return open_database(request.param), trace
 
 
-def where(trace: Trace, item: Interval) -> tuple[int, int]:
-    """Process and thread id of a range."""
+def locate(trace: Trace, item: Interval) -> tuple[int, int]:
+    """Return process and thread id of a range."""
     return int(trace.get_task_name(item.row).split()[-1]), int(
         trace.get_row_name(item.row).split()[-1]
     )
@@ -128,7 +128,7 @@ def test_file_accesses_of_exports(exported: tuple[sqlite3.Connection, Trace]) ->
         )
     found = Counter(
         (
-            *where(trace, item),
+            *locate(trace, item),
             trace.get_label(CALL, item.value),
             item.others[ACTION],
             item.others.get(BYTES),
@@ -179,7 +179,7 @@ def test_calls_and_work_of_exports(exported: tuple[sqlite3.Connection, Trace]) -
 
 # ------------------------------------------------------------------------------------------------------ the samples
 class Machine:
-    """The set `machine`, of one host whose clock nothing is compared with: durations are the
+    """Hold the set `machine`, of one host whose clock nothing is compared with: durations are the
     truth's.
     """
 
@@ -192,7 +192,9 @@ class Machine:
         return [item for item in self.trace.list_intervals(code) if item.row[0] == rank + 1]
 
     def sum_by_label(self, rank: int, code: int) -> dict[str, dict[str, dict[str, int]]]:
-        """Place (distance of the thread from the pid, or the queue's word) -> name -> rows and ns."""
+        """Return place (distance of the thread from the pid, or the queue's word) -> name -> rows
+        and ns.
+        """
         pid = self.truth["ranks"][rank]["pid"]
         found: dict[str, dict[str, dict[str, int]]] = {}
         for item in self.of(rank, code):
@@ -273,7 +275,7 @@ def test_contexts_on_gpus_of_the_sample(machine: Machine, rank: int) -> None:
 
 @pytest.mark.skipif(not CORPUS, reason="no corpus")
 def test_the_corpus_has_what_these_tests_are_for() -> None:
-    met = set().union(*(tables_with_rows(path) for path in EXPORTS))
+    met = set().union(*(list_tables_with_rows(path) for path in EXPORTS))
     assert {
         "OSRT_FILE_ACCESS_EVENTS",
         "PROFILER_OVERHEAD",

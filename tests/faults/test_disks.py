@@ -26,7 +26,7 @@ from nsys2prv.store import runs, task_result
 REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
 
 
-def mounted(folder: Path, size: str) -> Iterator[Path]:
+def mount_disk(folder: Path, size: str) -> Iterator[Path]:
     folder.mkdir()
     if subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder],
@@ -42,12 +42,12 @@ def mounted(folder: Path, size: str) -> Iterator[Path]:
 
 @pytest.fixture(params=["16k", "120k", "400k"])
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    yield from mounted(tmp_path / "small", request.param)
+    yield from mount_disk(tmp_path / "small", request.param)
 
 
 @pytest.fixture
 def unwritable(tmp_path: Path) -> Iterator[Path]:
-    yield from mounted(tmp_path / "ro", "64k")
+    yield from mount_disk(tmp_path / "ro", "64k")
 
 
 @pytest.mark.slow
@@ -96,11 +96,11 @@ def test_a_read_only_output_folder(unwritable: Path) -> None:
     )
 
 
-def full(*_: object, **__: object) -> None:
+def fill_disk(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def in_polars(*_: object, **__: object) -> None:
+def read_in_polars(*_: object, **__: object) -> None:
     with open("/dev/full", "wb") as file:
         pl.DataFrame({"a": range(100_000)}).write_ipc(file)
 
@@ -117,14 +117,14 @@ WRITERS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [full, in_polars])
+@pytest.mark.parametrize("how", [fill_disk, read_in_polars])
 @pytest.mark.parametrize(
     ("where", "name"), WRITERS, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_every_writer_on_a_full_disk(
     where: object, name: str, how: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if how is in_polars and not Path("/dev/full").exists():
+    if how is read_in_polars and not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
     for ending in ("prv", "pcf", "row", "clock.yaml"):
         (tmp_path / f"out.{ending}").write_text(f"earlier {ending}")

@@ -33,7 +33,7 @@ TOKEN = "pl4nt3d5ecret"
 PLANTED = "planted-secret-do-not-leak"
 
 
-def planted(source: Path, target: Path) -> Path:
+def plant_secrets(source: Path, target: Path) -> Path:
     """A report whose environment is full of tokens: every text of both tables but what the tool is
     to read, and every variable.
     """
@@ -66,7 +66,7 @@ def planted(source: Path, target: Path) -> Path:
 @pytest.mark.slow
 def test_nothing_of_the_environment_reaches_any_output(tmp_path: Path) -> None:
     reports = [
-        planted(path, tmp_path / path.name)
+        plant_secrets(path, tmp_path / path.name)
         for path in sorted((SAMPLES / "cluster").glob("rank[02].sqlite"))
     ]
     out = tmp_path / "out"
@@ -121,7 +121,9 @@ def test_nothing_of_the_environment_reaches_any_output(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_of_a_report_has_nothing_of_the_environment(tmp_path: Path) -> None:
-    info = read_report_info(planted(SAMPLES / "training" / "rank0.sqlite", tmp_path / "r.sqlite"))
+    info = read_report_info(
+        plant_secrets(SAMPLES / "training" / "rank0.sqlite", tmp_path / "r.sqlite")
+    )
     assert info.host
     assert TOKEN not in repr(info)
     assert PLANTED not in repr(info)

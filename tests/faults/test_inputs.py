@@ -71,22 +71,22 @@ def test_an_export_that_is_half_written(tmp_path: Path) -> None:
     assert run_command("-q", report, tmp_path / "out.prv").returncode == 0
 
 
-def replaced(path: Path) -> None:
+def replace_file(path: Path) -> None:
     shutil.copy(CLUSTER[0], path.with_name("new"))
     path.with_name("new").replace(path)
 
 
-def truncated(path: Path) -> None:
+def truncate_file(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-def touched(path: Path) -> None:
+def touch_file(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(5000)
         file.write(b"x")
 
 
-@pytest.mark.parametrize("change", [replaced, truncated, touched, Path.unlink])
+@pytest.mark.parametrize("change", [replace_file, truncate_file, touch_file, Path.unlink])
 def test_an_export_that_changes_while_it_is_read(
     change: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +142,7 @@ def test_what_is_no_file(arguments: tuple[str, ...], tmp_path: Path) -> None:
     assert not [name for name in read_folder(tmp_path) if name.startswith((".", "out"))]
 
 
-def without_privileges() -> None:
+def drop_privileges() -> None:
     """What keeps root from being refused anything: capabilities 1 and 2 (to override permissions),
     by PR_CAPBSET_DROP.
     """
@@ -156,7 +156,7 @@ def test_no_permission(tmp_path: Path) -> None:
     report.chmod(0)
     (tmp_path / "out").mkdir(mode=0o777)
     os.chmod(tmp_path / "out", 0o777)
-    as_user: dict[str, object] = {"preexec_fn": without_privileges} if os.geteuid() == 0 else {}
+    as_user: dict[str, object] = {"preexec_fn": drop_privileges} if os.geteuid() == 0 else {}
     done = run_command("-q", report, tmp_path / "out" / "out.prv", **as_user)
     assert "r.sqlite: cannot be read (Permission denied)" in read_error(done)
     closed = tmp_path / "closed"
@@ -166,7 +166,7 @@ def test_no_permission(tmp_path: Path) -> None:
     )
 
 
-def made(
+def make_case(
     path: Path,
     start: int = UTC,
     pid: int = 4242,
@@ -186,7 +186,7 @@ def made(
     )
 
 
-def job(number: int) -> dict[str, list[Row]]:
+def make_job(number: int) -> dict[str, list[Row]]:
     return {
         "META_DATA_CAPTURE": [
             {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": f'SLURM_JOB_ID="{number}"'}
@@ -194,7 +194,7 @@ def job(number: int) -> dict[str, list[Row]]:
     }
 
 
-def rank(number: int, pid: int) -> dict[str, list[Row]]:
+def make_rank(number: int, pid: int) -> dict[str, list[Row]]:
     return {"MPI_RANKS": [{"globalTid": make_global_tid(pid, pid), "rank": number}]}
 
 
@@ -203,19 +203,19 @@ def rank(number: int, pid: int) -> dict[str, list[Row]]:
     [
         ({}, {}, "is the same report as"),
         ({}, {"pid": 5}, ""),
-        ({"more": job(1)}, {"pid": 5, "more": job(1)}, ""),
+        ({"more": make_job(1)}, {"pid": 5, "more": make_job(1)}, ""),
         (
-            {"more": job(9_871_017)},
-            {"pid": 5, "more": job(9_871_018)},
+            {"more": make_job(9_871_017)},
+            {"pid": 5, "more": make_job(9_871_018)},
             "of 2 jobs by the launcher's job id",
         ),
         ({}, {"pid": 5, "start": UTC + 20 * SECOND}, ""),
         ({}, {"pid": 5, "start": UTC + 110 * SECOND}, "b.sqlite begins 100 s after a.sqlite"),
         ({}, {"pid": 5, "start": UTC + 3 * 86_400 * SECOND}, "days apart"),
-        ({"more": rank(0, 4242)}, {"pid": 5, "more": rank(1, 5)}, ""),
+        ({"more": make_rank(0, 4242)}, {"pid": 5, "more": make_rank(1, 5)}, ""),
         (
-            {"more": rank(0, 4242)},
-            {"pid": 5, "more": rank(0, 5)},
+            {"more": make_rank(0, 4242)},
+            {"pid": 5, "more": make_rank(0, 5)},
             "MPI rank 0 is in a.sqlite and in b.sqlite",
         ),
     ],
@@ -223,7 +223,7 @@ def rank(number: int, pid: int) -> dict[str, list[Row]]:
 def test_reports_that_do_not_belong_together(
     one: dict, other: dict, says: str, tmp_path: Path
 ) -> None:
-    reports = [made(tmp_path / "a.sqlite", **one), made(tmp_path / "b.sqlite", **other)]
+    reports = [make_case(tmp_path / "a.sqlite", **one), make_case(tmp_path / "b.sqlite", **other)]
     warnings = convert(reports, tmp_path / "out.prv", Options()).warnings
     doubts = [warning for warning in warnings if any(word in warning for word in DOUBTS)]
     assert bool(doubts) == bool(says), warnings
@@ -280,7 +280,7 @@ def test_a_folder_of_tables_by_its_point(tmp_path: Path) -> None:
     assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "other.prv").read_bytes()
 
 
-def leaves(data: bytearray, number: int, page: int) -> list[int]:
+def list_leaf_pages(data: bytearray, number: int, page: int) -> list[int]:
     """The pages with the rows of a table, as SQLite's file format has them: an interior page lists
     its children.
     """
@@ -296,11 +296,11 @@ def leaves(data: bytearray, number: int, page: int) -> list[int]:
         *(int.from_bytes(data[first + place : first + place + 4], "big") for place in places),
         int.from_bytes(data[first + 8 : first + 12], "big"),
     ]
-    return [leaf for child in children for leaf in leaves(data, child, page)]
+    return [leaf for child in children for leaf in list_leaf_pages(data, child, page)]
 
 
-def damaged(path: Path) -> Path:
-    """An export that can be opened, but not read: pages of its tables are zeros."""
+def make_unreadable_export(path: Path) -> Path:
+    """Write an export that can be opened, but not read: pages of its tables are zeros."""
     shutil.copy(CLUSTER[0], path)
     data = bytearray(path.read_bytes())
     with closing(sqlite3.connect(path)) as connection:
@@ -309,7 +309,7 @@ def damaged(path: Path) -> Path:
             "SELECT rootpage FROM sqlite_master WHERE name = 'GPU_METRICS'"
         ).fetchone()[0]
     # The first and the last page of rows stay, by which the rows are numbered.
-    for number in leaves(data, root, page)[1:-1]:
+    for number in list_leaf_pages(data, root, page)[1:-1]:
         data[(number - 1) * page : number * page] = b"\xee" * page
     path.write_bytes(data)
     return path
@@ -320,7 +320,7 @@ def test_keep_going_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "text.sqlite").write_text("no database")
     bad = [
         tmp_path / "text.sqlite",
-        damaged(tmp_path / "damaged.sqlite"),
+        make_unreadable_export(tmp_path / "damaged.sqlite"),
         tmp_path / "nowhere.sqlite",
     ]
     read_error(run_command("-q", *bad[1:2], *CLUSTER[1:], tmp_path / "out.prv"))

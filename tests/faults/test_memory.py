@@ -13,8 +13,8 @@ from nsys2prv._util.memory import NEEDED_BYTES
 resource = pytest.importorskip("resource")
 
 
-def limited(size: int) -> dict[str, object]:
-    """Options of a command whose processes have so many bytes of address space."""
+def limit_memory(size: int) -> dict[str, object]:
+    """Return options of a command whose processes have so many bytes of address space."""
     return {"preexec_fn": partial(resource.setrlimit, resource.RLIMIT_AS, (size, size))}
 
 
@@ -24,7 +24,7 @@ def limited(size: int) -> dict[str, object]:
 def test_too_little_address_space(words: list[str], size: int, tmp_path: Path) -> None:
     target = ["-o", tmp_path / "store"] if words == ["extract"] else [tmp_path / "out.prv"]
     message = read_error(
-        run_command(*words, SAMPLES / "training" / "rank0.sqlite", *target, **limited(size))
+        run_command(*words, SAMPLES / "training" / "rank0.sqlite", *target, **limit_memory(size))
     )
     assert f"may have {size >> 20} MB of address space (ulimit -v)" in message
     assert read_folder(tmp_path) == {}
@@ -35,7 +35,7 @@ def test_little_address_space_is_enough(tmp_path: Path) -> None:
     """As little as is not refused."""
     reports = sorted((SAMPLES / "cluster").glob("*.sqlite"))
     outcomes = []
-    for name, more in {"limited": limited(NEEDED_BYTES), "usual": {}}.items():
+    for name, more in {"limited": limit_memory(NEEDED_BYTES), "usual": {}}.items():
         (tmp_path / name).mkdir()
         done = run_command("-q", *reports, tmp_path / name / "out.prv", **more)
         outcomes.append((done.returncode, done.stderr, read_folder(tmp_path / name)))
@@ -44,4 +44,4 @@ def test_little_address_space_is_enough(tmp_path: Path) -> None:
 
 
 def test_help_needs_no_memory() -> None:
-    assert run_command("--version", **limited(NEEDED_BYTES // 2)).returncode == 0
+    assert run_command("--version", **limit_memory(NEEDED_BYTES // 2)).returncode == 0

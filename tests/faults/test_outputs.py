@@ -31,7 +31,7 @@ OLD = {name: f"old {name}".encode() for name in NAMES[:4]}
 NEW = {name: f"new {name}".encode() for name in (*NAMES[:3], NAMES[4])}
 
 
-def staged(folder: Path) -> Path:
+def list_staged(folder: Path) -> Path:
     staging = folder / files.Owner.current().new_name()
     staging.mkdir(parents=True)
     for name, text in NEW.items():
@@ -41,17 +41,17 @@ def staged(folder: Path) -> Path:
     return staging
 
 
-def finals(folder: Path) -> list[Path]:
+def list_final_names(folder: Path) -> list[Path]:
     return [folder / name for name in NAMES]
 
 
-def found(folder: Path) -> dict[str, bytes]:
+def read_found_files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def test_all_files_are_replaced(tmp_path: Path) -> None:
-    files.put_in_place(staged(tmp_path), finals(tmp_path))
-    assert found(tmp_path) == NEW
+    files.put_in_place(list_staged(tmp_path), list_final_names(tmp_path))
+    assert read_found_files(tmp_path) == NEW
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -59,7 +59,7 @@ def test_all_files_are_replaced(tmp_path: Path) -> None:
 def test_an_interruption_between_any_two_files_leaves_all_old_or_all_new(
     at: int, late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    staging = staged(tmp_path)
+    staging = list_staged(tmp_path)
     calls = iter(range(1000))
     replace = Path.replace
 
@@ -73,8 +73,8 @@ def test_an_interruption_between_any_two_files_leaves_all_old_or_all_new(
 
     monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        files.put_in_place(staging, finals(tmp_path))
-    assert found(tmp_path) == (NEW if at == 7 and late else OLD)
+        files.put_in_place(staging, list_final_names(tmp_path))
+    assert read_found_files(tmp_path) == (NEW if at == 7 and late else OLD)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
@@ -97,7 +97,7 @@ def test_a_kill_between_any_two_files_is_undone_by_the_next_run(at: int, tmp_pat
                 for name, text in OLD.items():
                     (tmp_path / name).write_bytes(text)
                 Path.replace = killed  # type: ignore[method-assign]
-                files.put_in_place(folder, finals(tmp_path))
+                files.put_in_place(folder, list_final_names(tmp_path))
                 os._exit(0)
         finally:
             os._exit(1)
@@ -106,7 +106,7 @@ def test_a_kill_between_any_two_files_is_undone_by_the_next_run(at: int, tmp_pat
     if at < 8:
         assert not (tmp_path / "out.prv").exists() or at == 0
     files.remove_leftovers(tmp_path)
-    assert found(tmp_path) == (NEW if at == 8 else OLD)
+    assert read_found_files(tmp_path) == (NEW if at == 8 else OLD)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(files.PREFIX)]
 
 
@@ -169,20 +169,20 @@ def test_a_clock_file_that_is_given_stays(tmp_path: Path) -> None:
 # ---- outputs that are inputs ------------------------------------------------------------------------------------------------------------
 
 
-def hard(target: Path, link: Path) -> None:
+def make_hard_link(target: Path, link: Path) -> None:
     os.link(target, link)
 
 
-def soft(target: Path, link: Path) -> None:
+def make_soft_link(target: Path, link: Path) -> None:
     link.symlink_to(target)
 
 
-def moved(target: Path, link: Path) -> None:
+def move_file(target: Path, link: Path) -> None:
     target.replace(link)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "out.prv.gz"])
-@pytest.mark.parametrize("made", [moved, hard, soft])
+@pytest.mark.parametrize("made", [move_file, make_hard_link, make_soft_link])
 def test_no_report_is_written_over(
     name: str, made: Callable[[Path, Path], None], tmp_path: Path
 ) -> None:
@@ -241,7 +241,7 @@ def test_nothing_that_is_read_is_written_over_by_an_analysis(
     rules.write_text("rules: []\n")
     clocks.write_text("hosts: {}\n")
     convert_export_folder(GRAPHS, table.parent)
-    soft(GRAPHS, tmp_path / "link.json")
+    make_soft_link(GRAPHS, tmp_path / "link.json")
     before = read_folder(tmp_path)
     for arguments in (
         ["report", job, "--html", job],

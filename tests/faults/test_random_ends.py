@@ -47,7 +47,7 @@ WORKERS = {
 
 
 def interrupt(child: subprocess.Popen[str]) -> None:
-    """As a terminal does."""
+    """Interrupt a command as a terminal does."""
     os.killpg(child.pid, signal.SIGINT)
 
 
@@ -101,7 +101,7 @@ def test_runs_that_end_at_any_time(end: Callable, how: str, tmp_path: Path) -> N
 
 
 def wait_until_spent(child: subprocess.Popen[str], seconds: float) -> None:
-    """Until a process has used so much CPU time, or is done."""
+    """Wait until a process has used so much CPU time, or has ended."""
     ticks = seconds * os.sysconf("SC_CLK_TCK")
     while child.poll() is None:
         if (

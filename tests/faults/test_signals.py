@@ -34,7 +34,7 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def outcome(program: str) -> tuple[int, str, str]:
+def run_and_signal(program: str) -> tuple[int, str, str]:
     done = subprocess.run(
         [sys.executable, "-c", program],
         env=ENVIRONMENT,
@@ -82,7 +82,7 @@ def test_workers_are_not_interrupted_even_as_they_start(
 
 
 def test_what_cannot_be_raised_is_raised_later() -> None:
-    assert outcome("""
+    assert run_and_signal("""
 import signal, threading
 from nsys2prv._util import signals
 signals.end_on_signal()
@@ -101,7 +101,7 @@ except signals.EndedBySignal as ended:
 
 
 def test_who_interrupts_again_lets_it_tidy_up() -> None:
-    assert outcome("""
+    assert run_and_signal("""
 import signal
 from nsys2prv._util import signals
 signals.end_on_signal()
@@ -121,7 +121,7 @@ except signals.EndedBySignal:
 @pytest.mark.slow
 def test_what_is_done_is_not_interrupted(tmp_path: Path) -> None:
     """Once the trace stands under its name it would be untrue that nothing was written."""
-    assert outcome(f"""
+    assert run_and_signal(f"""
 import shutil, signal, sys
 from nsys2prv._util import signals
 signals.end_on_signal()
@@ -141,7 +141,7 @@ sys.exit(main(["-q", {str(QUIET)!r}, {str(tmp_path / "out.prv")!r}]))
 
 def test_signals_that_are_ignored_stay_so() -> None:
     """As a shell wants it of commands in the background, and nohup."""
-    assert outcome("""
+    assert run_and_signal("""
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 from nsys2prv._util import signals

@@ -33,7 +33,7 @@ TYPES = (
 OF_PLACE = ("start", "end", "timestamp", "time", "value", "id", "bytes", "object", "size")
 
 
-def changed(random: Random, frame: pl.DataFrame) -> pl.DataFrame:
+def change_frame(random: Random, frame: pl.DataFrame) -> pl.DataFrame:
     """The frame with something else in one of its columns, or with other columns or rows. Raises
     what polars does.
     """

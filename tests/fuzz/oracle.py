@@ -33,8 +33,8 @@ class Outcome:
     before: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def state(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every file of a folder with its size and time."""
+def read_state(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return every file of a folder with its size and time."""
     return {
         str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
         for path in folder.rglob("*")
@@ -42,7 +42,7 @@ def state(folder: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def faults(done: Outcome, folder: Path, output: Path | None) -> list[str]:
+def find_faults(done: Outcome, folder: Path, output: Path | None) -> list[str]:
     """What is wrong with an outcome; nothing, as it should be. output: the trace or store that was
     asked for.
     """
@@ -67,11 +67,11 @@ def faults(done: Outcome, folder: Path, output: Path | None) -> list[str]:
             )
         if SECRET in text:
             found.append(f"{name}: secret")
-    return found + _files(done, folder, output)
+    return found + _check_files(done, folder, output)
 
 
-def _files(done: Outcome, folder: Path, output: Path | None) -> list[str]:
-    after = state(folder)
+def _check_files(done: Outcome, folder: Path, output: Path | None) -> list[str]:
+    after = read_state(folder)
     found = [
         f"input changed: {name}" for name, what in done.before.items() if after.get(name) != what
     ]
@@ -89,28 +89,28 @@ def _files(done: Outcome, folder: Path, output: Path | None) -> list[str]:
     if done.status == 0 and not output.exists():
         return [*found, f"not written: {output.name}"]
     for name in new:
-        if SECRET.encode() in _content(folder / name):
+        if SECRET.encode() in _read_content(folder / name):
             found.append(f"secret in {name}")
     if output.exists() and ".prv" in output.suffixes:
         found += [
             f"check: {finding.file}:{finding.line} {finding.rule}: {finding.message}"
             for finding in check_trace(output).findings
-            if finding.severity is Severity.ERROR and not _said(finding.rule, done.stderr)
+            if finding.severity is Severity.ERROR and not _is_announced(finding.rule, done.stderr)
         ]
     if (report := output.with_name("out.report.json")).exists():
         json.loads(report.read_text())
     return found
 
 
-def _said(rule: str, stderr: str) -> bool:
+def _is_announced(rule: str, stderr: str) -> bool:
     """Whether the command said of itself what is wrong with the trace: times are what the reports
     have.
     """
     return rule == "time-inexact" and "Paraver cannot tell nanoseconds apart" in stderr
 
 
-def _content(path: Path) -> bytes:
-    """All that a file holds, packed or not."""
+def _read_content(path: Path) -> bytes:
+    """Return all that a file holds, packed or not."""
     data = path.read_bytes()
     if path.suffix == ".gz":
         return gzip.decompress(data)

@@ -141,7 +141,7 @@ def test_values_that_are_no_integers_are_counted(tmp_path: Path) -> None:
     assert np.array_equal(found["b"], [1, NULL])
 
 
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+def read_one_line(capsys: pytest.CaptureFixture[str]) -> str:
     lines = [
         line for line in capsys.readouterr().err.splitlines() if line.startswith("nsys2prv: error:")
     ]
@@ -166,7 +166,7 @@ def test_damaged_tables_end_in_one_line(
     table = folder / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
     damage(table)
     assert main([str(folder), str(tmp_path / "out.prv")]) == 1
-    line = one_line(capsys)
+    line = read_one_line(capsys)
     assert message in line
     assert str(table) in line
     assert not list(tmp_path.glob("out*"))
@@ -200,9 +200,9 @@ def test_whatever_bytes_a_table_has(tmp_path: Path) -> None:
 def test_a_folder_without_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert main([str(tmp_path / "empty"), str(tmp_path / "out.prv")]) == 1
-    assert "no reports in this folder" in one_line(capsys)
+    assert "no reports in this folder" in read_one_line(capsys)
 
 
 def test_a_folder_is_no_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(SAMPLES / "graphs" / "rank0.sqlite"), str(tmp_path / "rank1.parquetdir")]) == 2
-    assert "the last argument is the trace to write" in one_line(capsys)
+    assert "the last argument is the trace to write" in read_one_line(capsys)

@@ -27,8 +27,8 @@ STREAM, LEFT_OUT = (
 QUEUES = ("OpenGL GPU", "Vulkan GPU")
 
 
-def taken_for_hosts(trace: Trace) -> list[str]:
-    """The names of the rows that count as host threads."""
+def list_host_rows(trace: Trace) -> list[str]:
+    """Return the names of the rows that count as host threads."""
     names = iter(trace.names["THREAD"])
     found: list[str] = []
     for threads, _ in trace.tasks:
@@ -88,7 +88,7 @@ def test_rows_of_devices_are_no_host_threads(sample: str, tmp_path: Path) -> Non
     trace, summary = convert_and_read(
         sorted((SAMPLES / sample).glob("rank*.sqlite")), tmp_path / "o.prv"
     )
-    assert all(name.startswith(("THREAD ", *QUEUES)) for name in taken_for_hosts(trace))
+    assert all(name.startswith(("THREAD ", *QUEUES)) for name in list_host_rows(trace))
     apart = [name for name in trace.names["TASK"] if name.startswith("devices of ")]
     assert apart == [f"devices of {node}" for node in trace.names["NODE"]]
     assert trace.names["TASK"][-len(apart) :] == apart

@@ -107,8 +107,8 @@ def asked(
     truth.close()
 
 
-def columns(table: str) -> dict[str, float]:
-    """Column -> sum over the rows of a table."""
+def sum_columns(table: str) -> dict[str, float]:
+    """Return column -> sum over the rows of a table."""
     head, *rows = table.split("\n\n")[0].splitlines()
     sums: Counter[str] = Counter()
     for row in rows:
@@ -118,7 +118,7 @@ def columns(table: str) -> dict[str, float]:
     return {name: cell for name, cell in sums.items() if cell}
 
 
-def times(asked: Asked, default_domain: bool = False) -> list[tuple]:
+def sum_innermost_times(asked: Asked, default_domain: bool = False) -> list[tuple]:
     """Stretches in which one range is the innermost: of all domains, or of the default one."""
     return list(
         find_innermost_stretches(one for one in asked.ranges if not (default_domain and one.domain))
@@ -127,23 +127,23 @@ def times(asked: Asked, default_domain: bool = False) -> list[tuple]:
 
 def test_time_by_range(asked: Asked) -> None:
     expected: Counter[str] = Counter()
-    for _, begin, end, name, _ in times(asked):
+    for _, begin, end, name, _ in sum_innermost_times(asked):
         expected[name] += end - begin
-    assert columns(asked.ask("analysis/nvtx_on_gpu_time_2dh")) == expected
+    assert sum_columns(asked.ask("analysis/nvtx_on_gpu_time_2dh")) == expected
 
 
 def test_work_by_range(asked: Asked) -> None:
     expected: Counter[str] = Counter()
-    for row, begin, end, name, _ in times(asked):
+    for row, begin, end, name, _ in sum_innermost_times(asked):
         expected[name] += sum(length for _, length in asked.busy(row, begin, end))
-    assert columns(asked.ask("extra/analysis/nvtx_on_gpu_work_2dh")) == {
+    assert sum_columns(asked.ask("extra/analysis/nvtx_on_gpu_work_2dh")) == {
         name: time for name, time in expected.items() if time
     }
 
 
 def test_kernels_by_range(asked: Asked) -> None:
     expected: dict[str, Counter[str]] = defaultdict(Counter)
-    for row, begin, end, name, _ in times(asked):
+    for row, begin, end, name, _ in sum_innermost_times(asked):
         for kernel, length in asked.busy(row, begin, end, ("kernel", "nccl_kernel", "graph")):
             expected[name][kernel] += length
     found = {}
@@ -151,7 +151,7 @@ def test_kernels_by_range(asked: Asked) -> None:
         name, _, table = (
             (plane if not found else plane.split("\n\n", 1)[1]).lstrip("\n").partition("\n")
         )
-        found[name] = columns(table)
+        found[name] = sum_columns(table)
     assert found == {name: dict(kernels) for name, kernels in expected.items()}
 
 
@@ -165,7 +165,7 @@ def test_kernels_by_range(asked: Asked) -> None:
 )
 def test_timelines(asked: Asked, view: str, default_domain: bool, field: int) -> None:
     expected: Counter[object] = Counter()
-    for stretch in times(asked, default_domain):
+    for stretch in sum_innermost_times(asked, default_domain):
         expected[stretch[field]] += stretch[2] - stretch[1]
     found: Counter[object] = Counter()
     labels = {

@@ -38,8 +38,8 @@ NAMES = [
 ]
 
 
-def events_of(trace: Path) -> Counter[str]:
-    """How many events of each type there are, by the labels of the .pcf as they stand there."""
+def count_true_events(trace: Path) -> Counter[str]:
+    """Return how many events of each type there are, by the labels of the .pcf as they stand there."""
     labels = {item.code: to_ascii(item.label) for item in read_pcf(trace.with_suffix(".pcf"))}
     found: Counter[str] = Counter()
     for line in trace.read_text().splitlines():
@@ -61,7 +61,7 @@ def test_samples(sample: str, states: bool, tmp_path: Path) -> None:
     trace = tmp_path / "out.prv"
     convert(sorted((SAMPLES / sample).glob("rank*.sqlite")), trace, Options(states=states, jobs=1))
     assert check_with_pertalde(trace) == ""
-    told, there = count_events(trace), events_of(trace)
+    told, there = count_events(trace), count_true_events(trace)
     assert len(told) > 10
     assert told == {label: there[label] for label in told}
 

@@ -129,14 +129,14 @@ def test_rows_that_are_left_out_are_empty_and_the_others_have_their_figures(
     assert chosen
     for view, table in chosen.items():
         (tmp_path / "whole").write_text(answers.tables[view])
-        whole = _cells(tmp_path / "whole")
+        whole = _read_cells(tmp_path / "whole")
         if view in OF_GAPS:
             whole = {place: cells for place, cells in whole.items() if "devices of" not in place[0]}
-        assert _cells(table) == whole, view
+        assert _read_cells(table) == whole, view
 
 
-def _cells(path: Path) -> dict[tuple[str, str], list[str]]:
-    """Row and column -> the cells that are not 0, of all planes; rows may share a name."""
+def _read_cells(path: Path) -> dict[tuple[str, str], list[str]]:
+    """Return row and column -> the cells that are not 0, of all planes; rows may share a name."""
     found = defaultdict(list)
     columns: list[str] = []
     for line in path.read_text(errors="replace").splitlines():

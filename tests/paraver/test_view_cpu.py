@@ -31,7 +31,7 @@ ROUGHLY = 0.0051
 Tables = dict[str, list[tuple[str, dict[str, float]]]]
 
 
-def ask(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str]:
+def run_cpu_views(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str]:
     """A trace of exports, tables that paramedir makes of the views of the CPU, and what it says."""
     trace = folder / "out.prv"
     convert(exports, trace, Options(kinds=("cpu",), callstack=2))
@@ -61,14 +61,14 @@ def ask(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str]:
         check=False,
     )
     tables = {
-        view.path: _rows(outputs[view.path].read_text(errors="replace"))
+        view.path: _read_rows(outputs[view.path].read_text(errors="replace"))
         for view in views
         if view.cfg.histogram
     }
     return found, tables, run.stdout
 
 
-def _rows(text: str) -> list[tuple[str, dict[str, float]]]:
+def _read_rows(text: str) -> list[tuple[str, dict[str, float]]]:
     head, *rows = text.split("\n\n")[0].splitlines()
     return [
         (
@@ -93,10 +93,10 @@ def asked(
 ) -> tuple[Trace, Tables, str]:
     if request.param == [None]:
         pytest.skip("NSYS2PRV_CORPUS does not name a folder of .sqlite exports")
-    return ask(request.param, tmp_path_factory.mktemp("cpu"))
+    return run_cpu_views(request.param, tmp_path_factory.mktemp("cpu"))
 
 
-def by_row(trace: Trace, code: int, weigh: str) -> list[tuple[str, dict[str, float]]]:
+def sum_by_row(trace: Trace, code: int, weigh: str) -> list[tuple[str, dict[str, float]]]:
     """Row -> label -> time or number of intervals of a type, of all rows."""
     rows = [
         (task, thread)
@@ -131,9 +131,9 @@ def test_tables_by_state_reason_function_and_module(asked: tuple[Trace, Tables, 
         ("cpu_samples_by_module_2dh", MODULE, "count"),
     ):
         if code in trace.labels.types:
-            assert tables[find_view_path(f"analysis/{view}.cfg")] == by_row(trace, code, weigh), (
-                view
-            )
+            assert tables[find_view_path(f"analysis/{view}.cfg")] == sum_by_row(
+                trace, code, weigh
+            ), view
 
 
 def test_time_by_cpu_and_by_threads_that_run(asked: tuple[Trace, Tables, str]) -> None:
@@ -159,7 +159,7 @@ def test_time_by_cpu_and_by_threads_that_run(asked: tuple[Trace, Tables, str]) -
 
 
 def test_the_sample_is_as_its_truth_has_it(tmp_path: Path) -> None:
-    _, tables, _ = ask(MACHINE, tmp_path)
+    _, tables, _ = run_cpu_views(MACHINE, tmp_path)
     truth = {
         thread: figures
         for rank in json.loads((MACHINE[0].parent / "truth.json").read_text())["ranks"]

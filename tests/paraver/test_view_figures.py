@@ -49,7 +49,7 @@ def tasks(answers: Answers) -> list[list[Work]]:
     return [found for _, found in sorted(group_by_task(read_work(answers)).items())]
 
 
-def _busy(work: Iterable[Work]) -> int:
+def _sum_busy(work: Iterable[Work]) -> int:
     return sum_lengths(merge_stretches(work))
 
 
@@ -70,8 +70,8 @@ def _is_nccl(one: Work) -> bool:
 def test_efficiencies_of_devices(
     answers: Answers, tasks: list[list[Work]], before: str, useful
 ) -> None:
-    times = [_busy(filter(useful, task)) for task in tasks]
-    active = [_busy(task) for task in tasks]
+    times = [_sum_busy(filter(useful, task)) for task in tasks]
+    active = [_sum_busy(task) for task in tasks]
     total, mean = answers.duration * len(tasks), sum(times) / len(times)
     for name, expected in {
         "parallel_efficiency": sum(times) / total,
@@ -94,8 +94,8 @@ def test_efficiencies_of_devices(
     assert answers.read_totals("model/relevant_tot_time_2dh.cfg")["Total"] == [total]
 
 
-def _main_threads(answers: Answers, table: str) -> list[list[Work]]:
-    """What the main thread of each task does, by a table of calls."""
+def _list_main_thread_calls(answers: Answers, table: str) -> list[list[Work]]:
+    """Return the calls of the main thread of each task, by a table of calls."""
     rows = answers.query(
         f"SELECT globalTid, start, end FROM {table} WHERE globalTid % 16777216 = globalTid / 16777216 % 16777216"
     )
@@ -110,13 +110,15 @@ def _main_threads(answers: Answers, table: str) -> list[list[Work]]:
 
 
 def test_states_of_main_threads(answers: Answers) -> None:
-    cuda = _main_threads(answers, "CUPTI_ACTIVITY_KIND_RUNTIME")
+    cuda = _list_main_thread_calls(answers, "CUPTI_ACTIVITY_KIND_RUNTIME")
     mpi = [
         list(chain(*task))
-        for task in zip(*(_main_threads(answers, table) for table in MPI_TABLES), strict=True)
+        for task in zip(
+            *(_list_main_thread_calls(answers, table) for table in MPI_TABLES), strict=True
+        )
     ]
-    in_mpi = [_busy(task) for task in mpi]
-    in_either = [_busy(first + second) for first, second in zip(mpi, cuda, strict=True)]
+    in_mpi = [_sum_busy(task) for task in mpi]
+    in_either = [_sum_busy(first + second) for first, second in zip(mpi, cuda, strict=True)]
     share = 100 / answers.duration
     useful = [row[0] for row in answers.read_rows("model/host_useful_2dh.cfg")]
     assert useful == pytest.approx([100 - share * time for time in in_either], rel=CLOSE)
@@ -146,10 +148,10 @@ def test_overlap(answers: Answers, tasks: list[list[Work]]) -> None:
     ):
         alone, both = [], []
         for task in tasks:
-            times = _busy(filter(kind, task))
+            times = _sum_busy(filter(kind, task))
             alone.append(
-                _busy(one for one in task if kind(one) or one.computes)
-                - _busy(one for one in task if one.computes)
+                _sum_busy(one for one in task if kind(one) or one.computes)
+                - _sum_busy(one for one in task if one.computes)
             )
             both.append(times - alone[-1])
         shown = [
@@ -175,9 +177,9 @@ def test_overlap_as_a_share_of_communication(answers: Answers, tasks: list[list[
     expected = []
     for task in tasks:
         communicating, computing = (
-            _busy(one for one in task if one.computes == computes) for computes in (False, True)
+            _sum_busy(one for one in task if one.computes == computes) for computes in (False, True)
         )
-        expected.append(100 * (communicating + computing - _busy(task)) / communicating)
+        expected.append(100 * (communicating + computing - _sum_busy(task)) / communicating)
     assert [
         row.get("Overlapped", 0)
         for row in answers.read_labelled_rows("analysis/overlap-of-communication-2dh.cfg")
@@ -212,15 +214,15 @@ def test_gaps_by_length(answers: Answers, tasks: list[list[Work]]) -> None:
     for lasting, code in answers.list_bursts("views/idle_gaps.cfg"):
         drawn[code] += lasting
     assert {LENGTHS[int(code) - OF_LENGTHS]: time for code, time in drawn.items() if code} == times
-    assert _nonzero(answers.sum_columns("analysis/gpu-gaps-time_2dh.cfg")) == times
-    assert _nonzero(answers.sum_columns("extra/analysis/gpu-gaps-count_2dh.cfg")) == Counter(
+    assert _drop_zeros(answers.sum_columns("analysis/gpu-gaps-time_2dh.cfg")) == times
+    assert _drop_zeros(answers.sum_columns("extra/analysis/gpu-gaps-count_2dh.cfg")) == Counter(
         LENGTHS[len(str(int(gap)))] for gap in bursts
     )
 
 
 # ------------------------------------------------------------------------------------------------------- kernels and NCCL
-def _by_value(answers: Answers, code: int) -> dict[str, list[Interval]]:
-    """Label -> ranges of a type."""
+def _group_by_label(answers: Answers, code: int) -> dict[str, list[Interval]]:
+    """Return label -> ranges of a type."""
     trace = answers.load_trace()
     found = defaultdict(list)
     for interval in trace.events[code]:
@@ -228,7 +230,7 @@ def _by_value(answers: Answers, code: int) -> dict[str, list[Interval]]:
     return found
 
 
-def _nonzero(columns: dict[str, float]) -> dict[str, float]:
+def _drop_zeros(columns: dict[str, float]) -> dict[str, float]:
     return {name: figure for name, figure in columns.items() if figure}
 
 
@@ -244,14 +246,14 @@ def _nonzero(columns: dict[str, float]) -> dict[str, float]:
 def test_kernels_by_what_is_told_of_them(
     answers: Answers, code: int, time: str, calls: str | None
 ) -> None:
-    found = _by_value(answers, code)
+    found = _group_by_label(answers, code)
     ((count,),) = {(len(answers.query("SELECT 1 FROM CUPTI_ACTIVITY_KIND_KERNEL")),)}
     assert code not in (CLASS, TENSOR) or sum(map(len, found.values())) == count
-    assert _nonzero(answers.sum_columns(f"{time}.cfg")) == {
+    assert _drop_zeros(answers.sum_columns(f"{time}.cfg")) == {
         name: sum(one.end - one.begin for one in each) for name, each in found.items()
     }
     if calls:
-        assert _nonzero(answers.sum_columns(f"{calls}.cfg")) == {
+        assert _drop_zeros(answers.sum_columns(f"{calls}.cfg")) == {
             name: len(each) for name, each in found.items()
         }
 
@@ -264,7 +266,9 @@ def test_gemms_without_tensor_cores(answers: Answers) -> None:
             "No",
         ):
             expected[labels[KERNEL][kernel.value]] += kernel.end - kernel.begin
-    assert _nonzero(answers.sum_columns("analysis/gemm_without_tensor_cores_2dh.cfg")) == expected
+    assert (
+        _drop_zeros(answers.sum_columns("analysis/gemm_without_tensor_cores_2dh.cfg")) == expected
+    )
 
 
 def test_times_of_classes(answers: Answers) -> None:
@@ -300,13 +304,13 @@ def test_occupancy_and_threads(answers: Answers) -> None:
 
 
 def test_collectives_across_ranks(answers: Answers) -> None:
-    found = _by_value(answers, COLLECTIVE)
+    found = _group_by_label(answers, COLLECTIVE)
     for view, code in (
         ("nccl_wait_2dh", WAIT),
         ("nccl_late_2dh", LATE),
         ("nccl_transfer_2dh", TRANSFER),
     ):
-        assert _nonzero(answers.sum_columns(f"analysis/{view}.cfg")) == _nonzero(
+        assert _drop_zeros(answers.sum_columns(f"analysis/{view}.cfg")) == _drop_zeros(
             {name: sum(one.others.get(code, 0) for one in each) for name, each in found.items()}
         )
     for view, code in (("nccl_wait_by_task_2dh", WAIT), ("nccl_late_by_task_2dh", LATE)):
@@ -317,7 +321,7 @@ def test_collectives_across_ranks(answers: Answers) -> None:
         assert cells == pytest.approx([total for _, total in sorted(each_task.items())], rel=CLOSE)
     times: Counter[tuple] = Counter()
     transferred: Counter[tuple] = Counter()
-    for name, each in _by_value(answers, TRANSFERS).items():
+    for name, each in _group_by_label(answers, TRANSFERS).items():
         for one in each:
             times[one.row, name] += one.end - one.begin
             transferred[one.row, name] += one.others[BUS_BANDWIDTH] * (one.end - one.begin) / 10**6
@@ -336,8 +340,8 @@ def test_collectives_across_ranks(answers: Answers) -> None:
     )
 
 
-def _planes(text: str) -> dict[str, dict[str, float]]:
-    """Plane -> column -> sum over the rows of a 3D table."""
+def _sum_planes(text: str) -> dict[str, dict[str, float]]:
+    """Return plane -> column -> sum over the rows of a 3D table."""
     found: dict[str, dict[str, float]] = {}
     for block in re.split(r"^(?=[^\t\n]+\n\t)", text, flags=re.M)[1:]:
         name, head, *rows = block.split("\n\n")[0].split("\n")
@@ -346,7 +350,7 @@ def _planes(text: str) -> dict[str, dict[str, float]]:
             for column, cell in zip(head.split("\t")[1:], row.split("\t")[1:], strict=True):
                 if column:
                     sums[column] += float(cell)
-        found[name] = _nonzero(sums)
+        found[name] = _drop_zeros(sums)
     return found
 
 
@@ -362,9 +366,9 @@ def test_nccl_kernels_by_size(answers: Answers) -> None:
             calls[name][size] += 1
             times[name][size] += one.end - one.begin
             bytes_[name] += one.others[NCCL_BYTES]
-    assert _planes(answers.tables["extra/analysis/nccl_calls_by_size_2dh.cfg"]) == calls
-    assert _planes(answers.tables["extra/analysis/nccl_time_by_size_2dh.cfg"]) == times
-    assert _nonzero(answers.sum_columns("extra/analysis/nccl_bytes_2dh.cfg")) == bytes_
+    assert _sum_planes(answers.tables["extra/analysis/nccl_calls_by_size_2dh.cfg"]) == calls
+    assert _sum_planes(answers.tables["extra/analysis/nccl_time_by_size_2dh.cfg"]) == times
+    assert _drop_zeros(answers.sum_columns("extra/analysis/nccl_bytes_2dh.cfg")) == bytes_
 
 
 def test_messages_between_tasks(answers: Answers) -> None:
@@ -419,10 +423,10 @@ def test_synchronizations(answers: Answers) -> None:
     for _, kind, lasting in rows:
         times[kind] += lasting
     assert sorted(
-        _nonzero(answers.sum_columns("extra/analysis/sync_calls_2dh.cfg")).values()
+        _drop_zeros(answers.sum_columns("extra/analysis/sync_calls_2dh.cfg")).values()
     ) == sorted(counts.values())
     assert sorted(
-        _nonzero(answers.sum_columns("extra/analysis/sync_time_2dh.cfg")).values()
+        _drop_zeros(answers.sum_columns("extra/analysis/sync_time_2dh.cfg")).values()
     ) == sorted(times.values())
     assert sum(answers.sum_columns("extra/analysis/api_errors_2dh.cfg").values()) == sum(
         value != 0
@@ -442,13 +446,13 @@ def test_calls_of_the_system(answers: Answers) -> None:
         ]
         for is_pthread in (False, True)
     }
-    assert _nonzero(answers.sum_columns("extra/analysis/osrt_calls_2dh.cfg")) == Counter(
+    assert _drop_zeros(answers.sum_columns("extra/analysis/osrt_calls_2dh.cfg")) == Counter(
         name for *_, name in calls[False]
     )
-    assert _nonzero(answers.sum_columns("extra/analysis/osrt_time_2dh.cfg")) == sum_innermost_times(
-        calls[False]
-    )
-    assert _nonzero(
+    assert _drop_zeros(
+        answers.sum_columns("extra/analysis/osrt_time_2dh.cfg")
+    ) == sum_innermost_times(calls[False])
+    assert _drop_zeros(
         answers.sum_columns("extra/analysis/pthread_time_2dh.cfg")
     ) == sum_innermost_times(calls[True])
     depths: Counter[str] = Counter()
@@ -464,7 +468,7 @@ def test_calls_of_the_system(answers: Answers) -> None:
             depth += step
             depths[str(depth)] += later - time if depth else 0
     found = answers.sum_columns("extra/analysis/mutex_contention_2dh.cfg")
-    assert {depth: time for depth, time in found.items() if time and depth != "0"} == _nonzero(
+    assert {depth: time for depth, time in found.items() if time and depth != "0"} == _drop_zeros(
         depths
     )
 
@@ -486,21 +490,21 @@ def test_mpi_profile(answers: Answers) -> None:
     if not calls:
         assert "analysis/mpi_time_2dh.cfg" not in answers.tables
         return
-    assert _nonzero(answers.sum_columns("extra/analysis/mpi_calls_2dh.cfg")) == Counter(
+    assert _drop_zeros(answers.sum_columns("extra/analysis/mpi_calls_2dh.cfg")) == Counter(
         call[3] for call in calls
     )
-    assert _nonzero(answers.sum_columns("analysis/mpi_time_2dh.cfg")) == sum_innermost_times(
+    assert _drop_zeros(answers.sum_columns("analysis/mpi_time_2dh.cfg")) == sum_innermost_times(
         call[:4] for call in calls
     )
     messages: Counter[str] = Counter()
     for *_, name, table, size in calls:
         messages[name] += size or 0 if table == "MPI_P2P_EVENTS" and name != "MPI_Sendrecv" else 0
     messages["MPI_Sendrecv"] = sum(
-        one.others[MESSAGE_BYTES] for one in _by_value(answers, MPI_MESSAGES)["MPI_Sendrecv"]
+        one.others[MESSAGE_BYTES] for one in _group_by_label(answers, MPI_MESSAGES)["MPI_Sendrecv"]
     )
-    assert _nonzero(answers.sum_columns("extra/analysis/mpi_message_bytes_2dh.cfg")) == _nonzero(
-        messages
-    )
+    assert _drop_zeros(
+        answers.sum_columns("extra/analysis/mpi_message_bytes_2dh.cfg")
+    ) == _drop_zeros(messages)
     by_row: dict[tuple, list[int]] = defaultdict(list)
     for one in answers.load_trace().events[MPI_MESSAGES]:
         by_row[one.row, one.value].append(one.others.get(MESSAGE_BYTES, 0))

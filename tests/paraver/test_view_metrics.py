@@ -155,7 +155,7 @@ def times(answers: Answers) -> Timeline:
     return Timeline(answers)
 
 
-def _means(found: dict[str, tuple[float, int]], unit: float = 1) -> dict[str, float]:
+def _list_means(found: dict[str, tuple[float, int]], unit: float = 1) -> dict[str, float]:
     return {name: integral / time / unit for name, (integral, time) in found.items() if integral}
 
 
@@ -172,10 +172,10 @@ def test_means_of_tasks(
             if view
         }
         assert shown[views[0]] == pytest.approx(
-            _means(times.by_value((KERNEL, NCCL, GRAPH), task, data), unit), rel=CLOSE
+            _list_means(times.by_value((KERNEL, NCCL, GRAPH), task, data), unit), rel=CLOSE
         )
         assert shown[views[1]] == pytest.approx(
-            _means(times.by_value((CLASS,), task, data, COMMUNICATION), unit), rel=CLOSE
+            _list_means(times.by_value((CLASS,), task, data, COMMUNICATION), unit), rel=CLOSE
         )
         if views[2]:
             computing = times.greatest((KERNEL, GRAPH), task) > 0
@@ -188,7 +188,7 @@ def test_tensor_cores_by_gemm(answers: Answers, times: Timeline) -> None:
     assert any(rows)
     for task, row in enumerate(rows, 1):
         assert row == pytest.approx(
-            _means(times.by_value((GEMM,), task, times.added((TENSOR,), task))), rel=CLOSE
+            _list_means(times.by_value((GEMM,), task, times.added((TENSOR,), task))), rel=CLOSE
         )
 
 
@@ -211,9 +211,9 @@ def test_instructions(answers: Answers, times: Timeline) -> None:
             {name: 132 * total for name, total in totals.items()}, rel=CLOSE
         )
         assert rows["mips_kernel_2dh"] == pytest.approx(
-            {name: 1000 * mean for name, mean in _means(by_kernel).items()}, rel=CLOSE
+            {name: 1000 * mean for name, mean in _list_means(by_kernel).items()}, rel=CLOSE
         )
-        by_class = _means(times.by_value((CLASS,), task, per_ns, COMMUNICATION))
+        by_class = _list_means(times.by_value((CLASS,), task, per_ns, COMMUNICATION))
         assert answers.read_labelled_rows("extra/hwcounters/mips_per_class-2dh.cfg")[
             task - 1
         ] == pytest.approx({name: 1000 * mean for name, mean in by_class.items()}, rel=CLOSE)
@@ -223,8 +223,8 @@ def test_instructions(answers: Answers, times: Timeline) -> None:
         }
 
 
-def _integrals(answers: Answers, view: str) -> dict[str, float]:
-    """Object -> sum of length times value of a timeline."""
+def _sum_integrals(answers: Answers, view: str) -> dict[str, float]:
+    """Return object -> sum of length times value of a timeline."""
     found: dict[str, float] = defaultdict(float)
     for line in answers.tables[view].splitlines():
         row, _, lasting, value = line.split("\t")
@@ -235,7 +235,7 @@ def _integrals(answers: Answers, view: str) -> dict[str, float]:
 @pytest.mark.parametrize("view", NODES)
 def test_means_of_nodes(answers: Answers, times: Timeline, view: str) -> None:
     codes, unit = NODES[view]
-    found = list(_integrals(answers, f"hwcounters/{view}.cfg").values())
+    found = list(_sum_integrals(answers, f"hwcounters/{view}.cfg").values())
     expected = []
     for node in range(1, len(times.trace.nodes) + 1):
 
@@ -280,7 +280,7 @@ def test_traffic_of_ports(answers: Answers, times: Timeline) -> None:
         by_node: dict[int, float] = defaultdict(float)
         for (task, _), total in expected.items():
             by_node[times.trace.tasks[task - 1][1]] += total * 1e6
-        found = _integrals(answers, f"hwcounters/nic_bytes_{view}_node.cfg")
+        found = _sum_integrals(answers, f"hwcounters/nic_bytes_{view}_node.cfg")
         assert list(found.values()) == pytest.approx(
             [total for _, total in sorted(by_node.items())], rel=1e-3
         )

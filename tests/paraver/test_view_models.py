@@ -18,12 +18,12 @@ def answers() -> Answers:
     return answer_views("machine")
 
 
-def shown(answers: Answers, view: str) -> dict[str, float]:
+def read_shown(answers: Answers, view: str) -> dict[str, float]:
     return {name: value for name, value in answers.sum_columns(view).items() if value}
 
 
-def grouped(answers: Answers, query: str) -> dict[str, float]:
-    """Label -> sum of the numbers over the exports, without those that are 0."""
+def sum_by_label(answers: Answers, query: str) -> dict[str, float]:
+    """Return label -> sum of the numbers over the exports, without those that are 0."""
     found: dict[str, float] = defaultdict(float)
     for _, label, number in answers.query(query):
         found[label] += number
@@ -39,15 +39,15 @@ def test_openacc(answers: Answers) -> None:
             JOIN StringIds AS name ON name.id = nameId LEFT JOIN StringIds AS file ON file.id = srcFile""")
     calls = [((export, tid), begin, end, label) for export, tid, begin, end, label, _ in rows]
     sources = [((export, tid), begin, end, source) for export, tid, begin, end, _, source in rows]
-    assert shown(answers, "extra/analysis/openacc_time_2dh.cfg") == sum_innermost_times(calls)
-    assert shown(answers, "extra/analysis/openacc_source_time_2dh.cfg") == sum_innermost_times(
+    assert read_shown(answers, "extra/analysis/openacc_time_2dh.cfg") == sum_innermost_times(calls)
+    assert read_shown(answers, "extra/analysis/openacc_source_time_2dh.cfg") == sum_innermost_times(
         sources
     )
     counts: dict[str, int] = defaultdict(int)
     for *_, label in calls:
         counts[label] += 1
-    assert shown(answers, "extra/analysis/openacc_calls_2dh.cfg") == counts
-    assert shown(answers, "extra/analysis/openacc_bytes_2dh.cfg") == grouped(
+    assert read_shown(answers, "extra/analysis/openacc_calls_2dh.cfg") == counts
+    assert read_shown(answers, "extra/analysis/openacc_bytes_2dh.cfg") == sum_by_label(
         answers,
         (
             "SELECT label, coalesce(bytes, 0) FROM CUPTI_ACTIVITY_KIND_OPENACC_DATA JOIN ENUM_OPENACC_EVENT_KIND ON id = eventKind"
@@ -69,12 +69,12 @@ def test_openmp(answers: Answers, table: str, code: int, view: str) -> None:
     trace = answers.load_trace()
     of = f"FROM OPENMP_EVENT_KIND_{table}"
     times, counts = (
-        grouped(answers, f"SELECT kind, {figure} {of}") for figure in ("end - start", "1")
+        sum_by_label(answers, f"SELECT kind, {figure} {of}") for figure in ("end - start", "1")
     )
-    assert shown(answers, f"analysis/openmp_{view}_time_2dh.cfg") == {
+    assert read_shown(answers, f"analysis/openmp_{view}_time_2dh.cfg") == {
         trace.get_label(code, kind): time for kind, time in times.items()
     }
-    assert shown(answers, f"analysis/openmp_{view}_calls_2dh.cfg") == {
+    assert read_shown(answers, f"analysis/openmp_{view}_calls_2dh.cfg") == {
         trace.get_label(code, kind): count for kind, count in counts.items()
     }
 
@@ -103,7 +103,7 @@ def test_libraries(answers: Answers, library: str, table: str, own: int) -> None
         f"SELECT globalTid, start, end, value FROM {table} JOIN StringIds ON id = nameId WHERE eventClass = {own}"
     )
     calls = [((export, tid), begin, end, name) for export, tid, begin, end, name in rows]
-    assert shown(answers, f"analysis/{library}_time_2dh.cfg") == sum_innermost_times(calls)
+    assert read_shown(answers, f"analysis/{library}_time_2dh.cfg") == sum_innermost_times(calls)
     assert sum(answers.sum_columns(f"analysis/{library}_calls_2dh.cfg").values()) == len(calls)
 
 
@@ -116,7 +116,7 @@ def test_libraries_that_are_domains(answers: Answers, name: str) -> None:
     )
     calls = [((export, tid), begin, end, text) for export, tid, begin, end, text in rows]
     assert calls
-    assert shown(
+    assert read_shown(
         answers, f"analysis/{name.lower().replace(' ', '_')}_time_2dh.cfg"
     ) == sum_innermost_times(calls)
 
@@ -131,10 +131,10 @@ def test_allocations(answers: Answers) -> None:
     ):
         expected = {
             label.capitalize(): number
-            for label, number in grouped(answers, f"SELECT label, {figure}").items()
+            for label, number in sum_by_label(answers, f"SELECT label, {figure}").items()
         }
-        assert shown(answers, f"analysis/{view}_2dh.cfg") == expected, view
-    assert shown(answers, "extra/analysis/memory_allocations_2dh.cfg") == grouped(
+        assert read_shown(answers, f"analysis/{view}_2dh.cfg") == expected, view
+    assert read_shown(answers, "extra/analysis/memory_allocations_2dh.cfg") == sum_by_label(
         answers,
         (
             "SELECT label, 1 FROM CUDA_GPU_MEMORY_USAGE_EVENTS JOIN ENUM_CUDA_DEV_MEM_EVENT_OPER ON id = memoryOperationType"
@@ -169,16 +169,16 @@ def test_memory_in_use(answers: Answers) -> None:
 
 
 def test_page_faults(answers: Answers) -> None:
-    assert shown(answers, "extra/analysis/cpu_page_faults_2dh.cfg") == grouped(
+    assert read_shown(answers, "extra/analysis/cpu_page_faults_2dh.cfg") == sum_by_label(
         answers,
         (
             "SELECT value, 1 FROM CUDA_UM_CPU_PAGE_FAULT_EVENTS JOIN StringIds ON id = CpuInstruction"
         ),
     )
     of = "FROM CUDA_UM_GPU_PAGE_FAULT_EVENTS JOIN ENUM_CUDA_UNIF_MEM_ACCESS_TYPE ON id = faultAccessType"
-    assert shown(answers, "extra/analysis/gpu_page_faults_2dh.cfg") == grouped(
+    assert read_shown(answers, "extra/analysis/gpu_page_faults_2dh.cfg") == sum_by_label(
         answers, f"SELECT label, 1 {of}"
     )
-    assert shown(answers, "extra/analysis/gpu_page_fault_sum_2dh.cfg") == grouped(
+    assert read_shown(answers, "extra/analysis/gpu_page_fault_sum_2dh.cfg") == sum_by_label(
         answers, f"SELECT label, numberOfPageFaults {of}"
     )

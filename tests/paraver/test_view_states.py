@@ -32,24 +32,24 @@ def answers(request: pytest.FixtureRequest) -> Answers:
     return answer_views(request.param)
 
 
-def times(answers: Answers) -> list[dict[str, float]]:
-    """Label of a state -> time in it, on each row in order."""
+def sum_times(answers: Answers) -> list[dict[str, float]]:
+    """Return label of a state -> time in it, on each row in order."""
     return answers.read_labelled_rows("analysis/state_time_2dh.cfg")
 
 
 @pytest.mark.slow
 def test_time_by_state_is_that_of_the_records(answers: Answers) -> None:
     trace = answers.load_trace()
-    expected = {row: defaultdict(float) for row in _rows(answers)}
+    expected = {row: defaultdict(float) for row in _list_rows(answers)}
     for state in trace.states:
         expected[state.row][trace.labels.states[state.value]] += state.end - state.begin
     with_states = {state.row for state in trace.states}
-    for row, found in zip(expected, times(answers), strict=True):
+    for row, found in zip(expected, sum_times(answers), strict=True):
         assert sum(found.values()) == (answers.duration if row in with_states else 0)
         assert found == (expected[row] if row in with_states else {})
 
 
-def _rows(answers: Answers) -> list[tuple[int, int]]:
+def _list_rows(answers: Answers) -> list[tuple[int, int]]:
     return [
         (task, thread)
         for task, (threads, _) in enumerate(answers.load_trace().tasks, 1)
@@ -95,10 +95,10 @@ def test_states_on_streams_are_the_work_on_gpus(answers: Answers) -> None:
             sum_lengths(merge_stretches(one)) for one in group_by_task(work).values()
         )
         return
-    assert found[RUNNING] == _sum(one for one in work if one.computes)
-    assert found[GROUP] == _sum(one for one in work if one.name.startswith("nccl"))
-    assert found[TRANSFER] == _sum(one for one in work if one.name.startswith("memory"))
+    assert found[RUNNING] == _sum_dicts(one for one in work if one.computes)
+    assert found[GROUP] == _sum_dicts(one for one in work if one.name.startswith("nccl"))
+    assert found[TRANSFER] == _sum_dicts(one for one in work if one.name.startswith("memory"))
 
 
-def _sum(work: Iterable[Work]) -> int:
+def _sum_dicts(work: Iterable[Work]) -> int:
     return sum(one.end - one.begin for one in work)

@@ -144,7 +144,7 @@ def test_share_of_the_profiler(answers: Answers) -> None:
 def test_messages_by_severity(answers: Answers) -> None:
     counts = sorted(
         count
-        for _, count in _summed(
+        for _, count in _sum_rows(
             answers.query("SELECT severity, count(*) FROM DIAGNOSTIC_EVENT GROUP BY 1")
         ).items()
     )
@@ -158,7 +158,7 @@ def test_messages_by_severity(answers: Answers) -> None:
     assert sum(found.values()) <= sum(counts)
 
 
-def _summed(rows: list[tuple]) -> dict[int, int]:
+def _sum_rows(rows: list[tuple]) -> dict[int, int]:
     sums: dict[int, int] = defaultdict(int)
     for _, key, count in rows:
         sums[key] += count

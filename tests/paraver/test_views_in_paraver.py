@@ -137,23 +137,23 @@ def test_every_view_of_the_core_has_a_sample(tmp_path: Path) -> None:
     assert {view.path for view in VIEWS if is_core_view(view)} - found == NOT_IN_SAMPLES
 
 
-def _sorted_sums(pairs: Iterable[tuple[str, float]]) -> list[float]:
+def _sort_sums(pairs: Iterable[tuple[str, float]]) -> list[float]:
     sums: dict[str, float] = defaultdict(float)
     for name, value in pairs:
         sums[name] += value
     return sorted(sums.values())
 
 
-def _cells(columns: dict[str, float]) -> list[float]:
+def _read_cells(columns: dict[str, float]) -> list[float]:
     return sorted(value for value in columns.values() if value)
 
 
 def test_kernels_by_name(answers: Answers, work: list[Work]) -> None:
     kernels = [one for one in work if not one.name.startswith("memory")]
-    assert _cells(answers.sum_columns("analysis/kernel_time_2dh.cfg")) == _sorted_sums(
+    assert _read_cells(answers.sum_columns("analysis/kernel_time_2dh.cfg")) == _sort_sums(
         (one.name, one.end - one.begin) for one in kernels
     )
-    assert _cells(answers.sum_columns("extra/analysis/kernel_calls_2dh.cfg")) == _sorted_sums(
+    assert _read_cells(answers.sum_columns("extra/analysis/kernel_calls_2dh.cfg")) == _sort_sums(
         (one.name, 1) for one in kernels
     )
     durations = sorted(
@@ -170,13 +170,13 @@ def test_memory_operations_by_kind(answers: Answers) -> None:
     rows += answers.query(
         "SELECT 10, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind = 10"
     )
-    assert _cells(answers.sum_columns("analysis/memory_bytes_2dh.cfg")) == _sorted_sums(
+    assert _read_cells(answers.sum_columns("analysis/memory_bytes_2dh.cfg")) == _sort_sums(
         (row[1], row[2]) for row in rows
     )
-    assert _cells(answers.sum_columns("extra/analysis/memory_time_2dh.cfg")) == _sorted_sums(
+    assert _read_cells(answers.sum_columns("extra/analysis/memory_time_2dh.cfg")) == _sort_sums(
         (row[1], row[3]) for row in rows
     )
-    assert _cells(answers.sum_columns("extra/analysis/memory_calls_2dh.cfg")) == _sorted_sums(
+    assert _read_cells(answers.sum_columns("extra/analysis/memory_calls_2dh.cfg")) == _sort_sums(
         (row[1], 1) for row in rows
     )
 
@@ -291,6 +291,6 @@ def test_launches(answers: Answers) -> None:
     launched: dict[float, float] = defaultdict(float)
     for lasting, thread in answers.list_bursts("views/who_launches_kernel.cfg"):
         launched[thread] += lasting if thread else 0
-    assert sorted(time for time in launched.values() if time) == _sorted_sums(
+    assert sorted(time for time in launched.values() if time) == _sort_sums(
         (f"{row[0]} {row[3]}", row[2]) for row in rows
     )

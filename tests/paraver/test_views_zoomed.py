@@ -73,19 +73,19 @@ def different(
         timeout=600,
     )
     times = np.linspace(BEGIN * duration + 1, duration - 1, 4001).round() + 0.5
-    whole, zoomed = ([_rows(path) for path in outputs[first::2]] for first in (0, 1))
+    whole, zoomed = ([_read_rows(path) for path in outputs[first::2]] for first in (0, 1))
     return {
         view: [
             row
             for row, bursts in one.items()
-            if not np.array_equal(_at(bursts, times), _at(other[row], times))
+            if not np.array_equal(_find_value_at(bursts, times), _find_value_at(other[row], times))
         ]
         for view, one, other in zip(views, whole, zoomed, strict=True)
     }
 
 
-def _rows(path: Path) -> Rows:
-    """Row -> begins and values of its bursts."""
+def _read_rows(path: Path) -> Rows:
+    """Return row -> begins and values of its bursts."""
     rows: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for line in path.read_text().splitlines():
         row, begin, length, value = line.split("\t")
@@ -97,7 +97,7 @@ def _rows(path: Path) -> Rows:
     }
 
 
-def _at(bursts: tuple[np.ndarray, np.ndarray], times: np.ndarray) -> np.ndarray:
+def _find_value_at(bursts: tuple[np.ndarray, np.ndarray], times: np.ndarray) -> np.ndarray:
     begins, values = bursts
     return values[np.searchsorted(begins, times, side="right") - 1]
 

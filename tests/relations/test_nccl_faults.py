@@ -74,7 +74,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     true = {
         (task, begin): when
         for task, report in enumerate(reports, 1)
-        for begin, when in true_begins(trace, task, report, truth)
+        for begin, when in pair_begins(trace, task, report, truth)
     }
     numbered = defaultdict(list)
     for item in trace.list_intervals(COLLECTIVE):
@@ -95,7 +95,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return Job([sorted(members) for members in numbered.values()], messages, truth)
 
 
-def true_begins(trace: Trace, task: int, report: Path, truth: dict) -> list[tuple[int, int]]:
+def pair_begins(trace: Trace, task: int, report: Path, truth: dict) -> list[tuple[int, int]]:
     """(trace time, true time) of the begin of every NCCL kernel of a report: both are in the order
     of the report's times.
     """
@@ -116,8 +116,8 @@ def true_begins(trace: Trace, task: int, report: Path, truth: dict) -> list[tupl
     ]
 
 
-def whole(truth: dict) -> list[dict]:
-    """The true operations of which every rank's report holds every row."""
+def list_complete_operations(truth: dict) -> list[dict]:
+    """Return the true operations of which every rank's report holds every row."""
     lost = {
         (item["communicator"], item["ordinal"]) for item in truth.get("faults", {}).get("lost", ())
     }
@@ -127,14 +127,16 @@ def whole(truth: dict) -> list[dict]:
         for item in truth["collectives"]
         if (item["communicator"], item["ordinal"]) not in lost
         and all(
-            rank not in cut or held(cut[rank], begin)
+            rank not in cut or is_held(cut[rank], begin)
             for rank, begin in zip(item["ranks"], item["begin"], strict=True)
         )
     ]
 
 
-def held(cut: dict, begin: int) -> bool:
-    """Whether a cut report holds a kernel with its call, which comes some milliseconds before."""
+def is_held(cut: dict, begin: int) -> bool:
+    """Return whether a cut report holds a kernel with its call, which comes some milliseconds
+    before.
+    """
     return (
         begin > cut["true_ns"] + MARGIN
         if cut["lacks"] == "begin"
@@ -142,7 +144,7 @@ def held(cut: dict, begin: int) -> bool:
     )
 
 
-def operations(truth: dict, ring: bool) -> dict[tuple[int, int], dict]:
+def list_operations(truth: dict, ring: bool) -> dict[tuple[int, int], dict]:
     """Operations by (rank, begin in steps of 10 ns) of each of their kernels; rings of sends and
     receives, or all others.
     """
@@ -157,7 +159,7 @@ def operations(truth: dict, ring: bool) -> dict[tuple[int, int], dict]:
 
 @pytest.mark.slow
 def test_every_collective_found_is_a_true_one(job: Job) -> None:
-    known = operations(job.truth, ring=False)
+    known = list_operations(job.truth, ring=False)
     for members in job.collectives:
         item = known[members[0][0], members[0][1] // 10]
         assert [rank for rank, _ in members] == item["ranks"]
@@ -169,7 +171,9 @@ def test_every_collective_found_is_a_true_one(job: Job) -> None:
 @pytest.mark.slow
 def test_nearly_every_collective_with_all_its_rows_is_found(job: Job) -> None:
     found = {(members[0][0], members[0][1] // 10) for members in job.collectives}
-    wanted = [item for item in whole(job.truth) if item["function"] != "SendRecv"]
+    wanted = [
+        item for item in list_complete_operations(job.truth) if item["function"] != "SendRecv"
+    ]
     missed = [
         item
         for item in wanted
@@ -180,9 +184,11 @@ def test_nearly_every_collective_with_all_its_rows_is_found(job: Job) -> None:
 
 
 def test_every_message_found_is_a_true_one(job: Job) -> None:
-    known = operations(job.truth, ring=True)
+    known = list_operations(job.truth, ring=True)
     assert len(job.messages) > 0.7 * sum(
-        len(item["ranks"]) for item in whole(job.truth) if item["function"] == "SendRecv"
+        len(item["ranks"])
+        for item in list_complete_operations(job.truth)
+        if item["function"] == "SendRecv"
     )
     for (sender, sent), (receiver, received) in job.messages:
         item = known[sender, sent // 10]

@@ -21,8 +21,8 @@ from relations.test_truth_states import (
     RUNNING,
     SYNCHRONIZATION,
     TRANSFER,
-    check,
-    written,
+    check_states,
+    list_written_states,
 )
 from samples import Options as Job
 from samples import generate
@@ -50,13 +50,13 @@ from nsys2prv.store import runs, windows
 DURATION = 400
 
 
-def naive(
+def compute_states_naively(
     ranges: list[tuple[int, int, int, int, bool]],
     holding: list[tuple[int, int, int]],
     object_: int,
     outside: int,
 ) -> list[tuple]:
-    """The state at every single time, then stretches of it."""
+    """Return the stretches of each state, from the state at every single time."""
     states = []
     for time in range(DURATION):
         outside = next(
@@ -137,7 +137,7 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
     expected = [
         (thread, *rest)
         for number, (thread, outside) in enumerate(task.states.items())
-        for _, *rest in naive(table, held, number, outside)
+        for _, *rest in compute_states_naively(table, held, number, outside)
     ]
     assert sorted(found) == sorted(expected)
 
@@ -181,24 +181,24 @@ def test_what_ends_where_a_chunk_does_ends_there(
         trace, _ = convert_and_read([report], tmp_path / f"{number}.prv", states=True)
         lasting = [
             [end - begin for begin, end, state in states if state == BLOCKED]
-            for states in written(trace).values()
+            for states in list_written_states(trace).values()
         ]
         assert sorted(filter(None, lasting)) == [[200] * 3] * 20
 
 
-def states_of(folder: Path, **tables: list) -> dict[str, list[list[tuple[int, int, int]]]]:
-    """Row name -> the states of each of its rows."""
+def list_states(folder: Path, **tables: list) -> dict[str, list[list[tuple[int, int, int]]]]:
+    """Return row name -> the states of each of its rows."""
     report = make_export(folder / "r.sqlite", {"StringIds": NAMES, **tables})
     trace, _ = convert_and_read([report], folder / "o.prv", states=True)
     assert not trace.violations, str(trace.violations)
     found: dict[str, list[list[tuple[int, int, int]]]] = {}
-    for row, states in sorted(written(trace).items()):
+    for row, states in sorted(list_written_states(trace).items()):
         found.setdefault(trace.get_row_name(row), []).append(states)
     return found
 
 
 def test_innermost_call_tells_and_calls_of_the_system_only_by_themselves(tmp_path: Path) -> None:
-    found = states_of(
+    found = list_states(
         tmp_path,
         OSRT_API=[
             make_os_call(5, 8, 4),
@@ -249,7 +249,7 @@ def test_streams(tmp_path: Path) -> None:
         "bytes": 8,
         "copyKind": 1,
     }
-    found = states_of(
+    found = list_states(
         tmp_path,
         **{
             KERNEL: [
@@ -282,7 +282,9 @@ def test_streams(tmp_path: Path) -> None:
 
 
 def test_threads_without_work_and_rows_of_devices(tmp_path: Path) -> None:
-    found = states_of(tmp_path, OSRT_API=[make_os_call(0, 10, 6), make_os_call(0, 100, 6, tid=77)])
+    found = list_states(
+        tmp_path, OSRT_API=[make_os_call(0, 10, 6), make_os_call(0, 100, 6, tid=77)]
+    )
     assert sorted(found.values()) == [
         [[(0, 10, BLOCKED), (10, 100, RUNNING)]],
         [[(0, 100, BLOCKED)]],
@@ -293,7 +295,7 @@ def test_a_thread_whose_only_event_lies_outside_of_the_trace_is_not_created(
     tmp_path: Path,
 ) -> None:
     overhead = {"nameId": 4, "overheadType": 3}
-    found = states_of(
+    found = list_states(
         tmp_path,
         OSRT_API=[make_os_call(0, 10, 6)],
         PROFILER_OVERHEAD=[{"start": 90, "end": 99, "globalTid": make_global_tid(77), **overhead}],
@@ -356,7 +358,7 @@ def test_clocks_that_stretch_leave_no_gap(
     trace, _ = convert_and_read(
         sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv", states=True, causal=causal
     )
-    check(trace)
+    check_states(trace)
 
 
 def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
@@ -368,7 +370,7 @@ def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
     rows = [make_kernel(int(begin), int(begin) + 1 + int(begin) % 3) for begin in begins]
     report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": NAMES})
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True)
-    check(trace)
+    check_states(trace)
     task = thread_states.ThreadStateTask(
         0, (), {}, {}, {0: 0}, frozenset(), ClockMap(drift=-0.4), 3_000_000, tmp_path
     )
@@ -393,7 +395,7 @@ def test_years_in_one_report(tmp_path: Path) -> None:
         tmp_path / "o.prv",
         Options(states=True),
     )
-    found = written(read_trace(tmp_path / "o.prv"))
+    found = list_written_states(read_trace(tmp_path / "o.prv"))
     end = far + threads[-1] + 10 - 1
     assert sorted(found.values()) == sorted(
         [
@@ -418,7 +420,9 @@ def test_asking_for_some_kinds_only(tmp_path: Path) -> None:
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True, kinds=("kernels",))
     # Of the launching thread the trace has nothing.
-    assert {trace.get_row_name(row): states for row, states in written(trace).items()} == {
+    assert {
+        trace.get_row_name(row): states for row, states in list_written_states(trace).items()
+    } == {
         "THREAD 1.1.1 4242": [(0, 10, 2)],
         "CUDA-D0.S7": [(0, 5, 0), (5, 10, RUNNING)],
     }

@@ -45,7 +45,7 @@ FAULTS: dict[str, object] = {"lost_collectives": 0.03, "extra_collectives": 0.03
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every report a step of its own, and few kernels in every other."""
+    """Make every report a step of its own, with few kernels in every other."""
     monkeypatch.setattr(facts, "BATCH_BYTES", 1)
     monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
     monkeypatch.setattr(nccl_messages, "BUCKET_BYTES", 2_000)
@@ -54,13 +54,13 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "ROWS", 100)
 
 
-def truth_of(folder: Path, **options: object) -> dict:
+def load_truth(folder: Path, **options: object) -> dict:
     generate(folder, Options(**options))
     return json.loads((folder / "truth.json").read_text())
 
 
-def collectives(trace: Trace) -> dict[int, list[tuple[int, int, int]]]:
-    """Of each number: begin, 0-based task and late arrival of its kernels."""
+def list_collectives(trace: Trace) -> dict[int, list[tuple[int, int, int]]]:
+    """Return number -> begin, 0-based task and late arrival of its kernels."""
     found = defaultdict(list)
     for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
@@ -78,9 +78,9 @@ def collectives(trace: Trace) -> dict[int, list[tuple[int, int, int]]]:
 def test_collectives_are_those_of_the_truth_and_numbered_by_their_first_begins(
     tmp_path: Path, more: dict[str, object]
 ) -> None:
-    truth = truth_of(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT, **more)
+    truth = load_truth(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT, **more)
     trace, _ = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
-    found = collectives(trace)
+    found = list_collectives(trace)
     wanted = [item for item in truth["collectives"] if item["function"] != "SendRecv"]
     assert sorted(found) == list(range(1, len(wanted) + 1))
     firsts = [found[number][0][0] for number in sorted(found)]
@@ -100,7 +100,7 @@ def test_collectives_are_those_of_the_truth_and_numbered_by_their_first_begins(
 
 @pytest.mark.slow
 def test_messages_are_those_of_the_truth(tmp_path: Path) -> None:
-    truth = truth_of(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT)
+    truth = load_truth(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT)
     trace, _ = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
     wanted = sorted(
         (item["ranks"][at], item["ranks"][(at + 1) % len(item["ranks"])])
@@ -129,7 +129,7 @@ def test_what_ends_tell_does_not_depend_on_the_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, object]
 ) -> None:
     """That it is right, test_nccl_faults.py tells."""
-    truth_of(tmp_path, ranks=8, hosts=4, steps=40, layers=1, pace_ms=100, **NOISE, **more)
+    load_truth(tmp_path, ranks=8, hosts=4, steps=40, layers=1, pace_ms=100, **NOISE, **more)
     reports = sorted(tmp_path.glob("rank*.sqlite"))
     _, small = convert_and_read(reports, tmp_path / "small.prv")
     monkeypatch.undo()
@@ -155,7 +155,7 @@ def test_what_ends_tell_does_not_depend_on_the_steps(
     ids=["whole", "faults", "advanced trace", "MPI"],
 )
 def test_clocks_are_those_of_the_truth(tmp_path: Path, more: dict[str, object]) -> None:
-    truth = truth_of(tmp_path, ranks=8, hosts=4, steps=30, layers=1, pace_ms=500, **NOISE, **more)
+    truth = load_truth(tmp_path, ranks=8, hosts=4, steps=30, layers=1, pace_ms=500, **NOISE, **more)
     convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
     record = list(yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"].values())
     span = (
@@ -164,7 +164,7 @@ def test_clocks_are_those_of_the_truth(tmp_path: Path, more: dict[str, object]) 
     )
     for true in (*span, sum(span) // 2):
         reference, *errors = (
-            corrected(known, host, truth, true) - true
+            correct_true_time(known, host, truth, true) - true
             for known, host in zip(record, truth["hosts"], strict=True)
         )
         assert all(
@@ -173,7 +173,7 @@ def test_clocks_are_those_of_the_truth(tmp_path: Path, more: dict[str, object]) 
         )
 
 
-def corrected(known: dict, host: dict, truth: dict, true: int) -> float:
+def correct_true_time(known: dict, host: dict, truth: dict, true: int) -> float:
     """A true time (ns since the job's begin) as the host's clock shows it and the record corrects
     it.
     """

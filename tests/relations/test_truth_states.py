@@ -191,7 +191,7 @@ MOVING = {
 }
 
 
-def api_state(name: str) -> int:
+def find_api_state(name: str) -> int:
     if "Synchronize" in name or "StreamWaitEvent" in name:
         return SYNCHRONIZATION
     if "Launch" in name:
@@ -217,7 +217,7 @@ def api_state(name: str) -> int:
     return MEMORY if "Malloc" in name or "cuMemAlloc" in name or name in allocating else OTHERS
 
 
-def os_state(name: str) -> int:
+def find_os_state(name: str) -> int:
     for names, state in (
         (WAITING, SYNCHRONIZATION),
         (PAUSES, BLOCKED),
@@ -230,7 +230,7 @@ def os_state(name: str) -> int:
     return OTHERS
 
 
-def pthread_state(name: str) -> int | None:
+def find_pthread_state(name: str) -> int | None:
     if name in ("pthread_create", "pthread_exit", "pthread_cancel", "pthread_detach"):
         return SCHEDULING
     if name == "pthread_yield":
@@ -238,19 +238,19 @@ def pthread_state(name: str) -> int | None:
     return SYNCHRONIZATION if re.search("mutex|rwlock|cond|spin|barrier|join", name) else None
 
 
-def implied(trace: Trace, code: int, value: int, others: dict[int, int]) -> int | None:
-    """The state that a range implies, told by the labels of the .pcf."""
+def find_implied_state(trace: Trace, code: int, value: int, others: dict[int, int]) -> int | None:
+    """Return the state that a range implies, by the labels of the .pcf."""
     label = trace.get_label(code, value)
     if code in PLAIN:
         return OTHERS if code == 50000002 and label.endswith("_init") else PLAIN[code]
     if code == API:
-        return api_state(label)
+        return find_api_state(label)
     if code in (POINT_TO_POINT, ONE_SIDED):
         return CALLS.get(label, OTHERS)
     if code in (OS_CALL, SYSTEM_CALL):
-        return os_state(label)
+        return find_os_state(label)
     if code == PTHREAD:
-        return pthread_state(label)
+        return find_pthread_state(label)
     if code == FILE:
         return IO
     if code == OVERHEAD:
@@ -258,7 +258,7 @@ def implied(trace: Trace, code: int, value: int, others: dict[int, int]) -> int 
     return CONSTRUCTS.get(value) if code in OPENACC else None
 
 
-def rows_with_states(trace: Trace) -> dict[Row, int]:
+def list_rows_with_states(trace: Trace) -> dict[Row, int]:
     """Row -> its state outside of all ranges: threads and streams have one, devices and what lies
     beside a thread do not.
     """
@@ -282,12 +282,14 @@ def rows_with_states(trace: Trace) -> dict[Row, int]:
     return found
 
 
-def swept(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
-    """Begin, end and state on every row, one moment after the other, from the events of the trace."""
+def sweep_states(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
+    """Return begin, end and state on every row, one moment after the other, from the events of the
+    trace.
+    """
     ranges: dict[Row, list[tuple[int, int, int, int]]] = defaultdict(list)
     for code, intervals in trace.events.items():
         for one in intervals:
-            state = implied(trace, code, one.value, one.others)
+            state = find_implied_state(trace, code, one.value, one.others)
             if state is not None:
                 ranges[one.row].append((one.begin, -one.end, state, code not in YIELDING))
     scheduled: dict[Row, dict[int, int]] = defaultdict(dict)
@@ -297,7 +299,7 @@ def swept(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
         if one.value == 6:
             scheduled[one.row].setdefault(one.end, NOT_CREATED)
     result = {}
-    for row, outside in rows_with_states(trace).items():
+    for row, outside in list_rows_with_states(trace).items():
         moments = sorted(
             {
                 0,
@@ -323,18 +325,18 @@ def swept(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
     return result
 
 
-def written(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
+def list_written_states(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
     found: dict[Row, list[tuple[int, int, int]]] = defaultdict(list)
     for state in trace.states:
         found[state.row].append((state.begin, state.end, state.value))
     return {row: sorted(states) for row, states in found.items()}
 
 
-def check(trace: Trace) -> None:
+def check_states(trace: Trace) -> None:
     """Every row with states has one at every time, without gap or overlap, and it is what the plain
     sweep finds.
     """
-    found, expected = written(trace), swept(trace)
+    found, expected = list_written_states(trace), sweep_states(trace)
     assert set(found) == set(expected)
     for row, states in found.items():
         assert (states[0][0], states[-1][1]) == (0, trace.duration), trace.get_row_name(row)
@@ -350,7 +352,7 @@ def check(trace: Trace) -> None:
 def test_states_of_samples(sample: str, tmp_path: Path) -> None:
     convert(sorted((SAMPLES / sample).glob("*.sqlite")), tmp_path / "out.prv", Options(states=True))
     trace = read_trace(tmp_path / "out.prv")
-    check(trace)
+    check_states(trace)
     assert {state.value for state in trace.states} >= {
         IDLE,
         RUNNING,
@@ -375,7 +377,7 @@ def test_states_of_real_exports(name: str, tmp_path: Path) -> None:
     (export,) = (path for path in EXPORTS if name in path.name)
     convert([export], tmp_path / "out.prv", Options(states=True))
     trace = read_trace(tmp_path / "out.prv")
-    check(trace)
+    check_states(trace)
     totals: dict[int, int] = defaultdict(int)
     for state in trace.states:
         if trace.get_row_name(state.row).startswith("CUDA-D"):

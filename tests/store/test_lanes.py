@@ -14,8 +14,8 @@ from nsys2prv.store import overlaps
 KERNELS = 63000006
 
 
-def intervals(trace, code: int = KERNELS) -> list[tuple[int, int, int, str]]:
-    """(thread, begin, end, label) of every interval of a type, in order."""
+def list_intervals(trace, code: int = KERNELS) -> list[tuple[int, int, int, str]]:
+    """Return (thread, begin, end, label) of every interval of a type, in order."""
     return sorted(
         (item.row[1], item.begin, item.end, trace.get_label(code, item.value))
         for item in trace.list_intervals(code)
@@ -35,7 +35,7 @@ def test_overlapping_kernels_get_rows_of_their_own(tmp_path: Path) -> None:
         {KERNEL: rows, "StringIds": make_strings("a", "cudaLaunchKernel", "b", "c")},
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
-    assert intervals(trace) == [
+    assert list_intervals(trace) == [
         (1, 0, 100, "a"),
         (1, 100, 120, "a"),
         (1, 150, 160, "b"),
@@ -64,8 +64,8 @@ def test_lines_lead_to_the_lane_of_their_kernel(tmp_path: Path) -> None:
     ]
 
 
-def naive_first_fit(begin: np.ndarray, end: np.ndarray) -> list[int]:
-    """One row after another to the first lane that is free."""
+def assign_lanes_naively(begin: np.ndarray, end: np.ndarray) -> list[int]:
+    """Assign one row after another to the first lane that is free."""
     free: list[int] = []
     result = []
     for start, stop in zip(begin.tolist(), end.tolist(), strict=True):
@@ -89,4 +89,4 @@ def test_first_fit_over_chunks_is_first_fit(seed: int) -> None:
         )
         assert not crowded
         found += lane.tolist()
-    assert found == naive_first_fit(begin, end)
+    assert found == assign_lanes_naively(begin, end)

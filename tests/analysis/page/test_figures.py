@@ -14,10 +14,10 @@ from nsys2prv.cli.main import main
 
 
 @pytest.fixture(scope="module", params=["training", "cluster", "graphs", "machine"])
-def made(
+def page_and_json(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, dict]:
-    """A page, and the JSON of the same run."""
+    """Write a page, and the JSON of the same run."""
     folder = tmp_path_factory.mktemp(request.param)
     reports = sorted(
         map(str, SAMPLES["training"][0].parent.parent.joinpath(request.param).glob("*.sqlite"))
@@ -42,8 +42,8 @@ def made(
 
 
 @pytest.mark.slow
-def test_figures_are_those_of_the_json(made: tuple[str, dict]) -> None:
-    text, data = made
+def test_figures_are_those_of_the_json(page_and_json: tuple[str, dict]) -> None:
+    text, data = page_and_json
     page = Page(text)
     for source, table in page.tables.items():
         if source == "operations.tree":
@@ -67,8 +67,8 @@ def test_figures_are_those_of_the_json(made: tuple[str, dict]) -> None:
 
 
 @pytest.mark.slow
-def test_the_tree_has_the_figures_of_its_paths(made: tuple[str, dict]) -> None:
-    text, data = made
+def test_the_tree_has_the_figures_of_its_paths(page_and_json: tuple[str, dict]) -> None:
+    text, data = page_and_json
     if "tree" not in data["analyses"]["operations"]["tables"]:
         assert "operations.tree" not in Page(text).tables
         return
@@ -85,8 +85,8 @@ def test_the_tree_has_the_figures_of_its_paths(made: tuple[str, dict]) -> None:
 
 
 @pytest.mark.slow
-def test_every_table_is_on_the_page_or_drawn(made: tuple[str, dict]) -> None:
-    text, data = made
+def test_every_table_is_on_the_page_or_drawn(page_and_json: tuple[str, dict]) -> None:
+    text, data = page_and_json
     given = {
         f"{analysis}.{name}"
         for analysis, found in data["analyses"].items()
@@ -107,9 +107,9 @@ def test_every_table_is_on_the_page_or_drawn(made: tuple[str, dict]) -> None:
     assert given - drawn == set(Page(text).tables)
 
 
-def test_the_tree_of_efficiencies(made: tuple[str, dict]) -> None:
+def test_the_tree_of_efficiencies(page_and_json: tuple[str, dict]) -> None:
     """Those of the steady state, where one was found."""
-    text, data = made
+    text, data = page_and_json
     shown = [
         (float(attributes["data-v"]), str(attributes["class"]))
         for tag, attributes in Page(text).tags
@@ -131,8 +131,8 @@ def test_the_tree_of_efficiencies(made: tuple[str, dict]) -> None:
         assert kind == f"factor {'good' if value >= 0.8 else 'fair' if value >= 0.6 else 'poor'}"
 
 
-def test_what_is_missing_is_told(made: tuple[str, dict]) -> None:
-    text, data = made
+def test_what_is_missing_is_told(page_and_json: tuple[str, dict]) -> None:
+    text, data = page_and_json
     page = Page(text)
     for found in data["analyses"].values():
         for lack in found["missing"]:
@@ -142,8 +142,8 @@ def test_what_is_missing_is_told(made: tuple[str, dict]) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_outside_is_referred_to(made: tuple[str, dict]) -> None:
-    text, _ = made
+def test_nothing_outside_is_referred_to(page_and_json: tuple[str, dict]) -> None:
+    text, _ = page_and_json
     assert list(list_references(text)) == []
     assert not re.search(r"https?:|file:|xmlns", text, re.IGNORECASE)
     identifiers = [attributes["id"] for _, attributes in Page(text).tags if "id" in attributes]

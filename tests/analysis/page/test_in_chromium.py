@@ -102,7 +102,7 @@ def test_a_reader(page: Path, tmp_path: Path, width: int) -> None:
 
 
 def _check_tree(found: dict) -> None:
-    """Siblings are by calls, and what lies within a closed row is hidden."""
+    """Check that siblings are ordered by calls, and that what lies within a closed row is hidden."""
     last: dict[int, float] = {}
     for depth, calls in found["tree"]:
         assert calls <= last.get(depth, calls)

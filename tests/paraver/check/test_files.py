@@ -20,7 +20,7 @@ DOCS = Path(__file__).resolve().parents[3] / "docs"
 HEADER, COMMUNICATOR, *RECORDS = PRV.splitlines(keepends=True)
 
 
-def found(result: CheckResult) -> set[tuple[str, str, int, int]]:
+def find_rules(result: CheckResult) -> set[tuple[str, str, int, int]]:
     return {
         (finding.rule, finding.file, finding.line, finding.count) for finding in result.findings
     }
@@ -60,12 +60,12 @@ def found(result: CheckResult) -> set[tuple[str, str, int, int]]:
 def test_defects_of_files(
     tmp_path: Path, texts: dict[str, bytes | str | None], expected: tuple[str, str, int, int]
 ) -> None:
-    assert expected in found(check_trace(write_trace(tmp_path, **texts)))
+    assert expected in find_rules(check_trace(write_trace(tmp_path, **texts)))
 
 
 def test_a_name_that_paraver_does_not_take(tmp_path: Path) -> None:
     other = write_trace(tmp_path).rename(tmp_path / "t.txt")
-    assert found(check_trace(other)) == {("file-name", "t.txt", 0, 1)}
+    assert find_rules(check_trace(other)) == {("file-name", "t.txt", 0, 1)}
     skip_without_paramedir()
     assert classify_trace(tmp_path, other) == "unrecognised"
 
@@ -88,7 +88,7 @@ def test_compressed_traces(tmp_path: Path) -> None:
         ),
     ):
         packed.write_bytes(content)
-        assert found(check_trace(packed)) == expected
+        assert find_rules(check_trace(packed)) == expected
         assert check_trace(packed).contents == sound.contents
     for content in (
         whole[:-4],
@@ -105,7 +105,7 @@ def test_paraver_asks_before_it_opens_large_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nsys2prv.paraver.check.check_trace.ASKS_FROM", 100)
-    assert {rule for rule, *_ in found(check_trace(write_trace(tmp_path)))} == {"asks-to-cut"}
+    assert {rule for rule, *_ in find_rules(check_trace(write_trace(tmp_path)))} == {"asks-to-cut"}
 
 
 CUTTER = """<?xml version="1.0" encoding="UTF-8"?>
@@ -325,7 +325,7 @@ def test_a_trace_as_extrae_writes_it(tmp_path: Path) -> None:
     """
     prv = write_trace(tmp_path, prv=EXTRAE_PRV, pcf=EXTRAE_PCF, row=EXTRAE_ROW)
     result = check_trace(prv)
-    assert found(result) == {
+    assert find_rules(result) == {
         ("brackets-in-label", "t.pcf", 37, 2),
         ("level-missing", "t.row", 0, 1),
     }
@@ -339,8 +339,8 @@ def test_a_trace_as_extrae_writes_it(tmp_path: Path) -> None:
     assert classify_trace(tmp_path, prv) == "done"
 
 
-def damaged(text: str, random: np.random.Generator) -> bytes:
-    """A text with some bytes changed, left out or put in, and lines repeated, lost or cut."""
+def damage_text(text: str, random: np.random.Generator) -> bytes:
+    """Return a text with some bytes changed, left out or put in, and lines repeated, lost or cut."""
     content = bytearray(text.encode())
     for _ in range(int(random.choice((1, 1, 2, 5)))):
         place, byte = (
@@ -372,7 +372,7 @@ def test_whatever_the_damage_there_is_an_answer(tmp_path: Path) -> None:
             int(random.integers(4))
         ]
         assert (
-            check_trace(write_trace(tmp_path, **{ending: damaged(text, random)})).path
+            check_trace(write_trace(tmp_path, **{ending: damage_text(text, random)})).path
             == tmp_path / "t.prv"
         )
 
@@ -385,7 +385,7 @@ def test_what_paraver_does_not_read_is_found(tmp_path: Path) -> None:
     random = np.random.default_rng(12)
     unread = 0
     for _ in range(120):
-        prv = write_trace(tmp_path, prv=damaged(PRV, random))
+        prv = write_trace(tmp_path, prv=damage_text(PRV, random))
         if classify_trace(tmp_path, prv) != "done":
             unread += 1
             result = check_trace(prv)
