@@ -43,8 +43,8 @@ def list_rank_events(
 
 
 def to_true_time(host: dict[str, Any], epoch: int, start: tuple[int, int], local: int) -> Fraction:
-    """The true time of an event, from its local time and the host's clock as the truth describes
-    it: UTC on this clock is epoch + offset + true * (1 + drift).
+    """Return the true time of an event from its local time and the truth of the host's clock: UTC
+    on this clock is epoch + offset + true * (1 + drift).
     """
     utc, system = start
     shown = system + local + host["utc_minus_system_clock_ns"]

@@ -51,7 +51,7 @@ def count_rows(report: Path, table: str) -> int:
 
 
 def check_totals(folder: Path, truth: dict[str, Any]) -> None:
-    """The truth sums the rows as they are in the reports."""
+    """Check that the truth sums the rows as they are in the reports."""
     for rank in truth["ranks"]:
         for table in (*EVENTS, "NVTX_EVENTS"):
             told = rank["tables"].get(table, {"rows": 0, "ns": 0})

@@ -23,8 +23,8 @@ def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def measure_seconds(folder: Path, *given: object) -> tuple[dict[str, float], float]:
-    """CPU seconds by stage as the command tells them, and those that it and the workers it waited
-    for used in all.
+    """Return the CPU seconds by stage as the command prints them, and those that it and the workers
+    it waited for used in all.
     """
     with (folder / "told").open("w+") as told:
         child = subprocess.Popen(
@@ -50,7 +50,9 @@ def measure_seconds(folder: Path, *given: object) -> tuple[dict[str, float], flo
 
 
 def check_seconds(seconds: dict[str, float], used: float) -> None:
-    """What is told is rounded to hundredths; the system counts what comes after it was told, too."""
+    """Check the printed seconds against those used: they are rounded to hundredths, and the system
+    counts what comes after they were printed, too.
+    """
     assert seconds["reading"] > 0
     assert seconds["beside"] > 0
     assert sum(seconds.values()) <= used + 0.005 * len(seconds)

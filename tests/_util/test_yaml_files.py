@@ -20,7 +20,7 @@ MODULE = "nsys2prv._util.shipped_data"
 
 @pytest.fixture
 def built_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module that the build makes of the files as they are now, in place of what is there."""
+    """Build the module of the files as they are now, in place of the one that is there."""
     spec = spec_from_file_location(MODULE, parsed(ROOT, tmp_path / "shipped_data.py"))
     module = module_from_spec(spec)
     spec.loader.exec_module(module)

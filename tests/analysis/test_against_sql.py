@@ -50,8 +50,8 @@ class Export:
 
 
 def compute_statistics(durations: Sequence[int]) -> tuple:
-    """As `nsys stats` defines them: count, total, mean, median, least, greatest, deviation of a
-    sample.
+    """Return the statistics as `nsys stats` defines them: count, total, mean, median, least,
+    greatest, deviation of a sample.
     """
     deviation = statistics.stdev(durations) if len(durations) > 1 else -1
     return (
@@ -92,7 +92,7 @@ FIGURES = ("count", "time_ns", "mean_ns", "median_ns", "min_ns", "max_ns", "std_
 
 
 def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
-    """Kernels, API calls and copies."""
+    """Check the summaries of kernels, API calls and copies."""
     results = job.analyse("kernels", "idle")
     kernels, graphs = defaultdict(list), defaultdict(list)
     calls, copies = defaultdict(list), Counter()
@@ -197,7 +197,7 @@ def sum_lengths(stretches: Iterable[tuple[int, int]]) -> int:
 
 
 def check_efficiencies(job: OpenJob, exports: Sequence[Export]) -> None:
-    """Efficiencies and overlap of jobs whose every (process, device) is a GPU of its own."""
+    """Check efficiencies and overlap of jobs whose every (process, device) is a GPU of its own."""
     by_device = [sets for export in exports for _, sets in sorted(read_device_work(export).items())]
     elapsed = job.duration
     for useful, kinds in (("compute", ("compute",)), ("all-kernels", ("compute", "nccl"))):
@@ -239,7 +239,7 @@ def check_efficiencies(job: OpenJob, exports: Sequence[Export]) -> None:
 
 
 def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
-    """GPU time, kernels and calls of push/pop ranges, all names together and by name."""
+    """Check GPU time, kernels and calls of push/pop ranges, of all names together and by name."""
     expected: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     unclosed: set[str] = set()
     for export in exports:
@@ -300,8 +300,8 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
 
 
 def read_launches(export: Export) -> dict[int, list[tuple[int, int, bool]]]:
-    """Thread -> launching calls: begin of the call, time of the work, whether it is a kernel or
-    graph.
+    """Return thread -> launching calls: begin of the call, time of the work, whether it is a kernel
+    or graph.
     """
     calls: dict[tuple[int, int], tuple[int, int]] = {}
     for tid, start, correlation in export.rows(

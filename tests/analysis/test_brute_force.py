@@ -58,7 +58,9 @@ def list_device_work(job: OpenJob) -> dict[int, dict[str, list[Interval]]]:
 
 
 def list_host_calls(job: OpenJob, device: int) -> dict[str, list[Interval]]:
-    """What the main thread of the device's one task and the threads that launch on it do."""
+    """Return the calls of the main thread of the device's one task and of the threads that launch
+    on it.
+    """
     task = job.devices.filter(pl.col("device") == device)["task"][0]
     threads = job.rows.filter((pl.col("task") == task) & (pl.col("kind") == "host"))
     lines = pl.concat([job.lines("launch"), job.lines("memory")])

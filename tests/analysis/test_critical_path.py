@@ -28,8 +28,10 @@ NAMES = (
 
 
 def make_two_ranks(folder: Path) -> list[Path]:
-    """Both compute, then reduce together; the second one's kernel takes longer. Then the first one
-    waits for its device and launches another kernel, whose end is the job's.
+    """Return two ranks that compute, then reduce together.
+
+    The second one's kernel takes longer. Then the first one waits for its device and launches
+    another kernel, whose end is the job's.
     """
     first, second = (Rank(pid=pid, names=NAMES) for pid in (10, 11))
     first.add_kernel(100, 150, 300, GEMM).add_collective(192, 310, 1_000, format_payload(7, 8000))

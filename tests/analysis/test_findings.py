@@ -50,8 +50,8 @@ def make_segments(waits: np.ndarray, step: int = 1_000) -> Segments:
 
 
 def draw_waits(rng: np.random.Generator, count: int, ranks: int, late: np.ndarray) -> np.ndarray:
-    """Waits of ranks that come late by noise and, each, by so much more: until the last one has
-    come.
+    """Return the waits of ranks that come late by noise and, each, by so much more: until the last
+    one has come.
     """
     arrivals = rng.exponential(20, (count, ranks)) + late
     return arrivals.max(axis=1, keepdims=True) - arrivals
@@ -152,9 +152,10 @@ def test_the_greatest_noise_is_no_event() -> None:
 
 
 def make_grouped_kernels(groups: list[list[int]], wrong: int = 0) -> pl.DataFrame:
-    """NCCL kernels of one name, 20 on each device. All of a group end together to some us, begin
-    when they like and last 300 us; the others' ends vary by ms. wrong: how far the clock of odd
-    devices is off (ns).
+    """Return NCCL kernels of one name, 20 on each device.
+
+    All kernels of a group end together to some us, begin at random and last 300 us; the others'
+    ends vary by ms. wrong: how far the clock of odd devices is off (ns).
     """
     rng, frames = np.random.default_rng(4), []
     for group in groups:

@@ -215,7 +215,7 @@ def make_job(
 
 
 def count_violated_pairs(order: CausalOrder, calls: Calls, them: Messages) -> int:
-    """How many bindings the moved times violate, looked at one by one."""
+    """Count the bindings that the moved times violate, one by one."""
     wrong = 0
     for sender, begin, receiver, end in zip(
         them.sender, them.send_begin, them.receiver, them.receive_end, strict=True

@@ -56,8 +56,9 @@ def make_strangers(seed: int, member: int, count: int) -> Calls:
 def recognize(
     calls: Calls, truth: np.ndarray
 ) -> tuple[dict[int, set[int]], int, list[ClockFinding]]:
-    """True collectives of each ordinal, how many calls have one, and the findings. `truth`:
-    collective of each call, -1 of none.
+    """Return the true collectives of each ordinal, how many calls have one, and the findings.
+
+    truth: the collective of each call, -1 for none.
     """
     table, findings = make_call_frame(calls, find_pivot(calls, NoMessages.make_empty()))
     known = {
@@ -160,8 +161,8 @@ def test_regular_calls_are_not_guessed() -> None:
 def make_regular_calls(
     seed: int, count: int, offset: float, spread: float, cut: bool
 ) -> tuple[Calls, Clocks]:
-    """Equal calls on two hosts every 100 ms (give or take `spread` ns); with `cut` the captures
-    begin and end one call apart.
+    """Return equal calls on two hosts every 100 ms (give or take `spread` ns); with `cut` the
+    captures begin and end one call apart.
     """
     rng = np.random.default_rng(seed)
     clocks = Clocks(np.array([0.0, offset]), rng.uniform(-50e-6, 50e-6, 2))

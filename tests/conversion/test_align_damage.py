@@ -27,8 +27,8 @@ BAD = {
 
 
 def make_report(path: Path, rank: int, bad: tuple[object, object] | None) -> Path:
-    """Messages both ways and barriers on two hosts, the second's clock 40 ms ahead; every seventh
-    row with the bad times.
+    """Write a report with messages both ways and barriers on two hosts, the second's clock 40 ms
+    ahead; every seventh row has the bad times.
     """
     rng = np.random.default_rng(1)
     starts = np.cumsum(rng.integers(5_000_000, 30_000_000, COUNT))

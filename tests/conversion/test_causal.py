@@ -102,9 +102,10 @@ def list_separate_collectives(trace: Trace) -> int:
     )
 
 
-def _lines_without_measures(trace: Trace) -> int:
-    """The lines of a trace but for samples, of which several may be one line, messages, kernels
-    whose messages are all matched, and transfers, which only collectives in order have.
+def _drop_measures(trace: Trace) -> int:
+    """Return the lines of a trace without what depends on the order: samples, of which several may
+    be one line, messages, kernels whose messages are all matched, and transfers, which only
+    collectives in order have.
     """
     exchanges = [item for item in trace.list_intervals(COLLECTIVE) if NUMBER not in item.others]
     ranges = len(trace.list_intervals(TRANSFER)) + len(exchanges)
@@ -126,7 +127,7 @@ def test_every_record_is_still_there_in_its_place(job: Moved) -> None:
     """As many of every type on every row, in the same order and nesting, each as it was but for its
     times.
     """
-    assert _lines_without_measures(job.after) == _lines_without_measures(job.before)
+    assert _drop_measures(job.after) == _drop_measures(job.before)
     # Times that agree settle which send belongs to which receive.
     assert len(job.after.comms) >= len(job.before.comms)
     assert set(job.after.events) == set(job.before.events)

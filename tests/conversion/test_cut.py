@@ -73,7 +73,7 @@ def prepare_sample(name: str, folder: Path, options: Options) -> Sample:
 
 
 def check_cut(prv: Path, trace: ParsedTrace, asked: CutRequest) -> None:
-    """A trace that was cut is, line for line, the whole one filtered; of begins at one time the
+    """Check that a cut trace is, line for line, the whole one filtered; of begins at one time the
     outer ranges are first.
     """
     lines, order, duration = cut_filter.read_lines(prv)
@@ -343,8 +343,9 @@ def test_paraver_accepts_cuts(sample: Sample, tmp_path: Path) -> None:
 
 
 def number_kept_rows(prv: Path, gone: object) -> dict[Row, Row | None]:
-    """Row of a trace -> its number where some are gone. gone: tells by (task from 1, name of the
-    row).
+    """Return row of a trace -> its number where some rows are left out.
+
+    gone: tells by (task from 1, name of the row).
     """
     trace = read_trace(prv)
     kept: dict[Row, Row | None] = {}
@@ -442,8 +443,8 @@ def test_ranks_and_hosts_are_rows_of_the_trace(
 
 
 def _read_events(prv: Path, rows: dict[Row, Row | None] | None) -> list[str]:
-    """Lines of a trace without their CPUs, on rows numbered as in the cut; those of other rows left
-    out.
+    """Return the lines of a trace without their CPUs, on rows numbered as in the cut and without
+    those of other rows.
     """
     lines = []
     for line in prv.read_text().splitlines()[1:]:

@@ -134,8 +134,8 @@ def test_states_are_written_where_gpus_are_shared(
 
 
 def _make_export_of_only_gpu(ordinal: int) -> dict[str, list]:
-    """An export that names one GPU, which has number 3, and does not say what CUDA's ordinals stand
-    for.
+    """Write an export that names one GPU, which has number 3, and does not say what CUDA's ordinals
+    stand for.
     """
     memory = {
         "globalPid": make_global_pid(),

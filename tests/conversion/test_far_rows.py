@@ -52,8 +52,10 @@ OTHERS = {
 def copy_damaged(
     source: Path, target: Path, values: Sequence[int], column: int, tables: Sequence[str] = ()
 ) -> list[str]:
-    """A copy in which a row in the middle of each of the tables (all with rows enough, if none is
-    named) has a wild begin (column 0) or end (-1); returns the tables.
+    """Copy a report and give a row in the middle of each of the tables a wild begin (column 0) or
+    end (-1); return the tables.
+
+    If no table is named, all with rows enough are damaged.
     """
     shutil.copyfile(source, target)
     done = []

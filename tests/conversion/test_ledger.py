@@ -92,8 +92,8 @@ def count_rows(report: Path) -> Counter[str]:
 
 
 def check_rows(summary: Summary, reports: list[Path]) -> None:
-    """The rows that kinds read are those of their tables, but for those that the ledger says no
-    kind took.
+    """Check that the rows that kinds read are those of their tables, without those that no kind
+    took by the ledger.
     """
     there: Counter[str] = Counter()
     for report in reports:

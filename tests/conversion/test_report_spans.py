@@ -26,7 +26,7 @@ SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
 
 def read_header_and_events(prv: Path, valued: bool = True) -> tuple[bytes, set[bytes]]:
-    """The duration that the header states, and time, type and value of every event, or the times
+    """Return the duration in the header, and time, type and value of every event, or the times
     alone where types and values depend on what else was read.
     """
     head, *lines = prv.read_bytes().splitlines()
@@ -64,7 +64,9 @@ def test_samples_have_one_timeline(name: str, tmp_path: Path) -> None:
 
 
 def make_report(folder: Path) -> Path:
-    """Rows without usable times, and rows that no kind takes, lie outside of all others."""
+    """Write a report with rows without usable times, and rows that no kind takes, outside of all
+    others.
+    """
     return make_export(
         folder / "r.sqlite",
         {
@@ -122,8 +124,8 @@ def test_tables_without_usable_times_tell_nothing(tmp_path: Path) -> None:
 
 
 def make_profiled_report(folder: Path, overheads: list[tuple[int, int]]) -> Path:
-    """A kernel from 3,200 to 4,000 ns and its call from 3,000 ns on, and overheads of the
-    profiler.
+    """Write a report of a kernel from 3,200 to 4,000 ns, its call from 3,000 ns on, and overheads
+    of the profiler.
     """
     overhead = {"globalTid": make_global_tid(PID), "nameId": 1, "overheadType": 1}
     rows = {

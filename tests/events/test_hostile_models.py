@@ -55,8 +55,8 @@ EXPECTED = {"time beyond exact numbers"}
 
 
 def draw_odd_tables(draw: random.Random) -> dict[str, list[Row]]:
-    """Some tables with some of their columns; times are often, other numbers sometimes, what they
-    should be.
+    """Return some tables with some of their columns; times are often, other numbers sometimes, what
+    they should be.
     """
     found: dict[str, list[Row]] = {"StringIds": make_strings("a", "b", "", "c")}
     for table in draw.sample(TABLES, 6):

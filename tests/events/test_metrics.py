@@ -185,7 +185,7 @@ def test_numbers_of_unlisted_names_depend_on_nothing_else() -> None:
 # ---------------------------------------------------------------------------------------------------------------- GPU metrics
 @pytest.fixture
 def two_gpus() -> dict[str, list[Row]]:
-    """One process on two GPUs, with other metric ids on each."""
+    """Return one process on two GPUs, with other metric ids on each."""
     return {
         KERNEL: [make_kernel(100, 200), make_kernel(150, 250, deviceId=1)],
         "StringIds": make_strings("k"),

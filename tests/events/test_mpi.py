@@ -35,7 +35,7 @@ Call = tuple[str, Row]
 
 @pytest.fixture(autouse=True, params=["at once", "in small steps"])
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages are matched all the same, however they are divided."""
+    """Match messages at once and in small steps."""
     if request.param == "in small steps":
         monkeypatch.setattr(facts, "BATCH_BYTES", 1)
         monkeypatch.setattr(mpi, "BUCKET_BYTES", 100)

@@ -24,8 +24,8 @@ Range = dict[str, Any]
 
 
 def _draw_ranges(random: np.random.Generator, rows: int) -> pl.DataFrame:
-    """Ranges that lie within each other, cross, and follow each other; no two begin at once on a
-    thread.
+    """Return ranges that lie within each other, cross, and follow each other; no two begin at once
+    on a thread.
     """
     begin = random.permutation(40 * rows)[:rows]
     end = np.where(
@@ -71,7 +71,7 @@ def _draw_ranges(random: np.random.Generator, rows: int) -> pl.DataFrame:
 
 
 def _find_units(ranges: list[Range]) -> list[list[Range]]:
-    """The units of one thread, whose ranges are in order."""
+    """Return the units of one thread, whose ranges are in order."""
     units: list[list[Range]] = []
     reach, level, least = None, 0, 0
     for item in ranges:

@@ -88,8 +88,8 @@ def test_rows_of_several_hosts_have_names_of_their_own(cluster: SampleSet) -> No
 
 
 def find_gpu_rows(cluster: SampleSet) -> dict[str, tuple[int, str]]:
-    """UUID -> node from 0 and name of the row. GPUs are named by the ordinal that the process which
-    uses them gives them.
+    """Return UUID -> node from 0 and name of the row; a GPU is named by its ordinal in the process
+    that uses it.
     """
     hosts = [host["name"] for host in cluster.truth["hosts"]]
     return {
@@ -219,8 +219,8 @@ def test_counters_of_the_switch(cluster: SampleSet) -> None:
 
 
 def check_counters(found: dict[str, list[tuple[int, int]]], told: dict[str, int]) -> None:
-    """Samples and sums of values. Behind a counter's last sample stand two zeros: at its end, and
-    at the trace's.
+    """Check samples and sums of values; a counter has two zeros behind its last sample: at its end,
+    and at the trace's.
     """
     expected = {
         counter: (told["samples"], total) for counter, total in told.items() if counter != "samples"

@@ -110,8 +110,8 @@ def locate(trace: Trace, row: Row) -> tuple[int, str]:
 
 
 def read_name(trace: Trace, code: int, interval: Interval, known: set[str]) -> str:
-    """The label of a range. Names that agree once cut or cleaned are told apart by a number, which
-    is left out here.
+    """Return the label of a range, without the number that tells apart names which agree once cut
+    or cleaned.
     """
     text = trace.get_label(code, interval.value)
     return text if text in known else re.sub(r" #\d+$", "", text)
@@ -268,8 +268,8 @@ def test_errors_of_calls(pair: Pair) -> None:
 
 @pytest.fixture(scope="module")
 def merged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Truth], Trace]]:
-    """One compressed trace of all exports that do not say when they were made: their processes and
-    names meet in it.
+    """Return one compressed trace of all exports that do not say when they were made: their
+    processes and names meet in it.
     """
     skip_without_corpus()
     truths = [Truth(path) for path in EXPORTS]

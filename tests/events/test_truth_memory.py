@@ -55,7 +55,9 @@ def rank(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="module")
 def usage(rank: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Summary, int]:
-    """One report's memory usage alone: trace, summary, and the time of the report that is 0 there."""
+    """Convert one report's memory usage alone; return trace, summary, and the time of the report
+    that is 0 there.
+    """
     output = tmp_path_factory.mktemp("usage") / "o.prv"
     made = convert_and_read([REPORTS[rank]], output, kinds=("memory_usage", "-memory_pools"))
     return *made, find_time_zero(output, REPORTS[rank])

@@ -48,7 +48,7 @@ def sum_figures(trace: Trace, rank: int, code: int) -> dict[str, tuple[int, int]
 
 
 def count_by_thread(trace: Trace, rank: int, code: int, *attributes: int) -> Counter[tuple]:
-    """Thread id, value's label, length and attributes (0 where a record lacks one) -> how many."""
+    """Count ranges by thread id, value's label, length and attributes (0 where a record lacks one)."""
     return Counter(
         (
             int(trace.get_row_name(item.row).split()[-1]),

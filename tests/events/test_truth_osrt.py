@@ -83,8 +83,9 @@ def convert_calls(
 
 
 def read_traced_calls(trace: Trace) -> list[Call]:
-    """The calls of a trace. The level of each is how many calls of its thread, of either kind, it
-    lies within.
+    """Return the calls of a trace.
+
+    The level of each is how many calls of its thread, of either kind, it lies within.
     """
     ranges = defaultdict(list)
     for kind, code in CODES.items():

@@ -42,9 +42,7 @@ def list_columns(connection: sqlite3.Connection, table: str) -> list[str]:
 
 
 def count_overheads(connection: sqlite3.Connection) -> Counter[tuple]:
-    """(pid, tid, name, duration, type or None where it says nothing) of every range: how many of
-    each.
-    """
+    """Count ranges by (pid, tid, name, duration, type or None if there is none)."""
     found: Counter[tuple] = Counter()
     for table in TABLES:
         if have := list_columns(connection, table):
@@ -60,8 +58,9 @@ def count_overheads(connection: sqlite3.Connection) -> Counter[tuple]:
 
 
 def copy_profiler_events(path: Path, folder: Path) -> Path:
-    """A copy of an export with no events but the profiler's. Beside others, its rows from before
-    the first or after the last of those are cut or left out.
+    """Copy an export without events other than the profiler's.
+
+    Beside others, its rows from before the first or after the last of those are cut or left out.
     """
     copy = Path(shutil.copy(path, folder / path.name))
     copy.chmod(0o644)

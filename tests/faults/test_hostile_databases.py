@@ -34,8 +34,8 @@ PLANTED = "planted-secret-do-not-leak"
 
 
 def plant_secrets(source: Path, target: Path) -> Path:
-    """A report whose environment is full of tokens: every text of both tables but what the tool is
-    to read, and every variable.
+    """Write a report whose environment is full of tokens: every text of both tables that the tool
+    is not to read, and every variable.
     """
     shutil.copy(source, target)
     with closing(sqlite3.connect(target)) as connection:

@@ -143,8 +143,8 @@ def test_what_is_no_file(arguments: tuple[str, ...], tmp_path: Path) -> None:
 
 
 def drop_privileges() -> None:
-    """What keeps root from being refused anything: capabilities 1 and 2 (to override permissions),
-    by PR_CAPBSET_DROP.
+    """Drop, by PR_CAPBSET_DROP, capabilities 1 and 2 (to override permissions), so that root can be
+    refused something.
     """
     libc = ctypes.CDLL(None)
     for capability in (1, 2):
@@ -281,8 +281,8 @@ def test_a_folder_of_tables_by_its_point(tmp_path: Path) -> None:
 
 
 def list_leaf_pages(data: bytearray, number: int, page: int) -> list[int]:
-    """The pages with the rows of a table, as SQLite's file format has them: an interior page lists
-    its children.
+    """Return the pages with the rows of a table, as SQLite's file format has them: an interior page
+    lists its children.
     """
     first = (number - 1) * page
     if data[first] != 5:

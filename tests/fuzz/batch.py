@@ -18,8 +18,9 @@ from . import inputs, oracle
 
 
 def run_seeds(first: int, last: int, bases: list[Path], folder: Path, keep: Path | None) -> None:
-    """All seeds first <= seed < last. The folder is theirs alone; keep: where inputs with faults
-    go.
+    """Run all seeds first <= seed < last in a folder of their own.
+
+    keep: the folder for inputs with faults.
     """
     talk = os.fdopen(os.dup(1), "w", buffering=1)
     for seed in range(first, last):
@@ -60,7 +61,7 @@ def run_seed(seed: int, bases: list[Path], folder: Path, keep: Path | None) -> d
 
 
 def _run_command(arguments: list[str], folder: Path) -> oracle.Outcome:
-    """A command, run with its streams in files, for what is not Python writes there too."""
+    """Run a command with its streams in files: code that is not Python writes there too."""
     before = oracle.state(folder)
     streams = [folder.with_name(f"{folder.name}.{name}") for name in ("stdout", "stderr")]
     saved = [os.dup(number) for number in (1, 2)]

@@ -34,8 +34,8 @@ OF_PLACE = ("start", "end", "timestamp", "time", "value", "id", "bytes", "object
 
 
 def change_frame(random: Random, frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with something else in one of its columns, or with other columns or rows. Raises
-    what polars does.
+    """Return the frame with something else in one of its columns, or with other columns or rows;
+    raises what polars does.
     """
     if not frame.width:
         return pl.DataFrame({"x": [1]})

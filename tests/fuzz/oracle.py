@@ -43,8 +43,9 @@ def read_state(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def find_faults(done: Outcome, folder: Path, output: Path | None) -> list[str]:
-    """What is wrong with an outcome; nothing, as it should be. output: the trace or store that was
-    asked for.
+    """Return the faults of an outcome; none, as it should be.
+
+    output: the trace or store that was asked for.
     """
     found = [f"raised {done.raised}"] if done.raised else []
     if not done.raised and done.status not in STATUSES:
@@ -103,8 +104,8 @@ def _check_files(done: Outcome, folder: Path, output: Path | None) -> list[str]:
 
 
 def _is_announced(rule: str, stderr: str) -> bool:
-    """Whether the command said of itself what is wrong with the trace: times are what the reports
-    have.
+    """Return whether the command itself named the fault of the trace: times are those of the
+    reports.
     """
     return rule == "time-inexact" and "Paraver cannot tell nanoseconds apart" in stderr
 

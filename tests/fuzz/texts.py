@@ -45,7 +45,7 @@ WORD = re.compile(r"\w+")
 
 
 def make_folder(report: Path) -> Path:
-    """A folder with a trace of a base and all that stands beside it, and rules; made when it is
+    """Return a folder with a trace of a base and all that belongs to it, and rules; made when it is
     first asked for.
     """
     folder = report.parent.with_name("traces") / report.stem

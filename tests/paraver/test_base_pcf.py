@@ -153,7 +153,9 @@ def test_a_view_on_a_value_of_the_first_works_on_the_second(training: Path, tmp_
 def convert_ranges(
     folder: Path, name: str, *texts: str, base: str = ""
 ) -> tuple[dict[str, int], list[str]]:
-    """Value of each label of a trace of ranges with these names, and the summary's notes."""
+    """Convert ranges with these names; return the value of each label of the trace, and the
+    summary's notes.
+    """
     rows: list[Row] = [
         {
             "start": 10 * place,

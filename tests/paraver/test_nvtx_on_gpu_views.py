@@ -118,8 +118,10 @@ def sum_columns(table: str) -> dict[str, float]:
     return {name: cell for name, cell in sums.items() if cell}
 
 
-def sum_innermost_times(asked: Asked, default_domain: bool = False) -> list[tuple]:
-    """Stretches in which one range is the innermost: of all domains, or of the default one."""
+def find_innermost_times(asked: Asked, default_domain: bool = False) -> list[tuple]:
+    """Return the stretches in which one range is the innermost: of all domains, or of the default
+    one.
+    """
     return list(
         find_innermost_stretches(one for one in asked.ranges if not (default_domain and one.domain))
     )
@@ -127,14 +129,14 @@ def sum_innermost_times(asked: Asked, default_domain: bool = False) -> list[tupl
 
 def test_time_by_range(asked: Asked) -> None:
     expected: Counter[str] = Counter()
-    for _, begin, end, name, _ in sum_innermost_times(asked):
+    for _, begin, end, name, _ in find_innermost_times(asked):
         expected[name] += end - begin
     assert sum_columns(asked.ask("analysis/nvtx_on_gpu_time_2dh")) == expected
 
 
 def test_work_by_range(asked: Asked) -> None:
     expected: Counter[str] = Counter()
-    for row, begin, end, name, _ in sum_innermost_times(asked):
+    for row, begin, end, name, _ in find_innermost_times(asked):
         expected[name] += sum(length for _, length in asked.busy(row, begin, end))
     assert sum_columns(asked.ask("extra/analysis/nvtx_on_gpu_work_2dh")) == {
         name: time for name, time in expected.items() if time
@@ -143,7 +145,7 @@ def test_work_by_range(asked: Asked) -> None:
 
 def test_kernels_by_range(asked: Asked) -> None:
     expected: dict[str, Counter[str]] = defaultdict(Counter)
-    for row, begin, end, name, _ in sum_innermost_times(asked):
+    for row, begin, end, name, _ in find_innermost_times(asked):
         for kernel, length in asked.busy(row, begin, end, ("kernel", "nccl_kernel", "graph")):
             expected[name][kernel] += length
     found = {}
@@ -165,7 +167,7 @@ def test_kernels_by_range(asked: Asked) -> None:
 )
 def test_timelines(asked: Asked, view: str, default_domain: bool, field: int) -> None:
     expected: Counter[object] = Counter()
-    for stretch in sum_innermost_times(asked, default_domain):
+    for stretch in find_innermost_times(asked, default_domain):
         expected[stretch[field]] += stretch[2] - stretch[1]
     found: Counter[object] = Counter()
     labels = {

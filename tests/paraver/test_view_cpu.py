@@ -32,7 +32,9 @@ Tables = dict[str, list[tuple[str, dict[str, float]]]]
 
 
 def run_cpu_views(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str]:
-    """A trace of exports, tables that paramedir makes of the views of the CPU, and what it says."""
+    """Convert exports; return the trace, the tables that paramedir makes of the views of the CPU,
+    and its messages.
+    """
     trace = folder / "out.prv"
     convert(exports, trace, Options(kinds=("cpu",), callstack=2))
     found = read_trace(trace)
@@ -97,7 +99,7 @@ def asked(
 
 
 def sum_by_row(trace: Trace, code: int, weigh: str) -> list[tuple[str, dict[str, float]]]:
-    """Row -> label -> time or number of intervals of a type, of all rows."""
+    """Return row -> label -> time or number of intervals of a type, of all rows."""
     rows = [
         (task, thread)
         for task, (threads, _) in enumerate(trace.tasks, 1)

@@ -45,7 +45,9 @@ CLOSE = 1e-9
 
 @pytest.fixture(scope="module")
 def tasks(answers: Answers) -> list[list[Work]]:
-    """The work of each task: a sample's exports hold one process each, in the order of the ranks."""
+    """Return the work of each task: a sample's exports hold one process each, in the order of the
+    ranks.
+    """
     return [found for _, found in sorted(group_by_task(read_work(answers)).items())]
 
 

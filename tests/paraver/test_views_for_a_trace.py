@@ -52,7 +52,7 @@ ZERO = {"0", "0 ns", "value 0", "End", "Unknown state 0", "Not valid thread: 655
 def trace(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[str]]:
-    """A sample's trace, and the views that its summary names."""
+    """Convert a sample; return its trace, and the views that its summary names."""
     path = tmp_path_factory.mktemp("trace") / "out.prv"
     summary = convert(
         sorted((ROOT / "sample_reports" / request.param).glob("*.sqlite")),
@@ -63,7 +63,7 @@ def trace(
 
 
 def _read_lines(path: Path) -> Contents:
-    """Line by line."""
+    """Parse a file of views line by line."""
     pairs, tags = set(), set()
     for line in path.read_text().splitlines():
         fields = line.split(":")
@@ -348,8 +348,8 @@ def test_views_that_show_something_are_those_of_which_paraver_gives_figures(samp
 
 
 def _has_figures(answers: view_answers.Answers, path: str) -> bool:
-    """Whether what Paraver says of a view is more than the time in which its windows are 0. Where
-    that of the planes is, it names none.
+    """Return whether paramedir's answer to a view is more than the time in which its windows are 0;
+    for a view of planes, whether it names any.
     """
     histogram = VIEWS[path].cfg.histogram
     if histogram is None:
@@ -385,8 +385,8 @@ def _make_single(
 
 
 def _make_windows_of_zero() -> dict[str, tuple[Window, ...]]:
-    """Windows of which the last one is made of type 2, which is always 0, and of type 1, which is
-    not.
+    """Return windows of which the last one is made of type 2, which is always 0, and of type 1,
+    which is not.
     """
     pairs = {"first": (1, 2), "second": (2, 1), "neither": (2, 2)}
     found = {

@@ -36,8 +36,8 @@ pytestmark = pytest.mark.skipif(
 def different(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[str]]:
-    """View -> rows that differ between the whole and the zoomed timeline, of those that show
-    something of a sample.
+    """Return view -> rows that differ between the whole and the zoomed timeline, of the views that
+    show something of a sample.
     """
     there = tmp_path_factory.mktemp("zoomed")
     trace = there / "out.prv"

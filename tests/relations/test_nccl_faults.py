@@ -96,8 +96,8 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 def pair_begins(trace: Trace, task: int, report: Path, truth: dict) -> list[tuple[int, int]]:
-    """(trace time, true time) of the begin of every NCCL kernel of a report: both are in the order
-    of the report's times.
+    """Return (trace time, true time) of the begin of every NCCL kernel of a report: both are in the
+    order of the report's times.
     """
     rank = next(item for item in truth["ranks"] if item["report"] == report.name)
     host = next(item for item in truth["hosts"] if item["name"] == rank["host"])
@@ -145,8 +145,8 @@ def is_held(cut: dict, begin: int) -> bool:
 
 
 def list_operations(truth: dict, ring: bool) -> dict[tuple[int, int], dict]:
-    """Operations by (rank, begin in steps of 10 ns) of each of their kernels; rings of sends and
-    receives, or all others.
+    """Return operations by (rank, begin in steps of 10 ns) of each of their kernels: rings of sends
+    and receives, or all others.
     """
     return {
         (rank, (begin + near) // 10): item

@@ -368,8 +368,10 @@ def test_the_path_of_a_report(tmp_path: Path) -> None:
 
 
 def make_stream_events(waiting_stream: int | None) -> dict:
-    """A kernel on stream 7, an event recorded after it, for which stream 13 waits before its own
-    kernel; a kernel on stream 21 ends last before that one begins, and nothing waits for it.
+    """Return a kernel on stream 7 and an event recorded after it, for which stream 13 waits before
+    its own kernel.
+
+    A kernel on stream 21 ends last before that one begins, and nothing waits for it.
     """
     own = {"deviceId": 0, "contextId": 1, "globalPid": make_global_pid(), "eventId": 5}
     wait = {"start": 1_152, "end": 1_158, "streamId": waiting_stream, "syncType": 2, **own}

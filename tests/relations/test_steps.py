@@ -174,8 +174,8 @@ def test_clocks_are_those_of_the_truth(tmp_path: Path, more: dict[str, object]) 
 
 
 def correct_true_time(known: dict, host: dict, truth: dict, true: int) -> float:
-    """A true time (ns since the job's begin) as the host's clock shows it and the record corrects
-    it.
+    """Return a true time (ns since the job's begin) as the host's clock shows it and the record
+    corrects it.
     """
     shown = Fraction(true) * (1 + Fraction(str(host["drift_ppm"])) / 10**6) + host["offset_ns"]
     at = known["at_utc_ns"] - truth["epoch_utc_ns"]

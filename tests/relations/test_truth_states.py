@@ -259,7 +259,7 @@ def find_implied_state(trace: Trace, code: int, value: int, others: dict[int, in
 
 
 def list_rows_with_states(trace: Trace) -> dict[Row, int]:
-    """Row -> its state outside of all ranges: threads and streams have one, devices and what lies
+    """Return row -> its state outside of all ranges: threads and streams have one, devices and rows
     beside a thread do not.
     """
     found: dict[Row, int] = {}
@@ -333,7 +333,7 @@ def list_written_states(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
 
 
 def check_states(trace: Trace) -> None:
-    """Every row with states has one at every time, without gap or overlap, and it is what the plain
+    """Check that every row with states has one at every time, without gap or overlap, as the plain
     sweep finds.
     """
     found, expected = list_written_states(trace), sweep_states(trace)

@@ -34,7 +34,9 @@ RANGES = Shape(BEGIN, "nvtx_pushpop", present=1)
 
 
 def _store_times(folder: Path, times: np.ndarray, name: str = "runs.bin") -> Run:
-    """A run of these times behind another one; the object of each record is its place in the run."""
+    """Store a run of these times behind another one; the object of each record is its place in the
+    run.
+    """
     records = np.zeros(len(times), SHAPE.dtype)
     records["time"], records["object"] = times, np.arange(len(times))
     writer = SpillWriter(folder / name, 0, 0)

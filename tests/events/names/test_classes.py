@@ -860,7 +860,7 @@ def test_each_kernel_has_its_own_class_and_users_rules_reach_the_workers(tmp_pat
 
 @pytest.fixture(scope="module")
 def corpus() -> dict[str, int]:
-    """Every kernel of the corpus by name, and how often it ran."""
+    """Return every kernel of the corpus by name, and how often it ran."""
     query = (
         "SELECT coalesce(nullif(long.value, ''), short.value, ''), count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL"
         " LEFT JOIN StringIds AS long ON long.id = demangledName LEFT JOIN StringIds AS short ON short.id = shortName GROUP BY 1"

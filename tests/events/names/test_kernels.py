@@ -380,7 +380,7 @@ def test_order_does_not_matter() -> None:
 
 @pytest.fixture(scope="module")
 def corpus() -> list[tuple[str, str]]:
-    """Demangled and short name of every kernel of the corpus."""
+    """Return demangled and short name of every kernel of the corpus."""
     query = (
         "SELECT DISTINCT whole.value, brief.value FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel"
         " JOIN StringIds AS whole ON whole.id = kernel.demangledName"
