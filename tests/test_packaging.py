@@ -87,10 +87,10 @@ def test_the_container_is_built_from_the_checkout() -> None:
 
 
 def test_the_version_stands_in_one_place() -> None:
-    found = [
+    result = [
         path.relative_to(ROOT)
         for pattern in ("*.toml", "*.cff", "nsys2prv/**/*.py", "docs/*.md", "tools/**/*.py")
         for path in ROOT.glob(pattern)
         if __version__ in path.read_text(encoding="utf-8")
     ]
-    assert found == [Path("nsys2prv/_util/version.py")]
+    assert result == [Path("nsys2prv/_util/version.py")]

@@ -66,8 +66,8 @@ def test_the_truth_tells_every_clocks_error_at_every_instant(tmp_path: Path) -> 
     )
     expected: dict[int, list[tuple[int, int]]] = {rank["rank"]: [] for rank in truth["ranks"]}
     assert truth["collectives_of_every_nth_step"] == 1
-    for found in truth["collectives"]:
-        for rank, begin, end in zip(found["ranks"], found["begin"], found["end"], strict=True):
+    for item in truth["collectives"]:
+        for rank, begin, end in zip(item["ranks"], item["begin"], item["end"], strict=True):
             expected[rank].append((begin, end))
     for rank, host, report in list_rank_events(tmp_path, truth):
         start = query(report, START)[0]
@@ -78,7 +78,7 @@ def test_the_truth_tells_every_clocks_error_at_every_instant(tmp_path: Path) -> 
         ]
         assert len(times) == len(expected[rank["rank"]]) > 0
         for own, told in zip(times, sorted(expected[rank["rank"]]), strict=True):
-            assert all(abs(one - other) <= 2 for one, other in zip(own, told, strict=True))
+            assert all(abs(item - other) <= 2 for item, other in zip(own, told, strict=True))
         assert (
             abs(to_true_time(host, truth["epoch_utc_ns"], start, 0) - rank["capture_start_true_ns"])
             <= 1
@@ -109,9 +109,9 @@ def test_pace_stretches_a_job_without_more_events(tmp_path: Path) -> None:
         generate(tmp_path / str(pace), ranks=2, hosts=2, steps=5, layers=1, pace_ms=pace)
         for pace in (4_000.0, 0.0)
     )
-    for one, other in zip(slow["ranks"], fast["ranks"], strict=True):
-        assert one["event_rows"] == other["event_rows"]
-        assert one["capture_end_true_ns"] - other["capture_end_true_ns"] == 5 * 4_000_000_000
+    for item, other in zip(slow["ranks"], fast["ranks"], strict=True):
+        assert item["event_rows"] == other["event_rows"]
+        assert item["capture_end_true_ns"] - other["capture_end_true_ns"] == 5 * 4_000_000_000
     spans = [
         row[0]
         for row in query(
@@ -140,14 +140,15 @@ def test_ends_of_nccl_kernels_differ_as_asked(
         end_jitter_us=jitter,
     )
     differences = []
-    for found in truth["collectives"]:
-        begins, ends = found["begin"], found["end"]
+    for item in truth["collectives"]:
+        begins, ends = item["begin"], item["end"]
         early, late = (0, 1) if begins[0] < begins[1] else (1, 0)
         if begins[late] - begins[early] > 20_100:
             differences.append(ends[early] - ends[late])
     assert len(differences) > 30
     modes = [
-        [one for one in differences if abs(one - mode * 1e3) <= jitter * 1e3 + 1] for mode in waited
+        [item for item in differences if abs(item - mode * 1e3) <= jitter * 1e3 + 1]
+        for mode in waited
     ]
     assert all(modes)
     assert sum(map(len, modes)) == len(differences)
@@ -167,18 +168,18 @@ def test_ends_of_mpi_calls_differ_as_asked(tmp_path: Path) -> None:
         end_jitter_us=2.0,
     )
     differences = []
-    for found in truth["mpi"]["collectives"]:
-        begins, ends = found["begin"], found["end"]
+    for item in truth["mpi"]["collectives"]:
+        begins, ends = item["begin"], item["end"]
         if (
-            found["function"] in ("MPI_Allreduce", "MPI_Barrier")
-            and found["step"] is not None
+            item["function"] in ("MPI_Allreduce", "MPI_Barrier")
+            and item["step"] is not None
             and len(begins) == 2
         ):
             early, late = (0, 1) if begins[0] < begins[1] else (1, 0)
             if begins[late] - begins[early] > 20_100:
                 differences.append(ends[early] - ends[late])
-    low = [one for one in differences if abs(one - 5_000) <= 2_001]
-    high = [one for one in differences if abs(one - 40_000) <= 2_001]
+    low = [item for item in differences if abs(item - 5_000) <= 2_001]
+    high = [item for item in differences if abs(item - 40_000) <= 2_001]
     assert low
     assert high
     assert len(low) + len(high) == len(differences)
@@ -233,7 +234,7 @@ def test_a_job_without_nccl_meets_in_mpi_only(tmp_path: Path) -> None:
             report, "SELECT count(*) FROM NVTX_EVENTS WHERE domainId = 1 AND eventType = 59"
         ) == [(0,)]
         assert not [name for name in list_tables(report) if "PAYLOAD" in name]
-        steps = [found for found in truth["mpi"]["collectives"] if rank["rank"] in found["ranks"]]
+        steps = [item for item in truth["mpi"]["collectives"] if rank["rank"] in item["ranks"]]
         assert query(report, "SELECT count(*) FROM MPI_COLLECTIVES_EVENTS") == [(len(steps),)]
 
 
@@ -249,15 +250,15 @@ def test_a_lonely_host_shares_nothing_with_others(tmp_path: Path, ranks: int, ho
         return not (set(members) & alone) or set(members) <= alone
 
     assert all(apart(comm["ranks"]) for comm in truth["communicators"])
-    assert all(apart(found["ranks"]) for found in truth["collectives"])
-    assert all(apart(found["ranks"]) for found in truth["mpi"]["collectives"])
+    assert all(apart(item["ranks"]) for item in truth["collectives"])
+    assert all(apart(item["ranks"]) for item in truth["mpi"]["collectives"])
     both = truth["mpi"]["messages"] + truth["mpi"]["unmatched"]
     assert all(apart((message["sender"], message["receiver"])) for message in both)
     if hosts > 2:  # the others do meet across hosts
         per_host = ranks // hosts
         for collectives in (truth["collectives"], truth["mpi"]["collectives"]):
             assert any(
-                len({rank // per_host for rank in found["ranks"]}) > 1 for found in collectives
+                len({rank // per_host for rank in item["ranks"]}) > 1 for item in collectives
             )
     for rank in truth["ranks"]:
         report = tmp_path / rank["report"]
@@ -292,8 +293,8 @@ def test_hosts_of_one_name_differ_in_their_clocks_only(tmp_path: Path) -> None:
         boots.setdefault(rank["host_index"], set()).add(utc - system)
         assert utc - system == host["utc_minus_system_clock_ns"]
     assert len(names) == 1
-    assert [len(found) for found in boots.values()] == [1, 1, 1]
-    values = sorted(next(iter(found)) for found in boots.values())
+    assert [len(item) for item in boots.values()] == [1, 1, 1]
+    values = sorted(next(iter(item)) for item in boots.values())
     assert min(after - before for before, after in pairwise(values)) > 1_000_000_000
 
 

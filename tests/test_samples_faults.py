@@ -84,14 +84,14 @@ def test_lost_rows_are_exactly_those_told(tmp_path: Path) -> None:
     assert whole["collectives"] == truth["collectives"]
     lost = truth["faults"]["lost"]
     total = truth["collectives_total"] + sum(
-        found["step"] is not None for found in truth["mpi"]["collectives"]
+        item["step"] is not None for item in truth["mpi"]["collectives"]
     )
     assert 0.06 * total < len(lost) < 0.14 * total
-    assert {row for one in lost for row in one["rows"]} == {"range", "call", "kernel", "mpi"}
+    assert {row for item in lost for row in item["rows"]} == {"range", "call", "kernel", "mpi"}
     check_totals(tmp_path / "lossy", truth)
     for rank in truth["ranks"]:
         both = [tmp_path / name / rank["report"] for name in ("whole", "lossy")]
-        mine = [one for one in lost if one["rank"] == rank["rank"]]
+        mine = [item for item in lost if item["rank"] == rank["rank"]]
 
         def gone(sql: str, both: list[Path] = both) -> Counter[tuple[Any, ...]]:
             before, after = (Counter(query(report, sql)) for report in both)
@@ -99,30 +99,30 @@ def test_lost_rows_are_exactly_those_told(tmp_path: Path) -> None:
             return before - after
 
         kernels = gone(f"SELECT k.start, k.end {NCCL_KERNELS}")
-        told = [one for one in mine if "kernel" in one["rows"]]
+        told = [item for item in mine if "kernel" in item["rows"]]
         assert told
         shift = rank["capture_start_true_ns"]
         assert sorted(kernels.elements()) == sorted(
-            (one["begin"] - shift, one["end"] - shift) for one in told
+            (item["begin"] - shift, item["end"] - shift) for item in told
         )
         calls = gone("SELECT start, end, correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME")
-        assert len(list(calls.elements())) == sum("call" in one["rows"] for one in mine)
+        assert len(list(calls.elements())) == sum("call" in item["rows"] for item in mine)
         ranges = Counter(
             find_function(text)
             for (text, _, _) in gone(f"SELECT s.value, n.start, n.end {NCCL_RANGES}").elements()
         )
         expected: Counter[str] = Counter()
-        for one in mine:
-            if "range" in one["rows"]:
-                ring = one["function"] == "SendRecv"
+        for item in mine:
+            if "range" in item["rows"]:
+                ring = item["function"] == "SendRecv"
                 expected.update(
-                    ("GroupStart", "Send", "Recv", "GroupEnd") if ring else (one["function"],)
+                    ("GroupStart", "Send", "Recv", "GroupEnd") if ring else (item["function"],)
                 )
         assert ranges == expected
         messages = gone(
             "SELECT s.value, start, end FROM MPI_COLLECTIVES_EVENTS JOIN StringIds s ON s.id = textId"
         )
-        missed = Counter(one["function"] for one in mine if one["library"] == "MPI")
+        missed = Counter(item["function"] for item in mine if item["library"] == "MPI")
         assert Counter(function for (function, _, _) in messages.elements()) == missed
         for table in (
             "CUPTI_ACTIVITY_KIND_MEMCPY",
@@ -139,17 +139,19 @@ def test_lost_collectives_are_named_as_in_the_lists(tmp_path: Path) -> None:
     """
     truth = generate(tmp_path, **JOB, mpi=True, lost_collectives=0.2)
     assert truth["collectives_of_every_nth_step"] == 1
-    listed = {("NCCL", one["communicator"], one["ordinal"]): one for one in truth["collectives"]}
-    listed |= {
-        ("MPI", one["communicator"], one["ordinal"]): one for one in truth["mpi"]["collectives"]
+    listed = {
+        ("NCCL", item["communicator"], item["ordinal"]): item for item in truth["collectives"]
     }
-    for one in truth["faults"]["lost"]:
-        found = listed[one["library"], one["communicator"], one["ordinal"]]
-        assert (found["step"], found["function"]) == (one["step"], one["function"])
-        place = found["ranks"].index(one["rank"])
-        assert found["begin"][place] == one["begin"]
-        if one["function"] != "MPI_Iallreduce":  # the list says when it was complete
-            assert found["end"][place] == one["end"]
+    listed |= {
+        ("MPI", item["communicator"], item["ordinal"]): item for item in truth["mpi"]["collectives"]
+    }
+    for item in truth["faults"]["lost"]:
+        result = listed[item["library"], item["communicator"], item["ordinal"]]
+        assert (result["step"], result["function"]) == (item["step"], item["function"])
+        place = result["ranks"].index(item["rank"])
+        assert result["begin"][place] == item["begin"]
+        if item["function"] != "MPI_Iallreduce":  # the list says when it was complete
+            assert result["end"][place] == item["end"]
 
 
 @pytest.mark.slow
@@ -158,7 +160,7 @@ def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) ->
     truth = generate(tmp_path, **JOB, mpi=True, extra_collectives=0.3, nccl_trace=trace)
     check_totals(tmp_path, truth)
     extra = truth["faults"]["extra"]
-    kinds = {(one["library"], one["function"]) for one in extra}
+    kinds = {(item["library"], item["function"]) for item in extra}
     assert {
         ("NCCL", "AllGather"),
         ("NCCL", "AllReduce"),
@@ -167,14 +169,14 @@ def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) ->
     } <= kinds
     assert (
         0.2
-        < len({(one["step"], one["function"]) for one in extra}) / (len(kinds) * JOB["steps"])
+        < len({(item["step"], item["function"]) for item in extra}) / (len(kinds) * JOB["steps"])
         < 0.4
     )
-    listed = Counter(rank for one in truth["collectives"] for rank in one["ranks"])
-    messages = Counter(rank for one in truth["mpi"]["collectives"] for rank in one["ranks"])
+    listed = Counter(rank for item in truth["collectives"] for rank in item["ranks"])
+    messages = Counter(rank for item in truth["mpi"]["collectives"] for rank in item["ranks"])
     for rank in truth["ranks"]:
         report = tmp_path / rank["report"]
-        mine = Counter(one["library"] for one in extra if one["rank"] == rank["rank"])
+        mine = Counter(item["library"] for item in extra if item["rank"] == rank["rank"])
         assert mine["NCCL"]
         assert query(report, f"SELECT count(*) {NCCL_KERNELS}") == [
             (listed[rank["rank"]] + mine["NCCL"],)
@@ -183,10 +185,10 @@ def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) ->
         shift = rank["capture_start_true_ns"]
         kernels = set(query(report, f"SELECT k.start, k.end {NCCL_KERNELS}"))
         calls = set(query(report, "SELECT start, end FROM MPI_COLLECTIVES_EVENTS"))
-        for one in extra:
-            if one["rank"] == rank["rank"]:
-                assert (one["begin"] - shift, one["end"] - shift) in (
-                    kernels if one["library"] == "NCCL" else calls
+        for item in extra:
+            if item["rank"] == rank["rank"]:
+                assert (item["begin"] - shift, item["end"] - shift) in (
+                    kernels if item["library"] == "NCCL" else calls
                 )
         ids = query(
             report,
@@ -252,13 +254,13 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
             left = query(
                 before, f"SELECT start, end FROM {table} WHERE {own} AND NOT {beyond} ORDER BY 1, 2"
             )
-            found = (
+            result = (
                 query(after, f"SELECT start, end FROM {table} WHERE {own} ORDER BY 1, 2")
                 if count_rows(after, table)
                 else []
             )
-            assert found == left, table
-            if found:
+            assert result == left, table
+            if result:
                 assert query(after, f"SELECT count(*) FROM {table} WHERE {beyond}") == [(0,)]
         share_left = count_rows(after, "CUPTI_ACTIVITY_KIND_KERNEL") / count_rows(
             before, "CUPTI_ACTIVITY_KIND_KERNEL"

@@ -115,14 +115,14 @@ def test_workers_start_before_the_imports_and_are_gone_before_the_folder(tmp_pat
     (tmp_path / "early").mkdir()
     script = tmp_path / "early.py"
     script.write_text(EARLY)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(script), *map(str, SAMPLES), str(tmp_path / "early" / "out.prv")],
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
         check=True,
     )
-    assert done.stdout.split("\n")[-2] == "0 [(True, False)] {} []", done.stderr
+    assert process.stdout.split("\n")[-2] == "0 [(True, False)] {} []", process.stderr
     assert [path.read_bytes() for path in sorted((tmp_path / "early").iterdir())] == alone
 
 
@@ -361,8 +361,8 @@ def test_parts_follow_one_another(kind: type, compress: bool, tmp_path: Path) ->
     for number in range(3):
         output.write_part(number, [b"part %d\n" % number * 100_000, b"", b"."])
         output.collect(number)
-    found = (tmp_path / "file").read_bytes()
-    assert (gzip.decompress(found) if compress else found) == b"head\n" + b"".join(
+    result = (tmp_path / "file").read_bytes()
+    assert (gzip.decompress(result) if compress else result) == b"head\n" + b"".join(
         b"part %d\n" % n * 100_000 + b"." for n in range(3)
     )
 

@@ -83,6 +83,6 @@ def test_stages_of_workers_are_no_more_than_all_processes_used(
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [(), ("-q",), ("-q", "-v")])
 def test_nothing_of_it_is_told_unless_asked_for(how: tuple[str, ...], tmp_path: Path) -> None:
-    done = run_command(*how, "-j", "1", CLUSTER[0], tmp_path / "out.prv")
-    assert done.returncode == 0, done.stderr
-    assert "CPU seconds" not in done.stdout + done.stderr
+    process = run_command(*how, "-j", "1", CLUSTER[0], tmp_path / "out.prv")
+    assert process.returncode == 0, process.stderr
+    assert "CPU seconds" not in process.stdout + process.stderr

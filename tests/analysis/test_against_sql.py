@@ -67,10 +67,10 @@ def compute_statistics(durations: Sequence[int]) -> tuple:
 
 def group_durations(rows: Iterable[tuple]) -> dict[object, list[int]]:
     """Return name -> durations (at least 1 ns, as in the trace)."""
-    found: dict[object, list[int]] = defaultdict(list)
+    result: dict[object, list[int]] = defaultdict(list)
     for name, start, end in rows:
-        found[name].append(max(end - start, 1))
-    return found
+        result[name].append(max(end - start, 1))
+    return result
 
 
 def are_close(found: Iterable[tuple], expected: Iterable[tuple]) -> bool:
@@ -84,7 +84,7 @@ def are_close(found: Iterable[tuple], expected: Iterable[tuple]) -> bool:
     )
     expected = sorted(expected, key=key)
     return len(found) == len(expected) and all(
-        one == pytest.approx(other, rel=1e-9) for one, other in zip(found, expected, strict=True)
+        item == pytest.approx(other, rel=1e-9) for item, other in zip(found, expected, strict=True)
     )
 
 
@@ -97,18 +97,18 @@ def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
     kernels, graphs = defaultdict(list), defaultdict(list)
     calls, copies = defaultdict(list), Counter()
     for number, export in enumerate(exports):
-        for name, found in group_durations(
+        for name, item in group_durations(
             export.rows(KERNEL, f"SELECT demangledName, start, end FROM {KERNEL}")
         ).items():
             text = export.rows("StringIds", f"SELECT value FROM StringIds WHERE id = {name}")
-            kernels[text[0][0] if text else name] += found
-        for name, found in group_durations(
+            kernels[text[0][0] if text else name] += item
+        for name, item in group_durations(
             export.rows(GRAPH, f"SELECT graphExecId, start, end FROM {GRAPH}")
         ).items():
-            graphs[number, name] += found
+            graphs[number, name] += item
         query = f"SELECT value, start, end FROM {RUNTIME} LEFT JOIN StringIds ON id = nameId WHERE eventClass <> {BACKTRACES}"
-        for name, found in group_durations(export.rows(RUNTIME, query)).items():
-            calls[name] += found
+        for name, item in group_durations(export.rows(RUNTIME, query)).items():
+            calls[name] += item
         for kind, size, start, end in export.rows(
             MEMCPY, f"SELECT copyKind, bytes, start, end FROM {MEMCPY}"
         ):
@@ -156,20 +156,20 @@ def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
 
 def read_device_work(export: Export) -> dict[tuple, dict[str, list[tuple[int, int]]]]:
     """Return the intervals of the work of each process on each device, by kind."""
-    found: dict[tuple, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+    result: dict[tuple, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     name = "(SELECT value FROM StringIds WHERE id = demangledName)"
     for pid, device, start, end, text in export.rows(
         KERNEL, f"SELECT globalPid, deviceId, start, end, {name} FROM {KERNEL}"
     ):
-        found[pid, device]["nccl" if text.startswith("nccl") else "compute"].append(
+        result[pid, device]["nccl" if text.startswith("nccl") else "compute"].append(
             (start, max(end, start + 1))
         )
     for table, kind in ((GRAPH, "compute"), (MEMCPY, "memory"), (MEMSET, "memory")):
         for pid, device, start, end in export.rows(
             table, f"SELECT globalPid, deviceId, start, end FROM {table}"
         ):
-            found[pid, device][kind].append((start, max(end, start + 1)))
-    return found
+            result[pid, device][kind].append((start, max(end, start + 1)))
+    return result
 
 
 def merge_intervals(pieces: Iterable[list[tuple[int, int]]]) -> list[tuple[int, int]]:
@@ -289,10 +289,10 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
     assert tree.filter(pl.col("depth") == 0)["host_ns"].sum() == frame["host_exclusive_ns"].sum()
     assert tree.filter(pl.col("depth") == 0)["gpu_ns"].sum() == frame["gpu_exclusive_ns"].sum()
     frame = frame.filter(~pl.col("operation").is_in(sorted(unclosed)))
-    expected = {name: found for name, found in expected.items() if name not in unclosed}
-    assert frame["calls"].sum() == sum(found[0] for found in expected.values())
-    assert frame["host_ns"].sum() == sum(found[1] for found in expected.values())
-    assert frame["gpu_ns"].sum() == sum(found[2] for found in expected.values())
+    expected = {name: item for name, item in expected.items() if name not in unclosed}
+    assert frame["calls"].sum() == sum(item[0] for item in expected.values())
+    assert frame["host_ns"].sum() == sum(item[1] for item in expected.values())
+    assert frame["gpu_ns"].sum() == sum(item[2] for item in expected.values())
     by_name = {row["operation"]: row for row in frame.rows(named=True)}
     for name in expected.keys() & by_name.keys():
         row = by_name[name]
@@ -310,15 +310,15 @@ def read_launches(export: Export) -> dict[int, list[tuple[int, int, bool]]]:
         key = tid >> 24, correlation
         if key not in calls or start < calls[key][1]:
             calls[key] = tid, start
-    found: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+    result: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
     for table in (KERNEL, GRAPH, MEMCPY, MEMSET):
         for pid, correlation, start, end in export.rows(
             table, f"SELECT globalPid, correlationId, start, end FROM {table}"
         ):
             if (pid >> 24, correlation) in calls:
                 tid, sent = calls[pid >> 24, correlation]
-                found[tid].append((sent, max(end - start, 1), table in (KERNEL, GRAPH)))
-    return found
+                result[tid].append((sent, max(end - start, 1), table in (KERNEL, GRAPH)))
+    return result
 
 
 @pytest.fixture(scope="module", params=sorted(SAMPLES))

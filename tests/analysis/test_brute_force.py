@@ -49,12 +49,12 @@ def list_pairs(frame: pl.DataFrame) -> list[Interval]:
 
 
 def list_device_work(job: OpenJob) -> dict[int, dict[str, list[Interval]]]:
-    found: dict[int, dict[str, list[Interval]]] = defaultdict(dict)
+    result: dict[int, dict[str, list[Interval]]] = defaultdict(dict)
     for layout in ("cuda_kernel", "nccl_kernel", "memory_operation"):
         frame = job.frame(layout, "kernel" if "kernel" in layout else "operation")
         for (device,), rows in frame.partition_by("device", as_dict=True).items():
-            found[device][layout] = list_pairs(rows)
-    return found
+            result[device][layout] = list_pairs(rows)
+    return result
 
 
 def list_host_calls(job: OpenJob, device: int) -> dict[str, list[Interval]]:
@@ -76,7 +76,7 @@ def list_host_calls(job: OpenJob, device: int) -> dict[str, list[Interval]]:
     waits = pl.col("call").is_in(SYNCHRONISING)
     return {
         "mpi": [
-            one
+            item
             for layout in (
                 "mpi_point_to_point",
                 "mpi_collective",
@@ -85,7 +85,7 @@ def list_host_calls(job: OpenJob, device: int) -> dict[str, list[Interval]]:
                 "mpi_io",
             )
             if layout in job.layouts
-            for one in list_pairs(of(layout, "call"))
+            for item in list_pairs(of(layout, "call"))
         ],
         "nccl": list_pairs(of("nccl_call", "range")),
         "io": list_pairs(of("osrt", "call").filter(pl.col("call").cast(str).is_in(IO))),
@@ -102,8 +102,8 @@ def split_times(kinds: dict[str, list[Interval]], since: int, until: int) -> dic
             until,
             *(
                 time
-                for found in kinds.values()
-                for one in found
+                for item in kinds.values()
+                for one in item
                 for time in one
                 if since < time < until
             ),
@@ -111,15 +111,15 @@ def split_times(kinds: dict[str, list[Interval]], since: int, until: int) -> dic
     )
     times: dict[str, int] = defaultdict(int)
     near = {
-        name: [one for one in found if one[0] < until and one[1] > since]
-        for name, found in kinds.items()
+        name: [one for one in item if one[0] < until and one[1] > since]
+        for name, item in kinds.items()
     }
     for begin, end in pairwise(edges):
         name = next(
             (
                 name
-                for name, found in near.items()
-                if any(first <= begin < last for first, last in found)
+                for name, item in near.items()
+                if any(first <= begin < last for first, last in item)
             ),
             "unknown",
         )
@@ -147,14 +147,14 @@ def test_stragglers(job: OpenJob) -> None:
     last, late, made, own = (defaultdict(int) for _ in range(4))
     computing: dict[int, int] = defaultdict(int)
     for rows in records.partition_by("collective"):
-        found = rows.rows(named=True)
-        latest = max(row["late"] for row in found)
-        for row in found:
+        result = rows.rows(named=True)
+        latest = max(row["late"] for row in result)
+        for row in result:
             own[row["task"]] += row["wait"]
             if row["late"] == latest > 0:
                 last[row["task"]] += 1
                 late[row["task"]] += row["late"]
-                made[row["task"]] += sum(other["wait"] for other in found)
+                made[row["task"]] += sum(other["wait"] for other in result)
                 kernels = {"compute": work[row["device"]]["cuda_kernel"]}
                 computing[row["task"]] += split_times(
                     kernels, row["begin"] - row["late"], row["begin"]
@@ -219,10 +219,10 @@ def test_use_of_devices_over_time(job: OpenJob) -> None:
     use = job.analyse("metrics", bins=7)["metrics"].tables["use"].frame
     labels = dict(job.devices.select("device", "label").rows())
     edges = [number * job.duration // 7 for number in range(8)]
-    for device, found in list_device_work(job).items():
+    for device, item in list_device_work(job).items():
         rows = use.filter(pl.col("device") == labels[device]).sort("bin")
         for number, (begin, end) in enumerate(pairwise(edges)):
-            times = split_times({"compute": found["cuda_kernel"]}, begin, end)
+            times = split_times({"compute": item["cuda_kernel"]}, begin, end)
             assert rows["compute_share"][number] == pytest.approx(
                 times["compute"] / (end - begin), rel=1e-9
             )

@@ -52,9 +52,9 @@ def test_two_ranks_made_by_hand(tmp_path: Path) -> None:
     """Times from the first launch, at 100, on: the path crosses from the second rank to the first at
     the begin of the second one's collective, which came last.
     """
-    found, duration = analyze(make_two_ranks(tmp_path))
+    result, duration = analyze(make_two_ranks(tmp_path))
     assert duration == 1_900
-    tables = {name: table.frame for name, table in found.tables.items()}
+    tables = {name: table.frame for name, table in result.tables.items()}
     causes = dict(tables["causes"].select("cause", "time_ns").rows())
     assert causes == {
         # 60 to 700 on the second rank, 1,050 to 1,900 on the first.
@@ -79,11 +79,11 @@ def test_two_ranks_made_by_hand(tmp_path: Path) -> None:
     assert [kernels[name] for name in NAMES[4:6]] == [640, 850]
     assert tables["causes"]["share"].sum() == pytest.approx(1)
     assert tables["by_kernel"]["share"].sum() == pytest.approx((640 + 850 + 198) / duration)
-    [finding] = found.findings
+    [finding] = result.findings
     assert finding.share == pytest.approx(1 - (640 + 850 + 198) / duration)
     assert "Kernel 78.4%" in finding.evidence[0]
     assert "task 1 63.1%" in finding.evidence[1]
-    assert finding.title in " ".join(format_results([found], style=Style(full=True)).split())
+    assert finding.title in " ".join(format_results([result], style=Style(full=True)).split())
 
 
 def test_the_finding_is_of_the_steady_state(tmp_path: Path) -> None:
@@ -92,8 +92,8 @@ def test_the_finding_is_of_the_steady_state(tmp_path: Path) -> None:
         make_two_ranks(tmp_path), align="utc", jobs=1, quiet=True, demanded=("critical_path",)
     ) as job:
         job.steady = Steady(500, 1_500, (500, 1_000), "made by hand")
-        found = job.analyse("critical_path")["critical_path"]
-    causes = found.tables["causes"].frame
+        result = job.analyse("critical_path")["critical_path"]
+    causes = result.tables["causes"].frame
     assert causes["time_ns"].sum() == 1_900
     assert dict(causes.select("cause", "steady_ns").rows()) == {
         # 500 to 700, and 1,050 to 1,500.
@@ -106,26 +106,26 @@ def test_the_finding_is_of_the_steady_state(tmp_path: Path) -> None:
         "Host between calls": 50,
     }
     for table in ("causes", "ranks"):
-        assert found.tables[table].frame["steady_share"].sum() == pytest.approx(1)
-    [finding] = found.findings
+        assert result.tables[table].frame["steady_share"].sum() == pytest.approx(1)
+    [finding] = result.findings
     assert finding.share == pytest.approx(0.152)
     assert "Kernel 65.0%" in finding.evidence[0]
     assert "task 1 79.8%" in finding.evidence[1]
     assert finding.evidence[-1] == "in the whole job, with start-up and shutdown: 11.2%"
-    assert "how much shorter the steady state would be" in format_results([found])
+    assert "how much shorter the steady state would be" in format_results([result])
 
 
 def test_without_the_late_rank_the_path_stays_on_the_other(tmp_path: Path) -> None:
     reports = make_two_ranks(tmp_path)
-    found, duration = analyze(reports[:1])
-    assert found.tables["ranks"].frame["time_ns"].to_list() == [duration]
+    result, duration = analyze(reports[:1])
+    assert result.tables["ranks"].frame["time_ns"].to_list() == [duration]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["training", "graphs"])
 def test_shares_of_samples_add_up(name: str) -> None:
-    found, duration = analyze(SAMPLES[name])
-    tables = {name: table.frame for name, table in found.tables.items()}
+    result, duration = analyze(SAMPLES[name])
+    tables = {name: table.frame for name, table in result.tables.items()}
     for key in ("causes", "ranks"):
         assert tables[key]["time_ns"].sum() == duration
         assert tables[key]["share"].sum() == pytest.approx(1)

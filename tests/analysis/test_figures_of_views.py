@@ -44,8 +44,8 @@ def job(sample: str) -> Iterator[OpenJob]:
 
 @pytest.mark.parametrize(("useful", "before"), [("compute", ""), ("all-kernels", "talp_")])
 def test_efficiencies_of_devices(sample: str, answers: Answers, useful: str, before: str) -> None:
-    found = analyze_sample(sample, useful)["efficiencies"]
-    (row,) = found.tables["device"].frame.rows(named=True)
+    result = analyze_sample(sample, useful)["efficiencies"]
+    (row,) = result.tables["device"].frame.rows(named=True)
     for name, view in (
         ("parallel_efficiency", f"{before}device_parallel_efficiency"),
         ("load_balance_efficiency", f"{before}device_load_balance"),
@@ -55,7 +55,7 @@ def test_efficiencies_of_devices(sample: str, answers: Answers, useful: str, bef
         assert [[pytest.approx(100 * row[name], rel=CLOSE)]] == answers.read_rows(
             f"model/{view}.cfg"
         ), name
-    shares = [100 * value for value in found.tables["devices"].frame["useful_share"]]
+    shares = [100 * value for value in result.tables["devices"].frame["useful_share"]]
     assert [
         cells
         for cells in answers.read_rows(
@@ -72,8 +72,8 @@ def test_efficiencies_of_devices(sample: str, answers: Answers, useful: str, bef
 
 
 def test_efficiencies_of_hosts(sample: str, answers: Answers) -> None:
-    found = analyze_sample(sample, "compute")["efficiencies"]
-    (row,) = found.tables["host"].frame.rows(named=True)
+    result = analyze_sample(sample, "compute")["efficiencies"]
+    (row,) = result.tables["host"].frame.rows(named=True)
     useful = answers.read_totals("model/host_useful_2dh.cfg")
     assert useful["Average"] == [pytest.approx(100 * row["host_parallel_efficiency"], rel=CLOSE)]
     if "model/host_outside_mpi_2dh.cfg" in answers.tables:
@@ -90,7 +90,7 @@ def test_efficiencies_of_hosts(sample: str, answers: Answers) -> None:
         )
     else:
         assert "mpi_parallel_efficiency" not in row
-        assert any("MPI_P2P_EVENTS" in missing for missing in found.missing)
+        assert any("MPI_P2P_EVENTS" in missing for missing in result.missing)
 
 
 def test_overlap(sample: str, answers: Answers) -> None:
@@ -130,8 +130,8 @@ def test_gaps(sample: str, answers: Answers) -> None:
                 if name.endswith(" s")
                 else name.replace(" to ", dash)
             ] += value
-        found = dict(zip(gaps["length"], gaps[column], strict=True))
-        assert {name: value for name, value in found.items() if value} == {
+        result = dict(zip(gaps["length"], gaps[column], strict=True))
+        assert {name: value for name, value in result.items() if value} == {
             name: pytest.approx(value, rel=CLOSE) for name, value in said.items() if value
         }, view
 
@@ -146,12 +146,12 @@ def test_time_of_kernels_and_classes(sample: str, answers: Answers) -> None:
             name.split(" (")[0]: value for name, value in answers.sum_columns(view).items() if value
         }
         frame = kernels.tables[table].frame
-        found = {
+        result = {
             name: time
             for name, time in zip(frame[key], frame["time_ns"], strict=True)
             if name != "CUDA graph"
         }
-        assert sorted(found.values()) == pytest.approx(sorted(said.values())), view
+        assert sorted(result.values()) == pytest.approx(sorted(said.values())), view
 
 
 def test_tensor_cores(sample: str, answers: Answers) -> None:
@@ -188,12 +188,12 @@ def test_collectives(sample: str, answers: Answers) -> None:
             for name, value in answers.sum_columns(view).items()
             if value and name not in ("Send", "Recv", "SendRecv")
         }
-        found = {
+        result = {
             name: value
             for name, value in across.group_by("operation").agg(pl.col(column).sum()).rows()
             if value
         }
-        assert found == {name: pytest.approx(value) for name, value in said.items()}, view
+        assert result == {name: pytest.approx(value) for name, value in said.items()}, view
 
 
 def test_memory_operations(sample: str, answers: Answers) -> None:
@@ -209,8 +209,8 @@ def test_memory_operations(sample: str, answers: Answers) -> None:
         ("analysis/memory_bytes_2dh.cfg", "bytes"),
     ):
         said = {name: value for name, value in answers.sum_columns(view).items() if value}
-        found = dict(zip(memory["operation"], memory[column], strict=True))
-        assert found == {name: pytest.approx(value) for name, value in said.items()}, view
+        result = dict(zip(memory["operation"], memory[column], strict=True))
+        assert result == {name: pytest.approx(value) for name, value in said.items()}, view
 
 
 def test_api_calls(sample: str, answers: Answers) -> None:

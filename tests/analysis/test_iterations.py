@@ -49,13 +49,13 @@ def test_parts_of_iterations(tmp_path: Path) -> None:
     report = make_export(tmp_path / "rank0.sqlite", tables, {"text": "TEXT"})
     with nsys2prv.open([report], quiet=True) as job:
         tables = job.analyse("iterations")["iterations"].tables
-    found, summary = tables["each"].frame, tables["summary"].frame
+    result, summary = tables["each"].frame, tables["summary"].frame
     # The last one ends with its range.
-    assert found["time_ns"].to_list() == [100_000, 100_000, 120_000, 100_000, 99_000]
-    assert found["compute_ns"].to_list() == [40_000, 40_000, 60_000, 40_000, 40_000]
-    assert set(found["exposed_nccl_ns"]) == {20_000}
-    assert set(found["exposed_memory_ns"]) == {10_000}
-    assert found["idle_ns"].to_list() == [30_000, 30_000, 30_000, 30_000, 29_000]
+    assert result["time_ns"].to_list() == [100_000, 100_000, 120_000, 100_000, 99_000]
+    assert result["compute_ns"].to_list() == [40_000, 40_000, 60_000, 40_000, 40_000]
+    assert set(result["exposed_nccl_ns"]) == {20_000}
+    assert set(result["exposed_memory_ns"]) == {10_000}
+    assert result["idle_ns"].to_list() == [30_000, 30_000, 30_000, 30_000, 29_000]
     assert summary.row(1) == ("computing", 40_000.0, 40_000, 1, 60_000, 3)
 
 
@@ -87,8 +87,8 @@ def run_iterations(steps: int, time: int, exposed: int) -> ComparedJob:
         "kernels": {"classes": classes},
     }
     results = {
-        name: Result(name, "", {key: Table("", frame) for key, frame in found.items()})
-        for name, found in tables.items()
+        name: Result(name, "", {key: Table("", frame) for key, frame in item.items()})
+        for name, item in tables.items()
     }
     return ComparedJob({"name": "job", "duration_ns": 1, "ranks": 1, "devices": 1}, results)
 
@@ -99,15 +99,15 @@ def test_jobs_of_different_numbers_of_iterations_compare() -> None:
     assert more == pytest.approx(0.2)
     assert "an iteration takes 1.20 us (A: 1.00 us); B has 10 iterations, A has 4" in headline
     assert "per GPU: NCCL alone (exposed) +200 ns" in headline
-    (found,) = compare_jobs(first, second)
-    each = found.tables["by_iteration"].frame
+    (result,) = compare_jobs(first, second)
+    each = result.tables["by_iteration"].frame
     assert each["iteration"].to_list() == [1, 2, 3, 4]
     assert set(each["change_of_time_ns"]) == {200}
     assert set(each["change_of_exposed_nccl_ns"]) == {200}
-    median = found.tables["iteration"].frame.row(0, named=True)
+    median = result.tables["iteration"].frame.row(0, named=True)
     assert (median["a_ns"], median["b_ns"], median["ratio"]) == (1_000, 1_200, 1.2)
     # Ten iterations take more than four, but not one of them.
-    assert found.tables["kernels_classes"].frame["change_ns"].to_list() == [300]
-    assert found.tables["kernels_classes"].frame["change_of_iteration_ns"].to_list() == [0]
+    assert result.tables["kernels_classes"].frame["change_ns"].to_list() == [300]
+    assert result.tables["kernels_classes"].frame["change_of_iteration_ns"].to_list() == [0]
     (same,) = compare_jobs(first, run_iterations(4, 1_200, 300))
     assert "change_of_iteration_ns" not in same.tables["kernels_classes"].frame.columns

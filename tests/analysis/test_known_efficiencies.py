@@ -334,13 +334,13 @@ def test_rules(tmp_path: Path) -> None:
         ],
     }
     rules = analyze_tables(tmp_path, [tables])["idle"].tables["rules"].frame
-    found = {
+    result = {
         rule: (count, time) for rule, count, time in rules.select("rule", "count", "time_ns").rows()
     }
-    assert found["asynchronous copies of pageable memory"] == (1, 10)
-    assert found["synchronous copies"] == (1, 20)
-    assert found["synchronous sets"] == (0, 0)
-    assert found["API calls that wait for the device and leave it idle"] == (1, 30)
+    assert result["asynchronous copies of pageable memory"] == (1, 10)
+    assert result["synchronous copies"] == (1, 20)
+    assert result["synchronous sets"] == (0, 0)
+    assert result["API calls that wait for the device and leave it idle"] == (1, 30)
 
 
 def test_missing_inputs_are_named(tmp_path: Path) -> None:

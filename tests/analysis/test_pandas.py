@@ -26,24 +26,26 @@ def job() -> Iterator[OpenJob]:
 
 def check_same_cells(frame: pl.DataFrame, extension: bool = False) -> object:
     """Check that the cells of the pandas frame are equal to the polars ones, and return it."""
-    found = frame.to_pandas(use_pyarrow_extension_array=extension)
-    assert list(found.columns) == frame.columns
-    assert len(found) == frame.height
+    result = frame.to_pandas(use_pyarrow_extension_array=extension)
+    assert list(result.columns) == frame.columns
+    assert len(result) == frame.height
     for name in frame.columns:
-        for one, known in zip(found[name].tolist(), frame[name].to_list(), strict=True):
-            absent = one is None or one is pandas.NA or (isinstance(one, float) and math.isnan(one))
-            assert absent if known is None else one == known, name
-    return found
+        for item, known in zip(result[name].tolist(), frame[name].to_list(), strict=True):
+            absent = (
+                item is None or item is pandas.NA or (isinstance(item, float) and math.isnan(item))
+            )
+            assert absent if known is None else item == known, name
+    return result
 
 
 @pytest.mark.slow
 def test_every_kind_of_record(job: OpenJob) -> None:
     for layout in job.layouts:
         frame = job.frame(layout)
-        found = check_same_cells(frame)
-        assert str(found["begin"].dtype) == str(found["end"].dtype) == "int64"
+        result = check_same_cells(frame)
+        assert str(result["begin"].dtype) == str(result["end"].dtype) == "int64"
         assert {
-            str(found[name].dtype)
+            str(result[name].dtype)
             for name in frame.columns
             if frame.schema[name] == pl.Categorical and frame[name].null_count() < frame.height
         } <= {"category"}
@@ -69,15 +71,15 @@ def test_absent_numbers(job: OpenJob) -> None:
 
 
 def test_kinds_that_the_job_lacks(job: OpenJob) -> None:
-    found = check_same_cells(job.frame("mpi_collective"))
-    assert len(found) == 0
-    assert {"begin", "end", "rank"} <= set(found.columns)
+    result = check_same_cells(job.frame("mpi_collective"))
+    assert len(result) == 0
+    assert {"begin", "end", "rank"} <= set(result.columns)
 
 
 def test_grouping_by_category(job: OpenJob) -> None:
     kernels = job.frame("cuda_kernel", "class")
-    found = kernels.to_pandas()
-    sums = (found["end"] - found["begin"]).groupby(found["class"], observed=True).sum()
+    result = kernels.to_pandas()
+    sums = (result["end"] - result["begin"]).groupby(result["class"], observed=True).sum()
     known = dict(kernels.group_by("class").agg((pl.col("end") - pl.col("begin")).sum()).rows())
     assert {str(name): int(value) for name, value in sums.items()} == {
         str(name): value for name, value in known.items()

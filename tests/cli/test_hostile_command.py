@@ -57,10 +57,10 @@ def test_a_folder_in_the_place_of_the_trace_leaves_the_earlier_files_alone(tmp_p
     (tmp_path / "out.prv").mkdir()
     for ending in ("pcf", "row"):
         (tmp_path / f"out.{ending}").write_text("earlier")
-    done = run_command(tmp_path, "-q", "-t", "kernels", SAMPLE, "out.prv")
-    read_one_line(done, 1)
-    assert "out.prv" in done.stderr
-    assert ".tmp" not in done.stderr
+    process = run_command(tmp_path, "-q", "-t", "kernels", SAMPLE, "out.prv")
+    read_one_line(process, 1)
+    assert "out.prv" in process.stderr
+    assert ".tmp" not in process.stderr
     assert (tmp_path / "out.pcf").read_text() == (tmp_path / "out.row").read_text() == "earlier"
 
 
@@ -83,7 +83,7 @@ def test_file_names_that_are_not_text(tmp_path: Path) -> None:
 
 
 def test_an_output_name_that_the_terminal_cannot_show(tmp_path: Path) -> None:
-    done = run_command(
+    process = run_command(
         tmp_path,
         "-t",
         "kernels",
@@ -91,7 +91,7 @@ def test_an_output_name_that_the_terminal_cannot_show(tmp_path: Path) -> None:
         "o\u00fct",
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.slow
@@ -111,14 +111,14 @@ def test_a_list_of_an_export_whose_ranges_have_no_kind(tmp_path: Path) -> None:
             "NVTX_EVENTS": [{"start": 1, "end": 5}],
         },
     )
-    done = run_command(tmp_path, "--list", "r.sqlite")
-    assert done.returncode == 0, done.stderr
+    process = run_command(tmp_path, "--list", "r.sqlite")
+    assert process.returncode == 0, process.stderr
 
 
 def test_a_folder_for_temporary_files_that_is_not_there_is_named(tmp_path: Path) -> None:
-    done = run_command(tmp_path, "--tmp", "nowhere", "-t", "kernels", SAMPLE, "out")
-    read_one_line(done, 1)
-    assert "error: nowhere:" in done.stderr
+    process = run_command(tmp_path, "--tmp", "nowhere", "-t", "kernels", SAMPLE, "out")
+    read_one_line(process, 1)
+    assert "error: nowhere:" in process.stderr
 
 
 def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(SAMPLE.parents[2]), os.environ.get("PYTHONPATH", "")]),
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "script.py"],
         cwd=tmp_path,
         env=environment,
@@ -143,7 +143,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-400:]
+    assert process.returncode == 0, process.stderr[-400:]
     assert (tmp_path / "out.prv").exists()
 
 

@@ -52,10 +52,10 @@ def test_the_region_holds_all_lines_that_no_bound_forbids(seed: int) -> None:
     centre = corners.mean(axis=0)
     inner = centre + (corners - centre) * (1 - 1e-4)
     assert is_allowed(some, inner[:, 0], inner[:, 1]).all()
-    found = find_middle_line(some, 0.0, 1e6)
-    assert found is not None
-    assert abs(found.first - 100) <= found.error
-    assert abs(found.last - 300) <= found.error
+    result = find_middle_line(some, 0.0, 1e6)
+    assert result is not None
+    assert abs(result.first - 100) <= result.error
+    assert abs(result.last - 300) <= result.error
 
 
 @pytest.mark.slow
@@ -64,7 +64,7 @@ def test_more_bounds_never_widen(seed: int) -> None:
     some = draw_bounds(seed, 200, 5e-5)
     widths = []
     for count in range(10, 201, 10):
-        found = find_middle_line(
+        result = find_middle_line(
             Bounds(
                 some.upper_times[:count],
                 some.upper[:count],
@@ -74,8 +74,8 @@ def test_more_bounds_never_widen(seed: int) -> None:
             0.0,
             1e6,
         )
-        assert found is not None
-        widths.append(found.error)
+        assert result is not None
+        widths.append(result.error)
     # Of each part of the span only the tightest are looked at, and the likeliest line moves within
     # what they leave: to a tenth.
     assert all(more <= less * 1.1 for less, more in pairwise(widths))
@@ -87,13 +87,13 @@ def test_what_a_short_span_leaves_of_the_slope_is_drawn_to_that_of_clocks(span: 
     none is told.
     """
     at = np.array([0.0, span])
-    found = find_middle_line(
+    result = find_middle_line(
         Bounds(at, np.array([40e3, 40e3]), at, np.array([-40e3, -36e3])), 0.0, span
     )
-    assert found is not None
-    slope = (found.last - found.first) / span
+    assert result is not None
+    slope = (result.last - result.first) / span
     assert abs(slope) < 10e-6
-    assert found.slope_error >= min(76e3 / span, 100e-6)
+    assert result.slope_error >= min(76e3 / span, 100e-6)
 
 
 def test_one_side_alone_bounds_nothing() -> None:

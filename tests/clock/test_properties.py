@@ -100,10 +100,10 @@ def test_the_order_of_rows_and_the_names_of_members_do_not_matter(
     mixed = replace_columns(select_rows(calls, rng.permutation(len(calls.begin))), group=-5)
     mixed = replace_columns(mixed, member=names[mixed.member])
     before, after = align_hosts(3, calls), align_hosts(3, mixed)
-    for one, other in zip(before.corrections, after.corrections, strict=True):
-        assert abs(one.offset_ns - other.offset_ns) < ROUNDING
-        assert abs(one.drift - other.drift) < 1e-9
-        assert abs(one.bound_ns - other.bound_ns) < ROUNDING
+    for item, other in zip(before.corrections, after.corrections, strict=True):
+        assert abs(item.offset_ns - other.offset_ns) < ROUNDING
+        assert abs(item.drift - other.drift) < 1e-9
+        assert abs(item.bound_ns - other.bound_ns) < ROUNDING
 
 
 @pytest.mark.slow

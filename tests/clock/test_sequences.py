@@ -187,8 +187,8 @@ def test_a_few_regular_calls_of_captures_one_call_apart_are_not_taken_for_each_o
     wrong = 0
     for seed in range(50):
         calls, _ = make_regular_calls(seed, count, 20e6, spread, cut=True)
-        found = align_hosts(2, calls).corrections[1]
-        wrong += found.reference == 0 and abs(found.offset_ns + 20e6) > 1e6
+        result = align_hosts(2, calls).corrections[1]
+        wrong += result.reference == 0 and abs(result.offset_ns + 20e6) > 1e6
     # Of five calls, four pairs shifted fit by chance now and then.
     assert wrong <= 2
 
@@ -244,21 +244,19 @@ def test_few_calls_are_placed_by_their_order_and_that_is_certain_from_the_beginn
     )
     reach = np.ptp(calls.end[calls.member == 0])
     for host in range(1, MEMBERS):
-        for found in (unsure, sure, numbered):
-            assert found.corrections[host].reference == 0
-            assert measure_error(found, clocks, host) < 30e3
+        for item in (unsure, sure, numbered):
+            assert item.corrections[host].reference == 0
+            assert measure_error(item, clocks, host) < 30e3
         doubtful = unsure.corrections[host]
         assert (doubtful.method, doubtful.sure) == ("order of collectives", False)
         assert doubtful.bound_ns is None if count == 1 else doubtful.bound_ns > 0.9 * reach
-        for found in (sure, numbered):
-            assert (found.corrections[host].method, found.corrections[host].sure) == (
+        for item in (sure, numbered):
+            assert (item.corrections[host].method, item.corrections[host].sure) == (
                 "ends of collectives",
                 True,
             )
             assert (
-                measure_error(found, clocks, host)
-                <= found.corrections[host].observed_bound_ns
-                < 80e3
+                measure_error(item, clocks, host) <= item.corrections[host].observed_bound_ns < 80e3
             )
     assert {f.kind for f in unsure.findings} == {"in order"}
     assert not sure.findings

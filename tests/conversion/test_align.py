@@ -183,7 +183,7 @@ def test_the_trace_is_placed_by_the_clock_file_to_the_nanosecond(job: Known) -> 
 
 def find_anchor(job: Known, host: int) -> dict:
     """Return the report that ties a host's monotonic clock to UTC: its first."""
-    names = [found["name"] for found in job.truth["hosts"]]
+    names = [item["name"] for item in job.truth["hosts"]]
     return next(
         rank
         for rank in job.truth["ranks"]
@@ -287,9 +287,9 @@ def test_of_hosts_that_are_not_placed_nobody_is_said_to_be_late(tmp_path: Path) 
     """
     truth = generate(tmp_path, Job(ranks=4, hosts=2, steps=3, layers=1, seed=24, **NOISE))
     across = {
-        len(found["ranks"])
-        for found in truth["collectives"]
-        if len({rank // 2 for rank in found["ranks"]}) > 1
+        len(item["ranks"])
+        for item in truth["collectives"]
+        if len({rank // 2 for rank in item["ranks"]}) > 1
     }
     assert across
     timed = {}

@@ -324,16 +324,16 @@ def test_a_message_by_hand_and_marks_where_the_shift_fades(tmp_path: Path) -> No
     trace, _ = convert_and_read(reports, tmp_path / "o.prv", align="utc", causal=True)
     (line,) = trace.comms
     assert (line.send, line.receive) == (100_000, 100_000)
-    found = sorted(
+    result = sorted(
         (item.begin, item.end)
         for code in trace.events
         for item in trace.list_intervals(code)
         if trace.get_label(code, item.value) == "m"
     )
-    assert len(found) == len(marks)
+    assert len(result) == len(marks)
     expected = [row["start"] + 50_000 - (row["start"] - 50_000) / 100 for _, row in marks]
-    assert np.abs(np.array([begin for begin, _ in found]) - expected).max() <= 2
-    assert {end - begin for begin, end in found} <= {1, 2}
+    assert np.abs(np.array([begin for begin, _ in result]) - expected).max() <= 2
+    assert {end - begin for begin, end in result} <= {1, 2}
     # When the shift has faded, 5 ms later, times are as they were.
     assert any(
         (item.begin, item.end) == (6_000_000, 6_000_100)
@@ -363,8 +363,8 @@ def test_what_cannot_be_put_in_order_is_a_warning(tmp_path: Path) -> None:
 
 def test_the_clock_command_tells_of_it(job: Moved, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["clock", str(job.folder / "out.clock.yaml")]) == 0
-    said = capsys.readouterr().out
-    assert f"{len(job.record['causal']['moved'])} of {len(job.reports)} ranks moved" in said
+    output = capsys.readouterr().out
+    assert f"{len(job.record['causal']['moved'])} of {len(job.reports)} ranks moved" in output
 
 
 @pytest.mark.parametrize(

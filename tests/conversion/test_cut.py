@@ -82,16 +82,16 @@ def check_cut(prv: Path, trace: ParsedTrace, asked: CutRequest) -> None:
         f"{asked}: {list((wanted - lines).items())[:5]} missing, {list((lines - wanted).items())[:5]} too much"
     )
     # States and samples have no order among each other but that of time.
-    assert {key: found for key, found in order.items() if key in wanted_order} == wanted_order
+    assert {key: item for key, item in order.items() if key in wanted_order} == wanted_order
     assert duration == asked.last - (0 if asked.keep_time else asked.first)
 
 
 def list_times(trace: ParsedTrace) -> list[int]:
     """Return times at which something happens: cuts there are the hardest."""
-    found = {time for item in trace.ranges for time in (item.begin, item.end)} | {
+    result = {time for item in trace.ranges for time in (item.begin, item.end)} | {
         time for _, time, _ in (*trace.states, *trace.samples)
     }
-    return sorted(found | {0, trace.duration})
+    return sorted(result | {0, trace.duration})
 
 
 def compare_random_cuts(sample: Sample, prv: Path, places: int, seed: int) -> None:
@@ -327,7 +327,7 @@ def test_paraver_accepts_cuts(sample: Sample, tmp_path: Path) -> None:
         if first < last:
             sample.cut(tmp_path / "cut.prv", time=f"{first}ns:{last}ns")
             view = Path(__file__).parents[2] / "cfgs" / "views" / "cuda_activities.cfg"
-            said = subprocess.run(
+            process = subprocess.run(
                 ["paramedir", str(tmp_path / "cut.prv"), str(view), str(tmp_path / "out")],
                 cwd=tmp_path,
                 capture_output=True,
@@ -335,9 +335,9 @@ def test_paraver_accepts_cuts(sample: Sample, tmp_path: Path) -> None:
                 timeout=60,
                 check=False,
             )
-            assert said.returncode == 0
+            assert process.returncode == 0
             assert not any(
-                word in (said.stdout + said.stderr).lower()
+                word in (process.stdout + process.stderr).lower()
                 for word in ("error", "cannot load", "abort")
             )
 
@@ -431,7 +431,7 @@ def test_ranks_and_hosts_are_rows_of_the_trace(
     }
     assert len(wanted) == len(files)
     kept = number_kept_rows(tmp_path / "whole.prv", lambda task, row: task not in wanted)
-    expected, found = (
+    expected, actual = (
         Counter(_read_events(path, rows))
         for path, rows in ((tmp_path / "whole.prv", kept), (tmp_path / "cut.prv", None))
     )
@@ -439,7 +439,7 @@ def test_ranks_and_hosts_are_rows_of_the_trace(
     assert read_trace(tmp_path / "whole.prv").duration == read_trace(tmp_path / "cut.prv").duration
     violations = read_trace(tmp_path / "cut.prv").violations
     assert not violations, str(violations)
-    assert name == "cluster" or found == expected
+    assert name == "cluster" or actual == expected
 
 
 def _read_events(prv: Path, rows: dict[Row, Row | None] | None) -> list[str]:
@@ -482,8 +482,8 @@ def test_regions_are_the_spans_of_their_ranges(sample: Sample, tmp_path: Path) -
         if 9500 <= code < 60000 and code % 100 in (0, 10) and code in trace.labels.values
     ]
     name = max(
-        {found[0] for found in ranges if ":" not in found[0] and "[" not in found[0]},
-        key=lambda name: sum(found[0] == name for found in ranges),
+        {item[0] for item in ranges if ":" not in item[0] and "[" not in item[0]},
+        key=lambda name: sum(item[0] == name for item in ranges),
         default=None,
     )
     if name is None:

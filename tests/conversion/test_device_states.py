@@ -36,11 +36,11 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> SharedGpus:
 
 def _read_states(trace: Trace) -> dict[Row, np.ndarray]:
     """Return what each GPU's row says of every ns."""
-    found: dict[Row, np.ndarray] = defaultdict(lambda: np.zeros(trace.duration, np.int64))
-    for one in trace.list_intervals(STATE):
-        assert not found[one.row][one.begin : one.end].any()
-        found[one.row][one.begin : one.end] = one.value
-    return dict(found)
+    result: dict[Row, np.ndarray] = defaultdict(lambda: np.zeros(trace.duration, np.int64))
+    for item in trace.list_intervals(STATE):
+        assert not result[item.row][item.begin : item.end].any()
+        result[item.row][item.begin : item.end] = item.value
+    return dict(result)
 
 
 # --------------------------------------------------------------------------------------------------------------- the sweep
@@ -57,16 +57,18 @@ def test_states_are_those_of_every_moment_however_time_is_cut(seed: int) -> None
             strict=True,
         )
     ]
-    expected, found = np.zeros((2, length), np.int64)
+    expected, actual = np.zeros((2, length), np.int64)
     for bit, begin, end in operations:
         expected[begin:end] |= bit
     cuts = [0, *sorted(set(random.integers(1, length, seed).tolist()))]
     ranges = []
     for first, last in zip(cuts, [*cuts[1:], None], strict=True):
-        inside = [one for one in operations if first <= one[1] and (last is None or one[1] < last)]
+        inside = [
+            item for item in operations if first <= item[1] and (last is None or item[1] < last)
+        ]
         classes = {
             bit: tuple(
-                np.array([one[place] for one in inside if one[0] == bit], np.int64)
+                np.array([item[place] for item in inside if item[0] == bit], np.int64)
                 for place in (1, 2)
             )
             for bit in (1, 2, 4)
@@ -76,8 +78,8 @@ def test_states_are_those_of_every_moment_however_time_is_cut(seed: int) -> None
         )
     for begin, end, state in ranges:
         assert begin < end
-        found[begin:end] = state
-    assert (found == expected).all()
+        actual[begin:end] = state
+    assert (actual == expected).all()
     assert ranges == sorted(ranges)
     # As few as can be: a range ends where the state is another one.
     assert len(ranges) == sum(
@@ -103,10 +105,10 @@ def test_shared_gpus_are_one_row_each(
         ("node1", "22222222-bbbb"): (2, "Metrics GPU0"),
         ("node2", "11111111-cccc"): (3, "Metrics GPU1"),
     }
-    found = {(row[0], trace.get_row_name(row)): bits for row, bits in states.items()}
-    assert set(found) == set(rows.values())
+    result = {(row[0], trace.get_row_name(row)): bits for row, bits in states.items()}
+    assert set(result) == set(rows.values())
     for gpu, row in rows.items():
-        assert (found[row] == job.doing[gpu][job.first : job.first + job.duration]).all(), gpu
+        assert (result[row] == job.doing[gpu][job.first : job.first + job.duration]).all(), gpu
     assert summary.events["device_state"] == len(trace.list_intervals(STATE))
     assert trace.labels.values[STATE][5] == "Computation and NCCL kernels"
 
@@ -167,11 +169,13 @@ def test_a_report_that_does_not_tie_ordinals_has_one_gpu(tmp_path: Path) -> None
     (gpu,) = (name for name in trace.names["THREAD"] if name.startswith("Metrics"))
     assert gpu == "Metrics GPU3"
     assert [
-        (trace.get_row_name(one.row), one.begin, one.end, one.value)
-        for one in trace.list_intervals(STATE)
+        (trace.get_row_name(item.row), item.begin, item.end, item.value)
+        for item in trace.list_intervals(STATE)
     ] == [(gpu, 5, 25, COMPUTE), (gpu, 35, 45, COMPUTE)]
     assert {trace.get_row_name(sample.row) for sample in trace.samples} == {gpu}
-    assert {trace.get_row_name(one.row) for one in trace.list_intervals(63000006)} == {"CUDA-D3.S7"}
+    assert {trace.get_row_name(item.row) for item in trace.list_intervals(63000006)} == {
+        "CUDA-D3.S7"
+    }
 
 
 def test_an_ordinal_beyond_the_only_gpu_is_another_gpu(tmp_path: Path) -> None:
@@ -181,11 +185,11 @@ def test_an_ordinal_beyond_the_only_gpu_is_another_gpu(tmp_path: Path) -> None:
         [make_export(tmp_path / "r.sqlite", tables)], tmp_path / "t.prv", kinds=ASKED
     )
     begins = {
-        trace.get_row_name(one.row): one.begin
-        for one in sorted(trace.list_intervals(63000006), key=lambda one: -one.begin)
+        trace.get_row_name(item.row): item.begin
+        for item in sorted(trace.list_intervals(63000006), key=lambda item: -item.begin)
     }
     assert begins == {"CUDA-D3.S7": 7, "CUDA-D1.S7": 5}
-    assert Counter(trace.get_row_name(one.row) for one in trace.list_intervals(STATE)) == {
+    assert Counter(trace.get_row_name(item.row) for item in trace.list_intervals(STATE)) == {
         "Metrics GPU3": 1,
         "Metrics GPU1": 2,
     }
@@ -207,12 +211,12 @@ def test_states_follow_from_the_operations_on_the_rows(
     trace, _ = convert_and_read(SAMPLES[sample], tmp_path / "t.prv", kinds=ASKED, **options)
     tasks: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for code, bit in TYPES.items():
-        for one in trace.list_intervals(code):
-            tasks[one.row[0]].append((bit, one.begin, one.end))
+        for item in trace.list_intervals(code):
+            tasks[item.row[0]].append((bit, item.begin, item.end))
     shown = defaultdict(Counter)
-    rows = {one.row for one in trace.list_intervals(STATE)}
-    for one in trace.list_intervals(STATE):
-        shown[one.row[0]][one.value] += one.end - one.begin
+    rows = {item.row for item in trace.list_intervals(STATE)}
+    for item in trace.list_intervals(STATE):
+        shown[item.row[0]][item.value] += item.end - item.begin
     assert len(rows) == len(shown) == len(SAMPLES[sample])
     assert shown == {task: _sum_times(operations) for task, operations in tasks.items()}
     metrics = {name for name in plain.names["THREAD"] if name.startswith("Metrics GPU")}
@@ -259,7 +263,7 @@ def test_gpus_known_by_ordinals_alone_are_their_processes_own(
     )
     trace, _ = convert_and_read([export], tmp_path / "t.prv")
     assert len(_read_states(trace)) == rows
-    assert sum(one.end - one.begin for one in trace.list_intervals(STATE)) == busy
+    assert sum(item.end - item.begin for item in trace.list_intervals(STATE)) == busy
 
 
 @pytest.mark.parametrize(
@@ -291,8 +295,8 @@ def test_real_exports(corpus_export: Path, tmp_path: Path) -> None:
         assert not by_device
         return
     shown: dict[Row, Counter[int]] = defaultdict(Counter)
-    for one in trace.list_intervals(STATE):
-        shown[one.row][one.value] += one.end - one.begin
+    for item in trace.list_intervals(STATE):
+        shown[item.row][item.value] += item.end - item.begin
     assert sorted(map(sorted, (times.items() for times in shown.values()))) == sorted(
         sorted(_sum_times(operations).items()) for operations in by_device.values()
     )

@@ -38,22 +38,22 @@ def test_in_order_whatever_is_looked_at_together(tmp_path: Path) -> None:
         for number in range(INSPECTED_REPORTS + 3)
     ]
     paths[5].write_bytes(b"")
-    found = list(inspect_reports(paths, tmp_path, True, inspect_one_by_one))
-    assert [isinstance(info, ReportInfo) for info in found] == [
+    result = list(inspect_reports(paths, tmp_path, True, inspect_one_by_one))
+    assert [isinstance(info, ReportInfo) for info in result] == [
         number != 5 for number in range(len(paths))
     ]
-    assert [info.path for info in found if isinstance(info, ReportInfo)] == [
+    assert [info.path for info in result if isinstance(info, ReportInfo)] == [
         path for path in paths if path != paths[5]
     ]
-    assert str(found[5]).startswith(f"{paths[5]}: is empty")
+    assert str(result[5]).startswith(f"{paths[5]}: is empty")
 
 
 def test_nothing_is_made_of_further_reports_once_one_cannot_be_looked_at(tmp_path: Path) -> None:
     missing = tmp_path / "none.nsys-rep"
-    found = list(
+    result = list(
         inspect_reports([TRAINING[0], missing, TRAINING[1]], tmp_path, False, inspect_one_by_one)
     )
-    assert [str(info).split(":")[0] for info in found[1:]] == [str(missing)]
+    assert [str(info).split(":")[0] for info in result[1:]] == [str(missing)]
     assert (
         len(
             list(

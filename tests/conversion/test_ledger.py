@@ -98,9 +98,9 @@ def check_rows(summary: Summary, reports: list[Path]) -> None:
     there: Counter[str] = Counter()
     for report in reports:
         there.update(count_rows(report))
-    for table, found in summary.ledger.tables.items():
-        assert found["rows"] == there[table]
-        assert min(found.values()) >= 0
+    for table, item in summary.ledger.tables.items():
+        assert item["rows"] == there[table]
+        assert min(item.values()) >= 0
     for kind in all_kinds():
         if kind.selection.opt_in:
             continue

@@ -289,13 +289,13 @@ def test_a_damaged_store_is_one_line(store: Path, tmp_path: Path) -> None:
     for number, content in enumerate([*cut, *flipped]):
         store.write_bytes(content)
         try:
-            found = convert_to_bytes([store], tmp_path / str(number))
+            result = convert_to_bytes([store], tmp_path / str(number))
         except Nsys2prvError as error:
             check_one_line(error, store)
         else:
             # Bits of the archive's directory that say nothing of the content, such as dates.
             assert number >= len(cut)
-            assert found == same
+            assert result == same
 
 
 def check_one_line(error: Nsys2prvError, store: Path) -> None:

@@ -480,10 +480,10 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Summary, l
 
 def group_by_thread(trace: Trace, code: int) -> dict[str, list]:
     """Return thread id -> intervals of a type."""
-    found: dict[str, list] = {}
+    result: dict[str, list] = {}
     for item in trace.list_intervals(code):
-        found.setdefault(trace.get_row_name(item.row).split()[-1], []).append(item)
-    return found
+        result.setdefault(trace.get_row_name(item.row).split()[-1], []).append(item)
+    return result
 
 
 def test_states_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]]) -> None:
@@ -526,11 +526,11 @@ def test_states_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]
 def test_samples_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]]) -> None:
     trace, _, truth = machine
     for code, what in ((FUNCTION, "functions"), (CALLER + 1, "callers"), (MODULE, "modules")):
-        found = {
+        result = {
             thread: Counter(trace.get_label(code, item.value) for item in items)
             for thread, items in group_by_thread(trace, code).items()
         }
-        assert found == {
+        assert result == {
             thread: {
                 re.sub(r"^\[(.*)\]$", r"(\1)", name): count
                 for name, count in true["samples"][what].items()

@@ -19,7 +19,7 @@ RECORDED = """SELECT r.start, r.end, e.eventId, e.streamId, s.value FROM CUPTI_A
 
 def find_exports_with_events() -> list[Path]:
     """Return exports that hold CUDA events with their calls."""
-    found = list(SAMPLES)
+    result = list(SAMPLES)
     for path in EXPORTS:
         with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as connection:
             if (
@@ -30,8 +30,8 @@ def find_exports_with_events() -> list[Path]:
                     "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_CUDA_EVENT"
                 ).fetchone()[0]
             ):
-                found.append(path)
-    return found
+                result.append(path)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_events_equal_sql(report: Path, tmp_path: Path) -> None:
         (begin - origin, end - origin, event, stream, name.split("_v")[0])
         for begin, end, event, stream, name in rows
     )
-    found = Counter(
+    actual = Counter(
         (
             item.begin,
             item.end,
@@ -69,7 +69,7 @@ def test_events_equal_sql(report: Path, tmp_path: Path) -> None:
         )
         for item in trace.list_intervals(CALL)
     )
-    assert found == expected
+    assert actual == expected
     completed = Counter(
         (item.begin, item.others[EVENT]) for item in trace.list_intervals(COMPLETION)
     )

@@ -58,14 +58,14 @@ def draw_odd_tables(draw: random.Random) -> dict[str, list[Row]]:
     """Return some tables with some of their columns; times are often, other numbers sometimes, what
     they should be.
     """
-    found: dict[str, list[Row]] = {"StringIds": make_strings("a", "b", "", "c")}
+    result: dict[str, list[Row]] = {"StringIds": make_strings("a", "b", "", "c")}
     for table in draw.sample(TABLES, 6):
         columns = [
             name
             for name in re.findall(r"^    (\w+) +(?:INTEGER|TEXT)", samples.tables()[table], re.M)
             if draw.random() < 0.8
         ]
-        found[table] = [
+        result[table] = [
             {
                 name: draw.randrange(1000)
                 if name in ("start", "end") and draw.random() < 0.6
@@ -75,8 +75,8 @@ def draw_odd_tables(draw: random.Random) -> dict[str, list[Row]]:
             for _ in range(draw.randrange(1, 30))
         ]
     if draw.random() < 0.5:
-        found["ANALYSIS_DETAILS"] = [{"duration": draw.choice([1000, None, 0, -5, 10**9, "x"])}]
-    return found
+        result["ANALYSIS_DETAILS"] = [{"duration": draw.choice([1000, None, 0, -5, 10**9, "x"])}]
+    return result
 
 
 @pytest.mark.slow

@@ -109,11 +109,11 @@ def test_all_of_a_call_is_found(tmp_path: Path) -> None:
         )
     writer.close()
     process = np.where(calls["thread"] == NULL, NULL, calls["thread"] & PROCESS_MASK)
-    found = LaunchIndex(writer.segments).find(process, calls["correlation"])
+    result = LaunchIndex(writer.segments).find(process, calls["correlation"])
     stored = (calls["begin"] != NULL) & (calls["end"] != NULL)
-    assert (found.hit == stored).all()
+    assert (result.hit == stored).all()
     for name in ("begin", "end", "thread", "name", "result"):
-        assert (getattr(found, name) == np.where(stored, calls[name], 0)).all()
+        assert (getattr(result, name) == np.where(stored, calls[name], 0)).all()
 
 
 def test_a_call_takes_few_bytes(tmp_path: Path) -> None:

@@ -103,13 +103,13 @@ def convert_tables(
 
 def read_series(trace: Trace, code: int) -> dict[str, list[tuple[int, int]]]:
     """Return row name -> times and values of a type, in order."""
-    found: dict[str, list[tuple[int, int]]] = {}
+    result: dict[str, list[tuple[int, int]]] = {}
     for record in trace.samples:
         if code in record.numbers:
-            found.setdefault(trace.get_row_name(record.row), []).append(
+            result.setdefault(trace.get_row_name(record.row), []).append(
                 (record.time, record.numbers[code])
             )
-    return found
+    return result
 
 
 # ------------------------------------------------------------------------------------------------------------------ catalogue
@@ -256,18 +256,18 @@ def test_counts_and_sums_are_those_of_sql(tmp_path: Path) -> None:
                 "GROUP BY 1, 2"
             )
         }
-    found: dict[tuple[str, int], tuple[int, int]] = {}
+    result: dict[tuple[str, int], tuple[int, int]] = {}
     codes = {label: code for code, label in trace.labels.types.items()}
     for name in names:
         for row, values in read_series(
             trace, codes[find_known_label("gpu_metric", name) or name]
         ).items():
             kept = values[:-1]  # the zero at the end
-            found[name, int(row.removeprefix("Metrics GPU"))] = (
+            result[name, int(row.removeprefix("Metrics GPU"))] = (
                 len(kept),
                 sum(value for _, value in kept),
             )
-    assert found == truth
+    assert result == truth
     assert summary.events["gpu_metric"] == len(rows)
     assert len(trace.samples) == len({(row["typeId"], row["timestamp"]) for row in rows}) + 3
 
@@ -883,7 +883,7 @@ def run_views(folder: Path, views: Sequence[str]) -> dict[str, str]:
     command = ["paramedir", str(folder / "out.prv")]
     for number, view in enumerate(views):
         command += [str(find_view_file(f"{view}.cfg")), str(folder / f"view{number:03d}")]
-    run = subprocess.run(
+    process = subprocess.run(
         command,
         env={**os.environ, "HOME": str(folder)},
         capture_output=True,
@@ -892,13 +892,13 @@ def run_views(folder: Path, views: Sequence[str]) -> dict[str, str]:
         check=False,
     )
     assert not re.search(
-        r"rror|Cannot load|aborted|Unkwnown|None of|Some of", run.stdout + run.stderr
-    ), run.stdout + run.stderr
-    found = {}
+        r"rror|Cannot load|aborted|Unkwnown|None of|Some of", process.stdout + process.stderr
+    ), process.stdout + process.stderr
+    result = {}
     for number, view in enumerate(views):
         table = folder / f"view{number:03d}"
-        found[view] = (table if table.exists() else table.with_suffix(".csv")).read_text()
-    return found
+        result[view] = (table if table.exists() else table.with_suffix(".csv")).read_text()
+    return result
 
 
 def list_bursts(text: str, row: str) -> list[tuple[float, float, float]]:
@@ -906,8 +906,8 @@ def list_bursts(text: str, row: str) -> list[tuple[float, float, float]]:
     lines = (line.split("\t") for line in text.splitlines())
     return [
         (float(begin), float(length), float(value))
-        for found, begin, length, value in lines
-        if found == row and float(length)
+        for item, begin, length, value in lines
+        if item == row and float(length)
     ]
 
 

@@ -394,8 +394,8 @@ def test_any_table_may_be_missing_or_empty(tmp_path: Path, missing: str) -> None
     report = write_rank(tmp_path / "r.sqlite", 0, kept, leave_out=[missing])
     codes = {P2P: POINT_TO_POINT, WAITS: POINT_TO_POINT, COLLECTIVES: COLLECTIVE, OTHER: OTHERS}
     trace, _ = convert_reports(tmp_path, report)
-    found = sum(len(trace.list_intervals(code)) for code in set(codes.values()))
-    assert found == len(kept)
+    result = sum(len(trace.list_intervals(code)) for code in set(codes.values()))
+    assert result == len(kept)
 
 
 def test_a_call_without_an_end_lasts_to_the_end_of_the_trace(tmp_path: Path) -> None:

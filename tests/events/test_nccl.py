@@ -250,9 +250,9 @@ def test_same_correlation_ids_and_pid_on_two_hosts(tmp_path: Path) -> None:
         for number in range(2)
     ]
     trace, _ = convert_ranks(tmp_path, *ranks)
-    found = {item.row[0]: item.others[BYTES] for item in trace.list_intervals(NCCL_KERNEL)}
+    result = {item.row[0]: item.others[BYTES] for item in trace.list_intervals(NCCL_KERNEL)}
     assert len(trace.list_intervals(NCCL_KERNEL)) == 2
-    assert found == {1: 10, 2: 11}
+    assert result == {1: 10, 2: 11}
 
 
 def test_launch_on_another_thread_is_not_of_the_call(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
         ranges = """FROM said LEFT JOIN StringIds ON id = textId WHERE eventType = 59 AND jsonText IS NOT NULL"""
         expected = connection.execute(f"""SELECT value, json_extract(jsonText, '$."{SIZE}"'), json_extract(jsonText, '$."{OP}"'), count(*)
                                           {ranges} GROUP BY 1, 2, 3""").fetchall()
-        found = Counter(
+        result = Counter(
             (
                 trace.get_label(CALL, item.value),
                 item.others.get(BYTES),
@@ -363,7 +363,7 @@ def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
             for item in trace.list_intervals(CALL)
             if item.row[0] == task
         )
-        assert {row[:3]: row[3] for row in expected}.items() <= found.items()
+        assert {row[:3]: row[3] for row in expected}.items() <= result.items()
         size = connection.execute(f"""
             SELECT count(DISTINCT k.rowid), sum(json_extract(r.jsonText, '$."{SIZE}"')) FROM CUPTI_ACTIVITY_KIND_KERNEL AS k
             JOIN StringIds AS s ON s.id = k.shortName AND s.value LIKE 'ncclDevKernel%' AND s.value NOT LIKE '%SendRecv%'

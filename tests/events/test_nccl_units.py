@@ -87,13 +87,13 @@ def _find_units(ranges: list[Range]) -> list[list[Range]]:
 
 
 def _draw_moving(ranges: list[Range]) -> list[Range]:
-    found, reach = [], None
+    result, reach = [], None
     for item in ranges:
         if 1 <= item["operation"] <= LAST_OPERATION:
             if reach is None or item["begin"] >= reach:
-                found.append(item)
+                result.append(item)
             reach = item["end"] if reach is None else max(reach, item["end"])
-    return found
+    return result
 
 
 def _check_same(values: list[int], otherwise: int = ABSENT) -> int:

@@ -77,8 +77,8 @@ def test_equal_to_sql(export: Path, tmp_path: Path) -> None:
         assert not project_ranges_by_sql(truth)
         return
     expected = Counter(
-        (one.pid, one.row, one.domain, re.sub(r" #\d+$", "", one.name), one.begin, one.end)
-        for one in project_ranges_by_sql(truth, find_time_zero(tmp_path / "o.prv", export))
+        (item.pid, item.row, item.domain, re.sub(r" #\d+$", "", item.name), item.begin, item.end)
+        for item in project_ranges_by_sql(truth, find_time_zero(tmp_path / "o.prv", export))
     )
     truth.close()
     trace = read_trace(tmp_path / "o.prv")
@@ -295,9 +295,9 @@ def test_random_ranges_and_calls_by_brute_force() -> None:
             }
         )
         expected = {}
-        for number, one in enumerate(ranges.rows()):
+        for number, item in enumerate(ranges.rows()):
             for thread, first, last, stream, begun, ended in calls.rows():
-                if thread == one[0] and one[1] <= first and last <= one[2]:
+                if thread == item[0] and item[1] <= first and last <= item[2]:
                     known = expected.get((number, stream), (begun, ended))
                     expected[number, stream] = min(known[0], begun), max(known[1], ended)
         assert {
@@ -389,6 +389,6 @@ def test_rows_nest_whatever_the_ranges() -> None:
         assert not crowded
         for row in set(zip(object_.tolist(), lanes.tolist(), strict=True)):
             mine = [index for index in range(count) if (object_[index], lanes[index]) == row]
-            for one in mine:
+            for item in mine:
                 for other in mine:
-                    assert not begin[one] < begin[other] < end[one] < end[other]
+                    assert not begin[item] < begin[other] < end[item] < end[other]

@@ -94,14 +94,14 @@ def test_the_locale_changes_nothing(locale: str, tmp_path: Path) -> None:
         "copyKind": 1,
     }
     report = make_export(tmp_path / "r.sqlite", {MEMCPY: [copy]})
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "nsys2prv", "-q", "-j", "1", str(report), str(tmp_path / "o.prv")],
         env={**os.environ, "LC_ALL": locale, "LANG": locale},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (process.returncode, process.stderr) == (0, "")
     assert f":{BYTES}:1234567" in (tmp_path / "o.prv").read_text()
 
 

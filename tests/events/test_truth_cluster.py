@@ -124,11 +124,11 @@ def test_kernels_of_collectives_say_what_the_calls_did(cluster: SampleSet) -> No
                 place,
                 2 if ring else len(item.get("members", [0])),
             ] += 1
-    trace, found = cluster.trace, Counter()
+    trace, actual = cluster.trace, Counter()
     for item in trace.list_intervals(NCCL_KERNEL):
         said = item.others
         stream = re.split(r"[.-]", trace.get_row_name(item.row))[2]
-        found[
+        actual[
             item.row[0] - 1,
             stream,
             item.begin,
@@ -141,7 +141,7 @@ def test_kernels_of_collectives_say_what_the_calls_did(cluster: SampleSet) -> No
             said[RANK],
             said[FUSED],
         ] += 1
-    assert found == expected
+    assert actual == expected
 
 
 def test_late_wait_transfer_and_bandwidths_of_collectives(cluster: SampleSet) -> None:
@@ -224,15 +224,15 @@ def test_the_truth_s_own_figures_of_collectives(cluster: SampleSet) -> None:
             strict=True,
         )
     }
-    found = {
+    actual = {
         record[:2]: record[3:]
         for _, records in list_traced_collectives(cluster)
         for record in records
     }
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     for key, (late, wait, transfer, speed) in expected.items():
-        assert found[key][:3] == (late, wait, transfer)
-        assert found[key][4] == pytest.approx(speed * 10**9, rel=ROUNDING, abs=500)
+        assert actual[key][:3] == (late, wait, transfer)
+        assert actual[key][4] == pytest.approx(speed * 10**9, rel=ROUNDING, abs=500)
     assert "the clocks of the reports do not agree" not in cluster.summary.text()
 
 
@@ -372,10 +372,10 @@ def test_mpi_collectives(cluster: SampleSet) -> None:
                 received or 0,
             ] += 1
             uids[rank, cluster.to_trace_time(rank, begin)] = item["communicator"]
-    found = Counter()
+    actual = Counter()
     for rank in range(len(cluster.exports)):
         for name, item in cluster.list_intervals(rank, MPI_COLLECTIVE):
-            found[
+            actual[
                 rank,
                 name,
                 item.begin,
@@ -385,7 +385,7 @@ def test_mpi_collectives(cluster: SampleSet) -> None:
                 item.others[RECEIVED],
             ] += 1
             numbers[rank, item.begin] = item.others[MPI_COMMUNICATOR]
-    assert found == expected
+    assert actual == expected
     pairs = {(uids[key], numbers[key]) for key in uids}
     assert len(pairs) == len({uid for uid, _ in pairs}) == len({number for _, number in pairs})
 
@@ -459,22 +459,22 @@ def test_rows_and_durations_by_name(cluster: SampleSet, table: str) -> None:
             for name, entry in told["tables"][table]["by_name"].items()
             if name != NO_CALL
         }
-        found = cluster.sum_by_label(rank, *codes)
+        actual = cluster.sum_by_label(rank, *codes)
         if table in ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"):
-            found = {
+            actual = {
                 name: entry
-                for name, entry in found.items()
+                for name, entry in actual.items()
                 if name.startswith("CUDA memset") == table.endswith("MEMSET")
             }
-        assert found == expected
+        assert actual == expected
 
 
 def test_bytes_of_memory_operations(cluster: SampleSet) -> None:
     for rank, told in enumerate(cluster.truth["ranks"]):
-        found = Counter()
+        result = Counter()
         for name, item in cluster.list_intervals(rank, 63000001):
-            found["MEMSET" if name == "CUDA memset" else "MEMCPY"] += item.others[63000002]
-        assert found == {
+            result["MEMSET" if name == "CUDA memset" else "MEMCPY"] += item.others[63000002]
+        assert result == {
             kind: told["tables"][f"CUPTI_ACTIVITY_KIND_{kind}"]["bytes"]
             for kind in ("MEMCPY", "MEMSET")
         }

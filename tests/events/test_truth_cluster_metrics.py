@@ -59,16 +59,16 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def read_series(cluster: SampleSet) -> dict[tuple[int, str, str], list[tuple[int, int]]]:
     """Return node from 0, row without its host, and metric -> times and values of its records."""
-    found: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
+    result: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
     hosts = [host["name"] for host in cluster.truth["hosts"]]
     for record in cluster.trace.samples:
         node = cluster.trace.tasks[record.row[0] - 1][1] - 1
         row = cluster.trace.get_row_name(record.row).removesuffix(f"-{hosts[node]}")
         for code, value in record.numbers.items():
-            found.setdefault((node, row, cluster.trace.labels.types[code]), []).append(
+            result.setdefault((node, row, cluster.trace.labels.types[code]), []).append(
                 (record.time, value)
             )
-    return found
+    return result
 
 
 def find_first_ranks(cluster: SampleSet) -> dict[int, int]:
@@ -104,7 +104,7 @@ def find_gpu_rows(cluster: SampleSet) -> dict[str, tuple[int, str]]:
 @pytest.mark.slow
 def test_samples_of_gpus(cluster: SampleSet) -> None:
     """Number and sum of each metric on each GPU, of the first report that has it."""
-    found, rows, seen, zeros = read_series(cluster), find_gpu_rows(cluster), set(), 0
+    result, rows, seen, zeros = read_series(cluster), find_gpu_rows(cluster), set(), 0
     for number, rank in enumerate(cluster.truth["ranks"]):
         for gpu in rank["gpu_metrics"]:
             if gpu["uuid"] in seen:
@@ -125,7 +125,7 @@ def test_samples_of_gpus(cluster: SampleSet) -> None:
             }
             values = {
                 metric: [value for _, value in times]
-                for (node, row, metric), times in found.items()
+                for (node, row, metric), times in result.items()
                 if (node, row) == rows[gpu["uuid"]]
             }
             # With a zero behind the last sample, and one a period before the first, but where the
@@ -143,7 +143,7 @@ def test_samples_of_gpus(cluster: SampleSet) -> None:
 
 def test_sums_and_means_of_gpus(cluster: SampleSet) -> None:
     """Of all samples in any report: the trace has them all where the first report does."""
-    found, rows, whole = read_series(cluster), find_gpu_rows(cluster), 0
+    result, rows, whole = read_series(cluster), find_gpu_rows(cluster), 0
     for uuid, gpu in cluster.truth["gpus"].items():
         held = [
             (number, own)
@@ -166,14 +166,14 @@ def test_sums_and_means_of_gpus(cluster: SampleSet) -> None:
                 first["type_id"],
                 name,
             )
-            values = [value for _, value in found[node, row, RENAMED.get(name, name)]][
+            values = [value for _, value in result[node, row, RENAMED.get(name, name)]][
                 -1 - gpu["samples"] : -1
             ]
             assert sum(values) - below == total
             assert (sum(values) - below) / len(values) == pytest.approx(
                 gpu["means"][name], abs=1e-6
             )
-        times = [time for time, _ in found[node, row, "GPC Clock Frequency [Hz]"]][:-1]
+        times = [time for time, _ in result[node, row, "GPC Clock Frequency [Hz]"]][:-1]
         assert (
             max(abs(later - time - gpu["period_ns"]) for time, later in pairwise(times))
             <= gpu["period_ns"] * LARGEST_DRIFT + 2
@@ -290,7 +290,7 @@ def test_congestion_of_the_switch(cluster: SampleSet) -> None:
 
 def test_samples_of_plugins(cluster: SampleSet) -> None:
     """Number and sum of each field of each device; numbers in floating point have three decimals."""
-    found, codes = (
+    result, codes = (
         read_series(cluster),
         {label: code for code, label in cluster.trace.labels.types.items()},
     )
@@ -311,7 +311,7 @@ def test_samples_of_plugins(cluster: SampleSet) -> None:
             source = "efa_metrics" if device.startswith("rdmap") else "storage_metrics"
             for field, total in told["sums"].items():
                 label = f"{source}: {field}"
-                values = [value for _, value in found[host, f"{source} {device}", label]]
+                values = [value for _, value in result[host, f"{source} {device}", label]]
                 assert (len(values) - 1, values[-1]) == (told["events"], 0)
                 decimals = cluster.trace.labels.precision.get(codes[label], 0)
                 assert sum(values) / 10**decimals == pytest.approx(
@@ -321,12 +321,12 @@ def test_samples_of_plugins(cluster: SampleSet) -> None:
 
 def test_bytes_of_storage(cluster: SampleSet) -> None:
     """What applications read and wrote on a host, over all volumes; samples are of whole bytes."""
-    hosts, found = [host["name"] for host in cluster.truth["hosts"]], read_series(cluster)
+    hosts, result = [host["name"] for host in cluster.truth["hosts"]], read_series(cluster)
     for name, told in cluster.truth["storage"].items():
         for field, total in (("Read", told["bytes_read"]), ("Write", told["bytes_written"])):
             each = [
                 [value for _, value in times]
-                for (node, _, metric), times in found.items()
+                for (node, _, metric), times in result.items()
                 if (node, metric)
                 == (hosts.index(name), f"storage_metrics: Application {field} Bytes")
             ]

@@ -94,12 +94,12 @@ def list_codes(trace: Trace, kind: str) -> dict[int, str]:
     """
     if kind in CODES:
         return {CODES[kind]: ""}
-    found = {}
+    result = {}
     for code, text in trace.labels.types.items():
         if text.startswith(NVTX[kind]):
             domain = text.removeprefix(NVTX[kind])
-            found[code] = "" if domain == DEFAULT_DOMAIN else domain
-    return found
+            result[code] = "" if domain == DEFAULT_DOMAIN else domain
+    return result
 
 
 def locate(trace: Trace, row: Row) -> tuple[int, str]:
@@ -165,33 +165,33 @@ def test_no_range_hides_another(pair: Pair) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_and_durations_by_name(pair: Pair, kind: str) -> None:
-    found = sum_totals(
+    result = sum_totals(
         (name, interval.end - interval.begin) for interval, _, name in list_intervals(pair, kind)
     )
-    assert found == pair.truth.sum_by_name(kind)
+    assert result == pair.truth.sum_by_name(kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_and_durations_by_row(pair: Pair, kind: str) -> None:
     """On every thread of every process, and on every stream of every device."""
-    found = sum_totals(
+    result = sum_totals(
         (locate(pair.trace, interval.row), interval.end - interval.begin)
         for interval, _, _ in list_intervals(pair, kind)
     )
-    assert found == pair.truth.sum_by_row(kind)
+    assert result == pair.truth.sum_by_row(kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_range_begins_and_ends_where_it_did(pair: Pair, kind: str) -> None:
     """Exactly the ranges of the export, each with its own name: so nesting is kept too."""
-    found = Counter(
+    actual = Counter(
         (*locate(pair.trace, interval.row), domain, name, interval.begin, interval.end)
         for interval, domain, name in list_intervals(pair, kind)
     )
     expected = Counter()
     for (pid, row, domain, name, begin, end), count in pair.truth.count_ranges(kind).items():
         expected[pid, row, make_label(domain) if domain else "", name, begin, end] += count
-    assert found == expected
+    assert actual == expected
 
 
 def test_start_end_ranges_stand_under_one_type_too(pair: Pair) -> None:
@@ -206,10 +206,10 @@ def test_start_end_ranges_stand_under_one_type_too(pair: Pair) -> None:
 
 
 def test_bytes_by_operation(pair: Pair) -> None:
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for interval, _, name in list_intervals(pair, "memory"):
-        found[name] += interval.others.get(BYTES, 0)
-    assert dict(found) == pair.truth.sum_bytes_by_operation()
+        result[name] += interval.others.get(BYTES, 0)
+    assert dict(result) == pair.truth.sum_bytes_by_operation()
 
 
 @pytest.mark.parametrize("kind", TAGS)
@@ -217,15 +217,15 @@ def test_lines(pair: Pair, kind: str) -> None:
     """From the thread and time of the call to the row and time of the operation, within one
     process.
     """
-    found = Counter()
+    result = Counter()
     for comm in count_comms(pair.trace, kind):
         (pid, caller), (other, row) = (
             locate(pair.trace, comm.sender),
             locate(pair.trace, comm.receiver),
         )
         assert pid == other, comm
-        found[pid, caller, comm.send, row, comm.receive, comm.size] += 1
-    assert found == pair.truth.count_lines(kind)
+        result[pid, caller, comm.send, row, comm.receive, comm.size] += 1
+    assert result == pair.truth.count_lines(kind)
 
 
 def test_no_line_of_another_kind(pair: Pair) -> None:
@@ -233,17 +233,17 @@ def test_no_line_of_another_kind(pair: Pair) -> None:
 
 
 def test_kernel_attributes(pair: Pair) -> None:
-    found = Counter(
+    result = Counter(
         (name, *(interval.others.get(code, 0) for code in GEOMETRY))
         for kind in ("kernel", "nccl_kernel")
         for interval, _, name in list_intervals(pair, kind)
     )
-    assert found == pair.truth.count_geometries()
+    assert result == pair.truth.count_geometries()
 
 
 def test_memory_kinds_of_copies(pair: Pair) -> None:
     trace = pair.trace
-    found = Counter(
+    result = Counter(
         tuple(
             trace.get_label(code, interval.others[code]) if code in interval.others else ""
             for code in (SOURCE, TARGET)
@@ -251,16 +251,16 @@ def test_memory_kinds_of_copies(pair: Pair) -> None:
         for interval, _, name in list_intervals(pair, "memory")
         if name != "CUDA memset"
     )
-    assert found == pair.truth.count_memory_kinds()
+    assert result == pair.truth.count_memory_kinds()
 
 
 def test_errors_of_calls(pair: Pair) -> None:
-    found = Counter(
+    result = Counter(
         (name, call.others[ERROR])
         for call, _, name in list_intervals(pair, "api")
         if ERROR in call.others
     )
-    assert dict(found) == pair.truth.count_errors()
+    assert dict(result) == pair.truth.count_errors()
 
 
 # ---- one trace of many exports ----------------------------------------------------------------------------------------
@@ -301,13 +301,13 @@ def test_counts_by_name_add_up(merged: tuple[list[Truth], Trace], kind: str) -> 
     expected: Counter[str] = Counter()
     for truth in truths:
         expected.update({name: count for name, (count, _) in truth.sum_by_name(kind).items()})
-    found: Counter[str] = Counter()
+    actual: Counter[str] = Counter()
     for code in list_codes(trace, kind):
-        found.update(
+        actual.update(
             read_name(trace, code, interval, set(expected))
             for interval in trace.list_intervals(code)
         )
-    assert found == expected
+    assert actual == expected
 
 
 @pytest.mark.parametrize("kind", CODES)
@@ -331,9 +331,9 @@ def test_every_process_is_a_task(merged: tuple[list[Truth], Trace]) -> None:
 @pytest.mark.parametrize("kind", TAGS)
 def test_lines_add_up(merged: tuple[list[Truth], Trace], kind: str) -> None:
     truths, trace = merged
-    found = count_comms(trace, kind)
-    assert len(found) == sum(sum(truth.count_lines(kind).values()) for truth in truths)
-    assert all(comm.sender[0] == comm.receiver[0] for comm in found)
+    result = count_comms(trace, kind)
+    assert len(result) == sum(sum(truth.count_lines(kind).values()) for truth in truths)
+    assert all(comm.sender[0] == comm.receiver[0] for comm in result)
 
 
 @needs_pertalde

@@ -171,7 +171,7 @@ def test_the_trace_is_sound_and_others_are_counted(pair: Pair) -> None:
 
 
 def test_every_state_stands_where_it_did(pair: Pair) -> None:
-    found = Counter(
+    result = Counter(
         (
             get_thread(pair.trace, item.row),
             pair.trace.get_label(STATE, item.value),
@@ -181,29 +181,29 @@ def test_every_state_stands_where_it_did(pair: Pair) -> None:
         )
         for item in pair.trace.list_intervals(STATE)
     )
-    assert found == pair.truth.states
+    assert result == pair.truth.states
 
 
 @pytest.mark.slow
 def test_time_and_turns_by_thread_and_state(pair: Pair) -> None:
-    found, true = defaultdict(Counter), defaultdict(Counter)
+    result, true = defaultdict(Counter), defaultdict(Counter)
     for item in pair.trace.list_intervals(STATE):
-        found[get_thread(pair.trace, item.row)].update(
+        result[get_thread(pair.trace, item.row)].update(
             {item.value: item.end - item.begin, "turns": 1}
         )
     values = {text: value for value, text in pair.trace.labels.values.get(STATE, {}).items()}
     for (thread, state, _, begin, end), count in pair.truth.states.items():
         true[thread].update({values[state]: (end - begin) * count, "turns": count})
-    assert found == true
+    assert result == true
 
 
 def test_samples_by_function_and_caller(pair: Pair) -> None:
-    found = Counter(
+    result = Counter(
         (get_thread(pair.trace, item.row), 0, pair.trace.get_label(FUNCTION, item.value))
         for item in pair.trace.list_intervals(FUNCTION)
     )
     for depth in range(1, FRAMES):
-        found.update(
+        result.update(
             (
                 get_thread(pair.trace, item.row),
                 depth,
@@ -211,15 +211,15 @@ def test_samples_by_function_and_caller(pair: Pair) -> None:
             )
             for item in pair.trace.list_intervals(CALLER + depth)
         )
-    assert found == pair.truth.functions
+    assert result == pair.truth.functions
 
 
 def test_samples_by_module(pair: Pair) -> None:
-    found = Counter(
+    result = Counter(
         (get_thread(pair.trace, item.row), pair.trace.get_label(MODULE, item.value))
         for item in pair.trace.list_intervals(MODULE)
     )
-    assert found == +pair.truth.modules
+    assert result == +pair.truth.modules
 
 
 def test_what_real_exports_hold() -> None:

@@ -66,12 +66,12 @@ def usage(rank: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, S
 def test_bytes_are_what_was_put_in(usage: tuple[Trace, Summary, int], rank: int) -> None:
     trace, truth = usage[0], TRUTH[rank]["additions"]["memory"]
     for name, codes in (("allocated", (ALLOCATED, HOST_ALLOCATED)), ("freed", (FREED, HOST_FREED))):
-        found = Counter[str]()
+        result = Counter[str]()
         for item in trace.list_intervals(EVENT):
-            found[trace.get_label(KIND, item.others[KIND])] += sum(
+            result[trace.get_label(KIND, item.others[KIND])] += sum(
                 item.others.get(code, 0) for code in codes
             )
-        assert {kind: size for kind, size in found.items() if size} == truth[name]
+        assert {kind: size for kind, size in result.items() if size} == truth[name]
 
 
 def test_events_by_thread(usage: tuple[Trace, Summary, int], rank: int) -> None:
@@ -81,7 +81,7 @@ def test_events_by_thread(usage: tuple[Trace, Summary, int], rank: int) -> None:
                e.start - :zero
         FROM CUDA_GPU_MEMORY_USAGE_EVENTS AS e LEFT JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS r
              ON e.correlationId > 0 AND r.correlationId = e.correlationId AND r.globalTid & ~0xFFFFFF = globalPid"""
-    found = Counter(
+    result = Counter(
         (
             int(trace.get_row_name(item.row).split()[-1]),
             item.value,
@@ -94,21 +94,21 @@ def test_events_by_thread(usage: tuple[Trace, Summary, int], rank: int) -> None:
         )
         for item in trace.list_intervals(EVENT)
     )
-    assert found == Counter(query_export(REPORTS[rank], query, zero=zero))
-    assert len({thread for thread, *_ in found}) == 2, (
+    assert result == Counter(query_export(REPORTS[rank], query, zero=zero))
+    assert len({thread for thread, *_ in result}) == 2, (
         "the sample has calls on another thread than the main one"
     )
 
 
 def test_memory_in_use_at_every_instant(usage: tuple[Trace, Summary, int], rank: int) -> None:
     trace, _, zero = usage
-    found = sorted(
+    result = sorted(
         (sample.time, code - IN_USE, value)
         for sample in trace.samples
         if sample.time < trace.duration
         for code, value in sample.numbers.items()
     )
-    assert found == query_export(REPORTS[rank], TOTALS, zero=zero)
+    assert result == query_export(REPORTS[rank], TOTALS, zero=zero)
     assert {trace.get_row_name(sample.row) for sample in trace.samples} == {f"Metrics GPU{rank}"}
 
 
@@ -140,18 +140,18 @@ def test_pools_and_page_faults_are_what_was_put_in(rank: int, tmp_path: Path) ->
 
     assert counted(POOL) == truth["pool"]
     assert counted(CPU) == truth["cpu_faults"]
-    found: dict[str, dict[str, int]] = defaultdict(lambda: {"rows": 0, "ns": 0, "faults": 0})
+    result: dict[str, dict[str, int]] = defaultdict(lambda: {"rows": 0, "ns": 0, "faults": 0})
     for item in trace.list_intervals(GPU):
         if item.row[0] == rank + 1:
             assert trace.get_row_name(item.row) == f"Metrics GPU{rank}"
-            entry = found[trace.get_label(GPU, item.value)]
+            entry = result[trace.get_label(GPU, item.value)]
             for name, value in (
                 ("rows", 1),
                 ("ns", item.end - item.begin),
                 ("faults", item.others[FAULTS]),
             ):
                 entry[name] += value
-    assert found == truth["gpu_faults"]
+    assert result == truth["gpu_faults"]
     assert not summary.dropped
 
 
@@ -160,7 +160,7 @@ def test_sources_of_page_faults(rank: int, tmp_path: Path) -> None:
     query = """SELECT f.value, m.value, s.value || ':' || sourceLine FROM CUDA_UM_CPU_PAGE_FAULT_EVENTS
                JOIN StringIds AS f ON f.id = CpuInstruction JOIN StringIds AS m ON m.id = module
                LEFT JOIN StringIds AS s ON s.id = sourceFile"""
-    found = Counter(
+    result = Counter(
         (
             trace.get_label(CPU, item.value),
             trace.get_label(CPU + 1, item.others[CPU + 1]),
@@ -168,4 +168,4 @@ def test_sources_of_page_faults(rank: int, tmp_path: Path) -> None:
         )
         for item in trace.list_intervals(CPU)
     )
-    assert found == Counter(query_export(REPORTS[rank], query))
+    assert result == Counter(query_export(REPORTS[rank], query))

@@ -71,11 +71,11 @@ def test_openacc_is_what_was_put_in(trace: Trace, table: str, rank: int) -> None
             name: (entry["rows"], entry["ns"]) for name, entry in said.items()
         }
     if table == "DATA":
-        found = Counter[str]()
+        result = Counter[str]()
         for item in trace.list_intervals(code):
             if item.row[0] == rank + 1:
-                found[trace.get_label(code, item.value)] += item.others.get(BYTES, 0)
-        assert found == {name: entry["bytes"] for name, entry in truth["by_construct"].items()}
+                result[trace.get_label(code, item.value)] += item.others.get(BYTES, 0)
+        assert result == {name: entry["bytes"] for name, entry in truth["by_construct"].items()}
 
 
 @pytest.mark.parametrize("rank", range(len(REPORTS)))
@@ -105,14 +105,14 @@ def test_openmp_is_what_was_put_in(trace: Trace, rank: int) -> None:
     assert truth["closed"].keys() == {construct.layout for construct in (*RANGES, *POINTS)}
     for layout, values in truth["closed"].items():
         code = load_catalogue().layouts[layout].fields[0].code
-        found = defaultdict(lambda: [0, 0])
+        result = defaultdict(lambda: [0, 0])
         for item in trace.list_intervals(code):
             if item.row[0] == rank + 1 and not (
                 layout in truth["open"] and item.end == trace.duration
             ):
-                found[str(item.value)][0] += 1
-                found[str(item.value)][1] += item.end - item.begin
-        assert dict(found) == {
+                result[str(item.value)][0] += 1
+                result[str(item.value)][1] += item.end - item.begin
+        assert dict(result) == {
             value: [entry["rows"], entry["ns"]] for value, entry in values.items()
         }, layout
     for layout in truth["open"]:
@@ -148,9 +148,9 @@ def test_openmp_by_thread(
         f"JOIN ENUM_OPENMP_{enum} ON id = kind"
     )
     values = {trace.get_label(code, item.value): item.value for item in trace.list_intervals(code)}
-    found = count_by_thread(trace, rank, code, *more)
+    result = count_by_thread(trace, rank, code, *more)
     by_number = Counter(
-        {(tid, values[label], *rest): count for (tid, label, *rest), count in found.items()}
+        {(tid, values[label], *rest): count for (tid, label, *rest), count in result.items()}
     )
     assert by_number == Counter(query_export(REPORTS[rank], query))
 

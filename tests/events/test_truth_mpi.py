@@ -189,13 +189,13 @@ def test_a_communicator_has_one_number_on_all_its_ranks(job: Job) -> None:
     """As many collectives under each number as the communicators had: none is mixed up with
     another, whatever its handle.
     """
-    found: dict[int, Counter] = {}
+    result: dict[int, Counter] = {}
     for item in job.trace.list_intervals(50000002):
-        found.setdefault(item.others[COMMUNICATOR], Counter())[item.row[0] - 1] += 1
+        result.setdefault(item.others[COMMUNICATOR], Counter())[item.row[0] - 1] += 1
     expected: dict[int, Counter] = {}
     for collective in job.truth["collectives"]:
         expected.setdefault(collective["communicator"], Counter()).update(collective["ranks"])
-    assert sorted(sorted(counter.items()) for counter in found.values()) == sorted(
+    assert sorted(sorted(counter.items()) for counter in result.values()) == sorted(
         sorted(counter.items()) for counter in expected.values()
     )
 

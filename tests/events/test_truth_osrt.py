@@ -165,11 +165,11 @@ def test_counts_and_durations_add_up_over_exports(tmp_path: Path) -> None:
     """
     skip_without_corpus()
     trace, _ = convert_calls(EXPORTS, tmp_path / "out.prv.gz")
-    found = (
+    result = (
         (kind, trace.get_label(code, item.value), item.end - item.begin)
         for kind, code in CODES.items()
         for item in trace.list_intervals(code)
     )
     assert sum_totals(
-        Call(kind, 0, 0, name, 0, duration, 0) for kind, name, duration in found
+        Call(kind, 0, 0, name, 0, duration, 0) for kind, name, duration in result
     ) == sum_totals(call for path in EXPORTS for call in read_true_calls(path))

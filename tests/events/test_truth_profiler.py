@@ -43,18 +43,18 @@ def list_columns(connection: sqlite3.Connection, table: str) -> list[str]:
 
 def count_overheads(connection: sqlite3.Connection) -> Counter[tuple]:
     """Count ranges by (pid, tid, name, duration, type or None if there is none)."""
-    found: Counter[tuple] = Counter()
+    result: Counter[tuple] = Counter()
     for table in TABLES:
         if have := list_columns(connection, table):
             kind = "nullif(overheadType, 0)" if "overheadType" in have else "NULL"
-            found.update(
+            result.update(
                 (pid, tid, make_label(name), duration, what)
                 for pid, tid, name, duration, what in connection.execute(
                     f"SELECT globalTid >> 24 & 0xFFFFFF, globalTid & 0xFFFFFF, value, max(end - start, 1), {kind} FROM {table} "
                     "LEFT JOIN StringIds ON id = nameId"
                 )
             )
-    return found
+    return result
 
 
 def copy_profiler_events(path: Path, folder: Path) -> Path:
@@ -105,7 +105,7 @@ def pair(
 def test_overhead_by_thread_name_and_type(pair: tuple[sqlite3.Connection, Trace, dict]) -> None:
     connection, trace, events = pair
     expected = count_overheads(connection)
-    found = Counter(
+    actual = Counter(
         (
             get_process(trace, item.row),
             get_thread(trace, item.row),
@@ -115,7 +115,7 @@ def test_overhead_by_thread_name_and_type(pair: tuple[sqlite3.Connection, Trace,
         )
         for item in trace.list_intervals(OVERHEAD)
     )
-    assert found == expected
+    assert actual == expected
     assert events.get("profiler_overhead", 0) == expected.total()
 
 
@@ -136,15 +136,15 @@ def test_messages_by_process_severity_and_source(
         get_process(trace, item.row) == get_thread(trace, item.row) and item.end - item.begin == 1
         for item in items
     )
-    found = Counter(
+    result = Counter(
         (get_process(trace, item.row), item.value, item.others[SOURCE]) for item in items
     )
     own = Counter({key: count for key, count in expected.items() if key[0] not in FAKE_PROCESSES})
     of_none = Counter(
         (severity, source) for pid, severity, source in expected.elements() if pid in FAKE_PROCESSES
     )
-    assert own <= found
-    rest = found - own
+    assert own <= result
+    rest = result - own
     assert Counter((severity, source) for _, severity, source in rest.elements()) == of_none
     assert len({pid for pid, _, _ in rest}) <= 1
 

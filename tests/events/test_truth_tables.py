@@ -126,7 +126,7 @@ def test_file_accesses_of_exports(exported: tuple[sqlite3.Connection, Trace]) ->
                 "FROM OSRT_FILE_ACCESS_EVENTS JOIN OSRT_FILE_ACCESS_DESCRIPTORS USING (fileAccessId) JOIN StringIds ON id = apiCallId"
             )
         )
-    found = Counter(
+    actual = Counter(
         (
             *locate(trace, item),
             trace.get_label(CALL, item.value),
@@ -137,7 +137,7 @@ def test_file_accesses_of_exports(exported: tuple[sqlite3.Connection, Trace]) ->
         )
         for item in trace.list_intervals(CALL)
     )
-    assert found == expected
+    assert actual == expected
 
 
 def test_calls_and_work_of_exports(exported: tuple[sqlite3.Connection, Trace]) -> None:
@@ -163,7 +163,7 @@ def test_calls_and_work_of_exports(exported: tuple[sqlite3.Connection, Trace]) -
         expected = Counter(
             (pid, str(where_), make_label(name), duration) for pid, where_, name, duration in rows
         )
-        found = Counter(
+        actual = Counter(
             (
                 int(trace.get_task_name(item.row).split()[-1]),
                 trace.get_row_name(item.row)
@@ -174,7 +174,7 @@ def test_calls_and_work_of_exports(exported: tuple[sqlite3.Connection, Trace]) -
             )
             for item in trace.list_intervals(line.code)
         )
-        assert found == expected, table
+        assert actual == expected, table
 
 
 # ------------------------------------------------------------------------------------------------------ the samples
@@ -196,16 +196,16 @@ class Machine:
         and ns.
         """
         pid = self.truth["ranks"][rank]["pid"]
-        found: dict[str, dict[str, dict[str, int]]] = {}
+        result: dict[str, dict[str, dict[str, int]]] = {}
         for item in self.of(rank, code):
             row = self.trace.get_row_name(item.row)
             place = row.split(" GPU")[0] if " GPU" in row else str(int(row.split()[-1]) - pid)
-            entry = found.setdefault(place, {}).setdefault(
+            entry = result.setdefault(place, {}).setdefault(
                 self.trace.get_label(code, item.value), {"rows": 0, "ns": 0}
             )
             entry["rows"] += 1
             entry["ns"] += item.end - item.begin
-        return found
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -243,7 +243,7 @@ def test_file_accesses_of_the_sample(machine: Machine, rank: int) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_contexts_on_gpus_of_the_sample(machine: Machine, rank: int) -> None:
     told = machine.truth["ranks"][rank]["additions"]["system"]["gpu_contexts"]
-    found: dict[str, dict[str, int]] = {}
+    result: dict[str, dict[str, int]] = {}
     still: dict[str, int] = {}
     for item in machine.trace.list_intervals(PROCESS):
         if machine.trace.get_row_name(item.row) != f"Contexts GPU{rank}":
@@ -252,10 +252,10 @@ def test_contexts_on_gpus_of_the_sample(machine: Machine, rank: int) -> None:
         if item.end == machine.trace.duration:
             still[pid] = item.begin
             continue
-        entry = found.setdefault(pid, {"rows": 0, "ns": 0})
+        entry = result.setdefault(pid, {"rows": 0, "ns": 0})
         entry["rows"] += 1
         entry["ns"] += item.end - item.begin
-    assert found == told["by_process"]
+    assert result == told["by_process"]
     assert still.keys() == told["open"].keys()
     dropped = {
         reason_: count

@@ -64,9 +64,9 @@ def test_an_output_on_a_full_disk_with_temporary_files_elsewhere(
     small: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "tmp").mkdir()
-    done = run_command("-q", "--tmp", tmp_path / "tmp", "-j", "2", *REPORTS, small / "out.prv")
-    if done.returncode:
-        assert "no space left" in read_error(done)
+    process = run_command("-q", "--tmp", tmp_path / "tmp", "-j", "2", *REPORTS, small / "out.prv")
+    if process.returncode:
+        assert "no space left" in read_error(process)
         assert read_folder(small) == {}
     else:
         assert sorted(read_folder(small)) == ["out.clock.yaml", "out.pcf", "out.prv", "out.row"]

@@ -236,7 +236,7 @@ def test_workers_that_are_killed_again_and_again(large_report: Path, tmp_path: P
         "PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}",
     }
     (tmp_path / "out").mkdir()
-    done = subprocess.run(
+    process = subprocess.run(
         build_arguments(
             "-q", "--engine", "processes", "-j", "2", large_report, tmp_path / "out" / "out.prv"
         ),
@@ -246,5 +246,5 @@ def test_workers_that_are_killed_again_and_again(large_report: Path, tmp_path: P
         timeout=120,
         check=False,
     )
-    assert "lack of memory" in read_error(done)
+    assert "lack of memory" in read_error(process)
     assert read_folder(tmp_path / "out") == {}

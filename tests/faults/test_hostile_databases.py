@@ -116,8 +116,8 @@ def test_nothing_of_the_environment_reaches_any_output(tmp_path: Path) -> None:
         "store/store.json",
         "report.json",
     } <= texts.keys()
-    found = [name for name, text in texts.items() if TOKEN in text or PLANTED in text]
-    assert not found
+    result = [name for name, text in texts.items() if TOKEN in text or PLANTED in text]
+    assert not result
 
 
 def test_what_is_kept_of_a_report_has_nothing_of_the_environment(tmp_path: Path) -> None:
@@ -151,8 +151,8 @@ def test_views_are_not_read(table: str, view: str, tmp_path: Path) -> None:
     with closing(sqlite3.connect(report)) as connection:
         connection.execute(f"CREATE VIEW {table} AS {view}")
         connection.commit()
-    done = run_command("-q", report, tmp_path / "out.prv")
-    assert done.returncode == 0, done.stderr
+    process = run_command("-q", report, tmp_path / "out.prv")
+    assert process.returncode == 0, process.stderr
     assert run_command("--list", report).returncode == 0
 
 
@@ -199,11 +199,11 @@ def test_names_of_text_that_terminals_obey(tmp_path: Path) -> None:
         ["extract", report, "-o", tmp_path / "s"],
         ["-t", "osrt", report, tmp_path / "out.prv"],
     ):
-        done = run_command(*given)
-        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", done.stdout + done.stderr), (
-            given
-        )
-        assert done.returncode in (0, 3)
+        process = run_command(*given)
+        assert not re.search(
+            "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", process.stdout + process.stderr
+        ), given
+        assert process.returncode in (0, 3)
 
 
 @pytest.mark.slow

@@ -157,8 +157,8 @@ def test_no_permission(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir(mode=0o777)
     os.chmod(tmp_path / "out", 0o777)
     as_user: dict[str, object] = {"preexec_fn": drop_privileges} if os.geteuid() == 0 else {}
-    done = run_command("-q", report, tmp_path / "out" / "out.prv", **as_user)
-    assert "r.sqlite: cannot be read (Permission denied)" in read_error(done)
+    process = run_command("-q", report, tmp_path / "out" / "out.prv", **as_user)
+    assert "r.sqlite: cannot be read (Permission denied)" in read_error(process)
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o555)
     assert f"{closed}: no permission to write" in read_error(
@@ -242,19 +242,19 @@ def test_the_samples_belong_together(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_report_given_twice(tmp_path: Path) -> None:
-    done = run_command(
+    process = run_command(
         "-q", GRAPHS, GRAPHS.parent / ".." / "graphs" / "rank0.sqlite", tmp_path / "out.prv"
     )
-    assert done.returncode == 0
-    assert "given twice, read once" in done.stderr
+    assert process.returncode == 0
+    assert "given twice, read once" in process.stderr
 
 
 @pytest.mark.slow
 def test_a_report_in_two_forms(tmp_path: Path) -> None:
     folder = convert_export_folder(GRAPHS, tmp_path / "rank0.parquetdir")
-    done = run_command("-q", GRAPHS, folder, tmp_path / "out.prv")
-    assert done.returncode == 0
-    assert "is the same report as" in done.stderr
+    process = run_command("-q", GRAPHS, folder, tmp_path / "out.prv")
+    assert process.returncode == 0
+    assert "is the same report as" in process.stderr
 
 
 @pytest.mark.slow
@@ -266,9 +266,9 @@ def test_a_report_in_two_forms(tmp_path: Path) -> None:
 def test_a_folder_by_a_name_that_has_no_last_part(
     arguments: tuple[str, ...], name: str, tmp_path: Path
 ) -> None:
-    done = run_command(*(argument.format(name) for argument in arguments), cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert "no reports in this folder" in done.stderr
+    process = run_command(*(argument.format(name) for argument in arguments), cwd=tmp_path)
+    assert (process.returncode, process.stderr.count("\n")) == (1, 1), process.stderr
+    assert "no reports in this folder" in process.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -325,11 +325,13 @@ def test_keep_going_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
     ]
     read_error(run_command("-q", *bad[1:2], *CLUSTER[1:], tmp_path / "out.prv"))
     assert not (tmp_path / "out.prv").exists()
-    done = run_command("-q", "--keep-going", *bad, *CLUSTER[1:], tmp_path / "out.prv")
+    process = run_command("-q", "--keep-going", *bad, *CLUSTER[1:], tmp_path / "out.prv")
     errors = [
-        line for line in done.stderr.splitlines() if line.startswith("nsys2prv: error: left out: ")
+        line
+        for line in process.stderr.splitlines()
+        if line.startswith("nsys2prv: error: left out: ")
     ]
-    assert done.returncode == 1
+    assert process.returncode == 1
     assert len(errors) == 3
     assert all(any(str(path) in line for line in errors) for path in bad)
     assert run_command("-q", *CLUSTER[1:], tmp_path / "whole.prv").returncode == 0
@@ -338,10 +340,10 @@ def test_keep_going_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
 
 def test_keep_going_with_nothing_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "text.sqlite").write_text("no database")
-    done = run_command(
+    process = run_command(
         "-q", "--keep-going", tmp_path / "text.sqlite", tmp_path / "no", tmp_path / "out"
     )
-    assert "none of the reports can be read" in read_error(done)
+    assert "none of the reports can be read" in read_error(process)
     assert read_folder(tmp_path) == {"text.sqlite": b"no database"}
 
 

@@ -37,8 +37,8 @@ def test_little_address_space_is_enough(tmp_path: Path) -> None:
     outcomes = []
     for name, more in {"limited": limit_memory(NEEDED_BYTES), "usual": {}}.items():
         (tmp_path / name).mkdir()
-        done = run_command("-q", *reports, tmp_path / name / "out.prv", **more)
-        outcomes.append((done.returncode, done.stderr, read_folder(tmp_path / name)))
+        process = run_command("-q", *reports, tmp_path / name / "out.prv", **more)
+        outcomes.append((process.returncode, process.stderr, read_folder(tmp_path / name)))
     assert outcomes[0] == outcomes[1]
     assert outcomes[0][0] == 0
 

@@ -117,8 +117,8 @@ def test_links_are_replaced_and_not_followed(tmp_path: Path) -> None:
         (tmp_path / "theirs" / name).write_text("not mine")
         (tmp_path / name).symlink_to(tmp_path / "theirs" / name)
     before = read_folder(tmp_path / "theirs")
-    done = run_command("-q", "--report", GRAPHS, tmp_path / "out.prv")
-    assert done.returncode == 0, done.stderr
+    process = run_command("-q", "--report", GRAPHS, tmp_path / "out.prv")
+    assert process.returncode == 0, process.stderr
     assert read_folder(tmp_path / "theirs") == before
     assert not any((tmp_path / name).is_symlink() for name in NAMES)
     (tmp_path / "report.json").symlink_to(tmp_path / "theirs" / "out.prv")
@@ -160,10 +160,10 @@ def test_a_clock_file_that_is_given_stays(tmp_path: Path) -> None:
     clock.write_text(f"# by hand\n{clock.read_text()}")
     before = clock.read_bytes()
     for reports in (cluster, cluster[:2]):
-        done = run_command("--align", clock, *reports, tmp_path / "out.prv")
-        assert done.returncode == 0, done.stderr
+        process = run_command("--align", clock, *reports, tmp_path / "out.prv")
+        assert process.returncode == 0, process.stderr
         assert clock.read_bytes() == before
-        assert str(clock) not in done.stdout
+        assert str(clock) not in process.stdout
 
 
 # ---- outputs that are inputs ------------------------------------------------------------------------------------------------------------

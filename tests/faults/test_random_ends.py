@@ -85,10 +85,12 @@ def test_runs_that_end_at_any_time(end: Callable, how: str, tmp_path: Path) -> N
         with suppress(ProcessLookupError):
             end(child)
         _, stderr = child.communicate(timeout=120)
-        said = [line for line in stderr.splitlines() if not line.startswith("nsys2prv: warning: ")]
+        output = [
+            line for line in stderr.splitlines() if not line.startswith("nsys2prv: warning: ")
+        ]
         assert child.returncode in (0, ENDS[end]), (at, stderr)
         if child.returncode:
-            assert said == (
+            assert output == (
                 ["nsys2prv: error: interrupted; nothing was written"] if end is interrupt else []
             ), at
             assert (

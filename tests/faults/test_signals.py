@@ -35,7 +35,7 @@ sys.meta_path.insert(0, Finder())
 
 
 def run_and_signal(program: str) -> tuple[int, str, str]:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env=ENVIRONMENT,
         capture_output=True,
@@ -43,7 +43,7 @@ def run_and_signal(program: str) -> tuple[int, str, str]:
         timeout=120,
         check=False,
     )
-    return done.returncode, done.stdout, done.stderr
+    return process.returncode, process.stdout, process.stderr
 
 
 @pytest.mark.slow
@@ -57,7 +57,7 @@ def test_an_interruption_while_modules_are_imported(name: str, tmp_path: Path) -
         **ENVIRONMENT,
         "PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}",
     }
-    done = subprocess.run(
+    process = subprocess.run(
         build_arguments("-q", GRAPHS, tmp_path / "out" / "out.prv"),
         env=environment,
         capture_output=True,
@@ -65,7 +65,7 @@ def test_an_interruption_while_modules_are_imported(name: str, tmp_path: Path) -
         timeout=120,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (130, INTERRUPTED)
+    assert (process.returncode, process.stderr) == (130, INTERRUPTED)
     assert read_folder(tmp_path / "out") == {}
 
 

@@ -47,60 +47,60 @@ def find_faults(done: Outcome, folder: Path, output: Path | None) -> list[str]:
 
     output: the trace or store that was asked for.
     """
-    found = [f"raised {done.raised}"] if done.raised else []
+    result = [f"raised {done.raised}"] if done.raised else []
     if not done.raised and done.status not in STATUSES:
-        found.append(f"exit status {done.status}")
+        result.append(f"exit status {done.status}")
     lines = done.stderr.splitlines()
     odd = [
         line for line in lines if not line.startswith(("nsys2prv: error: ", "nsys2prv: warning: "))
     ]
     if odd:
-        found.append(f"stderr: {odd[0][:200]!r}")
+        result.append(f"stderr: {odd[0][:200]!r}")
     errors = [line for line in lines if line.startswith("nsys2prv: error: ")]
     # What `check` finds wrong with a trace is its result, on stdout.
     told = errors or (done.arguments[:1] == ["check"] and done.status == 1 and done.stdout)
     if (done.status in (1, 3) and not told) or (done.status == 0 and errors):
-        found.append(f"{len(errors)} lines of errors with exit status {done.status}")
+        result.append(f"{len(errors)} lines of errors with exit status {done.status}")
     for name, text in (("stdout", done.stdout), ("stderr", done.stderr)):
         if control := CONTROL.search(text):
-            found.append(
+            result.append(
                 f"{name}: control character {control[0]!r} in {text[max(0, control.start() - 40) : control.end() + 20]!r}"
             )
         if SECRET in text:
-            found.append(f"{name}: secret")
-    return found + _check_files(done, folder, output)
+            result.append(f"{name}: secret")
+    return result + _check_files(done, folder, output)
 
 
 def _check_files(done: Outcome, folder: Path, output: Path | None) -> list[str]:
     after = read_state(folder)
-    found = [
+    result = [
         f"input changed: {name}" for name, what in done.before.items() if after.get(name) != what
     ]
     new = sorted(after.keys() - done.before.keys())
-    found += [
+    result += [
         f"left behind: {name}"
         for name in new
         if any(LEFTOVER.search(part) for part in Path(name).parts)
     ]
     complete = done.status == 0 or "--keep-going" in done.arguments
     if output is None or not complete:
-        return found + [
+        return result + [
             f"written although it failed: {name}" for name in new if not LEFTOVER.search(name)
         ]
     if done.status == 0 and not output.exists():
-        return [*found, f"not written: {output.name}"]
+        return [*result, f"not written: {output.name}"]
     for name in new:
         if SECRET.encode() in _read_content(folder / name):
-            found.append(f"secret in {name}")
+            result.append(f"secret in {name}")
     if output.exists() and ".prv" in output.suffixes:
-        found += [
+        result += [
             f"check: {finding.file}:{finding.line} {finding.rule}: {finding.message}"
             for finding in check_trace(output).findings
             if finding.severity is Severity.ERROR and not _is_announced(finding.rule, done.stderr)
         ]
     if (report := output.with_name("out.report.json")).exists():
         json.loads(report.read_text())
-    return found
+    return result
 
 
 def _is_announced(rule: str, stderr: str) -> bool:

@@ -113,16 +113,16 @@ def test_conditions_mean_what_they_mean_in_sqlite(condition: str, tmp_path: Path
         ).fetchall()
         count = connection.execute(f"SELECT count(*) FROM T WHERE {where}").fetchone()[0]
     with open_source(convert_export_folder(report, tmp_path / "folder")) as source:
-        found = source.read(
+        actual = source.read(
             Part("T", 101, 900), ("start", "thread", "absent"), ("text",), f"({condition})"
         )
-        codes, distinct = found.texts["text"][0], found.texts["text"][1].series
+        codes, distinct = actual.texts["text"][0], actual.texts["text"][1].series
         texts = [distinct[int(code)].decode() for code in codes]
         assert (
-            list(zip(found["start"].tolist(), found["thread"].tolist(), texts, strict=True))
+            list(zip(actual["start"].tolist(), actual["thread"].tolist(), texts, strict=True))
             == expected
         )
-        assert (found["absent"] == NULL).all()
+        assert (actual["absent"] == NULL).all()
         assert source.count("T", condition) == count
         rows = source.select(
             f"SELECT start FROM {source.select_rows(Part('T', 101, 900), condition)} ORDER BY 1"
@@ -135,10 +135,10 @@ def test_values_that_are_no_integers_are_counted(tmp_path: Path) -> None:
         tmp_path / "r.sqlite", {"T": [{"a": 1.5, "b": 1}, {"a": None, "b": None}]}, {"a": "REAL"}
     )
     with open_source(convert_export_folder(report, tmp_path / "folder")) as source:
-        found = source.read(source.get_whole_table("T"), ("a", "b"))
-    assert found.damaged == 1
-    assert np.array_equal(found["a"], [NULL, NULL])
-    assert np.array_equal(found["b"], [1, NULL])
+        result = source.read(source.get_whole_table("T"), ("a", "b"))
+    assert result.damaged == 1
+    assert np.array_equal(result["a"], [NULL, NULL])
+    assert np.array_equal(result["b"], [1, NULL])
 
 
 def read_one_line(capsys: pytest.CaptureFixture[str]) -> str:

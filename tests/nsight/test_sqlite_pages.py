@@ -119,17 +119,17 @@ def compare_tables(path: Path) -> tuple[int, list[str]]:
         pages = open_database(path, connection)
         for name, root in list_tables(path).items():
             connection.text_factory = str
-            found = read_rows_by_pages(pages, name, root) if pages else None
-            if found is None:
+            actual = read_rows_by_pages(pages, name, root) if pages else None
+            if actual is None:
                 aside.append(name)
                 continue
             connection.text_factory = lambda raw: ("text", raw)
             expected = connection.execute(
                 f"SELECT * FROM {quote_name(name)} ORDER BY rowid"
             ).fetchall()
-            assert found == expected, name
+            assert actual == expected, name
             # 1 and 1.0 are equal, and not the same.
-            assert [tuple(map(type, row)) for row in found] == [
+            assert [tuple(map(type, row)) for row in actual] == [
                 tuple(map(type, row)) for row in expected
             ], name
             values += sum(map(len, expected))
@@ -419,7 +419,7 @@ def test_zones(gaps: Path) -> None:
     assert zones > 3
     for zone in range(zones):
         room = np.empty((2, 4096), np.int64)
-        found, _ = table.decode(
+        result, _ = table.decode(
             4 * zone,
             min(4 * zone + 4, table.leaves),
             *ALL,
@@ -428,8 +428,8 @@ def test_zones(gaps: Path) -> None:
                 for column, values in zip(columns, room, strict=True)
             ],
         )
-        assert found == rows[zone]
-        for column, values in enumerate(room[:, :found]):
+        assert result == rows[zone]
+        for column, values in enumerate(room[:, :result]):
             values = values[values != NULL]
             assert (least[zone, column], greatest[zone, column]) == (values.min(), values.max())
     with closing(sqlite3.connect(gaps)) as connection:
@@ -462,8 +462,8 @@ def test_many_threads_read_from_one_table(gaps: Path) -> None:
         return [*values[:rows].tolist(), *codes[:rows].tolist()]
 
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(read, range(40)))
-    assert all(one == found[0] for one in found)
+        result = list(threads.map(read, range(40)))
+    assert all(item == result[0] for item in result)
 
 
 def test_what_does_not_fit_is_refused(gaps: Path) -> None:
@@ -588,15 +588,15 @@ def test_thousands_of_damaged_pages_under_sanitizers(tmp_path: Path) -> None:
             )
         )
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         [program, "5000", "1", *files, SAMPLES / "graphs" / "rank0.sqlite"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     # All of them refused would show nothing.
-    assert int(done.stdout.split(" rows decoded")[0].split()[-1]) > 1000
+    assert int(process.stdout.split(" rows decoded")[0].split()[-1]) > 1000
 
 
 # ---- conversions ---------------------------------------------------------------------------------------------------------------------
@@ -626,11 +626,11 @@ def test_the_driver_is_not_imported_where_it_is_not_needed(tmp_path: Path) -> No
     report = make_export(
         tmp_path / "r.sqlite", {"StringIds": make_strings("k"), KERNEL: [make_kernel(1, 5)]}
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program, report, tmp_path / "o.prv"],
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == "False"
+    assert process.stdout.strip() == "False"

@@ -97,7 +97,7 @@ def test_names_of_another_job_have_the_values_of_the_first(
     by_type = [
         set(second[code]) for code in (KERNEL, NCCL_KERNEL, 63000000, 63000008) if code in second
     ]
-    assert not any(one & another for one, another in combinations(by_type, 2))
+    assert not any(item & another for item, another in combinations(by_type, 2))
 
 
 @pytest.mark.skipif(
@@ -172,7 +172,7 @@ def convert_ranges(
     trace, summary = convert_and_read(
         [report],
         folder / f"{name}.prv",
-        base_pcf=tuple(folder / f"{one}.pcf" for one in base.split()),
+        base_pcf=tuple(folder / f"{item}.pcf" for item in base.split()),
         nvtx_rules="none",
     )
     return {
@@ -194,13 +194,13 @@ def test_names_that_share_a_label_keep_their_values_only_where_all_are_there(
     first, _ = convert_ranges(tmp_path, "a", one, two, "it #5")
     short = "x" * 997 + "..."
     assert first == {"it #5": 1, short: 2, f"{short} #2": 3}
-    found, notes = convert_ranges(tmp_path, "b", two, three, "it #5", "it #6", base="a")
-    assert found == {"it #5": 1, short: 2, f"{short} #2": 3, "it #6": 4}
-    found, notes = convert_ranges(tmp_path, "c", two, "it #5", base="a")
-    assert found == {"it #5": 1, short: 4}
+    result, notes = convert_ranges(tmp_path, "b", two, three, "it #5", "it #6", base="a")
+    assert result == {"it #5": 1, short: 2, f"{short} #2": 3, "it #6": 4}
+    result, notes = convert_ranges(tmp_path, "c", two, "it #5", base="a")
+    assert result == {"it #5": 1, short: 4}
     assert any("1 with new ones" in note for note in notes)
-    found, notes = convert_ranges(tmp_path, "d", one, two, three, base="a")
-    assert sorted(found.values()) == [4, 5, 6]
+    result, notes = convert_ranges(tmp_path, "d", one, two, three, base="a")
+    assert sorted(result.values()) == [4, 5, 6]
     assert any("2 with new ones" in note for note in notes)
 
 
@@ -228,16 +228,16 @@ def assign_set_values(
         for name, first in (("calls", 2500), ("some", 3000), ("more", 3005))
     }
     met = {}
-    for name, found in texts.items():
+    for name, item in texts.items():
         path = tmp_path / f"{name}.arrow"
         with FrameWriter(path) as frames:
-            met[name] = {0: NameFile(frames.append(pl.DataFrame({"text": found})))}
+            met[name] = {0: NameFile(frames.append(pl.DataFrame({"text": item})))}
     frames = {
         name: pl.DataFrame(
-            {"label": list(found), "value": list(found.values()), "sure": True},
+            {"label": list(item), "value": list(item.values()), "sure": True},
             schema_overrides={"value": pl.Int64},
         )
-        for name, found in base.items()
+        for name, item in base.items()
     }
     return {
         name: dict(values.labels.select("label", "value").iter_rows())
@@ -256,9 +256,9 @@ def test_sets_of_a_space_do_not_overlap_and_fixed_values_stay(tmp_path: Path) ->
     assert assign_set_values(tmp_path, base, some=["a", *"cdefg"]) == {
         "some": {"a": 3000, **{name: 3006 + place for place, name in enumerate("cdefg")}}
     }
-    found = assign_set_values(tmp_path, base, some=list("cdefgh"), more=["j", "k"])
-    assert found["more"]["k"] == 3005
-    everything = [*found["some"].values(), *found["more"].values()]
+    result = assign_set_values(tmp_path, base, some=list("cdefgh"), more=["j", "k"])
+    assert result["more"]["k"] == 3005
+    everything = [*result["some"].values(), *result["more"].values()]
     assert len(set(everything)) == len(everything)
     assert assign_set_values(tmp_path, base, calls=[call, "own"])["calls"] == {
         call: number,

@@ -30,14 +30,14 @@ QUEUES = ("OpenGL GPU", "Vulkan GPU")
 def list_host_rows(trace: Trace) -> list[str]:
     """Return the names of the rows that count as host threads."""
     names = iter(trace.names["THREAD"])
-    found: list[str] = []
+    result: list[str] = []
     for threads, _ in trace.tasks:
         mine = [next(names) for _ in range(threads)]
         if any(STREAM.fullmatch(name) for name in mine):
-            found += [
+            result += [
                 name for name in mine if not STREAM.fullmatch(name) and not LEFT_OUT.fullmatch(name)
             ]
-    return found
+    return result
 
 
 @pytest.mark.parametrize(

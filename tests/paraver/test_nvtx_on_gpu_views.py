@@ -45,15 +45,15 @@ class Asked:
 
     def ask(self, view: str) -> str:
         """What paramedir says of a view."""
-        said = subprocess.run(
+        process = subprocess.run(
             [PARAMEDIR, "o.prv", find_view_file(f"{view}.cfg"), "out"],
             cwd=self.folder,
             check=True,
             capture_output=True,
             text=True,
         )
-        assert "rror" not in said.stdout + said.stderr
-        assert "abort" not in said.stdout + said.stderr
+        assert "rror" not in process.stdout + process.stderr
+        assert "abort" not in process.stdout + process.stderr
         [written] = [
             path for path in (self.folder / "out", self.folder / "out.csv") if path.exists()
         ]
@@ -123,7 +123,9 @@ def find_innermost_times(asked: Asked, default_domain: bool = False) -> list[tup
     one.
     """
     return list(
-        find_innermost_stretches(one for one in asked.ranges if not (default_domain and one.domain))
+        find_innermost_stretches(
+            item for item in asked.ranges if not (default_domain and item.domain)
+        )
     )
 
 
@@ -148,13 +150,13 @@ def test_kernels_by_range(asked: Asked) -> None:
     for row, begin, end, name, _ in find_innermost_times(asked):
         for kernel, length in asked.busy(row, begin, end, ("kernel", "nccl_kernel", "graph")):
             expected[name][kernel] += length
-    found = {}
+    result = {}
     for plane in asked.ask("extra/analysis/nvtx_on_gpu_kernels_3dh").split("Avg/Max")[:-1]:
         name, _, table = (
-            (plane if not found else plane.split("\n\n", 1)[1]).lstrip("\n").partition("\n")
+            (plane if not result else plane.split("\n\n", 1)[1]).lstrip("\n").partition("\n")
         )
-        found[name] = sum_columns(table)
-    assert found == {name: dict(kernels) for name, kernels in expected.items()}
+        result[name] = sum_columns(table)
+    assert result == {name: dict(kernels) for name, kernels in expected.items()}
 
 
 @pytest.mark.parametrize(
@@ -169,7 +171,7 @@ def test_timelines(asked: Asked, view: str, default_domain: bool, field: int) ->
     expected: Counter[object] = Counter()
     for stretch in find_innermost_times(asked, default_domain):
         expected[stretch[field]] += stretch[2] - stretch[1]
-    found: Counter[object] = Counter()
+    actual: Counter[object] = Counter()
     labels = {
         value: label
         for code, values in asked.trace.labels.values.items()
@@ -179,8 +181,8 @@ def test_timelines(asked: Asked, view: str, default_domain: bool, field: int) ->
     for line in asked.ask(view).splitlines():
         _, _, length, value = line.split("\t")
         if float(value) and float(length):
-            found[labels[int(float(value))] if field == 3 else int(float(value))] += float(length)
-    assert found == expected
+            actual[labels[int(float(value))] if field == 3 else int(float(value))] += float(length)
+    assert actual == expected
 
 
 def test_ranges_beside_kernels_are_shown(asked: Asked) -> None:

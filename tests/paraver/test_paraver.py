@@ -171,7 +171,7 @@ def run_view(home: Path, prv: Path, view: str) -> str:
     cfg.write_text(view)
     for old in (output, home / "output.csv"):
         old.unlink(missing_ok=True)
-    run = subprocess.run(
+    process = subprocess.run(
         [str(PARAMEDIR), str(prv), str(cfg), str(output)],
         env={**os.environ, "HOME": str(home)},
         capture_output=True,
@@ -180,7 +180,7 @@ def run_view(home: Path, prv: Path, view: str) -> str:
         timeout=SECONDS,
         check=True,
     )
-    said = run.stdout + run.stderr
+    said = process.stdout + process.stderr
     assert not COMPLAINTS.search(said), said
     written = output if output.exists() else home / "output.csv"
     assert written.exists(), said
@@ -225,9 +225,9 @@ def sum_self_times(ranges: Counter[tuple]) -> dict[tuple, int]:
     for (pid, row, _, name, begin, end), count in ranges.items():
         by_row[pid, row] += [(begin, -end, name)] * count
     times: Counter[tuple] = Counter()
-    for row, found in by_row.items():
+    for row, item in by_row.items():
         open_ranges: list[tuple[int, str]] = []
-        for begin, minus_end, name in sorted(found):
+        for begin, minus_end, name in sorted(item):
             while open_ranges and open_ranges[-1][0] <= begin:
                 open_ranges.pop()
             if open_ranges:
@@ -240,13 +240,13 @@ def sum_self_times(ranges: Counter[tuple]) -> dict[tuple, int]:
 @pytest.mark.parametrize(("code", "kind"), FLAT)
 def test_timelines(asked: Asked, code: int, kind: str) -> None:
     """Every kernel and every memory operation is a burst on its own row, at its time."""
-    found = Counter()
+    result = Counter()
     if asked.trace.list_intervals(code):
-        found.update(
+        result.update(
             (*row, "", label, begin, begin + length)
             for row, label, begin, length in asked.timeline(code)
         )
-    assert found == asked.truth.count_ranges(kind)
+    assert result == asked.truth.count_ranges(kind)
 
 
 @pytest.mark.parametrize(("code", "kind"), FLAT)
@@ -265,11 +265,11 @@ def test_histograms(asked: Asked, code: int, kind: str) -> None:
 @pytest.mark.parametrize(("code", "kind"), NESTED)
 def test_nested_ranges(asked: Asked, code: int, kind: str) -> None:
     """Stacked Val shows at every moment the innermost range (of NVTX, in the default domain)."""
-    found: Counter[tuple] = Counter()
+    result: Counter[tuple] = Counter()
     if asked.trace.list_intervals(code):
         for row, label, _, length in asked.timeline(code, "Stacked Val"):
-            found[(*row, label)] += length
-    assert found == sum_self_times(
+            result[(*row, label)] += length
+    assert result == sum_self_times(
         Counter(
             {key: count for key, count in asked.truth.count_ranges(kind).items() if key[2] == ""}
         )

@@ -41,11 +41,11 @@ NAMES = [
 def count_true_events(trace: Path) -> Counter[str]:
     """Return how many events of each type there are, by the labels of the .pcf as they stand there."""
     labels = {item.code: to_ascii(item.label) for item in read_pcf(trace.with_suffix(".pcf"))}
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for line in trace.read_text().splitlines():
         if line.startswith("2:"):
-            found.update(labels[int(code)] for code in line.split(":")[6::2])
-    return found
+            result.update(labels[int(code)] for code in line.split(":")[6::2])
+    return result
 
 
 @pytest.mark.slow
@@ -114,20 +114,20 @@ def test_its_other_commands_take_them(tmp_path: Path) -> None:
     names = [trace.name for trace in traces]
     run_ptd(tmp_path, "unir", "-t", KERNELS, *names)
     run_ptd(tmp_path, "tallar", "-s", 1, "-e", 10**12, *names)
-    found = []
+    result = []
     for trace in traces:
         kernels, joined = (
             next(item for item in read_pcf(path) if item.code == KERNELS).labels.values()
             for path in (trace.with_suffix(".pcf"), trace.with_suffix(".juntar.pcf"))
         )
         assert set(kernels) <= set(joined)
-        found.append(set(joined))
+        result.append(set(joined))
         assert (
             check_with_pertalde(trace.with_suffix(".juntar.prv"))
             == check_with_pertalde(trace.with_suffix(".chop.prv"))
             == ""
         )
-    assert found[0] == found[1]
+    assert result[0] == result[1]
 
 
 @pytest.mark.parametrize(

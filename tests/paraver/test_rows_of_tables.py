@@ -95,8 +95,8 @@ def test_tables_written_for_a_trace_have_rows_with_data(
     path = tmp_path / "t.prv"
     path.write_text(TRACE)
     copy_views(tmp_path / "views", path)
-    found = [*(tmp_path / "views").rglob(f"{view.rpartition('/')[2]}.cfg")]
-    text = found[0].read_text()
+    result = [*(tmp_path / "views").rglob(f"{view.rpartition('/')[2]}.cfg")]
+    text = result[0].read_text()
     assert f"\nAnalyzer2D.Objects: {rows}\n" in text
     # Without a range of its own: paramedir names rows wrongly where there are both.
     assert rows == "All" or "\nAnalyzer2D.ComputeYScale: True\n" in text
@@ -137,7 +137,7 @@ def test_rows_that_are_left_out_are_empty_and_the_others_have_their_figures(
 
 def _read_cells(path: Path) -> dict[tuple[str, str], list[str]]:
     """Return row and column -> the cells that are not 0, of all planes; rows may share a name."""
-    found = defaultdict(list)
+    result = defaultdict(list)
     columns: list[str] = []
     for line in path.read_text(errors="replace").splitlines():
         name, *cells = line.split("\t")
@@ -147,5 +147,5 @@ def _read_cells(path: Path) -> dict[tuple[str, str], list[str]]:
             columns = cells
         for column, cell in zip(columns, cells, strict=False):
             if name and cell and float(cell):
-                found[name, column].append(cell)
-    return dict(found)
+                result[name, column].append(cell)
+    return dict(result)

@@ -52,7 +52,7 @@ def run_cpu_views(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str
         for view, output in outputs.items()
         for argument in (install_views() / view, output)
     ]
-    run = subprocess.run(
+    process = subprocess.run(
         [str(PARAMEDIR), str(trace), *arguments],
         env={**os.environ, "HOME": str(folder)},
         stdout=subprocess.PIPE,
@@ -67,7 +67,7 @@ def run_cpu_views(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str
         for view in views
         if view.cfg.histogram
     }
-    return found, tables, run.stdout
+    return found, tables, process.stdout
 
 
 def _read_rows(text: str) -> list[tuple[str, dict[str, float]]]:
@@ -146,10 +146,10 @@ def test_time_by_cpu_and_by_threads_that_run(asked: tuple[Trace, Tables, str]) -
         if item.others[CPU]:
             times[item.others[CPU]] += item.end - item.begin
             changes[item.row[0]] += [(item.begin, 1), (item.end, -1)]
-    found = Counter()
+    result = Counter()
     for _, row in tables["extra/analysis/thread_cpu_time_2dh.cfg"]:
-        found.update({int(column.removeprefix("value ")): time for column, time in row.items()})
-    assert found == times
+        result.update({int(column.removeprefix("value ")): time for column, time in row.items()})
+    assert result == times
     expected = []
     for task in range(1, len(trace.tasks) + 1):
         running, before, spent = 0, 0, Counter()

@@ -48,7 +48,7 @@ def tasks(answers: Answers) -> list[list[Work]]:
     """Return the work of each task: a sample's exports hold one process each, in the order of the
     ranks.
     """
-    return [found for _, found in sorted(group_by_task(read_work(answers)).items())]
+    return [item for _, item in sorted(group_by_task(read_work(answers)).items())]
 
 
 def _sum_busy(work: Iterable[Work]) -> int:
@@ -146,14 +146,14 @@ def test_states_of_main_threads(answers: Answers) -> None:
 def test_overlap(answers: Answers, tasks: list[list[Work]]) -> None:
     for view, kind in (
         ("nccl-exposed-2dh", _is_nccl),
-        ("memory-overlap-2dh", lambda one: not _is_kernel(one)),
+        ("memory-overlap-2dh", lambda item: not _is_kernel(item)),
     ):
         alone, both = [], []
         for task in tasks:
             times = _sum_busy(filter(kind, task))
             alone.append(
-                _sum_busy(one for one in task if kind(one) or one.computes)
-                - _sum_busy(one for one in task if one.computes)
+                _sum_busy(item for item in task if kind(item) or item.computes)
+                - _sum_busy(item for item in task if item.computes)
             )
             both.append(times - alone[-1])
         shown = [
@@ -179,7 +179,8 @@ def test_overlap_as_a_share_of_communication(answers: Answers, tasks: list[list[
     expected = []
     for task in tasks:
         communicating, computing = (
-            _sum_busy(one for one in task if one.computes == computes) for computes in (False, True)
+            _sum_busy(item for item in task if item.computes == computes)
+            for computes in (False, True)
         )
         expected.append(100 * (communicating + computing - _sum_busy(task)) / communicating)
     assert [
@@ -226,10 +227,10 @@ def test_gaps_by_length(answers: Answers, tasks: list[list[Work]]) -> None:
 def _group_by_label(answers: Answers, code: int) -> dict[str, list[Interval]]:
     """Return label -> ranges of a type."""
     trace = answers.load_trace()
-    found = defaultdict(list)
+    result = defaultdict(list)
     for interval in trace.events[code]:
-        found[trace.labels.values[code][interval.value]].append(interval)
-    return found
+        result[trace.labels.values[code][interval.value]].append(interval)
+    return result
 
 
 def _drop_zeros(columns: dict[str, float]) -> dict[str, float]:
@@ -248,15 +249,15 @@ def _drop_zeros(columns: dict[str, float]) -> dict[str, float]:
 def test_kernels_by_what_is_told_of_them(
     answers: Answers, code: int, time: str, calls: str | None
 ) -> None:
-    found = _group_by_label(answers, code)
+    result = _group_by_label(answers, code)
     ((count,),) = {(len(answers.query("SELECT 1 FROM CUPTI_ACTIVITY_KIND_KERNEL")),)}
-    assert code not in (CLASS, TENSOR) or sum(map(len, found.values())) == count
+    assert code not in (CLASS, TENSOR) or sum(map(len, result.values())) == count
     assert _drop_zeros(answers.sum_columns(f"{time}.cfg")) == {
-        name: sum(one.end - one.begin for one in each) for name, each in found.items()
+        name: sum(item.end - item.begin for item in each) for name, each in result.items()
     }
     if calls:
         assert _drop_zeros(answers.sum_columns(f"{calls}.cfg")) == {
-            name: len(each) for name, each in found.items()
+            name: len(each) for name, each in result.items()
         }
 
 
@@ -299,38 +300,40 @@ def test_occupancy_and_threads(answers: Answers) -> None:
         ("theoretical_occupancy_sm90", occupancies),
         ("evolution_of_nb_threads_per_kernel", threads),
     ):
-        found: Counter[float] = Counter()
+        result: Counter[float] = Counter()
         for lasting, value in answers.list_bursts(f"analysis/{view}.cfg"):
-            found[value] += lasting
-        assert +Counter({value: time for value, time in found.items() if value}) == +expected
+            result[value] += lasting
+        assert +Counter({value: time for value, time in result.items() if value}) == +expected
 
 
 def test_collectives_across_ranks(answers: Answers) -> None:
-    found = _group_by_label(answers, COLLECTIVE)
+    result = _group_by_label(answers, COLLECTIVE)
     for view, code in (
         ("nccl_wait_2dh", WAIT),
         ("nccl_late_2dh", LATE),
         ("nccl_transfer_2dh", TRANSFER),
     ):
         assert _drop_zeros(answers.sum_columns(f"analysis/{view}.cfg")) == _drop_zeros(
-            {name: sum(one.others.get(code, 0) for one in each) for name, each in found.items()}
+            {name: sum(item.others.get(code, 0) for item in each) for name, each in result.items()}
         )
     for view, code in (("nccl_wait_by_task_2dh", WAIT), ("nccl_late_by_task_2dh", LATE)):
         each_task = Counter(dict.fromkeys(range(1, len(answers.exports) + 1), 0))
-        for one in answers.load_trace().events[COLLECTIVE]:
-            each_task[one.row[0]] += one.others.get(code, 0)
+        for item in answers.load_trace().events[COLLECTIVE]:
+            each_task[item.row[0]] += item.others.get(code, 0)
         cells = [sum(row) for row in answers.read_rows(f"analysis/{view}.cfg")]
         assert cells == pytest.approx([total for _, total in sorted(each_task.items())], rel=CLOSE)
     times: Counter[tuple] = Counter()
     transferred: Counter[tuple] = Counter()
     for name, each in _group_by_label(answers, TRANSFERS).items():
-        for one in each:
-            times[one.row, name] += one.end - one.begin
-            transferred[one.row, name] += one.others[BUS_BANDWIDTH] * (one.end - one.begin) / 10**6
+        for item in each:
+            times[item.row, name] += item.end - item.begin
+            transferred[item.row, name] += (
+                item.others[BUS_BANDWIDTH] * (item.end - item.begin) / 10**6
+            )
     assert {
         name: time
         for (_, name), time in times.items()
-        if time > sum(one.others.get(TRANSFER, 0) for one in found[name])
+        if time > sum(item.others.get(TRANSFER, 0) for item in result[name])
     } == {}
     cells = sorted(
         cell
@@ -344,7 +347,7 @@ def test_collectives_across_ranks(answers: Answers) -> None:
 
 def _sum_planes(text: str) -> dict[str, dict[str, float]]:
     """Return plane -> column -> sum over the rows of a 3D table."""
-    found: dict[str, dict[str, float]] = {}
+    result: dict[str, dict[str, float]] = {}
     for block in re.split(r"^(?=[^\t\n]+\n\t)", text, flags=re.M)[1:]:
         name, head, *rows = block.split("\n\n")[0].split("\n")
         sums: dict[str, float] = defaultdict(float)
@@ -352,8 +355,8 @@ def _sum_planes(text: str) -> dict[str, dict[str, float]]:
             for column, cell in zip(head.split("\t")[1:], row.split("\t")[1:], strict=True):
                 if column:
                     sums[column] += float(cell)
-        found[name] = _drop_zeros(sums)
-    return found
+        result[name] = _drop_zeros(sums)
+    return result
 
 
 def test_nccl_kernels_by_size(answers: Answers) -> None:
@@ -361,13 +364,13 @@ def test_nccl_kernels_by_size(answers: Answers) -> None:
     calls: dict[str, Counter[str]] = defaultdict(Counter)
     times: dict[str, Counter[str]] = defaultdict(Counter)
     bytes_: Counter[str] = Counter()
-    for one in trace.events[NCCL]:
-        if NCCL_BYTES in one.others:
-            name = trace.labels.values[NCCL_OPERATION][one.others[NCCL_OPERATION]]
-            size = str(int(math.log2(one.others[NCCL_BYTES])))
+    for item in trace.events[NCCL]:
+        if NCCL_BYTES in item.others:
+            name = trace.labels.values[NCCL_OPERATION][item.others[NCCL_OPERATION]]
+            size = str(int(math.log2(item.others[NCCL_BYTES])))
             calls[name][size] += 1
-            times[name][size] += one.end - one.begin
-            bytes_[name] += one.others[NCCL_BYTES]
+            times[name][size] += item.end - item.begin
+            bytes_[name] += item.others[NCCL_BYTES]
     assert _sum_planes(answers.tables["extra/analysis/nccl_calls_by_size_2dh.cfg"]) == calls
     assert _sum_planes(answers.tables["extra/analysis/nccl_time_by_size_2dh.cfg"]) == times
     assert _drop_zeros(answers.sum_columns("extra/analysis/nccl_bytes_2dh.cfg")) == bytes_
@@ -469,8 +472,8 @@ def test_calls_of_the_system(answers: Answers) -> None:
         for (time, step), (later, _) in pairwise(edges):
             depth += step
             depths[str(depth)] += later - time if depth else 0
-    found = answers.sum_columns("extra/analysis/mutex_contention_2dh.cfg")
-    assert {depth: time for depth, time in found.items() if time and depth != "0"} == _drop_zeros(
+    result = answers.sum_columns("extra/analysis/mutex_contention_2dh.cfg")
+    assert {depth: time for depth, time in result.items() if time and depth != "0"} == _drop_zeros(
         depths
     )
 
@@ -502,14 +505,15 @@ def test_mpi_profile(answers: Answers) -> None:
     for *_, name, table, size in calls:
         messages[name] += size or 0 if table == "MPI_P2P_EVENTS" and name != "MPI_Sendrecv" else 0
     messages["MPI_Sendrecv"] = sum(
-        one.others[MESSAGE_BYTES] for one in _group_by_label(answers, MPI_MESSAGES)["MPI_Sendrecv"]
+        item.others[MESSAGE_BYTES]
+        for item in _group_by_label(answers, MPI_MESSAGES)["MPI_Sendrecv"]
     )
     assert _drop_zeros(
         answers.sum_columns("extra/analysis/mpi_message_bytes_2dh.cfg")
     ) == _drop_zeros(messages)
     by_row: dict[tuple, list[int]] = defaultdict(list)
-    for one in answers.load_trace().events[MPI_MESSAGES]:
-        by_row[one.row, one.value].append(one.others.get(MESSAGE_BYTES, 0))
+    for item in answers.load_trace().events[MPI_MESSAGES]:
+        by_row[item.row, item.value].append(item.others.get(MESSAGE_BYTES, 0))
     cells = sorted(
         cell
         for row in answers.read_labelled_rows("extra/analysis/mpi_message_size_2dh.cfg")

@@ -94,7 +94,7 @@ class Timeline:
                 self.samples[record.row, code].append((record.time, value))
         times = {0, answers.duration, *(record.time for record in self.trace.samples)}
         for code in (MEMORY, KERNEL, NCCL, GRAPH, CLASS, GEMM):
-            times |= {time for one in self.trace.events[code] for time in (one.begin, one.end)}
+            times |= {time for item in self.trace.events[code] for time in (item.begin, item.end)}
         self.times = np.array(sorted(times))
         self.lengths = np.diff(self.times)
 
@@ -107,8 +107,8 @@ class Timeline:
         late: rows count from their first sample on, as Paraver has it above the level of CPUs.
         """
         total, coming = np.zeros((2, len(self.lengths)))
-        for ((task, _), found), each in self.samples.items():
-            if found == code and belongs(task):
+        for ((task, _), item), each in self.samples.items():
+            if item == code and belongs(task):
                 moments, values = np.array(each).T
                 place = np.searchsorted(moments, self.times[:-1], side="right")
                 there = place >= late
@@ -121,13 +121,13 @@ class Timeline:
 
     def greatest(self, codes: tuple[int, ...], task: int, without: int = 0) -> np.ndarray:
         """The greatest value of ranges of a task."""
-        found = np.zeros(len(self.lengths), dtype=np.int64)
+        result = np.zeros(len(self.lengths), dtype=np.int64)
         for code in codes:
-            for one in self.trace.events[code]:
-                if one.row[0] == task and one.value != without:
-                    place = slice(*np.searchsorted(self.times, (one.begin, one.end)))
-                    found[place] = np.maximum(found[place], one.value)
-        return found
+            for item in self.trace.events[code]:
+                if item.row[0] == task and item.value != without:
+                    place = slice(*np.searchsorted(self.times, (item.begin, item.end)))
+                    result[place] = np.maximum(result[place], item.value)
+        return result
 
     def get_label(self, codes: tuple[int, ...], value: int) -> str:
         return next(
@@ -225,17 +225,17 @@ def test_instructions(answers: Answers, times: Timeline) -> None:
 
 def _sum_integrals(answers: Answers, view: str) -> dict[str, float]:
     """Return object -> sum of length times value of a timeline."""
-    found: dict[str, float] = defaultdict(float)
+    result: dict[str, float] = defaultdict(float)
     for line in answers.tables[view].splitlines():
         row, _, lasting, value = line.split("\t")
-        found[row] += float(lasting) * float(value)
-    return found
+        result[row] += float(lasting) * float(value)
+    return result
 
 
 @pytest.mark.parametrize("view", NODES)
 def test_means_of_nodes(answers: Answers, times: Timeline, view: str) -> None:
     codes, unit = NODES[view]
-    found = list(_sum_integrals(answers, f"hwcounters/{view}.cfg").values())
+    result = list(_sum_integrals(answers, f"hwcounters/{view}.cfg").values())
     expected = []
     for node in range(1, len(times.trace.nodes) + 1):
 
@@ -256,8 +256,8 @@ def test_means_of_nodes(answers: Answers, times: Timeline, view: str) -> None:
             )
             / unit
         )
-    assert found == pytest.approx(expected, abs=ROUGHLY * answers.duration)
-    assert any(found)
+    assert result == pytest.approx(expected, abs=ROUGHLY * answers.duration)
+    assert any(result)
 
 
 def test_traffic_of_ports(answers: Answers, times: Timeline) -> None:
@@ -280,7 +280,7 @@ def test_traffic_of_ports(answers: Answers, times: Timeline) -> None:
         by_node: dict[int, float] = defaultdict(float)
         for (task, _), total in expected.items():
             by_node[times.trace.tasks[task - 1][1]] += total * 1e6
-        found = _sum_integrals(answers, f"hwcounters/nic_bytes_{view}_node.cfg")
-        assert list(found.values()) == pytest.approx(
+        result = _sum_integrals(answers, f"hwcounters/nic_bytes_{view}_node.cfg")
+        assert list(result.values()) == pytest.approx(
             [total for _, total in sorted(by_node.items())], rel=1e-3
         )

@@ -24,10 +24,10 @@ def read_shown(answers: Answers, view: str) -> dict[str, float]:
 
 def sum_by_label(answers: Answers, query: str) -> dict[str, float]:
     """Return label -> sum of the numbers over the exports, without those that are 0."""
-    found: dict[str, float] = defaultdict(float)
+    result: dict[str, float] = defaultdict(float)
     for _, label, number in answers.query(query):
-        found[label] += number
-    return {label: number for label, number in found.items() if number}
+        result[label] += number
+    return {label: number for label, number in result.items() if number}
 
 
 def test_openacc(answers: Answers) -> None:

@@ -44,9 +44,9 @@ def test_time_by_state_is_that_of_the_records(answers: Answers) -> None:
     for state in trace.states:
         expected[state.row][trace.labels.states[state.value]] += state.end - state.begin
     with_states = {state.row for state in trace.states}
-    for row, found in zip(expected, sum_times(answers), strict=True):
-        assert sum(found.values()) == (answers.duration if row in with_states else 0)
-        assert found == (expected[row] if row in with_states else {})
+    for row, item in zip(expected, sum_times(answers), strict=True):
+        assert sum(item.values()) == (answers.duration if row in with_states else 0)
+        assert item == (expected[row] if row in with_states else {})
 
 
 def _list_rows(answers: Answers) -> list[tuple[int, int]]:
@@ -84,21 +84,21 @@ def test_states_on_streams_are_the_work_on_gpus(answers: Answers) -> None:
     work.
     """
     trace = answers.load_trace()
-    found: dict[int, float] = defaultdict(float)
+    result: dict[int, float] = defaultdict(float)
     for state in trace.states:
         if trace.get_row_name(state.row).startswith("CUDA-D"):
-            found[state.value] += state.end - state.begin
-    work = [one for one in read_work(answers) if one.end > one.begin]
-    if any(one.name.startswith("graph") for one in work):
+            result[state.value] += state.end - state.begin
+    work = [item for item in read_work(answers) if item.end > item.begin]
+    if any(item.name.startswith("graph") for item in work):
         # As long as any stream works some state says so.
-        assert sum(found[state] for state in (RUNNING, GROUP, TRANSFER)) >= max(
-            sum_lengths(merge_stretches(one)) for one in group_by_task(work).values()
+        assert sum(result[state] for state in (RUNNING, GROUP, TRANSFER)) >= max(
+            sum_lengths(merge_stretches(item)) for item in group_by_task(work).values()
         )
         return
-    assert found[RUNNING] == _sum_dicts(one for one in work if one.computes)
-    assert found[GROUP] == _sum_dicts(one for one in work if one.name.startswith("nccl"))
-    assert found[TRANSFER] == _sum_dicts(one for one in work if one.name.startswith("memory"))
+    assert result[RUNNING] == _sum_dicts(item for item in work if item.computes)
+    assert result[GROUP] == _sum_dicts(item for item in work if item.name.startswith("nccl"))
+    assert result[TRANSFER] == _sum_dicts(item for item in work if item.name.startswith("memory"))
 
 
 def _sum_dicts(work: Iterable[Work]) -> int:
-    return sum(one.end - one.begin for one in work)
+    return sum(item.end - item.begin for item in work)

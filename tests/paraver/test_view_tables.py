@@ -59,13 +59,13 @@ def test_time_by_call_and_work(answers: Answers, name: str) -> None:
     ):
         expected[text] += time
     assert expected
-    found = {
+    result = {
         label: time
         for label, time in answers.sum_columns(f"analysis/{name}_time_2dh.cfg").items()
         if time
     }
-    assert sorted(found.values()) == sorted(expected.values())
-    assert all(any(label.startswith(text[:12]) for label in found) for text in expected)
+    assert sorted(result.values()) == sorted(expected.values())
+    assert all(any(label.startswith(text[:12]) for label in result) for text in expected)
 
 
 def test_bytes_by_file(answers: Answers) -> None:
@@ -105,12 +105,12 @@ def test_processes_on_gpus(answers: Answers) -> None:
     times: dict[str, int] = defaultdict(int)
     for item in trace.list_intervals(68007100):
         times[trace.get_label(68007100, item.value)] += item.end - item.begin
-    found = {
+    result = {
         name: value
         for name, value in answers.sum_columns("extra/analysis/gpu_context_time_2dh.cfg").items()
         if value and name != "End"
     }
-    assert sorted(found.values()) == sorted(times.values())
+    assert sorted(result.values()) == sorted(times.values())
     switches = len(answers.query("SELECT 1 FROM GPU_CONTEXT_SWITCH_EVENTS WHERE tag = 8"))
     assert (
         sum(
@@ -127,18 +127,18 @@ def test_processes_on_gpus(answers: Answers) -> None:
 def test_share_of_the_profiler(answers: Answers) -> None:
     """Of each thread, time in any work of the profiler, also where it lies within other such work."""
     spans: dict[tuple, list[Work]] = defaultdict(list)
-    for one in answers.load_trace().events[69000000]:
-        spans[one.row].append(Work(one.row, one.begin, one.end, "", False))
+    for item in answers.load_trace().events[69000000]:
+        spans[item.row].append(Work(item.row, item.begin, item.end, "", False))
     expected = sorted(
         100 * sum_lengths(merge_stretches(ranges)) / answers.duration for ranges in spans.values()
     )
-    found = sorted(
+    result = sorted(
         cell
         for row in answers.read_rows("extra/analysis/profiler_overhead_share_2dh.cfg")
         for cell in row[-1:]
         if cell
     )
-    assert found == pytest.approx(expected, rel=1e-4)
+    assert result == pytest.approx(expected, rel=1e-4)
 
 
 def test_messages_by_severity(answers: Answers) -> None:
@@ -148,14 +148,14 @@ def test_messages_by_severity(answers: Answers) -> None:
             answers.query("SELECT severity, count(*) FROM DIAGNOSTIC_EVENT GROUP BY 1")
         ).items()
     )
-    found = {
+    result = {
         name: value
         for name, value in answers.sum_columns("extra/analysis/messages_2dh.cfg").items()
         if value and name != "End"
     }
-    assert len(found) == len(counts)
+    assert len(result) == len(counts)
     # Paraver keeps one of several messages of one instant.
-    assert sum(found.values()) <= sum(counts)
+    assert sum(result.values()) <= sum(counts)
 
 
 def _sum_rows(rows: list[tuple]) -> dict[int, int]:
@@ -187,10 +187,10 @@ def test_paraver_reads_real_exports_without_complaint(export: Path, tmp_path: Pa
     command = [str(PARAMEDIR), "-npr", str(trace)]
     for number, view in enumerate(mine):
         command += [str(find_view_file(view.path)), str(tmp_path / f"view{number}")]
-    done = subprocess.run(
+    process = subprocess.run(
         command, capture_output=True, text=True, errors="replace", check=True, timeout=120
     )
-    assert not COMPLAINT.search(done.stdout + done.stderr), done.stdout + done.stderr
+    assert not COMPLAINT.search(process.stdout + process.stderr), process.stdout + process.stderr
     for number, view in enumerate(mine):
         answer = tmp_path / (f"view{number}" if view.cfg.histogram else f"view{number}.csv")
         assert answer.read_text(errors="replace").strip(), view.path

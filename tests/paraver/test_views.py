@@ -81,9 +81,9 @@ def test_every_file_name_of_bsc_is_in_its_place() -> None:
 
 
 def test_menus_are_short_and_lead_to_views_of_the_core() -> None:
-    found = load_menus(FOLDER / FILE)
-    assert [title.split()[0] for title in found] == list("12345678")
-    for title, group in found.items():
+    result = load_menus(FOLDER / FILE)
+    assert [title.split()[0] for title in result] == list("12345678")
+    for title, group in result.items():
         assert 0 < len({view.path for view in group}) == len(group) <= 20, title
         assert all(map(is_core_view, group)), title
     assert sum(map(is_core_view, VIEWS)) <= 135
@@ -96,10 +96,10 @@ def test_what_no_menu_has_is_extra(tmp_path: Path) -> None:
     )
     write_view(tmp_path, text)
     (tmp_path / FILE / MENUS).write_text("menus: {1 One: [basics/first]}\n")
-    found = {view.path: view for view in load_views(tmp_path / FILE)}
-    assert [path for path, view in found.items() if is_core_view(view)] == ["basics/first.cfg"]
-    assert f"{EXTRA}/basics/second.cfg" in found
-    assert load_menus(tmp_path / FILE) == {"1 One": (found["basics/first.cfg"],)}
+    result = {view.path: view for view in load_views(tmp_path / FILE)}
+    assert [path for path, view in result.items() if is_core_view(view)] == ["basics/first.cfg"]
+    assert f"{EXTRA}/basics/second.cfg" in result
+    assert load_menus(tmp_path / FILE) == {"1 One": (result["basics/first.cfg"],)}
     (tmp_path / "other").mkdir()
     write_view(tmp_path / "other", text)
     (tmp_path / "other" / FILE / MENUS).write_text("menus: {1 One: [basics/third]}\n")
@@ -429,7 +429,9 @@ GOOD = Cfg("Kernels and memory operations.", (WINDOW, OTHER, BOTH))
 def _make_view_with(window: Single | Composed, **changes: object) -> Cfg:
     return replace(
         GOOD,
-        windows=tuple(replace(one, **changes) if one is window else one for one in GOOD.windows),
+        windows=tuple(
+            replace(item, **changes) if item is window else item for item in GOOD.windows
+        ),
     )
 
 

@@ -389,7 +389,7 @@ def _make_windows_of_zero() -> dict[str, tuple[Window, ...]]:
     which is not.
     """
     pairs = {"first": (1, 2), "second": (2, 1), "neither": (2, 2)}
-    found = {
+    result = {
         f"{operation}, {name}": (
             *map(_make_single, codes),
             Composed("v", operation=operation, parents=(1, 2)),
@@ -397,14 +397,14 @@ def _make_windows_of_zero() -> dict[str, tuple[Window, ...]]:
         for operation in grammar.OPERATIONS
         for name, codes in pairs.items()
     }
-    found |= {
+    result |= {
         f"{function} {numbers[:count]}": (
             _make_single(2, shown=True, compose_thread=Function(function, numbers[:count])),
         )
         for function, count in grammar.COMPOSE.items()
         for numbers in (((5.0,), (4.0,)), ((5.0,), (0.0,)), ((0.0,), (0.0,)))
     }
-    return found | {
+    return result | {
         function: (_make_single(2, function, True),)
         for function, count in grammar.THREAD.items()
         if not count
@@ -422,14 +422,14 @@ def test_what_is_made_of_zero_is_what_paraver_makes_of_it(tmp_path: Path) -> Non
         asked += [f"{number}.cfg", f"out{number}"]
     outcome, said = paramedir.run_paramedir(tmp_path, trace, *asked)
     assert outcome == "done", said
-    found = {}
+    result = {}
     for number, name in enumerate(views):
         lines = [
             line.split("\t") for line in (tmp_path / f"out{number}.csv").read_text().splitlines()
         ]
-        found[name] = any(float(length) and float(value) for _, _, length, value in lines)
+        result[name] = any(float(length) and float(value) for _, _, length, value in lines)
     held = TraceContents(trace).whole
-    assert {name: not explain_empty_view(view, held, {}) for name, view in views.items()} == found
+    assert {name: not explain_empty_view(view, held, {}) for name, view in views.items()} == result
 
 
 def test_the_summary_names_views_that_show_something(trace: tuple[Path, list[str]]) -> None:

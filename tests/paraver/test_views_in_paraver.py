@@ -126,15 +126,15 @@ def test_paraver_reads_every_view_without_complaint(answers: Answers) -> None:
 
 @pytest.mark.slow
 def test_every_view_of_the_core_has_a_sample(tmp_path: Path) -> None:
-    found = set()
+    result = set()
     for exports in (*SAMPLES.values(), *(make(tmp_path) for make in MADE.values())):
         convert(exports, tmp_path / "trace.prv", Options(jobs=1, align="utc"))
         lines = (tmp_path / "trace.prv").read_text().splitlines()
         present = {
             int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]
         }
-        found |= {view.path for view in list_views_with_events(present)}
-    assert {view.path for view in VIEWS if is_core_view(view)} - found == NOT_IN_SAMPLES
+        result |= {view.path for view in list_views_with_events(present)}
+    assert {view.path for view in VIEWS if is_core_view(view)} - result == NOT_IN_SAMPLES
 
 
 def _sort_sums(pairs: Iterable[tuple[str, float]]) -> list[float]:
@@ -149,17 +149,17 @@ def _read_cells(columns: dict[str, float]) -> list[float]:
 
 
 def test_kernels_by_name(answers: Answers, work: list[Work]) -> None:
-    kernels = [one for one in work if not one.name.startswith("memory")]
+    kernels = [item for item in work if not item.name.startswith("memory")]
     assert _read_cells(answers.sum_columns("analysis/kernel_time_2dh.cfg")) == _sort_sums(
-        (one.name, one.end - one.begin) for one in kernels
+        (item.name, item.end - item.begin) for item in kernels
     )
     assert _read_cells(answers.sum_columns("extra/analysis/kernel_calls_2dh.cfg")) == _sort_sums(
-        (one.name, 1) for one in kernels
+        (item.name, 1) for item in kernels
     )
     durations = sorted(
         value for _, value in answers.list_bursts("views/kernel_duration.cfg") if value
     )
-    assert durations == sorted(one.end - one.begin for one in kernels)
+    assert durations == sorted(item.end - item.begin for item in kernels)
 
 
 def test_memory_operations_by_kind(answers: Answers) -> None:
@@ -233,10 +233,10 @@ def test_busy_time_of_tasks(answers: Answers, work: list[Work]) -> None:
     tasks = group_by_task(work).values()
     active = sorted(sum_lengths(merge_stretches(task)) for task in tasks)
     useful = sorted(
-        sum_lengths(merge_stretches(one for one in task if one.computes)) for task in tasks
+        sum_lengths(merge_stretches(item for item in task if item.computes)) for task in tasks
     )
     communicating = sum(
-        sum_lengths(merge_stretches(one for one in task if not one.computes)) for task in tasks
+        sum_lengths(merge_stretches(item for item in task if not item.computes)) for task in tasks
     )
     both = sum(useful) + communicating - sum(active)
     assert sorted(row[0] for row in answers.read_rows("analysis/gpu_active.cfg")) == active

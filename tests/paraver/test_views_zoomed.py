@@ -77,10 +77,10 @@ def different(
     return {
         view: [
             row
-            for row, bursts in one.items()
+            for row, bursts in item.items()
             if not np.array_equal(_find_value_at(bursts, times), _find_value_at(other[row], times))
         ]
-        for view, one, other in zip(views, whole, zoomed, strict=True)
+        for view, item, other in zip(views, whole, zoomed, strict=True)
     }
 
 

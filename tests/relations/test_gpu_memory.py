@@ -120,11 +120,11 @@ def test_several_gpus_have_totals_of_their_own(tmp_path: Path) -> None:
             make_release(40, address=2, device=1),
         ],
     )
-    found = [
+    result = [
         (trace.get_row_name(sample.row), sample.time, sample.numbers[DEVICE])
         for sample in trace.samples
     ]
-    assert [record for record in found if record[1] < trace.duration] == [
+    assert [record for record in result if record[1] < trace.duration] == [
         ("Metrics GPU0", 10, 100),
         ("Metrics GPU1", 20, 30),
         ("Metrics GPU0", 30, 0),

@@ -30,14 +30,14 @@ Record = tuple[int, int, int, int]
 
 def read_records(trace: Trace) -> dict[int, list[Record]]:
     """Return collective number -> the records of its ranks."""
-    found = defaultdict(list)
+    result = defaultdict(list)
     for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
-        found[item.others[NUMBER]].append(
+        result[item.others[NUMBER]].append(
             (item.row[0], *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER)))
         )
-    return {number: sorted(items) for number, items in found.items()}
+    return {number: sorted(items) for number, items in result.items()}
 
 
 def read_bandwidths(trace: Trace) -> dict[tuple[tuple[int, int], int, int], tuple[int, int]]:
@@ -165,22 +165,22 @@ def test_figures_agree_with_sql_on_the_reports_own_times(tmp_path: Path) -> None
             ]
         )
     trace = read_trace(tmp_path / "o.prv")
-    found = defaultdict(list)
+    result = defaultdict(list)
     speeds = read_bandwidths(trace)
     for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
         begin = item.begin + item.others.get(WAIT, 0)
-        found[item.others[NUMBER]].append(
+        result[item.others[NUMBER]].append(
             (
                 item.row[0],
                 *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER)),
                 *speeds[item.row, begin, item.end],
             )
         )
-    assert len(found) == len(wanted) > 20
+    assert len(result) == len(wanted) > 20
     for ours, theirs in zip(
-        sorted(sorted(items) for items in found.values()), sorted(wanted), strict=True
+        sorted(sorted(items) for items in result.values()), sorted(wanted), strict=True
     ):
         assert np.allclose(ours, theirs, rtol=2e-4, atol=1)
 

@@ -170,14 +170,14 @@ def test_every_collective_found_is_a_true_one(job: Job) -> None:
 
 @pytest.mark.slow
 def test_nearly_every_collective_with_all_its_rows_is_found(job: Job) -> None:
-    found = {(members[0][0], members[0][1] // 10) for members in job.collectives}
+    result = {(members[0][0], members[0][1] // 10) for members in job.collectives}
     wanted = [
         item for item in list_complete_operations(job.truth) if item["function"] != "SendRecv"
     ]
     missed = [
         item
         for item in wanted
-        if not {(item["ranks"][0], (item["begin"][0] + near) // 10) for near in (-5, 5)} & found
+        if not {(item["ranks"][0], (item["begin"][0] + near) // 10) for near in (-5, 5)} & result
     ]
     assert len(wanted) > 300
     assert len(missed) <= 0.02 * len(wanted)

@@ -247,7 +247,7 @@ def test_who_is_awaited_in_collectives_of_mpi() -> None:
     """A barrier, a broadcast from task 1 and a reduction to task 1; of another communicator a task
     has one call less; of a third the kinds of calls differ.
     """
-    found = conversion._find_last_comers(
+    result = conversion._find_last_comers(
         make_meetings(
             *((7, task, begin, 1, ALL, False) for task, begin in enumerate((10, 30, 20))),
             *((7, task, begin, 2, FROM_ROOT, task == 1) for task, begin in enumerate((40, 45, 60))),
@@ -258,7 +258,7 @@ def test_who_is_awaited_in_collectives_of_mpi() -> None:
         )
     )
     columns = ("task", "begin", "awaited_task", "awaited")
-    assert sorted(found.select(columns).rows()) == [
+    assert sorted(result.select(columns).rows()) == [
         (0, 10, 1, 30),
         (0, 40, 1, 45),
         (1, 30, 1, 30),
@@ -270,9 +270,9 @@ def test_who_is_awaited_in_collectives_of_mpi() -> None:
 
 def test_a_barrier_leads_to_the_last_to_come() -> None:
     """Task 0 waits in a barrier for task 1, whose host computes until 500."""
-    found = make_meetings((7, 0, 100, 1, ALL, False), (7, 1, 500, 1, ALL, False))
+    result = make_meetings((7, 0, 100, 1, ALL, False), (7, 1, 500, 1, ALL, False))
     known = pl.DataFrame({"thread": [0, 1], "begin": [100, 500], "call": [0, 1]})
-    sender = conversion._find_awaited_calls(found, known, known, np.arange(2))
+    sender = conversion._find_awaited_calls(result, known, known, np.arange(2))
     assert sender.tolist() == [1, 1]
     host = make_calls((100, 530, 0, 0, MPI), (500, 520, 1, 1, MPI), sender=dict(enumerate(sender)))
     assert list_pieces(make_operations(), host, 530) == [(0, 500, 1, OUTSIDE), (500, 530, 0, MPI)]
@@ -334,9 +334,9 @@ def test_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         demanded=("critical_path",),
     )
     check_against_slow_walk(*asked[0])
-    found = trace.list_intervals(CAUSE)
-    assert sum(item.end - item.begin for item in found) == summary.duration
-    assert len(found) == summary.events["critical_path"]
+    result = trace.list_intervals(CAUSE)
+    assert sum(item.end - item.begin for item in result) == summary.duration
+    assert len(result) == summary.events["critical_path"]
 
 
 def test_the_path_of_a_report(tmp_path: Path) -> None:
@@ -354,11 +354,11 @@ def test_the_path_of_a_report(tmp_path: Path) -> None:
         },
     )
     trace, summary = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
-    found = sorted(
+    result = sorted(
         (item.begin, item.end, trace.get_label(CAUSE, item.value))
         for item in trace.list_intervals(CAUSE)
     )
-    assert found == [
+    assert result == [
         (0, 200, "CUDA call"),
         (200, 400, "Launch latency"),
         (400, 2_900, "Kernel"),
@@ -404,11 +404,11 @@ def make_stream_events(waiting_stream: int | None) -> dict:
 def test_events_lead_from_the_wait_to_the_record(tmp_path: Path) -> None:
     report = make_export(tmp_path / "r.sqlite", make_stream_events(13))
     trace, _ = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
-    found = sorted(
+    result = sorted(
         (item.begin, item.end, trace.get_label(CAUSE, item.value))
         for item in trace.list_intervals(CAUSE)
     )
-    assert found == [
+    assert result == [
         (0, 100, "CUDA call"),
         (100, 400, "Launch latency"),
         (400, 8_000, "Kernel"),

@@ -68,8 +68,8 @@ def compute_states_naively(
             for other, begin, end, state, yields in ranges
             if other == object_ and begin <= time < end
         ]
-        firm = [one for one in open_ if not one[3]] or open_
-        states.append(max(firm, key=lambda one: one[:3])[2] if firm else outside)
+        firm = [item for item in open_ if not item[3]] or open_
+        states.append(max(firm, key=lambda item: item[:3])[2] if firm else outside)
     edges = [
         0,
         *(time for time in range(1, DURATION) if states[time] != states[time - 1]),
@@ -123,7 +123,7 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
     task = thread_states.ThreadStateTask(
         0, (), {}, {}, {7: 1, 9: 0, 12: 1, 20: 0}, frozenset(), ClockMap(), DURATION, Path()
     )
-    found = [
+    result = [
         tuple(record)
         for columns in thread_states._make_records(task)
         for record in zip(*(column.tolist() for column in columns), strict=True)
@@ -139,7 +139,7 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
         for number, (thread, outside) in enumerate(task.states.items())
         for _, *rest in compute_states_naively(table, held, number, outside)
     ]
-    assert sorted(found) == sorted(expected)
+    assert sorted(result) == sorted(expected)
 
 
 NAMES = make_strings(
@@ -191,14 +191,14 @@ def list_states(folder: Path, **tables: list) -> dict[str, list[list[tuple[int, 
     report = make_export(folder / "r.sqlite", {"StringIds": NAMES, **tables})
     trace, _ = convert_and_read([report], folder / "o.prv", states=True)
     assert not trace.violations, str(trace.violations)
-    found: dict[str, list[list[tuple[int, int, int]]]] = {}
+    result: dict[str, list[list[tuple[int, int, int]]]] = {}
     for row, states in sorted(list_written_states(trace).items()):
-        found.setdefault(trace.get_row_name(row), []).append(states)
-    return found
+        result.setdefault(trace.get_row_name(row), []).append(states)
+    return result
 
 
 def test_innermost_call_tells_and_calls_of_the_system_only_by_themselves(tmp_path: Path) -> None:
-    found = list_states(
+    result = list_states(
         tmp_path,
         OSRT_API=[
             make_os_call(5, 8, 4),
@@ -216,7 +216,7 @@ def test_innermost_call_tells_and_calls_of_the_system_only_by_themselves(tmp_pat
             KERNEL: [make_kernel(6, 39)],
         },
     )
-    assert found["THREAD 1.1.1 4242"] == [
+    assert result["THREAD 1.1.1 4242"] == [
         [
             (0, 4, ACCELERATOR),
             (4, 5, RUNNING),
@@ -232,7 +232,7 @@ def test_innermost_call_tells_and_calls_of_the_system_only_by_themselves(tmp_pat
             (90, 100, TRANSFER),
         ]
     ]
-    assert found["CUDA-D0.S7"] == [[(0, 6, IDLE), (6, 39, RUNNING), (39, 100, IDLE)]]
+    assert result["CUDA-D0.S7"] == [[(0, 6, IDLE), (6, 39, RUNNING), (39, 100, IDLE)]]
 
 
 def test_streams(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_streams(tmp_path: Path) -> None:
         "bytes": 8,
         "copyKind": 1,
     }
-    found = list_states(
+    result = list_states(
         tmp_path,
         **{
             KERNEL: [
@@ -263,7 +263,7 @@ def test_streams(tmp_path: Path) -> None:
             MEMCPY: [copy],
         },
     )
-    assert found == {
+    assert result == {
         "CUDA-D0.S7": [
             [
                 (0, 20, RUNNING),
@@ -282,10 +282,10 @@ def test_streams(tmp_path: Path) -> None:
 
 
 def test_threads_without_work_and_rows_of_devices(tmp_path: Path) -> None:
-    found = list_states(
+    result = list_states(
         tmp_path, OSRT_API=[make_os_call(0, 10, 6), make_os_call(0, 100, 6, tid=77)]
     )
-    assert sorted(found.values()) == [
+    assert sorted(result.values()) == [
         [[(0, 10, BLOCKED), (10, 100, RUNNING)]],
         [[(0, 100, BLOCKED)]],
     ]
@@ -295,12 +295,12 @@ def test_a_thread_whose_only_event_lies_outside_of_the_trace_is_not_created(
     tmp_path: Path,
 ) -> None:
     overhead = {"nameId": 4, "overheadType": 3}
-    found = list_states(
+    result = list_states(
         tmp_path,
         OSRT_API=[make_os_call(0, 10, 6)],
         PROFILER_OVERHEAD=[{"start": 90, "end": 99, "globalTid": make_global_tid(77), **overhead}],
     )
-    assert sorted(found.values()) == [[[(0, 10, 2)]], [[(0, 10, BLOCKED)]]]
+    assert sorted(result.values()) == [[[(0, 10, 2)]], [[(0, 10, BLOCKED)]]]
 
 
 def test_no_states_unless_asked_for(tmp_path: Path) -> None:
@@ -374,11 +374,11 @@ def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
     task = thread_states.ThreadStateTask(
         0, (), {}, {}, {0: 0}, frozenset(), ClockMap(drift=-0.4), 3_000_000, tmp_path
     )
-    found = np.zeros(len(begins), runs.STATE_DTYPE)
-    found["time"], found["end"] = begins, begins + 1
+    result = np.zeros(len(begins), runs.STATE_DTYPE)
+    result["time"], result["end"] = begins, begins + 1
     begin, end = (
-        windows.to_begin_times(found, task.clock),
-        windows.to_end_times(found, task.clock, task.duration),
+        windows.to_begin_times(result, task.clock),
+        windows.to_end_times(result, task.clock, task.duration),
     )
     assert (end[1:] > begin[1:]).all()
     assert (begin[1:] >= end[:-1]).all()
@@ -395,9 +395,9 @@ def test_years_in_one_report(tmp_path: Path) -> None:
         tmp_path / "o.prv",
         Options(states=True),
     )
-    found = list_written_states(read_trace(tmp_path / "o.prv"))
+    result = list_written_states(read_trace(tmp_path / "o.prv"))
     end = far + threads[-1] + 10 - 1
-    assert sorted(found.values()) == sorted(
+    assert sorted(result.values()) == sorted(
         [
             state
             for state in (

@@ -61,12 +61,12 @@ def load_truth(folder: Path, **options: object) -> dict:
 
 def list_collectives(trace: Trace) -> dict[int, list[tuple[int, int, int]]]:
     """Return number -> begin, 0-based task and late arrival of its kernels."""
-    found = defaultdict(list)
+    result = defaultdict(list)
     for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
-        found[item.others[NUMBER]].append((item.begin, item.row[0] - 1, item.others.get(LATE, 0)))
-    return {number: sorted(items) for number, items in found.items()}
+        result[item.others[NUMBER]].append((item.begin, item.row[0] - 1, item.others.get(LATE, 0)))
+    return {number: sorted(items) for number, items in result.items()}
 
 
 @pytest.mark.slow
@@ -80,10 +80,10 @@ def test_collectives_are_those_of_the_truth_and_numbered_by_their_first_begins(
 ) -> None:
     truth = load_truth(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT, **more)
     trace, _ = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
-    found = list_collectives(trace)
+    result = list_collectives(trace)
     wanted = [item for item in truth["collectives"] if item["function"] != "SendRecv"]
-    assert sorted(found) == list(range(1, len(wanted) + 1))
-    firsts = [found[number][0][0] for number in sorted(found)]
+    assert sorted(result) == list(range(1, len(wanted) + 1))
+    firsts = [result[number][0][0] for number in sorted(result)]
     assert firsts == sorted(firsts)
     late = sorted(
         sorted(
@@ -93,7 +93,7 @@ def test_collectives_are_those_of_the_truth_and_numbered_by_their_first_begins(
         for item in wanted
     )
     assert (
-        sorted(sorted((task, behind) for _, task, behind in items) for items in found.values())
+        sorted(sorted((task, behind) for _, task, behind in items) for items in result.values())
         == late
     )
 
@@ -247,14 +247,14 @@ def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
             rows[:, 1] = group * 1_000_000 + number * 1_000 + np.arange(size)
             blocks += write_blocks(tmp_path / f"{group}-{number}", np.full(size, group), rows)
         pieces.append(CollectivePiece(group, tuple(blocks), BY_LAUNCH, 2))
-    found = divide_kernels(pieces, 100)
-    read = [piece.read() for portion in found for piece in portion]
-    assert len(found) > 6
+    result = divide_kernels(pieces, 100)
+    read = [piece.read() for portion in result for piece in portion]
+    assert len(result) > 6
     assert sum(map(len, read)) == sum(piece.rows for piece in pieces)
     assert len(np.unique(np.concatenate(read)[:, 1])) == sum(piece.rows for piece in pieces)
     for piece in (
         piece
-        for portion in found
+        for portion in result
         for piece in portion
         if piece.low is not None and piece.high is not None
     ):

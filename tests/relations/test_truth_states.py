@@ -262,9 +262,9 @@ def list_rows_with_states(trace: Trace) -> dict[Row, int]:
     """Return row -> its state outside of all ranges: threads and streams have one, devices and rows
     beside a thread do not.
     """
-    found: dict[Row, int] = {}
+    result: dict[Row, int] = {}
     threads = set()
-    with_events = {one.row for intervals in trace.events.values() for one in intervals}
+    with_events = {item.row for intervals in trace.events.values() for item in intervals}
     for task, (count, _) in enumerate(trace.tasks, 1):
         for thread in range(1, count + 1):
             name = trace.get_row_name((task, thread))
@@ -274,12 +274,12 @@ def list_rows_with_states(trace: Trace) -> dict[Row, int]:
                 if (task, number) not in threads:
                     threads.add((task, number))
                     has_events = (task, thread) in with_events
-                    found[task, thread] = RUNNING if has_events else NOT_CREATED
+                    result[task, thread] = RUNNING if has_events else NOT_CREATED
             elif name.startswith("CUDA-D") or re.match(
                 r"(OpenGL|Vulkan|Direct3D 1[12]|Video) GPU", name
             ):
-                found[task, thread] = IDLE
-    return found
+                result[task, thread] = IDLE
+    return result
 
 
 def sweep_states(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
@@ -288,24 +288,24 @@ def sweep_states(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
     """
     ranges: dict[Row, list[tuple[int, int, int, int]]] = defaultdict(list)
     for code, intervals in trace.events.items():
-        for one in intervals:
-            state = find_implied_state(trace, code, one.value, one.others)
+        for item in intervals:
+            state = find_implied_state(trace, code, item.value, item.others)
             if state is not None:
-                ranges[one.row].append((one.begin, -one.end, state, code not in YIELDING))
+                ranges[item.row].append((item.begin, -item.end, state, code not in YIELDING))
     scheduled: dict[Row, dict[int, int]] = defaultdict(dict)
     known = {2: RUNNING, 20: IDLE, 6: NOT_CREATED}
-    for one in trace.events.get(THREAD_STATE, ()):
-        scheduled[one.row][one.begin] = known.get(one.value, BLOCKED)
-        if one.value == 6:
-            scheduled[one.row].setdefault(one.end, NOT_CREATED)
+    for item in trace.events.get(THREAD_STATE, ()):
+        scheduled[item.row][item.begin] = known.get(item.value, BLOCKED)
+        if item.value == 6:
+            scheduled[item.row].setdefault(item.end, NOT_CREATED)
     result = {}
     for row, outside in list_rows_with_states(trace).items():
         moments = sorted(
             {
                 0,
                 trace.duration,
-                *(one[0] for one in ranges[row]),
-                *(-one[1] for one in ranges[row]),
+                *(item[0] for item in ranges[row]),
+                *(-item[1] for item in ranges[row]),
                 *scheduled[row],
             }
         )
@@ -315,8 +315,8 @@ def sweep_states(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
             outside = scheduled[row].get(begin, outside)
             while waiting and waiting[-1][0] <= begin:
                 open_.append(waiting.pop())
-            open_ = [one for one in open_ if -one[1] > begin]
-            firm = [one for one in open_ if one[3]]
+            open_ = [item for item in open_ if -item[1] > begin]
+            firm = [item for item in open_ if item[3]]
             state = max(firm or open_, default=(0, 0, outside, 0))[2]
             if states and states[-1][2] == state:
                 begin = states.pop()[0]
@@ -326,10 +326,10 @@ def sweep_states(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
 
 
 def list_written_states(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
-    found: dict[Row, list[tuple[int, int, int]]] = defaultdict(list)
+    result: dict[Row, list[tuple[int, int, int]]] = defaultdict(list)
     for state in trace.states:
-        found[state.row].append((state.begin, state.end, state.value))
-    return {row: sorted(states) for row, states in found.items()}
+        result[state.row].append((state.begin, state.end, state.value))
+    return {row: sorted(states) for row, states in result.items()}
 
 
 def check_states(trace: Trace) -> None:

@@ -82,11 +82,11 @@ def test_first_fit_over_chunks_is_first_fit(seed: int) -> None:
     end = begin + random.integers(1, 40, 120)
     order = np.lexsort((-end, begin))
     begin, end = begin[order], end[order]
-    found, ends = [], {}
+    result, ends = [], {}
     for piece in np.array_split(np.arange(120), random.integers(1, 5)):
         lane, crowded = overlaps.assign_first_free_lanes(
             np.zeros(len(piece), np.int64), begin[piece], end[piece], ends
         )
         assert not crowded
-        found += lane.tolist()
-    assert found == assign_lanes_naively(begin, end)
+        result += lane.tolist()
+    assert result == assign_lanes_naively(begin, end)

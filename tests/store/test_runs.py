@@ -238,8 +238,8 @@ def test_records_of_several_runs(chosen: list[int], window: tuple[int, int | Non
             for row in expected
             if row[0] >= window[0] and (window[1] is None or row[0] < window[1])
         ]
-    found = WindowRecords(RANGES, global_ids, pieces, window)
+    result = WindowRecords(RANGES, global_ids, pieces, window)
     assert RANGES.dtype.names == ("time", "end", "object", "domain", "range")
-    columns = [found.times, *(found.column(name) for name in RANGES.dtype.names[1:])]
+    columns = [result.times, *(result.column(name) for name in RANGES.dtype.names[1:])]
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
-    assert len(found) == len(expected)
+    assert len(result) == len(expected)

@@ -106,7 +106,7 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
 
     expected, counted = _compute_expected(rows, np.flatnonzero(chosen).tolist())
     assert account.dropped + account.repaired == counted
-    reader, found, ends = SpillReader(), [], []
+    reader, result, ends = SpillReader(), [], []
     for run in runs:
         records = reader.read_every(run, 1)
         assert (records["time"][1:] >= records["time"][:-1]).all()
@@ -126,7 +126,7 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
             for place, field in enumerate(load_catalogue().layouts[name].fields):
                 if field.name in records.dtype.names:
                     assert (run.shape.wide >> place & 1) == (records[field.name].max() > 0xFFFFFFFF)
-            found += [
+            result += [
                 dict(zip(records.dtype.names, record, strict=True)) for record in records.tolist()
             ]
         elif run.shape.stream == END:
@@ -137,7 +137,7 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
                 sorted(reader.read_every(begins, 1)["end"].tolist())
                 == reader.read_every(closing, 1)["time"].tolist()
             )
-    assert Counter(tuple(sorted(record.items())) for record in found) == Counter(
+    assert Counter(tuple(sorted(record.items())) for record in result) == Counter(
         tuple(sorted(record.items())) for record in expected
     )
     assert Counter(ends) == Counter(

@@ -145,14 +145,14 @@ def filter_trace(
     def put_event(row: Row, time: int, pairs: Pairs) -> None:
         lines[format_event(row, time - origin, pairs)] += 1
 
-    for found in trace.ranges:
-        if found.end <= request.first or (found.begin >= request.last and not closed):
+    for item in trace.ranges:
+        if item.end <= request.first or (item.begin >= request.last and not closed):
             continue
-        pairs = found.pairs if request.attributes else found.pairs[:1]
-        begin = max(found.begin, request.first)
-        put_event(found.row, begin, pairs)
-        put_event(found.row, min(found.end, request.last), tuple((code, 0) for code, _ in pairs))
-        order[found.row, pairs[0][0]].append((begin, found.place, pairs))
+        pairs = item.pairs if request.attributes else item.pairs[:1]
+        begin = max(item.begin, request.first)
+        put_event(item.row, begin, pairs)
+        put_event(item.row, min(item.end, request.last), tuple((code, 0) for code, _ in pairs))
+        order[item.row, pairs[0][0]].append((begin, item.place, pairs))
     in_force: dict[Row, Pairs] = {}
     closings: set[tuple[Row, Pairs]] = set()
     for row, time, pairs in trace.states:
@@ -172,7 +172,7 @@ def filter_trace(
         for sender, send, receiver, receive, rest in trace.lines:
             if is_inside(send) and is_inside(receive):
                 lines[format_line(sender, send - origin, receiver, receive - origin, rest)] += 1
-    return lines, {key: [pairs for _, _, pairs in sorted(found)] for key, found in order.items()}
+    return lines, {key: [pairs for _, _, pairs in sorted(item)] for key, item in order.items()}
 
 
 def _put_samples(
@@ -212,8 +212,8 @@ def _put_samples(
     for row, numbers in latest.items():
         put_event(row, request.first, tuple(sorted(numbers.items())))
         codes[row].update(numbers)
-    for row, found in codes.items():
-        put_event(row, request.last, tuple((code, 0) for code in sorted(found)))
+    for row, item in codes.items():
+        put_event(row, request.last, tuple((code, 0) for code in sorted(item)))
 
 
 def format_event(row: Row, time: int, pairs: Pairs) -> str:

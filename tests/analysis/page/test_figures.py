@@ -54,15 +54,15 @@ def test_figures_are_those_of_the_json(page_and_json: tuple[str, dict]) -> None:
         assert table.rows
         for number, column in enumerate(table.columns):
             shown = [row[number] for row in table.rows]
-            for one, known in zip(shown, columns[column], strict=False):
+            for item, known in zip(shown, columns[column], strict=False):
                 if isinstance(known, bool):
-                    assert one == ("yes" if known else "no")
+                    assert item == ("yes" if known else "no")
                 elif isinstance(known, str):
-                    assert one == known
+                    assert item == known
                 elif known is None:
-                    assert one in (None, "-")
+                    assert item in (None, "-")
                 else:
-                    assert one == known, (source, column)
+                    assert item == known, (source, column)
         assert len(table.rows) == min(len(columns[table.columns[0]]), 300)
 
 
@@ -81,7 +81,7 @@ def test_the_tree_has_the_figures_of_its_paths(page_and_json: tuple[str, dict]) 
     assert len(paths) == min(len(columns["path"]), 300)
     for number, column in enumerate(shown.columns[1:], 1):
         known = dict(zip(columns["path"], columns[column], strict=True))
-        assert [row[number] for row in shown.rows] == [known[one] for one in paths]
+        assert [row[number] for row in shown.rows] == [known[item] for item in paths]
 
 
 @pytest.mark.slow
@@ -89,8 +89,8 @@ def test_every_table_is_on_the_page_or_drawn(page_and_json: tuple[str, dict]) ->
     text, data = page_and_json
     given = {
         f"{analysis}.{name}"
-        for analysis, found in data["analyses"].items()
-        for name, table in found["tables"].items()
+        for analysis, item in data["analyses"].items()
+        for name, table in item["tables"].items()
         if next(iter(table["columns"].values()), [])
     }
     drawn = {
@@ -134,8 +134,8 @@ def test_the_tree_of_efficiencies(page_and_json: tuple[str, dict]) -> None:
 def test_what_is_missing_is_told(page_and_json: tuple[str, dict]) -> None:
     text, data = page_and_json
     page = Page(text)
-    for found in data["analyses"].values():
-        for lack in found["missing"]:
+    for item in data["analyses"].values():
+        for lack in item["missing"]:
             assert lack in page.text
     for note in [*data["job"]["notes"], *data["job"]["warnings"]]:
         assert note in page.text

@@ -82,23 +82,23 @@ def test_a_reader(page: Path, tmp_path: Path, width: int) -> None:
     )
     shown, complaints = render_in_chromium(tmp_path, read, f"--window-size={width},900")
     assert complaints == []
-    found = json.loads(
+    result = json.loads(
         next(str(attributes["data-found"]) for tag, attributes in Page(shown).tags if tag == "body")
     )
     kernels = Page(text).tables["kernels.kernels"]
     counts = [row[kernels.columns.index("count")] for row in kernels.rows]
-    assert list(map(float, found["down"])) == sorted(counts, reverse=True)
-    assert list(map(float, found["up"])) == sorted(counts)
-    assert found["names"] == found["backwards"][::-1]
-    assert sorted(found["names"]) == sorted(str(row[0]) for row in kernels.rows)
-    shares = [float(value) for value in found["nulls"] if value]
+    assert list(map(float, result["down"])) == sorted(counts, reverse=True)
+    assert list(map(float, result["up"])) == sorted(counts)
+    assert result["names"] == result["backwards"][::-1]
+    assert sorted(result["names"]) == sorted(str(row[0]) for row in kernels.rows)
+    shares = [float(value) for value in result["nulls"] if value]
     assert shares == sorted(shares, reverse=True)
-    assert found["nulls"][len(shares) :] == [""] * (len(found["nulls"]) - len(shares))
-    assert found["filtered"] == [name for name in found["backwards"] if "nccl" in name]
-    _check_tree(found)
-    assert len(set(found["themes"])) == 2
-    assert found["overflow"] <= 0
-    assert found["images"] >= 3
+    assert result["nulls"][len(shares) :] == [""] * (len(result["nulls"]) - len(shares))
+    assert result["filtered"] == [name for name in result["backwards"] if "nccl" in name]
+    _check_tree(result)
+    assert len(set(result["themes"])) == 2
+    assert result["overflow"] <= 0
+    assert result["images"] >= 3
 
 
 def _check_tree(found: dict) -> None:

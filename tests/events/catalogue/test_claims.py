@@ -20,9 +20,9 @@ def build_catalogue(monkeypatch: pytest.MonkeyPatch, **added: dict[str, Any]) ->
     for section, entries in added.items():
         module._add_section(data, section, entries)
     monkeypatch.setattr(module, "_read_sections", lambda: data)
-    found = module.load_catalogue.__wrapped__()
-    check_claims(found)
-    return found
+    result = module.load_catalogue.__wrapped__()
+    check_claims(result)
+    return result
 
 
 def make_layout(code: Any, label: str = "New kind", **more: Any) -> dict[str, Any]:

@@ -813,12 +813,12 @@ def test_time_by_class_is_that_of_the_reports(sample: str, tmp_path: Path) -> No
     convert(reports, tmp_path / "out.prv", Options(align="utc"))
     trace = read_trace(tmp_path / "out.prv")
     assert not trace.violations, str(trace.violations)
-    found = sum_by_class(trace)
-    assert found == sum_by_class_in_sql(reports)
-    assert {GEMM, ATTENTION, NORM, COMMUNICATION} <= {kind for kind, _, _ in found}
+    result = sum_by_class(trace)
+    assert result == sum_by_class_in_sql(reports)
+    assert {GEMM, ATTENTION, NORM, COMMUNICATION} <= {kind for kind, _, _ in result}
     # The class itself is a range that lasts as long as its kernel.
     by_class: Counter[str] = Counter()
-    for (kind, _, _), duration in found.items():
+    for (kind, _, _), duration in result.items():
         by_class[kind] += duration
     ranges: Counter[str] = Counter()
     for interval in trace.list_intervals(CLASS):
@@ -865,10 +865,10 @@ def corpus() -> dict[str, int]:
         "SELECT coalesce(nullif(long.value, ''), short.value, ''), count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL"
         " LEFT JOIN StringIds AS long ON long.id = demangledName LEFT JOIN StringIds AS short ON short.id = shortName GROUP BY 1"
     )
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for name, runs in read_rows_from_corpus(query):
-        found[name] += runs
-    return found
+        result[name] += runs
+    return result
 
 
 OF_LIBRARIES = (

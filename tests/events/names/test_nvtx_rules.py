@@ -343,20 +343,22 @@ def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Pa
     rules = load_rules()
     known = decode_texts(distinct.series).gather(codes)
     assert known.to_list() == texts
-    found, alone = rename_by_template(distinct, rules), rename_ranges(known, None, rules)
+    result, alone = rename_by_template(distinct, rules), rename_ranges(known, None, rules)
     assert len(distinct.find_templates().firsts) < len(texts) / 4
     assert (
-        found.texts.gather(found.codes[codes]).to_list()
+        result.texts.gather(result.codes[codes]).to_list()
         == alone.texts.gather(alone.codes).to_list()
     )
-    assert found.numbers[codes].tolist() == alone.numbers.tolist()
-    assert found.wanted[codes].all()
+    assert result.numbers[codes].tolist() == alone.numbers.tolist()
+    assert result.wanted[codes].all()
     assert alone.wanted.all()
     # What is left of some of the texts, and again, as everything is known now.
     half = distinct.select(np.arange(len(distinct)) % 2 == 0)
     part = rename_by_template(half, rules)
-    assert part.texts.gather(part.codes).to_list() == found.texts.gather(found.codes[::2]).to_list()
-    assert part.numbers.tolist() == found.numbers[::2].tolist()
+    assert (
+        part.texts.gather(part.codes).to_list() == result.texts.gather(result.codes[::2]).to_list()
+    )
+    assert part.numbers.tolist() == result.numbers[::2].tolist()
 
 
 def test_names_of_real_exports_as_python_strips_them(tmp_path: Path) -> None:

@@ -274,8 +274,8 @@ def test_blocks_of_any_size_tell_the_same(
         whole = check_trace(prv)
         monkeypatch.setattr("nsys2prv.paraver.check.blocks.BLOCK", size)
         parts = check_trace(prv)
-        assert [(found.rule, found.line, found.count) for found in parts.findings] == [
-            (found.rule, found.line, found.count) for found in whole.findings
+        assert [(item.rule, item.line, item.count) for item in parts.findings] == [
+            (item.rule, item.line, item.count) for item in whole.findings
         ], defect
         assert parts.contents == whole.contents
 

@@ -217,8 +217,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     first, second = json.loads(capsys.readouterr().out)
     assert (first["trace"], first["findings"], first["contents"]["pairs"]) == (str(sound), [], 8)
     assert [
-        (one["severity"], one["rule"], one["file"], one["line"], one["count"])
-        for one in second["findings"]
+        (item["severity"], item["rule"], item["file"], item["line"], item["count"])
+        for item in second["findings"]
     ] == [("error", "negative-value", "t.prv", 5, 1)]
     assert main(["check"]) == 2
     assert main(["check", str(sound), "--stict"]) == 2
