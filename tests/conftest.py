@@ -1,4 +1,4 @@
-"""What holds for every test."""
+"""Check every trace that tests write, and mark tests by their parameters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SAMPLES = Path(__file__).parent.parent / "sample_reports"
 #: Findings that are true of traces that tests ask for: rule -> the tests (all, if none is named).
 #: Clocks of hosts that a test leaves as they are; exports of different months in one trace, or of
 #: damaged times.
-TRUE: dict[str, tuple[str, ...]] = {
+EXPECTED_FINDINGS: dict[str, tuple[str, ...]] = {
     "received-before-sent": (),
     "time-inexact": (
         "test_counts_and_durations_add_up_over_exports",
@@ -44,40 +44,41 @@ TRUE: dict[str, tuple[str, ...]] = {
 }
 
 
-def _true(rule: str) -> bool:
-    tests = TRUE.get(rule)
+def _is_expected(rule: str) -> bool:
+    """Return whether the running test may write traces with findings of a rule."""
+    tests = EXPECTED_FINDINGS.get(rule)
     running = os.environ.get("PYTEST_CURRENT_TEST", "")
     return tests is not None and (not tests or any(f"::{test}" in running for test in tests))
 
 
-def _checked(write: Callable[..., Summary]) -> Callable[..., Summary]:
-    """A conversion whose trace is checked once it is written."""
+def _check_written_traces(write: Callable[..., Summary]) -> Callable[..., Summary]:
+    """Wrap a conversion so that its trace is checked once it is written."""
 
     @wraps(write)
     def wrapper(
-        job: object, output: str | Path, options: Options = DEFAULTS, **asked: object
+        job: object, output: str | Path, options: Options = DEFAULTS, **arguments: object
     ) -> Summary:
-        summary = write(job, output, options, **asked)
+        summary = write(job, output, options, **arguments)
         trace = derive_trace_paths(output, options.compress)[0]
         findings = [
             finding
             for finding in check_trace(trace).findings
             if finding.severity is not Severity.REMARK
         ]
-        wrong = [
-            f"{found.file}:{found.line} ({found.count}) {found.rule}: {found.message}"
-            for found in findings
-            if not _true(found.rule)
+        unexpected = [
+            f"{finding.file}:{finding.line} ({finding.count}) {finding.rule}: {finding.message}"
+            for finding in findings
+            if not _is_expected(finding.rule)
         ]
-        assert not wrong, "\n".join(wrong)
+        assert not unexpected, "\n".join(unexpected)
         return summary
 
     return wrapper
 
 
-def _with_names(store: Callable[..., None]) -> Callable[..., None]:
-    """A way to store rows that refuses those without a name that their layout needs: it would
-    become the first name of the set.
+def _check_stored_names(store: Callable[..., None]) -> Callable[..., None]:
+    """Wrap a way to store rows so that it refuses rows without a name that their layout needs: it
+    would become the first name of the set.
     """
 
     @wraps(store)
@@ -96,30 +97,30 @@ def _with_names(store: Callable[..., None]) -> Callable[..., None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests by their parameters: those of a real export are for `-m corpus`, those of a large
+    """Mark tests by their parameters: those of a real export for `-m corpus`, those of a large
     sample, of tests that take each sample in turn, for `-m slow`.
     """
     exports = set(EXPORTS)
     for item in items:
         if not hasattr(item, "callspec"):
             continue
-        given = item.callspec.params.values()
-        if exports and any(isinstance(value, Path) and value in exports for value in given):
+        parameters = item.callspec.params.values()
+        if exports and any(isinstance(value, Path) and value in exports for value in parameters):
             item.add_marker(pytest.mark.corpus)
         if any(re.search(rf"(^|-){sample}($|-)", item.callspec.id) for sample in LARGE_SAMPLES):
             item.add_marker(pytest.mark.slow)
 
 
 # Every trace that a test has this process write is checked, whatever for and through which door.
-convert.write_job = _checked(convert.write_job)
-TaskResult.store = _with_names(TaskResult.store)
+convert.write_job = _check_written_traces(convert.write_job)
+TaskResult.store = _check_stored_names(TaskResult.store)
 
 
 @pytest.fixture(
     scope="module", params=sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
 )
 def answers(request: pytest.FixtureRequest) -> Answers:
-    """Every view that has its events in a sample, as paramedir reads it."""
-    from tools.view_answers import ask
+    """Return the answers of paramedir to every view that has its events in a sample."""
+    from tools.view_answers import answer_views
 
-    return ask(request.param)
+    return answer_views(request.param)

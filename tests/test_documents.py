@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tools.claims import check_claims
-from tools.paramedir import need_paramedir, run_paramedir
+from tools.paramedir import run_paramedir, skip_without_paramedir
 
 from nsys2prv import Options, convert
 from nsys2prv.cli.main import main
@@ -23,7 +23,7 @@ TRAINING = DOCS.parent / "sample_reports" / "training"
 
 @pytest.fixture(scope="module")
 def events() -> str:
-    """The page of events, as its script makes it."""
+    """Return the page of events, as its script makes it."""
     return runpy.run_path(str(DOCS.parent / "tools" / "make_events.py"))["page"]()
 
 
@@ -191,7 +191,7 @@ def test_the_tutorial_s_python_prints_the_figures_that_it_tells(
 
 
 def test_the_tutorial_has_the_figures_of_paraver(tmp_path: Path) -> None:
-    need_paramedir()
+    skip_without_paramedir()
     convert(
         TRAINING,
         tmp_path / "t.prv",

@@ -31,7 +31,7 @@ TRACES = {
 }
 
 
-def write(name: str, folder: Path) -> list[Path]:
+def write_sample(name: str, folder: Path) -> list[Path]:
     reports, options = TRACES[name]
     convert(reports, folder / f"{name}.prv", options)
     return sorted(folder.glob(f"{name}.*"))
@@ -39,7 +39,7 @@ def write(name: str, folder: Path) -> list[Path]:
 
 @pytest.mark.parametrize("name", TRACES)
 def test_trace_is_the_golden_one(name: str, tmp_path: Path) -> None:
-    written = write(name, tmp_path)
+    written = write_sample(name, tmp_path)
     assert [path.name for path in written] == [
         path.name for path in sorted(GOLDEN.glob(f"{name}.*"))
     ]
@@ -49,5 +49,5 @@ def test_trace_is_the_golden_one(name: str, tmp_path: Path) -> None:
 
 if __name__ == "__main__":
     for trace in TRACES:
-        for file in write(trace, GOLDEN):
+        for file in write_sample(trace, GOLDEN):
             print(file)

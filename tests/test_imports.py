@@ -25,7 +25,7 @@ def test_rooms_import_in_one_direction():
     for path in (path for room in ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))):
         place = ROOMS.index(path.relative_to(PACKAGE).parts[0])
         for node in ast.walk(ast.parse(path.read_text())):
-            for module in _imported(node):
+            for module in _list_imported(node):
                 parts = module.split(".")
                 if parts[0] == "nsys2prv" and not {*parts[1:2]} & {*ROOMS[: place + 1]}:
                     wrong.append(f"{path.relative_to(PACKAGE)}:{node.lineno} imports {module}")
@@ -36,7 +36,7 @@ def test_the_package_is_its_rooms():
     assert {path.name for path in PACKAGE.iterdir() if any(path.glob("*.py"))} == set(ROOMS)
 
 
-def _imported(node: ast.AST) -> list[str]:
+def _list_imported(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom):

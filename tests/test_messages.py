@@ -42,7 +42,7 @@ SAYS_WHAT_TO_DO = re.compile(r"\b(give|write|use|did you mean|there are|as in|ta
 PLACEHOLDER = re.compile(r"\.\.\.|\b(?:N|M|E|R|A|B|KIND|NAME|FILE|HOST|RANK|PROCESS|OPTION|LIST)\b")
 
 
-def _templates(node: ast.expr) -> list[str]:
+def _list_templates(node: ast.expr) -> list[str]:
     """Return the texts that an expression may be, with holes for what it fills in."""
     if isinstance(node, ast.Constant):
         return [node.value] if isinstance(node.value, str) else [HOLE]
@@ -53,19 +53,23 @@ def _templates(node: ast.expr) -> list[str]:
             )
         ]
     if isinstance(node, ast.BinOp):
-        return [left + right for left in _templates(node.left) for right in _templates(node.right)]
+        return [
+            left + right
+            for left in _list_templates(node.left)
+            for right in _list_templates(node.right)
+        ]
     if isinstance(node, ast.IfExp):
-        return [*_templates(node.body), *_templates(node.orelse)]
+        return [*_list_templates(node.body), *_list_templates(node.orelse)]
     return [HOLE]
 
 
-def _words(text: str) -> int:
+def _count_words(text: str) -> int:
     """Return the number of words; none for a name without a blank."""
     return len(re.findall(r"[a-z]{2,}", text)) if " " in text.strip() else 0
 
 
 @cache
-def _modules() -> tuple[tuple[Path, tuple[ast.AST, ...]], ...]:
+def _load_modules() -> tuple[tuple[Path, tuple[ast.AST, ...]], ...]:
     """Return the modules of the package with their nodes."""
     return tuple(
         (path.relative_to(ROOT), tuple(ast.walk(ast.parse(path.read_text(encoding="utf-8")))))
@@ -74,9 +78,9 @@ def _modules() -> tuple[tuple[Path, tuple[ast.AST, ...]], ...]:
     )
 
 
-def _raised(names: set[str]) -> Iterator[tuple[str, str]]:
+def _list_raised(names: set[str]) -> Iterator[tuple[str, str]]:
     """Yield the place and text of each error of these classes that is raised."""
-    for path, nodes in _modules():
+    for path, nodes in _load_modules():
         for node in nodes:
             if (
                 isinstance(node, ast.Raise)
@@ -84,13 +88,13 @@ def _raised(names: set[str]) -> Iterator[tuple[str, str]]:
                 and getattr(node.exc.func, "id", "") in names
                 and node.exc.args
             ):
-                for text in _templates(node.exc.args[0]):
+                for text in _list_templates(node.exc.args[0]):
                     yield f"{path}:{node.lineno}", text
 
 
-def _told() -> Iterator[tuple[str, str]]:
+def _list_told() -> Iterator[tuple[str, str]]:
     """Yield the place and text of warnings and notes."""
-    for path, nodes in _modules():
+    for path, nodes in _load_modules():
         if path.parts[1] not in ROOMS:
             continue
         inner: set[int] = set()
@@ -105,19 +109,19 @@ def _told() -> Iterator[tuple[str, str]]:
                 inner |= {id(part) for value in node.values for part in ast.walk(value)}
         for node in nodes:
             if id(node) not in inner and isinstance(node, ast.Constant | ast.JoinedStr):
-                (text,) = _templates(node)
-                if _words(text) > 2 and not NO_MESSAGE.search(text):
+                (text,) = _list_templates(node)
+                if _count_words(text) > 2 and not NO_MESSAGE.search(text):
                     yield f"{path}:{node.lineno}", text
 
 
 @cache
-def _quoted() -> tuple[re.Pattern[str], ...]:
+def _load_quotes() -> tuple[re.Pattern[str], ...]:
     """Return the patterns of what the page has between backticks."""
     quotes = re.findall(r"`([^`\n]+)`", PAGE.read_text(encoding="utf-8"))
-    return tuple(filter(None, map(_pattern, quotes)))
+    return tuple(filter(None, map(_make_pattern, quotes)))
 
 
-def _pattern(quote: str) -> re.Pattern[str] | None:
+def _make_pattern(quote: str) -> re.Pattern[str] | None:
     """Return the pattern of the messages that a quote is of; None for one too short to be of any."""
     parts = [part.strip(' :,()"') for part in PLACEHOLDER.split(quote)]
     if sum(len(part) for part in parts) < 8:
@@ -126,42 +130,45 @@ def _pattern(quote: str) -> re.Pattern[str] | None:
 
 
 def _is_explained(text: str) -> bool:
-    return any(pattern.search(text) for pattern in _quoted())
+    return any(pattern.search(text) for pattern in _load_quotes())
 
 
-def _readable(places: list[tuple[str, str]]) -> str:
+def _make_readable(places: list[tuple[str, str]]) -> str:
     return "\n".join(f"{place}: {text.replace(HOLE, '{}')}" for place, text in places)
 
 
 @pytest.mark.slow
 def test_errors_are_explained() -> None:
     # What is nothing but the words of the operating system has a section of its own.
-    errors = [(place, text) for place, text in _raised(ERRORS) if _words(text)]
+    errors = [(place, text) for place, text in _list_raised(ERRORS) if _count_words(text)]
     assert len(errors) > 60
     unexplained = [(place, text) for place, text in errors if not _is_explained(text)]
-    assert not unexplained, f"docs/troubleshooting.md lacks\n{_readable(unexplained)}"
+    assert not unexplained, f"docs/troubleshooting.md lacks\n{_make_readable(unexplained)}"
 
 
 @pytest.mark.slow
 def test_wrong_command_lines_are_explained_or_say_what_to_write() -> None:
-    errors = [(place, text) for place, text in _raised({USAGE}) if _words(text)]
+    errors = [(place, text) for place, text in _list_raised({USAGE}) if _count_words(text)]
     assert len(errors) > 40
     unexplained = [
         (place, text)
         for place, text in errors
         if not SAYS_WHAT_TO_DO.search(text) and not _is_explained(text)
     ]
-    assert not unexplained, f"docs/troubleshooting.md lacks\n{_readable(unexplained)}"
+    assert not unexplained, f"docs/troubleshooting.md lacks\n{_make_readable(unexplained)}"
 
 
 def test_warnings_and_notes_are_explained() -> None:
-    told = [*_told(), *((f"reason {reason}", reason.text) for reason in _printed_reasons())]
+    told = [
+        *_list_told(),
+        *((f"reason {reason}", reason.text) for reason in _list_printed_reasons()),
+    ]
     assert len(told) > 80
     unexplained = [(place, text) for place, text in told if not _is_explained(text)]
-    assert not unexplained, f"docs/troubleshooting.md lacks\n{_readable(unexplained)}"
+    assert not unexplained, f"docs/troubleshooting.md lacks\n{_make_readable(unexplained)}"
 
 
-def _printed_reasons() -> Iterator[Reason]:
+def _list_printed_reasons() -> Iterator[Reason]:
     """Yield the reasons for which rows are left out or changed: those that the summary prints."""
     designed = {
         Reason.FACT,
@@ -199,15 +206,15 @@ def test_quoted_messages_are_printed() -> None:
     assert len(quotes) > 80
     source = [
         template.replace("{}", HOLE)
-        for _, nodes in _modules()
+        for _, nodes in _load_modules()
         for node in nodes
         if isinstance(node, ast.Constant | ast.JoinedStr)
-        for template in _templates(node)
+        for template in _list_templates(node)
     ]
     source += [reason.text.replace("{}", HOLE) for reason in Reason]
     stale = [
         quote
         for quote in quotes
-        if (pattern := _pattern(quote)) is not None and not any(map(pattern.search, source))
+        if (pattern := _make_pattern(quote)) is not None and not any(map(pattern.search, source))
     ]
     assert not stale, f"no message has {stale}"

@@ -46,7 +46,7 @@ def recipe(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple, dict]]:
     return recorder.calls
 
 
-def _dependencies() -> dict[str, str]:
+def _read_dependencies() -> dict[str, str]:
     """Return the lowest version of each package that pyproject.toml asks for."""
     text = (ROOT / "pyproject.toml").read_text()
     needed = text[text.index("\ndependencies = [") : text.index("[project.optional-dependencies]")]
@@ -59,7 +59,7 @@ def test_spack_asks_for_what_the_package_needs(recipe: list[tuple[str, tuple, di
         for name, given, more in recipe
         if name == "depends_on" and "@" in given[0] and "when" not in more
     )
-    needed = _dependencies()
+    needed = _read_dependencies()
     assert len(needed) > 5
     del needed["adbc-driver-sqlite"]
     assert {name: asked[name] for name in needed} == needed
@@ -87,10 +87,10 @@ def test_the_container_is_built_from_the_checkout() -> None:
 
 
 def test_the_version_stands_in_one_place() -> None:
-    found = [
+    result = [
         path.relative_to(ROOT)
         for pattern in ("*.toml", "*.cff", "nsys2prv/**/*.py", "docs/*.md", "tools/**/*.py")
         for path in ROOT.glob(pattern)
         if __version__ in path.read_text(encoding="utf-8")
     ]
-    assert found == [Path("nsys2prv/_util/version.py")]
+    assert result == [Path("nsys2prv/_util/version.py")]

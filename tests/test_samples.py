@@ -13,7 +13,7 @@ import pytest
 from samples import Options as SampleOptions
 from samples import generate
 from samples.__main__ import main as write_sample
-from tools.sql_truth import label
+from tools.sql_truth import make_label
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
@@ -24,14 +24,14 @@ SECRET = b"planted-secret"
 KERNEL_TYPES = (63000006, 63000007)
 
 
-def reports(name: str) -> list[Path]:
+def list_reports(name: str) -> list[Path]:
     return sorted((SAMPLES / name).glob("rank*.sqlite"))
 
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("training") / "out.prv"
-    convert(reports("training"), output, Options(full_kernel_names=True, align="utc"))
+    convert(list_reports("training"), output, Options(full_kernel_names=True, align="utc"))
     return output
 
 
@@ -43,16 +43,16 @@ def test_kernels_are_those_put_in(training: Path) -> None:
         json.loads((SAMPLES / "training" / "truth.json").read_text())["ranks"], 1
     ):
         expected = {
-            label(name): (kernel["rows"], kernel["ns"])
+            make_label(name): (kernel["rows"], kernel["ns"])
             for name, kernel in rank["tables"]["CUPTI_ACTIVITY_KIND_KERNEL"]["by_name"].items()
         }
         count: Counter[str] = Counter()
         time: Counter[str] = Counter()
         for code in KERNEL_TYPES:
-            for interval in trace.intervals(code):
+            for interval in trace.list_intervals(code):
                 if interval.row[0] == number:
-                    count[trace.label(code, interval.value)] += 1
-                    time[trace.label(code, interval.value)] += interval.end - interval.begin
+                    count[trace.get_label(code, interval.value)] += 1
+                    time[trace.get_label(code, interval.value)] += interval.end - interval.begin
         assert {name: (count[name], time[name]) for name in count} == expected
 
 
@@ -70,7 +70,7 @@ def test_ranks_of_one_host_keep_their_true_distance(training: Path) -> None:
         first = min(
             interval.begin
             for code in KERNEL_TYPES
-            for interval in trace.intervals(code)
+            for interval in trace.list_intervals(code)
             if interval.row[0] == number
         )
         starts[rank["host"], number] = first - local - rank["capture_start_true_ns"]
@@ -85,11 +85,11 @@ def test_no_secret_of_the_environment_leaks(
 ) -> None:
     from nsys2prv.cli.main import main
 
-    assert any(SECRET in path.read_bytes() for path in reports(name)), (
+    assert any(SECRET in path.read_bytes() for path in list_reports(name)), (
         "the sample must hold the secret"
     )
-    assert main(["-v", *map(str, reports(name)), str(tmp_path / "out.prv")]) == 0
-    assert main(["--list", *map(str, reports(name))]) == 0
+    assert main(["-v", *map(str, list_reports(name)), str(tmp_path / "out.prv")]) == 0
+    assert main(["--list", *map(str, list_reports(name))]) == 0
     written = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert SECRET not in written
     captured = capsys.readouterr()
@@ -142,7 +142,7 @@ def test_committed_samples_come_out_of_the_generator(name: str, tmp_path: Path) 
     assert command
     write_sample([str(tmp_path), *command[1].split()])
     assert (tmp_path / "truth.json").read_bytes() == (SAMPLES / name / "truth.json").read_bytes()
-    for report in reports(name):
+    for report in list_reports(name):
         with (
             closing(sqlite3.connect(tmp_path / report.name)) as made,
             closing(sqlite3.connect(report)) as committed,

@@ -22,27 +22,29 @@ NCCL_KERNELS = (
 )
 
 
-def ask(report: Path, sql: str) -> list[tuple[Any, ...]]:
+def query(report: Path, sql: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(report)) as database:
         return database.execute(sql).fetchall()
 
 
-def tables(report: Path) -> set[str]:
-    return {name for (name,) in ask(report, "SELECT name FROM sqlite_master WHERE type = 'table'")}
+def list_tables(report: Path) -> set[str]:
+    return {
+        name for (name,) in query(report, "SELECT name FROM sqlite_master WHERE type = 'table'")
+    }
 
 
-def rank_events(
+def list_rank_events(
     folder: Path, truth: dict[str, Any]
 ) -> Iterable[tuple[dict[str, Any], dict[str, Any], Path]]:
-    """Rank, its host and its report."""
+    """Yield rank, its host and its report."""
     hosts = truth["hosts"]
     for rank in truth["ranks"]:
         yield rank, hosts[rank["rank"] * len(hosts) // len(truth["ranks"])], folder / rank["report"]
 
 
-def true_time(host: dict[str, Any], epoch: int, start: tuple[int, int], local: int) -> Fraction:
-    """The true time of an event, from its local time and the host's clock as the truth describes
-    it: UTC on this clock is epoch + offset + true * (1 + drift).
+def to_true_time(host: dict[str, Any], epoch: int, start: tuple[int, int], local: int) -> Fraction:
+    """Return the true time of an event from its local time and the truth of the host's clock: UTC
+    on this clock is epoch + offset + true * (1 + drift).
     """
     utc, system = start
     shown = system + local + host["utc_minus_system_clock_ns"]
@@ -64,21 +66,21 @@ def test_the_truth_tells_every_clocks_error_at_every_instant(tmp_path: Path) -> 
     )
     expected: dict[int, list[tuple[int, int]]] = {rank["rank"]: [] for rank in truth["ranks"]}
     assert truth["collectives_of_every_nth_step"] == 1
-    for found in truth["collectives"]:
-        for rank, begin, end in zip(found["ranks"], found["begin"], found["end"], strict=True):
+    for item in truth["collectives"]:
+        for rank, begin, end in zip(item["ranks"], item["begin"], item["end"], strict=True):
             expected[rank].append((begin, end))
-    for rank, host, report in rank_events(tmp_path, truth):
-        start = ask(report, START)[0]
+    for rank, host, report in list_rank_events(tmp_path, truth):
+        start = query(report, START)[0]
         assert start == (rank["utcEpochNs"], rank["systemClockNs"])
         times = [
-            [true_time(host, truth["epoch_utc_ns"], start, local) for local in row]
-            for row in ask(report, NCCL_KERNELS)
+            [to_true_time(host, truth["epoch_utc_ns"], start, local) for local in row]
+            for row in query(report, NCCL_KERNELS)
         ]
         assert len(times) == len(expected[rank["rank"]]) > 0
         for own, told in zip(times, sorted(expected[rank["rank"]]), strict=True):
-            assert all(abs(one - other) <= 2 for one, other in zip(own, told, strict=True))
+            assert all(abs(item - other) <= 2 for item, other in zip(own, told, strict=True))
         assert (
-            abs(true_time(host, truth["epoch_utc_ns"], start, 0) - rank["capture_start_true_ns"])
+            abs(to_true_time(host, truth["epoch_utc_ns"], start, 0) - rank["capture_start_true_ns"])
             <= 1
         )
 
@@ -107,12 +109,12 @@ def test_pace_stretches_a_job_without_more_events(tmp_path: Path) -> None:
         generate(tmp_path / str(pace), ranks=2, hosts=2, steps=5, layers=1, pace_ms=pace)
         for pace in (4_000.0, 0.0)
     )
-    for one, other in zip(slow["ranks"], fast["ranks"], strict=True):
-        assert one["event_rows"] == other["event_rows"]
-        assert one["capture_end_true_ns"] - other["capture_end_true_ns"] == 5 * 4_000_000_000
+    for item, other in zip(slow["ranks"], fast["ranks"], strict=True):
+        assert item["event_rows"] == other["event_rows"]
+        assert item["capture_end_true_ns"] - other["capture_end_true_ns"] == 5 * 4_000_000_000
     spans = [
         row[0]
-        for row in ask(
+        for row in query(
             tmp_path / "4000.0" / "rank0.sqlite",
             "SELECT max(end) - min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL",
         )
@@ -138,14 +140,15 @@ def test_ends_of_nccl_kernels_differ_as_asked(
         end_jitter_us=jitter,
     )
     differences = []
-    for found in truth["collectives"]:
-        begins, ends = found["begin"], found["end"]
+    for item in truth["collectives"]:
+        begins, ends = item["begin"], item["end"]
         early, late = (0, 1) if begins[0] < begins[1] else (1, 0)
         if begins[late] - begins[early] > 20_100:
             differences.append(ends[early] - ends[late])
     assert len(differences) > 30
     modes = [
-        [one for one in differences if abs(one - mode * 1e3) <= jitter * 1e3 + 1] for mode in waited
+        [item for item in differences if abs(item - mode * 1e3) <= jitter * 1e3 + 1]
+        for mode in waited
     ]
     assert all(modes)
     assert sum(map(len, modes)) == len(differences)
@@ -165,18 +168,18 @@ def test_ends_of_mpi_calls_differ_as_asked(tmp_path: Path) -> None:
         end_jitter_us=2.0,
     )
     differences = []
-    for found in truth["mpi"]["collectives"]:
-        begins, ends = found["begin"], found["end"]
+    for item in truth["mpi"]["collectives"]:
+        begins, ends = item["begin"], item["end"]
         if (
-            found["function"] in ("MPI_Allreduce", "MPI_Barrier")
-            and found["step"] is not None
+            item["function"] in ("MPI_Allreduce", "MPI_Barrier")
+            and item["step"] is not None
             and len(begins) == 2
         ):
             early, late = (0, 1) if begins[0] < begins[1] else (1, 0)
             if begins[late] - begins[early] > 20_100:
                 differences.append(ends[early] - ends[late])
-    low = [one for one in differences if abs(one - 5_000) <= 2_001]
-    high = [one for one in differences if abs(one - 40_000) <= 2_001]
+    low = [item for item in differences if abs(item - 5_000) <= 2_001]
+    high = [item for item in differences if abs(item - 40_000) <= 2_001]
     assert low
     assert high
     assert len(low) + len(high) == len(differences)
@@ -211,7 +214,7 @@ def test_gpus_lag_by_a_constant(tmp_path: Path) -> None:
     )
     lags = []
     for rank in truth["ranks"]:
-        least = ask(tmp_path / rank["report"], sql)[0][0]
+        least = query(tmp_path / rank["report"], sql)[0][0]
         assert (
             5_100 <= least - rank["gpu_lag_ns"] < 5_300
         )  # the generator's least latency, and little luck
@@ -226,13 +229,13 @@ def test_a_job_without_nccl_meets_in_mpi_only(tmp_path: Path) -> None:
     assert truth["mpi"]["messages"]
     for rank in truth["ranks"]:
         report = tmp_path / rank["report"]
-        assert ask(report, NCCL_KERNELS) == []
-        assert ask(
+        assert query(report, NCCL_KERNELS) == []
+        assert query(
             report, "SELECT count(*) FROM NVTX_EVENTS WHERE domainId = 1 AND eventType = 59"
         ) == [(0,)]
-        assert not [name for name in tables(report) if "PAYLOAD" in name]
-        steps = [found for found in truth["mpi"]["collectives"] if rank["rank"] in found["ranks"]]
-        assert ask(report, "SELECT count(*) FROM MPI_COLLECTIVES_EVENTS") == [(len(steps),)]
+        assert not [name for name in list_tables(report) if "PAYLOAD" in name]
+        steps = [item for item in truth["mpi"]["collectives"] if rank["rank"] in item["ranks"]]
+        assert query(report, "SELECT count(*) FROM MPI_COLLECTIVES_EVENTS") == [(len(steps),)]
 
 
 @pytest.mark.slow
@@ -247,29 +250,29 @@ def test_a_lonely_host_shares_nothing_with_others(tmp_path: Path, ranks: int, ho
         return not (set(members) & alone) or set(members) <= alone
 
     assert all(apart(comm["ranks"]) for comm in truth["communicators"])
-    assert all(apart(found["ranks"]) for found in truth["collectives"])
-    assert all(apart(found["ranks"]) for found in truth["mpi"]["collectives"])
+    assert all(apart(item["ranks"]) for item in truth["collectives"])
+    assert all(apart(item["ranks"]) for item in truth["mpi"]["collectives"])
     both = truth["mpi"]["messages"] + truth["mpi"]["unmatched"]
     assert all(apart((message["sender"], message["receiver"])) for message in both)
     if hosts > 2:  # the others do meet across hosts
         per_host = ranks // hosts
         for collectives in (truth["collectives"], truth["mpi"]["collectives"]):
             assert any(
-                len({rank // per_host for rank in found["ranks"]}) > 1 for found in collectives
+                len({rank // per_host for rank in item["ranks"]}) > 1 for item in collectives
             )
     for rank in truth["ranks"]:
         report = tmp_path / rank["report"]
         known = {
             uid: tuple(map(int, members.split(",")))
-            for uid, members in ask(report, "SELECT commUid, members FROM MPI_COMMUNICATORS")
+            for uid, members in query(report, "SELECT commUid, members FROM MPI_COMMUNICATORS")
         }
-        kinds = sorted({"MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS"} & tables(report))
-        used = ask(report, " UNION ".join(f"SELECT commUid FROM {kind}" for kind in kinds))
+        kinds = sorted({"MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS"} & list_tables(report))
+        used = query(report, " UNION ".join(f"SELECT commUid FROM {kind}" for kind in kinds))
         assert used
         assert all(rank["rank"] in known[uid] and apart(known[uid]) for (uid,) in used)
         told = {comm["uid"]: tuple(comm["ranks"]) for comm in truth["mpi"]["communicators"]}
         assert known == {uid: told[uid] for uid in known}
-        handles = ask(
+        handles = query(
             report,
             "SELECT commHandle, count(DISTINCT commUid) FROM MPI_COLLECTIVES_EVENTS GROUP BY 1",
         )
@@ -279,19 +282,19 @@ def test_a_lonely_host_shares_nothing_with_others(tmp_path: Path, ranks: int, ho
 def test_hosts_of_one_name_differ_in_their_clocks_only(tmp_path: Path) -> None:
     truth = generate(tmp_path, ranks=6, hosts=3, steps=1, layers=1, same_host_name=True)
     names, boots = set(), {}
-    for rank, host, report in rank_events(tmp_path, truth):
+    for rank, host, report in list_rank_events(tmp_path, truth):
         names |= {
             row[0]
-            for row in ask(
+            for row in query(
                 report, "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'"
             )
         }
-        utc, system = ask(report, START)[0]
+        utc, system = query(report, START)[0]
         boots.setdefault(rank["host_index"], set()).add(utc - system)
         assert utc - system == host["utc_minus_system_clock_ns"]
     assert len(names) == 1
-    assert [len(found) for found in boots.values()] == [1, 1, 1]
-    values = sorted(next(iter(found)) for found in boots.values())
+    assert [len(item) for item in boots.values()] == [1, 1, 1]
+    values = sorted(next(iter(item)) for item in boots.values())
     assert min(after - before for before, after in pairwise(values)) > 1_000_000_000
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from samples import generate
 
+#: Clocks that do not drift: local times are true ones since the capture's start, to the ns.
 JOB: dict[str, Any] = {
     "ranks": 4,
     "hosts": 2,
@@ -22,7 +23,6 @@ JOB: dict[str, Any] = {
     "seed": 3,
     "clock_drifts_ppm": (0.0, 0.0),
 }
-"""Clocks that do not drift: local times are true ones since the capture's start, to the ns."""
 EVENTS = (
     "CUPTI_ACTIVITY_KIND_KERNEL",
     "CUPTI_ACTIVITY_KIND_RUNTIME",
@@ -39,39 +39,39 @@ NCCL_KERNELS = "FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.d
 NCCL_RANGES = "FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId WHERE n.domainId = 1 AND n.eventType = 59"
 
 
-def ask(report: Path, sql: str) -> list[tuple[Any, ...]]:
+def query(report: Path, sql: str) -> list[tuple[Any, ...]]:
     with closing(sqlite3.connect(report)) as database:
         return database.execute(sql).fetchall()
 
 
-def count(report: Path, table: str) -> int:
-    if not ask(report, f"SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{table}'"):
+def count_rows(report: Path, table: str) -> int:
+    if not query(report, f"SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{table}'"):
         return 0
-    return ask(report, f"SELECT count(*) FROM {table}")[0][0]
+    return query(report, f"SELECT count(*) FROM {table}")[0][0]
 
 
-def totals_are_told(folder: Path, truth: dict[str, Any]) -> None:
-    """The truth sums the rows as they are in the reports."""
+def check_totals(folder: Path, truth: dict[str, Any]) -> None:
+    """Check that the truth sums the rows as they are in the reports."""
     for rank in truth["ranks"]:
         for table in (*EVENTS, "NVTX_EVENTS"):
             told = rank["tables"].get(table, {"rows": 0, "ns": 0})
-            assert told["rows"] == count(folder / rank["report"], table), table
+            assert told["rows"] == count_rows(folder / rank["report"], table), table
             if told["rows"]:
-                total = ask(
+                total = query(
                     folder / rank["report"],
                     f"SELECT sum(coalesce(end, start) - start) FROM {table}",
                 )[0][0]
                 assert told["ns"] == total, table
 
 
-def function_of(range_text: str) -> str:
+def find_function(range_text: str) -> str:
     return range_text.removeprefix("nccl")
 
 
 def test_without_faults_the_truth_tells_of_none(tmp_path: Path) -> None:
     truth = generate(tmp_path, ranks=2, hosts=1, steps=2, layers=1)
     assert "faults" not in truth
-    totals_are_told(tmp_path, truth)
+    check_totals(tmp_path, truth)
 
 
 @pytest.mark.slow
@@ -84,45 +84,45 @@ def test_lost_rows_are_exactly_those_told(tmp_path: Path) -> None:
     assert whole["collectives"] == truth["collectives"]
     lost = truth["faults"]["lost"]
     total = truth["collectives_total"] + sum(
-        found["step"] is not None for found in truth["mpi"]["collectives"]
+        item["step"] is not None for item in truth["mpi"]["collectives"]
     )
     assert 0.06 * total < len(lost) < 0.14 * total
-    assert {row for one in lost for row in one["rows"]} == {"range", "call", "kernel", "mpi"}
-    totals_are_told(tmp_path / "lossy", truth)
+    assert {row for item in lost for row in item["rows"]} == {"range", "call", "kernel", "mpi"}
+    check_totals(tmp_path / "lossy", truth)
     for rank in truth["ranks"]:
         both = [tmp_path / name / rank["report"] for name in ("whole", "lossy")]
-        mine = [one for one in lost if one["rank"] == rank["rank"]]
+        mine = [item for item in lost if item["rank"] == rank["rank"]]
 
         def gone(sql: str, both: list[Path] = both) -> Counter[tuple[Any, ...]]:
-            before, after = (Counter(ask(report, sql)) for report in both)
+            before, after = (Counter(query(report, sql)) for report in both)
             assert not after - before
             return before - after
 
         kernels = gone(f"SELECT k.start, k.end {NCCL_KERNELS}")
-        told = [one for one in mine if "kernel" in one["rows"]]
+        told = [item for item in mine if "kernel" in item["rows"]]
         assert told
         shift = rank["capture_start_true_ns"]
         assert sorted(kernels.elements()) == sorted(
-            (one["begin"] - shift, one["end"] - shift) for one in told
+            (item["begin"] - shift, item["end"] - shift) for item in told
         )
         calls = gone("SELECT start, end, correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME")
-        assert len(list(calls.elements())) == sum("call" in one["rows"] for one in mine)
+        assert len(list(calls.elements())) == sum("call" in item["rows"] for item in mine)
         ranges = Counter(
-            function_of(text)
+            find_function(text)
             for (text, _, _) in gone(f"SELECT s.value, n.start, n.end {NCCL_RANGES}").elements()
         )
         expected: Counter[str] = Counter()
-        for one in mine:
-            if "range" in one["rows"]:
-                ring = one["function"] == "SendRecv"
+        for item in mine:
+            if "range" in item["rows"]:
+                ring = item["function"] == "SendRecv"
                 expected.update(
-                    ("GroupStart", "Send", "Recv", "GroupEnd") if ring else (one["function"],)
+                    ("GroupStart", "Send", "Recv", "GroupEnd") if ring else (item["function"],)
                 )
         assert ranges == expected
         messages = gone(
             "SELECT s.value, start, end FROM MPI_COLLECTIVES_EVENTS JOIN StringIds s ON s.id = textId"
         )
-        missed = Counter(one["function"] for one in mine if one["library"] == "MPI")
+        missed = Counter(item["function"] for item in mine if item["library"] == "MPI")
         assert Counter(function for (function, _, _) in messages.elements()) == missed
         for table in (
             "CUPTI_ACTIVITY_KIND_MEMCPY",
@@ -139,26 +139,28 @@ def test_lost_collectives_are_named_as_in_the_lists(tmp_path: Path) -> None:
     """
     truth = generate(tmp_path, **JOB, mpi=True, lost_collectives=0.2)
     assert truth["collectives_of_every_nth_step"] == 1
-    listed = {("NCCL", one["communicator"], one["ordinal"]): one for one in truth["collectives"]}
-    listed |= {
-        ("MPI", one["communicator"], one["ordinal"]): one for one in truth["mpi"]["collectives"]
+    listed = {
+        ("NCCL", item["communicator"], item["ordinal"]): item for item in truth["collectives"]
     }
-    for one in truth["faults"]["lost"]:
-        found = listed[one["library"], one["communicator"], one["ordinal"]]
-        assert (found["step"], found["function"]) == (one["step"], one["function"])
-        place = found["ranks"].index(one["rank"])
-        assert found["begin"][place] == one["begin"]
-        if one["function"] != "MPI_Iallreduce":  # the list says when it was complete
-            assert found["end"][place] == one["end"]
+    listed |= {
+        ("MPI", item["communicator"], item["ordinal"]): item for item in truth["mpi"]["collectives"]
+    }
+    for item in truth["faults"]["lost"]:
+        result = listed[item["library"], item["communicator"], item["ordinal"]]
+        assert (result["step"], result["function"]) == (item["step"], item["function"])
+        place = result["ranks"].index(item["rank"])
+        assert result["begin"][place] == item["begin"]
+        if item["function"] != "MPI_Iallreduce":  # the list says when it was complete
+            assert result["end"][place] == item["end"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("trace", ["legacy", "advanced"])
 def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) -> None:
     truth = generate(tmp_path, **JOB, mpi=True, extra_collectives=0.3, nccl_trace=trace)
-    totals_are_told(tmp_path, truth)
+    check_totals(tmp_path, truth)
     extra = truth["faults"]["extra"]
-    kinds = {(one["library"], one["function"]) for one in extra}
+    kinds = {(item["library"], item["function"]) for item in extra}
     assert {
         ("NCCL", "AllGather"),
         ("NCCL", "AllReduce"),
@@ -167,28 +169,28 @@ def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) ->
     } <= kinds
     assert (
         0.2
-        < len({(one["step"], one["function"]) for one in extra}) / (len(kinds) * JOB["steps"])
+        < len({(item["step"], item["function"]) for item in extra}) / (len(kinds) * JOB["steps"])
         < 0.4
     )
-    listed = Counter(rank for one in truth["collectives"] for rank in one["ranks"])
-    messages = Counter(rank for one in truth["mpi"]["collectives"] for rank in one["ranks"])
+    listed = Counter(rank for item in truth["collectives"] for rank in item["ranks"])
+    messages = Counter(rank for item in truth["mpi"]["collectives"] for rank in item["ranks"])
     for rank in truth["ranks"]:
         report = tmp_path / rank["report"]
-        mine = Counter(one["library"] for one in extra if one["rank"] == rank["rank"])
+        mine = Counter(item["library"] for item in extra if item["rank"] == rank["rank"])
         assert mine["NCCL"]
-        assert ask(report, f"SELECT count(*) {NCCL_KERNELS}") == [
+        assert query(report, f"SELECT count(*) {NCCL_KERNELS}") == [
             (listed[rank["rank"]] + mine["NCCL"],)
         ]
-        assert count(report, "MPI_COLLECTIVES_EVENTS") == messages[rank["rank"]] + mine["MPI"]
+        assert count_rows(report, "MPI_COLLECTIVES_EVENTS") == messages[rank["rank"]] + mine["MPI"]
         shift = rank["capture_start_true_ns"]
-        kernels = set(ask(report, f"SELECT k.start, k.end {NCCL_KERNELS}"))
-        calls = set(ask(report, "SELECT start, end FROM MPI_COLLECTIVES_EVENTS"))
-        for one in extra:
-            if one["rank"] == rank["rank"]:
-                assert (one["begin"] - shift, one["end"] - shift) in (
-                    kernels if one["library"] == "NCCL" else calls
+        kernels = set(query(report, f"SELECT k.start, k.end {NCCL_KERNELS}"))
+        calls = set(query(report, "SELECT start, end FROM MPI_COLLECTIVES_EVENTS"))
+        for item in extra:
+            if item["rank"] == rank["rank"]:
+                assert (item["begin"] - shift, item["end"] - shift) in (
+                    kernels if item["library"] == "NCCL" else calls
                 )
-        ids = ask(
+        ids = query(
             report,
             "SELECT count(*), count(DISTINCT correlationId) FROM CUPTI_ACTIVITY_KIND_RUNTIME",
         )[0]
@@ -197,7 +199,7 @@ def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) ->
             "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId NOT IN "
             "(SELECT correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME)"
         )
-        assert ask(report, unlaunched) == [(0,)]
+        assert query(report, unlaunched) == [(0,)]
 
 
 @pytest.mark.slow
@@ -211,7 +213,7 @@ def test_extra_collectives_lie_between_steps(tmp_path: Path) -> None:
             f"SELECT k.streamId, k.start, k.end {NCCL_KERNELS} ORDER BY 1, 2",
             "SELECT globalTid, start, end FROM MPI_COLLECTIVES_EVENTS ORDER BY 1, 2",
         ):
-            rows = ask(tmp_path / rank["report"], sql)
+            rows = query(tmp_path / rank["report"], sql)
             assert rows
             for (place, _, end), (other, begin, _) in pairwise(rows):
                 assert place != other or end <= begin
@@ -235,7 +237,7 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
         cut_rank=2,
         cut_at=share,
     )
-    totals_are_told(tmp_path / "cut", truth)
+    check_totals(tmp_path / "cut", truth)
     for rank, uncut in zip(truth["ranks"], whole["ranks"], strict=True):
         before, after = (tmp_path / name / rank["report"] for name in ("whole", "cut"))
         if rank["rank"] != 2:
@@ -249,29 +251,29 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
         beyond = f"end > {at}" if kind == "end" else f"start < {at}"
         for table in EVENTS:
             own = f"(globalTid & 0xffffff) NOT IN ({others})" if table == "OSRT_API" else "1"
-            left = ask(
+            left = query(
                 before, f"SELECT start, end FROM {table} WHERE {own} AND NOT {beyond} ORDER BY 1, 2"
             )
-            found = (
-                ask(after, f"SELECT start, end FROM {table} WHERE {own} ORDER BY 1, 2")
-                if count(after, table)
+            result = (
+                query(after, f"SELECT start, end FROM {table} WHERE {own} ORDER BY 1, 2")
+                if count_rows(after, table)
                 else []
             )
-            assert found == left, table
-            if found:
-                assert ask(after, f"SELECT count(*) FROM {table} WHERE {beyond}") == [(0,)]
-        share_left = count(after, "CUPTI_ACTIVITY_KIND_KERNEL") / count(
+            assert result == left, table
+            if result:
+                assert query(after, f"SELECT count(*) FROM {table} WHERE {beyond}") == [(0,)]
+        share_left = count_rows(after, "CUPTI_ACTIVITY_KIND_KERNEL") / count_rows(
             before, "CUPTI_ACTIVITY_KIND_KERNEL"
         )
         assert abs(share_left - (share if kind == "end" else 1 - share)) < 0.05
-        assert count(after, "MPI_RANKS") == 1
-        assert count(after, "MPI_COMMUNICATORS") == count(before, "MPI_COMMUNICATORS")
+        assert count_rows(after, "MPI_RANKS") == 1
+        assert count_rows(after, "MPI_COMMUNICATORS") == count_rows(before, "MPI_COMMUNICATORS")
         definitions = "SELECT count(*) FROM NVTX_EVENTS WHERE eventType IN (33, 39, 75)"
-        assert ask(after, definitions) == ask(before, definitions)
+        assert query(after, definitions) == query(before, definitions)
         start = "SELECT utcEpochNs, systemClockNs FROM TARGET_INFO_SESSION_START_TIME"
-        assert ask(after, start) == ask(before, start)
+        assert query(after, start) == query(before, start)
         ranges = "SELECT start, end FROM NVTX_EVENTS WHERE eventType NOT IN (33, 39, 75)"
-        duration, first, last = ask(
+        duration, first, last = query(
             after, "SELECT duration, startTime, stopTime FROM ANALYSIS_DETAILS"
         )[0]
         assert last - first == duration
@@ -280,17 +282,17 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
             assert rank["capture_end_true_ns"] == rank["cut"]["true_ns"]
             still = {
                 begin
-                for begin, end in ask(before, ranges)
+                for begin, end in query(before, ranges)
                 if begin <= at and (end is None or end > at)
             }
-            assert {begin for begin, end in ask(after, ranges) if end is None} == still
+            assert {begin for begin, end in query(after, ranges) if end is None} == still
             assert all(
-                begin <= at and (end is None or end <= at) for begin, end in ask(after, ranges)
+                begin <= at and (end is None or end <= at) for begin, end in query(after, ranges)
             )
         else:
             assert rank["capture_end_true_ns"] == uncut["capture_end_true_ns"]
-            assert sorted(ask(after, ranges), key=str) == sorted(
-                (row for row in ask(before, ranges) if row[0] >= at), key=str
+            assert sorted(query(after, ranges), key=str) == sorted(
+                (row for row in query(before, ranges) if row[0] >= at), key=str
             )
 
 

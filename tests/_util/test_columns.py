@@ -12,7 +12,7 @@ from nsys2prv.store import runs
 
 @pytest.fixture(params=["compiled", "numpy"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The way that columns are worked on."""
+    """Work on columns in each of the ways that there are."""
     if request.param == "numpy":
         monkeypatch.setattr(column_tools, "core", None)
         monkeypatch.setattr(runs, "core", None)

@@ -39,7 +39,7 @@ def every_job_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opened_reports, "SMALL_JOB_ROWS", 0)
 
 
-def trace(folder: Path, **options: object) -> list[bytes]:
+def read_trace_bytes(folder: Path, **options: object) -> list[bytes]:
     folder.mkdir()
     convert(SAMPLES, folder / "out.prv", Options(**options))
     return [path.read_bytes() for path in sorted(folder.iterdir())]
@@ -48,14 +48,14 @@ def trace(folder: Path, **options: object) -> list[bytes]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("every_job_is_large")
 def test_engines_give_the_same_bytes(tmp_path: Path) -> None:
-    alone = trace(tmp_path / "alone")
+    alone = read_trace_bytes(tmp_path / "alone")
     assert len(alone) == 5
     for name, options in {
         "processes": {"engine": "processes", "jobs": 3},
         "threads": {"engine": "threads", "jobs": 3},
         "dask": {"engine": "dask", "jobs": 2},
     }.items():
-        assert trace(tmp_path / name, **options) == alone, name
+        assert read_trace_bytes(tmp_path / name, **options) == alone, name
 
 
 @pytest.mark.slow
@@ -63,10 +63,13 @@ def test_engines_give_the_same_bytes(tmp_path: Path) -> None:
 def test_a_running_dask_cluster(tmp_path: Path) -> None:
     from distributed import LocalCluster
 
-    alone = trace(tmp_path / "alone")
+    alone = read_trace_bytes(tmp_path / "alone")
     with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         assert (
-            trace(tmp_path / "cluster", engine="dask", scheduler=cluster.scheduler_address) == alone
+            read_trace_bytes(
+                tmp_path / "cluster", engine="dask", scheduler=cluster.scheduler_address
+            )
+            == alone
         )
     assert not list(tmp_path.glob("*/.*"))
 
@@ -108,18 +111,18 @@ if __name__ == "__main__":
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 def test_workers_start_before_the_imports_and_are_gone_before_the_folder(tmp_path: Path) -> None:
-    alone = trace(tmp_path / "alone")
+    alone = read_trace_bytes(tmp_path / "alone")
     (tmp_path / "early").mkdir()
     script = tmp_path / "early.py"
     script.write_text(EARLY)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(script), *map(str, SAMPLES), str(tmp_path / "early" / "out.prv")],
         capture_output=True,
         text=True,
         env=ENVIRONMENT,
         check=True,
     )
-    assert done.stdout.split("\n")[-2] == "0 [(True, False)] {} []", done.stderr
+    assert process.stdout.split("\n")[-2] == "0 [(True, False)] {} []", process.stderr
     assert [path.read_bytes() for path in sorted((tmp_path / "early").iterdir())] == alone
 
 
@@ -136,7 +139,7 @@ def test_ranks_of_an_mpi_job(tmp_path: Path) -> None:
     pytest.importorskip(
         "mpi4py.MPI", reason="no mpi4py that fits the MPI here", exc_type=ImportError
     )
-    alone = trace(tmp_path / "alone")
+    alone = read_trace_bytes(tmp_path / "alone")
     program = (
         "import nsys2prv.conversion.opened_reports as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli.main import main; "
         "sys.exit(main(['-q', '--engine', 'mpi', '-m', *sys.argv[1:]]))"
@@ -192,13 +195,13 @@ def test_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
         engines.make_pool("dask", 1)
 
 
-def in_a_worker() -> bool:
+def is_worker() -> bool:
     return "nsys2prv._util.engines.worker" in " ".join(sys.orig_argv)
 
 
-def die_once(marks: Path, task: int) -> int:
-    """Kills the first worker process that has a task; this process goes on when that is done."""
-    if in_a_worker() and not (marks / "died").exists():
+def kill_first_worker(marks: Path, task: int) -> int:
+    """Kill the first worker process that has a task; this process goes on when that is done."""
+    if is_worker() and not (marks / "died").exists():
         (marks / "died").touch()
         os.kill(os.getpid(), signal.SIGKILL)
     wait_for((marks / "died").exists, "no worker died")
@@ -215,7 +218,7 @@ def die(task: int) -> int:
 @pytest.mark.slow
 def test_what_a_lost_worker_leaves_undone_is_done_again(tmp_path: Path) -> None:
     with engines.make_pool("processes", 2) as pool:
-        assert list(pool.in_order(partial(die_once, tmp_path), range(8), 4)) == [
+        assert list(pool.in_order(partial(kill_first_worker, tmp_path), range(8), 4)) == [
             task * task for task in range(8)
         ]
     assert {path.name.split()[0] for path in tmp_path.iterdir()} == {*"01234567", "died"}
@@ -358,8 +361,8 @@ def test_parts_follow_one_another(kind: type, compress: bool, tmp_path: Path) ->
     for number in range(3):
         output.write_part(number, [b"part %d\n" % number * 100_000, b"", b"."])
         output.collect(number)
-    found = (tmp_path / "file").read_bytes()
-    assert (gzip.decompress(found) if compress else found) == b"head\n" + b"".join(
+    result = (tmp_path / "file").read_bytes()
+    assert (gzip.decompress(result) if compress else result) == b"head\n" + b"".join(
         b"part %d\n" % n * 100_000 + b"." for n in range(3)
     )
 

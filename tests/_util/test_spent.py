@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tools.commands import ENVIRONMENT, SAMPLES, arguments, command
-from tools.exports import make_large
+from tools.commands import ENVIRONMENT, SAMPLES, build_arguments, run_command
+from tools.exports import make_large_export
 
 #: Ranks of one job on several hosts, so that no stage is without work.
 CLUSTER = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
@@ -17,18 +17,18 @@ LINE = re.compile(r"^  CPU seconds: (\d+\.\d\d [a-z ]+(?:, \d+\.\d\d [a-z ]+)*)$
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report large enough for worker processes."""
-    return make_large(tmp_path_factory.mktemp("large") / "r.sqlite")
+def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a report large enough for worker processes."""
+    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
-def told_and_used(folder: Path, *given: object) -> tuple[dict[str, float], float]:
-    """CPU seconds by stage as the command tells them, and those that it and the workers it waited
-    for used in all.
+def measure_seconds(folder: Path, *given: object) -> tuple[dict[str, float], float]:
+    """Return the CPU seconds by stage as the command prints them, and those that it and the workers
+    it waited for used in all.
     """
     with (folder / "told").open("w+") as told:
         child = subprocess.Popen(
-            arguments(*given),
+            build_arguments(*given),
             cwd=folder,
             env=ENVIRONMENT,
             stdout=told,
@@ -49,8 +49,10 @@ def told_and_used(folder: Path, *given: object) -> tuple[dict[str, float], float
     return seconds, usage.ru_utime + usage.ru_stime
 
 
-def check(seconds: dict[str, float], used: float) -> None:
-    """What is told is rounded to hundredths; the system counts what comes after it was told, too."""
+def check_seconds(seconds: dict[str, float], used: float) -> None:
+    """Check the printed seconds against those used: they are rounded to hundredths, and the system
+    counts what comes after they were printed, too.
+    """
     assert seconds["reading"] > 0
     assert seconds["beside"] > 0
     assert sum(seconds.values()) <= used + 0.005 * len(seconds)
@@ -58,8 +60,8 @@ def check(seconds: dict[str, float], used: float) -> None:
 
 @pytest.mark.slow
 def test_stages_are_no_more_than_the_process_used(tmp_path: Path) -> None:
-    seconds, used = told_and_used(tmp_path, "-v", "-j", "1", "--states", *CLUSTER, "out.prv")
-    check(seconds, used)
+    seconds, used = measure_seconds(tmp_path, "-v", "-j", "1", "--states", *CLUSTER, "out.prv")
+    check_seconds(seconds, used)
     assert {"reading", "names", "clocks", "relations", "states", "writing", "beside"} <= set(
         seconds
     )
@@ -71,16 +73,16 @@ def test_stages_are_no_more_than_the_process_used(tmp_path: Path) -> None:
     [(("-j", "2", "--engine", "processes"), True), (("-j", "2", "--engine", "threads"), False)],
 )
 def test_stages_of_workers_are_no_more_than_all_processes_used(
-    how: tuple[str, ...], processes: bool, large: Path, tmp_path: Path
+    how: tuple[str, ...], processes: bool, large_report: Path, tmp_path: Path
 ) -> None:
-    seconds, used = told_and_used(tmp_path, "-v", *how, large, "out.prv")
-    check(seconds, used)
+    seconds, used = measure_seconds(tmp_path, "-v", *how, large_report, "out.prv")
+    check_seconds(seconds, used)
     assert (seconds.get("starting workers", 0) > 0) == processes
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [(), ("-q",), ("-q", "-v")])
 def test_nothing_of_it_is_told_unless_asked_for(how: tuple[str, ...], tmp_path: Path) -> None:
-    done = command(*how, "-j", "1", CLUSTER[0], tmp_path / "out.prv")
-    assert done.returncode == 0, done.stderr
-    assert "CPU seconds" not in done.stdout + done.stderr
+    process = run_command(*how, "-j", "1", CLUSTER[0], tmp_path / "out.prv")
+    assert process.returncode == 0, process.stderr
+    assert "CPU seconds" not in process.stdout + process.stderr

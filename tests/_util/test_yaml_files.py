@@ -19,8 +19,8 @@ MODULE = "nsys2prv._util.shipped_data"
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module that the build makes of the files as they are now, in place of what is there."""
+def built_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Build the module of the files as they are now, in place of the one that is there."""
     spec = spec_from_file_location(MODULE, parsed(ROOT, tmp_path / "shipped_data.py"))
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -29,17 +29,17 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_built_data_is_what_the_files_say(
-    made: ModuleType, monkeypatch: pytest.MonkeyPatch
+    built_module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [file.read_text(encoding="utf-8") for file in (ROOT / PACKAGE).rglob("*.yaml")]
     expected = [yaml.safe_load(text) for text in texts]
     with monkeypatch.context() as without_yaml:
         without_yaml.setitem(sys.modules, "yaml", None)
         assert [load_shipped(text) for text in texts] == expected
-    assert len(made.PARSED) == len(texts)
+    assert len(built_module.PARSED) == len(texts)
 
 
-def test_a_changed_file_is_parsed(made: ModuleType) -> None:
+def test_a_changed_file_is_parsed(built_module: ModuleType) -> None:
     assert load_shipped("a: {1: yes}") == {"a": {1: True}}
 
 
@@ -48,7 +48,7 @@ def test_data_is_parsed_where_none_was_built(monkeypatch: pytest.MonkeyPatch) ->
     assert load_shipped("a: [1, 2]") == {"a": [1, 2]}
 
 
-def test_data_is_made_anew_each_time(made: ModuleType) -> None:
+def test_data_is_made_anew_each_time(built_module: ModuleType) -> None:
     text = (ROOT / "nsys2prv/nsight/tables.yaml").read_text(encoding="utf-8")
     load_shipped(text).clear()
     assert load_shipped(text) == yaml.safe_load(text)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tools.corpus import EXPORTS, UNSET, need_corpus
+from tools.corpus import EXPORTS, UNSET, skip_without_corpus
 from tools.view_answers import SAMPLES
 
 import nsys2prv
@@ -49,9 +49,9 @@ class Export:
         self._connection.close()
 
 
-def figures(durations: Sequence[int]) -> tuple:
-    """As `nsys stats` defines them: count, total, mean, median, least, greatest, deviation of a
-    sample.
+def compute_statistics(durations: Sequence[int]) -> tuple:
+    """Return the statistics as `nsys stats` defines them: count, total, mean, median, least,
+    greatest, deviation of a sample.
     """
     deviation = statistics.stdev(durations) if len(durations) > 1 else -1
     return (
@@ -65,16 +65,16 @@ def figures(durations: Sequence[int]) -> tuple:
     )
 
 
-def grouped(rows: Iterable[tuple]) -> dict[object, list[int]]:
-    """Durations (at least 1 ns, as in the trace) by name."""
-    found: dict[object, list[int]] = defaultdict(list)
+def group_durations(rows: Iterable[tuple]) -> dict[object, list[int]]:
+    """Return name -> durations (at least 1 ns, as in the trace)."""
+    result: dict[object, list[int]] = defaultdict(list)
     for name, start, end in rows:
-        found[name].append(max(end - start, 1))
-    return found
+        result[name].append(max(end - start, 1))
+    return result
 
 
-def close(found: Iterable[tuple], expected: Iterable[tuple]) -> bool:
-    """Whether rows of figures are equal, in any order."""
+def are_close(found: Iterable[tuple], expected: Iterable[tuple]) -> bool:
+    """Return whether rows of figures are equal, in any order."""
 
     def key(row: tuple) -> tuple:
         return row[0], row[1], row[4], row[5]
@@ -84,7 +84,7 @@ def close(found: Iterable[tuple], expected: Iterable[tuple]) -> bool:
     )
     expected = sorted(expected, key=key)
     return len(found) == len(expected) and all(
-        one == pytest.approx(other, rel=1e-9) for one, other in zip(found, expected, strict=True)
+        item == pytest.approx(other, rel=1e-9) for item, other in zip(found, expected, strict=True)
     )
 
 
@@ -92,23 +92,23 @@ FIGURES = ("count", "time_ns", "mean_ns", "median_ns", "min_ns", "max_ns", "std_
 
 
 def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
-    """Kernels, API calls and copies."""
+    """Check the summaries of kernels, API calls and copies."""
     results = job.analyse("kernels", "idle")
     kernels, graphs = defaultdict(list), defaultdict(list)
     calls, copies = defaultdict(list), Counter()
     for number, export in enumerate(exports):
-        for name, found in grouped(
+        for name, item in group_durations(
             export.rows(KERNEL, f"SELECT demangledName, start, end FROM {KERNEL}")
         ).items():
             text = export.rows("StringIds", f"SELECT value FROM StringIds WHERE id = {name}")
-            kernels[text[0][0] if text else name] += found
-        for name, found in grouped(
+            kernels[text[0][0] if text else name] += item
+        for name, item in group_durations(
             export.rows(GRAPH, f"SELECT graphExecId, start, end FROM {GRAPH}")
         ).items():
-            graphs[number, name] += found
+            graphs[number, name] += item
         query = f"SELECT value, start, end FROM {RUNTIME} LEFT JOIN StringIds ON id = nameId WHERE eventClass <> {BACKTRACES}"
-        for name, found in grouped(export.rows(RUNTIME, query)).items():
-            calls[name] += found
+        for name, item in group_durations(export.rows(RUNTIME, query)).items():
+            calls[name] += item
         for kind, size, start, end in export.rows(
             MEMCPY, f"SELECT copyKind, bytes, start, end FROM {MEMCPY}"
         ):
@@ -119,9 +119,9 @@ def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
     if kernels or graphs:
         frame = tables["kernels"].frame
         of_graphs = frame.filter(pl.col("class") == "CUDA graph")
-        assert close(
+        assert are_close(
             frame.filter(pl.col("class") != "CUDA graph").select(FIGURES).rows(),
-            map(figures, kernels.values()),
+            map(compute_statistics, kernels.values()),
         )
         assert of_graphs["time_ns"].sum() == sum(map(sum, graphs.values()))
         assert tables["classes"].frame["count"].sum() == sum(
@@ -136,9 +136,9 @@ def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
         )
         greatest = max(calls.values(), key=len)
         assert (
-            close(
+            are_close(
                 frame.filter(pl.col("count") == len(greatest)).select(FIGURES).rows()[:1],
-                [figures(greatest)],
+                [compute_statistics(greatest)],
             )
             or len(calls) > 1
         )
@@ -154,26 +154,26 @@ def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
             )
 
 
-def work(export: Export) -> dict[tuple, dict[str, list[tuple[int, int]]]]:
-    """Intervals of what each process does on each device, by kind."""
-    found: dict[tuple, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+def read_device_work(export: Export) -> dict[tuple, dict[str, list[tuple[int, int]]]]:
+    """Return the intervals of the work of each process on each device, by kind."""
+    result: dict[tuple, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     name = "(SELECT value FROM StringIds WHERE id = demangledName)"
     for pid, device, start, end, text in export.rows(
         KERNEL, f"SELECT globalPid, deviceId, start, end, {name} FROM {KERNEL}"
     ):
-        found[pid, device]["nccl" if text.startswith("nccl") else "compute"].append(
+        result[pid, device]["nccl" if text.startswith("nccl") else "compute"].append(
             (start, max(end, start + 1))
         )
     for table, kind in ((GRAPH, "compute"), (MEMCPY, "memory"), (MEMSET, "memory")):
         for pid, device, start, end in export.rows(
             table, f"SELECT globalPid, deviceId, start, end FROM {table}"
         ):
-            found[pid, device][kind].append((start, max(end, start + 1)))
-    return found
+            result[pid, device][kind].append((start, max(end, start + 1)))
+    return result
 
 
-def busy(pieces: Iterable[list[tuple[int, int]]]) -> list[tuple[int, int]]:
-    """Stretches with any of these intervals, by the marks of their ends."""
+def merge_intervals(pieces: Iterable[list[tuple[int, int]]]) -> list[tuple[int, int]]:
+    """Return the stretches with any of these intervals, by the marks of their ends."""
     marks = sorted(
         (time, step)
         for piece in pieces
@@ -192,21 +192,21 @@ def busy(pieces: Iterable[list[tuple[int, int]]]) -> list[tuple[int, int]]:
     return stretches
 
 
-def total(stretches: Iterable[tuple[int, int]]) -> int:
+def sum_lengths(stretches: Iterable[tuple[int, int]]) -> int:
     return sum(end - begin for begin, end in stretches)
 
 
 def check_efficiencies(job: OpenJob, exports: Sequence[Export]) -> None:
-    """Efficiencies and overlap of jobs whose every (process, device) is a GPU of its own."""
-    by_device = [sets for export in exports for _, sets in sorted(work(export).items())]
+    """Check efficiencies and overlap of jobs whose every (process, device) is a GPU of its own."""
+    by_device = [sets for export in exports for _, sets in sorted(read_device_work(export).items())]
     elapsed = job.duration
     for useful, kinds in (("compute", ("compute",)), ("all-kernels", ("compute", "nccl"))):
         results = job.analyse("efficiencies", "overlap", useful=useful)
         if not by_device:
             assert "device" not in results["efficiencies"].tables
             return
-        times = [total(busy(sets[kind] for kind in kinds)) for sets in by_device]
-        active = [total(busy(sets.values())) for sets in by_device]
+        times = [sum_lengths(merge_intervals(sets[kind] for kind in kinds)) for sets in by_device]
+        active = [sum_lengths(merge_intervals(sets.values())) for sets in by_device]
         (row,) = results["efficiencies"].tables["device"].frame.rows(named=True)
         assert row["devices"] == len(by_device)
         assert row["parallel_efficiency"] == pytest.approx(
@@ -226,13 +226,20 @@ def check_efficiencies(job: OpenJob, exports: Sequence[Export]) -> None:
         else (None,)
     )
     for row, sets in zip(rows, by_device, strict=False):
-        compute, communication = busy([sets["compute"]]), busy([sets["nccl"], sets["memory"]])
-        both = total(compute) + total(communication) - total(busy([compute, communication]))
-        assert (row["communication_ns"], row["overlapped_ns"]) == (total(communication), both)
+        compute, communication = (
+            merge_intervals([sets["compute"]]),
+            merge_intervals([sets["nccl"], sets["memory"]]),
+        )
+        both = (
+            sum_lengths(compute)
+            + sum_lengths(communication)
+            - sum_lengths(merge_intervals([compute, communication]))
+        )
+        assert (row["communication_ns"], row["overlapped_ns"]) == (sum_lengths(communication), both)
 
 
 def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
-    """GPU time, kernels and calls of push/pop ranges, all names together and by name."""
+    """Check GPU time, kernels and calls of push/pop ranges, of all names together and by name."""
     expected: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0, 0])
     unclosed: set[str] = set()
     for export in exports:
@@ -262,7 +269,7 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
         ranges = [
             row for row in export.rows("NVTX_EVENTS", query) if (row[3], row[0] >> 24) not in nccl
         ]
-        launched = launches(export)
+        launched = read_launches(export)
         for tid, start, end, _, name in ranges:
             figures_ = expected[name or ""]
             figures_[0] += 1
@@ -282,19 +289,19 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
     assert tree.filter(pl.col("depth") == 0)["host_ns"].sum() == frame["host_exclusive_ns"].sum()
     assert tree.filter(pl.col("depth") == 0)["gpu_ns"].sum() == frame["gpu_exclusive_ns"].sum()
     frame = frame.filter(~pl.col("operation").is_in(sorted(unclosed)))
-    expected = {name: found for name, found in expected.items() if name not in unclosed}
-    assert frame["calls"].sum() == sum(found[0] for found in expected.values())
-    assert frame["host_ns"].sum() == sum(found[1] for found in expected.values())
-    assert frame["gpu_ns"].sum() == sum(found[2] for found in expected.values())
+    expected = {name: item for name, item in expected.items() if name not in unclosed}
+    assert frame["calls"].sum() == sum(item[0] for item in expected.values())
+    assert frame["host_ns"].sum() == sum(item[1] for item in expected.values())
+    assert frame["gpu_ns"].sum() == sum(item[2] for item in expected.values())
     by_name = {row["operation"]: row for row in frame.rows(named=True)}
     for name in expected.keys() & by_name.keys():
         row = by_name[name]
         assert [row["calls"], row["host_ns"], row["gpu_ns"], row["kernels"]] == expected[name], name
 
 
-def launches(export: Export) -> dict[int, list[tuple[int, int, bool]]]:
-    """Thread -> launching calls: begin of the call, time of the work, whether it is a kernel or
-    graph.
+def read_launches(export: Export) -> dict[int, list[tuple[int, int, bool]]]:
+    """Return thread -> launching calls: begin of the call, time of the work, whether it is a kernel
+    or graph.
     """
     calls: dict[tuple[int, int], tuple[int, int]] = {}
     for tid, start, correlation in export.rows(
@@ -303,15 +310,15 @@ def launches(export: Export) -> dict[int, list[tuple[int, int, bool]]]:
         key = tid >> 24, correlation
         if key not in calls or start < calls[key][1]:
             calls[key] = tid, start
-    found: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+    result: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
     for table in (KERNEL, GRAPH, MEMCPY, MEMSET):
         for pid, correlation, start, end in export.rows(
             table, f"SELECT globalPid, correlationId, start, end FROM {table}"
         ):
             if (pid >> 24, correlation) in calls:
                 tid, sent = calls[pid >> 24, correlation]
-                found[tid].append((sent, max(end - start, 1), table in (KERNEL, GRAPH)))
-    return found
+                result[tid].append((sent, max(end - start, 1), table in (KERNEL, GRAPH)))
+    return result
 
 
 @pytest.fixture(scope="module", params=sorted(SAMPLES))
@@ -336,7 +343,7 @@ def test_samples(sample: tuple[OpenJob, list[Export]], check) -> None:
     "path", EXPORTS or [UNSET], ids=lambda path: path.stem[:60] if path else "none"
 )
 def test_real_exports(path: Path) -> None:
-    need_corpus()
+    skip_without_corpus()
     export = Export(path)
     try:
         with nsys2prv.open(path, kinds=KINDS) as job:

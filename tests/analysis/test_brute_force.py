@@ -44,21 +44,23 @@ def job(request: pytest.FixtureRequest) -> Iterator[OpenJob]:
         yield opened
 
 
-def pairs(frame: pl.DataFrame) -> list[Interval]:
+def list_pairs(frame: pl.DataFrame) -> list[Interval]:
     return list(frame.select("begin", "end").rows())
 
 
-def device_work(job: OpenJob) -> dict[int, dict[str, list[Interval]]]:
-    found: dict[int, dict[str, list[Interval]]] = defaultdict(dict)
+def list_device_work(job: OpenJob) -> dict[int, dict[str, list[Interval]]]:
+    result: dict[int, dict[str, list[Interval]]] = defaultdict(dict)
     for layout in ("cuda_kernel", "nccl_kernel", "memory_operation"):
         frame = job.frame(layout, "kernel" if "kernel" in layout else "operation")
         for (device,), rows in frame.partition_by("device", as_dict=True).items():
-            found[device][layout] = pairs(rows)
-    return found
+            result[device][layout] = list_pairs(rows)
+    return result
 
 
-def host_calls(job: OpenJob, device: int) -> dict[str, list[Interval]]:
-    """What the main thread of the device's one task and the threads that launch on it do."""
+def list_host_calls(job: OpenJob, device: int) -> dict[str, list[Interval]]:
+    """Return the calls of the main thread of the device's one task and of the threads that launch
+    on it.
+    """
     task = job.devices.filter(pl.col("device") == device)["task"][0]
     threads = job.rows.filter((pl.col("task") == task) & (pl.col("kind") == "host"))
     lines = pl.concat([job.lines("launch"), job.lines("memory")])
@@ -74,7 +76,7 @@ def host_calls(job: OpenJob, device: int) -> dict[str, list[Interval]]:
     waits = pl.col("call").is_in(SYNCHRONISING)
     return {
         "mpi": [
-            one
+            item
             for layout in (
                 "mpi_point_to_point",
                 "mpi_collective",
@@ -83,25 +85,25 @@ def host_calls(job: OpenJob, device: int) -> dict[str, list[Interval]]:
                 "mpi_io",
             )
             if layout in job.layouts
-            for one in pairs(of(layout, "call"))
+            for item in list_pairs(of(layout, "call"))
         ],
-        "nccl": pairs(of("nccl_call", "range")),
-        "io": pairs(of("osrt", "call").filter(pl.col("call").cast(str).is_in(IO))),
-        "synchronisation": pairs(api.filter(waits)),
-        "launch": pairs(api.filter(~waits)),
+        "nccl": list_pairs(of("nccl_call", "range")),
+        "io": list_pairs(of("osrt", "call").filter(pl.col("call").cast(str).is_in(IO))),
+        "synchronisation": list_pairs(api.filter(waits)),
+        "launch": list_pairs(api.filter(~waits)),
     }
 
 
-def split(kinds: dict[str, list[Interval]], since: int, until: int) -> dict[str, int]:
-    """How long within [since, until) which kind is the first that is open."""
+def split_times(kinds: dict[str, list[Interval]], since: int, until: int) -> dict[str, int]:
+    """Return how long within [since, until) each kind is the first that is open."""
     edges = sorted(
         {
             since,
             until,
             *(
                 time
-                for found in kinds.values()
-                for one in found
+                for item in kinds.values()
+                for one in item
                 for time in one
                 if since < time < until
             ),
@@ -109,15 +111,15 @@ def split(kinds: dict[str, list[Interval]], since: int, until: int) -> dict[str,
     )
     times: dict[str, int] = defaultdict(int)
     near = {
-        name: [one for one in found if one[0] < until and one[1] > since]
-        for name, found in kinds.items()
+        name: [one for one in item if one[0] < until and one[1] > since]
+        for name, item in kinds.items()
     }
     for begin, end in pairwise(edges):
         name = next(
             (
                 name
-                for name, found in near.items()
-                if any(first <= begin < last for first, last in found)
+                for name, item in near.items()
+                if any(first <= begin < last for first, last in item)
             ),
             "unknown",
         )
@@ -130,8 +132,8 @@ def test_what_hosts_do_in_gaps(job: OpenJob) -> None:
     long = job.analyse("idle")["idle"].tables["long_gaps"].frame
     labels = dict(job.devices.select("label", "device").rows())
     for row in long.head(6).rows(named=True):
-        times = split(
-            host_calls(job, labels[row["device"]]),
+        times = split_times(
+            list_host_calls(job, labels[row["device"]]),
             row["begin_ns"],
             row["begin_ns"] + row["time_ns"],
         )
@@ -141,22 +143,22 @@ def test_what_hosts_do_in_gaps(job: OpenJob) -> None:
 
 def test_stragglers(job: OpenJob) -> None:
     records = job.frame("nccl_collective", "collective", "late", "wait")
-    work = device_work(job)
+    work = list_device_work(job)
     last, late, made, own = (defaultdict(int) for _ in range(4))
     computing: dict[int, int] = defaultdict(int)
     for rows in records.partition_by("collective"):
-        found = rows.rows(named=True)
-        latest = max(row["late"] for row in found)
-        for row in found:
+        result = rows.rows(named=True)
+        latest = max(row["late"] for row in result)
+        for row in result:
             own[row["task"]] += row["wait"]
             if row["late"] == latest > 0:
                 last[row["task"]] += 1
                 late[row["task"]] += row["late"]
-                made[row["task"]] += sum(other["wait"] for other in found)
+                made[row["task"]] += sum(other["wait"] for other in result)
                 kernels = {"compute": work[row["device"]]["cuda_kernel"]}
-                computing[row["task"]] += split(kernels, row["begin"] - row["late"], row["begin"])[
-                    "compute"
-                ]
+                computing[row["task"]] += split_times(
+                    kernels, row["begin"] - row["late"], row["begin"]
+                )["compute"]
     tables = job.analyse("collectives")["collectives"].tables
     ranks = {f"rank {rank}": task for task, rank in job.rows.select("task", "rank").unique().rows()}
     for row in tables["stragglers"].frame.rows(named=True):
@@ -217,10 +219,10 @@ def test_use_of_devices_over_time(job: OpenJob) -> None:
     use = job.analyse("metrics", bins=7)["metrics"].tables["use"].frame
     labels = dict(job.devices.select("device", "label").rows())
     edges = [number * job.duration // 7 for number in range(8)]
-    for device, found in device_work(job).items():
+    for device, item in list_device_work(job).items():
         rows = use.filter(pl.col("device") == labels[device]).sort("bin")
         for number, (begin, end) in enumerate(pairwise(edges)):
-            times = split({"compute": found["cuda_kernel"]}, begin, end)
+            times = split_times({"compute": item["cuda_kernel"]}, begin, end)
             assert rows["compute_share"][number] == pytest.approx(
                 times["compute"] / (end - begin), rel=1e-9
             )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from tools.folders import as_folder
+from tools.folders import convert_export_folder
 from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis import job
@@ -166,11 +166,11 @@ def test_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert set(same["kernels_kernels"]["columns"]["change_ns"]) == {0}
     assert main(["diff", a, c, "--json", str(tmp_path / "other.json")]) == 0
     analyses = [json.loads((tmp_path / f"{name}.json").read_text())["analyses"] for name in "ac"]
-    one, other = (found["kernels"]["tables"]["kernels"]["columns"] for found in analyses)
+    one, other = (item["kernels"]["tables"]["kernels"]["columns"] for item in analyses)
     columns = json.loads((tmp_path / "other.json").read_text())["analyses"]["difference"]["tables"][
         "kernels_kernels"
     ]["columns"]
-    times = [dict(zip(found["kernel"], found["time_ns"], strict=True)) for found in (one, other)]
+    times = [dict(zip(item["kernel"], item["time_ns"], strict=True)) for item in (one, other)]
     changes = dict(zip(columns["kernel"], columns["change_ns"], strict=True))
     assert changes == {
         name: times[1].get(name, 0) - times[0].get(name, 0)
@@ -290,7 +290,7 @@ def test_jobs_in_any_form_side_by_side(tmp_path: Path, capsys: pytest.CaptureFix
         (tmp_path / form).mkdir()
     for path in map(Path, GRAPHS):
         shutil.copy(path, tmp_path / "sqlite")
-        as_folder(path, tmp_path / "tables" / f"{path.stem}.parquetdir")
+        convert_export_folder(path, tmp_path / "tables" / f"{path.stem}.parquetdir")
         assert (
             main(
                 ["extract", "-q", str(path), "-o", str(tmp_path / "stores" / f"{path.stem}.store")]

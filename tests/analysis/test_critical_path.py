@@ -8,8 +8,8 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tools.exports import call, global_tid
-from tools.nccl_exports import Rank, said
+from tools.exports import make_call, make_global_tid
+from tools.nccl_exports import Rank, format_payload
 from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis.job import open_job
@@ -27,21 +27,23 @@ NAMES = (
 )
 
 
-def two_ranks(folder: Path) -> list[Path]:
-    """Both compute, then reduce together; the second one's kernel takes longer. Then the first one
-    waits for its device and launches another kernel, whose end is the job's.
+def make_two_ranks(folder: Path) -> list[Path]:
+    """Return two ranks that compute, then reduce together.
+
+    The second one's kernel takes longer. Then the first one waits for its device and launches
+    another kernel, whose end is the job's.
     """
     first, second = (Rank(pid=pid, names=NAMES) for pid in (10, 11))
-    first.work(100, 150, 300, GEMM).collective(192, 310, 1_000, said(7, 8000))
-    first.calls.append(call(400, 1_050, 99, nameId=7, globalTid=global_tid(10, 10)))
-    first.work(1_100, 1_150, 2_000, ELEMENTWISE)
-    second.work(100, 160, 800, GEMM).collective(192, 802, 1_001, said(7, 8000))
+    first.add_kernel(100, 150, 300, GEMM).add_collective(192, 310, 1_000, format_payload(7, 8000))
+    first.calls.append(make_call(400, 1_050, 99, nameId=7, globalTid=make_global_tid(10, 10)))
+    first.add_kernel(1_100, 1_150, 2_000, ELEMENTWISE)
+    second.add_kernel(100, 160, 800, GEMM).add_collective(192, 802, 1_001, format_payload(7, 8000))
     return [
         rank.write(folder / f"rank{number}.sqlite") for number, rank in enumerate((first, second))
     ]
 
 
-def result_of(reports: list[Path]) -> tuple[Result, int]:
+def analyze(reports: list[Path]) -> tuple[Result, int]:
     with open_job(reports, align="utc", jobs=1, quiet=True, demanded=("critical_path",)) as job:
         return job.analyse("critical_path")["critical_path"], job.duration
 
@@ -50,9 +52,9 @@ def test_two_ranks_made_by_hand(tmp_path: Path) -> None:
     """Times from the first launch, at 100, on: the path crosses from the second rank to the first at
     the begin of the second one's collective, which came last.
     """
-    found, duration = result_of(two_ranks(tmp_path))
+    result, duration = analyze(make_two_ranks(tmp_path))
     assert duration == 1_900
-    tables = {name: table.frame for name, table in found.tables.items()}
+    tables = {name: table.frame for name, table in result.tables.items()}
     causes = dict(tables["causes"].select("cause", "time_ns").rows())
     assert causes == {
         # 60 to 700 on the second rank, 1,050 to 1,900 on the first.
@@ -77,21 +79,21 @@ def test_two_ranks_made_by_hand(tmp_path: Path) -> None:
     assert [kernels[name] for name in NAMES[4:6]] == [640, 850]
     assert tables["causes"]["share"].sum() == pytest.approx(1)
     assert tables["by_kernel"]["share"].sum() == pytest.approx((640 + 850 + 198) / duration)
-    [finding] = found.findings
+    [finding] = result.findings
     assert finding.share == pytest.approx(1 - (640 + 850 + 198) / duration)
     assert "Kernel 78.4%" in finding.evidence[0]
     assert "task 1 63.1%" in finding.evidence[1]
-    assert finding.title in " ".join(format_results([found], style=Style(full=True)).split())
+    assert finding.title in " ".join(format_results([result], style=Style(full=True)).split())
 
 
 def test_the_finding_is_of_the_steady_state(tmp_path: Path) -> None:
     """The tables have both; of each piece counts what lies in the steady state, here 500 to 1,500."""
     with open_job(
-        two_ranks(tmp_path), align="utc", jobs=1, quiet=True, demanded=("critical_path",)
+        make_two_ranks(tmp_path), align="utc", jobs=1, quiet=True, demanded=("critical_path",)
     ) as job:
         job.steady = Steady(500, 1_500, (500, 1_000), "made by hand")
-        found = job.analyse("critical_path")["critical_path"]
-    causes = found.tables["causes"].frame
+        result = job.analyse("critical_path")["critical_path"]
+    causes = result.tables["causes"].frame
     assert causes["time_ns"].sum() == 1_900
     assert dict(causes.select("cause", "steady_ns").rows()) == {
         # 500 to 700, and 1,050 to 1,500.
@@ -104,26 +106,26 @@ def test_the_finding_is_of_the_steady_state(tmp_path: Path) -> None:
         "Host between calls": 50,
     }
     for table in ("causes", "ranks"):
-        assert found.tables[table].frame["steady_share"].sum() == pytest.approx(1)
-    [finding] = found.findings
+        assert result.tables[table].frame["steady_share"].sum() == pytest.approx(1)
+    [finding] = result.findings
     assert finding.share == pytest.approx(0.152)
     assert "Kernel 65.0%" in finding.evidence[0]
     assert "task 1 79.8%" in finding.evidence[1]
     assert finding.evidence[-1] == "in the whole job, with start-up and shutdown: 11.2%"
-    assert "how much shorter the steady state would be" in format_results([found])
+    assert "how much shorter the steady state would be" in format_results([result])
 
 
 def test_without_the_late_rank_the_path_stays_on_the_other(tmp_path: Path) -> None:
-    reports = two_ranks(tmp_path)
-    found, duration = result_of(reports[:1])
-    assert found.tables["ranks"].frame["time_ns"].to_list() == [duration]
+    reports = make_two_ranks(tmp_path)
+    result, duration = analyze(reports[:1])
+    assert result.tables["ranks"].frame["time_ns"].to_list() == [duration]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["training", "graphs"])
 def test_shares_of_samples_add_up(name: str) -> None:
-    found, duration = result_of(SAMPLES[name])
-    tables = {name: table.frame for name, table in found.tables.items()}
+    result, duration = analyze(SAMPLES[name])
+    tables = {name: table.frame for name, table in result.tables.items()}
     for key in ("causes", "ranks"):
         assert tables[key]["time_ns"].sum() == duration
         assert tables[key]["share"].sum() == pytest.approx(1)
@@ -133,7 +135,7 @@ def test_shares_of_samples_add_up(name: str) -> None:
 
 
 def test_it_is_made_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reports = [str(report) for report in two_ranks(tmp_path)]
+    reports = [str(report) for report in make_two_ranks(tmp_path)]
     assert main(["report", *reports, "-q", "--align", "utc", "-j", "1"]) == 0
     assert "critical path" not in capsys.readouterr().out.lower()
     assert (
@@ -144,7 +146,7 @@ def test_it_is_made_on_demand(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_the_page_has_it_where_it_was_asked_for(tmp_path: Path) -> None:
-    reports = [str(report) for report in two_ranks(tmp_path)]
+    reports = [str(report) for report in make_two_ranks(tmp_path)]
     usual = ["report", *reports, "-q", "--align", "utc", "-j", "1", "--html"]
     assert main([*usual, str(tmp_path / "usual.html")]) == 0
     assert 'id="critical_path"' not in (tmp_path / "usual.html").read_text()

@@ -16,8 +16,8 @@ from nsys2prv.analysis.result import Result, Table
 from nsys2prv.cli.main import main
 
 
-def run(devices: dict[str, int]) -> ComparedJob:
-    """A job whose devices are useful for so long (ns)."""
+def run_job(devices: dict[str, int]) -> ComparedJob:
+    """Convert a job whose devices are useful for so long (ns)."""
     frame = pl.DataFrame({"device": list(devices), "useful_ns": list(devices.values())})
     return ComparedJob(
         {"name": "job", "duration_ns": 100, "ranks": 1, "devices": len(devices)},
@@ -26,27 +26,29 @@ def run(devices: dict[str, int]) -> ComparedJob:
 
 
 def test_devices_of_the_same_names_are_compared() -> None:
-    (found,) = compare_jobs(
-        run({"n1 GPU0": 10, "n1 GPU1": 20}), run({"n1 GPU1": 50, "n1 GPU0": 11})
+    (result,) = compare_jobs(
+        run_job({"n1 GPU0": 10, "n1 GPU1": 20}), run_job({"n1 GPU1": 50, "n1 GPU0": 11})
     )
-    assert found.tables["by_device"].frame.rows(named=True) == [
+    assert result.tables["by_device"].frame.rows(named=True) == [
         {"device": "n1 GPU1", "a_useful_ns": 20, "b_useful_ns": 50, "change_of_useful_ns": 30},
         {"device": "n1 GPU0", "a_useful_ns": 10, "b_useful_ns": 11, "change_of_useful_ns": 1},
     ]
 
 
 def test_devices_of_other_hosts_are_compared_in_their_order() -> None:
-    (found,) = compare_jobs(run({"n1 GPU0": 10, "n1 GPU1": 20}), run({"n7 GPU0": 10, "n7 GPU1": 5}))
-    assert found.tables["by_device"].frame.rows() == [
+    (result,) = compare_jobs(
+        run_job({"n1 GPU0": 10, "n1 GPU1": 20}), run_job({"n7 GPU0": 10, "n7 GPU1": 5})
+    )
+    assert result.tables["by_device"].frame.rows() == [
         ("n1 GPU1", "n7 GPU1", 20, 5, -15),
         ("n1 GPU0", "n7 GPU0", 10, 10, 0),
     ]
 
 
 def test_as_many_devices_are_needed() -> None:
-    (found,) = compare_jobs(run({"n1 GPU0": 10}), run({"n1 GPU0": 10, "n1 GPU1": 20}))
-    assert "by_device" not in found.tables
-    assert "efficiencies, devices: 1 in A, 2 in B, not compared one by one" in found.notes
+    (result,) = compare_jobs(run_job({"n1 GPU0": 10}), run_job({"n1 GPU0": 10, "n1 GPU1": 20}))
+    assert "by_device" not in result.tables
+    assert "efficiencies, devices: 1 in A, 2 in B, not compared one by one" in result.notes
 
 
 def test_a_difference_as_a_page(
@@ -60,14 +62,14 @@ def test_a_difference_as_a_page(
     both = tmp_path / "diff.json"
     assert main(["diff", str(told), str(told), "--html", str(page), "--json", str(both)]) == 0
     headline = capsys.readouterr().out.splitlines()[0]
-    found = Page(page.read_text(encoding="utf-8"))
-    assert headline in found.text
+    result = Page(page.read_text(encoding="utf-8"))
+    assert headline in result.text
     assert headline.startswith("B is as fast as A")
     tables = json.loads(both.read_text())["analyses"]["difference"]["tables"]
     assert {"by_device", "job", "kernels_kernels"} <= set(tables)
     for name, table in tables.items():
         if table["columns"] and any(table["columns"].values()):
-            assert table["title"] in found.text, name
+            assert table["title"] in result.text, name
 
 
 def test_a_page_does_not_replace_what_is_read(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.sql_truth import label
+from tools.sql_truth import make_label
 from tools.view_answers import SAMPLES
 
 import nsys2prv
@@ -35,11 +35,11 @@ def test_counts_are_those_of_sql() -> None:
     for path in SAMPLES["training"]:
         with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as export:
             for name, duration in export.execute(QUERY):
-                durations[label(name)].append(duration)
-    found, kernels = tables["durations"].frame, tables["kernels"].frame
-    assert found["row"].unique().sort().to_list() == list(range(20))
+                durations[make_label(name)].append(duration)
+    result, kernels = tables["durations"].frame, tables["kernels"].frame
+    assert result["row"].unique().sort().to_list() == list(range(20))
     for row in range(20):
-        mine = found.filter(pl.col("row") == row)
+        mine = result.filter(pl.col("row") == row)
         name = mine["kernel"][0]
         assert kernels["kernel"][row] == name
         known = sorted(durations[name])
@@ -66,9 +66,9 @@ def test_equal_durations_are_one_bin(tmp_path: Path) -> None:
 def test_durations_that_a_float_hardly_tells_apart_have_fewer_bins(tmp_path: Path) -> None:
     durations = [1 << 60, (1 << 60) + 1, (1 << 60) + 300]
     frame = pl.DataFrame({"begin": [0, 0, 0], "end": durations, "key": [1, 1, 1]})
-    found = make_histograms(spill_durations(frame, ["key"], tmp_path / "spilled"), ["key"], 40)
-    assert found["count"].sum() == 3
-    assert found.filter(pl.col("low_ns") > pl.col("high_ns")).is_empty()
+    result = make_histograms(spill_durations(frame, ["key"], tmp_path / "spilled"), ["key"], 40)
+    assert result["count"].sum() == 3
+    assert result.filter(pl.col("low_ns") > pl.col("high_ns")).is_empty()
 
 
 def test_many_names_are_taken_a_few_at_a_time(
@@ -96,7 +96,7 @@ def test_many_names_are_taken_a_few_at_a_time(
 def test_classes_by_iteration() -> None:
     """Against the kernels' begins and ends, one by one; iterations are those of the efficiencies."""
     with nsys2prv.open(SAMPLES["training"], quiet=True, jobs=1) as job:
-        found = (
+        result = (
             job.analyse("kernels", region="iteration*")["kernels"]
             .tables["classes_by_iteration"]
             .frame
@@ -116,9 +116,9 @@ def test_classes_by_iteration() -> None:
                 known[number, kind] += inside
     assert {
         (number, kind): time
-        for number, kind, time in found.select("iteration", "class", "time_ns").iter_rows()
+        for number, kind, time in result.select("iteration", "class", "time_ns").iter_rows()
     } == known
-    assert found["iteration"].n_unique() == 20
+    assert result["iteration"].n_unique() == 20
 
 
 def test_no_iterations_no_table() -> None:
@@ -132,11 +132,11 @@ def test_no_iterations_no_table() -> None:
     st.integers(0, 30),
 )
 def test_time_within(intervals: list[tuple[int, int]], since: int, length: int) -> None:
-    begin = np.array([one for one, _ in intervals], np.int64)
+    begin = np.array([item for item, _ in intervals], np.int64)
     end = begin + np.array([lasts for _, lasts in intervals], np.int64)
     known = sum(
-        one <= time < one + lasts
-        for one, lasts in intervals
+        item <= time < item + lasts
+        for item, lasts in intervals
         for time in range(since, since + length)
     )
     assert sum_within(begin, end, np.array([since]), np.array([since + length])).tolist() == [known]

@@ -10,7 +10,7 @@ from functools import cache
 
 import polars as pl
 import pytest
-from tools.view_answers import SAMPLES, Answers, ask
+from tools.view_answers import SAMPLES, Answers, answer_views
 
 import nsys2prv
 from nsys2prv.analysis.job import OpenJob
@@ -21,7 +21,7 @@ CLOSE = 1e-9
 
 
 @cache
-def analysed(sample: str, useful: str) -> dict[str, Result]:
+def analyze_sample(sample: str, useful: str) -> dict[str, Result]:
     with nsys2prv.open(SAMPLES[sample], align="utc") as job:
         return job.analyse(useful=useful)
 
@@ -33,7 +33,7 @@ def sample(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def answers(sample: str) -> Answers:
-    return ask(sample)
+    return answer_views(sample)
 
 
 @pytest.fixture(scope="module")
@@ -44,21 +44,21 @@ def job(sample: str) -> Iterator[OpenJob]:
 
 @pytest.mark.parametrize(("useful", "before"), [("compute", ""), ("all-kernels", "talp_")])
 def test_efficiencies_of_devices(sample: str, answers: Answers, useful: str, before: str) -> None:
-    found = analysed(sample, useful)["efficiencies"]
-    (row,) = found.tables["device"].frame.rows(named=True)
+    result = analyze_sample(sample, useful)["efficiencies"]
+    (row,) = result.tables["device"].frame.rows(named=True)
     for name, view in (
         ("parallel_efficiency", f"{before}device_parallel_efficiency"),
         ("load_balance_efficiency", f"{before}device_load_balance"),
         ("communication_efficiency", f"{before}device_communication_efficiency"),
         ("orchestration_efficiency", "device_orchestration_efficiency"),
     ):
-        assert [[pytest.approx(100 * row[name], rel=CLOSE)]] == answers.rows(f"model/{view}.cfg"), (
-            name
-        )
-    shares = [100 * value for value in found.tables["devices"].frame["useful_share"]]
+        assert [[pytest.approx(100 * row[name], rel=CLOSE)]] == answers.read_rows(
+            f"model/{view}.cfg"
+        ), name
+    shares = [100 * value for value in result.tables["devices"].frame["useful_share"]]
     assert [
         cells
-        for cells in answers.rows(
+        for cells in answers.read_rows(
             "model/GPU_LB.cfg" if not before else f"model/{before}device_useful_2dh.cfg"
         )
         if cells
@@ -72,12 +72,12 @@ def test_efficiencies_of_devices(sample: str, answers: Answers, useful: str, bef
 
 
 def test_efficiencies_of_hosts(sample: str, answers: Answers) -> None:
-    found = analysed(sample, "compute")["efficiencies"]
-    (row,) = found.tables["host"].frame.rows(named=True)
-    useful = answers.totals("model/host_useful_2dh.cfg")
+    result = analyze_sample(sample, "compute")["efficiencies"]
+    (row,) = result.tables["host"].frame.rows(named=True)
+    useful = answers.read_totals("model/host_useful_2dh.cfg")
     assert useful["Average"] == [pytest.approx(100 * row["host_parallel_efficiency"], rel=CLOSE)]
     if "model/host_outside_mpi_2dh.cfg" in answers.tables:
-        outside = answers.totals("model/host_outside_mpi_2dh.cfg")
+        outside = answers.read_totals("model/host_outside_mpi_2dh.cfg")
         assert outside["Average"] == [
             pytest.approx(100 * row["mpi_parallel_efficiency"], rel=CLOSE)
         ]
@@ -90,11 +90,11 @@ def test_efficiencies_of_hosts(sample: str, answers: Answers) -> None:
         )
     else:
         assert "mpi_parallel_efficiency" not in row
-        assert any("MPI_P2P_EVENTS" in missing for missing in found.missing)
+        assert any("MPI_P2P_EVENTS" in missing for missing in result.missing)
 
 
 def test_overlap(sample: str, answers: Answers) -> None:
-    devices = analysed(sample, "compute")["overlap"].tables["devices"].frame
+    devices = analyze_sample(sample, "compute")["overlap"].tables["devices"].frame
     *rows, _ = devices.rows(named=True)
     for view, columns in (
         (
@@ -106,7 +106,7 @@ def test_overlap(sample: str, answers: Answers) -> None:
             ("exposed_share_of_elapsed", "overlapped_share_of_elapsed"),
         ),
     ):
-        said = [cells + [0.0] * (2 - len(cells)) for cells in answers.rows(view)]
+        said = [cells + [0.0] * (2 - len(cells)) for cells in answers.read_rows(view)]
         assert said == [
             [pytest.approx(100 * row[name], rel=CLOSE, abs=1e-10) for name in columns]
             for row in rows
@@ -115,13 +115,13 @@ def test_overlap(sample: str, answers: Answers) -> None:
 
 def test_gaps(sample: str, answers: Answers) -> None:
     """The report has one class for all gaps below 1 us, and for all from 100 ms on."""
-    gaps = analysed(sample, "compute")["idle"].tables["gaps"].frame
+    gaps = analyze_sample(sample, "compute")["idle"].tables["gaps"].frame
     for view, column in (
         ("analysis/gpu-gaps-time_2dh.cfg", "time_ns"),
         ("extra/analysis/gpu-gaps-count_2dh.cfg", "count"),
     ):
         said: dict[str, float] = defaultdict(float)
-        for name, value in answers.columns(view).items():
+        for name, value in answers.sum_columns(view).items():
             dash = " - " if name.count(" ") > len(["1", "to", "10", "us"]) - 1 else "-"
             said[
                 "< 1 us"
@@ -130,28 +130,28 @@ def test_gaps(sample: str, answers: Answers) -> None:
                 if name.endswith(" s")
                 else name.replace(" to ", dash)
             ] += value
-        found = dict(zip(gaps["length"], gaps[column], strict=True))
-        assert {name: value for name, value in found.items() if value} == {
+        result = dict(zip(gaps["length"], gaps[column], strict=True))
+        assert {name: value for name, value in result.items() if value} == {
             name: pytest.approx(value, rel=CLOSE) for name, value in said.items() if value
         }, view
 
 
 def test_time_of_kernels_and_classes(sample: str, answers: Answers) -> None:
-    kernels = analysed(sample, "compute")["kernels"]
+    kernels = analyze_sample(sample, "compute")["kernels"]
     for view, table, key in (
         ("analysis/kernel_time_2dh.cfg", "kernels", "kernel"),
         ("analysis/kernel-class-time_2dh.cfg", "classes", "class"),
     ):
         said = {
-            name.split(" (")[0]: value for name, value in answers.columns(view).items() if value
+            name.split(" (")[0]: value for name, value in answers.sum_columns(view).items() if value
         }
         frame = kernels.tables[table].frame
-        found = {
+        result = {
             name: time
             for name, time in zip(frame[key], frame["time_ns"], strict=True)
             if name != "CUDA graph"
         }
-        assert sorted(found.values()) == pytest.approx(sorted(said.values())), view
+        assert sorted(result.values()) == pytest.approx(sorted(said.values())), view
 
 
 def test_tensor_cores(sample: str, answers: Answers) -> None:
@@ -165,7 +165,7 @@ def test_tensor_cores(sample: str, answers: Answers) -> None:
             if "nccl_kernel" in job.layouts
             else frame.clear()
         )
-    said = answers.columns("extra/analysis/tensor_cores_time_2dh.cfg")
+    said = answers.sum_columns("extra/analysis/tensor_cores_time_2dh.cfg")
     times = dict.fromkeys(("Yes", "No", "Unknown"), 0)
     for part in (frame, nccl):
         for label, begin, end in part.select("tensor_cores", "begin", "end").rows():
@@ -177,7 +177,7 @@ def test_tensor_cores(sample: str, answers: Answers) -> None:
 
 def test_collectives(sample: str, answers: Answers) -> None:
     """Waits and transfers of collectives. Views have those of sends and receives, too."""
-    tables = analysed(sample, "compute")["collectives"].tables
+    tables = analyze_sample(sample, "compute")["collectives"].tables
     across = tables["across_ranks"].frame
     for view, column in (
         ("extra/analysis/nccl_wait_2dh.cfg", "wait_ns"),
@@ -185,20 +185,20 @@ def test_collectives(sample: str, answers: Answers) -> None:
     ):
         said = {
             name: value
-            for name, value in answers.columns(view).items()
+            for name, value in answers.sum_columns(view).items()
             if value and name not in ("Send", "Recv", "SendRecv")
         }
-        found = {
+        result = {
             name: value
             for name, value in across.group_by("operation").agg(pl.col(column).sum()).rows()
             if value
         }
-        assert found == {name: pytest.approx(value) for name, value in said.items()}, view
+        assert result == {name: pytest.approx(value) for name, value in said.items()}, view
 
 
 def test_memory_operations(sample: str, answers: Answers) -> None:
     memory = (
-        analysed(sample, "compute")["idle"]
+        analyze_sample(sample, "compute")["idle"]
         .tables["memory"]
         .frame.group_by("operation")
         .agg(pl.col("count", "bytes", "time_ns").sum())
@@ -208,16 +208,16 @@ def test_memory_operations(sample: str, answers: Answers) -> None:
         ("extra/analysis/memory_calls_2dh.cfg", "count"),
         ("analysis/memory_bytes_2dh.cfg", "bytes"),
     ):
-        said = {name: value for name, value in answers.columns(view).items() if value}
-        found = dict(zip(memory["operation"], memory[column], strict=True))
-        assert found == {name: pytest.approx(value) for name, value in said.items()}, view
+        said = {name: value for name, value in answers.sum_columns(view).items() if value}
+        result = dict(zip(memory["operation"], memory[column], strict=True))
+        assert result == {name: pytest.approx(value) for name, value in said.items()}, view
 
 
 def test_api_calls(sample: str, answers: Answers) -> None:
-    calls = analysed(sample, "compute")["idle"].tables["calls"].frame
+    calls = analyze_sample(sample, "compute")["idle"].tables["calls"].frame
     said = {
         name: value
-        for name, value in answers.columns("extra/analysis/api_calls_2dh.cfg").items()
+        for name, value in answers.sum_columns("extra/analysis/api_calls_2dh.cfg").items()
         if value
     }
     assert dict(zip(calls["call"], calls["count"], strict=True)) == said

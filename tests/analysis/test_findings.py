@@ -38,7 +38,7 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 import culprits
 
 
-def segments(waits: np.ndarray, step: int = 1_000) -> Segments:
+def make_segments(waits: np.ndarray, step: int = 1_000) -> Segments:
     count = waits.shape[1]
     return Segments(
         np.arange(1, count + 1),
@@ -49,9 +49,9 @@ def segments(waits: np.ndarray, step: int = 1_000) -> Segments:
     )
 
 
-def random_waits(rng: np.random.Generator, count: int, ranks: int, late: np.ndarray) -> np.ndarray:
-    """Waits of ranks that come late by noise and, each, by so much more: until the last one has
-    come.
+def draw_waits(rng: np.random.Generator, count: int, ranks: int, late: np.ndarray) -> np.ndarray:
+    """Return the waits of ranks that come late by noise and, each, by so much more: until the last
+    one has come.
     """
     arrivals = rng.exponential(20, (count, ranks)) + late
     return arrivals.max(axis=1, keepdims=True) - arrivals
@@ -70,15 +70,15 @@ def test_a_rank_that_is_often_the_last_is_named() -> None:
     least = np.array([1, 1, 1, 1, 0, 0, 0, 2, 2])
     waits = np.full((9, 3), 90.0)
     waits[np.arange(9), least] = 0
-    (found,) = rank_findings.make_imbalance_findings(job, segments(waits), 0)
-    assert found.evidence[0].endswith(
+    (result,) = rank_findings.make_imbalance_findings(job, make_segments(waits), 0)
+    assert result.evidence[0].endswith(
         "; the others wait most often for rank 1 (a GPU1): in 4 of 9 intervals between collectives"
     )
     waits = np.full((9, 3), 90.0)
     waits[:2, 1] = 0
     waits[2:, 0] = np.where(np.arange(7) < 2, 0, 90)
-    (found,) = rank_findings.make_imbalance_findings(job, segments(waits[:4]), 0)
-    assert "most often" not in found.evidence[0]
+    (result,) = rank_findings.make_imbalance_findings(job, make_segments(waits[:4]), 0)
+    assert "most often" not in result.evidence[0]
 
 
 @pytest.mark.parametrize("ranks", [4, 64, 256])
@@ -89,12 +89,14 @@ def test_a_slow_rank_is_not_hidden_by_a_hiccup(ranks: int) -> None:
     late[ranks // 2] = 200
     arrivals = rng.exponential(20, (90, ranks)) + late
     arrivals[40, 1] += 30_000
-    found, events = find_culprits(segments(arrivals.max(axis=1, keepdims=True) - arrivals), 90_000)
-    assert found is not None
-    assert found.tasks == [ranks // 2 + 1]
-    assert found.segments == 89
+    result, events = find_culprits(
+        make_segments(arrivals.max(axis=1, keepdims=True) - arrivals), 90_000
+    )
+    assert result is not None
+    assert result.tasks == [ranks // 2 + 1]
+    assert result.segments == 89
     # 200 of 1,000 ns, and not less for the noise of the others.
-    assert found.cost / 90_000 == pytest.approx(0.2, rel=0.06)
+    assert result.cost / 90_000 == pytest.approx(0.2, rel=0.06)
     assert [event.tasks for event in events] == [[2]]
     assert events[0].cost == pytest.approx(30_000, rel=0.03)
     assert events[0].times[0] == pytest.approx(41_000 - 30_000, rel=0.1)
@@ -105,54 +107,55 @@ def test_a_hiccup_that_makes_a_whole_host_late() -> None:
     waits = np.random.default_rng(5).exponential(5, (40, 8))
     waits[20, 4:7] += 30_000
     waits[22, :4] += 30_000
-    assert [event.tasks for event in find_culprits(segments(waits), 70_000)[1]] == [[8]]
+    assert [event.tasks for event in find_culprits(make_segments(waits), 70_000)[1]] == [[8]]
     # Nobody can tell where they did not wait.
     waits[20, 4:7] -= 30_000
-    (event,) = find_culprits(segments(waits), 70_000)[1]
+    (event,) = find_culprits(make_segments(waits), 70_000)[1]
     assert sorted(event.tasks) == [5, 6, 7, 8]
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 64])
 def test_nobody_is_named_where_all_are_alike(ranks: int) -> None:
     for seed in range(50):
-        waits = random_waits(np.random.default_rng(seed), 40, ranks, np.zeros(ranks))
-        assert find_culprits(segments(waits), 40_000) == (None, [])
+        waits = draw_waits(np.random.default_rng(seed), 40, ranks, np.zeros(ranks))
+        assert find_culprits(make_segments(waits), 40_000) == (None, [])
 
 
 def test_a_group_that_is_late_together() -> None:
     late = np.zeros(16)
     late[4:8] = 150
-    found, events = find_culprits(
-        segments(random_waits(np.random.default_rng(3), 40, 16, late)), 40_000
+    result, events = find_culprits(
+        make_segments(draw_waits(np.random.default_rng(3), 40, 16, late)), 40_000
     )
-    assert found is not None
-    assert sorted(found.tasks) == [5, 6, 7, 8]
+    assert result is not None
+    assert sorted(result.tasks) == [5, 6, 7, 8]
     assert not events
 
 
 def test_too_few_segments_prove_nothing() -> None:
     late = np.array([0, 0, 500, 0])
-    waits = random_waits(np.random.default_rng(3), LEAST_SEGMENTS - 1, 4, late)
-    assert find_culprits(segments(waits), 4_000) == (None, [])
+    waits = draw_waits(np.random.default_rng(3), LEAST_SEGMENTS - 1, 4, late)
+    assert find_culprits(make_segments(waits), 4_000) == (None, [])
 
 
 def test_the_greatest_noise_is_no_event() -> None:
     """In 300 jobs of balanced ranks with exponential noise, of one at most; an event is found."""
     rng, named = np.random.default_rng(8), 0
     for _ in range(300):
-        waits = random_waits(rng, 22, 4, np.zeros(4))
-        _, events = find_culprits(segments(waits), 22_000)
+        waits = draw_waits(rng, 22, 4, np.zeros(4))
+        _, events = find_culprits(make_segments(waits), 22_000)
         named += len(events)
     assert named <= 3
     waits[7] += np.array([600, 600, 0, 600])
-    _, (event,) = find_culprits(segments(waits), 22_000)
+    _, (event,) = find_culprits(make_segments(waits), 22_000)
     assert event.tasks == [3]
 
 
-def kernels_in_groups(groups: list[list[int]], wrong: int = 0) -> pl.DataFrame:
-    """NCCL kernels of one name, 20 on each device. All of a group end together to some us, begin
-    when they like and last 300 us; the others' ends vary by ms. wrong: how far the clock of odd
-    devices is off (ns).
+def make_grouped_kernels(groups: list[list[int]], wrong: int = 0) -> pl.DataFrame:
+    """Return NCCL kernels of one name, 20 on each device.
+
+    All kernels of a group end together to some us, begin at random and last 300 us; the others'
+    ends vary by ms. wrong: how far the clock of odd devices is off (ns).
     """
     rng, frames = np.random.default_rng(4), []
     for group in groups:
@@ -169,16 +172,16 @@ def kernels_in_groups(groups: list[list[int]], wrong: int = 0) -> pl.DataFrame:
 
 @pytest.mark.parametrize("wrong", [0, 4_000_000])
 def test_devices_whose_kernels_end_together_are_a_group(wrong: int) -> None:
-    kernels = kernels_in_groups([[0, 2, 3], [1, 4]], wrong)
-    found = find_device_groups(kernels).sort("device")
-    assert found["device"].to_list() == [0, 1, 2, 3, 4]
-    assert found["group"].rank("dense").to_list() == [1, 2, 1, 1, 2]
+    kernels = make_grouped_kernels([[0, 2, 3], [1, 4]], wrong)
+    result = find_device_groups(kernels).sort("device")
+    assert result["device"].to_list() == [0, 1, 2, 3, 4]
+    assert result["group"].rank("dense").to_list() == [1, 2, 1, 1, 2]
 
 
 @pytest.mark.parametrize("groups", [[[0, 1, 2, 3]], [[0, 1, 2], [3]]])
 def test_one_group_tells_nothing(groups: list[list[int]]) -> None:
     """Nor does one of which a device would be alone."""
-    assert not find_device_groups(kernels_in_groups(groups)).height
+    assert not find_device_groups(make_grouped_kernels(groups)).height
 
 
 def test_waits_of_groups_are_those_for_their_own_last() -> None:
@@ -189,7 +192,7 @@ def test_waits_of_groups_are_those_for_their_own_last() -> None:
     length = pl.when(slow).then(3_000_000).otherwise(300_000) + pl.when(late).then(0).otherwise(
         100_000
     )
-    kernels = kernels_in_groups([[0, 1], [2, 3]]).with_columns(
+    kernels = make_grouped_kernels([[0, 1], [2, 3]]).with_columns(
         pl.lit(20).alias("total"),
         *(pl.lit(-1).alias(name) for name in ("operation", "bytes", "communicator")),
         task=pl.col("device") + 1,
@@ -197,13 +200,13 @@ def test_waits_of_groups_are_those_for_their_own_last() -> None:
         exposed=length,
     )
     kernels = kernels.with_columns(begin=pl.col("end") - pl.col("exposed"))
-    found = add_waits(kernels)
-    waits = found.group_by("device").agg(pl.col("exposed_wait").median()).sort("device")
+    result = add_waits(kernels)
+    waits = result.group_by("device").agg(pl.col("exposed_wait").median()).sort("device")
     assert waits["exposed_wait"].to_list() == pytest.approx([0, 1e5, 0, 1e5], abs=5_000)
-    first = found.filter(pl.col("device") == 0).sort("number")["end"].to_list()
+    first = result.filter(pl.col("device") == 0).sort("number")["end"].to_list()
     for device in range(4):
-        assert found.filter(pl.col("device") == device).sort("number")["when"].to_list() == first
-    (link,) = find_slow_links(pl.DataFrame(), found, {1: "ncclDevKernel_AllGather"}, 100_000_000)
+        assert result.filter(pl.col("device") == device).sort("number")["when"].to_list() == first
+    (link,) = find_slow_links(pl.DataFrame(), result, {1: "ncclDevKernel_AllGather"}, 100_000_000)
     assert (link.tasks, link.what) == ([3, 4], "ncclDevKernel_AllGather")
     assert link.transfer / link.usual == pytest.approx(10, rel=0.02)
     assert link.cost == pytest.approx(20 * 2_700_000, rel=0.02)
@@ -238,11 +241,11 @@ def test_jobs_with_a_known_fault(fault: str, payload: str, tmp_path: Path) -> No
     case = culprits.CASES[fault](np.random.default_rng([1, 4]), 4)
     case.options = dataclasses.replace(case.options, steps=10, skew_us=20.0, payload=payload)
     case.fault = dataclasses.replace(case.fault, steps=(5,) if case.fault.steps else ())
-    found = culprits.judged(case, tmp_path).found
-    assert case.hit, found
-    shares = [finding.share for finding in found]
+    result = culprits.judged(case, tmp_path).found
+    assert case.hit, result
+    shares = [finding.share for finding in result]
     assert shares == sorted(shares, reverse=True)
-    for finding in found:
+    for finding in result:
         assert len(finding.devices) == len(finding.ranks)
         assert 0 < finding.share <= 1
         assert finding.evidence
@@ -257,7 +260,7 @@ def test_costs_are_what_would_be_gained(tmp_path: Path) -> None:
     case = culprits.CASES["slow code"](np.random.default_rng([1, 8]), 8)
     case.options = dataclasses.replace(case.options, steps=12)
     case.fault = dataclasses.replace(case.fault, amount=2e6)
-    found = culprits.judged(case, tmp_path / "faulty").found
+    result = culprits.judged(case, tmp_path / "faulty").found
     usual = culprits.judged(
         dataclasses.replace(case, fault=culprits.Fault("none")), tmp_path / "usual"
     ).found
@@ -266,12 +269,12 @@ def test_costs_are_what_would_be_gained(tmp_path: Path) -> None:
         with nsys2prv.open(sorted((tmp_path / folder).glob("*.sqlite")), jobs=1, quiet=True) as job:
             assert job.steady is not None
             steps.append((job.steady.end - job.steady.begin) / job.steady.count)
-    assert found[0].kind == "straggler"
-    assert found[0].share == pytest.approx(1 - steps[1] / steps[0], rel=0.35)
+    assert result[0].kind == "straggler"
+    assert result[0].share == pytest.approx(1 - steps[1] / steps[0], rel=0.35)
     # Both in the time of a step: the culprit's idle GPU is its own affair.
     idle = [
-        next(finding.share for finding in one if finding.kind == "host_work") * step
-        for one, step in zip((found, usual), steps, strict=True)
+        next(finding.share for finding in item if finding.kind == "host_work") * step
+        for item, step in zip((result, usual), steps, strict=True)
     ]
     assert idle[0] == pytest.approx(idle[1], rel=0.25)
 
@@ -284,10 +287,10 @@ def test_exposed_communication_is_the_same_with_a_slow_rank(tmp_path: Path) -> N
     times = []
     for fault in (case.fault, culprits.Fault("none")):
         folder = tmp_path / fault.kind
-        found = culprits.judged(dataclasses.replace(case, fault=fault), folder).found
+        result = culprits.judged(dataclasses.replace(case, fault=fault), folder).found
         with nsys2prv.open(sorted(folder.glob("*.sqlite")), jobs=1, quiet=True) as job:
             length = job.steady.end - job.steady.begin
-        shares = {finding.kind: finding.share for finding in found}
+        shares = {finding.kind: finding.share for finding in result}
         times.append(shares["exposed_communication"] * length)
     assert times[0] == pytest.approx(times[1], rel=0.02)
 
@@ -333,19 +336,19 @@ def test_views_of_findings_are_there() -> None:
     named = {
         view
         for module in (findings, rank_findings)
-        for view in _views(Path(module.__file__).read_text())
+        for view in _find_views(Path(module.__file__).read_text())
     }
     assert len(named) >= 5
     assert named <= known
 
 
-def _views(source: str) -> set[str]:
-    """What stands in a tuple of texts that name views."""
+def _find_views(source: str) -> set[str]:
+    """Return the texts of a tuple that name views."""
     tuples = re.findall(r'(?<!\w)\(((?:"[\w-]+"(?:, )?)+)\)', source)
     return {
         name
-        for found in tuples
-        for name in re.findall(r'"([\w-]+)"', found)
+        for item in tuples
+        for name in re.findall(r'"([\w-]+)"', item)
         if name.startswith(("nccl-", "nccl_", "gpu-", "gemm_", "memory_t", "memory-", "tensor_"))
     }
 

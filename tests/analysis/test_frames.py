@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, RUNTIME, call, kernel, make_export, strings
-from tools.slow import all_but_slow
+from tools.exports import KERNEL, RUNTIME, make_call, make_export, make_kernel, make_strings
+from tools.slow import mark_slow_except
 from tools.trace import Trace
 from tools.view_answers import SAMPLES
 
@@ -34,7 +34,7 @@ NAMING = {
 PLACE = ["begin", "end", "rank", "task", "row", "node", "device", "stream"]
 
 
-@pytest.fixture(scope="module", params=all_but_slow(sorted(SAMPLES), "graphs"))
+@pytest.fixture(scope="module", params=mark_slow_except(sorted(SAMPLES), "graphs"))
 def both(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[OpenJob, Trace]]:
@@ -51,8 +51,8 @@ def test_events_are_those_of_the_trace(both: tuple[OpenJob, Trace], layout: str)
     job, trace = both
     code = NAMING[layout]
     written = Counter(
-        (item.row[0], trace.label(code, item.value), item.begin, item.end)
-        for item in trace.intervals(code)
+        (item.row[0], trace.get_label(code, item.value), item.begin, item.end)
+        for item in trace.list_intervals(code)
     )
     if layout not in job.layouts:
         assert not written
@@ -118,16 +118,16 @@ def test_events_on_a_slowed_clock_are_those_of_the_trace(tmp_path: Path) -> None
     """
     count, utc = 30_000, 1_780_000_000_000_000_000
     kernels = [
-        kernel(10 + 3 * number, 11 + 3 * number + number % 2, correlationId=number)
+        make_kernel(10 + 3 * number, 11 + 3 * number + number % 2, correlationId=number)
         for number in range(1, count)
     ]
-    calls = [call(3 * number, 3 * number + 2, number) for number in range(1, count)]
+    calls = [make_call(3 * number, 3 * number + 2, number) for number in range(1, count)]
     report = make_export(
         tmp_path / "r.sqlite",
         {
             KERNEL: kernels,
             RUNTIME: calls,
-            "StringIds": strings("k", "cudaLaunchKernel"),
+            "StringIds": make_strings("k", "cudaLaunchKernel"),
             "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": utc, "systemClockNs": 0}],
         },
     )
@@ -137,7 +137,9 @@ def test_events_on_a_slowed_clock_are_those_of_the_trace(tmp_path: Path) -> None
     trace, _ = convert_and_read([report], tmp_path / "o.prv", align=str(tmp_path / "my.yaml"))
     with nsys2prv.open([report], align=str(tmp_path / "my.yaml")) as job:
         for layout in ("cuda_kernel", "cuda_api"):
-            written = Counter((item.begin, item.end) for item in trace.intervals(NAMING[layout]))
+            written = Counter(
+                (item.begin, item.end) for item in trace.list_intervals(NAMING[layout])
+            )
             assert Counter(job.frame(layout).select("begin", "end").rows()) == written
         frame, lines = job.frame("cuda_kernel"), job.lines("launch")
         moved = Counter(frame["begin"]) - Counter(comm.receive for comm in trace.comms)
@@ -161,7 +163,9 @@ def test_what_is_not_there(both: tuple[OpenJob, Trace]) -> None:
 
 
 def test_temporary_files_are_removed(tmp_path: Path) -> None:
-    export = make_export(tmp_path / "r.sqlite", {"StringIds": strings("k"), KERNEL: [kernel(1, 5)]})
+    export = make_export(
+        tmp_path / "r.sqlite", {"StringIds": make_strings("k"), KERNEL: [make_kernel(1, 5)]}
+    )
     folder = tmp_path / "tmp"
     folder.mkdir()
     with nsys2prv.open(export, tmp=folder) as job:

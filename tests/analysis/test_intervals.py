@@ -32,37 +32,37 @@ intervals = st.lists(
 relaxed = settings(max_examples=200, deadline=None, derandomize=True)
 
 
-def columns(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
+def split_columns(pairs: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
     return np.array([begin for begin, _ in pairs], np.int64), np.array(
         [end for _, end in pairs], np.int64
     )
 
 
-def spans(pairs: list[tuple[int, int]]) -> Spans:
-    return merge_spans(*columns(pairs))
+def draw_spans(pairs: list[tuple[int, int]]) -> Spans:
+    return merge_spans(*split_columns(pairs))
 
 
-def times(pairs: list[tuple[int, int]]) -> set[int]:
+def list_times(pairs: list[tuple[int, int]]) -> set[int]:
     return {time for begin, end in pairs for time in range(begin, end)}
 
 
-def held(found: Spans) -> set[int]:
-    """The times of a set, which must be in normal form."""
+def list_held_times(found: Spans) -> set[int]:
+    """Return the times of a set, which must be in normal form."""
     assert (found.end > found.begin).all()
     assert (found.begin[1:] > found.end[:-1]).all()
-    return times(list(zip(found.begin.tolist(), found.end.tolist(), strict=True)))
+    return list_times(list(zip(found.begin.tolist(), found.end.tolist(), strict=True)))
 
 
 @pytest.mark.slow
 @relaxed
 @given(intervals, intervals)
 def test_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
-    one, other = spans(first), spans(second)
-    assert held(one) == times(first)
-    assert one.length == len(times(first))
-    assert held(intersect_spans(one, other)) == times(first) & times(second)
-    assert held(subtract_spans(one, other)) == times(first) - times(second)
-    assert held(unite_span_sets([one, other])) == times(first) | times(second)
+    one, other = draw_spans(first), draw_spans(second)
+    assert list_held_times(one) == list_times(first)
+    assert one.length == len(list_times(first))
+    assert list_held_times(intersect_spans(one, other)) == list_times(first) & list_times(second)
+    assert list_held_times(subtract_spans(one, other)) == list_times(first) - list_times(second)
+    assert list_held_times(unite_span_sets([one, other])) == list_times(first) | list_times(second)
 
 
 @pytest.mark.slow
@@ -70,21 +70,25 @@ def test_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> No
 @given(intervals, st.integers(-5, 80), st.integers(0, 40))
 def test_gaps_and_clips(pairs: list[tuple[int, int]], begin: int, length: int) -> None:
     window = set(range(begin, begin + length))
-    assert held(find_gaps(spans(pairs), begin, begin + length)) == window - times(pairs)
-    assert held(clip_spans(spans(pairs), begin, begin + length)) == window & times(pairs)
+    assert list_held_times(
+        find_gaps(draw_spans(pairs), begin, begin + length)
+    ) == window - list_times(pairs)
+    assert list_held_times(
+        clip_spans(draw_spans(pairs), begin, begin + length)
+    ) == window & list_times(pairs)
 
 
 @pytest.mark.slow
 @relaxed
 @given(intervals, intervals)
 def test_how_much_lies_within(pairs: list[tuple[int, int]], asked: list[tuple[int, int]]) -> None:
-    begin, end = columns(asked)
-    assert spans(pairs).within(begin, end).tolist() == [
-        len(times(pairs) & set(range(*one))) for one in asked
+    begin, end = split_columns(asked)
+    assert draw_spans(pairs).within(begin, end).tolist() == [
+        len(list_times(pairs) & set(range(*item))) for item in asked
     ]
     every = np.arange(-3, LATEST + 20)
-    assert spans(pairs).contains(every).tolist() == [
-        time in times(pairs) for time in every.tolist()
+    assert draw_spans(pairs).contains(every).tolist() == [
+        time in list_times(pairs) for time in every.tolist()
     ]
 
 
@@ -93,12 +97,12 @@ def test_how_much_lies_within(pairs: list[tuple[int, int]], asked: list[tuple[in
 @given(intervals, intervals)
 def test_concurrency(pairs: list[tuple[int, int]], inside: list[tuple[int, int]]) -> None:
     counts = Counter(time for begin, end in pairs for time in range(begin, end))
-    changes, open_ = count_concurrent(*columns(pairs))
+    changes, open_ = count_concurrent(*split_columns(pairs))
     for time in range(LATEST + 20):
         place = np.searchsorted(changes, time, "right") - 1
         assert (open_[place] if place >= 0 else 0) == counts[time]
-    expected = Counter(counts[time] for time in times(inside) if counts[time])
-    assert sum_time_by_count(*columns(pairs), spans(inside)) == dict(expected)
+    expected = Counter(counts[time] for time in list_times(inside) if counts[time])
+    assert sum_time_by_count(*split_columns(pairs), draw_spans(inside)) == dict(expected)
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
@@ -109,17 +113,17 @@ def test_time_before_as_numpy_has_it(order: str, monkeypatch: pytest.MonkeyPatch
     random = np.random.default_rng(1)
     for count in (1, 2, 3, 50, 1000):
         edges = np.cumsum(random.integers(1, 9, 2 * count))
-        found = Spans(edges[::2], edges[1::2])
+        result = Spans(edges[::2], edges[1::2])
         asked = np.sort(random.integers(-5, int(edges[-1]) + 5, 3000))
         asked = {
             "ascending": asked,
             "descending": asked[::-1],
             "shuffled": random.permutation(asked),
         }[order]
-        compiled = found.until(asked)
+        compiled = result.until(asked)
         with monkeypatch.context() as patch:
             patch.setattr(intervals_module, "core", None)
-            assert (compiled == found.until(asked)).all()
+            assert (compiled == result.until(asked)).all()
     # Where an end is missing it is refused.
     with pytest.raises(ValueError, match="room for each time"):
         intervals_module.core.time_before(edges, edges[1:], edges, edges.copy())

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tools.exports import KERNEL, MEMCPY, PID, global_pid, global_tid, kernel, make_export, strings
+from tools.exports import (
+    KERNEL,
+    MEMCPY,
+    PID,
+    make_export,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
+)
 
 import nsys2prv
 from nsys2prv.analysis.comparison import ComparedJob, compare_elapsed, compare_jobs
@@ -24,33 +33,35 @@ def test_parts_of_iterations(tmp_path: Path) -> None:
     for number in range(5):
         more = 20 * US if number == 2 else 0
         since = begin + 30 * US + more
-        kernels.append(kernel(begin, since + 10 * US))
-        kernels.append(kernel(since, since + 30 * US, streamId=9, demangledName=2, shortName=2))
+        kernels.append(make_kernel(begin, since + 10 * US))
+        kernels.append(
+            make_kernel(since, since + 30 * US, streamId=9, demangledName=2, shortName=2)
+        )
         copy = {"start": since + 25 * US, "end": since + 40 * US, "deviceId": 0, "contextId": 1}
         copies.append(
-            {**copy, "streamId": 11, "globalPid": global_pid(), "bytes": 8, "copyKind": 1}
+            {**copy, "streamId": 11, "globalPid": make_global_pid(), "bytes": 8, "copyKind": 1}
         )
         step = {"start": begin, "end": begin + 99 * US + more, "eventType": 59}
-        ranges.append({**step, "globalTid": global_tid(PID), "text": f"step {number}"})
+        ranges.append({**step, "globalTid": make_global_tid(PID), "text": f"step {number}"})
         begin += 100 * US + more
-    names = strings("gemm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
+    names = make_strings("gemm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL")
     tables = {"StringIds": names, KERNEL: kernels, MEMCPY: copies, "NVTX_EVENTS": ranges}
     report = make_export(tmp_path / "rank0.sqlite", tables, {"text": "TEXT"})
     with nsys2prv.open([report], quiet=True) as job:
         tables = job.analyse("iterations")["iterations"].tables
-    found, summary = tables["each"].frame, tables["summary"].frame
+    result, summary = tables["each"].frame, tables["summary"].frame
     # The last one ends with its range.
-    assert found["time_ns"].to_list() == [100_000, 100_000, 120_000, 100_000, 99_000]
-    assert found["compute_ns"].to_list() == [40_000, 40_000, 60_000, 40_000, 40_000]
-    assert set(found["exposed_nccl_ns"]) == {20_000}
-    assert set(found["exposed_memory_ns"]) == {10_000}
-    assert found["idle_ns"].to_list() == [30_000, 30_000, 30_000, 30_000, 29_000]
+    assert result["time_ns"].to_list() == [100_000, 100_000, 120_000, 100_000, 99_000]
+    assert result["compute_ns"].to_list() == [40_000, 40_000, 60_000, 40_000, 40_000]
+    assert set(result["exposed_nccl_ns"]) == {20_000}
+    assert set(result["exposed_memory_ns"]) == {10_000}
+    assert result["idle_ns"].to_list() == [30_000, 30_000, 30_000, 30_000, 29_000]
     assert summary.row(1) == ("computing", 40_000.0, 40_000, 1, 60_000, 3)
 
 
 def test_a_job_without_iterations_says_so(tmp_path: Path) -> None:
     report = make_export(
-        tmp_path / "rank0.sqlite", {"StringIds": strings("gemm"), KERNEL: [kernel(5, 9)]}
+        tmp_path / "rank0.sqlite", {"StringIds": make_strings("gemm"), KERNEL: [make_kernel(5, 9)]}
     )
     with nsys2prv.open([report], quiet=True) as job:
         result = job.analyse("iterations")["iterations"]
@@ -58,8 +69,10 @@ def test_a_job_without_iterations_says_so(tmp_path: Path) -> None:
     assert "does not repeat itself" in result.missing[0]
 
 
-def run(steps: int, time: int, exposed: int) -> ComparedJob:
-    """A job of so many iterations, of so much time each, of which so much is exposed NCCL (ns)."""
+def run_iterations(steps: int, time: int, exposed: int) -> ComparedJob:
+    """Convert a job of so many iterations, of so much time each, of which so much is exposed NCCL
+    (ns).
+    """
     each = pl.DataFrame({"iteration": range(1, steps + 1), "time_ns": [time] * steps}).with_columns(
         pl.lit(0).alias(name) for name in PARTS
     )
@@ -74,27 +87,27 @@ def run(steps: int, time: int, exposed: int) -> ComparedJob:
         "kernels": {"classes": classes},
     }
     results = {
-        name: Result(name, "", {key: Table("", frame) for key, frame in found.items()})
-        for name, found in tables.items()
+        name: Result(name, "", {key: Table("", frame) for key, frame in item.items()})
+        for name, item in tables.items()
     }
     return ComparedJob({"name": "job", "duration_ns": 1, "ranks": 1, "devices": 1}, results)
 
 
 def test_jobs_of_different_numbers_of_iterations_compare() -> None:
-    first, second = run(4, 1_000, 100), run(10, 1_200, 300)
+    first, second = run_iterations(4, 1_000, 100), run_iterations(10, 1_200, 300)
     more, headline = compare_elapsed(first, second)
     assert more == pytest.approx(0.2)
     assert "an iteration takes 1.20 us (A: 1.00 us); B has 10 iterations, A has 4" in headline
     assert "per GPU: NCCL alone (exposed) +200 ns" in headline
-    (found,) = compare_jobs(first, second)
-    each = found.tables["by_iteration"].frame
+    (result,) = compare_jobs(first, second)
+    each = result.tables["by_iteration"].frame
     assert each["iteration"].to_list() == [1, 2, 3, 4]
     assert set(each["change_of_time_ns"]) == {200}
     assert set(each["change_of_exposed_nccl_ns"]) == {200}
-    median = found.tables["iteration"].frame.row(0, named=True)
+    median = result.tables["iteration"].frame.row(0, named=True)
     assert (median["a_ns"], median["b_ns"], median["ratio"]) == (1_000, 1_200, 1.2)
     # Ten iterations take more than four, but not one of them.
-    assert found.tables["kernels_classes"].frame["change_ns"].to_list() == [300]
-    assert found.tables["kernels_classes"].frame["change_of_iteration_ns"].to_list() == [0]
-    (same,) = compare_jobs(first, run(4, 1_200, 300))
+    assert result.tables["kernels_classes"].frame["change_ns"].to_list() == [300]
+    assert result.tables["kernels_classes"].frame["change_of_iteration_ns"].to_list() == [0]
+    (same,) = compare_jobs(first, run_iterations(4, 1_200, 300))
     assert "change_of_iteration_ns" not in same.tables["kernels_classes"].frame.columns

@@ -15,18 +15,18 @@ from tools.exports import (
     PID,
     RUNTIME,
     Row,
-    call,
-    global_pid,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    strings,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
 )
 
 import nsys2prv
 from nsys2prv.analysis.result import Result
 
-NAMES = strings(
+NAMES = make_strings(
     "gemm",
     "cudaLaunchKernel",
     "ncclDevKernel_AllReduce_Sum_f32_RING_LL",
@@ -42,7 +42,7 @@ NCCL, SYNC, STEP, BARRIER, PLAIN, TENSOR, COPY, COPY_SYNC = 3, 4, 5, 6, 7, 8, 9,
 EXACT = 1e-9
 
 
-def copy(
+def make_copy(
     start: int,
     end: int,
     size: int,
@@ -62,36 +62,36 @@ def copy(
         "copyKind": kind,
         "srcKind": source,
         "dstKind": target,
-        "globalPid": global_pid(),
+        "globalPid": make_global_pid(),
     }
 
 
-def nccl(start: int, end: int, stream: int = 9, **more: object) -> Row:
-    return kernel(start, end, streamId=stream, demangledName=NCCL, shortName=NCCL, **more)
+def make_nccl_kernel(start: int, end: int, stream: int = 9, **more: object) -> Row:
+    return make_kernel(start, end, streamId=stream, demangledName=NCCL, shortName=NCCL, **more)
 
 
-def range_(start: int, end: int, name: int = STEP, tid: int = PID) -> Row:
+def make_range(start: int, end: int, name: int = STEP, tid: int = PID) -> Row:
     return {
         "start": start,
         "end": end,
         "eventType": 59,
         "textId": name,
         "domainId": 0,
-        "globalTid": global_tid(tid),
+        "globalTid": make_global_tid(tid),
     }
 
 
-def barrier(start: int, end: int) -> Row:
+def make_barrier(start: int, end: int) -> Row:
     return {
         "start": start,
         "end": end,
-        "globalTid": global_tid(PID),
+        "globalTid": make_global_tid(PID),
         "textId": BARRIER,
         "commHandle": 1,
     }
 
 
-def analysed(
+def analyze_tables(
     folder: Path, ranks: Sequence[dict[str, list[Row]]], **asked: object
 ) -> dict[str, Result]:
     paths = [
@@ -102,7 +102,7 @@ def analysed(
         return job.analyse(**asked)
 
 
-def only(results: dict[str, Result], analysis: str, table: str) -> dict[str, object]:
+def get_only_row(results: dict[str, Result], analysis: str, table: str) -> dict[str, object]:
     (row,) = results[analysis].tables[table].frame.rows(named=True)
     return row
 
@@ -115,18 +115,22 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Result]
     the API) and 300 ns.
     """
     first = {
-        KERNEL: [kernel(0, 400), kernel(350, 600, streamId=8), nccl(500, 700)],
-        MEMCPY: [copy(700, 750, 5_000)],
-        RUNTIME: [call(100, 300, 1)],
-        "MPI_COLLECTIVES_EVENTS": [barrier(250, 350)],
+        KERNEL: [
+            make_kernel(0, 400),
+            make_kernel(350, 600, streamId=8),
+            make_nccl_kernel(500, 700),
+        ],
+        MEMCPY: [make_copy(700, 750, 5_000)],
+        RUNTIME: [make_call(100, 300, 1)],
+        "MPI_COLLECTIVES_EVENTS": [make_barrier(250, 350)],
     }
     second = {
-        KERNEL: [kernel(0, 300), nccl(500, 700), kernel(900, 1000)],
-        RUNTIME: [call(100, 200, 1)],
-        "MPI_COLLECTIVES_EVENTS": [barrier(600, 900)],
+        KERNEL: [make_kernel(0, 300), make_nccl_kernel(500, 700), make_kernel(900, 1000)],
+        RUNTIME: [make_call(100, 200, 1)],
+        "MPI_COLLECTIVES_EVENTS": [make_barrier(600, 900)],
     }
     return {
-        useful: analysed(tmp_path_factory.mktemp(useful), [first, second], useful=useful)
+        useful: analyze_tables(tmp_path_factory.mktemp(useful), [first, second], useful=useful)
         for useful in ("compute", "all-kernels")
     }
 
@@ -138,7 +142,7 @@ TIMES = {"compute": ((600, 400), (750, 600)), "all-kernels": ((700, 600), (750, 
 @pytest.mark.parametrize("useful", TIMES)
 def test_efficiencies_of_devices(two: dict[str, dict[str, Result]], useful: str) -> None:
     (first, second), active = TIMES[useful]
-    row = only(two[useful], "efficiencies", "device")
+    row = get_only_row(two[useful], "efficiencies", "device")
     assert row["elapsed_ns"] == 1000
     assert row["parallel_efficiency"] == pytest.approx((first + second) / 2000, rel=EXACT)
     assert row["load_balance_efficiency"] == pytest.approx(
@@ -156,7 +160,7 @@ def test_efficiencies_of_devices(two: dict[str, dict[str, Result]], useful: str)
 
 
 def test_efficiencies_of_hosts(two: dict[str, dict[str, Result]]) -> None:
-    row = only(two["compute"], "efficiencies", "host")
+    row = get_only_row(two["compute"], "efficiencies", "host")
     outside, useful = (900, 700), (750, 600)
     assert row["mpi_parallel_efficiency"] == pytest.approx(sum(outside) / 2000, rel=EXACT)
     assert row["mpi_load_balance_efficiency"] == pytest.approx(800 / 900, rel=EXACT)
@@ -199,14 +203,14 @@ def test_iterations(tmp_path: Path) -> None:
     50 and 20 of the second.
     """
     first = {
-        KERNEL: [kernel(0, 50), kernel(100, 150)],
-        "NVTX_EVENTS": [range_(0, 90), range_(100, 290), range_(120, 140)],
+        KERNEL: [make_kernel(0, 50), make_kernel(100, 150)],
+        "NVTX_EVENTS": [make_range(0, 90), make_range(100, 290), make_range(120, 140)],
     }
     second = {
-        KERNEL: [kernel(20, 100), kernel(180, 200), kernel(400, 500)],
-        "NVTX_EVENTS": [range_(10, 100), range_(110, 300)],
+        KERNEL: [make_kernel(20, 100), make_kernel(180, 200), make_kernel(400, 500)],
+        "NVTX_EVENTS": [make_range(10, 100), make_range(110, 300)],
     }
-    results = analysed(tmp_path, [first, second], region="st?p")
+    results = analyze_tables(tmp_path, [first, second], region="st?p")
     rows = results["efficiencies"].tables["iterations"].frame.rows(named=True)
     assert [(row["region"], row["iteration"], row["elapsed_ns"]) for row in rows] == [
         ("step", 1, 100),
@@ -233,7 +237,7 @@ def test_iterations(tmp_path: Path) -> None:
         [sum(shares) / 2, shares[1], shares[0]], rel=EXACT
     )
     assert (parallel["min_in_iteration"], parallel["max_in_iteration"]) == (2, 1)
-    whole = only(results, "efficiencies", "device")
+    whole = get_only_row(results, "efficiencies", "device")
     assert whole["parallel_efficiency"] == pytest.approx((100 + 200) / 1000, rel=EXACT)
 
 
@@ -243,27 +247,29 @@ def test_operations(tmp_path: Path) -> None:
     """
 
     def of(name: int, start: int, end: int, correlation: int) -> Row:
-        return kernel(start, end, correlationId=correlation, demangledName=name, shortName=name)
+        return make_kernel(
+            start, end, correlationId=correlation, demangledName=name, shortName=name
+        )
 
     tables = {
         "StringIds": [*NAMES, {"id": 20, "value": "layer"}],
         RUNTIME: [
-            call(10, 12, 1),
-            call(20, 22, 2),
-            call(30, 32, 3),
-            call(40, 42, 4, nameId=COPY),
-            call(95, 96, 5),
+            make_call(10, 12, 1),
+            make_call(20, 22, 2),
+            make_call(30, 32, 3),
+            make_call(40, 42, 4, nameId=COPY),
+            make_call(95, 96, 5),
         ],
         KERNEL: [
             of(PLAIN, 100, 130, 1),
             of(TENSOR, 130, 180, 2),
-            nccl(150, 220, correlationId=3),
+            make_nccl_kernel(150, 220, correlationId=3),
             of(PLAIN, 300, 330, 5),
         ],
-        MEMCPY: [copy(220, 230, 100, correlation=4)],
-        "NVTX_EVENTS": [range_(0, 90), range_(5, 15, 20)],
+        MEMCPY: [make_copy(220, 230, 100, correlation=4)],
+        "NVTX_EVENTS": [make_range(0, 90), make_range(5, 15, 20)],
     }
-    results = analysed(tmp_path, [tables])
+    results = analyze_tables(tmp_path, [tables])
     rows = {
         row["operation"]: row
         for row in results["operations"].tables["operations"].frame.rows(named=True)
@@ -314,31 +320,31 @@ def test_rules(tmp_path: Path) -> None:
     """
     tables = {
         RUNTIME: [
-            call(0, 5, 1, nameId=COPY),
-            call(10, 15, 2, nameId=COPY),
-            call(20, 60, 3, nameId=COPY_SYNC),
-            call(70, 75, 4, nameId=COPY_SYNC),
-            call(80, 120, 5, nameId=SYNC),
+            make_call(0, 5, 1, nameId=COPY),
+            make_call(10, 15, 2, nameId=COPY),
+            make_call(20, 60, 3, nameId=COPY_SYNC),
+            make_call(70, 75, 4, nameId=COPY_SYNC),
+            make_call(80, 120, 5, nameId=SYNC),
         ],
         MEMCPY: [
-            copy(5, 15, 100, correlation=1),
-            copy(16, 26, 100, correlation=2, source=1),
-            copy(30, 50, 100, correlation=3, source=1),
-            copy(75, 90, 100, kind=8, correlation=4, source=2),
+            make_copy(5, 15, 100, correlation=1),
+            make_copy(16, 26, 100, correlation=2, source=1),
+            make_copy(30, 50, 100, correlation=3, source=1),
+            make_copy(75, 90, 100, kind=8, correlation=4, source=2),
         ],
     }
-    rules = analysed(tmp_path, [tables])["idle"].tables["rules"].frame
-    found = {
+    rules = analyze_tables(tmp_path, [tables])["idle"].tables["rules"].frame
+    result = {
         rule: (count, time) for rule, count, time in rules.select("rule", "count", "time_ns").rows()
     }
-    assert found["asynchronous copies of pageable memory"] == (1, 10)
-    assert found["synchronous copies"] == (1, 20)
-    assert found["synchronous sets"] == (0, 0)
-    assert found["API calls that wait for the device and leave it idle"] == (1, 30)
+    assert result["asynchronous copies of pageable memory"] == (1, 10)
+    assert result["synchronous copies"] == (1, 20)
+    assert result["synchronous sets"] == (0, 0)
+    assert result["API calls that wait for the device and leave it idle"] == (1, 30)
 
 
 def test_missing_inputs_are_named(tmp_path: Path) -> None:
-    results = analysed(tmp_path, [{RUNTIME: [call(0, 5, 1)]}])
+    results = analyze_tables(tmp_path, [{RUNTIME: [make_call(0, 5, 1)]}])
     said = {name: " ".join(result.missing) for name, result in results.items()}
     for name in ("efficiencies", "kernels", "overlap"):
         assert "CUPTI_ACTIVITY_KIND_KERNEL" in said[name], said[name]

@@ -24,26 +24,28 @@ def job() -> Iterator[OpenJob]:
         yield opened
 
 
-def same(frame: pl.DataFrame, extension: bool = False) -> object:
-    """The pandas frame, its cells found equal to the polars ones."""
-    found = frame.to_pandas(use_pyarrow_extension_array=extension)
-    assert list(found.columns) == frame.columns
-    assert len(found) == frame.height
+def check_same_cells(frame: pl.DataFrame, extension: bool = False) -> object:
+    """Check that the cells of the pandas frame are equal to the polars ones, and return it."""
+    result = frame.to_pandas(use_pyarrow_extension_array=extension)
+    assert list(result.columns) == frame.columns
+    assert len(result) == frame.height
     for name in frame.columns:
-        for one, known in zip(found[name].tolist(), frame[name].to_list(), strict=True):
-            absent = one is None or one is pandas.NA or (isinstance(one, float) and math.isnan(one))
-            assert absent if known is None else one == known, name
-    return found
+        for item, known in zip(result[name].tolist(), frame[name].to_list(), strict=True):
+            absent = (
+                item is None or item is pandas.NA or (isinstance(item, float) and math.isnan(item))
+            )
+            assert absent if known is None else item == known, name
+    return result
 
 
 @pytest.mark.slow
 def test_every_kind_of_record(job: OpenJob) -> None:
     for layout in job.layouts:
         frame = job.frame(layout)
-        found = same(frame)
-        assert str(found["begin"].dtype) == str(found["end"].dtype) == "int64"
+        result = check_same_cells(frame)
+        assert str(result["begin"].dtype) == str(result["end"].dtype) == "int64"
         assert {
-            str(found[name].dtype)
+            str(result[name].dtype)
             for name in frame.columns
             if frame.schema[name] == pl.Categorical and frame[name].null_count() < frame.height
         } <= {"category"}
@@ -52,7 +54,7 @@ def test_every_kind_of_record(job: OpenJob) -> None:
 def test_every_table(job: OpenJob) -> None:
     for result in job.analyse(region="iteration*").values():
         for table in result.tables.values():
-            same(table.frame)
+            check_same_cells(table.frame)
 
 
 def test_absent_numbers(job: OpenJob) -> None:
@@ -63,21 +65,21 @@ def test_absent_numbers(job: OpenJob) -> None:
     assert frame["bytes"].null_count() or frame["bytes"].min() is not None
     big = pl.DataFrame({"bytes": [2**53 + 1, None]})
     assert str(big.to_pandas()["bytes"].dtype) == "float64"
-    exact = same(big, extension=True)
+    exact = check_same_cells(big, extension=True)
     assert exact["bytes"][0] == 2**53 + 1
-    same(frame, extension=True)
+    check_same_cells(frame, extension=True)
 
 
 def test_kinds_that_the_job_lacks(job: OpenJob) -> None:
-    found = same(job.frame("mpi_collective"))
-    assert len(found) == 0
-    assert {"begin", "end", "rank"} <= set(found.columns)
+    result = check_same_cells(job.frame("mpi_collective"))
+    assert len(result) == 0
+    assert {"begin", "end", "rank"} <= set(result.columns)
 
 
 def test_grouping_by_category(job: OpenJob) -> None:
     kernels = job.frame("cuda_kernel", "class")
-    found = kernels.to_pandas()
-    sums = (found["end"] - found["begin"]).groupby(found["class"], observed=True).sum()
+    result = kernels.to_pandas()
+    sums = (result["end"] - result["begin"]).groupby(result["class"], observed=True).sum()
     known = dict(kernels.group_by("class").agg((pl.col("end") - pl.col("begin")).sum()).rows())
     assert {str(name): int(value) for name, value in sums.items()} == {
         str(name): value for name, value in known.items()

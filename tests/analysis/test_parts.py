@@ -19,15 +19,17 @@ from nsys2prv.analysis.regions import MOST_APART, fold_labels
 from nsys2prv.analysis.unit import find_rows
 
 
-def nested(rng: np.random.Generator, threads: int, count: int) -> list[tuple[int, int, int]]:
-    """Properly nested ranges (thread, begin, end), some of which touch or coincide."""
-    found = []
+def draw_nested_ranges(
+    rng: np.random.Generator, threads: int, count: int
+) -> list[tuple[int, int, int]]:
+    """Return properly nested ranges (thread, begin, end), some of which touch or coincide."""
+    result = []
     for thread in range(threads):
 
         def fill(begin: int, end: int, depth: int, thread: int = thread) -> None:
-            found.append((thread, begin, end))
+            result.append((thread, begin, end))
             at = begin
-            while depth < 5 and at < end and len(found) < count * (thread + 1):
+            while depth < 5 and at < end and len(result) < count * (thread + 1):
                 first = at + int(rng.integers(0, 4))
                 last = first + int(rng.integers(1, max(2, (end - begin) // 2)))
                 if last > end:
@@ -37,12 +39,12 @@ def nested(rng: np.random.Generator, threads: int, count: int) -> list[tuple[int
 
         fill(0, 400, 0)
         fill(400, 700, 0)
-    return sorted(found, key=lambda one: (one[0], one[1], -one[2]))
+    return sorted(result, key=lambda one: (one[0], one[1], -one[2]))
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_parents_of_ranges(seed: int) -> None:
-    ranges = nested(np.random.default_rng(seed), 3, 60)
+    ranges = draw_nested_ranges(np.random.default_rng(seed), 3, 60)
     columns = [np.array(column) for column in zip(*ranges, strict=True)]
     depth, parent = find_parents(*columns)
     for number, (thread, begin, end) in enumerate(ranges):
@@ -62,7 +64,7 @@ def test_parents_of_ranges(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_points_within_ranges(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    ranges = nested(rng, 3, 40)
+    ranges = draw_nested_ranges(rng, 3, 40)
     columns = [np.array(column) for column in zip(*ranges, strict=True)]
     at_thread, at, values = (
         rng.integers(0, 4, 200),
@@ -83,14 +85,14 @@ def test_located_rows(seed: int) -> None:
     thread, time, at_thread, at = (
         rng.integers(0, top, count) for top, count in ((4, 60), (30, 60), (5, 80), (30, 80))
     )
-    found = find_rows(thread, time, at_thread, at)
+    result = find_rows(thread, time, at_thread, at)
     for row, key in zip(
-        found.tolist(), zip(at_thread.tolist(), at.tolist(), strict=True), strict=True
+        result.tolist(), zip(at_thread.tolist(), at.tolist(), strict=True), strict=True
     ):
         rows = [
             number
-            for number, one in enumerate(zip(thread.tolist(), time.tolist(), strict=True))
-            if one == key
+            for number, item in enumerate(zip(thread.tolist(), time.tolist(), strict=True))
+            if item == key
         ]
         assert row == min(rows, default=-1)
 
@@ -187,12 +189,12 @@ def test_names_brought_together() -> None:
         *(f"layer {number}" for number in range(MOST_APART)),
         *(f"step {number}" for number in range(MOST_APART + 1)),
     ]
-    found = fold_labels(pl.DataFrame({"value": range(len(texts)), "label": texts}))
-    names = found["operation"].to_list()
+    result = fold_labels(pl.DataFrame({"value": range(len(texts)), "label": texts}))
+    names = result["operation"].to_list()
     assert names[:3] == ["aten::mm", "aten::mm", "forward"]
     assert names[3 : 3 + MOST_APART] == texts[3 : 3 + MOST_APART]
     assert set(names[3 + MOST_APART :]) == {"step *"}
-    assert found.group_by("group").agg(pl.col("operation").n_unique())["operation"].to_list() == [
+    assert result.group_by("group").agg(pl.col("operation").n_unique())["operation"].to_list() == [
         1
     ] * (2 + MOST_APART + 1)
 

@@ -21,13 +21,13 @@ from nsys2prv.cli.main import main
 TRAINING = list(map(str, SAMPLES["training"]))
 
 
-def kernels(names: list[int]) -> pl.DataFrame:
+def make_kernels(names: list[int]) -> pl.DataFrame:
     begin = 10 * np.arange(len(names))
     return pl.DataFrame({"begin": begin, "end": begin + 9, "thread": 0, "name": names})
 
 
-def ranges(rows: list[tuple[int, int, int]]) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Ranges (begin, end, name) of one thread, and their patterns."""
+def make_ranges(rows: list[tuple[int, int, int]]) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return ranges (begin, end, name) of one thread, and their patterns."""
     labels = pl.DataFrame({"value": [1, 2, 3, 4], "label": ["epoch", "step 1", "step 2", "layer"]})
     frame = pl.DataFrame(
         rows, schema={"begin": pl.Int64, "end": pl.Int64, "range": pl.Int64}, orient="row"
@@ -39,30 +39,32 @@ def ranges(rows: list[tuple[int, int, int]]) -> tuple[pl.DataFrame, pl.DataFrame
 
 def test_the_period_of_kernels() -> None:
     names = [9, 8, 9, 7] + [1, 2, 3, 2, 4] * 6 + [5, 6]
-    found = steady._find_by_kernels(kernels(names))
-    assert found is not None
-    assert found.read_begins == tuple(40 + 50 * number for number in range(6))
-    assert (found.begin, found.end) == (40, 40 + 300 - 1)
+    result = steady._find_by_kernels(make_kernels(names))
+    assert result is not None
+    assert result.read_begins == tuple(40 + 50 * number for number in range(6))
+    assert (result.begin, result.end) == (40, 40 + 300 - 1)
 
 
 def test_kernels_that_do_not_repeat() -> None:
     assert (
-        steady._find_by_kernels(kernels(np.random.default_rng(1).integers(0, 50, 200).tolist()))
+        steady._find_by_kernels(
+            make_kernels(np.random.default_rng(1).integers(0, 50, 200).tolist())
+        )
         is None
     )
-    assert steady._find_by_kernels(kernels(list(range(30)))) is None
-    assert steady._find_by_kernels(kernels([])) is None
+    assert steady._find_by_kernels(make_kernels(list(range(30)))) is None
+    assert steady._find_by_kernels(make_kernels([])) is None
 
 
 def test_iterations_are_ranges_whose_names_differ_in_numbers() -> None:
     steps = [(100 + 10 * number, 109 + 10 * number, 2 + number % 2) for number in range(6)]
     layers = [(begin + part, begin + part + 2, 4) for begin, _, _ in steps for part in (0, 4)]
-    table = ranges([(0, 400, 1), *steps, *layers])
-    found = steady._find_by_ranges(*table, np.arange(100, 160))
-    assert found is not None
-    assert found.found_by == "NVTX ranges step #"
-    assert found.read_begins == tuple(range(100, 160, 10))
-    assert (found.begin, found.end) == (100, 159)
+    table = make_ranges([(0, 400, 1), *steps, *layers])
+    result = steady._find_by_ranges(*table, np.arange(100, 160))
+    assert result is not None
+    assert result.found_by == "NVTX ranges step #"
+    assert result.read_begins == tuple(range(100, 160, 10))
+    assert (result.begin, result.end) == (100, 159)
     # Most kernels run elsewhere.
     assert steady._find_by_ranges(*table, np.arange(200, 400)) is None
 
@@ -70,28 +72,28 @@ def test_iterations_are_ranges_whose_names_differ_in_numbers() -> None:
 def test_calls_of_a_function_are_no_iterations() -> None:
     """Three in each of two steps, with most kernels elsewhere; two numbered steps are iterations."""
     calls = [(begin + part, begin + part + 3, 4) for begin in (100, 200) for part in (0, 4, 8)]
-    table = ranges(calls)
+    table = make_ranges(calls)
     kernels = np.concatenate([np.arange(begin, begin + 100) for begin in (100, 200)])
     assert steady._find_by_ranges(*table, kernels) is None
     steps = [(100, 199, 2), (200, 299, 3)]
-    found = steady._find_by_ranges(*ranges(sorted([*steps, *calls])), kernels)
-    assert found is not None
-    assert found.found_by == "NVTX ranges step #"
-    assert found.read_begins == (100, 200)
+    result = steady._find_by_ranges(*make_ranges(sorted([*steps, *calls])), kernels)
+    assert result is not None
+    assert result.found_by == "NVTX ranges step #"
+    assert result.read_begins == (100, 200)
     # The same where the number stands beside the name.
-    frame, patterns = ranges([(begin, end, 1) for begin, end, _ in steps])
+    frame, patterns = make_ranges([(begin, end, 1) for begin, end, _ in steps])
     assert steady._find_by_ranges(frame, patterns, kernels) is None
-    found = steady._find_by_ranges(frame.with_columns(numbered=pl.lit(True)), patterns, kernels)
-    assert found is not None
-    assert found.read_begins == (100, 200)
+    result = steady._find_by_ranges(frame.with_columns(numbered=pl.lit(True)), patterns, kernels)
+    assert result is not None
+    assert result.read_begins == (100, 200)
 
 
 def test_a_long_first_iteration_is_warm_up() -> None:
     steps = [(0, 59, 2), *((60 + 10 * number, 69 + 10 * number, 2) for number in range(9))]
-    found = steady._find_by_ranges(*ranges(steps), np.arange(0, 150))
-    assert found is not None
-    assert found.begin == 60
-    assert found.count == 9
+    result = steady._find_by_ranges(*make_ranges(steps), np.arange(0, 150))
+    assert result is not None
+    assert result.begin == 60
+    assert result.count == 9
 
 
 def test_start_up_of_any_length_changes_no_finding(tmp_path: Path) -> None:

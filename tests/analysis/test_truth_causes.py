@@ -28,7 +28,7 @@ def job() -> Iterator[OpenJob]:
 
 @pytest.fixture(scope="module")
 def findings(job: OpenJob) -> dict[str, Finding]:
-    """By kind; each kind is found once."""
+    """Return the findings by kind; each kind is found once."""
     found = job.findings()
     assert len({finding.kind for finding in found}) == len(found)
     return {finding.kind: finding for finding in found}
@@ -60,9 +60,9 @@ def test_the_conversion_warns_of_nothing(tmp_path: Path) -> None:
 
 
 def test_the_late_rank(findings: dict[str, Finding]) -> None:
-    found = findings["straggler"]
-    assert found.ranks == (CAUSES["late"]["rank"],)
-    assert "while its host computes" in found.title
+    result = findings["straggler"]
+    assert result.ranks == (CAUSES["late"]["rank"],)
+    assert "while its host computes" in result.title
 
 
 def test_the_late_rank_is_slow_in_the_range_that_the_truth_names(job: OpenJob) -> None:
@@ -77,9 +77,9 @@ def test_the_late_rank_is_slow_in_the_range_that_the_truth_names(job: OpenJob) -
 
 def test_the_hiccup(findings: dict[str, Finding]) -> None:
     hiccup = CAUSES["hiccup"]
-    found = findings["hiccup"]
-    assert found.ranks == (hiccup["rank"],)
-    told = float(re.search(r"was held up once, at [\d.]+ ms for ([\d.]+) ms", found.title)[1])
+    result = findings["hiccup"]
+    assert result.ranks == (hiccup["rank"],)
+    told = float(re.search(r"was held up once, at [\d.]+ ms for ([\d.]+) ms", result.title)[1])
     assert 0.5 < told * 1e6 / (hiccup["end"] - hiccup["begin"]) < 1
 
 

@@ -8,8 +8,8 @@ from nsys2prv.analysis.result import Result, Table
 from nsys2prv.analysis.text import Style, choose_worst_rows, format_results
 
 
-def devices(count: int) -> pl.DataFrame:
-    """Devices of which number 41 is idle most, and a row for all of them."""
+def make_devices(count: int) -> pl.DataFrame:
+    """Return devices of which number 41 is idle most, and a row for all of them."""
     idle = [0.9 if number == 41 else number / 1000 for number in range(count)]
     names = [f"n1 GPU{number}" for number in range(count)]
     return pl.DataFrame(
@@ -22,7 +22,7 @@ def devices(count: int) -> pl.DataFrame:
 
 
 def test_the_worst_come_first() -> None:
-    shown, left = choose_worst_rows(devices(64), 5)
+    shown, left = choose_worst_rows(make_devices(64), 5)
     assert shown["device"].to_list() == [
         *("min of 64", "mean of 64", "max of 64"),
         *("n1 GPU41", "n1 GPU63", "n1 GPU62"),
@@ -58,7 +58,7 @@ def test_hosts_of_least_efficiency_come_first() -> None:
 
 def test_few_ranks_and_other_tables_stay_as_they_are() -> None:
     for frame in (
-        devices(7),
+        make_devices(7),
         pl.DataFrame({"kernel": [str(number) for number in range(20)], "median_ns": range(20)}),
         # Several rows of a rank.
         pl.DataFrame({"rank": ["rank 0"] * 20, "median_ns": range(20)}),
@@ -69,7 +69,7 @@ def test_few_ranks_and_other_tables_stay_as_they_are() -> None:
 
 
 def test_a_terminal_says_how_many_are_left() -> None:
-    result = Result("efficiencies", "Efficiencies", {"devices": Table("Devices", devices(64))})
+    result = Result("efficiencies", "Efficiencies", {"devices": Table("Devices", make_devices(64))})
     lines = format_results([result], (), Style()).splitlines()
     assert lines[-1] == "  ... 61 more"
     assert [line.split("  ")[1] for line in lines[4:8]] == [

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tools.commands import wait_for
-from tools.exports import KERNEL, kernel, make_export, strings
+from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 from nsys2prv import __version__
 from nsys2prv._util.version import format_version
@@ -23,12 +23,12 @@ SAMPLES = Path(__file__).parents[2] / "sample_reports"
 RANKS = sorted(map(str, (SAMPLES / "graphs").glob("rank*.sqlite")))
 
 
-def run(*arguments: object) -> int:
+def run_main(*arguments: object) -> int:
     return main([str(argument) for argument in arguments])
 
 
-def error_of(capsys: pytest.CaptureFixture[str]) -> str:
-    """The one line on standard error."""
+def read_error(capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the one line on standard error."""
     text = capsys.readouterr().err
     assert text.count("\n") == 1, text
     return text
@@ -56,7 +56,7 @@ def test_colours_are_for_terminals(
 
 
 def test_conversion_ends_with_a_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("-m", *RANKS, tmp_path / "out") == 0
+    assert run_main("-m", *RANKS, tmp_path / "out") == 0
     text = capsys.readouterr().out
     assert "2 tasks on 1 host, 2 GPUs" in text
     assert sorted(path.name for path in tmp_path.iterdir()) == [
@@ -71,7 +71,7 @@ def test_conversion_ends_with_a_summary(tmp_path: Path, capsys: pytest.CaptureFi
 def test_quiet_says_nothing_but_warnings(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("-q", *RANKS, tmp_path / "out.prv") == 0
+    assert run_main("-q", *RANKS, tmp_path / "out.prv") == 0
     captured = capsys.readouterr()
     assert captured.out == ""
     assert all(line.startswith("nsys2prv: warning: ") for line in captured.err.splitlines())
@@ -81,8 +81,8 @@ def test_order_of_arguments_jobs_and_compression_do_not_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nsys2prv.conversion.opened_reports.SMALL_JOB_ROWS", 1)
-    assert run("-q", "-j", 1, *RANKS, tmp_path / "a.prv") == 0
-    assert run("-q", "-j", 2, *RANKS[::-1], tmp_path / "b.prv.gz") == 0
+    assert run_main("-q", "-j", 1, *RANKS, tmp_path / "a.prv") == 0
+    assert run_main("-q", "-j", 2, *RANKS[::-1], tmp_path / "b.prv.gz") == 0
     assert (
         gzip.decompress((tmp_path / "b.prv.gz").read_bytes()) == (tmp_path / "a.prv").read_bytes()
     )
@@ -100,7 +100,10 @@ def test_options_may_stand_anywhere(tmp_path: Path) -> None:
         ]
     ):
         (tmp_path / str(number)).mkdir()
-        assert run(*(tmp_path / str(number) / part if part == out else part for part in given)) == 0
+        assert (
+            run_main(*(tmp_path / str(number) / part if part == out else part for part in given))
+            == 0
+        )
     traces = [(tmp_path / str(number) / out).read_bytes() for number in range(3)]
     assert traces[0] == traces[1] == traces[2]
 
@@ -120,18 +123,21 @@ def test_what_is_no_export_is_one_line(
     report = tmp_path / "bad.sqlite"
     if content is not None:
         report.write_bytes(content)
-    assert run(RANKS[0], report, tmp_path / "out.prv") == 1
-    assert message in (line := error_of(capsys))
+    assert run_main(RANKS[0], report, tmp_path / "out.prv") == 1
+    assert message in (line := read_error(capsys))
     assert "bad.sqlite" in line
     assert not list(tmp_path.glob("*out*"))
 
 
 def test_nothing_to_write_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        run(make_export(tmp_path / "r.sqlite", {"StringIds": strings("a")}), tmp_path / "out.prv")
+        run_main(
+            make_export(tmp_path / "r.sqlite", {"StringIds": make_strings("a")}),
+            tmp_path / "out.prv",
+        )
         == 3
     )
-    assert "nothing to write" in error_of(capsys)
+    assert "nothing to write" in read_error(capsys)
     assert not list(tmp_path.glob("*out*"))
 
 
@@ -151,21 +157,23 @@ def test_nothing_to_write_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str
     ],
 )
 def test_usage_errors_are_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*arguments) == 2
-    error_of(capsys)
+    assert run_main(*arguments) == 2
+    read_error(capsys)
 
 
 def test_kinds_asked_for_and_absent_are_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 5)], "StringIds": strings("k")})
-    assert run("-t", "kernels,nvtx", report, tmp_path / "out.prv") == 0
+    report = make_export(
+        tmp_path / "r.sqlite", {KERNEL: [make_kernel(0, 5)], "StringIds": make_strings("k")}
+    )
+    assert run_main("-t", "kernels,nvtx", report, tmp_path / "out.prv") == 0
     warnings = capsys.readouterr().err
     assert warnings == "nsys2prv: warning: nvtx: the reports hold no events of this kind\n"
 
 
 def test_a_kind_can_be_left_out(tmp_path: Path) -> None:
-    assert run("-q", "-t", "-nvtx", *RANKS, tmp_path / "out.prv") == 0
+    assert run_main("-q", "-t", "-nvtx", *RANKS, tmp_path / "out.prv") == 0
     assert ":9600:" not in (tmp_path / "out.prv").read_text()
     assert ":63000006:" in (tmp_path / "out.prv").read_text()
 
@@ -181,7 +189,7 @@ def test_what_only_comes_along_with_a_name_stays_where_that_is_left_out(tmp_path
         ("-kernels", (63000001, 9500), (63000006, 63000007)),
         ("kernels", (63000006, 63000001), (9500,)),
     ):
-        assert run("-q", "-t", words, *RANKS, tmp_path / "out.prv") == 0
+        assert run_main("-q", "-t", words, *RANKS, tmp_path / "out.prv") == 0
         trace = (tmp_path / "out.prv").read_text()
         assert all(f":{code}:" in trace for code in there), words
         assert not any(f":{code}:" in trace for code in gone), words
@@ -194,10 +202,10 @@ def test_nsys_rep_without_nsys_gives_the_command(
     monkeypatch.delenv("NSYS_HOME", raising=False)
     report = tmp_path / "my rank.nsys-rep"
     report.write_bytes(b"x")
-    assert run(report, tmp_path / "out.prv") == 1
+    assert run_main(report, tmp_path / "out.prv") == 1
     assert (
         f"nsys export --type sqlite --include-json true --force-overwrite true --output '{tmp_path}/my rank.sqlite'"
-        in error_of(capsys)
+        in read_error(capsys)
     )
 
 
@@ -209,8 +217,8 @@ def test_nsys_rep_without_nsys_points_at_its_export(
     report, export = tmp_path / "rank.0.nsys-rep", tmp_path / "rank.0.sqlite"
     report.write_bytes(b"x")
     export.write_bytes(Path(RANKS[0]).read_bytes())
-    assert run(report, tmp_path / "out.prv") == 1
-    assert f"give {export}, which lies beside it" in error_of(capsys)
+    assert run_main(report, tmp_path / "out.prv") == 1
+    assert f"give {export}, which lies beside it" in read_error(capsys)
 
 
 def test_nsys_rep_goes_through_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,14 +231,14 @@ def test_nsys_rep_goes_through_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (home / "nsys").chmod(0o755)
     monkeypatch.setenv("NSYS_HOME", str(home.parent))
     (tmp_path / "rank1.nsys-rep").write_bytes(b"x")
-    assert run("-q", tmp_path / "rank1.nsys-rep", tmp_path / "out.prv") == 0
-    assert run("-q", RANKS[1], tmp_path / "direct.prv") == 0
+    assert run_main("-q", tmp_path / "rank1.nsys-rep", tmp_path / "out.prv") == 0
+    assert run_main("-q", RANKS[1], tmp_path / "direct.prv") == 0
     assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "direct.prv").read_bytes()
 
 
 def test_an_old_trace_stays_when_the_new_one_fails(tmp_path: Path) -> None:
     (tmp_path / "out.prv").write_text("old")
-    assert run("-q", tmp_path / "missing.sqlite", tmp_path / "out.prv") == 1
+    assert run_main("-q", tmp_path / "missing.sqlite", tmp_path / "out.prv") == 1
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
@@ -242,28 +250,28 @@ def test_read_only_input_folder(tmp_path: Path) -> None:
     report.chmod(0o444)
     folder.chmod(0o555)
     try:
-        assert run("-q", report, tmp_path / "out.prv") == 0
+        assert run_main("-q", report, tmp_path / "out.prv") == 0
         assert [path.name for path in folder.iterdir()] == ["r.sqlite"]
     finally:
         folder.chmod(0o755)
 
 
 def test_cfgs_are_listed_and_copied(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("cfgs") == 0
+    assert run_main("cfgs") == 0
     listed = capsys.readouterr().out.split()
     assert "views/cuda_activities.cfg" in listed
-    assert run("cfgs", "--all") == 0
+    assert run_main("cfgs", "--all") == 0
     every = capsys.readouterr().out.split()
     assert every[: len(listed)] == listed
-    assert run("cfgs", "--all", tmp_path / "views") == 2
-    assert run("cfgs", tmp_path / "views") == 0
+    assert run_main("cfgs", "--all", tmp_path / "views") == 2
+    assert run_main("cfgs", tmp_path / "views") == 0
     assert sorted(
         str(path.relative_to(tmp_path / "views")) for path in (tmp_path / "views").rglob("*.cfg")
     ) == sorted(every)
 
 
 def test_list_tells_what_is_translated(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--list", RANKS[0]) == 0
+    assert run_main("--list", RANKS[0]) == 0
     text = capsys.readouterr().out
     for part in ("node01", "0 (RANK)", "kernels", "not translated", "OSRT_API"):
         assert part in text
@@ -316,5 +324,5 @@ def test_the_version_has_the_commit_of_a_checkout(
     assert format_version(installed) == f"nsys2prv {__version__} (commit {commit})"
     assert build["named_commit"](tmp_path, installed / "none") is None
     with pytest.raises(SystemExit):
-        run("--version")
+        run_main("--version")
     assert capsys.readouterr().out.startswith(f"nsys2prv {__version__}")

@@ -18,8 +18,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 REPORT = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank1.sqlite"
 
 
-def error_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """The one line on standard error of a command that cannot be."""
+def read_error(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Return the one line on standard error of a command that cannot be."""
     assert main([str(argument) for argument in arguments]) in (2, 3)
     text = capsys.readouterr().err
     assert text.count("\n") == 1, text
@@ -39,7 +39,7 @@ def test_options_of_bscs_tool_are_answered(
         [REPORT, tmp_path / "o", option],
         [REPORT, tmp_path / "o", option, "100"],
     ):
-        error = error_of(capsys, *line)
+        error = read_error(capsys, *line)
         assert f"{option} is an option of BSC's nsys2prv; here {LEGACY[option]}" in error
     assert not list(tmp_path.iterdir())
     assert option not in make_conversion_parser().format_help().replace(",", " ").split()
@@ -49,7 +49,7 @@ def test_options_of_bscs_tool_are_answered(
     "arguments", [["-fstep@domain/2"], ["--filter-nvtx=step"], ["-ms"], ["-zc"], ["-q", "-N"]]
 )
 def test_however_they_are_written(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert "is an option of BSC's nsys2prv" in error_of(capsys, *arguments, REPORT, "o")
+    assert "is an option of BSC's nsys2prv" in read_error(capsys, *arguments, REPORT, "o")
 
 
 def test_what_the_answers_name_is_there() -> None:
@@ -92,8 +92,8 @@ def test_the_types_of_metrics_that_the_page_names(told: str, label: str) -> None
 
 
 def test_version_where_v_stands_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--version tells the version" in error_of(capsys, "-v")
-    assert "--version" not in error_of(capsys, "-v", REPORT)
+    assert "--version tells the version" in read_error(capsys, "-v")
+    assert "--version" not in read_error(capsys, "-v", REPORT)
 
 
 @pytest.mark.parametrize(
@@ -108,11 +108,11 @@ def test_version_where_v_stands_alone(capsys: pytest.CaptureFixture[str]) -> Non
     ],
 )
 def test_a_kind_that_is_none(name: str, answer: str, capsys: pytest.CaptureFixture[str]) -> None:
-    error = error_of(capsys, "-t", name, REPORT, "o")
+    error = read_error(capsys, "-t", name, REPORT, "o")
     assert answer in error
     assert f"-t {name.lstrip('-')}: no such kind of event" in error
     assert len(error) < 200
-    assert "no such kind of event" in error_of(
+    assert "no such kind of event" in read_error(
         capsys, "--min-duration", f"{name.lstrip('-')}=5", REPORT, "o"
     )
 
@@ -129,7 +129,7 @@ def test_a_kind_that_is_none(name: str, answer: str, capsys: pytest.CaptureFixtu
 def test_times_that_were_meant_in_ns(
     time: str, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    error = error_of(capsys, "--time", time, REPORT, tmp_path / "o")
+    error = read_error(capsys, "--time", time, REPORT, tmp_path / "o")
     assert f"numbers without a unit are seconds; for nanoseconds write --time {told}\n" in error
     convert([REPORT], tmp_path / "o", Options(cut=CutOptions(time=told)))
 
@@ -138,7 +138,7 @@ def test_times_that_were_meant_in_ns(
 def test_times_that_are_not_within_either_way(
     time: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "seconds" not in error_of(capsys, "--time", time, REPORT, tmp_path / "o")
+    assert "seconds" not in read_error(capsys, "--time", time, REPORT, tmp_path / "o")
 
 
 def test_a_cut_that_leaves_nothing_out_says_so(tmp_path: Path) -> None:

@@ -13,13 +13,15 @@ import time
 from pathlib import Path
 
 import pytest
-from tools.exports import KERNEL, kernel, make_export, make_large, strings
-from tools.processes import group
+from tools.exports import KERNEL, make_export, make_kernel, make_large_export, make_strings
+from tools.processes import list_group
 
 SAMPLE = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank0.sqlite"
 
 
-def command(folder: Path, *arguments: object, **more: object) -> subprocess.CompletedProcess[str]:
+def run_command(
+    folder: Path, *arguments: object, **more: object
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "nsys2prv", *map(os.fspath, map(str, arguments))],
         cwd=folder,
@@ -32,7 +34,7 @@ def command(folder: Path, *arguments: object, **more: object) -> subprocess.Comp
     )
 
 
-def one_line(done: subprocess.CompletedProcess[str], status: int) -> None:
+def read_one_line(done: subprocess.CompletedProcess[str], status: int) -> None:
     assert "Traceback" not in done.stderr, done.stderr[-500:]
     assert done.returncode == status
     assert len(done.stderr.splitlines()) == 1, done.stderr
@@ -42,30 +44,30 @@ def one_line(done: subprocess.CompletedProcess[str], status: int) -> None:
 @pytest.mark.parametrize("output", [".", "..", "./", "", "sub/"])
 def test_an_output_without_a_name_is_a_usage_error(output: str, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
-    one_line(command(tmp_path, "-q", "-t", "kernels", SAMPLE, output), 2)
+    read_one_line(run_command(tmp_path, "-q", "-t", "kernels", SAMPLE, output), 2)
     assert [path.name for path in tmp_path.iterdir()] == ["sub"]
 
 
 @pytest.mark.parametrize("arguments", [["-j", "abc", "a.sqlite", "out"], ["-t"], ["--nonsense"]])
 def test_usage_errors_are_one_line(arguments: list[str], tmp_path: Path) -> None:
-    one_line(command(tmp_path, *arguments), 2)
+    read_one_line(run_command(tmp_path, *arguments), 2)
 
 
 def test_a_folder_in_the_place_of_the_trace_leaves_the_earlier_files_alone(tmp_path: Path) -> None:
     (tmp_path / "out.prv").mkdir()
     for ending in ("pcf", "row"):
         (tmp_path / f"out.{ending}").write_text("earlier")
-    done = command(tmp_path, "-q", "-t", "kernels", SAMPLE, "out.prv")
-    one_line(done, 1)
-    assert "out.prv" in done.stderr
-    assert ".tmp" not in done.stderr
+    process = run_command(tmp_path, "-q", "-t", "kernels", SAMPLE, "out.prv")
+    read_one_line(process, 1)
+    assert "out.prv" in process.stderr
+    assert ".tmp" not in process.stderr
     assert (tmp_path / "out.pcf").read_text() == (tmp_path / "out.row").read_text() == "earlier"
 
 
 def test_a_loop_of_links_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.sqlite").symlink_to("b.sqlite")
     (tmp_path / "b.sqlite").symlink_to("a.sqlite")
-    one_line(command(tmp_path, "a.sqlite", "out"), 1)
+    read_one_line(run_command(tmp_path, "a.sqlite", "out"), 1)
 
 
 @pytest.mark.slow
@@ -75,13 +77,13 @@ def test_file_names_that_are_not_text(tmp_path: Path) -> None:
         shutil.copyfile(SAMPLE, tmp_path / report)
     except OSError:
         pytest.skip("the file system takes no such names")
-    assert command(tmp_path, "-t", "kernels", report, "out").returncode == 0
-    assert command(tmp_path, "--list", report).returncode == 0
-    assert command(tmp_path, "-t", "kernels", SAMPLE, os.fsdecode(b"o\xff")).returncode == 0
+    assert run_command(tmp_path, "-t", "kernels", report, "out").returncode == 0
+    assert run_command(tmp_path, "--list", report).returncode == 0
+    assert run_command(tmp_path, "-t", "kernels", SAMPLE, os.fsdecode(b"o\xff")).returncode == 0
 
 
 def test_an_output_name_that_the_terminal_cannot_show(tmp_path: Path) -> None:
-    done = command(
+    process = run_command(
         tmp_path,
         "-t",
         "kernels",
@@ -89,7 +91,7 @@ def test_an_output_name_that_the_terminal_cannot_show(tmp_path: Path) -> None:
         "o\u00fct",
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.slow
@@ -97,31 +99,33 @@ def test_an_output_name_that_the_terminal_cannot_show(tmp_path: Path) -> None:
 @pytest.mark.parametrize("arguments", [["--list", SAMPLE], ["-t", "kernels", SAMPLE, "out"]])
 def test_a_full_standard_output_is_no_traceback(arguments: list[object], tmp_path: Path) -> None:
     with open("/dev/full", "w") as full:
-        assert "Traceback" not in command(tmp_path, *arguments, stdout=full).stderr
+        assert "Traceback" not in run_command(tmp_path, *arguments, stdout=full).stderr
 
 
 def test_a_list_of_an_export_whose_ranges_have_no_kind(tmp_path: Path) -> None:
     make_export(
         tmp_path / "r.sqlite",
         {
-            "StringIds": strings("kern"),
-            KERNEL: [kernel(1, 5)],
+            "StringIds": make_strings("kern"),
+            KERNEL: [make_kernel(1, 5)],
             "NVTX_EVENTS": [{"start": 1, "end": 5}],
         },
     )
-    done = command(tmp_path, "--list", "r.sqlite")
-    assert done.returncode == 0, done.stderr
+    process = run_command(tmp_path, "--list", "r.sqlite")
+    assert process.returncode == 0, process.stderr
 
 
 def test_a_folder_for_temporary_files_that_is_not_there_is_named(tmp_path: Path) -> None:
-    done = command(tmp_path, "--tmp", "nowhere", "-t", "kernels", SAMPLE, "out")
-    one_line(done, 1)
-    assert "error: nowhere:" in done.stderr
+    process = run_command(tmp_path, "--tmp", "nowhere", "-t", "kernels", SAMPLE, "out")
+    read_one_line(process, 1)
+    assert "error: nowhere:" in process.stderr
 
 
 def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     """As in README, on a job large enough for worker processes."""
-    make_export(tmp_path / "r.sqlite", {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)]})
+    make_export(
+        tmp_path / "r.sqlite", {"StringIds": make_strings("kern"), KERNEL: [make_kernel(1, 5)]}
+    )
     (tmp_path / "script.py").write_text(
         "import nsys2prv.conversion.opened_reports as opened_reports\nopened_reports.SMALL_JOB_ROWS = 0\n"
         "from nsys2prv import Options, convert\nconvert(['r.sqlite'], 'out.prv', Options())\n"
@@ -130,7 +134,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(SAMPLE.parents[2]), os.environ.get("PYTHONPATH", "")]),
     }
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "script.py"],
         cwd=tmp_path,
         env=environment,
@@ -139,14 +143,14 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-400:]
+    assert process.returncode == 0, process.stderr[-400:]
     assert (tmp_path / "out.prv").exists()
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report large enough for worker processes."""
-    return make_large(tmp_path_factory.mktemp("large") / "r.sqlite")
+def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a report large enough for worker processes."""
+    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
 @pytest.mark.slow
@@ -156,7 +160,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, None), (signal.SIGKILL, None)],
 )
 def test_no_process_outlives_the_command(
-    number: int, status: int | None, large: Path, tmp_path: Path
+    number: int, status: int | None, large_report: Path, tmp_path: Path
 ) -> None:
     """Nor, where the signal can be handled, a temporary file."""
     signal.signal(
@@ -172,7 +176,7 @@ def test_no_process_outlives_the_command(
             "processes",
             "-j",
             "2",
-            str(large),
+            str(large_report),
             "out.prv",
         ],
         cwd=tmp_path,
@@ -182,20 +186,20 @@ def test_no_process_outlives_the_command(
     )
     try:
         deadline = time.monotonic() + 20
-        while len(group(child.pid)) < 2 and time.monotonic() < deadline:
+        while len(list_group(child.pid)) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
         time.sleep(0.5)
         child.send_signal(number)
         child.wait(30)
         deadline = time.monotonic() + 10
-        while group(child.pid) and time.monotonic() < deadline:
+        while list_group(child.pid) and time.monotonic() < deadline:
             time.sleep(0.1)
-        assert not group(child.pid)
+        assert not list_group(child.pid)
         if status is not None:
             assert child.returncode == status
         if number != signal.SIGKILL:
             assert not list(tmp_path.iterdir())
     finally:
-        for member in group(child.pid):
+        for member in list_group(child.pid):
             os.kill(member, signal.SIGKILL)
         child.wait()

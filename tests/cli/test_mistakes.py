@@ -178,7 +178,7 @@ def test_completion(words: list[str], among: set[str]) -> None:
     """By the shell itself, with this command on its path."""
     script = GRAPHS.parents[1] / "completions" / "nsys2prv"
     line = " ".join(f"'{word}'" for word in ["nsys2prv", *words])
-    done = subprocess.run(
+    process = subprocess.run(
         [
             "bash",
             "-c",
@@ -188,8 +188,8 @@ def test_completion(words: list[str], among: set[str]) -> None:
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr
-    assert {word for word in done.stdout.split("\n") if word} == among
+    assert process.returncode == 0, process.stderr
+    assert {word for word in process.stdout.split("\n") if word} == among
 
 
 def test_folders_and_patterns_are_the_reports_in_them(tmp_path: Path) -> None:

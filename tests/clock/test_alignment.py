@@ -7,15 +7,15 @@ import pytest
 from tools.clocks import (
     EPOCH,
     Clocks,
-    align,
-    collectives,
-    error,
-    instants,
-    joined,
-    mapped,
-    messages,
-    rows,
-    with_,
+    align_hosts,
+    concatenate_calls,
+    correct_times,
+    draw_end_times,
+    measure_error,
+    replace_columns,
+    select_rows,
+    simulate_collectives,
+    simulate_messages,
 )
 
 from nsys2prv.clock import MPI, Role
@@ -26,16 +26,20 @@ from nsys2prv.clock.solve import Alignment
 CLOSE = 10_000.0
 
 
-def kinds(alignment: Alignment) -> set[str]:
+def list_kinds(alignment: Alignment) -> set[str]:
     return {finding.kind for finding in alignment.findings}
 
 
-def check(alignment: Alignment, clocks: Clocks, hosts: list[int], reference: int = 0) -> None:
-    """The hosts are within 10 us of the reference, and within their bounds."""
+def check_alignment(
+    alignment: Alignment, clocks: Clocks, hosts: list[int], reference: int = 0
+) -> None:
+    """Check that the hosts are within 10 us of the reference, and within their bounds."""
     for host in hosts:
         correction = alignment.corrections[host]
         assert correction.reference == reference, alignment.findings
-        assert error(alignment, clocks, host, reference) <= min(CLOSE, correction.bound_ns or 0)
+        assert measure_error(alignment, clocks, host, reference) <= min(
+            CLOSE, correction.bound_ns or 0
+        )
 
 
 @pytest.mark.parametrize("numbered", [True, False])
@@ -48,15 +52,15 @@ def test_offsets_and_drifts_are_found(
 ) -> None:
     rng = np.random.default_rng(hosts + count)
     clocks = Clocks.random(rng, hosts)
-    calls = collectives(
+    calls = simulate_collectives(
         rng,
         clocks,
         np.repeat(np.arange(hosts), members),
-        instants(rng, count, seconds),
+        draw_end_times(rng, count, seconds),
         numbered=numbered,
     )
-    alignment = align(hosts, calls)
-    check(alignment, clocks, list(range(1, hosts)))
+    alignment = align_hosts(hosts, calls)
+    check_alignment(alignment, clocks, list(range(1, hosts)))
     reference = alignment.corrections[0]
     assert (reference.offset_ns, reference.drift, reference.bound_ns) == (0.0, 0.0, 0.0)
     assert not alignment.findings
@@ -75,17 +79,17 @@ def test_bounds_hold_over_many_seeds(hosts: int, count: int, seconds: float) -> 
     for seed in range(100):
         rng = np.random.default_rng(seed)
         clocks = Clocks.random(rng, hosts)
-        alignment = align(
+        alignment = align_hosts(
             hosts,
-            collectives(
+            simulate_collectives(
                 rng,
                 clocks,
                 np.arange(hosts),
-                instants(rng, count, seconds),
+                draw_end_times(rng, count, seconds),
                 numbered=bool(seed % 2),
             ),
         )
-        errors = [error(alignment, clocks, host) for host in range(1, hosts)]
+        errors = [measure_error(alignment, clocks, host) for host in range(1, hosts)]
         inside += all(
             e <= c.bound_ns for e, c in zip(errors, alignment.corrections[1:], strict=True)
         )
@@ -99,38 +103,43 @@ def test_who_waited_does_not_bias() -> None:
     # us.
     rng = np.random.default_rng(3)
     clocks = Clocks.random(rng, 2)
-    calls = collectives(
+    calls = simulate_collectives(
         rng,
         clocks,
         np.arange(2),
-        instants(rng, 1_000, 60),
+        draw_end_times(rng, 1_000, 60),
         slowest=(rng.random(1_000) < 0.1).astype(np.int64),
     )
-    alignment = align(2, calls)
-    assert error(alignment, clocks, 1) < 2_500
+    alignment = align_hosts(2, calls)
+    assert measure_error(alignment, clocks, 1) < 2_500
 
 
 def test_one_straggler_leaves_a_wide_bound() -> None:
     rng = np.random.default_rng(4)
     clocks = Clocks.random(rng, 2)
-    ends = instants(rng, 1_000, 60)
-    both = align(2, collectives(rng, clocks, np.arange(2), ends))
+    ends = draw_end_times(rng, 1_000, 60)
+    both = align_hosts(2, simulate_collectives(rng, clocks, np.arange(2), ends))
     for late in (0.0, 10e3):
-        one = align(
+        one = align_hosts(
             2,
-            collectives(
+            simulate_collectives(
                 rng, clocks, np.arange(2), ends, slowest=np.zeros(1_000, np.int64), late=late
             ),
         )
-        assert error(one, clocks, 1) < CLOSE
+        assert measure_error(one, clocks, 1) < CLOSE
         assert one.corrections[1].bound_ns > 2 * both.corrections[1].bound_ns
 
 
 def test_mpi_collectives_align_too() -> None:
     rng = np.random.default_rng(5)
     clocks = Clocks.random(rng, 4)
-    check(
-        align(4, collectives(rng, clocks, np.arange(4), instants(rng, 300, 60), source=MPI)),
+    check_alignment(
+        align_hosts(
+            4,
+            simulate_collectives(
+                rng, clocks, np.arange(4), draw_end_times(rng, 300, 60), source=MPI
+            ),
+        ),
         clocks,
         [1, 2, 3],
     )
@@ -139,8 +148,13 @@ def test_mpi_collectives_align_too() -> None:
 def test_seconds_between_clocks() -> None:
     rng = np.random.default_rng(6)
     clocks = Clocks(np.array([0.0, 3e9, -7e9]), np.array([0.0, 40e-6, -40e-6]))
-    check(
-        align(3, collectives(rng, clocks, np.arange(3), instants(rng, 400, 60), numbered=False)),
+    check_alignment(
+        align_hosts(
+            3,
+            simulate_collectives(
+                rng, clocks, np.arange(3), draw_end_times(rng, 400, 60), numbered=False
+            ),
+        ),
         clocks,
         [1, 2],
     )
@@ -150,13 +164,13 @@ def test_chains_of_communicators() -> None:
     rng = np.random.default_rng(7)
     clocks = Clocks.random(rng, 4)
     parts = [
-        collectives(
-            rng, clocks, np.array([a, a + 1]), instants(rng, 300, 60), group=a, numbered=False
+        simulate_collectives(
+            rng, clocks, np.array([a, a + 1]), draw_end_times(rng, 300, 60), group=a, numbered=False
         )
         for a in range(3)
     ]
-    alignment = align(4, joined(*parts))
-    check(alignment, clocks, [1, 2, 3])
+    alignment = align_hosts(4, concatenate_calls(*parts))
+    check_alignment(alignment, clocks, [1, 2, 3])
     assert [round(c.bound_ns) for c in alignment.corrections] == sorted(
         round(c.bound_ns) for c in alignment.corrections
     )
@@ -164,16 +178,18 @@ def test_chains_of_communicators() -> None:
 
 def test_one_host_changes_nothing() -> None:
     rng = np.random.default_rng(8)
-    calls = collectives(rng, Clocks.random(rng, 1), np.zeros(4, np.int64), instants(rng, 50, 10))
-    alignment = align(1, calls)
+    calls = simulate_collectives(
+        rng, Clocks.random(rng, 1), np.zeros(4, np.int64), draw_end_times(rng, 50, 10)
+    )
+    alignment = align_hosts(1, calls)
     (correction,) = alignment.corrections
     assert (correction.offset_ns, correction.drift) == (0.0, 0.0)
     assert not alignment.findings
-    assert (mapped(correction, calls.begin) == calls.begin).all()
+    assert (correct_times(correction, calls.begin) == calls.begin).all()
 
 
 def test_nothing_observed_changes_nothing() -> None:
-    alignment = align(3)
+    alignment = align_hosts(3)
     assert [(c.offset_ns, c.drift, c.bound_ns, c.method) for c in alignment.corrections] == [
         (0.0, 0.0, None, "UTC")
     ] * 3
@@ -183,10 +199,10 @@ def test_nothing_observed_changes_nothing() -> None:
 def test_a_host_without_shared_collectives_stays_with_utc() -> None:
     rng = np.random.default_rng(9)
     clocks = Clocks.random(rng, 4)
-    calls = collectives(rng, clocks, np.arange(4), instants(rng, 200, 30))
-    alone = with_(rows(calls, calls.clock == 3), group=99)
-    alignment = align(4, joined(rows(calls, calls.clock != 3), alone))
-    check(alignment, clocks, [1, 2])
+    calls = simulate_collectives(rng, clocks, np.arange(4), draw_end_times(rng, 200, 30))
+    alone = replace_columns(select_rows(calls, calls.clock == 3), group=99)
+    alignment = align_hosts(4, concatenate_calls(select_rows(calls, calls.clock != 3), alone))
+    check_alignment(alignment, clocks, [1, 2])
     last = alignment.corrections[3]
     assert (last.offset_ns, last.drift, last.bound_ns, last.method, last.reference) == (
         0.0,
@@ -201,18 +217,20 @@ def test_a_host_without_shared_collectives_stays_with_utc() -> None:
 def test_parts_have_references_of_their_own_until_messages_connect_them() -> None:
     rng = np.random.default_rng(10)
     clocks = Clocks.random(rng, 4)
-    ends = instants(rng, 300, 60)
-    calls = joined(*(collectives(rng, clocks, np.array([a, a + 1]), ends, group=a) for a in (0, 2)))
-    alignment = align(4, calls)
-    check(alignment, clocks, [1])
-    check(alignment, clocks, [3], reference=2)
+    ends = draw_end_times(rng, 300, 60)
+    calls = concatenate_calls(
+        *(simulate_collectives(rng, clocks, np.array([a, a + 1]), ends, group=a) for a in (0, 2))
+    )
+    alignment = align_hosts(4, calls)
+    check_alignment(alignment, clocks, [1])
+    check_alignment(alignment, clocks, [3], reference=2)
     assert [(f.kind, f.clock, f.count) for f in alignment.findings] == [("apart", 2, 1)]
-    one_way = align(4, calls, messages(rng, clocks, [(1, 2)], 500, 60))
-    check(one_way, clocks, [1])
+    one_way = align_hosts(4, calls, simulate_messages(rng, clocks, [(1, 2)], 500, 60))
+    check_alignment(one_way, clocks, [1])
     assert one_way.corrections[2].method in ("reference", "causality, one way")
     assert one_way.verdict.used_after.number == 0
-    both_ways = align(4, calls, messages(rng, clocks, [(1, 2), (2, 1)], 500, 60))
-    check(both_ways, clocks, [1, 2, 3])
+    both_ways = align_hosts(4, calls, simulate_messages(rng, clocks, [(1, 2), (2, 1)], 500, 60))
+    check_alignment(both_ways, clocks, [1, 2, 3])
     assert not both_ways.findings
 
 
@@ -221,21 +239,23 @@ def test_messages_alone_give_bounds() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         clocks = Clocks.random(rng, 3)
-        alignment = align(
-            3, messages=messages(rng, clocks, [(0, 1), (1, 0), (1, 2), (2, 1)], 400, 60)
+        alignment = align_hosts(
+            3, messages=simulate_messages(rng, clocks, [(0, 1), (1, 0), (1, 2), (2, 1)], 400, 60)
         )
-        check(alignment, clocks, [1, 2])
+        check_alignment(alignment, clocks, [1, 2])
         assert alignment.verdict.held_after.number <= 2
 
 
 def test_rooted_collectives_give_bounds_to_and_from_the_root() -> None:
     rng = np.random.default_rng(11)
     clocks = Clocks.random(rng, 3)
-    calls = collectives(rng, clocks, np.arange(3), instants(rng, 300, 60))
+    calls = simulate_collectives(rng, clocks, np.arange(3), draw_end_times(rng, 300, 60))
     role = np.where(calls.number % 2 == 0, int(Role.FROM_ROOT), int(Role.TO_ROOT))
-    alignment = align(3, with_(calls, role=role, is_root=calls.member == 0))
+    alignment = align_hosts(3, replace_columns(calls, role=role, is_root=calls.member == 0))
     for host in (1, 2):
-        assert error(alignment, clocks, host) <= alignment.corrections[host].bound_ns < 150_000
+        assert (
+            measure_error(alignment, clocks, host) <= alignment.corrections[host].bound_ns < 150_000
+        )
 
 
 @pytest.mark.parametrize("late", [-40e6, 40e6])
@@ -245,8 +265,10 @@ def test_what_is_bound_in_one_direction_is_moved_as_far_as_that_takes(late: floa
     """
     rng = np.random.default_rng(12)
     clocks = Clocks(np.array([0.0, late]), np.zeros(2))
-    calls = collectives(rng, clocks, np.arange(2), instants(rng, 300, 60))
-    alignment = align(2, with_(calls, role=int(Role.FROM_ROOT), is_root=calls.member == 0))
+    calls = simulate_collectives(rng, clocks, np.arange(2), draw_end_times(rng, 300, 60))
+    alignment = align_hosts(
+        2, replace_columns(calls, role=int(Role.FROM_ROOT), is_root=calls.member == 0)
+    )
     moved = alignment.corrections[1]
     if late < 0:
         assert (moved.method, moved.bound_ns, moved.drift) == ("causality, one way", None, 0.0)
@@ -263,17 +285,17 @@ def test_violations_are_counted() -> None:
     clocks = Clocks(np.array([0.0, -3e6]), np.zeros(2))
     rng = np.random.default_rng(12)
     slowest = np.arange(100) % 2
-    calls = collectives(
+    calls = simulate_collectives(
         rng,
         clocks,
         np.arange(2),
-        instants(rng, 100, 10),
+        draw_end_times(rng, 100, 10),
         slowest=slowest,
         jitter=0,
         late=0,
         skew=200e3,
     )
-    verdict = align(2, calls).verdict
+    verdict = align_hosts(2, calls).verdict
     end, begin = calls.end.reshape(100, 2), calls.begin.reshape(100, 2)
     missed = np.maximum(begin[:, ::-1] - end, 0)
     held = np.arange(100) % 10 == 9
@@ -291,12 +313,12 @@ def test_utc_is_kept_where_corrections_violate_more() -> None:
     # messages tells.
     rng = np.random.default_rng(13)
     clocks = Clocks(np.zeros(2), np.zeros(2))
-    calls = collectives(rng, clocks, np.arange(2), np.arange(1, 301) * 1e8)
-    calls = with_(calls, number=calls.number + (calls.member == 1), signature=0)
-    sent = messages(rng, clocks, [(0, 1), (1, 0)], 500, 30)
-    assert error(align(2, calls), clocks, 1) > 9e7
-    alignment = align(2, calls, sent)
-    assert {"worse", "early"} <= kinds(alignment)
+    calls = simulate_collectives(rng, clocks, np.arange(2), np.arange(1, 301) * 1e8)
+    calls = replace_columns(calls, number=calls.number + (calls.member == 1), signature=0)
+    sent = simulate_messages(rng, clocks, [(0, 1), (1, 0)], 500, 30)
+    assert measure_error(align_hosts(2, calls), clocks, 1) > 9e7
+    alignment = align_hosts(2, calls, sent)
+    assert {"worse", "early"} <= list_kinds(alignment)
     assert [(c.offset_ns, c.drift, c.method) for c in alignment.corrections] == [
         (0.0, 0.0, "UTC")
     ] * 2
@@ -307,76 +329,86 @@ def test_utc_is_kept_where_corrections_violate_more() -> None:
 def test_wild_ends_are_outvoted() -> None:
     rng = np.random.default_rng(14)
     clocks = Clocks.random(rng, 4)
-    calls = collectives(rng, clocks, np.arange(4), instants(rng, 500, 60))
+    calls = simulate_collectives(rng, clocks, np.arange(4), draw_end_times(rng, 500, 60))
     wild = rng.random(len(calls.end)) < 0.05
-    calls = with_(calls, end=calls.end + wild * rng.integers(0, 10_000_000, len(wild)))
-    check(align(4, calls), clocks, [1, 2, 3])
+    calls = replace_columns(calls, end=calls.end + wild * rng.integers(0, 10_000_000, len(wild)))
+    check_alignment(align_hosts(4, calls), clocks, [1, 2, 3])
 
 
 def test_ends_beyond_the_noise_model_widen_the_bound_and_are_told() -> None:
     rng = np.random.default_rng(15)
     clocks = Clocks.random(rng, 2)
-    ends = instants(rng, 500, 60)
+    ends = draw_end_times(rng, 500, 60)
     usual, noisy = (
-        align(2, collectives(rng, clocks, np.arange(2), ends, jitter=jitter))
+        align_hosts(2, simulate_collectives(rng, clocks, np.arange(2), ends, jitter=jitter))
         for jitter in (20e3, 300e3)
     )
-    assert kinds(noisy) == {"noisy"}
+    assert list_kinds(noisy) == {"noisy"}
     assert not usual.findings
     assert noisy.corrections[1].bound_ns > 2 * usual.corrections[1].bound_ns
-    assert error(noisy, clocks, 1) <= noisy.corrections[1].bound_ns
+    assert measure_error(noisy, clocks, 1) <= noisy.corrections[1].bound_ns
 
 
 @pytest.mark.parametrize("drift", [8e-4, 5e-3])
 def test_a_drift_beyond_all_clocks_is_left_out(drift: float) -> None:
     rng = np.random.default_rng(16)
     clocks = Clocks(np.array([0.0, 1e6, 2e6]), np.array([0.0, 1e-5, drift]))
-    alignment = align(3, collectives(rng, clocks, np.arange(3), instants(rng, 300, 60)))
-    check(alignment, clocks, [1])
+    alignment = align_hosts(
+        3, simulate_collectives(rng, clocks, np.arange(3), draw_end_times(rng, 300, 60))
+    )
+    check_alignment(alignment, clocks, [1])
     assert alignment.corrections[2].method == "UTC"
-    assert kinds(alignment) & {"steep", "unfit", "unrelated"}
+    assert list_kinds(alignment) & {"steep", "unfit", "unrelated"}
     assert any(f.kind == "apart" and f.clock == 2 for f in alignment.findings)
 
 
 def test_calls_that_end_before_they_begin_are_left_out() -> None:
     rng = np.random.default_rng(17)
     clocks = Clocks.random(rng, 2)
-    calls = collectives(rng, clocks, np.arange(2), instants(rng, 200, 60))
+    calls = simulate_collectives(rng, clocks, np.arange(2), draw_end_times(rng, 200, 60))
     backwards = np.arange(len(calls.end)) % 50 == 0
-    alignment = align(2, with_(calls, end=np.where(backwards, calls.begin - 5, calls.end)))
-    check(alignment, clocks, [1])
+    alignment = align_hosts(
+        2, replace_columns(calls, end=np.where(backwards, calls.begin - 5, calls.end))
+    )
+    check_alignment(alignment, clocks, [1])
     assert [(f.kind, f.count) for f in alignment.findings] == [("backwards", backwards.sum())]
 
 
 def test_sources_without_a_noise_model_are_refused() -> None:
     rng = np.random.default_rng(18)
-    calls = collectives(rng, Clocks.random(rng, 2), np.arange(2), instants(rng, 20, 10), source=5)
+    calls = simulate_collectives(
+        rng, Clocks.random(rng, 2), np.arange(2), draw_end_times(rng, 20, 10), source=5
+    )
     with pytest.raises(ValueError, match="noise model"):
-        align(2, calls)
+        align_hosts(2, calls)
 
 
 def test_maps_of_corrections() -> None:
     rng = np.random.default_rng(19)
     clocks = Clocks.random(rng, 2)
-    calls = collectives(rng, clocks, np.arange(2), instants(rng, 100, 10))
-    correction = align(2, calls).corrections[1]
-    placed = rows(calls, calls.clock == 1).begin
+    calls = simulate_collectives(rng, clocks, np.arange(2), draw_end_times(rng, 100, 10))
+    correction = align_hosts(2, calls).corrections[1]
+    placed = select_rows(calls, calls.clock == 1).begin
     exact = [
         int(p) - EPOCH + correction.offset_ns + correction.drift * (int(p) - correction.pivot)
         for p in placed[:20]
     ]
-    assert np.abs(mapped(correction, placed)[:20] - EPOCH - exact).max() <= 2
+    assert np.abs(correct_times(correction, placed)[:20] - EPOCH - exact).max() <= 2
     local = placed - EPOCH
-    assert (mapped(correction, local, ClockMap(EPOCH)) == mapped(correction, placed)).all()
+    assert (
+        correct_times(correction, local, ClockMap(EPOCH)) == correct_times(correction, placed)
+    ).all()
 
 
 @pytest.mark.slow
 def test_the_size_of_a_large_job() -> None:
     rng = np.random.default_rng(20)
     clocks = Clocks.random(rng, 125)
-    calls = collectives(rng, clocks, np.repeat(np.arange(125), 8), instants(rng, 1_000, 120))
+    calls = simulate_collectives(
+        rng, clocks, np.repeat(np.arange(125), 8), draw_end_times(rng, 1_000, 120)
+    )
     assert len(calls.begin) == 1_000_000
-    check(align(125, calls), clocks, list(range(1, 125)))
+    check_alignment(align_hosts(125, calls), clocks, list(range(1, 125)))
 
 
 def test_no_calls_have_the_columns_of_calls() -> None:

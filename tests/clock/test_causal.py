@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tools.clocks import EPOCH, Clocks, collectives, instants, messages, restore, rows, with_
+from tools.clocks import (
+    EPOCH,
+    Clocks,
+    draw_end_times,
+    replace_columns,
+    restore_order,
+    select_rows,
+    simulate_collectives,
+    simulate_messages,
+)
 
 from nsys2prv.clock import Role
 from nsys2prv.clock.causal import CausalOrder
@@ -20,14 +29,16 @@ relaxed = settings(max_examples=40, deadline=None, derandomize=True)
 seeds = st.integers(0, 10**6)
 
 
-def sent(*them: tuple[int, int, int, int]) -> Messages:
-    """Messages of (sender, begin of the send, receiver, end of the receive)."""
+def make_messages(*them: tuple[int, int, int, int]) -> Messages:
+    """Return messages of (sender, begin of the send, receiver, end of the receive)."""
     sender, begin, receiver, end = np.array(them, np.int64).reshape(-1, 4).T
     return Messages(np.ones_like(begin), sender, begin, receiver, end)
 
 
-def called(role: Role, *members: tuple[int, int, int], root: int = -1, number: int = 0) -> Calls:
-    """One collective of members (report, begin, end); `root` is a report."""
+def make_collective(
+    role: Role, *members: tuple[int, int, int], root: int = -1, number: int = 0
+) -> Calls:
+    """Return one collective of members (report, begin, end); `root` is a report."""
     report, begin, end = np.array(members, np.int64).T
     same = np.ones_like(begin)
     return Calls(
@@ -44,8 +55,8 @@ def called(role: Role, *members: tuple[int, int, int], root: int = -1, number: i
     )
 
 
-def moved(order: CausalOrder, report: int, times: np.ndarray | int) -> np.ndarray:
-    """How far times of a report are moved, ns."""
+def compute_moves(order: CausalOrder, report: int, times: np.ndarray | int) -> np.ndarray:
+    """Return how far times of a report are moved, ns."""
     times = np.asarray(times, np.int64)
     return (
         order.shifts[report].to_global(times) - times
@@ -54,8 +65,8 @@ def moved(order: CausalOrder, report: int, times: np.ndarray | int) -> np.ndarra
     )
 
 
-def tent(times: np.ndarray, peak: int, height: int) -> np.ndarray:
-    """A shift that grows by a tenth until `peak` and fades by a hundredth, float ns."""
+def compute_tent(times: np.ndarray, peak: int, height: int) -> np.ndarray:
+    """Return a shift that grows by a tenth until `peak` and fades by a hundredth, float ns."""
     return np.maximum(0, height - np.where(times < peak, (peak - times) / 10, (times - peak) / 100))
 
 
@@ -63,10 +74,10 @@ TIMES = np.arange(-500_000, 20_000_000, 997)
 
 
 def test_a_message_that_comes_too_early() -> None:
-    order = restore(2, messages=sent((0, 1_000_000, 1, 900_000)))
+    order = restore_order(2, messages=make_messages((0, 1_000_000, 1, 900_000)))
     assert list(order.shifts) == [1]
-    assert np.abs(moved(order, 1, TIMES) - tent(TIMES, 900_000, 100_000)).max() <= 1
-    assert moved(order, 1, 900_000) == 100_000
+    assert np.abs(compute_moves(order, 1, TIMES) - compute_tent(TIMES, 900_000, 100_000)).max() <= 1
+    assert compute_moves(order, 1, 900_000) == 100_000
     assert (
         order.before.checked,
         order.before.number,
@@ -81,10 +92,12 @@ def test_a_chain_of_three_ranks() -> None:
     """The second is late by 100 us when it receives, sends 10 us later and is late by 0.1 us less;
     hence the third.
     """
-    order = restore(3, messages=sent((0, 1_000_000, 1, 900_000), (1, 910_000, 2, 905_000)))
-    assert np.abs(moved(order, 1, TIMES) - tent(TIMES, 900_000, 100_000)).max() <= 1
-    assert np.abs(moved(order, 2, TIMES) - tent(TIMES, 905_000, 104_900)).max() <= 1
-    assert 910_000 + moved(order, 1, 910_000) == 905_000 + moved(order, 2, 905_000)
+    order = restore_order(
+        3, messages=make_messages((0, 1_000_000, 1, 900_000), (1, 910_000, 2, 905_000))
+    )
+    assert np.abs(compute_moves(order, 1, TIMES) - compute_tent(TIMES, 900_000, 100_000)).max() <= 1
+    assert np.abs(compute_moves(order, 2, TIMES) - compute_tent(TIMES, 905_000, 104_900)).max() <= 1
+    assert 910_000 + compute_moves(order, 1, 910_000) == 905_000 + compute_moves(order, 2, 905_000)
     assert (order.before.number, order.after.number) == (2, 0)
 
 
@@ -92,22 +105,33 @@ def test_what_lies_before_is_not_moved_beyond_what_it_must_precede() -> None:
     """A send 20 us before the receive that is moved by 100 us: its own receive leaves it 5 us, and
     there it stays.
     """
-    order = restore(2, messages=sent((0, 1_000_000, 1, 900_000), (1, 880_000, 0, 885_000)))
+    order = restore_order(
+        2, messages=make_messages((0, 1_000_000, 1, 900_000), (1, 880_000, 0, 885_000))
+    )
     assert 0 not in order.shifts
-    assert moved(order, 1, np.array([880_000, 900_000])).tolist() == [5_000, 100_000]
+    assert compute_moves(order, 1, np.array([880_000, 900_000])).tolist() == [5_000, 100_000]
     before = np.arange(700_000, 880_000, 997)
     # A shift that grows meets one that may fade by no more than a hundredth.
-    assert (moved(order, 1, before) <= 5_000 + (880_000 - before) / 100 + 1).all()
+    assert (compute_moves(order, 1, before) <= 5_000 + (880_000 - before) / 100 + 1).all()
     between = np.arange(880_000, 900_000, 97)
-    assert np.abs(moved(order, 1, between) - (5_000 + (between - 880_000) * 95 / 20)).max() <= 1
+    assert (
+        np.abs(compute_moves(order, 1, between) - (5_000 + (between - 880_000) * 95 / 20)).max()
+        <= 1
+    )
 
 
 def test_no_member_of_a_collective_ends_before_all_have_begun() -> None:
-    order = restore(
-        3, called(ALL, (0, 1_000_000, 1_100_000), (1, 500_000, 940_000), (2, 400_000, 999_000))
+    order = restore_order(
+        3,
+        make_collective(
+            ALL, (0, 1_000_000, 1_100_000), (1, 500_000, 940_000), (2, 400_000, 999_000)
+        ),
     )
     for report, end, height in ((1, 940_000, 60_000), (2, 999_000, 1_000)):
-        assert np.abs(moved(order, report, TIMES) - tent(TIMES, end, height)).max() <= 1
+        assert (
+            np.abs(compute_moves(order, report, TIMES) - compute_tent(TIMES, end, height)).max()
+            <= 1
+        )
     assert 0 not in order.shifts
     assert (order.before.checked, order.before.number, order.after.number) == (3, 2, 0)
 
@@ -118,18 +142,21 @@ def test_a_root_binds_the_others_or_they_bind_the_root(role: Role, heights: dict
     1,150 us.
     """
     members = (0, 1_000_000, 1_100_000), (1, 500_000, 940_000), (2, 1_150_000, 1_200_000)
-    order = restore(3, called(role, *members, root=0))
+    order = restore_order(3, make_collective(role, *members, root=0))
     ends = {report: end for report, _, end in members}
-    assert {report: int(moved(order, report, ends[report])) for report in order.shifts} == heights
+    assert {
+        report: int(compute_moves(order, report, ends[report])) for report in order.shifts
+    } == heights
     assert order.after.number == 0
 
 
 @pytest.mark.parametrize(
-    "messages", [sent(), sent((0, 100, 1, 100), (1, 50, 0, 200), (0, 500, 0, 300))]
+    "messages",
+    [make_messages(), make_messages((0, 100, 1, 100), (1, 50, 0, 200), (0, 500, 0, 300))],
 )
 def test_nothing_is_moved_without_need(messages: Messages) -> None:
     """A message of a rank to itself says nothing either."""
-    order = restore(2, called(ALL, (0, 1_000, 2_000), (1, 1_500, 1_600)), messages)
+    order = restore_order(2, make_collective(ALL, (0, 1_000, 2_000), (1, 1_500, 1_600)), messages)
     assert (order.shifts, order.moves, order.before.number) == ({}, {}, 0)
 
 
@@ -138,20 +165,20 @@ def test_what_contradicts_itself_is_left_and_said() -> None:
     """Each of two ranks receives before it sends what the other has received already; the other two
     ranks are put in order.
     """
-    order = restore(
+    order = restore_order(
         4,
-        messages=sent(
+        messages=make_messages(
             (0, 200_000, 1, 100_000), (1, 160_000, 0, 150_000), (2, 1_000_000, 3, 900_000)
         ),
     )
     assert not order.complete
     assert [finding.kind for finding in order.findings] == ["set aside"]
-    assert moved(order, 3, 900_000) == 100_000
+    assert compute_moves(order, 3, 900_000) == 100_000
     assert 0 < order.after.number < 3
 
 
 def test_members_of_one_report_cannot_be_put_in_order() -> None:
-    order = restore(2, called(ALL, (0, 0, 100), (0, 200, 300), (1, 0, 300)))
+    order = restore_order(2, make_collective(ALL, (0, 0, 100), (0, 200, 300), (1, 0, 300)))
     assert order.shifts == {}
     assert [finding.kind for finding in order.findings] == ["torn"]
 
@@ -159,47 +186,49 @@ def test_members_of_one_report_cannot_be_put_in_order() -> None:
 def test_many_ranks_of_a_ring_get_in_order_one_after_the_other() -> None:
     """Every clock is 10 us behind that of the rank before."""
     reports = 60
-    order = restore(
+    order = restore_order(
         reports,
-        messages=sent(
+        messages=make_messages(
             *(
                 (rank, 10**9 - 10_000 * rank, rank + 1, 10**9 - 10_000 * (rank + 1))
                 for rank in range(reports - 1)
             )
         ),
     )
-    assert [int(moved(order, rank, 10**9 - 10_000 * rank)) for rank in range(reports)] == [
+    assert [int(compute_moves(order, rank, 10**9 - 10_000 * rank)) for rank in range(reports)] == [
         10_000 * rank for rank in range(reports)
     ]
     assert order.complete
 
 
-def job(
+def make_job(
     seed: int, reports: int = 4, offset: float = 3e6, drift: float = 0.0
 ) -> tuple[Calls, Messages, Clocks]:
-    """A job on clocks that are wrong by milliseconds."""
+    """Return a job on clocks that are wrong by milliseconds."""
     rng = np.random.default_rng(seed)
     clocks = Clocks.random(rng, reports, offset, drift)
-    calls = collectives(
-        rng, clocks, np.arange(reports), instants(rng, 30, 1), numbered=bool(seed % 2)
+    calls = simulate_collectives(
+        rng, clocks, np.arange(reports), draw_end_times(rng, 30, 1), numbered=bool(seed % 2)
     )
     pairs = [tuple(rng.choice(reports, 2, replace=False).tolist()) for _ in range(5)]
-    return calls, messages(rng, clocks, pairs, 20, 1), clocks
+    return calls, simulate_messages(rng, clocks, pairs, 20, 1), clocks
 
 
-def pairs_in_order(order: CausalOrder, calls: Calls, them: Messages) -> int:
-    """How many bindings the moved times violate, looked at one by one."""
+def count_violated_pairs(order: CausalOrder, calls: Calls, them: Messages) -> int:
+    """Count the bindings that the moved times violate, one by one."""
     wrong = 0
     for sender, begin, receiver, end in zip(
         them.sender, them.send_begin, them.receiver, them.receive_end, strict=True
     ):
-        wrong += bool(begin + moved(order, sender, begin) > end + moved(order, receiver, end))
+        wrong += bool(
+            begin + compute_moves(order, sender, begin) > end + compute_moves(order, receiver, end)
+        )
     by_call = defaultdict(list)
     for row in range(len(calls.begin)):
         report = int(calls.clock[row])
         by_call[row // len(set(calls.member.tolist()))].append(
             tuple(
-                int(time + moved(order, report, time))
+                int(time + compute_moves(order, report, time))
                 for time in (calls.begin[row], calls.end[row])
             )
         )
@@ -213,11 +242,11 @@ def pairs_in_order(order: CausalOrder, calls: Calls, them: Messages) -> int:
 @relaxed
 @given(seeds, st.sampled_from([0.0, 50e-6]))
 def test_a_job_on_wrong_clocks_is_in_order_afterwards(seed: int, drift: float) -> None:
-    calls, them, _ = job(seed, drift=drift)
-    order = restore(4, calls, them)
+    calls, them, _ = make_job(seed, drift=drift)
+    order = restore_order(4, calls, them)
     assert order.complete
     assert order.before.number > 0
-    assert order.after.number == pairs_in_order(order, calls, them) == 0
+    assert order.after.number == count_violated_pairs(order, calls, them) == 0
     again = [
         np.concatenate([time + 0])
         for time in (calls.begin, calls.end, them.send_begin, them.receive_end)
@@ -226,10 +255,10 @@ def test_a_job_on_wrong_clocks_is_in_order_afterwards(seed: int, drift: float) -
         again, (calls.clock, calls.clock, them.sender, them.receiver), strict=True
     ):
         for rank in range(4):
-            time[report == rank] += moved(order, rank, time[report == rank])
-    settled = restore(
+            time[report == rank] += compute_moves(order, rank, time[report == rank])
+    settled = restore_order(
         4,
-        with_(calls, begin=again[0], end=again[1]),
+        replace_columns(calls, begin=again[0], end=again[1]),
         Messages(them.source, them.sender, again[2], them.receiver, again[3]),
     )
     assert settled.shifts == {}
@@ -241,8 +270,8 @@ def test_no_rank_is_moved_beyond_the_fastest_clock(seed: int) -> None:
     """Clocks that are wrong by constants are in order when all show what the fastest does; nothing
     needs more.
     """
-    calls, them, clocks = job(seed)
-    order = restore(4, calls, them)
+    calls, them, clocks = make_job(seed)
+    order = restore_order(4, calls, them)
     for report, move in order.moves.items():
         assert move.largest_ns <= clocks.offset.max() - clocks.offset[report] + 1
 
@@ -251,15 +280,15 @@ def test_no_rank_is_moved_beyond_the_fastest_clock(seed: int) -> None:
 @relaxed
 @given(seeds)
 def test_shifts_are_never_negative_and_keep_the_order_of_a_rank(seed: int) -> None:
-    calls, them, _ = job(seed, drift=50e-6)
-    order = restore(4, calls, them)
+    calls, them, _ = make_job(seed, drift=50e-6)
+    order = restore_order(4, calls, them)
     every = np.unique(
         np.concatenate(
             [calls.begin, calls.end, np.arange(EPOCH - 10**8, EPOCH + 2 * 10**9, 76_543)]
         )
     )
     for report in range(4):
-        shift = moved(order, report, every)
+        shift = compute_moves(order, report, every)
         assert (shift >= 0).all()
         assert (np.diff(every + shift) >= 0).all()
         # It fades by one in a hundred at most, but for whole ns.
@@ -269,8 +298,8 @@ def test_shifts_are_never_negative_and_keep_the_order_of_a_rank(seed: int) -> No
 @relaxed
 @given(seeds)
 def test_true_clocks_are_left_alone(seed: int) -> None:
-    calls, them, _ = job(seed, offset=0.0)
-    order = restore(4, calls, them)
+    calls, them, _ = make_job(seed, offset=0.0)
+    order = restore_order(4, calls, them)
     assert order.shifts == {}
     assert order.before.checked > 0
 
@@ -279,14 +308,14 @@ def test_true_clocks_are_left_alone(seed: int) -> None:
 @relaxed
 @given(seeds)
 def test_the_order_of_rows_does_not_matter(seed: int) -> None:
-    calls, them, _ = job(seed)
+    calls, them, _ = make_job(seed)
     rng = np.random.default_rng(seed)
     one, other = (
-        restore(4, calls, them),
-        restore(
+        restore_order(4, calls, them),
+        restore_order(
             4,
-            rows(calls, rng.permutation(len(calls.begin))),
-            rows(them, rng.permutation(len(them.sender))),
+            select_rows(calls, rng.permutation(len(calls.begin))),
+            select_rows(them, rng.permutation(len(them.sender))),
         ),
     )
     assert one.moves == other.moves
@@ -309,12 +338,13 @@ def test_whatever_was_observed_ends_with_maps_that_keep_order(
     them: list[tuple[int, int, int, int]],
 ) -> None:
     """Messages at random contradict each other more often than not."""
-    order = restore(3, messages=sent(*them))
+    order = restore_order(3, messages=make_messages(*them))
     every = np.arange(-100_000, 2_000_000, 7)
     for curve in order.shifts.values():
         assert (np.diff(curve.to_global(every)) >= 0).all()
     wrong = sum(
-        a != b and begin + int(moved(order, a, begin)) > end + int(moved(order, b, end))
+        a != b
+        and begin + int(compute_moves(order, a, begin)) > end + int(compute_moves(order, b, end))
         for a, begin, b, end in them
     )
     assert order.after.number == wrong

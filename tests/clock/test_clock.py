@@ -13,7 +13,7 @@ SECOND = 1_000_000_000
 UTC = 1_780_000_000 * SECOND
 
 
-def offsets(*reports: ReportClock) -> list[int]:
+def list_offsets(*reports: ReportClock) -> list[int]:
     return [placement.map.offset for placement in place_reports(list(reports))]
 
 
@@ -23,11 +23,11 @@ def test_one_host_is_placed_by_its_own_clock() -> None:
         ReportClock("a", UTC, 100 * SECOND),
         ReportClock("a", UTC + 5 * SECOND + 3_000_000, 105 * SECOND),
     )
-    assert offsets(first, second) == [UTC, UTC + 5 * SECOND]
+    assert list_offsets(first, second) == [UTC, UTC + 5 * SECOND]
 
 
 def test_hosts_are_placed_by_utc() -> None:
-    assert offsets(ReportClock("a", UTC, 100), ReportClock("b", UTC + 7, 900 * SECOND)) == [
+    assert list_offsets(ReportClock("a", UTC, 100), ReportClock("b", UTC + 7, 900 * SECOND)) == [
         UTC,
         UTC + 7,
     ]
@@ -36,11 +36,13 @@ def test_hosts_are_placed_by_utc() -> None:
 def test_containers_of_one_name_on_two_machines_stay_apart() -> None:
     reports = [ReportClock("box", UTC, 100 * SECOND), ReportClock("box", UTC + 50, 9_000 * SECOND)]
     assert [placement.machine for placement in place_reports(reports)] == [0, 1]
-    assert offsets(*reports) == [UTC, UTC + 50]
+    assert list_offsets(*reports) == [UTC, UTC + 50]
 
 
 def test_absolute_times_stay_as_they_are() -> None:
-    assert offsets(ReportClock("a", UTC, 1, absolute=True), ReportClock("b", UTC + 9, None)) == [
+    assert list_offsets(
+        ReportClock("a", UTC, 1, absolute=True), ReportClock("b", UTC + 9, None)
+    ) == [
         0,
         UTC + 9,
     ]

@@ -16,8 +16,8 @@ from nsys2prv.clock.hull import (
 )
 
 
-def bounds(seed: int, count: int = 30, slope: float = 2e-4) -> Bounds:
-    """Bounds about the line 100 + slope * t."""
+def draw_bounds(seed: int, count: int = 30, slope: float = 2e-4) -> Bounds:
+    """Return bounds about the line 100 + slope * t."""
     rng = np.random.default_rng(seed)
     up, down = rng.uniform(0, 1e6, count), rng.uniform(0, 1e6, count)
     return Bounds(
@@ -28,7 +28,7 @@ def bounds(seed: int, count: int = 30, slope: float = 2e-4) -> Bounds:
     )
 
 
-def allowed(some: Bounds, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+def is_allowed(some: Bounds, first: np.ndarray, last: np.ndarray) -> np.ndarray:
     slope = (last - first) / 1e6
     above = [first + slope * t <= v for t, v in zip(some.upper_times, some.upper, strict=True)]
     below = [first + slope * t >= v for t, v in zip(some.lower_times, some.lower, strict=True)]
@@ -37,11 +37,11 @@ def allowed(some: Bounds, first: np.ndarray, last: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_region_holds_all_lines_that_no_bound_forbids(seed: int) -> None:
-    some = bounds(seed)
+    some = draw_bounds(seed)
     first, last = (
         axis.ravel() for axis in np.meshgrid(np.arange(-200, 400, 1.5), np.arange(0, 600, 1.5))
     )
-    good = allowed(some, first, last)
+    good = is_allowed(some, first, last)
     corners = find_feasible_region(some, 0.0, 1e6)
     assert np.abs(corners).max() < ANYWHERE / 2
     low, high = corners.min(axis=0), corners.max(axis=0)
@@ -51,20 +51,20 @@ def test_the_region_holds_all_lines_that_no_bound_forbids(seed: int) -> None:
     # The corners themselves are allowed, but for rounding.
     centre = corners.mean(axis=0)
     inner = centre + (corners - centre) * (1 - 1e-4)
-    assert allowed(some, inner[:, 0], inner[:, 1]).all()
-    found = find_middle_line(some, 0.0, 1e6)
-    assert found is not None
-    assert abs(found.first - 100) <= found.error
-    assert abs(found.last - 300) <= found.error
+    assert is_allowed(some, inner[:, 0], inner[:, 1]).all()
+    result = find_middle_line(some, 0.0, 1e6)
+    assert result is not None
+    assert abs(result.first - 100) <= result.error
+    assert abs(result.last - 300) <= result.error
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_more_bounds_never_widen(seed: int) -> None:
-    some = bounds(seed, 200, 5e-5)
+    some = draw_bounds(seed, 200, 5e-5)
     widths = []
     for count in range(10, 201, 10):
-        found = find_middle_line(
+        result = find_middle_line(
             Bounds(
                 some.upper_times[:count],
                 some.upper[:count],
@@ -74,8 +74,8 @@ def test_more_bounds_never_widen(seed: int) -> None:
             0.0,
             1e6,
         )
-        assert found is not None
-        widths.append(found.error)
+        assert result is not None
+        widths.append(result.error)
     # Of each part of the span only the tightest are looked at, and the likeliest line moves within
     # what they leave: to a tenth.
     assert all(more <= less * 1.1 for less, more in pairwise(widths))
@@ -87,17 +87,17 @@ def test_what_a_short_span_leaves_of_the_slope_is_drawn_to_that_of_clocks(span: 
     none is told.
     """
     at = np.array([0.0, span])
-    found = find_middle_line(
+    result = find_middle_line(
         Bounds(at, np.array([40e3, 40e3]), at, np.array([-40e3, -36e3])), 0.0, span
     )
-    assert found is not None
-    slope = (found.last - found.first) / span
+    assert result is not None
+    slope = (result.last - result.first) / span
     assert abs(slope) < 10e-6
-    assert found.slope_error >= min(76e3 / span, 100e-6)
+    assert result.slope_error >= min(76e3 / span, 100e-6)
 
 
 def test_one_side_alone_bounds_nothing() -> None:
-    some = bounds(1)
+    some = draw_bounds(1)
     assert (
         find_middle_line(Bounds(some.upper_times, some.upper, np.empty(0), np.empty(0)), 0.0, 1e6)
         is None

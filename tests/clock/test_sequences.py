@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tools.clocks import Clocks, align, collectives, error, instants, joined, pivot_of, rows, with_
+from tools.clocks import (
+    Clocks,
+    align_hosts,
+    concatenate_calls,
+    draw_end_times,
+    find_pivot,
+    measure_error,
+    replace_columns,
+    select_rows,
+    simulate_collectives,
+)
 
 from nsys2prv.clock.observations import Calls, ClockFinding, make_call_frame
 from nsys2prv.clock.observations import Messages as NoMessages
@@ -13,23 +23,25 @@ from nsys2prv.clock.sequences import number_calls
 COUNT, MEMBERS = 400, 4
 
 
-def simulated(seed: int, ends: np.ndarray | None = None) -> tuple[Calls, np.ndarray, np.ndarray]:
-    """Unnumbered calls, and which collective and which member each is of."""
+def simulate_unnumbered(
+    seed: int, ends: np.ndarray | None = None
+) -> tuple[Calls, np.ndarray, np.ndarray]:
+    """Return unnumbered calls, and which collective and which member each is of."""
     rng = np.random.default_rng(seed)
-    calls = collectives(
+    calls = simulate_collectives(
         rng,
         Clocks.random(rng, MEMBERS),
         np.arange(MEMBERS),
-        instants(rng, COUNT, 40) if ends is None else ends,
+        draw_end_times(rng, COUNT, 40) if ends is None else ends,
         numbered=False,
     )
     return calls, np.repeat(np.arange(COUNT), MEMBERS), np.tile(np.arange(MEMBERS), COUNT)
 
 
-def strangers(seed: int, member: int, count: int) -> Calls:
+def make_strangers(seed: int, member: int, count: int) -> Calls:
     rng = np.random.default_rng(seed + 1_000)
-    return with_(
-        collectives(
+    return replace_columns(
+        simulate_collectives(
             rng,
             Clocks.random(rng, 1),
             np.zeros(1, np.int64),
@@ -41,18 +53,19 @@ def strangers(seed: int, member: int, count: int) -> Calls:
     )
 
 
-def recognised(
+def recognize(
     calls: Calls, truth: np.ndarray
 ) -> tuple[dict[int, set[int]], int, list[ClockFinding]]:
-    """True collectives of each ordinal, how many calls have one, and the findings. `truth`:
-    collective of each call, -1 of none.
+    """Return the true collectives of each ordinal, how many calls have one, and the findings.
+
+    truth: the collective of each call, -1 for none.
     """
-    table, findings = make_call_frame(calls, pivot_of(calls, NoMessages.make_empty()))
+    table, findings = make_call_frame(calls, find_pivot(calls, NoMessages.make_empty()))
     known = {
         (int(m), int(b)): int(t) for m, b, t in zip(calls.member, calls.begin, truth, strict=True)
     }
     table, found = number_calls(table)
-    pivot = pivot_of(calls, NoMessages.make_empty())
+    pivot = find_pivot(calls, NoMessages.make_empty())
     meant: dict[int, set[int]] = {}
     for ordinal, member, begin in table.select("ordinal", "member", "begin").iter_rows():
         meant.setdefault(ordinal, set()).add(known[member, begin + pivot])
@@ -75,7 +88,7 @@ def recognised(
     ],
 )
 def test_calls_are_recognised(case: str, seed: int) -> None:
-    calls, number, member = simulated(seed)
+    calls, number, member = simulate_unnumbered(seed)
     rng = np.random.default_rng(seed)
     kept = {
         "all": np.ones(len(number), bool),
@@ -88,8 +101,8 @@ def test_calls_are_recognised(case: str, seed: int) -> None:
         "window": ((member != 2) | (number >= 30)) & ((member == 2) | (number < COUNT - 30)),
     }[case]
     if case == "signatures unknown":
-        calls = with_(calls, signature=0)
-    meant, count, findings = recognised(rows(calls, kept), number[kept])
+        calls = replace_columns(calls, signature=0)
+    meant, count, findings = recognize(select_rows(calls, kept), number[kept])
     assert all(len(true) == 1 for true in meant.values())
     assert not {finding.kind for finding in findings} - {"partial"}
     # All calls that the compared member has as well.
@@ -98,9 +111,11 @@ def test_calls_are_recognised(case: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_extra_calls_fall_out(seed: int) -> None:
-    calls, number, _ = simulated(seed)
-    extra = strangers(seed, 1, 20)
-    meant, count, findings = recognised(joined(calls, extra), np.append(number, np.full(20, -1)))
+    calls, number, _ = simulate_unnumbered(seed)
+    extra = make_strangers(seed, 1, 20)
+    meant, count, findings = recognize(
+        concatenate_calls(calls, extra), np.append(number, np.full(20, -1))
+    )
     wrong = sum(len(true) > 1 for true in meant.values())
     assert wrong == 0
     assert count >= len(number) - 4
@@ -112,12 +127,12 @@ def test_extra_calls_fall_out(seed: int) -> None:
 @pytest.mark.parametrize("numbered", [True, False])
 @pytest.mark.parametrize("bad", range(MEMBERS))
 def test_an_unrelated_member_is_left_out(bad: int, numbered: bool) -> None:
-    calls, number, member = simulated(7)
-    other = strangers(7, bad, COUNT)
-    calls = joined(rows(calls, member != bad), other)
+    calls, number, member = simulate_unnumbered(7)
+    other = make_strangers(7, bad, COUNT)
+    calls = concatenate_calls(select_rows(calls, member != bad), other)
     if numbered:
-        calls = with_(calls, number=np.append(number[member != bad], np.arange(COUNT)))
-    alignment = align(MEMBERS, calls)
+        calls = replace_columns(calls, number=np.append(number[member != bad], np.arange(COUNT)))
+    alignment = align_hosts(MEMBERS, calls)
     assert ("unrelated", bad) in {(f.kind, f.member) for f in alignment.findings}
     good = [at for at in range(MEMBERS) if at != bad]
     assert [alignment.corrections[at].reference for at in good] == [good[0]] * 3
@@ -125,9 +140,9 @@ def test_an_unrelated_member_is_left_out(bad: int, numbered: bool) -> None:
 
 
 def test_a_group_of_two_that_do_not_belong_together() -> None:
-    calls, _, member = simulated(8)
-    calls = joined(rows(calls, member == 0), strangers(8, 1, COUNT))
-    alignment = align(2, calls)
+    calls, _, member = simulate_unnumbered(8)
+    calls = concatenate_calls(select_rows(calls, member == 0), make_strangers(8, 1, COUNT))
+    alignment = align_hosts(2, calls)
     assert {c.method for c in alignment.corrections} == {"UTC"}
     assert [(f.kind, f.count) for f in alignment.findings if f.member >= 0] == [
         ("unrelated", COUNT)
@@ -135,21 +150,23 @@ def test_a_group_of_two_that_do_not_belong_together() -> None:
 
 
 def test_regular_calls_are_not_guessed() -> None:
-    calls, _, _ = simulated(9, np.arange(1, COUNT + 1) * 1e7)
-    alignment = align(MEMBERS, with_(calls, signature=1))
+    calls, _, _ = simulate_unnumbered(9, np.arange(1, COUNT + 1) * 1e7)
+    alignment = align_hosts(MEMBERS, replace_columns(calls, signature=1))
     assert {c.method for c in alignment.corrections} == {"UTC"}
     assert [(f.kind, f.count) for f in alignment.findings if f.member >= 0] == [
         ("ambiguous", COUNT)
     ] * (MEMBERS - 1)
 
 
-def regular(seed: int, count: int, offset: float, spread: float, cut: bool) -> tuple[Calls, Clocks]:
-    """Equal calls on two hosts every 100 ms (give or take `spread` ns); with `cut` the captures
-    begin and end one call apart.
+def make_regular_calls(
+    seed: int, count: int, offset: float, spread: float, cut: bool
+) -> tuple[Calls, Clocks]:
+    """Return equal calls on two hosts every 100 ms (give or take `spread` ns); with `cut` the
+    captures begin and end one call apart.
     """
     rng = np.random.default_rng(seed)
     clocks = Clocks(np.array([0.0, offset]), rng.uniform(-50e-6, 50e-6, 2))
-    calls = collectives(
+    calls = simulate_collectives(
         rng,
         clocks,
         np.arange(2),
@@ -158,7 +175,7 @@ def regular(seed: int, count: int, offset: float, spread: float, cut: bool) -> t
     )
     number = np.repeat(np.arange(count), 2)
     kept = (number != np.where(calls.member == 0, 0, count - 1)) | (not cut)
-    return rows(with_(calls, signature=1), kept), clocks
+    return select_rows(replace_columns(calls, signature=1), kept), clocks
 
 
 @pytest.mark.slow
@@ -169,9 +186,9 @@ def test_a_few_regular_calls_of_captures_one_call_apart_are_not_taken_for_each_o
 ) -> None:
     wrong = 0
     for seed in range(50):
-        calls, _ = regular(seed, count, 20e6, spread, cut=True)
-        found = align(2, calls).corrections[1]
-        wrong += found.reference == 0 and abs(found.offset_ns + 20e6) > 1e6
+        calls, _ = make_regular_calls(seed, count, 20e6, spread, cut=True)
+        result = align_hosts(2, calls).corrections[1]
+        wrong += result.reference == 0 and abs(result.offset_ns + 20e6) > 1e6
     # Of five calls, four pairs shifted fit by chance now and then.
     assert wrong <= 2
 
@@ -180,12 +197,12 @@ def test_a_few_regular_calls_of_captures_one_call_apart_are_not_taken_for_each_o
 @pytest.mark.parametrize("count", [6, 12, 100])
 def test_regular_calls_far_apart_belong_together_where_utc_says_so_too(count: int) -> None:
     for seed in range(20):
-        calls, clocks = regular(seed, count, 20e6, 0.0, cut=False)
-        alignment = align(2, calls)
+        calls, clocks = make_regular_calls(seed, count, 20e6, 0.0, cut=False)
+        alignment = align_hosts(2, calls)
         assert alignment.corrections[1].reference == 0
-        assert error(alignment, clocks, 1) <= alignment.corrections[1].bound_ns
-        calls, _ = regular(seed, 6, 60e6, 0.0, cut=False)
-        assert align(2, calls).corrections[1].method == "UTC"
+        assert measure_error(alignment, clocks, 1) <= alignment.corrections[1].bound_ns
+        calls, _ = make_regular_calls(seed, 6, 60e6, 0.0, cut=False)
+        assert align_hosts(2, calls).corrections[1].method == "UTC"
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -195,11 +212,11 @@ def test_signatures_or_jitter_decide_between_regular_calls(by: str, cut: bool) -
     ends = np.arange(1, COUNT + 1) * 1e8 + (
         rng.uniform(-100e3, 100e3, COUNT) if by == "jitter" else 0
     )
-    calls, number, member = simulated(10, ends)
+    calls, number, member = simulate_unnumbered(10, ends)
     if by == "jitter":
-        calls = with_(calls, signature=1)
+        calls = replace_columns(calls, signature=1)
     kept = (member != 2) | (number >= 100) | (not cut)
-    meant, count, findings = recognised(rows(calls, kept), number[kept])
+    meant, count, findings = recognize(select_rows(calls, kept), number[kept])
     assert all(len(true) == 1 for true in meant.values())
     assert count == kept.sum()
     assert not findings
@@ -211,34 +228,36 @@ def test_few_calls_are_placed_by_their_order_and_that_is_certain_from_the_beginn
 ) -> None:
     rng = np.random.default_rng(count)
     clocks = Clocks.random(rng, MEMBERS)
-    calls = with_(
-        collectives(
-            rng, clocks, np.arange(MEMBERS), instants(rng, 400, 40)[:count], numbered=False
+    calls = replace_columns(
+        simulate_collectives(
+            rng, clocks, np.arange(MEMBERS), draw_end_times(rng, 400, 40)[:count], numbered=False
         ),
         signature=1,
     )
     unsure, sure, numbered = (
-        align(MEMBERS, some)
+        align_hosts(MEMBERS, some)
         for some in (
             calls,
-            with_(calls, began=True),
-            with_(calls, number=np.repeat(np.arange(count), MEMBERS)),
+            replace_columns(calls, began=True),
+            replace_columns(calls, number=np.repeat(np.arange(count), MEMBERS)),
         )
     )
     reach = np.ptp(calls.end[calls.member == 0])
     for host in range(1, MEMBERS):
-        for found in (unsure, sure, numbered):
-            assert found.corrections[host].reference == 0
-            assert error(found, clocks, host) < 30e3
+        for item in (unsure, sure, numbered):
+            assert item.corrections[host].reference == 0
+            assert measure_error(item, clocks, host) < 30e3
         doubtful = unsure.corrections[host]
         assert (doubtful.method, doubtful.sure) == ("order of collectives", False)
         assert doubtful.bound_ns is None if count == 1 else doubtful.bound_ns > 0.9 * reach
-        for found in (sure, numbered):
-            assert (found.corrections[host].method, found.corrections[host].sure) == (
+        for item in (sure, numbered):
+            assert (item.corrections[host].method, item.corrections[host].sure) == (
                 "ends of collectives",
                 True,
             )
-            assert error(found, clocks, host) <= found.corrections[host].observed_bound_ns < 80e3
+            assert (
+                measure_error(item, clocks, host) <= item.corrections[host].observed_bound_ns < 80e3
+            )
     assert {f.kind for f in unsure.findings} == {"in order"}
     assert not sure.findings
 
@@ -247,10 +266,10 @@ def test_three_calls_of_each_of_three_communicators_tell_together_what_none_tell
     rng = np.random.default_rng(14)
     clocks = Clocks.random(rng, 2)
     ends = np.cumsum(rng.uniform(3e6, 7e6, 9))
-    calls = joined(
+    calls = concatenate_calls(
         *(
-            with_(
-                collectives(
+            replace_columns(
+                simulate_collectives(
                     rng, clocks, np.arange(2), ends[group::3], group=group, numbered=False, skew=1e6
                 ),
                 signature=1,
@@ -259,11 +278,11 @@ def test_three_calls_of_each_of_three_communicators_tell_together_what_none_tell
         )
     )
     alone, pooled = (
-        align(2, rows(calls, calls.group == 0)).corrections[1],
-        align(2, calls).corrections[1],
+        align_hosts(2, select_rows(calls, calls.group == 0)).corrections[1],
+        align_hosts(2, calls).corrections[1],
     )
     assert (alone.method, pooled.method) == ("order of collectives", "ends of collectives")
-    assert error(align(2, calls), clocks, 1) <= pooled.observed_bound_ns < 50e3
+    assert measure_error(align_hosts(2, calls), clocks, 1) <= pooled.observed_bound_ns < 50e3
 
 
 def test_a_communicator_recorded_from_its_beginning_is_no_proof_where_a_member_has_more_calls() -> (
@@ -274,15 +293,15 @@ def test_a_communicator_recorded_from_its_beginning_is_no_proof_where_a_member_h
     """
     rng = np.random.default_rng(15)
     clocks = Clocks.random(rng, 3)
-    calls = with_(
-        collectives(rng, clocks, np.arange(3), np.arange(1, 13) * 20e6, numbered=False),
+    calls = replace_columns(
+        simulate_collectives(rng, clocks, np.arange(3), np.arange(1, 13) * 20e6, numbered=False),
         signature=1,
         began=True,
     )
     number = np.repeat(np.arange(12), 3)
     kept = (number != 0) | (calls.member != 0)
     kept &= (number != 11) | (calls.member != 1)
-    for correction in align(3, rows(calls, kept)).corrections[1:]:
+    for correction in align_hosts(3, select_rows(calls, kept)).corrections[1:]:
         assert not correction.sure or correction.reference == correction.host
 
 
@@ -297,10 +316,10 @@ def test_regular_calls_some_of_which_are_missing_are_never_off_by_a_period_with_
         clocks = Clocks.random(rng, 3)
         count = int(rng.integers(6, 40))
         ends = np.cumsum(18.4e6 + rng.uniform(-spread, spread, count))
-        calls = joined(
+        calls = concatenate_calls(
             *(
-                with_(
-                    collectives(
+                replace_columns(
+                    simulate_collectives(
                         rng, clocks, np.arange(3), ends + group * 6.1e6, group=group, numbered=False
                     ),
                     signature=1,
@@ -314,7 +333,7 @@ def test_regular_calls_some_of_which_are_missing_are_never_off_by_a_period_with_
             count - rng.integers(0, 3, 3)[calls.member],
         )
         kept = (number >= first) & (number < last) & (rng.random(len(number)) > 0.03)
-        alignment = align(3, rows(calls, kept))
+        alignment = align_hosts(3, select_rows(calls, kept))
         for correction in alignment.corrections[1:]:
             if (
                 correction.reference != correction.host
@@ -322,7 +341,7 @@ def test_regular_calls_some_of_which_are_missing_are_never_off_by_a_period_with_
                 and correction.span
             ):
                 assert (
-                    error(alignment, clocks, correction.host, correction.reference)
+                    measure_error(alignment, clocks, correction.host, correction.reference)
                     <= correction.observed_bound_ns
                 )
                 small += correction.observed_bound_ns < 1e6
@@ -336,21 +355,21 @@ def test_bursts_with_gaps_between() -> None:
         + np.tile(np.arange(10) * 6e6, 40)
         + rng.uniform(0, 100e3, COUNT)
     )
-    calls, number, member = simulated(12, ends)
+    calls, number, member = simulate_unnumbered(12, ends)
     kept = (rng.random(len(number)) > 0.05) & ((member != 1) | (number > 100))
-    meant, count, _ = recognised(rows(calls, kept), number[kept])
+    meant, count, _ = recognize(select_rows(calls, kept), number[kept])
     assert all(len(true) == 1 for true in meant.values())
     assert count >= 0.9 * kept.sum()
 
 
 def test_repeated_and_unlike_numbers_are_left_out() -> None:
-    calls, number, member = simulated(13)
-    calls = with_(
+    calls, number, member = simulate_unnumbered(13)
+    calls = replace_columns(
         calls,
         number=np.where((member == 1) & (number == 50), 51, number),
         signature=np.where((member == 2) & (number == 60), 9, 1),
     )
-    meant, count, findings = recognised(calls, number)
+    meant, count, findings = recognize(calls, number)
     assert [(f.kind, f.member, f.count) for f in findings] == [
         ("repeated", 0, 1),
         ("repeated", 1, 2),

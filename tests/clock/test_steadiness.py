@@ -7,7 +7,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from msgspec.structs import replace
-from tools.clocks import EPOCH, Clocks, align, collectives, error, instants, messages, with_
+from tools.clocks import (
+    EPOCH,
+    Clocks,
+    align_hosts,
+    draw_end_times,
+    measure_error,
+    replace_columns,
+    simulate_collectives,
+    simulate_messages,
+)
 
 from nsys2prv.clock import MPI
 from nsys2prv.clock.observations import fit_line
@@ -22,13 +31,15 @@ def test_a_bound_covers_a_host_that_leaves_collectives_late_by_chance(late_host:
     for seed in range(SEEDS):
         rng = np.random.default_rng(seed)
         clocks = Clocks.random(rng, 3)
-        calls = collectives(rng, clocks, np.arange(3), instants(rng, 200, 10), source=MPI, late=0.0)
+        calls = simulate_collectives(
+            rng, clocks, np.arange(3), draw_end_times(rng, 200, 10), source=MPI, late=0.0
+        )
         late = np.round(rng.exponential(200e3, len(calls.end))).astype(np.int64) * (
             calls.clock == late_host
         )
-        alignment = align(3, with_(calls, end=calls.end + late))
+        alignment = align_hosts(3, replace_columns(calls, end=calls.end + late))
         inside += all(
-            error(alignment, clocks, host) <= alignment.corrections[host].bound_ns
+            measure_error(alignment, clocks, host) <= alignment.corrections[host].bound_ns
             for host in (1, 2)
         )
         assert ("unsteady", late_host) in [
@@ -42,24 +53,26 @@ def test_a_bound_covers_a_clock_whose_rate_changes() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         clocks = Clocks.random(rng, 2)
-        calls = collectives(rng, clocks, np.arange(2), instants(rng, 300, 30))
+        calls = simulate_collectives(rng, clocks, np.arange(2), draw_end_times(rng, 300, 30))
         bent = [
             np.round(np.maximum(times - EPOCH - 15e9, 0) * 5e-6).astype(np.int64)
             * (calls.clock == 1)
             for times in (calls.begin, calls.end)
         ]
-        alignment = align(2, with_(calls, begin=calls.begin + bent[0], end=calls.end + bent[1]))
+        alignment = align_hosts(
+            2, replace_columns(calls, begin=calls.begin + bent[0], end=calls.end + bent[1])
+        )
         # The best line leaves a sixth of the bend's 75 us at the middle and at the ends, up to a
         # third with the noise.
         correction = alignment.corrections[1]
-        first, last = (float(clocks.true(1, placed)) for placed in correction.span)
+        first, last = (float(clocks.to_true_time(1, placed)) for placed in correction.span)
         worst = 0.0
         for true in np.linspace(first, last, 50):
             shown = (
-                float(clocks.show(1, np.array(true)) - correction.pivot)
+                float(clocks.to_local_time(1, np.array(true)) - correction.pivot)
                 + max(true - 15e9, 0) * 5e-6
             )
-            other = float(clocks.show(0, np.array(true)) - correction.pivot)
+            other = float(clocks.to_local_time(0, np.array(true)) - correction.pivot)
             worst = max(worst, abs(shown + correction.offset_ns + correction.drift * shown - other))
         assert 12_000 < worst < correction.bound_ns
         assert "unsteady" in {finding.kind for finding in alignment.findings}
@@ -68,8 +81,11 @@ def test_a_bound_covers_a_clock_whose_rate_changes() -> None:
 def test_usual_noise_is_steady() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        alignment = align(
-            3, collectives(rng, Clocks.random(rng, 3), np.arange(3), instants(rng, 300, 30))
+        alignment = align_hosts(
+            3,
+            simulate_collectives(
+                rng, Clocks.random(rng, 3), np.arange(3), draw_end_times(rng, 300, 30)
+            ),
         )
         assert not alignment.findings
         assert alignment.corrections[1].bound_ns < 20_000
@@ -87,11 +103,13 @@ def test_a_burst_and_a_few_collectives_a_minute_later() -> None:
                 60e9 + np.cumsum(rng.uniform(1e6, 2e7, 5)),
             ]
         )
-        alignment = align(3, collectives(rng, clocks, np.arange(3), ends, jitter=5e3, skew=2e5))
+        alignment = align_hosts(
+            3, simulate_collectives(rng, clocks, np.arange(3), ends, jitter=5e3, skew=2e5)
+        )
         for host in (1, 2):
             correction = alignment.corrections[host]
             assert correction.span[1] - correction.span[0] > 59e9
-            assert error(alignment, clocks, host) <= correction.bound_ns
+            assert measure_error(alignment, clocks, host) <= correction.bound_ns
         assert alignment.verdict.used_after.largest == 0
         assert alignment.verdict.held_after.largest < 10_000
 
@@ -108,12 +126,12 @@ def test_the_slope_rests_on_points_far_apart() -> None:
 def test_rows_of_a_wild_minority_do_not_make_a_host_unsteady() -> None:
     rng = np.random.default_rng(2)
     clocks = Clocks.random(rng, 2)
-    calls = collectives(rng, clocks, np.arange(2), instants(rng, 400, 30))
+    calls = simulate_collectives(rng, clocks, np.arange(2), draw_end_times(rng, 400, 30))
     wild = (rng.random(len(calls.end)) < 0.05) & (calls.clock == 1)
-    calls = with_(calls, end=calls.end + 3_000_000 * wild)
-    alignment = align(2, calls)
+    calls = replace_columns(calls, end=calls.end + 3_000_000 * wild)
+    alignment = align_hosts(2, calls)
     assert alignment.corrections[1].bound_ns < 20_000
-    assert error(alignment, clocks, 1) < 10_000
+    assert measure_error(alignment, clocks, 1) < 10_000
 
 
 @pytest.mark.slow
@@ -125,7 +143,7 @@ def test_messages_connect_hosts_though_a_rate_changes() -> None:
     for seed in range(20):
         rng = np.random.default_rng(seed)
         clocks = Clocks(np.array([0.0, 5e7]), rng.uniform(-50e-6, 50e-6, 2))
-        sent = messages(rng, clocks, [(0, 1), (1, 0)], 400, 30)
+        sent = simulate_messages(rng, clocks, [(0, 1), (1, 0)], 400, 30)
 
         def bent(shown: np.ndarray, host: np.ndarray) -> np.ndarray:
             return shown + np.round(np.maximum(shown - EPOCH - 15e9, 0) * 1e-5).astype(np.int64) * (
@@ -137,14 +155,14 @@ def test_messages_connect_hosts_though_a_rate_changes() -> None:
             send_begin=bent(sent.send_begin, sent.sender),
             receive_end=bent(sent.receive_end, sent.receiver),
         )
-        correction = align(2, messages=sent).corrections[1]
+        correction = align_hosts(2, messages=sent).corrections[1]
         assert correction.reference == 0
         worst = 0.0
         for true in np.linspace(1e8, 29e9, 50):
             shown = float(
-                bent(clocks.show(1, np.array([true])), np.array([1]))[0] - correction.pivot
+                bent(clocks.to_local_time(1, np.array([true])), np.array([1]))[0] - correction.pivot
             )
-            other = float(clocks.show(0, np.array(true)) - correction.pivot)
+            other = float(clocks.to_local_time(0, np.array(true)) - correction.pivot)
             worst = max(worst, abs(shown + correction.offset_ns + correction.drift * shown - other))
         assert worst < 100_000
         inside += worst <= correction.bound_ns

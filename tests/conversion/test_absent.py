@@ -7,7 +7,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.exports import KERNEL, RUNTIME, call, kernel, make_export, os_call, strings
+from tools.exports import (
+    KERNEL,
+    RUNTIME,
+    make_call,
+    make_export,
+    make_kernel,
+    make_os_call,
+    make_strings,
+)
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv.cli.main import main
@@ -18,43 +26,45 @@ IDLE = "no work on any GPU"
 BY_NODE = "graphs: the reports hold no events of this kind: graphs were traced node by node, and their nodes are rows of `kernels`"
 
 
-def converted(folder: Path, *reports: Path, kinds: tuple[str, ...]) -> Summary:
+def convert_tables(folder: Path, *reports: Path, kinds: tuple[str, ...]) -> Summary:
     return convert(list(reports), folder / "out.prv", Options(kinds=kinds))
 
 
 @pytest.mark.slow
 def test_work_on_gpus_that_was_not_asked_for_is_no_lack_of_it(tmp_path: Path) -> None:
     reports = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
-    summary = converted(tmp_path, *reports, kinds=("cuda_api_trace", "nvtx_pushpop_trace"))
+    summary = convert_tables(tmp_path, *reports, kinds=("cuda_api_trace", "nvtx_pushpop_trace"))
     assert not any(IDLE in warning for warning in summary.warnings)
     assert [note for note in summary.notes if "GPU" in note] == [
         "the reports hold work on GPUs that -t does not select: kernels, memory"
     ]
-    assert not any("GPU" in note for note in converted(tmp_path, *reports, kinds=("cuda",)).notes)
+    assert not any(
+        "GPU" in note for note in convert_tables(tmp_path, *reports, kinds=("cuda",)).notes
+    )
 
 
 def test_a_report_without_work_is_named_where_some_was_asked_for(tmp_path: Path) -> None:
     calls = {
-        RUNTIME: [call(0, 5, 1)],
-        "OSRT_API": [os_call(0, 5)],
-        "StringIds": strings("k", "cudaLaunchKernel"),
+        RUNTIME: [make_call(0, 5, 1)],
+        "OSRT_API": [make_os_call(0, 5)],
+        "StringIds": make_strings("k", "cudaLaunchKernel"),
     }
     idle = make_export(tmp_path / "idle.sqlite", calls)
-    busy = make_export(tmp_path / "busy.sqlite", {**calls, KERNEL: [kernel(0, 5)]})
+    busy = make_export(tmp_path / "busy.sqlite", {**calls, KERNEL: [make_kernel(0, 5)]})
     assert any(
         warning == f"idle.sqlite: {IDLE}"
-        for warning in converted(tmp_path, idle, busy, kinds=("kernels", "osrt")).warnings
+        for warning in convert_tables(tmp_path, idle, busy, kinds=("kernels", "osrt")).warnings
     )
     assert any(
         warning == f"idle.sqlite: {IDLE}"
-        for warning in converted(tmp_path, idle, busy, kinds=()).warnings
+        for warning in convert_tables(tmp_path, idle, busy, kinds=()).warnings
     )
     assert not any(
         IDLE in warning
-        for warning in converted(tmp_path, idle, busy, kinds=("cuda_api_trace",)).warnings
+        for warning in convert_tables(tmp_path, idle, busy, kinds=("cuda_api_trace",)).warnings
     )
     # Copies were asked for and are not there, but the GPU did work.
-    assert converted(tmp_path, busy, kinds=("memory", "osrt")).warnings == [
+    assert convert_tables(tmp_path, busy, kinds=("memory", "osrt")).warnings == [
         "memory: the reports hold no events of this kind"
     ]
 
@@ -67,20 +77,26 @@ def test_work_of_other_programming_models_counts() -> None:
 
 def test_nodes_of_graphs_are_pointed_at(tmp_path: Path) -> None:
     by_node, whole = SAMPLES / "graphs" / "rank1.sqlite", SAMPLES / "graphs" / "rank0.sqlite"
-    assert converted(tmp_path, by_node, kinds=("cuda_api_trace", "graphs")).warnings[-1] == BY_NODE
+    assert (
+        convert_tables(tmp_path, by_node, kinds=("cuda_api_trace", "graphs")).warnings[-1]
+        == BY_NODE
+    )
     assert not any(
         BY_NODE in warning
-        for warning in converted(
+        for warning in convert_tables(
             tmp_path, by_node, whole, kinds=("cuda_api_trace", "graphs")
         ).warnings
     )
     none = make_export(
         tmp_path / "r.sqlite",
-        {KERNEL: [kernel(0, 5, graphNodeId=node) for node in (None, 0)], "StringIds": strings("k")},
+        {
+            KERNEL: [make_kernel(0, 5, graphNodeId=node) for node in (None, 0)],
+            "StringIds": make_strings("k"),
+        },
     )
     assert (
         "graphs: the reports hold no events of this kind"
-        in converted(tmp_path, none, kinds=("kernels", "graphs")).warnings
+        in convert_tables(tmp_path, none, kinds=("kernels", "graphs")).warnings
     )
 
 

@@ -15,8 +15,8 @@ from samples import Options as Job
 from samples import generate
 from tools.conversions import convert_and_read
 from tools.corpus import EXPORTS, UNSET
-from tools.exports import global_tid, make_export
-from tools.slow import all_but_slow
+from tools.exports import make_export, make_global_tid
+from tools.slow import mark_slow_except
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, Summary, convert
@@ -107,7 +107,7 @@ class Known:
         )
 
 
-@pytest.fixture(scope="module", params=all_but_slow(JOBS, "two hosts"), ids=list(JOBS))
+@pytest.fixture(scope="module", params=mark_slow_except(JOBS, "two hosts"), ids=list(JOBS))
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Known:
     return Known(tmp_path_factory.mktemp("job"), request.param)
 
@@ -162,7 +162,7 @@ def test_the_trace_is_placed_by_the_clock_file_to_the_nanosecond(job: Known) -> 
         known = list(job.clocks["hosts"].values())[host]
         with sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True) as connection:
             starts = [start for (start,) in connection.execute(f"SELECT start FROM {RUNTIME}")]
-        first = anchor(job, host)
+        first = find_anchor(job, host)
         utc = [
             first["utcEpochNs"] + rank["systemClockNs"] - first["systemClockNs"] + start
             for start in starts
@@ -174,16 +174,16 @@ def test_the_trace_is_placed_by_the_clock_file_to_the_nanosecond(job: Known) -> 
         )
     epoch = min(times[0] for times in placed.values())
     shown: dict[int, list[int]] = {}
-    for item in trace.intervals(63000000):
+    for item in trace.list_intervals(63000000):
         shown.setdefault(item.row[0], []).append(item.begin)
     begin = min(min(times) for times in shown.values())
     for task, times in placed.items():
         assert [time - epoch for time in times] == [time - begin for time in sorted(shown[task])]
 
 
-def anchor(job: Known, host: int) -> dict:
-    """The report that ties a host's monotonic clock to UTC: its first."""
-    names = [found["name"] for found in job.truth["hosts"]]
+def find_anchor(job: Known, host: int) -> dict:
+    """Return the report that ties a host's monotonic clock to UTC: its first."""
+    names = [item["name"] for item in job.truth["hosts"]]
     return next(
         rank
         for rank in job.truth["ranks"]
@@ -217,7 +217,7 @@ def test_utc_alone_and_no_clock_at_all(job: Known) -> None:
     expected: dict[str, list[int]] = {"utc": [], "none": []}
     names = [host["name"] for host in job.truth["hosts"]]
     for report, rank in zip(job.reports, job.truth["ranks"], strict=True):
-        first = anchor(job, rank.get("host_index", names.index(rank["host"])))
+        first = find_anchor(job, rank.get("host_index", names.index(rank["host"])))
         with sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True) as connection:
             local = connection.execute(f"SELECT min(start) FROM {RUNTIME}").fetchone()[0]
         expected["none"].append(local)
@@ -228,7 +228,7 @@ def test_utc_alone_and_no_clock_at_all(job: Known) -> None:
         job.convert(f"{align}.prv", align)
         assert not (job.folder / f"{align}.clock.yaml").exists()
         shown: dict[int, int] = {}
-        for item in read_trace(job.folder / f"{align}.prv").intervals(63000000):
+        for item in read_trace(job.folder / f"{align}.prv").list_intervals(63000000):
             shown[item.row[0]] = min(item.begin, shown.get(item.row[0], item.begin))
         assert [shown[task] - shown[1] for task in sorted(shown)] == [
             time - times[0] for time in times
@@ -287,9 +287,9 @@ def test_of_hosts_that_are_not_placed_nobody_is_said_to_be_late(tmp_path: Path) 
     """
     truth = generate(tmp_path, Job(ranks=4, hosts=2, steps=3, layers=1, seed=24, **NOISE))
     across = {
-        len(found["ranks"])
-        for found in truth["collectives"]
-        if len({rank // 2 for rank in found["ranks"]}) > 1
+        len(item["ranks"])
+        for item in truth["collectives"]
+        if len({rank // 2 for rank in item["ranks"]}) > 1
     }
     assert across
     timed = {}
@@ -299,7 +299,7 @@ def test_of_hosts_that_are_not_placed_nobody_is_said_to_be_late(tmp_path: Path) 
         )
         tasks: dict[int, set[int]] = {}
         late: dict[int, int] = {}
-        for item in trace.intervals(COLLECTIVE):
+        for item in trace.list_intervals(COLLECTIVE):
             if NUMBER not in item.others:
                 # Of sends and receives alone.
                 continue
@@ -421,7 +421,7 @@ def test_ranges_of_1_ns_stay_where_a_clock_is_slowed_down(drift: float, tmp_path
             "start": 3 * number,
             "end": None,
             "eventType": 34,
-            "globalTid": global_tid(1),
+            "globalTid": make_global_tid(1),
             "domainId": 0,
             "text": f"mark {number % 3}",
         }
@@ -435,7 +435,7 @@ def test_ranges_of_1_ns_stay_where_a_clock_is_slowed_down(drift: float, tmp_path
         f"hosts: {{unknown host: {{offset_ns: 0, drift_ppm: {drift}, at_utc_ns: {utc}}}}}"
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv", align=str(tmp_path / "my.yaml"))
-    shown = sorted(trace.intervals(9620), key=lambda item: item.begin)
+    shown = sorted(trace.list_intervals(9620), key=lambda item: item.begin)
     assert len(shown) == count
     assert all(0 < item.end - item.begin <= 2 for item in shown)
     assert shown[-1].begin == pytest.approx(3 * count * (1 + drift / 1e6), abs=5)

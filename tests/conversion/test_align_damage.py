@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from tools.exports import global_tid, make_export, strings
+from tools.exports import make_export, make_global_tid, make_strings
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
@@ -26,9 +26,9 @@ BAD = {
 }
 
 
-def report(path: Path, rank: int, bad: tuple[object, object] | None) -> Path:
-    """Messages both ways and barriers on two hosts, the second's clock 40 ms ahead; every seventh
-    row with the bad times.
+def make_report(path: Path, rank: int, bad: tuple[object, object] | None) -> Path:
+    """Write a report with messages both ways and barriers on two hosts, the second's clock 40 ms
+    ahead; every seventh row has the bad times.
     """
     rng = np.random.default_rng(1)
     starts = np.cumsum(rng.integers(5_000_000, 30_000_000, COUNT))
@@ -43,7 +43,7 @@ def report(path: Path, rank: int, bad: tuple[object, object] | None) -> Path:
         local = {name: (start + shift, end + shift) for name, (start, end) in times.items()}
         if bad and number % 7 == 3:
             local = dict.fromkeys(local, bad)
-        common = {"globalTid": global_tid(rank + 1, rank + 1), "commHandle": WORLD}
+        common = {"globalTid": make_global_tid(rank + 1, rank + 1), "commHandle": WORLD}
         for rows, name, text in ((sent, "send", 1), (received, "receive", 2)):
             rows.append(
                 {
@@ -66,11 +66,11 @@ def report(path: Path, rank: int, bad: tuple[object, object] | None) -> Path:
                 **common,
             }
         )
-    thread = global_tid(rank + 1, rank + 1)
+    thread = make_global_tid(rank + 1, rank + 1)
     return make_export(
         path,
         {
-            "StringIds": strings("MPI_Send", "MPI_Recv", "MPI_Barrier", "MPI_Init"),
+            "StringIds": make_strings("MPI_Send", "MPI_Recv", "MPI_Barrier", "MPI_Init"),
             "MPI_P2P_EVENTS": sent + received,
             "MPI_COLLECTIVES_EVENTS": met,
             "MPI_RANKS": [{"globalTid": thread, "rank": rank}],
@@ -90,7 +90,7 @@ def report(path: Path, rank: int, bad: tuple[object, object] | None) -> Path:
 @pytest.mark.parametrize("bad", BAD)
 def test_damaged_times_are_left_out(bad: str, victim: int, tmp_path: Path) -> None:
     reports = [
-        report(tmp_path / f"r{rank}.sqlite", rank, BAD[bad] if rank == victim else None)
+        make_report(tmp_path / f"r{rank}.sqlite", rank, BAD[bad] if rank == victim else None)
         for rank in (0, 1)
     ]
     convert(reports, tmp_path / "o.prv", Options(jobs=1))

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from events.test_mpi import call, export, init, p2p
+from events.test_mpi import make_init_call, make_mpi_call, make_p2p_call, write_rank
 from samples import Options as Job
 from samples import generate
 from tools.conversions import convert_and_read
-from tools.exports import global_tid
-from tools.slow import all_but_slow
+from tools.exports import make_global_tid
+from tools.slow import mark_slow_except
 from tools.trace import Trace
 
 from nsys2prv import Options, Summary, convert
@@ -80,20 +80,20 @@ class Moved:
         return convert(self.reports, self.folder / name, Options(**options))
 
 
-@pytest.fixture(scope="module", params=all_but_slow(JOBS), ids=list(JOBS))
+@pytest.fixture(scope="module", params=mark_slow_except(JOBS), ids=list(JOBS))
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Moved:
     return Moved(tmp_path_factory.mktemp("job"), request.param)
 
 
-def backward(trace: Trace) -> int:
-    """Lines that end before they begin."""
+def list_backward_lines(trace: Trace) -> int:
+    """Return lines that end before they begin."""
     return sum(line.receive < line.send for line in trace.comms)
 
 
-def apart(trace: Trace) -> int:
-    """NCCL collectives of which a kernel ends before another one begins."""
+def list_separate_collectives(trace: Trace) -> int:
+    """Return NCCL collectives of which a kernel ends before another one begins."""
     found = defaultdict(list)
-    for item in trace.intervals(COLLECTIVE):
+    for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
         found[item.others[NUMBER]].append((item.begin, item.end))
@@ -102,12 +102,13 @@ def apart(trace: Trace) -> int:
     )
 
 
-def _lines_without_measures(trace: Trace) -> int:
-    """The lines of a trace but for samples, of which several may be one line, messages, kernels
-    whose messages are all matched, and transfers, which only collectives in order have.
+def _drop_measures(trace: Trace) -> int:
+    """Return the lines of a trace without what depends on the order: samples, of which several may
+    be one line, messages, kernels whose messages are all matched, and transfers, which only
+    collectives in order have.
     """
-    exchanges = [item for item in trace.intervals(COLLECTIVE) if NUMBER not in item.others]
-    ranges = len(trace.intervals(TRANSFER)) + len(exchanges)
+    exchanges = [item for item in trace.list_intervals(COLLECTIVE) if NUMBER not in item.others]
+    ranges = len(trace.list_intervals(TRANSFER)) + len(exchanges)
     return trace.lines - len(trace.samples) - len(trace.comms) - 2 * ranges
 
 
@@ -115,8 +116,10 @@ def _lines_without_measures(trace: Trace) -> int:
 def test_no_message_goes_back_in_time_and_no_kernel_ends_before_its_collective_begins(
     job: Moved,
 ) -> None:
-    assert backward(job.before) + apart(job.before) > 20, "nothing to put in order"
-    assert (backward(job.after), apart(job.after)) == (0, 0)
+    assert list_backward_lines(job.before) + list_separate_collectives(job.before) > 20, (
+        "nothing to put in order"
+    )
+    assert (list_backward_lines(job.after), list_separate_collectives(job.after)) == (0, 0)
 
 
 @pytest.mark.slow
@@ -124,7 +127,7 @@ def test_every_record_is_still_there_in_its_place(job: Moved) -> None:
     """As many of every type on every row, in the same order and nesting, each as it was but for its
     times.
     """
-    assert _lines_without_measures(job.after) == _lines_without_measures(job.before)
+    assert _drop_measures(job.after) == _drop_measures(job.before)
     # Times that agree settle which send belongs to which receive.
     assert len(job.after.comms) >= len(job.before.comms)
     assert set(job.after.events) == set(job.before.events)
@@ -134,7 +137,7 @@ def test_every_record_is_still_there_in_its_place(job: Moved) -> None:
         for trace in (job.before, job.after):
             # The order in which ranges end and that in which they begin tell the nesting.
             ends = defaultdict(list)
-            for item in trace.intervals(code):
+            for item in trace.list_intervals(code):
                 ends[item.row].append(item)
             rows.append(
                 {
@@ -161,7 +164,7 @@ def test_times_of_a_rank_are_stretched_by_a_tenth_or_shortened_by_a_hundredth_at
             np.sort(
                 [
                     time
-                    for item in trace.intervals(CALLS)
+                    for item in trace.list_intervals(CALLS)
                     if item.row[0] == task
                     for time in (item.begin, item.end)
                 ]
@@ -172,7 +175,7 @@ def test_times_of_a_rank_are_stretched_by_a_tenth_or_shortened_by_a_hundredth_at
         moved, passed = np.diff(times[1] - times[0]), np.diff(times[0])
         assert (moved >= -passed / 100 - 2).all()
         steep += int((moved > passed / 10 + 2).sum())
-    assert steep < 0.2 * sum(len(trace.intervals(CALLS)) for trace in (job.before,))
+    assert steep < 0.2 * sum(len(trace.list_intervals(CALLS)) for trace in (job.before,))
 
 
 def test_what_was_done_is_said_in_summary_trace_and_clock_file(job: Moved) -> None:
@@ -296,68 +299,72 @@ def test_a_message_by_hand_and_marks_where_the_shift_fades(tmp_path: Path) -> No
                 "end": None,
                 "eventType": 34,
                 "text": "m",
-                "globalTid": global_tid(1, 1),
+                "globalTid": make_global_tid(1, 1),
             },
         )
         for time in range(50_101, 90_101, 2)
     ]
     reports = [
-        export(tmp_path / "0.sqlite", 0, [init(), p2p("MPI_Send", 100_000, 100_100, 1)]),
-        export(
+        write_rank(
+            tmp_path / "0.sqlite",
+            0,
+            [make_init_call(), make_p2p_call("MPI_Send", 100_000, 100_100, 1)],
+        ),
+        write_rank(
             tmp_path / "1.sqlite",
             1,
             [
-                init(),
-                p2p("MPI_Recv", 40_000, 50_000, 0),
+                make_init_call(),
+                make_p2p_call("MPI_Recv", 40_000, 50_000, 0),
                 *marks,
-                call("MPI_OTHER_EVENTS", "MPI_Finalize", 6_000_000, 6_000_100),
+                make_mpi_call("MPI_OTHER_EVENTS", "MPI_Finalize", 6_000_000, 6_000_100),
             ],
         ),
     ]
     trace, _ = convert_and_read(reports, tmp_path / "o.prv", align="utc", causal=True)
     (line,) = trace.comms
     assert (line.send, line.receive) == (100_000, 100_000)
-    found = sorted(
+    result = sorted(
         (item.begin, item.end)
         for code in trace.events
-        for item in trace.intervals(code)
-        if trace.label(code, item.value) == "m"
+        for item in trace.list_intervals(code)
+        if trace.get_label(code, item.value) == "m"
     )
-    assert len(found) == len(marks)
+    assert len(result) == len(marks)
     expected = [row["start"] + 50_000 - (row["start"] - 50_000) / 100 for _, row in marks]
-    assert np.abs(np.array([begin for begin, _ in found]) - expected).max() <= 2
-    assert {end - begin for begin, end in found} <= {1, 2}
+    assert np.abs(np.array([begin for begin, _ in result]) - expected).max() <= 2
+    assert {end - begin for begin, end in result} <= {1, 2}
     # When the shift has faded, 5 ms later, times are as they were.
     assert any(
         (item.begin, item.end) == (6_000_000, 6_000_100)
         for code in trace.events
-        for item in trace.intervals(code)
+        for item in trace.list_intervals(code)
     )
 
 
 def test_what_cannot_be_put_in_order_is_a_warning(tmp_path: Path) -> None:
     """Each rank receives before it sends what the other has received already."""
     reports = [
-        export(
+        write_rank(
             tmp_path / f"{rank}.sqlite",
             rank,
             [
-                init(),
-                p2p("MPI_Recv", 1_000, 2_000, 1 - rank),
-                p2p("MPI_Send", 5_000, 6_000, 1 - rank),
+                make_init_call(),
+                make_p2p_call("MPI_Recv", 1_000, 2_000, 1 - rank),
+                make_p2p_call("MPI_Send", 5_000, 6_000, 1 - rank),
             ],
         )
         for rank in range(2)
     ]
     trace, summary = convert_and_read(reports, tmp_path / "o.prv", align="utc", causal=True)
     assert any("no order of the ranks' events was found" in warning for warning in summary.warnings)
-    assert backward(trace) == 2
+    assert list_backward_lines(trace) == 2
 
 
 def test_the_clock_command_tells_of_it(job: Moved, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["clock", str(job.folder / "out.clock.yaml")]) == 0
-    said = capsys.readouterr().out
-    assert f"{len(job.record['causal']['moved'])} of {len(job.reports)} ranks moved" in said
+    output = capsys.readouterr().out
+    assert f"{len(job.record['causal']['moved'])} of {len(job.reports)} ranks moved" in output
 
 
 @pytest.mark.parametrize(

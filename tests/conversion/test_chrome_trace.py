@@ -71,7 +71,7 @@ def test_every_kernel_is_in_the_chrome_trace(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     write_chrome_trace(SAMPLES, tmp_path / "out.json", tmp_path / "work")
     events = json.loads((tmp_path / "out.json").read_text())[:-1]
-    found = Counter(event["cat"] for event in events)
+    result = Counter(event["cat"] for event in events)
     kernels, time = 0, 0
     for report in SAMPLES:
         with sqlite3.connect(report) as connection:
@@ -79,7 +79,7 @@ def test_every_kernel_is_in_the_chrome_trace(tmp_path: Path) -> None:
                 "SELECT count(*), sum(end - start) FROM CUPTI_ACTIVITY_KIND_KERNEL"
             ).fetchone()
             kernels, time = kernels + count, time + length
-    assert found["cuda_kernel"] + found["nccl_kernel"] == kernels
+    assert result["cuda_kernel"] + result["nccl_kernel"] == kernels
     length = sum(event["dur"] for event in events if event["cat"] in ("cuda_kernel", "nccl_kernel"))
     assert abs(length * 1000 - time) < kernels * 10
     assert any("gemm" in event["name"].lower() for event in events)

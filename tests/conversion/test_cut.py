@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 from tools import cut_filter
-from tools.cut_filter import Asked, Row, Whole
+from tools.cut_filter import CutRequest, ParsedTrace, Row
 from tools.exports import (
     KERNEL,
     PID,
     RUNTIME,
-    call,
-    global_pid,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    strings,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
 )
 from tools.trace_reader import read_trace
 
@@ -50,7 +50,7 @@ class Sample:
 
     reports: list[Path]
     prv: Path
-    trace: Whole
+    trace: ParsedTrace
     job: Job
 
     def cut(self, prv: Path, **asked: object) -> Summary:
@@ -62,46 +62,48 @@ class Sample:
 
 @pytest.fixture(scope="module", params=SETS)
 def sample(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sample:
-    return prepared(request.param, tmp_path_factory.mktemp(request.param), Options())
+    return prepare_sample(request.param, tmp_path_factory.mktemp(request.param), Options())
 
 
-def prepared(name: str, folder: Path, options: Options) -> Sample:
+def prepare_sample(name: str, folder: Path, options: Options) -> Sample:
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
     job = prepare(reports, Plan.from_options(options), folder, make_serial_pool())
     write_job(job, folder / "whole.prv")
-    return Sample(reports, folder / "whole.prv", cut_filter.whole(folder / "whole.prv"), job)
+    return Sample(reports, folder / "whole.prv", cut_filter.parse_trace(folder / "whole.prv"), job)
 
 
-def check(prv: Path, trace: Whole, asked: Asked) -> None:
-    """A trace that was cut is, line for line, the whole one filtered; of begins at one time the
+def check_cut(prv: Path, trace: ParsedTrace, asked: CutRequest) -> None:
+    """Check that a cut trace is, line for line, the whole one filtered; of begins at one time the
     outer ranges are first.
     """
-    lines, order, duration = cut_filter.lines_of(prv)
-    wanted, wanted_order = cut_filter.cut(trace, asked)
+    lines, order, duration = cut_filter.read_lines(prv)
+    wanted, wanted_order = cut_filter.filter_trace(trace, asked)
     assert lines == wanted, (
         f"{asked}: {list((wanted - lines).items())[:5]} missing, {list((lines - wanted).items())[:5]} too much"
     )
     # States and samples have no order among each other but that of time.
-    assert {key: found for key, found in order.items() if key in wanted_order} == wanted_order
+    assert {key: item for key, item in order.items() if key in wanted_order} == wanted_order
     assert duration == asked.last - (0 if asked.keep_time else asked.first)
 
 
-def times_of(trace: Whole) -> list[int]:
-    """Times at which something happens: cuts there are the hardest."""
-    found = {time for item in trace.ranges for time in (item.begin, item.end)} | {
+def list_times(trace: ParsedTrace) -> list[int]:
+    """Return times at which something happens: cuts there are the hardest."""
+    result = {time for item in trace.ranges for time in (item.begin, item.end)} | {
         time for _, time, _ in (*trace.states, *trace.samples)
     }
-    return sorted(found | {0, trace.duration})
+    return sorted(result | {0, trace.duration})
 
 
-def compare(sample: Sample, prv: Path, places: int, seed: int) -> None:
-    """Cuts at random places, with random combinations of options, are the whole trace filtered."""
-    luck, times = random.Random(seed), times_of(sample.trace)
+def compare_random_cuts(sample: Sample, prv: Path, places: int, seed: int) -> None:
+    """Check that cuts at random places, with random combinations of options, are the whole trace
+    filtered.
+    """
+    luck, times = random.Random(seed), list_times(sample.trace)
     compared = 0
     while compared < places:
         first, last = sorted(time + luck.choice((-1, 0, 0, 1)) for time in luck.sample(times, 2))
         first, last = max(first, 0), min(last, sample.trace.duration)
-        asked = Asked(
+        asked = CutRequest(
             first,
             last,
             attributes=luck.random() < 0.7,
@@ -109,7 +111,7 @@ def compare(sample: Sample, prv: Path, places: int, seed: int) -> None:
             rate=luck.choice((None, None, 10, 1000, 10**6)),
             keep_time=luck.random() < 0.3,
         )
-        if first == last or not cut_filter.cut(sample.trace, asked)[0]:
+        if first == last or not cut_filter.filter_trace(sample.trace, asked)[0]:
             continue
         summary = sample.cut(
             prv,
@@ -119,7 +121,7 @@ def compare(sample: Sample, prv: Path, places: int, seed: int) -> None:
             lines=asked.lines,
             rates={"all": asked.rate} if asked.rate else {},
         )
-        check(prv, sample.trace, asked)
+        check_cut(prv, sample.trace, asked)
         if asked.lines:
             with_one_end = sum(
                 (first <= send and (send < last or last == sample.trace.duration))
@@ -141,7 +143,7 @@ def compare(sample: Sample, prv: Path, places: int, seed: int) -> None:
 def test_cuts_at_random_places_are_the_whole_trace_filtered(sample: Sample, tmp_path: Path) -> None:
     # Fewer of the large sample, which take as long.
     places = PLACES * 8000 // max(8000, sample.prv.stat().st_size // 100)
-    compare(sample, tmp_path / "cut.prv", places, seed=7)
+    compare_random_cuts(sample, tmp_path / "cut.prv", places, seed=7)
 
 
 @pytest.mark.slow
@@ -163,8 +165,11 @@ def test_cuts_of_tables_that_are_read_in_many_parts(
     monkeypatch.setattr("nsys2prv.conversion.reading.PART_ROWS", 40)
     monkeypatch.setattr("nsys2prv.conversion.reading.TASK_ROWS", 150)
     monkeypatch.setattr("nsys2prv.store.windows.WINDOW_RECORDS", 300)
-    compare(
-        prepared(name, tmp_path, Options(**options)), tmp_path / "cut.prv", PLACES // 5, seed=11
+    compare_random_cuts(
+        prepare_sample(name, tmp_path, Options(**options)),
+        tmp_path / "cut.prv",
+        PLACES // 5,
+        seed=11,
     )
 
 
@@ -194,18 +199,22 @@ def test_outer_ranges_stay_outer(place: tuple[int, int], tmp_path: Path) -> None
             "end": end,
             "eventType": 59,
             "text": f"range_{number}",
-            "globalTid": global_tid(PID),
+            "globalTid": make_global_tid(PID),
             "domainId": 0,
             "category": category,
         }
         for number, (start, end, category) in enumerate(nested)
     ]
-    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows, "StringIds": strings("a")})
+    report = make_export(
+        tmp_path / "r.sqlite", {"NVTX_EVENTS": rows, "StringIds": make_strings("a")}
+    )
     convert([report], tmp_path / "whole.prv")
     convert(
         [report], tmp_path / "cut.prv", Options(cut=CutOptions(time=f"{place[0]}ns:{place[1]}ns"))
     )
-    check(tmp_path / "cut.prv", cut_filter.whole(tmp_path / "whole.prv"), Asked(*place))
+    check_cut(
+        tmp_path / "cut.prv", cut_filter.parse_trace(tmp_path / "whole.prv"), CutRequest(*place)
+    )
     trace = read_trace(tmp_path / "cut.prv")
     wanted = [
         number
@@ -218,13 +227,15 @@ def test_outer_ranges_stay_outer(place: tuple[int, int], tmp_path: Path) -> None
         if line.startswith("2:")
     ]
     begun = [int(words[7]) for words in lines if words[6] == "9600" and words[7] != "0"]
-    assert [trace.label(9600, value) for value in begun] == [f"range_{number}" for number in wanted]
+    assert [trace.get_label(9600, value) for value in begun] == [
+        f"range_{number}" for number in wanted
+    ]
 
 
 def test_a_trace_of_one_moment(tmp_path: Path) -> None:
     tables = {
         "GPU_METRICS": [{"timestamp": 50, "typeId": 1, "metricId": 1, "value": 7}],
-        "StringIds": strings("a"),
+        "StringIds": make_strings("a"),
         "TARGET_INFO_GPU_METRICS": [
             {"typeId": 1, "metricId": 1, "metricName": "SMs Active [Throughput %]"}
         ],
@@ -240,17 +251,20 @@ def test_a_trace_of_one_moment(tmp_path: Path) -> None:
 
 def test_ranks_of_one_report(tmp_path: Path) -> None:
     """A report of two ranks: the processes of the others, and lines to them, are left out."""
-    pids = [global_pid(PID), global_pid(PID + 100)]
-    main = [global_tid(PID), global_tid(PID + 100, PID + 100)]
+    pids = [make_global_pid(PID), make_global_pid(PID + 100)]
+    main = [make_global_tid(PID), make_global_tid(PID + 100, PID + 100)]
     rows = {
-        "StringIds": strings("k", "cudaLaunchKernel_v7000"),
+        "StringIds": make_strings("k", "cudaLaunchKernel_v7000"),
         "MPI_RANKS": [{"globalTid": thread, "rank": rank} for rank, thread in enumerate(main)],
         RUNTIME: [
-            {**call(10 * rank, 10 * rank + 5, 1), "globalTid": thread}
+            {**make_call(10 * rank, 10 * rank + 5, 1), "globalTid": thread}
             for rank, thread in enumerate(main)
         ],
         KERNEL: [
-            {**kernel(100 + rank, 200 + rank, correlationId=1, demangledName=1), "globalPid": pid}
+            {
+                **make_kernel(100 + rank, 200 + rank, correlationId=1, demangledName=1),
+                "globalPid": pid,
+            }
             for rank, pid in enumerate(pids)
         ],
     }
@@ -260,7 +274,7 @@ def test_ranks_of_one_report(tmp_path: Path) -> None:
     trace = read_trace(tmp_path / "cut.prv")
     assert len(read_trace(tmp_path / "whole.prv").tasks) == 2
     assert [name.split()[:2] for name in trace.names["TASK"]] == [["rank", "1"]]
-    assert [(item.begin, item.end) for item in trace.intervals(63000006)] == [(101, 201)]
+    assert [(item.begin, item.end) for item in trace.list_intervals(63000006)] == [(101, 201)]
     assert [(line.send, line.receive) for line in trace.comms] == [(10, 101)]
     assert summary.left_out["cuda_kernel", Reason.ROW_LEFT_OUT] == 1
 
@@ -279,7 +293,7 @@ def test_a_cut_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("nsys2prv.conversion.opened_reports.SMALL_JOB_ROWS", 1)
     reports = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
     convert(reports, tmp_path / "whole.prv")
-    trace = cut_filter.whole(tmp_path / "whole.prv")
+    trace = cut_filter.parse_trace(tmp_path / "whole.prv")
     ranges = ["--time", "40%:41%"]
     assert (
         main(
@@ -298,22 +312,22 @@ def test_a_cut_through_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         )
         == 0
     )
-    check(
+    check_cut(
         tmp_path / "cut.prv",
         trace,
-        Asked(trace.duration * 40 // 100, trace.duration * 41 // 100, False, False, 100),
+        CutRequest(trace.duration * 40 // 100, trace.duration * 41 // 100, False, False, 100),
     )
 
 
 @pytest.mark.skipif(shutil.which("paramedir") is None, reason="paramedir is not here")
 def test_paraver_accepts_cuts(sample: Sample, tmp_path: Path) -> None:
-    times = times_of(sample.trace)
+    times = list_times(sample.trace)
     for share in (3, 2):
         first, last = times[len(times) // share], times[-len(times) // share - 1] + 1
         if first < last:
             sample.cut(tmp_path / "cut.prv", time=f"{first}ns:{last}ns")
             view = Path(__file__).parents[2] / "cfgs" / "views" / "cuda_activities.cfg"
-            said = subprocess.run(
+            process = subprocess.run(
                 ["paramedir", str(tmp_path / "cut.prv"), str(view), str(tmp_path / "out")],
                 cwd=tmp_path,
                 capture_output=True,
@@ -321,16 +335,17 @@ def test_paraver_accepts_cuts(sample: Sample, tmp_path: Path) -> None:
                 timeout=60,
                 check=False,
             )
-            assert said.returncode == 0
+            assert process.returncode == 0
             assert not any(
-                word in (said.stdout + said.stderr).lower()
+                word in (process.stdout + process.stderr).lower()
                 for word in ("error", "cannot load", "abort")
             )
 
 
-def rows_kept(prv: Path, gone: object) -> dict[Row, Row | None]:
-    """Row of a trace -> its number where some are gone. gone: tells by (task from 1, name of the
-    row).
+def number_kept_rows(prv: Path, gone: object) -> dict[Row, Row | None]:
+    """Return row of a trace -> its number where some rows are left out.
+
+    gone: tells by (task from 1, name of the row).
     """
     trace = read_trace(prv)
     kept: dict[Row, Row | None] = {}
@@ -339,7 +354,7 @@ def rows_kept(prv: Path, gone: object) -> dict[Row, Row | None]:
         mine = [
             (task, thread)
             for thread in range(1, threads + 1)
-            if not gone(task, trace.row_name((task, thread)))
+            if not gone(task, trace.get_row_name((task, thread)))
         ]
         task_number += bool(mine)
         kept.update({(task, thread): None for thread in range(1, threads + 1)})
@@ -363,11 +378,11 @@ def test_devices_are_rows_of_the_trace(sample: Sample, tmp_path: Path) -> None:
             sample.cut(tmp_path / "cut.prv", devices=("1",))
         return
     sample.cut(tmp_path / "cut.prv", devices=("1",))
-    kept = rows_kept(sample.prv, other)
-    check(
+    kept = number_kept_rows(sample.prv, other)
+    check_cut(
         tmp_path / "cut.prv",
-        cut_filter.whole(sample.prv, kept.get),
-        Asked(0, sample.trace.duration),
+        cut_filter.parse_trace(sample.prv, kept.get),
+        CutRequest(0, sample.trace.duration),
     )
     violations = read_trace(tmp_path / "cut.prv").violations
     assert not violations, str(violations)
@@ -415,21 +430,21 @@ def test_ranks_and_hosts_are_rows_of_the_trace(
         if any(text.startswith(f"rank {rank} ") for rank in files)
     }
     assert len(wanted) == len(files)
-    kept = rows_kept(tmp_path / "whole.prv", lambda task, row: task not in wanted)
-    expected, found = (
-        Counter(_events(path, rows))
+    kept = number_kept_rows(tmp_path / "whole.prv", lambda task, row: task not in wanted)
+    expected, actual = (
+        Counter(_read_events(path, rows))
         for path, rows in ((tmp_path / "whole.prv", kept), (tmp_path / "cut.prv", None))
     )
     assert expected
     assert read_trace(tmp_path / "whole.prv").duration == read_trace(tmp_path / "cut.prv").duration
     violations = read_trace(tmp_path / "cut.prv").violations
     assert not violations, str(violations)
-    assert name == "cluster" or found == expected
+    assert name == "cluster" or actual == expected
 
 
-def _events(prv: Path, rows: dict[Row, Row | None] | None) -> list[str]:
-    """Lines of a trace without their CPUs, on rows numbered as in the cut; those of other rows left
-    out.
+def _read_events(prv: Path, rows: dict[Row, Row | None] | None) -> list[str]:
+    """Return the lines of a trace without their CPUs, on rows numbered as in the cut and without
+    those of other rows.
     """
     lines = []
     for line in prv.read_text().splitlines()[1:]:
@@ -461,14 +476,14 @@ def test_a_size_that_cannot_be_kept_is_an_error(sample: Sample, tmp_path: Path) 
 def test_regions_are_the_spans_of_their_ranges(sample: Sample, tmp_path: Path) -> None:
     trace = read_trace(sample.prv)
     ranges = [
-        (trace.label(code, item.value), item.row, item.begin, item.end)
+        (trace.get_label(code, item.value), item.row, item.begin, item.end)
         for code in trace.events
-        for item in trace.intervals(code)
+        for item in trace.list_intervals(code)
         if 9500 <= code < 60000 and code % 100 in (0, 10) and code in trace.labels.values
     ]
     name = max(
-        {found[0] for found in ranges if ":" not in found[0] and "[" not in found[0]},
-        key=lambda name: sum(found[0] == name for found in ranges),
+        {item[0] for item in ranges if ":" not in item[0] and "[" not in item[0]},
+        key=lambda name: sum(item[0] == name for item in ranges),
         default=None,
     )
     if name is None:
@@ -478,7 +493,7 @@ def test_regions_are_the_spans_of_their_ranges(sample: Sample, tmp_path: Path) -
     # Ranges that overlap are on further rows of their thread, which are called as it is.
     mine = sorted(
         {
-            (row[0], trace.row_name(row).split()[-1], begin, -end)
+            (row[0], trace.get_row_name(row).split()[-1], begin, -end)
             for text, row, begin, end in ranges
             if text == name
         }
@@ -495,10 +510,10 @@ def test_regions_are_the_spans_of_their_ranges(sample: Sample, tmp_path: Path) -
     ):
         if chosen:
             sample.cut(tmp_path / "cut.prv", region=text)
-            check(
+            check_cut(
                 tmp_path / "cut.prv",
                 sample.trace,
-                Asked(min(item[1] for item in chosen), max(item[2] for item in chosen)),
+                CutRequest(min(item[1] for item in chosen), max(item[2] for item in chosen)),
             )
 
 
@@ -510,14 +525,14 @@ def test_a_region_of_ranges_that_are_not_shown(tmp_path: Path) -> None:
     trace = read_trace(tmp_path / "nvtx.prv")
     name, spans = next(
         (
-            trace.label(9600, item.value),
+            trace.get_label(9600, item.value),
             [
                 (other.begin, other.end)
-                for other in trace.intervals(9600)
+                for other in trace.list_intervals(9600)
                 if other.value == item.value
             ],
         )
-        for item in trace.intervals(9600)
+        for item in trace.list_intervals(9600)
     )
     convert(reports, tmp_path / "cut.prv", Options(kinds=("kernels",), cut=CutOptions(region=name)))
     assert ":9600:" not in (tmp_path / "cut.prv").read_text()
@@ -531,12 +546,12 @@ def test_attributes_that_are_kept(tmp_path: Path) -> None:
     wanted = CutOptions(arguments=False, fields={"kernels": ("registers",)})
     convert(reports, tmp_path / "cut.prv", Options(kinds=("kernels", "memory"), cut=wanted))
     trace = read_trace(tmp_path / "cut.prv")
-    kernels = trace.intervals(63000006)
+    kernels = trace.list_intervals(63000006)
     registers = {code for code, label in trace.labels.types.items() if "egisters" in label}
     assert kernels
     assert len(registers) == 1
     assert {code for item in kernels for code in item.others} == registers
-    assert not any(item.others for item in trace.intervals(63000001))
+    assert not any(item.others for item in trace.list_intervals(63000001))
 
 
 @pytest.mark.slow
@@ -622,8 +637,8 @@ def test_least_duration_of_all_kinds(tmp_path: Path) -> None:
     report = next(iter(sorted((SAMPLES / "graphs").glob("rank*.sqlite"))))
     assert main(["-q", "--min-duration", "100us", str(report), str(tmp_path / "out.prv")]) == 0
     trace = read_trace(tmp_path / "out.prv")
-    assert trace.intervals(63000006)
-    assert all(item.end - item.begin >= 100_000 for item in trace.intervals(63000006))
+    assert trace.list_intervals(63000006)
+    assert all(item.end - item.begin >= 100_000 for item in trace.list_intervals(63000006))
 
 
 def test_a_region_by_a_name_with_its_number(tmp_path: Path) -> None:
@@ -633,7 +648,7 @@ def test_a_region_by_a_name_with_its_number(tmp_path: Path) -> None:
             "end": 100 * number + number,
             "eventType": 59,
             "text": f"step {number}",
-            "globalTid": global_tid(PID),
+            "globalTid": make_global_tid(PID),
             "domainId": 0,
         }
         for number in range(1, 4)

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from tools.conversions import convert_and_read
 from tools.corpus import EXPORTS, UNSET
-from tools.exports import KERNEL, MEMCPY, global_pid, kernel, make_export, strings
+from tools.exports import KERNEL, MEMCPY, make_export, make_global_pid, make_kernel, make_strings
 from tools.shared_gpus import COMPUTE, GRAPHS, MEMORY, MEMSET, NCCL, SharedGpus, make_shared_gpus
 from tools.trace import Row, Trace
-from tools.view_answers import SAMPLES, Answers, ask
+from tools.view_answers import SAMPLES, Answers, answer_views
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion.device_states import Sweep
@@ -34,13 +34,13 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> SharedGpus:
     return make_shared_gpus(tmp_path_factory.mktemp("shared"))
 
 
-def _states(trace: Trace) -> dict[Row, np.ndarray]:
-    """What each GPU's row says of every ns."""
-    found: dict[Row, np.ndarray] = defaultdict(lambda: np.zeros(trace.duration, np.int64))
-    for one in trace.intervals(STATE):
-        assert not found[one.row][one.begin : one.end].any()
-        found[one.row][one.begin : one.end] = one.value
-    return dict(found)
+def _read_states(trace: Trace) -> dict[Row, np.ndarray]:
+    """Return what each GPU's row says of every ns."""
+    result: dict[Row, np.ndarray] = defaultdict(lambda: np.zeros(trace.duration, np.int64))
+    for item in trace.list_intervals(STATE):
+        assert not result[item.row][item.begin : item.end].any()
+        result[item.row][item.begin : item.end] = item.value
+    return dict(result)
 
 
 # --------------------------------------------------------------------------------------------------------------- the sweep
@@ -57,16 +57,18 @@ def test_states_are_those_of_every_moment_however_time_is_cut(seed: int) -> None
             strict=True,
         )
     ]
-    expected, found = np.zeros((2, length), np.int64)
+    expected, actual = np.zeros((2, length), np.int64)
     for bit, begin, end in operations:
         expected[begin:end] |= bit
     cuts = [0, *sorted(set(random.integers(1, length, seed).tolist()))]
     ranges = []
     for first, last in zip(cuts, [*cuts[1:], None], strict=True):
-        inside = [one for one in operations if first <= one[1] and (last is None or one[1] < last)]
+        inside = [
+            item for item in operations if first <= item[1] and (last is None or item[1] < last)
+        ]
         classes = {
             bit: tuple(
-                np.array([one[place] for one in inside if one[0] == bit], np.int64)
+                np.array([item[place] for item in inside if item[0] == bit], np.int64)
                 for place in (1, 2)
             )
             for bit in (1, 2, 4)
@@ -76,8 +78,8 @@ def test_states_are_those_of_every_moment_however_time_is_cut(seed: int) -> None
         )
     for begin, end, state in ranges:
         assert begin < end
-        found[begin:end] = state
-    assert (found == expected).all()
+        actual[begin:end] = state
+    assert (actual == expected).all()
     assert ranges == sorted(ranges)
     # As few as can be: a range ends where the state is another one.
     assert len(ranges) == sum(
@@ -96,18 +98,18 @@ def test_shared_gpus_are_one_row_each(
         monkeypatch.setattr(windows, "WINDOW_RECORDS", window)
         monkeypatch.setattr(windows, "RECORDS_PER_RUN", 0)
     trace, summary = convert_and_read(job.exports, tmp_path / "t.prv", align="utc")
-    states = _states(trace)
+    states = _read_states(trace)
     assert trace.duration == job.duration
     rows = {
         ("node1", "11111111-aaaa"): (1, "Metrics GPU1"),
         ("node1", "22222222-bbbb"): (2, "Metrics GPU0"),
         ("node2", "11111111-cccc"): (3, "Metrics GPU1"),
     }
-    found = {(row[0], trace.row_name(row)): bits for row, bits in states.items()}
-    assert set(found) == set(rows.values())
+    result = {(row[0], trace.get_row_name(row)): bits for row, bits in states.items()}
+    assert set(result) == set(rows.values())
     for gpu, row in rows.items():
-        assert (found[row] == job.doing[gpu][job.first : job.first + job.duration]).all(), gpu
-    assert summary.events["device_state"] == len(trace.intervals(STATE))
+        assert (result[row] == job.doing[gpu][job.first : job.first + job.duration]).all(), gpu
+    assert summary.events["device_state"] == len(trace.list_intervals(STATE))
     assert trace.labels.values[STATE][5] == "Computation and NCCL kernels"
 
 
@@ -128,25 +130,25 @@ def test_states_are_written_where_gpus_are_shared(
     job: SharedGpus, kinds: tuple[str, ...], written: bool, tmp_path: Path
 ) -> None:
     trace, summary = convert_and_read(job.exports, tmp_path / "t.prv", align="utc", kinds=kinds)
-    assert bool(trace.intervals(STATE)) == written
+    assert bool(trace.list_intervals(STATE)) == written
     assert any(name.startswith("Metrics GPU") for name in trace.names["THREAD"]) == written
     assert not any("device_state" in warning for warning in summary.warnings)
 
 
-def _on_the_only_gpu(ordinal: int) -> dict[str, list]:
-    """An export that names one GPU, which has number 3, and does not say what CUDA's ordinals stand
-    for.
+def _make_export_of_only_gpu(ordinal: int) -> dict[str, list]:
+    """Write an export that names one GPU, which has number 3, and does not say what CUDA's ordinals
+    stand for.
     """
     memory = {
-        "globalPid": global_pid(),
+        "globalPid": make_global_pid(),
         "deviceId": ordinal,
         "address": 1,
         "bytes": 64,
         "memKind": 2,
     }
     return {
-        KERNEL: [kernel(10, 30, deviceId=ordinal), kernel(40, 50, deviceId=ordinal)],
-        "StringIds": strings("k"),
+        KERNEL: [make_kernel(10, 30, deviceId=ordinal), make_kernel(40, 50, deviceId=ordinal)],
+        "StringIds": make_strings("k"),
         "TARGET_INFO_GPU": [
             {"id": 3, "name": "GPU", "uuid": "GPU-abc", "busLocation": "0000:03:00.0"}
         ],
@@ -160,29 +162,34 @@ def _on_the_only_gpu(ordinal: int) -> dict[str, list]:
 def test_a_report_that_does_not_tie_ordinals_has_one_gpu(tmp_path: Path) -> None:
     """Rows of streams, states and memory in use are of one and the same."""
     trace, _ = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", _on_the_only_gpu(0))], tmp_path / "t.prv", kinds=ASKED
+        [make_export(tmp_path / "r.sqlite", _make_export_of_only_gpu(0))],
+        tmp_path / "t.prv",
+        kinds=ASKED,
     )
     (gpu,) = (name for name in trace.names["THREAD"] if name.startswith("Metrics"))
     assert gpu == "Metrics GPU3"
     assert [
-        (trace.row_name(one.row), one.begin, one.end, one.value) for one in trace.intervals(STATE)
+        (trace.get_row_name(item.row), item.begin, item.end, item.value)
+        for item in trace.list_intervals(STATE)
     ] == [(gpu, 5, 25, COMPUTE), (gpu, 35, 45, COMPUTE)]
-    assert {trace.row_name(sample.row) for sample in trace.samples} == {gpu}
-    assert {trace.row_name(one.row) for one in trace.intervals(63000006)} == {"CUDA-D3.S7"}
+    assert {trace.get_row_name(sample.row) for sample in trace.samples} == {gpu}
+    assert {trace.get_row_name(item.row) for item in trace.list_intervals(63000006)} == {
+        "CUDA-D3.S7"
+    }
 
 
 def test_an_ordinal_beyond_the_only_gpu_is_another_gpu(tmp_path: Path) -> None:
-    tables = _on_the_only_gpu(1)
-    tables[KERNEL].append(kernel(12, 20))
+    tables = _make_export_of_only_gpu(1)
+    tables[KERNEL].append(make_kernel(12, 20))
     trace, _ = convert_and_read(
         [make_export(tmp_path / "r.sqlite", tables)], tmp_path / "t.prv", kinds=ASKED
     )
     begins = {
-        trace.row_name(one.row): one.begin
-        for one in sorted(trace.intervals(63000006), key=lambda one: -one.begin)
+        trace.get_row_name(item.row): item.begin
+        for item in sorted(trace.list_intervals(63000006), key=lambda item: -item.begin)
     }
     assert begins == {"CUDA-D3.S7": 7, "CUDA-D1.S7": 5}
-    assert Counter(trace.row_name(one.row) for one in trace.intervals(STATE)) == {
+    assert Counter(trace.get_row_name(item.row) for item in trace.list_intervals(STATE)) == {
         "Metrics GPU3": 1,
         "Metrics GPU1": 2,
     }
@@ -200,25 +207,25 @@ def test_states_follow_from_the_operations_on_the_rows(
     written only if asked for.
     """
     plain, _ = convert_and_read(SAMPLES[sample], tmp_path / "t.prv", **options)
-    assert not plain.intervals(STATE)
+    assert not plain.list_intervals(STATE)
     trace, _ = convert_and_read(SAMPLES[sample], tmp_path / "t.prv", kinds=ASKED, **options)
     tasks: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for code, bit in TYPES.items():
-        for one in trace.intervals(code):
-            tasks[one.row[0]].append((bit, one.begin, one.end))
+        for item in trace.list_intervals(code):
+            tasks[item.row[0]].append((bit, item.begin, item.end))
     shown = defaultdict(Counter)
-    rows = {one.row for one in trace.intervals(STATE)}
-    for one in trace.intervals(STATE):
-        shown[one.row[0]][one.value] += one.end - one.begin
+    rows = {item.row for item in trace.list_intervals(STATE)}
+    for item in trace.list_intervals(STATE):
+        shown[item.row[0]][item.value] += item.end - item.begin
     assert len(rows) == len(shown) == len(SAMPLES[sample])
-    assert shown == {task: _times(operations) for task, operations in tasks.items()}
+    assert shown == {task: _sum_times(operations) for task, operations in tasks.items()}
     metrics = {name for name in plain.names["THREAD"] if name.startswith("Metrics GPU")}
     assert len(trace.names["THREAD"]) - len(plain.names["THREAD"]) == (0 if metrics else len(rows))
-    assert {trace.row_name(row)[:11] for row in rows} == {"Metrics GPU"}
+    assert {trace.get_row_name(row)[:11] for row in rows} == {"Metrics GPU"}
 
 
-def _times(operations: Iterable[tuple[int, int, int]]) -> Counter[int]:
-    """State -> time, by stepping from edge to edge."""
+def _sum_times(operations: Iterable[tuple[int, int, int]]) -> Counter[int]:
+    """Return state -> time, by stepping from edge to edge."""
     edges: dict[int, Counter[int]] = defaultdict(Counter)
     for bit, begin, end in operations:
         edges[begin][bit] += 1
@@ -242,20 +249,21 @@ def test_gpus_known_by_ordinals_alone_are_their_processes_own(
 ) -> None:
     """Unless the report lists but one, which is the first of each process."""
     kernels = [
-        kernel(10, 20, globalPid=global_pid(1)),
-        kernel(15, 30, globalPid=global_pid(2)),
-        kernel(40, 50, globalPid=global_pid(2), deviceId=1),
+        make_kernel(10, 20, globalPid=make_global_pid(1)),
+        make_kernel(15, 30, globalPid=make_global_pid(2)),
+        make_kernel(40, 50, globalPid=make_global_pid(2), deviceId=1),
     ]
     gpus = [
         {"id": number, "name": "H200", "uuid": f"{number}-1", "busLocation": ""}
         for number in range(listed)
     ]
     export = make_export(
-        tmp_path / "r.sqlite", {"StringIds": strings("k"), KERNEL: kernels, "TARGET_INFO_GPU": gpus}
+        tmp_path / "r.sqlite",
+        {"StringIds": make_strings("k"), KERNEL: kernels, "TARGET_INFO_GPU": gpus},
     )
     trace, _ = convert_and_read([export], tmp_path / "t.prv")
-    assert len(_states(trace)) == rows
-    assert sum(one.end - one.begin for one in trace.intervals(STATE)) == busy
+    assert len(_read_states(trace)) == rows
+    assert sum(item.end - item.begin for item in trace.list_intervals(STATE)) == busy
 
 
 @pytest.mark.parametrize(
@@ -287,17 +295,17 @@ def test_real_exports(corpus_export: Path, tmp_path: Path) -> None:
         assert not by_device
         return
     shown: dict[Row, Counter[int]] = defaultdict(Counter)
-    for one in trace.intervals(STATE):
-        shown[one.row][one.value] += one.end - one.begin
+    for item in trace.list_intervals(STATE):
+        shown[item.row][item.value] += item.end - item.begin
     assert sorted(map(sorted, (times.items() for times in shown.values()))) == sorted(
-        sorted(_times(operations).items()) for operations in by_device.values()
+        sorted(_sum_times(operations).items()) for operations in by_device.values()
     )
 
 
 # ------------------------------------------------------------------------------------------------------------------- views
 @pytest.fixture(scope="module")
 def answers() -> Answers:
-    return ask("shared_gpus")
+    return answer_views("shared_gpus")
 
 
 @pytest.mark.parametrize(("before", "useful"), [("", BSC), ("talp_", TALP)], ids=["BSC", "TALP"])
@@ -314,26 +322,30 @@ def test_efficiencies_of_physical_gpus(
         "orchestration_efficiency": max(active) / job.duration,
     }.items():
         prefix = "" if name.startswith("orchestration") else before
-        ((cell,),) = answers.rows(f"model/{prefix}physical_gpu_{name}.cfg")
+        ((cell,),) = answers.read_rows(f"model/{prefix}physical_gpu_{name}.cfg")
         assert cell == pytest.approx(100 * expected, rel=1e-9), name
-    shares = answers.totals(f"model/{before}physical_gpu_useful_2dh.cfg")
+    shares = answers.read_totals(f"model/{before}physical_gpu_useful_2dh.cfg")
     assert shares["Average"] == [pytest.approx(100 * sum(times) / total, rel=1e-9)]
     assert shares["Maximum"] == [pytest.approx(100 * max(times) / job.duration, rel=1e-9)]
     assert shares["Avg/Max"] == [pytest.approx(mean / max(times), rel=1e-8)]
-    assert answers.totals("model/physical_gpu_active_2dh.cfg")["Maximum"] == [
+    assert answers.read_totals("model/physical_gpu_active_2dh.cfg")["Maximum"] == [
         pytest.approx(100 * max(active) / job.duration, rel=1e-9)
     ]
 
 
 def test_tables_of_physical_gpus(answers: Answers, job: SharedGpus) -> None:
-    labels = answers.trace().labels.values[STATE]
+    labels = answers.load_trace().labels.values[STATE]
     counts = [
         Counter(labels[bits] for bits in each.tolist() if bits) for each in job.doing.values()
     ]
-    assert [row for row in answers.by_row("model/physical_gpu_state_2dh.cfg") if row] == counts
+    assert [
+        row for row in answers.read_labelled_rows("model/physical_gpu_state_2dh.cfg") if row
+    ] == counts
     alone = [int(np.isin(bits, (1, 2, 3)).sum()) for bits in job.doing.values()]
     both = [int(np.isin(bits, (5, 6, 7)).sum()) for bits in job.doing.values()]
-    assert [row for row in answers.by_row("model/physical_gpu_overlap_2dh.cfg") if row] == [
+    assert [
+        row for row in answers.read_labelled_rows("model/physical_gpu_overlap_2dh.cfg") if row
+    ] == [
         {"Exposed": first, "Overlapped": second} for first, second in zip(alone, both, strict=True)
     ]
 
@@ -341,6 +353,7 @@ def test_tables_of_physical_gpus(answers: Answers, job: SharedGpus) -> None:
 def test_per_task_views_count_shared_gpus_more_than_once(answers: Answers) -> None:
     """What the views of physical GPUs are for."""
     physical, by_task = (
-        answers.rows(f"model/{name}_parallel_efficiency.cfg") for name in ("physical_gpu", "device")
+        answers.read_rows(f"model/{name}_parallel_efficiency.cfg")
+        for name in ("physical_gpu", "device")
     )
     assert physical[0][0] != pytest.approx(by_task[0][0], rel=0.02)

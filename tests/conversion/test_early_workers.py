@@ -51,14 +51,14 @@ NOT_ASKED_FOR = {
 
 
 def test_a_small_job_starts_nothing(tmp_path: Path) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(GRAPHS), str(tmp_path / "out.prv")],
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=True,
     )
-    status, started, modules, collecting, kept = json.loads(done.stdout.splitlines()[-1])
+    status, started, modules, collecting, kept = json.loads(process.stdout.splitlines()[-1])
     assert (status, started) == (0, [])
     assert (HEAVY | NOT_ASKED_FOR).isdisjoint(modules), sorted(
         (HEAVY | NOT_ASKED_FOR) & set(modules)
@@ -72,7 +72,7 @@ def test_a_worker_gets_ready(tmp_path: Path) -> None:
         "import gc, sys\nfrom nsys2prv.conversion.early_workers import _import_for_tasks\n_import_for_tasks()\n"
         "print(gc.isenabled(), gc.get_freeze_count() > 10_000, {'polars', 'nsys2prv.events.nvtx'} <= set(sys.modules))"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
-    assert done.stdout.split() == ["True"] * 3
+    assert process.stdout.split() == ["True"] * 3

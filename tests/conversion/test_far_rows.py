@@ -14,8 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, Row, global_pid, kernel, make_export, os_call, strings
-from tools.folders import as_folder
+from tools.exports import (
+    KERNEL,
+    Row,
+    make_export,
+    make_global_pid,
+    make_kernel,
+    make_os_call,
+    make_strings,
+)
+from tools.folders import convert_export_folder
 from tools.trace import Trace
 
 from nsys2prv import Options, Summary, convert
@@ -41,11 +49,13 @@ OTHERS = {
 }
 
 
-def damaged(
+def copy_damaged(
     source: Path, target: Path, values: Sequence[int], column: int, tables: Sequence[str] = ()
 ) -> list[str]:
-    """A copy in which a row in the middle of each of the tables (all with rows enough, if none is
-    named) has a wild begin (column 0) or end (-1); returns the tables.
+    """Copy a report and give a row in the middle of each of the tables a wild begin (column 0) or
+    end (-1); return the tables.
+
+    If no table is named, all with rows enough are damaged.
     """
     shutil.copyfile(source, target)
     done = []
@@ -72,8 +82,8 @@ def damaged(
     return done
 
 
-def figures(summary: Summary) -> tuple[int, int]:
-    """Time and rows left out."""
+def read_figures(summary: Summary) -> tuple[int, int]:
+    """Return time and rows left out."""
     return summary.duration, sum(
         count for (_, reason), count in summary.dropped.items() if reason == Reason.FAR
     )
@@ -85,16 +95,16 @@ def figures(summary: Summary) -> tuple[int, int]:
 def test_a_wild_row_in_every_table_moves_nothing(sample: str, column: int, tmp_path: Path) -> None:
     report = SAMPLES / sample / "rank0.sqlite"
     whole, before = convert_and_read([report], tmp_path / "whole.prv")
-    tables = damaged(report, tmp_path / "rank0.sqlite", WILD, column)
+    tables = copy_damaged(report, tmp_path / "rank0.sqlite", WILD, column)
     trace, summary = convert_and_read([tmp_path / "rank0.sqlite"], tmp_path / "out.prv")
-    duration, far = figures(summary)
+    duration, far = read_figures(summary)
     assert len(tables) >= 5
     assert len(tables) / 3 <= far
     assert duration == before.duration
     lost = 0
     for code in (KERNEL_CODE, OSRT_CODE, PTHREAD_CODE):
         one, other = (
-            {(item.row, item.begin, item.end) for item in each.intervals(code)}
+            {(item.row, item.begin, item.end) for item in each.list_intervals(code)}
             for each in (trace, whole)
         )
         assert one <= other
@@ -112,12 +122,12 @@ def test_without_a_recorded_time_a_row_far_from_all_others_is_left_out(
     value: int, tmp_path: Path
 ) -> None:
     report = tmp_path / "rank0.sqlite"
-    damaged(SAMPLES / "training" / "rank0.sqlite", report, [value], 0, ["OSRT_API", KERNEL])
+    copy_damaged(SAMPLES / "training" / "rank0.sqlite", report, [value], 0, ["OSRT_API", KERNEL])
     with closing(sqlite3.connect(report)) as connection:
         connection.execute("DELETE FROM ANALYSIS_DETAILS")
         connection.commit()
     summary = convert([report], tmp_path / "out.prv")
-    assert figures(summary) == (
+    assert read_figures(summary) == (
         convert([SAMPLES / "training" / "rank0.sqlite"], tmp_path / "whole.prv").duration,
         2,
     )
@@ -129,11 +139,11 @@ def test_folders_and_stores_have_the_same_rows_left_out(
     suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "rank0.sqlite"
-    damaged(SAMPLES / "training" / "rank0.sqlite", report, WILD, 0)
-    folder = as_folder(report, tmp_path / "rank0", suffix)
+    copy_damaged(SAMPLES / "training" / "rank0.sqlite", report, WILD, 0)
+    folder = convert_export_folder(report, tmp_path / "rank0", suffix)
     assert read_report_info(folder).capture == read_report_info(report).capture
     summary = convert([report], tmp_path / "out.prv")
-    assert figures(convert([folder], tmp_path / "other.prv")) == figures(summary)
+    assert read_figures(convert([folder], tmp_path / "other.prv")) == read_figures(summary)
     assert main(["extract", "-q", str(report), "-o", str(tmp_path / "store")]) == 0
     assert Reason.FAR.text in capsys.readouterr().err
     assert main(["merge", "-q", str(tmp_path / "store"), str(tmp_path / "merged.prv")]) == 0
@@ -145,7 +155,7 @@ def test_the_analyses_leave_them_out_too(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report, json_file = tmp_path / "rank0.sqlite", tmp_path / "r.json"
-    damaged(SAMPLES / "training" / "rank0.sqlite", report, WILD, 0)
+    copy_damaged(SAMPLES / "training" / "rank0.sqlite", report, WILD, 0)
     assert main(["report", "-q", str(report), "--json", str(json_file)]) == 0
     assert Reason.FAR.text in capsys.readouterr().err
     told = json.loads(json_file.read_text())["job"]
@@ -189,8 +199,8 @@ def export(folder: Path, starts: Sequence[int], duration: object = None, **more:
     return make_export(
         folder / "r.sqlite",
         {
-            "StringIds": strings("kern"),
-            KERNEL: [kernel(start, start + 5) for start in starts],
+            "StringIds": make_strings("kern"),
+            KERNEL: [make_kernel(start, start + 5) for start in starts],
             **details,
             **more,
         },
@@ -198,7 +208,7 @@ def export(folder: Path, starts: Sequence[int], duration: object = None, **more:
 
 
 def begins(trace: Trace) -> list[int]:
-    return sorted(item.begin for item in trace.intervals(KERNEL_CODE))
+    return sorted(item.begin for item in trace.list_intervals(KERNEL_CODE))
 
 
 def test_rows_a_little_outside_the_recorded_time_are_kept(tmp_path: Path) -> None:
@@ -214,7 +224,7 @@ def test_times_in_utc_are_no_damage(tmp_path: Path) -> None:
     report = export(tmp_path, [0, *starts], 4 * SECOND, TARGET_INFO_SESSION_START_TIME=clock)
     trace, summary = convert_and_read([report], tmp_path / "out.prv")
     assert begins(trace) == [second * SECOND for second in range(5)]
-    assert figures(summary)[1] == 1
+    assert read_figures(summary)[1] == 1
 
 
 def test_times_that_do_not_fit_the_recorded_time_are_taken_as_they_are(tmp_path: Path) -> None:
@@ -244,7 +254,7 @@ def test_a_recorded_time_that_cannot_be_is_none(duration: object, tmp_path: Path
         tmp_path, [*range(0, 1000, 10), 10**17], ANALYSIS_DETAILS=[{"duration": duration}]
     )
     trace, summary = convert_and_read([report], tmp_path / "out.prv")
-    assert figures(summary) == (995, 1)
+    assert read_figures(summary) == (995, 1)
     assert begins(trace) == [*range(0, 1000, 10)]
 
 
@@ -269,21 +279,21 @@ def test_all_rows_of_a_table_may_be_wild(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
         {
-            "StringIds": strings("kern"),
-            KERNEL: [kernel(10**17 + at, 10**17 + at + 5) for at in range(3)],
-            "OSRT_API": [os_call(start, start + 5) for start in range(0, 1000, 10)],
+            "StringIds": make_strings("kern"),
+            KERNEL: [make_kernel(10**17 + at, 10**17 + at + 5) for at in range(3)],
+            "OSRT_API": [make_os_call(start, start + 5) for start in range(0, 1000, 10)],
             "CUPTI_ACTIVITY_KIND_MEMCPY": [
                 {
                     "start": 10**17,
                     "end": 10**17 + 5,
                     "deviceId": 0,
                     "streamId": 7,
-                    "globalPid": global_pid(),
+                    "globalPid": make_global_pid(),
                 }
             ],
             "ANALYSIS_DETAILS": [{"duration": 1000}],
         },
     )
     trace, summary = convert_and_read([report], tmp_path / "out.prv")
-    assert figures(summary) == (995, 4)
+    assert read_figures(summary) == (995, 4)
     assert not begins(trace)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
-from tools.conversions import written
+from tools.conversions import convert_to_bytes
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -21,12 +21,12 @@ from nsys2prv.nsight.info import ReportInfo
 TRAINING = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
 
 
-def one_by_one(function: Callable, tasks: Iterable) -> Iterator:
+def inspect_one_by_one(function: Callable, tasks: Iterable) -> Iterator:
     return map(function, tasks)
 
 
-def cut_short(report: Path, copy: Path) -> Path:
-    """A report of which the second half is missing."""
+def truncate_report(report: Path, copy: Path) -> Path:
+    """Write a report of which the second half is missing."""
     content = report.read_bytes()
     copy.write_bytes(content[: len(content) // 2])
     return copy
@@ -38,22 +38,30 @@ def test_in_order_whatever_is_looked_at_together(tmp_path: Path) -> None:
         for number in range(INSPECTED_REPORTS + 3)
     ]
     paths[5].write_bytes(b"")
-    found = list(inspect_reports(paths, tmp_path, True, one_by_one))
-    assert [isinstance(info, ReportInfo) for info in found] == [
+    result = list(inspect_reports(paths, tmp_path, True, inspect_one_by_one))
+    assert [isinstance(info, ReportInfo) for info in result] == [
         number != 5 for number in range(len(paths))
     ]
-    assert [info.path for info in found if isinstance(info, ReportInfo)] == [
+    assert [info.path for info in result if isinstance(info, ReportInfo)] == [
         path for path in paths if path != paths[5]
     ]
-    assert str(found[5]).startswith(f"{paths[5]}: is empty")
+    assert str(result[5]).startswith(f"{paths[5]}: is empty")
 
 
 def test_nothing_is_made_of_further_reports_once_one_cannot_be_looked_at(tmp_path: Path) -> None:
     missing = tmp_path / "none.nsys-rep"
-    found = list(inspect_reports([TRAINING[0], missing, TRAINING[1]], tmp_path, False, one_by_one))
-    assert [str(info).split(":")[0] for info in found[1:]] == [str(missing)]
+    result = list(
+        inspect_reports([TRAINING[0], missing, TRAINING[1]], tmp_path, False, inspect_one_by_one)
+    )
+    assert [str(info).split(":")[0] for info in result[1:]] == [str(missing)]
     assert (
-        len(list(inspect_reports([TRAINING[0], missing, TRAINING[1]], tmp_path, True, one_by_one)))
+        len(
+            list(
+                inspect_reports(
+                    [TRAINING[0], missing, TRAINING[1]], tmp_path, True, inspect_one_by_one
+                )
+            )
+        )
         == 3
     )
 
@@ -74,7 +82,7 @@ def test_workers_tell_what_is_wrong_with_a_report(
 ) -> None:
     monkeypatch.setattr(early_workers, "SMALL_JOB_BYTES", 0)
     monkeypatch.setattr("nsys2prv.conversion.reading.INSPECTED_REPORTS", 1)
-    damaged = cut_short(TRAINING[1], tmp_path / "damaged.sqlite")
+    damaged = truncate_report(TRAINING[1], tmp_path / "damaged.sqlite")
     with pytest.raises(
         Nsys2prvError, match=f"^{damaged}: cannot be read as an SQLite export"
     ) as error:
@@ -91,5 +99,5 @@ def test_workers_tell_what_is_wrong_with_a_report(
     )
     assert len(summary.unread) == 1
     assert summary.unread[0].startswith(f"{damaged}: ")
-    alone = written([TRAINING[0], TRAINING[1]], tmp_path / "alone", quiet=True)
+    alone = convert_to_bytes([TRAINING[0], TRAINING[1]], tmp_path / "alone", quiet=True)
     assert (tmp_path / "out.prv").read_bytes() == alone["out.prv"]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from tools import cut_filter
 from tools.corpus import EXPORTS, UNSET
-from tools.exports import make_export, strings
+from tools.exports import make_export, make_strings
 from tools.trace import Trace
 from tools.trace_reader import read_trace
 
@@ -40,11 +40,11 @@ DAMAGE = (
 )
 
 
-def check(summary: Summary, prv: Path) -> None:
-    """The ledger balances, and what it says is written is what the trace holds."""
+def check_ledger(summary: Summary, prv: Path) -> None:
+    """Check that the ledger balances, and that what it counts as written is what the trace holds."""
     assert summary.ledger.missing == {}
     assert not any("not accounted for" in warning for warning in summary.warnings)
-    trace = cut_filter.whole(prv)
+    trace = cut_filter.parse_trace(prv)
     layouts = load_catalogue().layouts
     events = {
         name: account.written
@@ -59,15 +59,15 @@ def check(summary: Summary, prv: Path) -> None:
         if not layouts[name].fields
     )
     numbers = sum(len(pairs) for _, _, pairs in trace.samples)
-    assert numbers <= sampled <= numbers + sum(1 for _ in zeros_at_end(prv))
+    assert numbers <= sampled <= numbers + sum(1 for _ in list_zeros_at_end(prv))
     assert len(trace.lines) == sum(account.written for account in summary.ledger.lines.values())
     assert {name: count for name, count in summary.events.items() if count} == {
         name: account.written for name, account in summary.ledger.records.items() if account.written
     }
 
 
-def zeros_at_end(prv: Path) -> Iterator[int]:
-    """Event types of the records of nothing but zeros at the very end of a trace."""
+def list_zeros_at_end(prv: Path) -> Iterator[int]:
+    """Return event types of the records of nothing but zeros at the very end of a trace."""
     header, *body = prv.read_text().splitlines()
     duration = header.split("):", 1)[1].split("_ns", 1)[0]
     for line in body:
@@ -76,8 +76,8 @@ def zeros_at_end(prv: Path) -> Iterator[int]:
             yield from map(int, words[6::2])
 
 
-def rows_of(report: Path) -> Counter[str]:
-    """Rows by table, counted with plain SQL."""
+def count_rows(report: Path) -> Counter[str]:
+    """Count rows by table with plain SQL."""
     connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
     tables = [
         name
@@ -92,15 +92,15 @@ def rows_of(report: Path) -> Counter[str]:
 
 
 def check_rows(summary: Summary, reports: list[Path]) -> None:
-    """The rows that kinds read are those of their tables, but for those that the ledger says no
-    kind took.
+    """Check that the rows that kinds read are those of their tables, without those that no kind
+    took by the ledger.
     """
     there: Counter[str] = Counter()
     for report in reports:
-        there.update(rows_of(report))
-    for table, found in summary.ledger.tables.items():
-        assert found["rows"] == there[table]
-        assert min(found.values()) >= 0
+        there.update(count_rows(report))
+    for table, item in summary.ledger.tables.items():
+        assert item["rows"] == there[table]
+        assert min(item.values()) >= 0
     for kind in all_kinds():
         if kind.selection.opt_in:
             continue
@@ -117,7 +117,7 @@ def check_rows(summary: Summary, reports: list[Path]) -> None:
 def test_samples_balance(name: str, tmp_path: Path) -> None:
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
     summary = convert(reports, tmp_path / "out.prv")
-    check(summary, tmp_path / "out.prv")
+    check_ledger(summary, tmp_path / "out.prv")
     check_rows(summary, reports)
 
 
@@ -138,7 +138,7 @@ def test_samples_balance(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SETS)
 def test_what_is_left_out_is_on_the_account(name: str, options: dict, tmp_path: Path) -> None:
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
-    check(convert(reports, tmp_path / "out.prv", Options(**options)), tmp_path / "out.prv")
+    check_ledger(convert(reports, tmp_path / "out.prv", Options(**options)), tmp_path / "out.prv")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_corpus_balances(report: Path, tmp_path: Path) -> None:
         summary = convert([report], tmp_path / "out.prv")
     except NothingToWrite:
         return
-    check(summary, tmp_path / "out.prv")
+    check_ledger(summary, tmp_path / "out.prv")
     check_rows(summary, [report])
 
 
@@ -203,9 +203,9 @@ def test_numbers_of_one_time_in_different_parts_are_on_the_account(
     names = [{"typeId": 1, "metricId": 1, "metricName": "SMs Active [Throughput %]"}]
     report = make_export(
         tmp_path / "r.sqlite",
-        {"GPU_METRICS": rows, "TARGET_INFO_GPU_METRICS": names, "StringIds": strings("a")},
+        {"GPU_METRICS": rows, "TARGET_INFO_GPU_METRICS": names, "StringIds": make_strings("a")},
     )
     summary = convert([report], tmp_path / "out.prv")
-    check(summary, tmp_path / "out.prv")
+    check_ledger(summary, tmp_path / "out.prv")
     account = summary.ledger.records["gpu_metric"]
     assert (account.made, account.written) == (5, 3)

@@ -33,13 +33,13 @@ def test_it_says_of_what_the_trace_was_made(tmp_path: Path) -> None:
     told = json.loads((tmp_path / "out.nsys2prv.json").read_text())
     assert told["nsys2prv"] == __version__
     assert told["options"] == {"min_duration": {"osrt": 5000}, "cut": {"time": "10%:90%"}}
-    assert [found["name"] for found in told["inputs"]] == [str(path) for path in RANKS]
-    for found, path in zip(told["inputs"], RANKS, strict=True):
+    assert [item["name"] for item in told["inputs"]] == [str(path) for path in RANKS]
+    for item, path in zip(told["inputs"], RANKS, strict=True):
         content = path.read_bytes()
-        assert found["bytes"] == len(content)
+        assert item["bytes"] == len(content)
         ends = content[: 1 << 20] + content[max(0, len(content) - (1 << 20)) :]
         assert (
-            found["checksum"]
+            item["checksum"]
             == hashlib.blake2b(
                 len(content).to_bytes(8, "little") + ends, digest_size=16
             ).hexdigest()
@@ -71,11 +71,11 @@ def test_clocks_lead_from_reports_to_the_trace(tmp_path: Path) -> None:
     )
     told = json.loads((tmp_path / "out.nsys2prv.json").read_text())
     trace = read_trace(tmp_path / "out.prv")
-    begins = {item.begin for code in (63000006, 63000007) for item in trace.intervals(code)}
+    begins = {item.begin for code in (63000006, 63000007) for item in trace.list_intervals(code)}
     compared = 0
-    for found in told["inputs"]:
-        clock = found["clock"]
-        for (start,) in sqlite3.connect(found["name"]).execute(
+    for item in told["inputs"]:
+        clock = item["clock"]
+        for (start,) in sqlite3.connect(item["name"]).execute(
             "SELECT start FROM CUPTI_ACTIVITY_KIND_KERNEL"
         ):
             time = start + clock["offset_ns"] + clock["drift"] * (start - clock["pivot_ns"])

@@ -5,8 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, found
-from tools.exports import PID, call, global_tid, kernel, make_export, os_call, strings
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import (
+    PID,
+    make_call,
+    make_export,
+    make_global_tid,
+    make_kernel,
+    make_os_call,
+    make_strings,
+)
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
@@ -17,8 +25,8 @@ OVERHEAD = 69000000
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
 
-def head_and_events(prv: Path, valued: bool = True) -> tuple[bytes, set[bytes]]:
-    """The duration that the header states, and time, type and value of every event, or the times
+def read_header_and_events(prv: Path, valued: bool = True) -> tuple[bytes, set[bytes]]:
+    """Return the duration in the header, and time, type and value of every event, or the times
     alone where types and values depend on what else was read.
     """
     head, *lines = prv.read_bytes().splitlines()
@@ -46,29 +54,31 @@ def test_samples_have_one_timeline(name: str, tmp_path: Path) -> None:
         ("profiler",),
     ):
         valued = kinds[0] in ("cuda_api_trace", "osrt")
-        duration, everything = head_and_events(tmp_path / "all.prv", valued)
+        duration, everything = read_header_and_events(tmp_path / "all.prv", valued)
         output = tmp_path / f"{kinds[0]}.prv"
         convert(reports, output, Options(kinds=kinds, metadata=False))
-        mine, events = head_and_events(output, valued)
+        mine, events = read_header_and_events(output, valued)
         assert mine == duration
         assert len(events) > 10
         assert events <= everything
 
 
-def report(folder: Path) -> Path:
-    """Rows without usable times, and rows that no kind takes, lie outside of all others."""
+def make_report(folder: Path) -> Path:
+    """Write a report with rows without usable times, and rows that no kind takes, outside of all
+    others.
+    """
     return make_export(
         folder / "r.sqlite",
         {
             "OSRT_API": [
-                os_call(1_000, 1_500),
-                os_call(50, None),
-                os_call(2_000, 9_000),
-                os_call(10, 90_000, eventClass=1),
+                make_os_call(1_000, 1_500),
+                make_os_call(50, None),
+                make_os_call(2_000, 9_000),
+                make_os_call(10, 90_000, eventClass=1),
             ],
-            "CUPTI_ACTIVITY_KIND_RUNTIME": [call(3_000, 3_100, 7)],
-            "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(3_200, 4_000, correlationId=7)],
-            "StringIds": strings("read", "cudaLaunchKernel_v7000"),
+            "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(3_000, 3_100, 7)],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(3_200, 4_000, correlationId=7)],
+            "StringIds": make_strings("read", "cudaLaunchKernel_v7000"),
         },
     )
 
@@ -78,28 +88,34 @@ def report(folder: Path) -> Path:
     [{"kinds": ("kernels",)}, {"min_duration": {"osrt": 8_000}}, {"kinds": ("osrt",)}, {}],
 )
 def test_time_is_that_of_all_events(options: dict, tmp_path: Path) -> None:
-    trace, summary = convert_and_read([report(tmp_path)], tmp_path / "o.prv", **options)
+    trace, summary = convert_and_read([make_report(tmp_path)], tmp_path / "o.prv", **options)
     assert summary.duration == 8_000
     if options.get("kinds") != ("osrt",):
-        assert found(trace, KERNELS)[0][1:] == (2_200, 3_000)
+        assert list_labelled_intervals(trace, KERNELS)[0][1:] == (2_200, 3_000)
 
 
 def test_a_store_keeps_the_time_of_all_events(tmp_path: Path) -> None:
-    extract_to([report(tmp_path)], tmp_path / "s.store", Options(kinds=("kernels",)))
+    extract_to([make_report(tmp_path)], tmp_path / "s.store", Options(kinds=("kernels",)))
     trace, summary = convert_and_read([tmp_path / "s.store"], tmp_path / "o.prv")
     assert summary.duration == 8_000
-    assert found(trace, KERNELS)[0][1:] == (2_200, 3_000)
+    assert list_labelled_intervals(trace, KERNELS)[0][1:] == (2_200, 3_000)
 
 
 def test_tables_without_usable_times_tell_nothing(tmp_path: Path) -> None:
     """Of a report whose first table has no row that can be used, nothing was read before either."""
     rows = {
-        "CUPTI_ACTIVITY_KIND_RUNTIME": [call(None, 70, 7)],
-        "OSRT_API": [os_call(5, None)],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(None, 70, 7)],
+        "OSRT_API": [make_os_call(5, None)],
         "PROFILER_OVERHEAD": [
-            {"start": 100, "end": 400, "globalTid": global_tid(PID), "nameId": 1, "overheadType": 1}
+            {
+                "start": 100,
+                "end": 400,
+                "globalTid": make_global_tid(PID),
+                "nameId": 1,
+                "overheadType": 1,
+            }
         ],
-        "StringIds": strings("read", "cudaLaunchKernel_v7000"),
+        "StringIds": make_strings("read", "cudaLaunchKernel_v7000"),
     }
     _, summary = convert_and_read(
         [make_export(tmp_path / "r.sqlite", rows)], tmp_path / "o.prv", kinds=("profiler",)
@@ -107,33 +123,36 @@ def test_tables_without_usable_times_tell_nothing(tmp_path: Path) -> None:
     assert summary.duration == 300
 
 
-def profiled(folder: Path, overheads: list[tuple[int, int]]) -> Path:
-    """A kernel from 3,200 to 4,000 ns and its call from 3,000 ns on, and overheads of the
-    profiler.
+def make_profiled_report(folder: Path, overheads: list[tuple[int, int]]) -> Path:
+    """Write a report of a kernel from 3,200 to 4,000 ns, its call from 3,000 ns on, and overheads
+    of the profiler.
     """
-    overhead = {"globalTid": global_tid(PID), "nameId": 1, "overheadType": 1}
+    overhead = {"globalTid": make_global_tid(PID), "nameId": 1, "overheadType": 1}
     rows = {
-        "CUPTI_ACTIVITY_KIND_RUNTIME": [call(3_000, 3_100, 7)],
-        "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(3_200, 4_000, correlationId=7)],
+        "CUPTI_ACTIVITY_KIND_RUNTIME": [make_call(3_000, 3_100, 7)],
+        "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(3_200, 4_000, correlationId=7)],
         "PROFILER_OVERHEAD": [{"start": a, "end": b, **overhead} for a, b in overheads],
-        "StringIds": strings("overhead", "cudaLaunchKernel_v7000"),
+        "StringIds": make_strings("overhead", "cudaLaunchKernel_v7000"),
     }
     return make_export(folder / "r.sqlite", rows)
 
 
 def test_the_profilers_rows_alone_lie_where_they_do_beside_others(tmp_path: Path) -> None:
     """One overhead lies before all else, one begins there, one ends after all else."""
-    path = profiled(tmp_path, [(500, 900), (2_800, 3_300), (3_900, 9_000)])
+    path = make_profiled_report(tmp_path, [(500, 900), (2_800, 3_300), (3_900, 9_000)])
     everything, whole = convert_and_read([path], tmp_path / "all.prv")
     alone, summary = convert_and_read([path], tmp_path / "o.prv", kinds=("profiler",))
     assert summary.duration == whole.duration == 1_000
-    assert found(alone, OVERHEAD) == found(everything, OVERHEAD)
-    assert [times for _, *times in found(alone, OVERHEAD)] == [[0, 300], [900, 1_000]]
+    assert list_labelled_intervals(alone, OVERHEAD) == list_labelled_intervals(everything, OVERHEAD)
+    assert [times for _, *times in list_labelled_intervals(alone, OVERHEAD)] == [
+        [0, 300],
+        [900, 1_000],
+    ]
     assert sum(summary.dropped.values()) == sum(whole.dropped.values()) == 1
 
 
 def test_nothing_is_written_of_profilers_rows_outside_the_program(tmp_path: Path) -> None:
-    path = profiled(tmp_path, [(500, 900)])
+    path = make_profiled_report(tmp_path, [(500, 900)])
     with pytest.raises(NothingToWrite, match="1 before the first"):
         convert([path], tmp_path / "o.prv", Options(kinds=("profiler",)))
     assert not (tmp_path / "o.prv").exists()

@@ -8,10 +8,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from events.test_nvtx_payloads import DOMAIN, MARK, PUSHPOP, STARTEND, event, numbers
-from tools.conversions import convert_and_read, found
-from tools.exports import Row, by_sql, make_export
-from tools.folders import as_folder
+from events.test_nvtx_payloads import DOMAIN, MARK, PUSHPOP, STARTEND, list_numbers, make_event
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import Row, make_export, query_export
+from tools.folders import convert_export_folder
 
 from nsys2prv.conversion import reading
 from nsys2prv.conversion.reading import group_by_table
@@ -33,8 +33,8 @@ CONDITIONS = (
 FORMS = ("plain", "gaps", "without rowid", "folder")
 
 
-def opened(form: str, folder: Path) -> tuple[Source, Path]:
-    """A table in this form, and the SQLite file with the same rows."""
+def open_table(form: str, folder: Path) -> tuple[Source, Path]:
+    """Return a table in this form, and the SQLite file with the same rows."""
     path = folder / "r.sqlite"
     connection = sqlite3.connect(path)
     connection.execute(
@@ -55,25 +55,30 @@ def opened(form: str, folder: Path) -> tuple[Source, Path]:
         connection.execute("DELETE FROM T WHERE number BETWEEN 300 AND 310")
     connection.commit()
     connection.close()
-    return open_source(as_folder(path, folder / "folder") if form == "folder" else path), path
+    return open_source(
+        convert_export_folder(path, folder / "folder") if form == "folder" else path
+    ), path
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_each_condition_gets_its_rows(form: str, tmp_path: Path) -> None:
-    source, path = opened(form, tmp_path)
+    source, path = open_table(form, tmp_path)
     few = False
     with source:
         for part in (source.get_whole_table("T"), Part("T", 201, 600)):
             between = f"number BETWEEN {part.first} AND {part.last}"
             shared = source.read_once(part, ("number", "thread", "lacking"), ("name",), CONDITIONS)
             assert shared is not None
-            assert len(shared.met) == by_sql(path, f"SELECT count(*) FROM T WHERE {between}")[0][0]
+            assert (
+                len(shared.met)
+                == query_export(path, f"SELECT count(*) FROM T WHERE {between}")[0][0]
+            )
             for number, condition in enumerate(CONDITIONS):
                 where = (
                     condition.format(kind="kind", thread="thread", name="name", lacking="NULL")
                     or "1"
                 )
-                expected = by_sql(
+                expected = query_export(
                     path,
                     f"SELECT number, thread, coalesce(name, '') FROM T WHERE {between} AND ({where}) ORDER BY 1",
                 )
@@ -111,7 +116,7 @@ def test_each_condition_gets_its_rows(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", ["'text'", "2.5", "x'00'"])
 @pytest.mark.parametrize("row", [1, 700])
 def test_damaged_columns_are_read_by_each_kind(value: str, row: int, tmp_path: Path) -> None:
-    source, path = opened("plain", tmp_path)
+    source, path = open_table("plain", tmp_path)
     source.close()
     connection = sqlite3.connect(path)
     connection.execute(f"UPDATE T SET thread = {value} WHERE number = {row}")
@@ -128,22 +133,22 @@ def test_damaged_columns_are_read_by_each_kind(value: str, row: int, tmp_path: P
         assert source.read(source.get_whole_table("T"), ("number", "thread")).damaged == 1
 
 
-def rows_of_all_kinds() -> list[Row]:
-    """Of each kind of NVTX event, with NCCL's, some with numbers."""
+def make_rows_of_all_kinds() -> list[Row]:
+    """Return rows of each kind of NVTX event, with NCCL's, some with numbers."""
     created = [
-        event(0, None, kind=DOMAIN, text="NCCL", domain=2),
-        event(0, None, kind=DOMAIN, text="lib"),
+        make_event(0, None, kind=DOMAIN, text="NCCL", domain=2),
+        make_event(0, None, kind=DOMAIN, text="lib"),
     ]
     ranges = [
-        event(10 * number, 10 * number + 5, text=f"p{number}", domain=0, int64Value=None)
+        make_event(10 * number, 10 * number + 5, text=f"p{number}", domain=0, int64Value=None)
         for number in range(90)
     ]
     others = [
-        event(1000, 1010, kind=STARTEND, text="s"),
-        event(1020, None, kind=MARK, text="m", int64Value=7),
-        event(1030, 1040, {"n": 3}, text="q"),
-        event(1050, 1060, text="ncclAllReduce", domain=2),
-        event(1070, 1080, kind=STARTEND, text="AllReduce", domain=2),
+        make_event(1000, 1010, kind=STARTEND, text="s"),
+        make_event(1020, None, kind=MARK, text="m", int64Value=7),
+        make_event(1030, 1040, {"n": 3}, text="q"),
+        make_event(1050, 1060, text="ncclAllReduce", domain=2),
+        make_event(1070, 1080, kind=STARTEND, text="AllReduce", domain=2),
     ]
     return [*created, *ranges, *others]
 
@@ -157,10 +162,15 @@ def test_all_kinds_of_nvtx_events(
     monkeypatch.setattr(reading, "PART_ROWS", rows_of_a_part)
     report = make_export(
         tmp_path / "r.sqlite",
-        {"NVTX_EVENTS": [*rows_of_all_kinds(), event(1090, 1100, text="last", domain=0, **damage)]},
+        {
+            "NVTX_EVENTS": [
+                *make_rows_of_all_kinds(),
+                make_event(1090, 1100, text="last", domain=0, **damage),
+            ]
+        },
     )
     trace, summary = convert_and_read([report], tmp_path / "o.prv")
-    pushed = by_sql(
+    pushed = query_export(
         report,
         f"SELECT text, start, end FROM NVTX_EVENTS WHERE eventType = {PUSHPOP} AND domainId = 0 ORDER BY start",
     )
@@ -172,10 +182,10 @@ def test_all_kinds_of_nvtx_events(
         )
         for domain in ("lib", "default domain")
     ]
-    assert found(trace, default) == pushed
-    assert found(trace, lib) == [("q", 1030, 1040)]
-    assert numbers(trace, "lib: n") == [(1030, 3), (1040, 0)]
-    assert numbers(trace, "lib: payload") == [(1020, 7), (1021, 0)]
+    assert list_labelled_intervals(trace, default) == pushed
+    assert list_labelled_intervals(trace, lib) == [("q", 1030, 1040)]
+    assert list_numbers(trace, "lib: n") == [(1030, 3), (1040, 0)]
+    assert list_numbers(trace, "lib: payload") == [(1020, 7), (1021, 0)]
     assert {
         kind: account.rows for kind, account in summary.ledger.kinds.items() if account.rows
     } == {
@@ -187,7 +197,7 @@ def test_all_kinds_of_nvtx_events(
         "nvtx_startend_trace": 1,
         "nvtx_values": 1,
     }
-    rows = by_sql(report, "SELECT count(*) FROM NVTX_EVENTS")[0][0]
+    rows = query_export(report, "SELECT count(*) FROM NVTX_EVENTS")[0][0]
     assert summary.ledger.tables["NVTX_EVENTS"] == {
         "rows": rows,
         Reason.NOT_SELECTED: 2,
@@ -210,10 +220,12 @@ def test_a_table_is_walked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         Database, "read", lambda self, part, *more: (read.append(part), alone(self, part, *more))[1]
     )
     ranges = [
-        event(10 * number, 10 * number + 5, text=f"p{number}", domain=0) for number in range(1, 90)
+        make_event(10 * number, 10 * number + 5, text=f"p{number}", domain=0)
+        for number in range(1, 90)
     ]
     report = make_export(
-        tmp_path / "r.sqlite", {"NVTX_EVENTS": [*ranges, event(1000, None, kind=MARK, text="m")]}
+        tmp_path / "r.sqlite",
+        {"NVTX_EVENTS": [*ranges, make_event(1000, None, kind=MARK, text="m")]},
     )
     convert_and_read([report], tmp_path / "o.prv")
     assert read == [Part("NVTX_EVENTS", 1, 90)]

@@ -19,9 +19,9 @@ import numpy as np
 import polars as pl
 import pytest
 from msgspec import Struct, field
-from tools.conversions import written
+from tools.conversions import convert_to_bytes
 from tools.corpus import EXPORTS, NO_CORPUS
-from tools.folders import as_folder
+from tools.folders import convert_export_folder
 
 from nsys2prv import Options, convert
 from nsys2prv._util.archive import from_json, to_json
@@ -44,12 +44,12 @@ rules:
 """
 
 
-def run(*arguments: object) -> int:
+def run_convert(*arguments: object) -> int:
     return main([str(argument) for argument in arguments])
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    """But the one that says of what a trace was made."""
+def read_files(folder: Path) -> dict[str, bytes]:
+    """Return the files of a trace, without the one that says of what it was made."""
     return {
         path.name: path.read_bytes()
         for path in folder.iterdir()
@@ -63,7 +63,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "graphs.store"
 
 
-def error_of(capsys: pytest.CaptureFixture[str]) -> str:
+def read_error(capsys: pytest.CaptureFixture[str]) -> str:
     text = capsys.readouterr().err
     assert text.count("\n") == 1, text
     return text
@@ -73,22 +73,22 @@ def error_of(capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize("name", SETS)
 def test_same_bytes_as_a_direct_conversion(name: str, tmp_path: Path) -> None:
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
-    expected = written(reports, tmp_path / "expected")
+    expected = convert_to_bytes(reports, tmp_path / "expected")
     stores = [tmp_path / "first.store", tmp_path / "others.store"]
     extract_to(reports[:1], stores[0])
     extract_to(reports[1:], stores[1])
-    assert written(stores[::-1], tmp_path / "merged") == expected
-    folder = as_folder(reports[0], tmp_path / "rank0.parquetdir")
-    assert written([stores[1], folder], tmp_path / "mixed") == expected
+    assert convert_to_bytes(stores[::-1], tmp_path / "merged") == expected
+    folder = convert_export_folder(reports[0], tmp_path / "rank0.parquetdir")
+    assert convert_to_bytes([stores[1], folder], tmp_path / "mixed") == expected
     # Merging has left the stores as they were.
-    assert written(stores, tmp_path / "again") == expected
+    assert convert_to_bytes(stores, tmp_path / "again") == expected
 
 
 @pytest.mark.skipif(not EXPORTS, reason=NO_CORPUS)
 @pytest.mark.parametrize("report", EXPORTS[3::8], ids=lambda path: path.stem[:40])
 def test_same_bytes_as_of_real_exports(report: Path, tmp_path: Path) -> None:
     extract_to([report], tmp_path / "a.store")
-    assert written([tmp_path / "a.store"], tmp_path / "merged") == written(
+    assert convert_to_bytes([tmp_path / "a.store"], tmp_path / "merged") == convert_to_bytes(
         [report], tmp_path / "expected"
     )
 
@@ -96,13 +96,15 @@ def test_same_bytes_as_of_real_exports(report: Path, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_several_workers_and_small_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opened_reports, "SMALL_JOB_ROWS", 0)
-    expected = written(TRAINING, tmp_path / "expected")
+    expected = convert_to_bytes(TRAINING, tmp_path / "expected")
     for name, options in {
         "processes": {"jobs": 2, "engine": "processes"},
         "threads": {"jobs": 3, "engine": "threads"},
     }.items():
         extract_to(TRAINING, tmp_path / f"{name}.store", Options(**options))
-        assert written([tmp_path / f"{name}.store"], tmp_path / name, **options) == expected
+        assert (
+            convert_to_bytes([tmp_path / f"{name}.store"], tmp_path / name, **options) == expected
+        )
     assert (tmp_path / "processes.store").read_bytes() == (tmp_path / "threads.store").read_bytes()
 
 
@@ -121,11 +123,14 @@ def test_a_store_knows_what_it_was_read_with(tmp_path: Path) -> None:
     ]
     for folder in ("expected", "merged", "beside"):
         (tmp_path / folder).mkdir()
-    assert run("-q", *reading, "--align", "utc", *TRAINING, tmp_path / "expected" / "out.prv") == 0
-    assert run("extract", "-q", *reading, *TRAINING[:2], "-o", tmp_path / "a.store") == 0
-    assert run("extract", "-q", *reading, *TRAINING[2:], "-o", tmp_path / "b.store") == 0
     assert (
-        run(
+        run_convert("-q", *reading, "--align", "utc", *TRAINING, tmp_path / "expected" / "out.prv")
+        == 0
+    )
+    assert run_convert("extract", "-q", *reading, *TRAINING[:2], "-o", tmp_path / "a.store") == 0
+    assert run_convert("extract", "-q", *reading, *TRAINING[2:], "-o", tmp_path / "b.store") == 0
+    assert (
+        run_convert(
             "merge",
             "-q",
             "--align",
@@ -136,10 +141,10 @@ def test_a_store_knows_what_it_was_read_with(tmp_path: Path) -> None:
         )
         == 0
     )
-    assert files(tmp_path / "merged") == files(tmp_path / "expected")
+    assert read_files(tmp_path / "merged") == read_files(tmp_path / "expected")
     # Reports beside a store are read with the same.
     assert (
-        run(
+        run_convert(
             "-q",
             "--align",
             "utc",
@@ -149,14 +154,14 @@ def test_a_store_knows_what_it_was_read_with(tmp_path: Path) -> None:
         )
         == 0
     )
-    assert files(tmp_path / "beside") == files(tmp_path / "expected")
+    assert read_files(tmp_path / "beside") == read_files(tmp_path / "expected")
 
 
 def test_other_options_are_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
-        run(
+        run_convert(
             "extract",
             "-q",
             "-t",
@@ -169,18 +174,18 @@ def test_other_options_are_refused(
         )
         == 0
     )
-    assert run("merge", "-q", store, tmp_path / "other.store", tmp_path / "out.prv") == 1
-    assert "was extracted with other options (-t, --min-duration) than" in error_of(capsys)
-    assert run("-q", "--callstack", 2, store, tmp_path / "out.prv") == 1
-    assert "was extracted with other options (--callstack) than this command" in error_of(capsys)
+    assert run_convert("merge", "-q", store, tmp_path / "other.store", tmp_path / "out.prv") == 1
+    assert "was extracted with other options (-t, --min-duration) than" in read_error(capsys)
+    assert run_convert("-q", "--callstack", 2, store, tmp_path / "out.prv") == 1
+    assert "was extracted with other options (--callstack) than this command" in read_error(capsys)
     assert not list(tmp_path.glob("out*"))
 
 
 def test_the_same_report_twice_is_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("-q", store, GRAPHS[1], tmp_path / "out.prv") == 1
-    assert f"{GRAPHS[1]}: contains rank1.sqlite, which is in {store}, too" in error_of(capsys)
+    assert run_convert("-q", store, GRAPHS[1], tmp_path / "out.prv") == 1
+    assert f"{GRAPHS[1]}: contains rank1.sqlite, which is in {store}, too" in read_error(capsys)
 
 
 @pytest.mark.slow
@@ -233,14 +238,14 @@ def test_what_is_given_wrongly(
     report = tmp_path / "rank0.sqlite"
     shutil.copyfile(GRAPHS[0], report)
     names = {"report": str(report), "store": str(store), "out": str(tmp_path / "out")}
-    before = files(tmp_path)
-    assert run(*(argument.format_map(names) for argument in arguments)) == status
-    assert message in error_of(capsys)
-    assert files(tmp_path) == before
+    before = read_files(tmp_path)
+    assert run_convert(*(argument.format_map(names) for argument in arguments)) == status
+    assert message in read_error(capsys)
+    assert read_files(tmp_path) == before
 
 
-def changed(store: Path, target: Path, member: str, content: bytes | None) -> Path:
-    """A store with another content of one member, or without it."""
+def copy_changed(store: Path, target: Path, member: str, content: bytes | None) -> Path:
+    """Write a store with another content of one member, or without it."""
     with zipfile.ZipFile(store) as old, zipfile.ZipFile(target, "w") as new:
         for name in old.namelist():
             if name != member:
@@ -259,14 +264,14 @@ def test_a_store_of_another_version_is_refused(
 ) -> None:
     told = json.loads(zipfile.ZipFile(store).read("store.json"))
     for name, value in (("version", 999), ("program", "0.0.1"), ("catalogue", "other")):
-        other = changed(
+        other = copy_changed(
             store,
             tmp_path / f"{name}.store",
             "store.json",
             json.dumps({**told, name: value}).encode(),
         )
-        assert run("merge", "-q", other, tmp_path / "out.prv") == 1
-        assert "was made by another nsys2prv" in error_of(capsys)
+        assert run_convert("merge", "-q", other, tmp_path / "out.prv") == 1
+        assert "was made by another nsys2prv" in read_error(capsys)
 
 
 @pytest.mark.slow
@@ -280,20 +285,20 @@ def test_a_damaged_store_is_one_line(store: Path, tmp_path: Path) -> None:
         # Not among the few bytes by which it is known.
         content[dice.randrange(100, len(content))] ^= 1 << dice.randrange(8)
         flipped.append(bytes(content))
-    same = written([store], tmp_path / "expected")
+    same = convert_to_bytes([store], tmp_path / "expected")
     for number, content in enumerate([*cut, *flipped]):
         store.write_bytes(content)
         try:
-            found = written([store], tmp_path / str(number))
+            result = convert_to_bytes([store], tmp_path / str(number))
         except Nsys2prvError as error:
-            assert_one_line(error, store)
+            check_one_line(error, store)
         else:
             # Bits of the archive's directory that say nothing of the content, such as dates.
             assert number >= len(cut)
-            assert found == same
+            assert result == same
 
 
-def assert_one_line(error: Nsys2prvError, store: Path) -> None:
+def check_one_line(error: Nsys2prvError, store: Path) -> None:
     assert str(error).startswith(f"{store}: ")
     assert "\n" not in str(error)
 
@@ -317,20 +322,20 @@ def test_a_store_that_tells_lies_is_one_line(store: Path, tmp_path: Path) -> Non
             (data, archive.read(next(name for name in members if "/names-" in name))),
         ]
     ):
-        other = changed(store, tmp_path / f"{number}.store", name, content)
+        other = copy_changed(store, tmp_path / f"{number}.store", name, content)
         with pytest.raises(Nsys2prvError) as caught:
-            written([other], tmp_path / str(number))
-        assert_one_line(caught.value, other)
+            convert_to_bytes([other], tmp_path / str(number))
+        check_one_line(caught.value, other)
 
 
 def test_members_in_the_place_of_each_other_are_refused(store: Path, tmp_path: Path) -> None:
     archive = zipfile.ZipFile(store)
     one, other = [name for name in archive.namelist() if name.endswith(".arrow")][:2]
-    swapped = changed(store, tmp_path / "one.store", one, archive.read(other))
-    swapped = changed(swapped, tmp_path / "both.store", other, archive.read(one))
+    swapped = copy_changed(store, tmp_path / "one.store", one, archive.read(other))
+    swapped = copy_changed(swapped, tmp_path / "both.store", other, archive.read(one))
     with pytest.raises(Nsys2prvError, match="damaged") as caught:
-        written([swapped], tmp_path / "out")
-    assert_one_line(caught.value, swapped)
+        convert_to_bytes([swapped], tmp_path / "out")
+    check_one_line(caught.value, swapped)
 
 
 def test_kinds_that_there_are_not_are_refused(store: Path, tmp_path: Path) -> None:
@@ -338,12 +343,12 @@ def test_kinds_that_there_are_not_are_refused(store: Path, tmp_path: Path) -> No
     kinds = next(part for part in told["contents"] if isinstance(part, list) and "kernels" in part)
     kinds.append("gremlins")
     told["digest"] = compute_digest(told)
-    other = changed(store, tmp_path / "other.store", "store.json", json.dumps(told).encode())
+    other = copy_changed(store, tmp_path / "other.store", "store.json", json.dumps(told).encode())
     with pytest.raises(
         Nsys2prvError, match="kinds of events that there are not: gremlins"
     ) as caught:
-        written([other], tmp_path / "out")
-    assert_one_line(caught.value, other)
+        convert_to_bytes([other], tmp_path / "out")
+    check_one_line(caught.value, other)
 
 
 @pytest.mark.slow
@@ -355,13 +360,13 @@ def test_what_would_unpack_to_thousands_of_times_its_size_is_refused(
     with pytest.raises(zipfile.BadZipFile, match=r"runs-0\.arrow unpacks to 320,000,000 bytes"):
         packing._read_frame(lambda _: io.BytesIO(zeros.getvalue()), "runs-0.arrow")
     for number, (name, content) in enumerate([("store.json", b" " * 300_000_000)]):
-        other = changed(store, tmp_path / f"{number}.store", name, content)
+        other = copy_changed(store, tmp_path / f"{number}.store", name, content)
         assert other.stat().st_size < 3_000_000
         with pytest.raises(
             Nsys2prvError,
             match=rf"{re.escape(name.rsplit('/', 1)[-1])} unpacks to \d\d\d,\d{{3}},\d{{3}} bytes",
         ):
-            written([other], tmp_path / str(number))
+            convert_to_bytes([other], tmp_path / str(number))
 
 
 def test_tables_tell_what_they_unpack_to() -> None:
@@ -391,9 +396,9 @@ def test_indices_beyond_what_a_store_holds_are_refused(store: Path, tmp_path: Pa
         )
         if objects is not None:
             told[0][objects] = []
-            other = changed(store, tmp_path / "other.store", entry, json.dumps(told).encode())
+            other = copy_changed(store, tmp_path / "other.store", entry, json.dumps(told).encode())
             with pytest.raises(Nsys2prvError, match="damaged"):
-                written([other], tmp_path / "out")
+                convert_to_bytes([other], tmp_path / "out")
             return
     pytest.fail("no result with threads")
 
@@ -401,7 +406,7 @@ def test_indices_beyond_what_a_store_holds_are_refused(store: Path, tmp_path: Pa
 def test_a_store_is_replaced_by_a_complete_one_only(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = files(tmp_path)
+    before = read_files(tmp_path)
 
     def broken(*_: object) -> None:
         raise OSError(28, "nothing free")
@@ -409,7 +414,7 @@ def test_a_store_is_replaced_by_a_complete_one_only(
     monkeypatch.setattr(opened_reports, "pack_result", broken)
     with pytest.raises(Nsys2prvError, match="no space left"):
         extract_to(GRAPHS, store)
-    assert files(tmp_path) == before
+    assert read_files(tmp_path) == before
 
 
 def test_stores_without_events_are_no_error_until_all_are(tmp_path: Path) -> None:

@@ -145,10 +145,10 @@ def test_help_explains_every_option() -> None:
 
 def test_options_may_be_given_by_name(tmp_path: Path) -> None:
     reports = sorted((SAMPLES / "graphs").glob("rank*.sqlite"))
-    found = nsys2prv.convert(
+    result = nsys2prv.convert(
         reports, tmp_path / "out.prv", kinds=("cuda_api_trace",), compress=True
     )
-    assert list(found.events) == ["cuda_api"]
+    assert list(result.events) == ["cuda_api"]
     assert (tmp_path / "out.prv.gz").stat().st_size
     with pytest.raises(nsys2prv.Nsys2prvError, match=r"^colour: no such option; there are kinds, "):
         nsys2prv.convert(reports, tmp_path / "out.prv", colour="red")
@@ -198,8 +198,8 @@ def test_what_would_make_a_large_trace_smaller(
         "--no-lines": CutOptions(lines=False),
     }.items():
         convert(reports, tmp_path / "less.prv", Options(quiet=True, cut=cut))
-        found = re.search(rf"([0-9.]+) MB with {option}", told)
-        assert found, told
+        result = re.search(rf"([0-9.]+) MB with {option}", told)
+        assert result, told
         size = (tmp_path / "less.prv").stat().st_size / 1e6
-        assert float(found[1]) == pytest.approx(size, rel=0.05)
+        assert float(result[1]) == pytest.approx(size, rel=0.05)
     assert re.search(r"smaller: .* with -z$", told, re.MULTILINE)

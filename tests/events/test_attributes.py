@@ -29,9 +29,9 @@ COLUMN = np.array([NULL, -5, 0, 1, 7])
 )
 def test_null_and_0_by_their_meaning(function, expected) -> None:
     for rows in (slice(None), slice(3, None), slice(0)):
-        found = function(COLUMN[rows])
-        assert found.tolist() == expected[rows]
-        assert found.dtype == np.int64
+        actual = function(COLUMN[rows])
+        assert actual.tolist() == expected[rows]
+        assert actual.dtype == np.int64
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, found
-from tools.exports import PID, Row, global_pid, global_tid, make_export, strings
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import PID, Row, make_export, make_global_pid, make_global_tid, make_strings
 
 from nsys2prv.events import all_kinds, calls
 from nsys2prv.events.catalogue import CallTable, DomainCode, load_catalogue
@@ -20,9 +20,9 @@ LINES = load_catalogue().calls
 TEXTS = ("first", "second")
 
 
-def row_of(line: CallTable, begin: int, end: int | None, name: int | None, **more: object) -> Row:
-    """A row with all columns that the line reads, on the main thread."""
-    process = global_pid() if line.thread == "globalPid" else global_tid(PID)
+def make_row(line: CallTable, begin: int, end: int | None, name: int | None, **more: object) -> Row:
+    """Return a row with all columns that the line reads, on the main thread."""
+    process = make_global_pid() if line.thread == "globalPid" else make_global_tid(PID)
     columns: dict[str, object] = {
         line.time[0]: begin,
         line.thread: process,
@@ -39,10 +39,10 @@ def row_of(line: CallTable, begin: int, end: int | None, name: int | None, **mor
 def test_every_line_gives_its_events(line: CallTable, tmp_path: Path) -> None:
     numbers = {column: 70 + place for place, column in enumerate(line.numbers)}
     rows = [
-        row_of(line, 10, 50, 1, **numbers),
-        row_of(line, 60, 90, None if len(line.names) > 1 else 2),
+        make_row(line, 10, 50, 1, **numbers),
+        make_row(line, 60, 90, None if len(line.names) > 1 else 2),
     ]
-    tables = {line.table: rows, "StringIds": strings(*TEXTS)}
+    tables = {line.table: rows, "StringIds": make_strings(*TEXTS)}
     if line.enum:
         tables[line.enum] = [
             {"id": number, "name": "", "label": text} for number, text in enumerate(TEXTS, 1)
@@ -52,13 +52,16 @@ def test_every_line_gives_its_events(line: CallTable, tmp_path: Path) -> None:
     )
     names = TEXTS if line.names else (line.label, line.label)
     ends = (40, 80) if line.has_duration else (1, 51)
-    assert found(trace, line.code) == [(names[0], 0, ends[0]), (names[1], 50, ends[1])]
+    assert list_labelled_intervals(trace, line.code) == [
+        (names[0], 0, ends[0]),
+        (names[1], 50, ends[1]),
+    ]
     assert summary.events[line.name] == 2
     assert summary.dropped == summary.repaired == {}
-    first, second = sorted(trace.intervals(line.code), key=lambda item: item.begin)
+    first, second = sorted(trace.list_intervals(line.code), key=lambda item: item.begin)
     assert first.others == {line.code + 2 + place: 70 + place for place in range(len(line.numbers))}
     assert second.others == {}
-    assert trace.row_name(first.row) == (
+    assert trace.get_row_name(first.row) == (
         f"{line.queue} GPU1" if line.queue else f"THREAD 1.1.1 {PID}"
     )
 
@@ -108,32 +111,33 @@ def test_a_line_is_all_that_a_table_needs() -> None:
 def test_rows_without_an_end_are_points_where_the_line_says_so(tmp_path: Path) -> None:
     debug, call = LINES["opengl_debug"], LINES["vulkan"]
     tables = {
-        debug.table: [row_of(debug, 10, None, 1)],
-        call.table: [row_of(call, 20, None, 2)],
-        "StringIds": strings(*TEXTS),
+        debug.table: [make_row(debug, 10, None, 1)],
+        call.table: [make_row(call, 20, None, 2)],
+        "StringIds": make_strings(*TEXTS),
     }
     trace, summary = convert_and_read(
         [make_export(tmp_path / "r.sqlite", tables)], tmp_path / "o.prv"
     )
-    assert found(trace, debug.code) == [("first", 0, 1)]
-    assert found(trace, call.code) == []
+    assert list_labelled_intervals(trace, debug.code) == [("first", 0, 1)]
+    assert list_labelled_intervals(trace, call.code) == []
     assert summary.dropped == {("vulkan", Reason.NO_TIME): 1}
 
 
 def test_work_that_overlaps_is_on_rows_of_its_own(tmp_path: Path) -> None:
     line = LINES["opengl_gpu"]
     rows = [
-        row_of(line, 0, 50, 1),
-        row_of(line, 20, 80, 2),
-        row_of(line, 20, 30, 1, gpu=0),
-        row_of(line, 60, 70, 1, gpu=None),
+        make_row(line, 0, 50, 1),
+        make_row(line, 20, 80, 2),
+        make_row(line, 20, 30, 1, gpu=0),
+        make_row(line, 60, 70, 1, gpu=None),
     ]
     trace, _ = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", {line.table: rows, "StringIds": strings(*TEXTS)})],
+        [make_export(tmp_path / "r.sqlite", {line.table: rows, "StringIds": make_strings(*TEXTS)})],
         tmp_path / "o.prv",
     )
     assert sorted(
-        (trace.row_name(item.row), item.begin, item.end) for item in trace.intervals(line.code)
+        (trace.get_row_name(item.row), item.begin, item.end)
+        for item in trace.list_intervals(line.code)
     ) == [
         ("OpenGL GPU", 60, 70),
         ("OpenGL GPU0", 20, 30),
@@ -146,15 +150,15 @@ def test_work_that_overlaps_is_on_rows_of_its_own(tmp_path: Path) -> None:
 def test_results_and_numbers_of_enumerations_that_have_no_name(tmp_path: Path) -> None:
     line, gl = LINES["wddm_queue"], LINES["opengl"]
     tables = {
-        line.table: [row_of(line, 0, 5, 4), row_of(line, 6, 9, None)],
-        gl.table: [row_of(gl, 0, 5, 1, returnValue=7), row_of(gl, 6, 9, 1, returnValue=-1)],
-        "StringIds": strings(*TEXTS),
+        line.table: [make_row(line, 0, 5, 4), make_row(line, 6, 9, None)],
+        gl.table: [make_row(gl, 0, 5, 1, returnValue=7), make_row(gl, 6, 9, 1, returnValue=-1)],
+        "StringIds": make_strings(*TEXTS),
     }
     trace, _ = convert_and_read([make_export(tmp_path / "r.sqlite", tables)], tmp_path / "o.prv")
-    assert [name for name, _, _ in found(trace, line.code)] == [
+    assert [name for name, _, _ in list_labelled_intervals(trace, line.code)] == [
         "WDDM queue packets 4",
         "WDDM queue packets",
     ]
     assert [
-        item.others for item in sorted(trace.intervals(gl.code), key=lambda item: item.begin)
+        item.others for item in sorted(trace.list_intervals(gl.code), key=lambda item: item.begin)
     ] == [{gl.code + 1: 7}, {}]

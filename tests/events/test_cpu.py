@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, found
-from tools.exports import PID, Row, global_pid, global_tid, make_export, strings
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import PID, Row, make_export, make_global_pid, make_global_tid, make_strings
 from tools.trace import Trace
 from tools.trace_reader import read_trace
 
@@ -35,7 +35,7 @@ MACHINE = Path(__file__).parents[2] / "sample_reports" / "machine"
 OTHER = 777
 
 
-def turn(
+def make_sched_event(
     start: int | None,
     inside: int | None,
     cpu: int = 3,
@@ -43,50 +43,64 @@ def turn(
     pid: int = PID,
     **more: object,
 ) -> Row:
+    """Return a row of a thread that is scheduled in or out."""
     return {
         "start": start,
         "cpu": cpu,
         "isSchedIn": inside,
-        "globalTid": global_tid(tid, pid),
+        "globalTid": make_global_tid(tid, pid),
         **more,
     }
 
 
-def states(folder: Path, rows: list[Row], **tables: list[Row]) -> tuple[Trace, Summary]:
+def convert_sched_events(
+    folder: Path, rows: list[Row], **tables: list[Row]
+) -> tuple[Trace, Summary]:
+    """Convert an export with these rows of SCHED_EVENTS."""
     return convert_and_read(
         [make_export(folder / "r.sqlite", {"SCHED_EVENTS": rows, **tables})], folder / "o.prv"
     )
 
 
-def reasons(trace: Trace) -> list[tuple[str, str, int]]:
+def list_reasons(trace: Trace) -> list[tuple[str, str, int]]:
+    """Return state, reason and begin of the scheduling intervals."""
     return [
         (
-            trace.label(STATE, item.value),
-            trace.label(REASON, item.others.get(REASON, 0)),
+            trace.get_label(STATE, item.value),
+            trace.get_label(REASON, item.others.get(REASON, 0)),
             item.begin,
         )
-        for item in trace.intervals(STATE)
+        for item in trace.list_intervals(STATE)
     ]
 
 
 def test_a_state_stands_until_the_next_one_of_its_thread(tmp_path: Path) -> None:
-    trace, summary = states(
+    trace, summary = convert_sched_events(
         tmp_path,
-        [turn(10, 1), turn(15, 1, 0, PID + 1), turn(30, 0), turn(50, 1, 4), turn(60, 0, 4)],
+        [
+            make_sched_event(10, 1),
+            make_sched_event(15, 1, 0, PID + 1),
+            make_sched_event(30, 0),
+            make_sched_event(50, 1, 4),
+            make_sched_event(60, 0, 4),
+        ],
     )
-    assert found(trace, STATE) == [
+    assert list_labelled_intervals(trace, STATE) == [
         ("Running", 0, 20),
         ("Off the CPU", 20, 40),
         ("Running", 40, 50),
         ("Off the CPU", 50, 51),
         ("Running", 5, 51),
     ]
-    assert [item.others[CPU] for item in trace.intervals(STATE)] == [4, 0, 5, 0, 1]
+    assert [item.others[CPU] for item in trace.list_intervals(STATE)] == [4, 0, 5, 0, 1]
     assert summary.events == {"thread_state": 5}
 
 
 def test_one_record_a_change_and_one_at_the_end_for_each_thread(tmp_path: Path) -> None:
-    states(tmp_path, [turn(10, 1), turn(30, 0), turn(20, 1, tid=PID + 1)])
+    convert_sched_events(
+        tmp_path,
+        [make_sched_event(10, 1), make_sched_event(30, 0), make_sched_event(20, 1, tid=PID + 1)],
+    )
     lines = [
         line for line in (tmp_path / "o.prv").read_text().splitlines() if line.startswith("2:")
     ]
@@ -103,31 +117,31 @@ def test_neither_the_order_of_rows_nor_their_parts_matter(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [
-        turn(1 + 3 * number, number // 5 % 2, number % 7, PID + number % 5)
+        make_sched_event(1 + 3 * number, number // 5 % 2, number % 7, PID + number % 5)
         for number in range(1_000)
     ]
-    states(tmp_path, rows)
+    convert_sched_events(tmp_path, rows)
     whole = (tmp_path / "o.prv").read_bytes()
     random.Random(1).shuffle(rows)
     monkeypatch.setattr(reading, "PART_ROWS", 7)
     monkeypatch.setattr(reading, "TASK_ROWS", 40)
-    states(tmp_path, rows)
+    convert_sched_events(tmp_path, rows)
     assert (tmp_path / "o.prv").read_bytes() == whole
 
 
 def test_states_and_reasons_where_a_system_records_them(tmp_path: Path) -> None:
     rows = [
-        turn(10, 1, threadState=0, threadBlock=0),
-        turn(20, 0, threadState=7, threadBlock=7),
-        turn(30, 1, threadState=0, threadBlock=0),
-        turn(40, 0, threadState=1, threadBlock=0),
-        turn(45, 1),
-        turn(50, 0, threadState=5, threadBlock=1),
-        turn(60, 0, threadState=88, threadBlock=888),
-        turn(70, 0, threadState=-4, threadBlock=None),
+        make_sched_event(10, 1, threadState=0, threadBlock=0),
+        make_sched_event(20, 0, threadState=7, threadBlock=7),
+        make_sched_event(30, 1, threadState=0, threadBlock=0),
+        make_sched_event(40, 0, threadState=1, threadBlock=0),
+        make_sched_event(45, 1),
+        make_sched_event(50, 0, threadState=5, threadBlock=1),
+        make_sched_event(60, 0, threadState=88, threadBlock=888),
+        make_sched_event(70, 0, threadState=-4, threadBlock=None),
     ]
-    trace, _ = states(tmp_path, rows)
-    assert reasons(trace) == [
+    trace, _ = convert_sched_events(tmp_path, rows)
+    assert list_reasons(trace) == [
         ("Running", "End", 0),
         ("Waiting", "CondVar", 10),
         ("Running", "End", 20),
@@ -140,16 +154,16 @@ def test_states_and_reasons_where_a_system_records_them(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_has_ended_has_no_state(tmp_path: Path) -> None:
-    trace, _ = states(
+    trace, _ = convert_sched_events(
         tmp_path,
         [
-            turn(10, 1),
-            turn(20, 0, threadState=5),
-            turn(15, 1, tid=PID + 1),
-            turn(90, 0, tid=PID + 1),
+            make_sched_event(10, 1),
+            make_sched_event(20, 0, threadState=5),
+            make_sched_event(15, 1, tid=PID + 1),
+            make_sched_event(90, 0, tid=PID + 1),
         ],
     )
-    assert found(trace, STATE) == [
+    assert list_labelled_intervals(trace, STATE) == [
         ("Running", 0, 10),
         ("Terminated", 10, 11),
         ("Running", 5, 80),
@@ -161,30 +175,35 @@ def test_reasons_far_behind_rows_without_one_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nsys2prv.events.cpu.LOOKED_AT", 2)
-    trace, _ = states(
+    trace, _ = convert_sched_events(
         tmp_path,
-        [turn(10, 1, threadBlock=None), turn(20, 0), turn(30, 1), turn(40, 0, threadBlock=4)],
+        [
+            make_sched_event(10, 1, threadBlock=None),
+            make_sched_event(20, 0),
+            make_sched_event(30, 1),
+            make_sched_event(40, 0, threadBlock=4),
+        ],
     )
-    assert reasons(trace)[-1] == ("Off the CPU", "Nanosleep", 30)
+    assert list_reasons(trace)[-1] == ("Off the CPU", "Nanosleep", 30)
 
 
 def test_threads_of_processes_that_are_not_profiled_are_counted_by_name(tmp_path: Path) -> None:
     rows = [
-        turn(10, 1),
-        turn(12, 1, tid=OTHER, pid=OTHER),
-        turn(14, 0, tid=OTHER, pid=OTHER),
-        turn(20, 0),
-        turn(25, 1, tid=9, pid=9),
+        make_sched_event(10, 1),
+        make_sched_event(12, 1, tid=OTHER, pid=OTHER),
+        make_sched_event(14, 0, tid=OTHER, pid=OTHER),
+        make_sched_event(20, 0),
+        make_sched_event(25, 1, tid=9, pid=9),
     ]
-    names = [{"globalTid": global_tid(OTHER, OTHER), "nameId": 1, "priority": 1}]
-    trace, summary = states(
+    names = [{"globalTid": make_global_tid(OTHER, OTHER), "nameId": 1, "priority": 1}]
+    trace, summary = convert_sched_events(
         tmp_path,
         rows,
-        ProcessStreams=[{"globalPid": global_pid()}],
+        ProcessStreams=[{"globalPid": make_global_pid()}],
         ThreadNames=names,
-        StringIds=strings("swapper"),
+        StringIds=make_strings("swapper"),
     )
-    assert len(trace.intervals(STATE)) == 2
+    assert len(trace.list_intervals(STATE)) == 2
     assert summary.threads == 1
     assert summary.dropped == {
         ("sched", Reason.NOT_PROFILED.with_detail("swapper")): 2,
@@ -194,17 +213,20 @@ def test_threads_of_processes_that_are_not_profiled_are_counted_by_name(tmp_path
 
 def test_only_some_other_processes_are_named(tmp_path: Path) -> None:
     rows = [
-        turn(10, 1),
-        *(turn(20 + number, 1, tid=1_000 + number, pid=1_000 + number) for number in range(30)),
+        make_sched_event(10, 1),
+        *(
+            make_sched_event(20 + number, 1, tid=1_000 + number, pid=1_000 + number)
+            for number in range(30)
+        ),
     ]
     processes = [
-        {"globalPid": global_pid(1_000 + number), "name": f"/bin/p{number:02d}"}
+        {"globalPid": make_global_pid(1_000 + number), "name": f"/bin/p{number:02d}"}
         for number in range(30)
     ]
-    _, summary = states(
+    _, summary = convert_sched_events(
         tmp_path,
         rows,
-        PROFILER_OVERHEAD=[{"start": 1, "end": 2, "globalTid": global_tid(PID)}],
+        PROFILER_OVERHEAD=[{"start": 1, "end": 2, "globalTid": make_global_tid(PID)}],
         PROCESSES=processes,
     )
     assert sum(kind == "sched" for kind, _ in summary.dropped) == 9
@@ -212,32 +234,44 @@ def test_only_some_other_processes_are_named(tmp_path: Path) -> None:
 
 
 def test_a_report_that_does_not_tell_what_it_profiles_keeps_all(tmp_path: Path) -> None:
-    trace, summary = states(tmp_path, [turn(10, 1), turn(12, 1, tid=OTHER, pid=OTHER)])
-    assert (len(trace.intervals(STATE)), summary.ranks, summary.dropped) == (2, 2, {})
+    trace, summary = convert_sched_events(
+        tmp_path, [make_sched_event(10, 1), make_sched_event(12, 1, tid=OTHER, pid=OTHER)]
+    )
+    assert (len(trace.list_intervals(STATE)), summary.ranks, summary.dropped) == (2, 2, {})
 
 
 def test_damaged_rows_of_the_scheduler_are_counted(tmp_path: Path) -> None:
-    trace, summary = states(tmp_path, [turn(10, 1), turn(None, 0), turn(20, None), turn(30, 0, -5)])
-    assert found(trace, STATE) == [("Running", 0, 20), ("Off the CPU", 20, 21)]
+    trace, summary = convert_sched_events(
+        tmp_path,
+        [
+            make_sched_event(10, 1),
+            make_sched_event(None, 0),
+            make_sched_event(20, None),
+            make_sched_event(30, 0, -5),
+        ],
+    )
+    assert list_labelled_intervals(trace, STATE) == [("Running", 0, 20), ("Off the CPU", 20, 21)]
     assert summary.dropped == {
         ("sched", Reason.NO_TIME): 1,
         ("sched", Reason.NO_DIRECTION): 1,
     }
 
 
-NAMES = strings("main", "0x7f00", "/usr/lib/libc.so.6", "[kernel.kallsyms]", "[Max depth]", "outer")
+NAMES = make_strings(
+    "main", "0x7f00", "/usr/lib/libc.so.6", "[kernel.kallsyms]", "[Max depth]", "outer"
+)
 MAIN, ADDRESS, LIBC, KERNEL, DEEPEST, OUTER = range(1, 7)
 
 
-def samples(
+def convert_samples(
     folder: Path, frames: list[tuple[int, int, int, int]], count: int, **options: object
 ) -> tuple[Trace, Summary]:
-    """The trace of samples at 10, 20, ... with frames (sample, depth, symbol, module)."""
+    """Convert samples at 10, 20, ... with frames (sample, depth, symbol, module)."""
     rows = [
         {
             "id": number,
             "start": 10 * number,
-            "globalTid": global_tid(PID),
+            "globalTid": make_global_tid(PID),
             "threadState": 1,
             "cpuCycles": 1,
         }
@@ -263,14 +297,14 @@ FRAMES = [
 
 
 def test_samples_are_points_in_functions(tmp_path: Path) -> None:
-    trace, summary = samples(tmp_path, FRAMES, 4)
-    assert found(trace, FUNCTION) == [
+    trace, summary = convert_samples(tmp_path, FRAMES, 4)
+    assert list_labelled_intervals(trace, FUNCTION) == [
         ("main", 0, 1),
         ("unresolved in libc.so.6", 10, 11),
         ("(no call chain)", 20, 21),
         ("unresolved in {kernel.kallsyms}", 30, 31),
     ]
-    assert found(trace, MODULE) == [
+    assert list_labelled_intervals(trace, MODULE) == [
         ("libc.so.6", 0, 1),
         ("libc.so.6", 10, 11),
         ("(kernel.kallsyms)", 30, 31),
@@ -280,11 +314,15 @@ def test_samples_are_points_in_functions(tmp_path: Path) -> None:
 
 
 def test_callers_where_asked_for(tmp_path: Path) -> None:
-    trace, summary = samples(tmp_path, FRAMES, 4, callstack=3)
-    assert found(trace, FUNCTION) == found(samples(tmp_path, FRAMES, 4)[0], FUNCTION)
-    assert found(trace, CALLER + 1) == [("outer", 0, 1), ("outer", 10, 11)]
-    assert found(trace, CALLER + 2) == [("unresolved in {kernel.kallsyms}", 10, 11)]
-    assert found(trace, CALLER + 3) == []
+    trace, summary = convert_samples(tmp_path, FRAMES, 4, callstack=3)
+    assert list_labelled_intervals(trace, FUNCTION) == list_labelled_intervals(
+        convert_samples(tmp_path, FRAMES, 4)[0], FUNCTION
+    )
+    assert list_labelled_intervals(trace, CALLER + 1) == [("outer", 0, 1), ("outer", 10, 11)]
+    assert list_labelled_intervals(trace, CALLER + 2) == [
+        ("unresolved in {kernel.kallsyms}", 10, 11)
+    ]
+    assert list_labelled_intervals(trace, CALLER + 3) == []
     assert summary.events == {"cpu_sample_stack": 4}
 
 
@@ -293,12 +331,12 @@ def test_the_number_of_frames_has_bounds(
 ) -> None:
     for frames in (0, -1, 33):
         with pytest.raises(UsageError, match="from 1 to 32 frames"):
-            samples(tmp_path, FRAMES, 4, callstack=frames)
-    assert samples(tmp_path, FRAMES, 4, callstack=32)[0].intervals(CALLER + 3)
+            convert_samples(tmp_path, FRAMES, 4, callstack=frames)
+    assert convert_samples(tmp_path, FRAMES, 4, callstack=32)[0].list_intervals(CALLER + 3)
     assert (
         main(["--callstack", "2", str(tmp_path / "r.sqlite"), str(tmp_path / "o.prv"), "-q"]) == 0
     )
-    assert read_trace(tmp_path / "o.prv").intervals(CALLER + 1)
+    assert read_trace(tmp_path / "o.prv").list_intervals(CALLER + 1)
     assert (
         main(["--callstack", "99", str(tmp_path / "r.sqlite"), str(tmp_path / "o.prv"), "-q"]) == 2
     )
@@ -311,7 +349,7 @@ def test_the_number_of_frames_has_bounds(
 def test_the_list_says_what_becomes_of_samples(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    samples(tmp_path, FRAMES, 4)
+    convert_samples(tmp_path, FRAMES, 4)
     assert main(["--list", str(tmp_path / "r.sqlite")]) == 0
     out = capsys.readouterr().out
     assert [
@@ -330,11 +368,11 @@ def test_parts_of_samples_find_their_frames(
         for depth in range(sample % 4)
     ]
     random.Random(2).shuffle(frames)
-    samples(tmp_path, frames, 500, callstack=3)
+    convert_samples(tmp_path, frames, 500, callstack=3)
     whole = (tmp_path / "o.prv").read_bytes()
     monkeypatch.setattr(reading, "PART_ROWS", 11)
     monkeypatch.setattr(reading, "TASK_ROWS", 60)
-    samples(tmp_path, frames, 500, callstack=3)
+    convert_samples(tmp_path, frames, 500, callstack=3)
     assert (tmp_path / "o.prv").read_bytes() == whole
 
 
@@ -343,7 +381,7 @@ def test_rows_without_cycles_are_no_samples_and_states_but_running_are_told(tmp_
         {
             "id": number,
             "start": 10 * number,
-            "globalTid": global_tid(PID),
+            "globalTid": make_global_tid(PID),
             "threadState": state,
             "cpuCycles": cycles,
         }
@@ -352,8 +390,8 @@ def test_rows_without_cycles_are_no_samples_and_states_but_running_are_told(tmp_
     trace, _ = convert_and_read(
         [make_export(tmp_path / "r.sqlite", {"COMPOSITE_EVENTS": rows})], tmp_path / "o.prv"
     )
-    assert [begin for _, begin, _ in found(trace, FUNCTION)] == [0, 10, 20, 40]
-    assert found(trace, SAMPLED_STATE) == [("Uninterruptible", 10, 11)]
+    assert [begin for _, begin, _ in list_labelled_intervals(trace, FUNCTION)] == [0, 10, 20, 40]
+    assert list_labelled_intervals(trace, SAMPLED_STATE) == [("Uninterruptible", 10, 11)]
 
 
 @pytest.mark.parametrize(
@@ -407,7 +445,7 @@ def test_counters_stand_over_their_intervals_on_rows_of_components(
     assert trace.labels.precision == {codes["IPC"]: 3}
     shown = [
         (
-            trace.row_name(sample.row),
+            trace.get_row_name(sample.row),
             sample.time,
             {trace.labels.types[code]: value for code, value in sample.numbers.items()},
         )
@@ -440,19 +478,19 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Summary, l
     return read_trace(output), summary, [rank["additions"]["cpu"] for rank in truth]
 
 
-def of_threads(trace: Trace, code: int) -> dict[str, list]:
-    """Intervals of a type by thread id."""
-    found: dict[str, list] = {}
-    for item in trace.intervals(code):
-        found.setdefault(trace.row_name(item.row).split()[-1], []).append(item)
-    return found
+def group_by_thread(trace: Trace, code: int) -> dict[str, list]:
+    """Return thread id -> intervals of a type."""
+    result: dict[str, list] = {}
+    for item in trace.list_intervals(code):
+        result.setdefault(trace.get_row_name(item.row).split()[-1], []).append(item)
+    return result
 
 
 def test_states_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]]) -> None:
     trace, summary, truth = machine
     assert not trace.violations, str(trace.violations)
     assert sum(summary.dropped.values()) == sum(rank["others"] for rank in truth)
-    by_thread = of_threads(trace, STATE)
+    by_thread = group_by_thread(trace, STATE)
     assert by_thread.keys() == {thread for rank in truth for thread in rank["threads"]}
     numbers = {
         "Off the CPU": "0",
@@ -465,7 +503,7 @@ def test_states_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]
     for rank in truth:
         for thread, true in rank["threads"].items():
             items = by_thread[thread]
-            running = [item for item in items if trace.label(STATE, item.value) == "Running"]
+            running = [item for item in items if trace.get_label(STATE, item.value) == "Running"]
             off = [item for item in items if item not in running]
             assert (len(running), sum(item.end - item.begin for item in running)) == (
                 true["turns"],
@@ -473,12 +511,14 @@ def test_states_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]
             )
             assert Counter(str(item.others[CPU] - 1) for item in running) == true["on_cpu"]
             assert (
-                Counter(numbers[trace.label(STATE, item.value)] for item in off)
+                Counter(numbers[trace.get_label(STATE, item.value)] for item in off)
                 == true["off_by_state"]
             )
             assert {item.others[CPU] for item in off} == {0}
             told = (
-                trace.label(REASON, item.others[REASON]) for item in off if REASON in item.others
+                trace.get_label(REASON, item.others[REASON])
+                for item in off
+                if REASON in item.others
             )
             assert Counter(reasons[reason] for reason in told) == true["off_by_reason"]
 
@@ -486,11 +526,11 @@ def test_states_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]
 def test_samples_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]]) -> None:
     trace, _, truth = machine
     for code, what in ((FUNCTION, "functions"), (CALLER + 1, "callers"), (MODULE, "modules")):
-        found = {
-            thread: Counter(trace.label(code, item.value) for item in items)
-            for thread, items in of_threads(trace, code).items()
+        result = {
+            thread: Counter(trace.get_label(code, item.value) for item in items)
+            for thread, items in group_by_thread(trace, code).items()
         }
-        assert found == {
+        assert result == {
             thread: {
                 re.sub(r"^\[(.*)\]$", r"(\1)", name): count
                 for name, count in true["samples"][what].items()
@@ -505,7 +545,7 @@ def test_counters_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dic
     sums: Counter[tuple[str, str]] = Counter()
     for sample in trace.samples:
         for code, value in sample.numbers.items():
-            sums[trace.row_name(sample.row), trace.labels.types[code]] += (
+            sums[trace.get_row_name(sample.row), trace.labels.types[code]] += (
                 value / 10 ** trace.labels.precision.get(code, 0)
             )
     true = {
@@ -533,6 +573,8 @@ def test_messages_of_no_process_do_not_tell_which_are_profiled(tmp_path: Path) -
         }
         for number in (-(2 << 56), 0)
     ]
-    trace, summary = states(tmp_path, [turn(10, 1), turn(20, 0)], DIAGNOSTIC_EVENT=messages)
+    trace, summary = convert_sched_events(
+        tmp_path, [make_sched_event(10, 1), make_sched_event(20, 0)], DIAGNOSTIC_EVENT=messages
+    )
     assert summary.dropped == {}
-    assert len(trace.intervals(STATE)) == 2
+    assert len(trace.list_intervals(STATE)) == 2

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, time_zero
+from tools.conversions import convert_and_read, find_time_zero
 from tools.corpus import EXPORTS
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports").glob("*/rank0.sqlite"))
@@ -17,9 +17,9 @@ RECORDED = """SELECT r.start, r.end, e.eventId, e.streamId, s.value FROM CUPTI_A
               JOIN StringIds s ON s.id = r.nameId"""
 
 
-def with_events() -> list[Path]:
-    """Exports that hold CUDA events with their calls."""
-    found = list(SAMPLES)
+def find_exports_with_events() -> list[Path]:
+    """Return exports that hold CUDA events with their calls."""
+    result = list(SAMPLES)
     for path in EXPORTS:
         with sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True) as connection:
             if (
@@ -30,12 +30,12 @@ def with_events() -> list[Path]:
                     "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_CUDA_EVENT"
                 ).fetchone()[0]
             ):
-                found.append(path)
-    return found
+                result.append(path)
+    return result
 
 
 @pytest.mark.parametrize(
-    "report", with_events(), ids=lambda path: f"{path.parent.name}-{path.stem}"
+    "report", find_exports_with_events(), ids=lambda path: f"{path.parent.name}-{path.stem}"
 )
 def test_events_equal_sql(report: Path, tmp_path: Path) -> None:
     trace, _ = convert_and_read(
@@ -43,7 +43,7 @@ def test_events_equal_sql(report: Path, tmp_path: Path) -> None:
     )
     connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
     rows = connection.execute(RECORDED).fetchall()
-    origin = time_zero(tmp_path / "o.prv", report)
+    origin = find_time_zero(tmp_path / "o.prv", report)
     columns = [
         row[1] for row in connection.execute("PRAGMA table_info(CUPTI_ACTIVITY_KIND_CUDA_EVENT)")
     ]
@@ -59,16 +59,18 @@ def test_events_equal_sql(report: Path, tmp_path: Path) -> None:
         (begin - origin, end - origin, event, stream, name.split("_v")[0])
         for begin, end, event, stream, name in rows
     )
-    found = Counter(
+    actual = Counter(
         (
             item.begin,
             item.end,
             item.others[EVENT],
             item.others[STREAM],
-            trace.label(CALL, item.value),
+            trace.get_label(CALL, item.value),
         )
-        for item in trace.intervals(CALL)
+        for item in trace.list_intervals(CALL)
     )
-    assert found == expected
-    completed = Counter((item.begin, item.others[EVENT]) for item in trace.intervals(COMPLETION))
+    assert actual == expected
+    completed = Counter(
+        (item.begin, item.others[EVENT]) for item in trace.list_intervals(COMPLETION)
+    )
     assert completed == Counter((time - origin, event) for time, event in times)

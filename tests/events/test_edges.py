@@ -11,15 +11,15 @@ from tools.exports import (
     KERNEL,
     RUNTIME,
     Row,
-    call,
-    global_pid,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    strings,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
 )
-from tools.installed_views import file_of
-from tools.paramedir import need_paramedir, run_paramedir
+from tools.installed_views import find_view_file
+from tools.paramedir import run_paramedir, skip_without_paramedir
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
@@ -31,21 +31,22 @@ UTC = 1_780_000_000_000_000_000
 CALL, KERNELS, PUSHPOP, STARTEND, SYNC = 63000000, 63000006, 9600, 9610, 63000030
 
 
-def trace_of(folder: Path, tables: dict[str, list[Row]], **options: object) -> Trace:
-    """The trace of one export, without violations."""
+def convert_tables(folder: Path, tables: dict[str, list[Row]], **options: object) -> Trace:
+    """Convert one export and return the trace, which has no violations."""
     return convert_and_read(
         [make_export(folder / "r.sqlite", tables)], folder / "o.prv", **options
     )[0]
 
 
-def found(trace: Trace, code: int) -> list[tuple[str, int, int]]:
-    """(label, begin, end) of the intervals of a type."""
+def list_sorted_intervals(trace: Trace, code: int) -> list[tuple[str, int, int]]:
+    """Return (label, begin, end) of the intervals of a type, sorted."""
     return sorted(
-        (trace.label(code, item.value), item.begin, item.end) for item in trace.intervals(code)
+        (trace.get_label(code, item.value), item.begin, item.end)
+        for item in trace.list_intervals(code)
     )
 
 
-def nvtx(
+def make_nvtx_row(
     start: int | None, end: int | None, text: str | None, kind: int = 59, **more: object
 ) -> Row:
     return {
@@ -53,59 +54,63 @@ def nvtx(
         "end": end,
         "eventType": kind,
         "text": text,
-        "globalTid": global_tid(4242),
+        "globalTid": make_global_tid(4242),
         "domainId": 0,
         **more,
     }
 
 
 def test_only_open_ranges_with_a_real_clock(tmp_path: Path) -> None:
-    trace = trace_of(
+    trace = convert_tables(
         tmp_path,
         {
-            NVTX: [nvtx(100, None, "open", 60)],
-            KERNEL: [kernel(50, 300)],
-            "StringIds": strings("k"),
+            NVTX: [make_nvtx_row(100, None, "open", 60)],
+            KERNEL: [make_kernel(50, 300)],
+            "StringIds": make_strings("k"),
             START: [{"utcEpochNs": UTC, "systemClockNs": 5}],
         },
     )
-    assert found(trace, STARTEND) == [("open", 50, 250)]
+    assert list_sorted_intervals(trace, STARTEND) == [("open", 50, 250)]
 
 
 def test_begins_of_one_time_are_outer_first_whatever_they_carry(tmp_path: Path) -> None:
     calls = [
-        call(0, 100, 1, returnValue=2),
-        call(0, 50, 2, nameId=1),
-        call(0, 20, 0, nameId=3, correlationId=None),
+        make_call(0, 100, 1, returnValue=2),
+        make_call(0, 50, 2, nameId=1),
+        make_call(0, 20, 0, nameId=3, correlationId=None),
     ]
     ranges = [
-        nvtx(0, 90, "inner", category=3),
-        nvtx(0, 95, "outer"),
-        nvtx(0, 0, "point", category=3),
+        make_nvtx_row(0, 90, "inner", category=3),
+        make_nvtx_row(0, 95, "outer"),
+        make_nvtx_row(0, 0, "point", category=3),
     ]
-    trace = trace_of(
+    trace = convert_tables(
         tmp_path,
         {
             RUNTIME: calls,
             NVTX: ranges,
-            "StringIds": strings("cuMemAlloc_v2", "cudaMalloc_v3020", "cudaFree_v3020"),
+            "StringIds": make_strings("cuMemAlloc_v2", "cudaMalloc_v3020", "cudaFree_v3020"),
         },
     )
-    assert found(trace, CALL) == [
+    assert list_sorted_intervals(trace, CALL) == [
         ("cuMemAlloc_v2", 0, 50),
         ("cudaFree", 0, 20),
         ("cudaMalloc", 0, 100),
     ]
-    assert found(trace, PUSHPOP) == [("inner", 0, 90), ("outer", 0, 95), ("point", 0, 1)]
+    assert list_sorted_intervals(trace, PUSHPOP) == [
+        ("inner", 0, 90),
+        ("outer", 0, 95),
+        ("point", 0, 1),
+    ]
 
 
 def test_labels_of_types_are_unique(tmp_path: Path) -> None:
     domains = [
-        nvtx(0, None, name, 75, domainId=number)
+        make_nvtx_row(0, None, name, 75, domainId=number)
         for number, name in enumerate(("dom\tb", "dom b", "default domain"), 1)
     ]
-    ranges = [nvtx(number, number + 1, "x", domainId=number) for number in range(4)]
-    trace = trace_of(tmp_path, {NVTX: domains + ranges})
+    ranges = [make_nvtx_row(number, number + 1, "x", domainId=number) for number in range(4)]
+    trace = convert_tables(tmp_path, {NVTX: domains + ranges})
     labels = [
         label for label in trace.labels.types.values() if label.startswith("NVTX pushpop ranges")
     ]
@@ -114,28 +119,39 @@ def test_labels_of_types_are_unique(tmp_path: Path) -> None:
 
 def test_overlapping_synchronizations_keep_their_durations(tmp_path: Path) -> None:
     sync = [
-        {"start": start, "end": end, "globalPid": global_pid(), "correlationId": None}
+        {"start": start, "end": end, "globalPid": make_global_pid(), "correlationId": None}
         for start, end in ((0, 50), (20, 80), (90, 95))
     ]
-    trace = trace_of(tmp_path, {"CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": sync})
-    assert [(begin, end) for _, begin, end in found(trace, SYNC)] == [(0, 50), (20, 80), (90, 95)]
+    trace = convert_tables(tmp_path, {"CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": sync})
+    assert [(begin, end) for _, begin, end in list_sorted_intervals(trace, SYNC)] == [
+        (0, 50),
+        (20, 80),
+        (90, 95),
+    ]
 
 
 def test_synchronizations_inside_a_long_range_stay_on_their_thread(tmp_path: Path) -> None:
     tables = {
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [
-            {"start": 10, "end": 20, "globalPid": global_pid(), "correlationId": None}
+            {"start": 10, "end": 20, "globalPid": make_global_pid(), "correlationId": None}
         ],
-        NVTX: [nvtx(0, 100, "r", 60)],
+        NVTX: [make_nvtx_row(0, 100, "r", 60)],
     }
-    assert len(trace_of(tmp_path, tables).names["THREAD"]) == 1
+    assert len(convert_tables(tmp_path, tables).names["THREAD"]) == 1
 
 
 def test_marks_of_one_time_both_show(tmp_path: Path) -> None:
-    trace = trace_of(
-        tmp_path, {NVTX: [nvtx(5, None, "a", 34), nvtx(5, None, "b", 34), nvtx(0, 9, "r")]}
+    trace = convert_tables(
+        tmp_path,
+        {
+            NVTX: [
+                make_nvtx_row(5, None, "a", 34),
+                make_nvtx_row(5, None, "b", 34),
+                make_nvtx_row(0, 9, "r"),
+            ]
+        },
     )
-    assert found(trace, 9620) == [("a", 5, 6), ("b", 5, 6)]
+    assert list_sorted_intervals(trace, 9620) == [("a", 5, 6), ("b", 5, 6)]
 
 
 def test_names_that_could_break_the_files(tmp_path: Path) -> None:
@@ -151,11 +167,15 @@ def test_names_that_could_break_the_files(tmp_path: Path) -> None:
         "EVENT_TYPE",
         "a" * 999 + "bb",
     ]
-    trace = trace_of(
+    trace = convert_tables(
         tmp_path,
-        {NVTX: [nvtx(10 * place, 10 * place + 5, name) for place, name in enumerate(names)]},
+        {
+            NVTX: [
+                make_nvtx_row(10 * place, 10 * place + 5, name) for place, name in enumerate(names)
+            ]
+        },
     )
-    labels = {begin: label for label, begin, _ in found(trace, PUSHPOP)}
+    labels = {begin: label for label, begin, _ in list_sorted_intervals(trace, PUSHPOP)}
     assert len(set(labels.values())) == len(names)
     assert labels[20] == "two lines and tab"
     assert labels[10] == "(all in brackets)"
@@ -181,12 +201,22 @@ BRACKETED = [
 
 
 def test_short_names_of_labels_with_brackets_stay_distinct(tmp_path: Path) -> None:
-    trace = trace_of(
+    trace = convert_tables(
         tmp_path,
-        {NVTX: [nvtx(10 * place, 10 * place + 5, name) for place, name in enumerate(BRACKETED)]},
+        {
+            NVTX: [
+                make_nvtx_row(10 * place, 10 * place + 5, name)
+                for place, name in enumerate(BRACKETED)
+            ]
+        },
         nvtx_rules="none",
     )
-    labels = [label for label, begin, _ in sorted(found(trace, PUSHPOP), key=lambda item: item[1])]
+    labels = [
+        label
+        for label, begin, _ in sorted(
+            list_sorted_intervals(trace, PUSHPOP), key=lambda item: item[1]
+        )
+    ]
     assert labels == [
         "step {1/2}",
         "step {2/2}",
@@ -205,23 +235,28 @@ def test_short_names_of_labels_with_brackets_stay_distinct(tmp_path: Path) -> No
 
 
 def test_paraver_cuts_brackets_out_of_short_names(tmp_path: Path) -> None:
-    need_paramedir()
-    trace_of(
+    skip_without_paramedir()
+    convert_tables(
         tmp_path,
-        {NVTX: [nvtx(10 * place, 10 * place + 5, name) for place, name in enumerate(BRACKETED)]},
+        {
+            NVTX: [
+                make_nvtx_row(10 * place, 10 * place + 5, name)
+                for place, name in enumerate(BRACKETED)
+            ]
+        },
         nvtx_rules="none",
     )
-    assert len(set(_heads(tmp_path))) == len(BRACKETED)
+    assert len(set(_shorten_labels(tmp_path))) == len(BRACKETED)
     pcf = tmp_path / "o.pcf"
     pcf.write_text(pcf.read_text().replace("step {", "step [").replace("/2}", "/2]"))
-    assert len(set(_heads(tmp_path))) < len(BRACKETED)
+    assert len(set(_shorten_labels(tmp_path))) < len(BRACKETED)
 
 
-def _heads(folder: Path) -> list[str]:
-    """The heads of the columns that Paraver makes of NVTX names where short ones are asked for, as
-    new tables and most views do.
+def _shorten_labels(folder: Path) -> list[str]:
+    """Return the heads of the columns that Paraver makes of NVTX names where short ones are asked
+    for, as its code does.
     """
-    view = file_of("analysis/nvtx_calls_2dh.cfg").read_text()
+    view = find_view_file("analysis/nvtx_calls_2dh.cfg").read_text()
     (folder / "view.cfg").write_text(
         view.replace("ShortHeaderLabels: False", "ShortHeaderLabels: True")
     )
@@ -234,17 +269,22 @@ def _heads(folder: Path) -> list[str]:
 
 
 def test_text_that_is_no_utf8(tmp_path: Path) -> None:
-    trace = trace_of(tmp_path, {NVTX: [nvtx(0, 5, "ok"), nvtx(10, 15, b"\xff\xfebad")]})  # type: ignore[arg-type]
-    assert [label for label, *_ in found(trace, PUSHPOP)] == ["ok", "\ufffd\ufffdbad"]
+    trace = convert_tables(
+        tmp_path, {NVTX: [make_nvtx_row(0, 5, "ok"), make_nvtx_row(10, 15, b"\xff\xfebad")]}
+    )  # type: ignore[arg-type]
+    assert [label for label, *_ in list_sorted_intervals(trace, PUSHPOP)] == [
+        "ok",
+        "\ufffd\ufffdbad",
+    ]
 
 
 @pytest.mark.parametrize("bad", ["text", 2.5, b"blob", "9" * 30])
 def test_values_of_the_wrong_type_are_counted(bad: object, tmp_path: Path) -> None:
-    rows = [kernel(10 * place, 10 * place + 5) for place in range(3)] + [
-        kernel(bad, 50),
-        kernel(60, 65, gridX=bad),
+    rows = [make_kernel(10 * place, 10 * place + 5) for place in range(3)] + [
+        make_kernel(bad, 50),
+        make_kernel(60, 65, gridX=bad),
     ]  # type: ignore[arg-type]
-    report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": strings("k")})
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": make_strings("k")})
     summary = convert([report], tmp_path / "o.prv", Options())
     assert summary.events == {"cuda_kernel": 4}
     assert summary.dropped == {("kernels", Reason.NO_TIME): 1}
@@ -253,32 +293,39 @@ def test_values_of_the_wrong_type_are_counted(bad: object, tmp_path: Path) -> No
 
 
 def test_times_before_the_capture_move_the_origin(tmp_path: Path) -> None:
-    trace = trace_of(
-        tmp_path, {KERNEL: [kernel(-500, -400), kernel(0, 10)], "StringIds": strings("k")}
+    trace = convert_tables(
+        tmp_path,
+        {KERNEL: [make_kernel(-500, -400), make_kernel(0, 10)], "StringIds": make_strings("k")},
     )
-    assert found(trace, KERNELS) == [("k", 0, 100), ("k", 500, 510)]
+    assert list_sorted_intervals(trace, KERNELS) == [("k", 0, 100), ("k", 500, 510)]
 
 
 def test_absolute_times(tmp_path: Path) -> None:
-    trace = trace_of(
+    trace = convert_tables(
         tmp_path,
         {
-            KERNEL: [kernel(UTC, UTC + 7)],
-            "StringIds": strings("k"),
+            KERNEL: [make_kernel(UTC, UTC + 7)],
+            "StringIds": make_strings("k"),
             START: [{"utcEpochNs": UTC - 5}],
             "META_DATA_EXPORT": [{"name": "EXPORT_PARAM_TIME_NORMALIZE", "value": "true"}],
         },
     )
-    assert found(trace, KERNELS) == [("k", 0, 7)]
+    assert list_sorted_intervals(trace, KERNELS) == [("k", 0, 7)]
 
 
 def test_ends_before_begins_and_zero_lengths(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
-        {KERNEL: [kernel(10, 5), kernel(20, 20), kernel(30, None)], "StringIds": strings("k")},
+        {
+            KERNEL: [make_kernel(10, 5), make_kernel(20, 20), make_kernel(30, None)],
+            "StringIds": make_strings("k"),
+        },
     )
     summary = convert([report], tmp_path / "o.prv", Options())
-    assert [(begin, end) for _, begin, end in found(read_trace(tmp_path / "o.prv"), KERNELS)] == [
+    assert [
+        (begin, end)
+        for _, begin, end in list_sorted_intervals(read_trace(tmp_path / "o.prv"), KERNELS)
+    ] == [
         (0, 1),
         (10, 11),
     ]
@@ -288,10 +335,10 @@ def test_ends_before_begins_and_zero_lengths(tmp_path: Path) -> None:
 
 def test_rows_in_any_order_give_the_same_trace(tmp_path: Path) -> None:
     rows = [
-        kernel(10 * place, 10 * place + 7, streamId=7 + place % 3, correlationId=place + 1)
+        make_kernel(10 * place, 10 * place + 7, streamId=7 + place % 3, correlationId=place + 1)
         for place in range(500)
     ]
-    calls = [call(10 * place - 3, 10 * place, place + 1) for place in range(500)]
+    calls = [make_call(10 * place - 3, 10 * place, place + 1) for place in range(500)]
     written = []
     for name, step in (("sorted", 1), ("mixed", 171)):
         picked = [place * step % 500 for place in range(500)]
@@ -300,7 +347,7 @@ def test_rows_in_any_order_give_the_same_trace(tmp_path: Path) -> None:
             {
                 KERNEL: [rows[place] for place in picked],
                 RUNTIME: [calls[place] for place in picked],
-                "StringIds": strings("k", "cudaLaunchKernel"),
+                "StringIds": make_strings("k", "cudaLaunchKernel"),
             },
         )
         convert([report], tmp_path / "o.prv", Options())
@@ -311,22 +358,24 @@ def test_rows_in_any_order_give_the_same_trace(tmp_path: Path) -> None:
 def test_a_table_without_rowid_is_read(tmp_path: Path) -> None:
     import sqlite3
 
-    report = make_export(tmp_path / "r.sqlite", {"StringIds": strings("k")})
+    report = make_export(tmp_path / "r.sqlite", {"StringIds": make_strings("k")})
     connection = sqlite3.connect(report)
     connection.execute(
         f"CREATE TABLE {KERNEL} (start INTEGER, end INTEGER, deviceId INTEGER, streamId INTEGER, globalPid INTEGER, "
         "demangledName INTEGER, shortName INTEGER, PRIMARY KEY (start)) WITHOUT ROWID"
     )
-    rows = [(place, place + 1, global_pid()) for place in range(0, 50, 5)]
+    rows = [(place, place + 1, make_global_pid()) for place in range(0, 50, 5)]
     connection.executemany(f"INSERT INTO {KERNEL} VALUES (?, ?, 0, 7, ?, 1, 1)", rows)
     connection.commit()
     connection.close()
     convert([report], tmp_path / "o.prv", Options())
-    assert len(read_trace(tmp_path / "o.prv").intervals(KERNELS)) == 10
+    assert len(read_trace(tmp_path / "o.prv").list_intervals(KERNELS)) == 10
 
 
 def test_descriptors_are_given_back(tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 5)], "StringIds": strings("k")})
+    report = make_export(
+        tmp_path / "r.sqlite", {KERNEL: [make_kernel(0, 5)], "StringIds": make_strings("k")}
+    )
     convert([report], tmp_path / "o.prv", Options())
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     for _ in range(5):
@@ -339,7 +388,8 @@ def test_many_reports_need_few_descriptors(tmp_path: Path) -> None:
     resource = pytest.importorskip("resource")
     reports = [
         make_export(
-            tmp_path / f"r{number}.sqlite", {KERNEL: [kernel(0, 5)], "StringIds": strings("k")}
+            tmp_path / f"r{number}.sqlite",
+            {KERNEL: [make_kernel(0, 5)], "StringIds": make_strings("k")},
         )
         for number in range(200)
     ]
@@ -355,8 +405,8 @@ def test_many_reports_need_few_descriptors(tmp_path: Path) -> None:
 @pytest.mark.parametrize("domain", ["x", "1) OR (1", b"blob", 0.5])
 def test_domain_numbers_that_are_none_never_reach_sql(domain: object, tmp_path: Path) -> None:
     rows = [
-        nvtx(0, None, "NCCL", 75, domainId=domain),
-        nvtx(0, None, "NCCL", 75, domainId=3),
-        nvtx(5, 9, "r"),
+        make_nvtx_row(0, None, "NCCL", 75, domainId=domain),
+        make_nvtx_row(0, None, "NCCL", 75, domainId=3),
+        make_nvtx_row(5, 9, "r"),
     ]
-    assert found(trace_of(tmp_path, {NVTX: rows}), PUSHPOP) == [("r", 0, 4)]
+    assert list_sorted_intervals(convert_tables(tmp_path, {NVTX: rows}), PUSHPOP) == [("r", 0, 4)]

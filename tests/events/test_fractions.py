@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import Row, global_tid, make_export
+from tools.exports import Row, make_export, make_global_tid
 from tools.trace import Trace
 
 from nsys2prv import Options, convert
@@ -25,21 +25,21 @@ from nsys2prv.paraver.pcf import read_pcf
 DOMAIN, RANGE = 75, 59
 
 
-def rank(
+def make_report(
     path: Path,
     texts: Sequence[str | float],
     pid: int = 10,
     column: str = "jsonText",
     name: str = "lr",
 ) -> Path:
-    """A report with a range of 5 ns every 10 ns, each with a number."""
+    """Write a report with a range of 5 ns every 10 ns, each with a number."""
     rows: list[Row] = [
         {
             "start": 0,
             "end": None,
             "eventType": DOMAIN,
             "text": "lib",
-            "globalTid": global_tid(pid),
+            "globalTid": make_global_tid(pid),
             "domainId": 1,
         }
     ]
@@ -53,7 +53,7 @@ def rank(
                 "end": 10 * number + 5,
                 "eventType": RANGE,
                 "text": "r",
-                "globalTid": global_tid(pid),
+                "globalTid": make_global_tid(pid),
                 "domainId": 1,
                 column: told,
             }
@@ -61,8 +61,8 @@ def rank(
     return make_export(path, {"NVTX_EVENTS": rows})
 
 
-def values(trace: Trace, label: str) -> list[int]:
-    """The numbers of a type that are not 0, by time."""
+def list_values(trace: Trace, label: str) -> list[int]:
+    """Return the numbers of a type that are not 0, by time."""
     codes = [code for code, known in trace.labels.types.items() if known == label]
     return [
         sample.numbers[code]
@@ -72,8 +72,9 @@ def values(trace: Trace, label: str) -> list[int]:
     ]
 
 
-def converted(folder: Path, *texts: float | str) -> tuple[Trace, Summary]:
-    return convert_and_read([rank(folder / "r.sqlite", texts)], folder / "o.prv")
+def convert_numbers(folder: Path, *texts: float | str) -> tuple[Trace, Summary]:
+    """Convert a report whose ranges have these numbers."""
+    return convert_and_read([make_report(folder / "r.sqlite", texts)], folder / "o.prv")
 
 
 @pytest.mark.parametrize(
@@ -90,9 +91,9 @@ def converted(folder: Path, *texts: float | str) -> tuple[Trace, Summary]:
 def test_different_fractions_stay_different(
     tmp_path: Path, numbers: tuple[float, ...], decimals: int, expected: list[int]
 ) -> None:
-    trace, summary = converted(tmp_path, *numbers)
+    trace, summary = convert_numbers(tmp_path, *numbers)
     label = "lib: lr (fraction)"
-    assert values(trace, label) == expected
+    assert list_values(trace, label) == expected
     assert {
         trace.labels.precision.get(code, 0)
         for code, known in trace.labels.types.items()
@@ -105,30 +106,30 @@ def test_different_fractions_stay_different(
 def test_random_fractions_can_be_read_back(tmp_path: Path) -> None:
     random = np.random.default_rng(7)
     numbers = (10.0 ** random.uniform(-9, 3, 3000)).tolist()
-    trace, _ = converted(tmp_path, *numbers)
+    trace, _ = convert_numbers(tmp_path, *numbers)
     [(code, label)] = [
         (code, label) for code, label in trace.labels.types.items() if label.startswith("lib: lr")
     ]
     decimals = trace.labels.precision[code]
-    assert values(trace, label) == pytest.approx(
+    assert list_values(trace, label) == pytest.approx(
         [number * 10**decimals for number in numbers], abs=0.51, rel=1e-15
     )
-    assert len(set(values(trace, label))) == len(set(numbers))
+    assert len(set(list_values(trace, label))) == len(set(numbers))
 
 
 def test_numbers_of_32_bits_have_their_own_short_form(tmp_path: Path) -> None:
-    report = rank(
+    report = make_report(
         tmp_path / "r.sqlite",
         [float(np.float32(0.0003)), float(np.float32(1 / 3))],
         column="floatValue",
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
-    assert values(trace, "lib: payload (fraction)") == [30000, 33333334]
+    assert list_values(trace, "lib: payload (fraction)") == [30000, 33333334]
 
 
 def test_what_is_lost_is_counted_and_warned_of(tmp_path: Path) -> None:
-    trace, summary = converted(tmp_path, 1e15, 1e-9, 1e-40, 0.25)
-    assert values(trace, "lib: lr (fraction)") == [10**18, 250]
+    trace, summary = convert_numbers(tmp_path, 1e15, 1e-9, 1e-40, 0.25)
+    assert list_values(trace, "lib: lr (fraction)") == [10**18, 250]
     assert summary.repaired == {("nvtx_payloads", Reason.FRACTION_TOO_SMALL): 2}
     assert [
         warning
@@ -138,10 +139,10 @@ def test_what_is_lost_is_counted_and_warned_of(tmp_path: Path) -> None:
 
 
 def test_extremes_are_what_a_trace_can_hold(tmp_path: Path) -> None:
-    trace, summary = converted(
+    trace, summary = convert_numbers(
         tmp_path, '{"lr": 1e300}', '{"lr": 9e999}', '{"lr": -0.0}', '{"lr": -2.5}', '{"lr": 0.5}'
     )
-    assert values(trace, "lib: lr (fraction)") == [pytest.approx(GREATEST)] * 2
+    assert list_values(trace, "lib: lr (fraction)") == [pytest.approx(GREATEST)] * 2
     assert summary.repaired["nvtx_payloads", Reason.SAMPLE_TOO_GREAT] == 2
     assert ("nvtx_payloads", Reason.FRACTION_TOO_SMALL) in summary.repaired
     assert sum(summary.repaired.values()) == 4
@@ -151,8 +152,8 @@ def test_one_scale_for_all_ranks_parts_and_stores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports = [
-        rank(tmp_path / "a.sqlite", [0.5, 0.25, 7.0], 10),
-        rank(tmp_path / "b.sqlite", [1e-5, 2.0], 11),
+        make_report(tmp_path / "a.sqlite", [0.5, 0.25, 7.0], 10),
+        make_report(tmp_path / "b.sqlite", [1e-5, 2.0], 11),
     ]
     options = Options(align="utc", metadata=False)
 
@@ -179,9 +180,9 @@ def test_one_scale_for_all_ranks_parts_and_stores(
 
 
 def test_integers_stay_integers_and_types_do_not_depend_on_the_scale(tmp_path: Path) -> None:
-    first, _ = converted(tmp_path, 0.5, '{"lr": 3}', '{"lr": 9007199254740993}')
-    assert values(first, "lib: lr") == [3, 9007199254740993]
-    second, _ = converted(tmp_path, 1e-5)
+    first, _ = convert_numbers(tmp_path, 0.5, '{"lr": 3}', '{"lr": 9007199254740993}')
+    assert list_values(first, "lib: lr") == [3, 9007199254740993]
+    second, _ = convert_numbers(tmp_path, 1e-5)
     codes = [
         {code for code, label in trace.labels.types.items() if "(fraction" in label}
         for trace in (first, second)
@@ -192,7 +193,7 @@ def test_integers_stay_integers_and_types_do_not_depend_on_the_scale(tmp_path: P
 
 def test_fractions_agree_with_sql(tmp_path: Path) -> None:
     numbers = [round(0.0003 * 0.97**step, 9) for step in range(200)]
-    trace, _ = converted(tmp_path, *numbers)
+    trace, _ = convert_numbers(tmp_path, *numbers)
     [(code, label)] = [
         (code, label) for code, label in trace.labels.types.items() if label.startswith("lib: lr")
     ]
@@ -204,5 +205,5 @@ def test_fractions_agree_with_sql(tmp_path: Path) -> None:
             )
         ]
     assert [
-        value / 10 ** trace.labels.precision[code] for value in values(trace, label)
+        value / 10 ** trace.labels.precision[code] for value in list_values(trace, label)
     ] == expected

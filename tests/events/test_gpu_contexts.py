@@ -6,8 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, found
-from tools.exports import KERNEL, Row, global_pid, kernel, make_export, strings
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import KERNEL, Row, make_export, make_global_pid, make_kernel, make_strings
 
 from nsys2prv.conversion import reading
 from nsys2prv.events.reasons import Reason
@@ -15,13 +15,16 @@ from nsys2prv.events.reasons import Reason
 TABLE, CODE = "GPU_CONTEXT_SWITCH_EVENTS", 68007100
 SAVE_END, RESTORE_START, RESET = 7, 8, 11
 PROCESSES = [
-    {"globalPid": global_pid(pid), "pid": pid, "name": name}
+    {"globalPid": make_global_pid(pid), "pid": pid, "name": name}
     for pid, name in ((10, "/bin/one"), (20, "two"))
 ]
 
 
-def moment(tag: int, at: int, context: int = 1, pid: int | None = 10, gpu: int = 0) -> Row:
-    owner = None if pid is None else global_pid(pid)
+def make_context_switch(
+    tag: int, at: int, context: int = 1, pid: int | None = 10, gpu: int = 0
+) -> Row:
+    """Return a row of a context switch on a GPU."""
+    owner = None if pid is None else make_global_pid(pid)
     return {
         "tag": tag,
         "vmId": 1,
@@ -33,7 +36,8 @@ def moment(tag: int, at: int, context: int = 1, pid: int | None = 10, gpu: int =
     }
 
 
-def converted(folder: Path, rows: list[Row], table: str = TABLE, **options: object):
+def convert_context_switches(folder: Path, rows: list[Row], table: str = TABLE, **options: object):
+    """Convert an export with these context switches."""
     report = make_export(folder / "r.sqlite", {table: rows, "PROCESSES": PROCESSES})
     return convert_and_read([report], folder / "o.prv", **options)
 
@@ -41,23 +45,23 @@ def converted(folder: Path, rows: list[Row], table: str = TABLE, **options: obje
 @pytest.mark.parametrize("table", [TABLE, "FECS_EVENTS"])
 def test_a_context_is_on_the_gpu_from_restore_to_save(tmp_path: Path, table: str) -> None:
     rows = [
-        moment(1, 90),
-        moment(RESTORE_START, 100),
-        moment(9, 110),
-        moment(SAVE_END, 200),
-        moment(RESTORE_START, 210, 2, 20),
-        moment(SAVE_END, 300, 2, 20),
-        moment(RESTORE_START, 150, 3, None, gpu=1),
-        moment(SAVE_END, 160, 3, None, gpu=1),
+        make_context_switch(1, 90),
+        make_context_switch(RESTORE_START, 100),
+        make_context_switch(9, 110),
+        make_context_switch(SAVE_END, 200),
+        make_context_switch(RESTORE_START, 210, 2, 20),
+        make_context_switch(SAVE_END, 300, 2, 20),
+        make_context_switch(RESTORE_START, 150, 3, None, gpu=1),
+        make_context_switch(SAVE_END, 160, 3, None, gpu=1),
     ]
-    trace, summary = converted(tmp_path, rows, table)
-    assert found(trace, CODE) == [
+    trace, summary = convert_context_switches(tmp_path, rows, table)
+    assert list_labelled_intervals(trace, CODE) == [
         ("one 10", 0, 100),
         ("two 20", 110, 200),
         ("unknown process", 50, 60),
     ]
-    items = sorted(trace.intervals(CODE), key=lambda item: (item.row, item.begin))
-    assert [(trace.row_name(item.row), item.others) for item in items] == [
+    items = sorted(trace.list_intervals(CODE), key=lambda item: (item.row, item.begin))
+    assert [(trace.get_row_name(item.row), item.others) for item in items] == [
         ("Contexts GPU0", {68007101: 1}),
         ("Contexts GPU0", {68007101: 2}),
         ("Contexts GPU1", {68007101: 3}),
@@ -74,15 +78,15 @@ def test_the_order_of_rows_and_their_parts_change_nothing(
         context, begin = rng.randint(1, 4), at + rng.randint(1, 9)
         at = begin + rng.randint(1, 50)
         rows += [
-            moment(RESTORE_START, begin, context, context * 10),
-            moment(SAVE_END, at, context, context * 10),
+            make_context_switch(RESTORE_START, begin, context, context * 10),
+            make_context_switch(SAVE_END, at, context, context * 10),
         ]
         expected.append((begin, at))
     rng.shuffle(rows)
     monkeypatch.setattr(reading, "PART_ROWS", rows_of_a_part)
-    trace, summary = converted(tmp_path, rows)
+    trace, summary = convert_context_switches(tmp_path, rows)
     base = expected[0][0]
-    assert [(begin, end) for _, begin, end in found(trace, CODE)] == [
+    assert [(begin, end) for _, begin, end in list_labelled_intervals(trace, CODE)] == [
         (begin - base, end - base) for begin, end in expected
     ]
     assert summary.dropped == summary.repaired == {}
@@ -90,16 +94,16 @@ def test_the_order_of_rows_and_their_parts_change_nothing(
 
 def test_what_is_missing_is_counted(tmp_path: Path) -> None:
     rows = [
-        moment(SAVE_END, 50),
-        moment(RESTORE_START, 60),
-        moment(RESTORE_START, 100),
-        moment(RESET, 120),
-        moment(RESTORE_START, 130, 2, 20),
-        moment(SAVE_END, 140, 2, 20),
-        moment(RESTORE_START, 150, 2, 20),
+        make_context_switch(SAVE_END, 50),
+        make_context_switch(RESTORE_START, 60),
+        make_context_switch(RESTORE_START, 100),
+        make_context_switch(RESET, 120),
+        make_context_switch(RESTORE_START, 130, 2, 20),
+        make_context_switch(SAVE_END, 140, 2, 20),
+        make_context_switch(RESTORE_START, 150, 2, 20),
     ]
-    trace, summary = converted(tmp_path, rows)
-    assert found(trace, CODE) == [
+    trace, summary = convert_context_switches(tmp_path, rows)
+    assert list_labelled_intervals(trace, CODE) == [
         ("one 10", 0, 40),
         ("one 10", 40, 60),
         ("two 20", 70, 80),
@@ -111,33 +115,37 @@ def test_what_is_missing_is_counted(tmp_path: Path) -> None:
 
 def test_short_ones_are_dropped_when_asked(tmp_path: Path) -> None:
     rows = [
-        moment(RESTORE_START, 0),
-        moment(SAVE_END, 5),
-        moment(RESTORE_START, 10),
-        moment(SAVE_END, 500),
+        make_context_switch(RESTORE_START, 0),
+        make_context_switch(SAVE_END, 5),
+        make_context_switch(RESTORE_START, 10),
+        make_context_switch(SAVE_END, 500),
     ]
-    trace, summary = converted(tmp_path, rows, min_duration={"gpu_contexts": 100})
-    assert [end - begin for _, begin, end in found(trace, CODE)] == [490]
+    trace, summary = convert_context_switches(tmp_path, rows, min_duration={"gpu_contexts": 100})
+    assert [end - begin for _, begin, end in list_labelled_intervals(trace, CODE)] == [490]
     assert summary.dropped == {("gpu_contexts", Reason.TOO_SHORT.with_detail("100 ns")): 1}
 
 
 def test_damage_ends_in_no_traceback(tmp_path: Path) -> None:
     rows = [
-        moment(RESTORE_START, 0),
-        moment(SAVE_END, 5),
-        {**moment(RESTORE_START, 10), "gpuId": "x", "contextId": None},
-        {**moment(SAVE_END, 20), "timestamp": "late"},
-        {**moment(RESTORE_START, 30), "timestamp": None},
+        make_context_switch(RESTORE_START, 0),
+        make_context_switch(SAVE_END, 5),
+        {**make_context_switch(RESTORE_START, 10), "gpuId": "x", "contextId": None},
+        {**make_context_switch(SAVE_END, 20), "timestamp": "late"},
+        {**make_context_switch(RESTORE_START, 30), "timestamp": None},
     ]
-    trace, summary = converted(tmp_path, rows)
-    assert found(trace, CODE)[0][1:] == (0, 5)
+    trace, summary = convert_context_switches(tmp_path, rows)
+    assert list_labelled_intervals(trace, CODE)[0][1:] == (0, 5)
     assert sum(summary.repaired.values()) >= 1
 
 
 def test_a_table_without_its_columns_is_counted(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
-        {TABLE: [{"tag": 8, "timestamp": 5}], KERNEL: [kernel(0, 9)], "StringIds": strings("k")},
+        {
+            TABLE: [{"tag": 8, "timestamp": 5}],
+            KERNEL: [make_kernel(0, 9)],
+            "StringIds": make_strings("k"),
+        },
     )
     _, summary = convert_and_read([report], tmp_path / "o.prv")
     assert list(summary.dropped.values()) == [1]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from samples import report as samples
-from tools.exports import PID, Row, global_pid, global_tid, make_export, strings
+from tools.exports import PID, Row, make_export, make_global_pid, make_global_tid, make_strings
 from tools.trace_reader import read_trace
 
 from nsys2prv import convert
@@ -47,25 +47,25 @@ ODD = (
     (1 << 63) - 1,
     -(1 << 63),
     10**18,
-    global_pid(),
-    global_tid(PID),
+    make_global_pid(),
+    make_global_tid(PID),
 )
 #: Times of 10**18 ns are in these tables on purpose.
 EXPECTED = {"time beyond exact numbers"}
 
 
-def odd_tables(draw: random.Random) -> dict[str, list[Row]]:
-    """Some tables with some of their columns; times are often, other numbers sometimes, what they
-    should be.
+def draw_odd_tables(draw: random.Random) -> dict[str, list[Row]]:
+    """Return some tables with some of their columns; times are often, other numbers sometimes, what
+    they should be.
     """
-    found: dict[str, list[Row]] = {"StringIds": strings("a", "b", "", "c")}
+    result: dict[str, list[Row]] = {"StringIds": make_strings("a", "b", "", "c")}
     for table in draw.sample(TABLES, 6):
         columns = [
             name
             for name in re.findall(r"^    (\w+) +(?:INTEGER|TEXT)", samples.tables()[table], re.M)
             if draw.random() < 0.8
         ]
-        found[table] = [
+        result[table] = [
             {
                 name: draw.randrange(1000)
                 if name in ("start", "end") and draw.random() < 0.6
@@ -75,14 +75,14 @@ def odd_tables(draw: random.Random) -> dict[str, list[Row]]:
             for _ in range(draw.randrange(1, 30))
         ]
     if draw.random() < 0.5:
-        found["ANALYSIS_DETAILS"] = [{"duration": draw.choice([1000, None, 0, -5, 10**9, "x"])}]
-    return found
+        result["ANALYSIS_DETAILS"] = [{"duration": draw.choice([1000, None, 0, -5, 10**9, "x"])}]
+    return result
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(30))
 def test_anything_in_the_columns(seed: int, tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", odd_tables(random.Random(seed)))
+    report = make_export(tmp_path / "r.sqlite", draw_odd_tables(random.Random(seed)))
     try:
         convert([report], tmp_path / "o.prv")
     except NothingToWrite:

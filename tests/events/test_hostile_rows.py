@@ -18,12 +18,12 @@ from tools.exports import (
     PID,
     RUNTIME,
     Row,
-    call,
-    global_pid,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    strings,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
 )
 from tools.trace_reader import Trace, read_trace
 
@@ -40,15 +40,17 @@ SYNC = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
 UTC = 1_760_000_000_000_000_000
 PUSHPOP, STARTEND, MARK, DOMAIN = 59, 60, 34, 75
 KERNEL_CODE, API_CODE, SYNC_CODE, NVTX_CODE = 63000006, 63000000, 63000030, 9600
-STRINGS = strings("kern", "cudaLaunchKernel", "outer", "inner", "other")
+STRINGS = make_strings("kern", "cudaLaunchKernel", "outer", "inner", "other")
 
 
-def nvtx(start: int, end: int | None, text: str | None, kind: int = PUSHPOP, **more: object) -> Row:
+def make_nvtx_row(
+    start: int, end: int | None, text: str | None, kind: int = PUSHPOP, **more: object
+) -> Row:
     row: dict[str, object] = {
         "start": start,
         "end": end,
         "eventType": kind,
-        "globalTid": global_tid(PID),
+        "globalTid": make_global_tid(PID),
         "domainId": 0,
         "category": None,
         "text": text,
@@ -58,11 +60,12 @@ def nvtx(start: int, end: int | None, text: str | None, kind: int = PUSHPOP, **m
     return row
 
 
-def clock(utc: int | None, system: int | None) -> list[Row]:
+def make_session_start(utc: int | None, system: int | None) -> list[Row]:
     return [{"utcEpochNs": utc, "systemClockNs": system}]
 
 
-def traced(folder: Path, *reports: dict[str, list[Row]] | Path) -> Trace:
+def convert_tables(folder: Path, *reports: dict[str, list[Row]] | Path) -> Trace:
+    """Convert reports, some made of these tables."""
     paths = [
         report
         if isinstance(report, Path)
@@ -72,8 +75,12 @@ def traced(folder: Path, *reports: dict[str, list[Row]] | Path) -> Trace:
     return convert_and_read(paths, folder / "out.prv", full_kernel_names=True)[0]
 
 
-def ranges(trace: Trace, code: int) -> set[tuple[str, int, int]]:
-    return {(trace.label(code, item.value), item.begin, item.end) for item in trace.intervals(code)}
+def list_ranges(trace: Trace, code: int) -> set[tuple[str, int, int]]:
+    """Return (label, begin, end) of the intervals of a type."""
+    return {
+        (trace.get_label(code, item.value), item.begin, item.end)
+        for item in trace.list_intervals(code)
+    }
 
 
 # ---- clocks ---------------------------------------------------------------------------------------------------------------------------
@@ -84,29 +91,29 @@ def ranges(trace: Trace, code: int) -> set[tuple[str, int, int]]:
 def test_a_table_of_open_ranges_alone_with_a_clock(
     kind: int, category: int | None, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
-            KERNEL: [kernel(100, 200)],
-            NVTX: [nvtx(10, None, "x", kind, category=category)],
-            START: clock(UTC, 5),
+            KERNEL: [make_kernel(100, 200)],
+            NVTX: [make_nvtx_row(10, None, "x", kind, category=category)],
+            START: make_session_start(UTC, 5),
         },
     )
     code = NVTX_CODE if kind == PUSHPOP else 9610
-    assert ranges(trace, code) == {("x", 0, 190)}
+    assert list_ranges(trace, code) == {("x", 0, 190)}
     assert not recwarn.list, [str(item.message) for item in recwarn.list]
 
 
 def test_open_ranges_of_a_report_that_starts_later(
     tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
-        {KERNEL: [kernel(100, 200)], START: clock(UTC, 5)},
-        {NVTX: [nvtx(10, None, "x")], START: clock(UTC + 1000, 1005)},
+        {KERNEL: [make_kernel(100, 200)], START: make_session_start(UTC, 5)},
+        {NVTX: [make_nvtx_row(10, None, "x")], START: make_session_start(UTC + 1000, 1005)},
     )
-    assert ranges(trace, KERNEL_CODE) == {("kern", 0, 100)}
-    assert ranges(trace, NVTX_CODE) == {("x", 910, trace.duration)}
+    assert list_ranges(trace, KERNEL_CODE) == {("kern", 0, 100)}
+    assert list_ranges(trace, NVTX_CODE) == {("x", 910, trace.duration)}
     assert not recwarn.list, [str(item.message) for item in recwarn.list]
 
 
@@ -122,12 +129,14 @@ def test_absurd_clocks_are_no_traceback(utc: int, system: int, tmp_path: Path) -
     from nsys2prv._util.errors import Nsys2prvError
 
     for starts in (
-        [clock(utc, system)],
-        [clock(utc, system), clock(UTC, 7)],
-        [clock(UTC, 7), clock(utc, system)],
+        [make_session_start(utc, system)],
+        [make_session_start(utc, system), make_session_start(UTC, 7)],
+        [make_session_start(UTC, 7), make_session_start(utc, system)],
     ):
         try:
-            traced(tmp_path, *({KERNEL: [kernel(100, 200)], START: start} for start in starts))
+            convert_tables(
+                tmp_path, *({KERNEL: [make_kernel(100, 200)], START: start} for start in starts)
+            )
         except Nsys2prvError:
             continue
 
@@ -135,23 +144,23 @@ def test_absurd_clocks_are_no_traceback(utc: int, system: int, tmp_path: Path) -
 @pytest.mark.parametrize("utc", [0, -5])
 def test_a_utc_that_was_never_set_is_no_clock(utc: int, tmp_path: Path) -> None:
     """Its report is placed beside the other, not half a century before it."""
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
-        {KERNEL: [kernel(100, 200)], START: clock(utc, 5)},
-        {KERNEL: [kernel(100, 200)], START: clock(UTC, 7)},
+        {KERNEL: [make_kernel(100, 200)], START: make_session_start(utc, 5)},
+        {KERNEL: [make_kernel(100, 200)], START: make_session_start(UTC, 7)},
     )
     assert trace.duration < 10_000_000_000
 
 
 def test_a_report_without_clock_beside_one_in_utc(tmp_path: Path) -> None:
     """Placed at the start of the other, not at 1970."""
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
-            KERNEL: [kernel(UTC + 100, UTC + 200)],
+            KERNEL: [make_kernel(UTC + 100, UTC + 200)],
             META: [{"name": "EXPORT_PARAM_TIME_NORMALIZE", "value": "1"}],
         },
-        {KERNEL: [kernel(100, 200)]},
+        {KERNEL: [make_kernel(100, 200)]},
     )
     assert trace.duration < 10_000_000_000
 
@@ -162,30 +171,37 @@ def test_a_report_without_clock_beside_one_in_utc(tmp_path: Path) -> None:
 def test_the_longer_of_ranges_that_begin_together_is_the_outer_whatever_else_they_carry(
     tmp_path: Path,
 ) -> None:
-    trace = traced(tmp_path, {NVTX: [nvtx(10, 100, "outer", category=3), nvtx(10, 50, "inner")]})
-    assert ranges(trace, NVTX_CODE) == {("outer", 0, 90), ("inner", 0, 40)}
+    trace = convert_tables(
+        tmp_path,
+        {NVTX: [make_nvtx_row(10, 100, "outer", category=3), make_nvtx_row(10, 50, "inner")]},
+    )
+    assert list_ranges(trace, NVTX_CODE) == {("outer", 0, 90), ("inner", 0, 40)}
 
 
 def test_a_failed_call_around_one_that_succeeds(tmp_path: Path) -> None:
-    trace = traced(
-        tmp_path, {RUNTIME: [call(10, 100, 1, nameId=3, returnValue=2), call(10, 50, 2, nameId=4)]}
+    trace = convert_tables(
+        tmp_path,
+        {RUNTIME: [make_call(10, 100, 1, nameId=3, returnValue=2), make_call(10, 50, 2, nameId=4)]},
     )
-    assert ranges(trace, API_CODE) == {("outer", 0, 90), ("inner", 0, 40)}
+    assert list_ranges(trace, API_CODE) == {("outer", 0, 90), ("inner", 0, 40)}
 
 
 def test_lines_to_kernels_of_one_stream_that_begin_together(tmp_path: Path) -> None:
     """Each leads to the row of its own kernel."""
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             KERNEL: [
-                kernel(100, 200, correlationId=1),
-                kernel(100, 150, correlationId=2, demangledName=5),
+                make_kernel(100, 200, correlationId=1),
+                make_kernel(100, 150, correlationId=2, demangledName=5),
             ],
-            RUNTIME: [call(10, 20, 1), call(30, 40, 2)],
+            RUNTIME: [make_call(10, 20, 1), make_call(30, 40, 2)],
         },
     )
-    rows = {trace.label(KERNEL_CODE, item.value): item.row for item in trace.intervals(KERNEL_CODE)}
+    rows = {
+        trace.get_label(KERNEL_CODE, item.value): item.row
+        for item in trace.list_intervals(KERNEL_CODE)
+    }
     assert len(set(rows.values())) == 2
     assert {comm.send: comm.receiver for comm in trace.comms} == {
         0: rows["kern"],
@@ -195,27 +211,27 @@ def test_lines_to_kernels_of_one_stream_that_begin_together(tmp_path: Path) -> N
 
 def test_lines_of_other_streams_stay_in_very_long_traces(tmp_path: Path) -> None:
     far = 1 << 46
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             KERNEL: [
-                kernel(0, 1000, correlationId=1),
-                kernel(10, 20, correlationId=2),
-                kernel(far + 10, far + 20, correlationId=3, streamId=6),
+                make_kernel(0, 1000, correlationId=1),
+                make_kernel(10, 20, correlationId=2),
+                make_kernel(far + 10, far + 20, correlationId=3, streamId=6),
             ],
-            RUNTIME: [call(0, 1, 1), call(2, 3, 2), call(far, far + 1, 3)],
+            RUNTIME: [make_call(0, 1, 1), make_call(2, 3, 2), make_call(far, far + 1, 3)],
         },
     )
     for comm in trace.comms:
         assert any(
             item.row == comm.receiver and item.begin == comm.receive
-            for item in trace.intervals(KERNEL_CODE)
+            for item in trace.list_intervals(KERNEL_CODE)
         ), comm
 
 
 def test_synchronizations_that_overlap_on_a_row_do_not_hide_each_other(tmp_path: Path) -> None:
-    row = {"streamId": 1, "globalPid": global_pid(), "eventId": 1, "syncType": 1}
-    trace = traced(
+    row = {"streamId": 1, "globalPid": make_global_pid(), "eventId": 1, "syncType": 1}
+    trace = convert_tables(
         tmp_path,
         {
             SYNC: [
@@ -225,36 +241,43 @@ def test_synchronizations_that_overlap_on_a_row_do_not_hide_each_other(tmp_path:
         },
     )
     assert trace.deepest[SYNC_CODE] == 1
-    assert sorted(item.end - item.begin for item in trace.intervals(SYNC_CODE)) == [70, 90]
+    assert sorted(item.end - item.begin for item in trace.list_intervals(SYNC_CODE)) == [70, 90]
 
 
 # ---- rows that are not written ------------------------------------------------------------------------------------------------------
 
 
 def test_no_line_leads_to_a_kernel_that_is_not_written(tmp_path: Path) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
-            KERNEL: [kernel(-1000, None, correlationId=1), kernel(100, 150, correlationId=2)],
-            RUNTIME: [call(10, 20, 1), call(30, 40, 2)],
+            KERNEL: [
+                make_kernel(-1000, None, correlationId=1),
+                make_kernel(100, 150, correlationId=2),
+            ],
+            RUNTIME: [make_call(10, 20, 1), make_call(30, 40, 2)],
         },
     )
     assert len(trace.comms) == 1
 
 
 def test_no_line_comes_from_a_call_that_is_not_written(tmp_path: Path) -> None:
-    trace = traced(
-        tmp_path, {KERNEL: [kernel(100, 150, correlationId=1)], RUNTIME: [call(10, None, 1)]}
+    trace = convert_tables(
+        tmp_path,
+        {KERNEL: [make_kernel(100, 150, correlationId=1)], RUNTIME: [make_call(10, None, 1)]},
     )
     assert not trace.comms
 
 
 def test_calls_that_are_all_repetitions(tmp_path: Path) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
-        {RUNTIME: [call(10, 20, 1, eventClass=67)], KERNEL: [kernel(100, 150, correlationId=1)]},
+        {
+            RUNTIME: [make_call(10, 20, 1, eventClass=67)],
+            KERNEL: [make_kernel(100, 150, correlationId=1)],
+        },
     )
-    assert ranges(trace, KERNEL_CODE) == {("kern", 0, 50)}
+    assert list_ranges(trace, KERNEL_CODE) == {("kern", 0, 50)}
 
 
 # ---- the tables' rowids ---------------------------------------------------------------------------------------------------------
@@ -266,35 +289,39 @@ def test_a_gap_in_the_rowids_as_wide_as_tasks(
     monkeypatch.setattr(extract_module, "TASK_ROWS", 10)
     path = make_export(
         tmp_path / "r.sqlite",
-        {"StringIds": STRINGS, KERNEL: [kernel(100, 200)], RUNTIME: [call(10, 20, 1)]},
+        {"StringIds": STRINGS, KERNEL: [make_kernel(100, 200)], RUNTIME: [make_call(10, 20, 1)]},
     )
     with sqlite3.connect(path) as connection:
         connection.execute(f"UPDATE {RUNTIME} SET rowid = 55")
         connection.execute(
             f"INSERT INTO {RUNTIME} (rowid, start, end, globalTid, nameId) VALUES (1, 5, 6, ?, 2)",
-            (global_tid(PID),),
+            (make_global_tid(PID),),
         )
-    assert len(traced(tmp_path, path).intervals(API_CODE)) == 2
+    assert len(convert_tables(tmp_path, path).list_intervals(API_CODE)) == 2
 
 
 @pytest.mark.slow
 def test_a_rowid_far_off_does_not_take_for_ever(tmp_path: Path) -> None:
-    path = make_export(tmp_path / "r.sqlite", {"StringIds": STRINGS, KERNEL: [kernel(100, 200)]})
+    path = make_export(
+        tmp_path / "r.sqlite", {"StringIds": STRINGS, KERNEL: [make_kernel(100, 200)]}
+    )
     with sqlite3.connect(path) as connection:
         connection.execute(
             f"INSERT INTO {KERNEL} (rowid, start, end, globalPid, demangledName) VALUES (?, 300, 400, ?, 1)",
-            (2_000_000_000, global_pid()),
+            (2_000_000_000, make_global_pid()),
         )
     subprocess.run(
         [sys.executable, "-m", "nsys2prv", "-q", "-j", "1", path, tmp_path / "out.prv"],
         check=True,
         timeout=20,
     )
-    assert len(read_trace(tmp_path / "out.prv").intervals(KERNEL_CODE)) == 2
+    assert len(read_trace(tmp_path / "out.prv").list_intervals(KERNEL_CODE)) == 2
 
 
 def test_a_table_without_rowids(tmp_path: Path) -> None:
-    path = make_export(tmp_path / "r.sqlite", {"StringIds": STRINGS, RUNTIME: [call(10, 20, 1)]})
+    path = make_export(
+        tmp_path / "r.sqlite", {"StringIds": STRINGS, RUNTIME: [make_call(10, 20, 1)]}
+    )
     with sqlite3.connect(path) as connection:
         connection.execute(
             f"CREATE TABLE {KERNEL} (start, end, deviceId, streamId, globalPid, demangledName, PRIMARY KEY (start)) "
@@ -302,23 +329,30 @@ def test_a_table_without_rowids(tmp_path: Path) -> None:
         )
         connection.executemany(
             f"INSERT INTO {KERNEL} VALUES (?, ?, 0, 7, ?, 1)",
-            [(300, 400, global_pid()), (100, 200, global_pid())],
+            [(300, 400, make_global_pid()), (100, 200, make_global_pid())],
         )
-    assert len(traced(tmp_path, path).intervals(KERNEL_CODE)) == 2
+    assert len(convert_tables(tmp_path, path).list_intervals(KERNEL_CODE)) == 2
 
 
 def test_a_column_called_rowid(tmp_path: Path) -> None:
-    rows = [kernel(100, 200, rowid=5), kernel(300, 400, rowid=5), kernel(500, 600, rowid=None)]
-    assert len(traced(tmp_path, {KERNEL: rows}).intervals(KERNEL_CODE)) == 3
+    rows = [
+        make_kernel(100, 200, rowid=5),
+        make_kernel(300, 400, rowid=5),
+        make_kernel(500, 600, rowid=None),
+    ]
+    assert len(convert_tables(tmp_path, {KERNEL: rows}).list_intervals(KERNEL_CODE)) == 3
 
 
 def test_of_calls_with_one_id_the_earliest_launched_wherever_it_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(extract_module, "PART_ROWS", 1)
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
-        {KERNEL: [kernel(100, 200, correlationId=1)], RUNTIME: [call(30, 40, 1), call(10, 20, 1)]},
+        {
+            KERNEL: [make_kernel(100, 200, correlationId=1)],
+            RUNTIME: [make_call(30, 40, 1), make_call(10, 20, 1)],
+        },
     )
     assert [comm.send for comm in trace.comms] == [0]
 
@@ -330,15 +364,15 @@ def test_of_calls_with_one_id_the_earliest_launched_wherever_it_stands(
 @pytest.mark.parametrize("domain", ["default domain", "x" * 3000 + "1", "a\n", "a\t"])
 def test_domains_whose_labels_agree_once_cleaned(domain: str, tmp_path: Path) -> None:
     other = {"default domain": "third", "a\n": "a", "a\t": "a"}.get(domain, "x" * 3000 + "2")
-    traced(
+    convert_tables(
         tmp_path,
         {
             NVTX: [
-                nvtx(0, None, domain, DOMAIN, domainId=1),
-                nvtx(0, None, other, DOMAIN, domainId=2),
-                nvtx(1, 9, "a"),
-                nvtx(2, 3, "b", domainId=1),
-                nvtx(4, 5, "c", domainId=2),
+                make_nvtx_row(0, None, domain, DOMAIN, domainId=1),
+                make_nvtx_row(0, None, other, DOMAIN, domainId=2),
+                make_nvtx_row(1, 9, "a"),
+                make_nvtx_row(2, 3, "b", domainId=1),
+                make_nvtx_row(4, 5, "c", domainId=2),
             ]
         },
     )
@@ -347,12 +381,12 @@ def test_domains_whose_labels_agree_once_cleaned(domain: str, tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["10²", "²", "٣", "9" * 5000])
 def test_odd_digits_in_the_name_of_a_thread(name: str, tmp_path: Path) -> None:
     make_natural_key(name)
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             "StringIds": [*STRINGS, {"id": 9, "value": name}],
-            RUNTIME: [call(10, 20, 1)],
-            "ThreadNames": [{"nameId": 9, "priority": 1, "globalTid": global_tid(PID)}],
+            RUNTIME: [make_call(10, 20, 1)],
+            "ThreadNames": [{"nameId": 9, "priority": 1, "globalTid": make_global_tid(PID)}],
         },
     )
     assert name[:100] in trace.names["THREAD"][0]
@@ -361,9 +395,9 @@ def test_odd_digits_in_the_name_of_a_thread(name: str, tmp_path: Path) -> None:
 def test_a_string_without_text_is_not_called_none(tmp_path: Path) -> None:
     path = make_export(
         tmp_path / "r.sqlite",
-        {"StringIds": [{"id": 1, "value": None}], KERNEL: [kernel(100, 200, shortName=None)]},
+        {"StringIds": [{"id": 1, "value": None}], KERNEL: [make_kernel(100, 200, shortName=None)]},
     )
-    assert not {name for name, _, _ in ranges(traced(tmp_path, path), KERNEL_CODE)} & {
+    assert not {name for name, _, _ in list_ranges(convert_tables(tmp_path, path), KERNEL_CODE)} & {
         "None",
         "b''",
     }
@@ -372,9 +406,9 @@ def test_a_string_without_text_is_not_called_none(tmp_path: Path) -> None:
 def test_a_string_stored_as_bytes_is_its_text(tmp_path: Path) -> None:
     path = make_export(
         tmp_path / "r.sqlite",
-        {"StringIds": [{"id": 1, "value": b"kern"}], KERNEL: [kernel(100, 200)]},
+        {"StringIds": [{"id": 1, "value": b"kern"}], KERNEL: [make_kernel(100, 200)]},
     )
-    assert ranges(traced(tmp_path, path), KERNEL_CODE) == {("kern", 0, 100)}
+    assert list_ranges(convert_tables(tmp_path, path), KERNEL_CODE) == {("kern", 0, 100)}
 
 
 def test_many_names_with_one_label_take_linear_time() -> None:
@@ -396,12 +430,12 @@ def test_many_names_with_one_label_take_linear_time() -> None:
 
 @pytest.mark.parametrize("host", ["LEVEL NODE SIZE 1", "\n"])
 def test_host_names_that_look_like_the_row_file(host: str, tmp_path: Path) -> None:
-    traced(
+    convert_tables(
         tmp_path,
         {
-            KERNEL: [kernel(1, 5)],
+            KERNEL: [make_kernel(1, 5)],
             "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": host}],
-            "PROCESSES": [{"globalPid": global_pid(), "name": host}],
+            "PROCESSES": [{"globalPid": make_global_pid(), "name": host}],
         },
     )
 
@@ -414,15 +448,15 @@ def test_a_launcher_variable_that_all_reports_share_gives_way_to_one_that_tells_
 ) -> None:
     def report(rank: int) -> dict[str, list[Row]]:
         return {
-            KERNEL: [kernel(1, 5)],
-            "PROCESSES": [{"globalPid": global_pid(), "name": f"is{rank}"}],
+            KERNEL: [make_kernel(1, 5)],
+            "PROCESSES": [{"globalPid": make_global_pid(), "name": f"is{rank}"}],
             "META_DATA_CAPTURE": [
                 {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": value}
                 for value in ('RANK="0"', f'OMPI_COMM_WORLD_RANK="{rank}"')
             ],
         }
 
-    assert traced(tmp_path, report(1), report(0)).names["TASK"] == [
+    assert convert_tables(tmp_path, report(1), report(0)).names["TASK"] == [
         f"rank 0 is0 {PID}",
         f"rank 1 is1 {PID}",
     ]
@@ -437,8 +471,8 @@ def test_nsys_reports_are_ordered_by_their_names_not_by_the_command_line(
             tmp_path / f"{name}.sqlite",
             {
                 "StringIds": STRINGS,
-                KERNEL: [kernel(1, 5)],
-                "PROCESSES": [{"globalPid": global_pid(), "name": name}],
+                KERNEL: [make_kernel(1, 5)],
+                "PROCESSES": [{"globalPid": make_global_pid(), "name": name}],
             },
         )
         (tmp_path / f"{name}.nsys-rep").touch()
@@ -465,18 +499,20 @@ def test_no_deleted_temporary_file_stays_open(tmp_path: Path) -> None:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("no /proc")
-    traced(tmp_path, {KERNEL: [kernel(1, 5)]})
+    convert_tables(tmp_path, {KERNEL: [make_kernel(1, 5)]})
     gc.collect()
     assert not [line for line in maps.read_text().splitlines() if str(tmp_path) in line]
 
 
 def test_nothing_is_written_beside_an_export_with_a_write_ahead_log(tmp_path: Path) -> None:
-    path = make_export(tmp_path / "live.sqlite", {"StringIds": STRINGS, KERNEL: [kernel(100, 200)]})
+    path = make_export(
+        tmp_path / "live.sqlite", {"StringIds": STRINGS, KERNEL: [make_kernel(100, 200)]}
+    )
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(
         f"INSERT INTO {KERNEL} (start, end, globalPid, demangledName) VALUES (300, 400, ?, 1)",
-        (global_pid(),),
+        (make_global_pid(),),
     )
     connection.commit()
     folder = tmp_path / "copied"
@@ -485,7 +521,7 @@ def test_nothing_is_written_beside_an_export_with_a_write_ahead_log(tmp_path: Pa
         shutil.copy(tmp_path / name, folder)
     connection.close()
     convert([folder / "live.sqlite"], tmp_path / "out.prv")
-    assert len(read_trace(tmp_path / "out.prv").intervals(KERNEL_CODE)) == 2
+    assert len(read_trace(tmp_path / "out.prv").list_intervals(KERNEL_CODE)) == 2
     assert sorted(item.name for item in folder.iterdir()) == ["live.sqlite", "live.sqlite-wal"]
 
 
@@ -526,14 +562,14 @@ def test_a_column_that_a_condition_names_reads_as_null(
 ) -> None:
     report = tmp_path / "r.sqlite"
     shutil.copy(SAMPLES / "cluster" / "rank0.sqlite", report)
-    whole = traced(tmp_path, report)
+    whole = convert_tables(tmp_path, report)
     with contextlib.closing(sqlite3.connect(report)) as connection:
         connection.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
     assert main(["--list", str(report)]) == 0
     assert report.name in capsys.readouterr().out
-    trace = traced(tmp_path, report)
+    trace = convert_tables(tmp_path, report)
     for code in (KERNEL_CODE, API_CODE, NVTX_CODE, NCCL_CODE, PTHREAD_CODE, OSRT_CODE):
-        before, after = len(whole.intervals(code)), len(trace.intervals(code))
+        before, after = len(whole.list_intervals(code)), len(trace.list_intervals(code))
         assert before > 0
         assert (after == 0) == (code in lost)
         assert (after > before) == (code in more)

@@ -15,31 +15,33 @@ PROCESSES = (281546145665024, 281546162442240)
 MOST = np.iinfo(np.int64).max
 
 
-def _calls(random: np.random.Generator, rows: int, ids: np.ndarray) -> dict[str, np.ndarray]:
+def _make_calls(random: np.random.Generator, rows: int, ids: np.ndarray) -> dict[str, np.ndarray]:
     begin = random.integers(0, 10**12, rows)
     return {
         "correlation": random.choice(ids, rows),
-        "begin": _some(random, begin, NULL),
-        "end": _some(
+        "begin": _draw_launches(random, begin, NULL),
+        "end": _draw_launches(
             random,
-            _some(random, begin + random.integers(-5, 10 ** random.integers(1, 12), rows), NULL),
+            _draw_launches(
+                random, begin + random.integers(-5, 10 ** random.integers(1, 12), rows), NULL
+            ),
             MOST,
         ),
-        "thread": _some(
+        "thread": _draw_launches(
             random,
             random.choice([process + number for process in PROCESSES for number in (3, 4)], rows),
             NULL,
         ),
         "name": random.integers(0, 5, rows),
-        "result": _some(random, random.integers(0, 2, rows), -3),
+        "result": _draw_launches(random, random.integers(0, 2, rows), -3),
     }
 
 
-def _some(random: np.random.Generator, values: np.ndarray, value: int) -> np.ndarray:
+def _draw_launches(random: np.random.Generator, values: np.ndarray, value: int) -> np.ndarray:
     return np.where(random.random(len(values)) < 0.05, value, values)
 
 
-def _launches(calls: dict[str, np.ndarray]) -> Launches:
+def _make_launches(calls: dict[str, np.ndarray]) -> Launches:
     kinds = np.empty(len(calls["begin"]), CALL_KIND)
     for name in kinds.dtype.names:
         kinds[name] = calls[name]
@@ -62,10 +64,10 @@ def test_the_earliest_call_of_an_id_is_found(tmp_path: Path, ids: np.ndarray, se
     writer = LaunchWriter(tmp_path / "launches.bin")
     expected: dict[tuple[int, int], tuple[int, ...]] = {}
     for rows in (200, 1, 0, 90, 40):
-        calls = _calls(random, rows, ids)
+        calls = _make_calls(random, rows, ids)
         if seed % 2:
             calls["correlation"].sort()
-        writer.append(_launches(calls))
+        writer.append(_make_launches(calls))
         for id_, begin, end, thread, name, result in zip(
             *(column.tolist() for column in calls.values()), strict=True
         ):
@@ -98,20 +100,20 @@ def test_the_earliest_call_of_an_id_is_found(tmp_path: Path, ids: np.ndarray, se
 
 def test_all_of_a_call_is_found(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
-    calls = _calls(random, 3000, np.arange(1, 3001))
+    calls = _make_calls(random, 3000, np.arange(1, 3001))
     calls["correlation"] = random.permutation(np.arange(1, 3001))
     writer = LaunchWriter(tmp_path / "launches.bin")
     for first in range(0, 3000, 700):
         writer.append(
-            _launches({name: column[first : first + 700] for name, column in calls.items()})
+            _make_launches({name: column[first : first + 700] for name, column in calls.items()})
         )
     writer.close()
     process = np.where(calls["thread"] == NULL, NULL, calls["thread"] & PROCESS_MASK)
-    found = LaunchIndex(writer.segments).find(process, calls["correlation"])
+    result = LaunchIndex(writer.segments).find(process, calls["correlation"])
     stored = (calls["begin"] != NULL) & (calls["end"] != NULL)
-    assert (found.hit == stored).all()
+    assert (result.hit == stored).all()
     for name in ("begin", "end", "thread", "name", "result"):
-        assert (getattr(found, name) == np.where(stored, calls[name], 0)).all()
+        assert (getattr(result, name) == np.where(stored, calls[name], 0)).all()
 
 
 def test_a_call_takes_few_bytes(tmp_path: Path) -> None:

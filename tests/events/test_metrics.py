@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, Row, global_pid, kernel, make_export, strings
-from tools.installed_views import file_of
+from tools.exports import KERNEL, Row, make_export, make_global_pid, make_kernel, make_strings
+from tools.installed_views import find_view_file
 from tools.trace_reader import Trace
 
 from nsys2prv.conversion.summary import Summary
@@ -39,15 +39,16 @@ SMS, ISSUE, CLOCK, DRAM_READ = 9403, 9404, 9400, 9418
 HOST_CLOCK = 1_700_000_000_000_000_000
 
 
-def source(gpu: int, host: int = 1, kind: int = 2) -> int:
-    """GPU_METRICS.typeId: hardware id, virtual machine id, source, event tag, GPU."""
+def make_type_id(gpu: int, host: int = 1, kind: int = 2) -> int:
+    """Return a typeId of GPU_METRICS: hardware id, virtual machine id, source, event tag, GPU."""
     return host << 56 | 1 << 48 | kind << 32 | 7 << 8 | gpu
 
 
-def metrics(gpu: int, names: Sequence[str], kind: int = 2, first: int = 0) -> list[Row]:
+def make_metrics(gpu: int, names: Sequence[str], kind: int = 2, first: int = 0) -> list[Row]:
+    """Return rows that name the metrics of a GPU, numbered from `first`."""
     return [
         {
-            "typeId": source(gpu, kind=kind),
+            "typeId": make_type_id(gpu, kind=kind),
             "sourceId": 1,
             "typeName": "GPU Metrics",
             "metricId": number,
@@ -57,14 +58,15 @@ def metrics(gpu: int, names: Sequence[str], kind: int = 2, first: int = 0) -> li
     ]
 
 
-def sample(
+def make_sample(
     gpu: int, time: int | None, values: Mapping[int, int | None], kind: int = 2
 ) -> list[Row]:
+    """Return the rows of one sample of a GPU: metric -> value."""
     return [
         {
             "rawTimestamp": 10**15,
             "timestamp": time,
-            "typeId": source(gpu, kind=kind),
+            "typeId": make_type_id(gpu, kind=kind),
             "metricId": number,
             "value": value,
         }
@@ -72,24 +74,26 @@ def sample(
     ]
 
 
-def host(name: str) -> dict[str, list[Row]]:
+def make_host(name: str) -> dict[str, list[Row]]:
+    """Return the tables that describe a host."""
     return {
         "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": name}],
         "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": HOST_CLOCK, "systemClockNs": 10**12}],
     }
 
 
-def gpus(*uuids: str, first: int = 0) -> list[Row]:
+def make_gpus(*uuids: str, first: int = 0) -> list[Row]:
+    """Return the rows of GPUs with these UUIDs."""
     return [
         {"id": number, "name": "H100", "uuid": uuid, "busLocation": ""}
         for number, uuid in enumerate(uuids, first)
     ]
 
 
-def traced(
+def convert_tables(
     folder: Path, *reports: Mapping[str, Sequence[Row]], **more: object
 ) -> tuple[Trace, Summary, list[Path]]:
-    """The trace of reports rank0, rank1... made of these tables."""
+    """Convert reports rank0, rank1... made of these tables."""
     paths = [
         make_export(folder / f"rank{number}.sqlite", tables)
         for number, tables in enumerate(reports)
@@ -97,15 +101,15 @@ def traced(
     return *convert_and_read(paths, folder / "out.prv", **more), paths
 
 
-def series(trace: Trace, code: int) -> dict[str, list[tuple[int, int]]]:
-    """Row name -> times and values of a type, in order."""
-    found: dict[str, list[tuple[int, int]]] = {}
+def read_series(trace: Trace, code: int) -> dict[str, list[tuple[int, int]]]:
+    """Return row name -> times and values of a type, in order."""
+    result: dict[str, list[tuple[int, int]]] = {}
     for record in trace.samples:
         if code in record.numbers:
-            found.setdefault(trace.row_name(record.row), []).append(
+            result.setdefault(trace.get_row_name(record.row), []).append(
                 (record.time, record.numbers[code])
             )
-    return found
+    return result
 
 
 # ------------------------------------------------------------------------------------------------------------------ catalogue
@@ -181,26 +185,28 @@ def test_numbers_of_unlisted_names_depend_on_nothing_else() -> None:
 # ---------------------------------------------------------------------------------------------------------------- GPU metrics
 @pytest.fixture
 def two_gpus() -> dict[str, list[Row]]:
-    """One process on two GPUs, with other metric ids on each."""
+    """Return one process on two GPUs, with other metric ids on each."""
     return {
-        KERNEL: [kernel(100, 200), kernel(150, 250, deviceId=1)],
-        "StringIds": strings("k"),
-        "TARGET_INFO_GPU": gpus("a", "b"),
-        "TARGET_INFO_GPU_METRICS": metrics(
+        KERNEL: [make_kernel(100, 200), make_kernel(150, 250, deviceId=1)],
+        "StringIds": make_strings("k"),
+        "TARGET_INFO_GPU": make_gpus("a", "b"),
+        "TARGET_INFO_GPU_METRICS": make_metrics(
             0, ["SMs Active [Throughput %]", "DRAM Read Bandwidth [Throughput %]"]
         )
-        + metrics(1, ["GPC Clock Frequency [MHz]", "Tensor Active", "SMs Active [Throughput %]"]),
+        + make_metrics(
+            1, ["GPC Clock Frequency [MHz]", "Tensor Active", "SMs Active [Throughput %]"]
+        ),
         "GPU_METRICS": [
-            *sample(0, 50, {0: 5, 1: 6}),
-            *sample(1, 60, {0: 1_980_000_000, 1: 3, 2: 7}),
-            *sample(0, 150, {0: 0, 1: 9}),
-            *sample(1, 160, {0: 1_990_000_000, 1: 0, 2: 100}),
+            *make_sample(0, 50, {0: 5, 1: 6}),
+            *make_sample(1, 60, {0: 1_980_000_000, 1: 3, 2: 7}),
+            *make_sample(0, 150, {0: 0, 1: 9}),
+            *make_sample(1, 160, {0: 1_990_000_000, 1: 0, 2: 100}),
         ],
     }
 
 
 def test_one_record_an_instant_with_types_by_name(two_gpus: dict, tmp_path: Path) -> None:
-    trace, summary, _ = traced(tmp_path, two_gpus, kinds=("-device_state",))
+    trace, summary, _ = convert_tables(tmp_path, two_gpus, kinds=("-device_state",))
     assert [(record.time, dict(record.numbers)) for record in trace.samples] == [
         (0, {SMS: 5, DRAM_READ: 6}),
         (10, {CLOCK: 1_980_000_000, SMS: 7, 9405: 3}),
@@ -210,7 +216,7 @@ def test_one_record_an_instant_with_types_by_name(two_gpus: dict, tmp_path: Path
         (200, {SMS: 0, DRAM_READ: 0}),
     ]
     assert trace.names["THREAD"] == ["CUDA-D0.S7", "CUDA-D1.S7", "Metrics GPU0", "Metrics GPU1"]
-    assert {trace.row_name(record.row) for record in trace.samples} == {
+    assert {trace.get_row_name(record.row) for record in trace.samples} == {
         "Metrics GPU0",
         "Metrics GPU1",
     }
@@ -231,15 +237,15 @@ def test_counts_and_sums_are_those_of_sql(tmp_path: Path) -> None:
         values = {
             number: int(random.integers(0, 101)) for number in range(4) if random.random() < 0.9
         }
-        rows += sample(gpu, time + kind, values, kind)
+        rows += make_sample(gpu, time + kind, values, kind)
     random.shuffle(rows)
     named = [
         row
         for gpu in range(3)
         for kind in (2, 3)
-        for row in metrics(gpu, names[::-1] if gpu == 1 else names, kind)
+        for row in make_metrics(gpu, names[::-1] if gpu == 1 else names, kind)
     ]
-    trace, summary, (path,) = traced(
+    trace, summary, (path,) = convert_tables(
         tmp_path, {"GPU_METRICS": rows, "TARGET_INFO_GPU_METRICS": named}
     )
     with sqlite3.connect(path) as connection:
@@ -250,18 +256,18 @@ def test_counts_and_sums_are_those_of_sql(tmp_path: Path) -> None:
                 "GROUP BY 1, 2"
             )
         }
-    found: dict[tuple[str, int], tuple[int, int]] = {}
+    result: dict[tuple[str, int], tuple[int, int]] = {}
     codes = {label: code for code, label in trace.labels.types.items()}
     for name in names:
-        for row, values in series(
+        for row, values in read_series(
             trace, codes[find_known_label("gpu_metric", name) or name]
         ).items():
             kept = values[:-1]  # the zero at the end
-            found[name, int(row.removeprefix("Metrics GPU"))] = (
+            result[name, int(row.removeprefix("Metrics GPU"))] = (
                 len(kept),
                 sum(value for _, value in kept),
             )
-    assert found == truth
+    assert result == truth
     assert summary.events["gpu_metric"] == len(rows)
     assert len(trace.samples) == len({(row["typeId"], row["timestamp"]) for row in rows}) + 3
 
@@ -269,13 +275,13 @@ def test_counts_and_sums_are_those_of_sql(tmp_path: Path) -> None:
 def test_order_and_parts_do_not_matter(
     two_gpus: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    traced(tmp_path, two_gpus)
+    convert_tables(tmp_path, two_gpus)
     expected = (tmp_path / "out.prv").read_bytes()
     monkeypatch.setattr("nsys2prv.conversion.reading.PART_ROWS", 3)
-    traced(tmp_path, two_gpus)
+    convert_tables(tmp_path, two_gpus)
     assert (tmp_path / "out.prv").read_bytes() == expected
     two_gpus["GPU_METRICS"].reverse()
-    traced(tmp_path, two_gpus)
+    convert_tables(tmp_path, two_gpus)
     assert (tmp_path / "out.prv").read_bytes() == expected
 
 
@@ -283,31 +289,32 @@ def test_order_and_parts_do_not_matter(
 def test_windows_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables = {
         "GPU_METRICS": [
-            row for time in range(20_000) for row in sample(time % 2, time, {0: time % 101})
+            row for time in range(20_000) for row in make_sample(time % 2, time, {0: time % 101})
         ],
-        "TARGET_INFO_GPU_METRICS": metrics(0, ["SMs Active"]) + metrics(1, ["SMs Active"]),
+        "TARGET_INFO_GPU_METRICS": make_metrics(0, ["SMs Active"])
+        + make_metrics(1, ["SMs Active"]),
     }
-    traced(tmp_path, tables)
+    convert_tables(tmp_path, tables)
     expected = (tmp_path / "out.prv").read_bytes()
     monkeypatch.setattr("nsys2prv.store.windows.WINDOW_RECORDS", 1000)
-    traced(tmp_path, tables)
+    convert_tables(tmp_path, tables)
     assert (tmp_path / "out.prv").read_bytes() == expected
 
 
 def test_instants_that_lack_metrics_have_records_without_them(tmp_path: Path) -> None:
     tables = {
         "GPU_METRICS": [
-            *sample(0, 0, {0: 1, 1: 2, 2: 3}),
-            *sample(0, 10, {1: 4}),
-            *sample(0, 20, {2: 5, 0: 0}),
-            *sample(0, 30, {1: 0}),
-            *sample(0, 40, {0: None}),
+            *make_sample(0, 0, {0: 1, 1: 2, 2: 3}),
+            *make_sample(0, 10, {1: 4}),
+            *make_sample(0, 20, {2: 5, 0: 0}),
+            *make_sample(0, 30, {1: 0}),
+            *make_sample(0, 40, {0: None}),
         ],
-        "TARGET_INFO_GPU_METRICS": metrics(
+        "TARGET_INFO_GPU_METRICS": make_metrics(
             0, ["SMs Active", "SM Issue", "Tensor Active", "never sampled"]
         ),
     }
-    trace, summary, _ = traced(tmp_path, tables)
+    trace, summary, _ = convert_tables(tmp_path, tables)
     assert [(record.time, dict(record.numbers)) for record in trace.samples] == [
         (0, {SMS: 1, ISSUE: 2, 9405: 3}),
         (10, {ISSUE: 4}),
@@ -325,36 +332,36 @@ def test_numbers_are_made_what_they_were(tmp_path: Path) -> None:
     """
     tables = {
         "GPU_METRICS": [
-            *sample(0, 0, {0: -1_768_172_296, 1: -5, 2: -1}),
-            *sample(0, 10, {0: 1980, 1: 50, 2: 7}),
-            *sample(0, 20, {0: 0}),
+            *make_sample(0, 0, {0: -1_768_172_296, 1: -5, 2: -1}),
+            *make_sample(0, 10, {0: 1980, 1: 50, 2: 7}),
+            *make_sample(0, 20, {0: 0}),
         ],
-        "TARGET_INFO_GPU_METRICS": metrics(
+        "TARGET_INFO_GPU_METRICS": make_metrics(
             0, ["GPC Clock Frequency [MHz]", "SMs Active", "PCIe Read Requests to BAR1 [Requests]"]
         ),
     }
-    trace, summary, _ = traced(tmp_path, tables)
-    assert series(trace, CLOCK)["Metrics GPU0"] == [
+    trace, summary, _ = convert_tables(tmp_path, tables)
+    assert read_series(trace, CLOCK)["Metrics GPU0"] == [
         (0, 2_526_795_000),
         (10, 1_980_000_000),
         (20, 0),
         (20, 0),
     ]
-    assert series(trace, SMS)["Metrics GPU0"] == [(0, 0), (10, 50), (20, 0)]
-    assert series(trace, 9430)["Metrics GPU0"] == [(0, 2**32 - 1), (10, 7), (20, 0)]
+    assert read_series(trace, SMS)["Metrics GPU0"] == [(0, 0), (10, 50), (20, 0)]
+    assert read_series(trace, 9430)["Metrics GPU0"] == [(0, 2**32 - 1), (10, 7), (20, 0)]
     assert summary.repaired == {("gpu_metrics", Reason.NEGATIVE_SAMPLE): 1}
 
 
 def test_bits_of_floating_point_are_decoded(tmp_path: Path) -> None:
     bits = int(np.array([31.25], np.float32).view(np.int32)[0])
     tables = {
-        "GPU_METRICS": sample(0, 0, {0: bits, 1: 3}) + sample(0, 10, {0: 0, 1: 0}),
-        "TARGET_INFO_GPU_METRICS": metrics(
+        "GPU_METRICS": make_sample(0, 0, {0: bits, 1: 3}) + make_sample(0, 10, {0: 0, 1: 0}),
+        "TARGET_INFO_GPU_METRICS": make_metrics(
             0, ["Threads Launched Per Warp [Threads/Warp]", "SMs Active"]
         ),
         "GENERIC_EVENT_TYPE_FIELDS": [
             {
-                "typeId": source(0),
+                "typeId": make_type_id(0),
                 "fieldIdx": 0,
                 "fieldNameId": 1,
                 "offset": 0,
@@ -362,7 +369,7 @@ def test_bits_of_floating_point_are_decoded(tmp_path: Path) -> None:
                 "type": 2,
             },
             {
-                "typeId": source(0),
+                "typeId": make_type_id(0),
                 "fieldIdx": 1,
                 "fieldNameId": 2,
                 "offset": 4,
@@ -371,27 +378,32 @@ def test_bits_of_floating_point_are_decoded(tmp_path: Path) -> None:
             },
         ],
     }
-    trace, _, _ = traced(tmp_path, tables)
-    assert series(trace, 90032)["Metrics GPU0"][0] == (0, 31_250)
+    trace, _, _ = convert_tables(tmp_path, tables)
+    assert read_series(trace, 90032)["Metrics GPU0"][0] == (0, 31_250)
     assert trace.labels.precision == {90032: 3}
-    assert series(trace, SMS)["Metrics GPU0"][0] == (0, 3)
+    assert read_series(trace, SMS)["Metrics GPU0"][0] == (0, 3)
 
 
 def test_the_same_name_twice_and_the_same_sample_twice(tmp_path: Path) -> None:
     tables = {
-        "GPU_METRICS": [*sample(0, 0, {0: 1, 1: 2}), *sample(0, 0, {0: 1}), *sample(0, 10, {0: 3})],
-        "TARGET_INFO_GPU_METRICS": metrics(0, ["SMs Active", "SM Active"]),
+        "GPU_METRICS": [
+            *make_sample(0, 0, {0: 1, 1: 2}),
+            *make_sample(0, 0, {0: 1}),
+            *make_sample(0, 10, {0: 3}),
+        ],
+        "TARGET_INFO_GPU_METRICS": make_metrics(0, ["SMs Active", "SM Active"]),
     }
-    trace, summary, _ = traced(tmp_path, tables)
-    assert series(trace, SMS)["Metrics GPU0"] == [(0, 1), (10, 3), (10, 0)]
+    trace, summary, _ = convert_tables(tmp_path, tables)
+    assert read_series(trace, SMS)["Metrics GPU0"] == [(0, 1), (10, 3), (10, 0)]
     other = next(code for code, label in trace.labels.types.items() if label == "SM Active")
-    assert series(trace, other)["Metrics GPU0"] == [(0, 2), (10, 0)]
+    assert read_series(trace, other)["Metrics GPU0"] == [(0, 2), (10, 0)]
     assert sum(summary.dropped.values()) == 1
 
 
 def test_without_names_the_numbers_name_the_metrics(tmp_path: Path) -> None:
-    trace, _, _ = traced(
-        tmp_path, {"GPU_METRICS": sample(2, 5, {0: 1, 7: 2}) + sample(2, 15, {0: 3, 7: 4})}
+    trace, _, _ = convert_tables(
+        tmp_path,
+        {"GPU_METRICS": make_sample(2, 5, {0: 1, 7: 2}) + make_sample(2, 15, {0: 3, 7: 4})},
     )
     assert sorted(trace.labels.types.values()) == ["GPU metric 0", "GPU metric 7"]
     assert trace.names["THREAD"] == ["Metrics GPU2"]
@@ -401,12 +413,12 @@ def test_without_names_the_numbers_name_the_metrics(tmp_path: Path) -> None:
 def test_samples_without_a_time_are_counted(tmp_path: Path) -> None:
     tables = {
         "GPU_METRICS": [
-            *sample(0, 0, {0: 1, 1: 2}),
-            *sample(0, None, {0: 1, 1: 2}),
-            *sample(0, 2**62 + 1, {0: 1}),
+            *make_sample(0, 0, {0: 1, 1: 2}),
+            *make_sample(0, None, {0: 1, 1: 2}),
+            *make_sample(0, 2**62 + 1, {0: 1}),
         ]
     }
-    trace, summary, _ = traced(tmp_path, tables)
+    trace, summary, _ = convert_tables(tmp_path, tables)
     assert summary.dropped == {("gpu_metrics", Reason.SAMPLE_WITHOUT_TIME): 3}
     assert trace.duration == 0 or len(trace.samples) == 2
 
@@ -419,25 +431,26 @@ def test_a_gpu_in_several_reports_is_written_once_on_the_row_of_its_first_user(
     def rank(number: int) -> dict[str, list[Row]]:
         pid = 100 + number
         return {
-            **host("node"),
-            "StringIds": strings("k"),
-            "TARGET_INFO_GPU": gpus("a", "b"),
-            KERNEL: [kernel(10, 20, globalPid=global_pid(pid))],
+            **make_host("node"),
+            "StringIds": make_strings("k"),
+            "TARGET_INFO_GPU": make_gpus("a", "b"),
+            KERNEL: [make_kernel(10, 20, globalPid=make_global_pid(pid))],
             "TARGET_INFO_CUDA_DEVICE": [
                 {"gpuId": number, "cudaId": 0, "pid": pid, "uuid": "ab"[number]}
             ],
-            "TARGET_INFO_GPU_METRICS": metrics(0, ["SMs Active"]) + metrics(1, ["SMs Active"]),
+            "TARGET_INFO_GPU_METRICS": make_metrics(0, ["SMs Active"])
+            + make_metrics(1, ["SMs Active"]),
             "GPU_METRICS": [
                 row
                 for time in (0, 100, 200)
                 for gpu in (0, 1)
-                for row in sample(gpu, time + number, {0: 10 * gpu + 1})
+                for row in make_sample(gpu, time + number, {0: 10 * gpu + 1})
             ],
         }
 
-    trace, summary, _ = traced(tmp_path, rank(0), rank(1))
+    trace, summary, _ = convert_tables(tmp_path, rank(0), rank(1))
     assert trace.names["THREAD"] == ["CUDA-D0.S7", "Metrics GPU0", "CUDA-D1.S7", "Metrics GPU1"]
-    assert series(trace, SMS) == {
+    assert read_series(trace, SMS) == {
         "Metrics GPU0": [(0, 1), (100, 1), (200, 1), (201, 0)],
         "Metrics GPU1": [(0, 11), (100, 11), (200, 11), (201, 0)],
     }
@@ -452,17 +465,19 @@ def test_reports_that_follow_one_another_each_tell_of_a_gpu(tmp_path: Path) -> N
 
     def capture(begin: int) -> dict[str, list[Row]]:
         return {
-            **host("node"),
-            "StringIds": strings("k"),
-            KERNEL: [kernel(begin, begin + 5)],
-            "TARGET_INFO_GPU": gpus("a"),
-            "TARGET_INFO_GPU_METRICS": metrics(0, ["SMs Active"]),
+            **make_host("node"),
+            "StringIds": make_strings("k"),
+            KERNEL: [make_kernel(begin, begin + 5)],
+            "TARGET_INFO_GPU": make_gpus("a"),
+            "TARGET_INFO_GPU_METRICS": make_metrics(0, ["SMs Active"]),
             "GPU_METRICS": [
-                row for time in range(3) for row in sample(0, begin + 10 * time, {0: begin + time})
+                row
+                for time in range(3)
+                for row in make_sample(0, begin + 10 * time, {0: begin + time})
             ],
         }
 
-    trace, summary, _ = traced(
+    trace, summary, _ = convert_tables(
         tmp_path, capture(1_000), capture(2_000), capture(500), capture(1_020)
     )
     expected = [
@@ -471,7 +486,7 @@ def test_reports_that_follow_one_another_each_tell_of_a_gpu(tmp_path: Path) -> N
         for time in range(3)
     ]
     between = [(490, 0), (1490, 0)]
-    assert series(trace, SMS)["Metrics GPU0"][:-1] == sorted([*expected, *between])
+    assert read_series(trace, SMS)["Metrics GPU0"][:-1] == sorted([*expected, *between])
     assert summary.events["gpu_metric"] == 9 + len(between)
     assert [note.split(" ")[:2] for note in summary.notes if "several reports" in note] == [
         ["3", "samples"]
@@ -485,15 +500,15 @@ def test_every_rank_sees_device_0(tmp_path: Path) -> None:
 
     def rank(number: int) -> dict[str, list[Row]]:
         return {
-            **host("node"),
-            "StringIds": strings("k"),
-            "TARGET_INFO_GPU": gpus("ab"[number]),
-            KERNEL: [kernel(10, 20, globalPid=global_pid(100 + number))],
-            "TARGET_INFO_GPU_METRICS": metrics(0, ["SMs Active"]),
-            "GPU_METRICS": sample(0, 5, {0: 30 + number}),
+            **make_host("node"),
+            "StringIds": make_strings("k"),
+            "TARGET_INFO_GPU": make_gpus("ab"[number]),
+            KERNEL: [make_kernel(10, 20, globalPid=make_global_pid(100 + number))],
+            "TARGET_INFO_GPU_METRICS": make_metrics(0, ["SMs Active"]),
+            "GPU_METRICS": make_sample(0, 5, {0: 30 + number}),
         }
 
-    trace, summary, _ = traced(tmp_path, rank(0), rank(1))
+    trace, summary, _ = convert_tables(tmp_path, rank(0), rank(1))
     assert trace.names["THREAD"] == ["CUDA-D0.S7", "Metrics GPU0", "CUDA-D1.S7", "Metrics GPU1"]
     assert [(record.row, dict(record.numbers)) for record in trace.samples][:2] == [
         ((1, 2), {SMS: 30}),
@@ -505,40 +520,40 @@ def test_every_rank_sees_device_0(tmp_path: Path) -> None:
 
 def test_a_gpu_that_no_rank_uses_is_in_the_first_task_of_its_host(tmp_path: Path) -> None:
     first = {
-        **host("a"),
-        KERNEL: [kernel(10, 20)],
-        "StringIds": strings("k"),
-        "TARGET_INFO_GPU": gpus("u0"),
+        **make_host("a"),
+        KERNEL: [make_kernel(10, 20)],
+        "StringIds": make_strings("k"),
+        "TARGET_INFO_GPU": make_gpus("u0"),
     }
     second = {
-        **host("b"),
-        KERNEL: [kernel(10, 20)],
-        "StringIds": strings("k"),
-        "TARGET_INFO_GPU": gpus("u1", "u2"),
-        "TARGET_INFO_GPU_METRICS": metrics(1, ["SMs Active"]),
-        "GPU_METRICS": sample(1, 5, {0: 30}),
+        **make_host("b"),
+        KERNEL: [make_kernel(10, 20)],
+        "StringIds": make_strings("k"),
+        "TARGET_INFO_GPU": make_gpus("u1", "u2"),
+        "TARGET_INFO_GPU_METRICS": make_metrics(1, ["SMs Active"]),
+        "GPU_METRICS": make_sample(1, 5, {0: 30}),
     }
     third = {
-        **host("c"),
-        "TARGET_INFO_GPU_METRICS": metrics(0, ["SMs Active"]),
-        "GPU_METRICS": sample(0, 5, {0: 40}),
+        **make_host("c"),
+        "TARGET_INFO_GPU_METRICS": make_metrics(0, ["SMs Active"]),
+        "GPU_METRICS": make_sample(0, 5, {0: 40}),
     }
-    trace, _, _ = traced(tmp_path, first, second, third)
+    trace, _, _ = convert_tables(tmp_path, first, second, third)
     assert trace.tasks == [(1, 1), (2, 2), (1, 3)]
     assert trace.names["THREAD"] == ["CUDA-D0.S7-a", "CUDA-D0.S7-b", "Metrics GPU1", "Metrics GPU0"]
     assert trace.names["TASK"][2] == "devices of c"
 
 
 def test_the_kind_is_chosen_by_name(two_gpus: dict, tmp_path: Path) -> None:
-    trace, summary, _ = traced(tmp_path, two_gpus, kinds=("gpu_metrics",))
+    trace, summary, _ = convert_tables(tmp_path, two_gpus, kinds=("gpu_metrics",))
     assert trace.names["THREAD"] == ["Metrics GPU0", "Metrics GPU1"]
     assert not summary.warnings or all("translate" not in warning for warning in summary.warnings)
-    trace, _, _ = traced(tmp_path, two_gpus, kinds=("-metrics",))
+    trace, _, _ = convert_tables(tmp_path, two_gpus, kinds=("-metrics",))
     assert not [record for record in trace.samples if SMS in record.numbers]
 
 
 # ------------------------------------------------------------------------------------------------------------- network metrics
-def nic(
+def make_nic_sample(
     start: int, end: int, value: int, index: int = 6, device: int = 1 << 48, port: int = 1
 ) -> Row:
     return {
@@ -578,21 +593,21 @@ NETWORK = {
 
 def test_a_rate_stands_from_its_start_to_its_end(tmp_path: Path) -> None:
     tables = {
-        **host("n"),
+        **make_host("n"),
         **NETWORK,
-        KERNEL: [kernel(0, 1000)],
-        "StringIds": strings("k"),
+        KERNEL: [make_kernel(0, 1000)],
+        "StringIds": make_strings("k"),
         "NET_NIC_METRIC": [
-            nic(100, 200, 7),
-            nic(100, 200, 1, 10),
-            nic(200, 300, 8),
-            nic(400, 500, 9),
-            nic(200, 300, 0, 10),
+            make_nic_sample(100, 200, 7),
+            make_nic_sample(100, 200, 1, 10),
+            make_nic_sample(200, 300, 8),
+            make_nic_sample(400, 500, 9),
+            make_nic_sample(200, 300, 0, 10),
         ],
     }
-    trace, _, _ = traced(tmp_path, tables)
+    trace, _, _ = convert_tables(tmp_path, tables)
     assert trace.names["THREAD"] == ["CUDA-D0.S7", "NIC mlx5_0 port 1"]
-    assert series(trace, 91006)["NIC mlx5_0 port 1"] == [
+    assert read_series(trace, 91006)["NIC mlx5_0 port 1"] == [
         (100, 7),
         (200, 8),
         (300, 0),
@@ -600,7 +615,12 @@ def test_a_rate_stands_from_its_start_to_its_end(tmp_path: Path) -> None:
         (500, 0),
         (1000, 0),
     ]
-    assert series(trace, 91010)["NIC mlx5_0 port 1"] == [(100, 1), (200, 0), (300, 0), (1000, 0)]
+    assert read_series(trace, 91010)["NIC mlx5_0 port 1"] == [
+        (100, 1),
+        (200, 0),
+        (300, 0),
+        (1000, 0),
+    ]
     assert trace.labels.types[91006] == "IB: Bytes sent [bytes/ms]"
 
 
@@ -609,14 +629,14 @@ def test_what_was_before_the_capture_is_left_out(tmp_path: Path) -> None:
     tables = {
         **NETWORK,
         "NET_NIC_METRIC": [
-            nic(-5 * 10**12, 50, 4),
-            nic(50, 100, 7),
-            nic(-100, -50, 3, 10),
-            nic(100, 150, 2),
+            make_nic_sample(-5 * 10**12, 50, 4),
+            make_nic_sample(50, 100, 7),
+            make_nic_sample(-100, -50, 3, 10),
+            make_nic_sample(100, 150, 2),
         ],
     }
-    trace, summary, _ = traced(tmp_path, tables)
-    assert series(trace, 91006) == {
+    trace, summary, _ = convert_tables(tmp_path, tables)
+    assert read_series(trace, 91006) == {
         "NIC mlx5_0 port 1": [(0, 4), (50, 7), (100, 2), (150, 0), (150, 0)]
     }
     assert trace.duration == 150
@@ -626,12 +646,15 @@ def test_what_was_before_the_capture_is_left_out(tmp_path: Path) -> None:
 def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> None:
     def rank(name: str, pid: int) -> dict[str, list[Row]]:
         return {
-            **host(name),
+            **make_host(name),
             **NETWORK,
-            KERNEL: [kernel(0, 1000, globalPid=global_pid(pid))],
-            "StringIds": strings("k"),
-            "NET_NIC_METRIC": [nic(100, 200, 7), nic(100, 200, 7, device=9)],
-            "NET_IB_SWITCH_METRIC": [nic(100, 200, 5, device=77, port=3)],
+            KERNEL: [make_kernel(0, 1000, globalPid=make_global_pid(pid))],
+            "StringIds": make_strings("k"),
+            "NET_NIC_METRIC": [
+                make_nic_sample(100, 200, 7),
+                make_nic_sample(100, 200, 7, device=9),
+            ],
+            "NET_IB_SWITCH_METRIC": [make_nic_sample(100, 200, 5, device=77, port=3)],
             "NET_IB_DEVICE_INFO": [
                 {"networkId": 1, "guid": 77, "name": "leaf1", "des": "", "lid": 4}
             ],
@@ -646,7 +669,7 @@ def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> N
             ],
         }
 
-    trace, summary, _ = traced(tmp_path, rank("a", 1), rank("a", 2), rank("b", 3))
+    trace, summary, _ = convert_tables(tmp_path, rank("a", 1), rank("a", 2), rank("b", 3))
     assert trace.names["TASK"] == ["1", "2", "3", "devices of a", "devices of b"]
     assert trace.tasks == [(1, 1), (1, 1), (1, 2), (4, 1), (2, 2)]
     assert trace.names["THREAD"] == [
@@ -664,7 +687,7 @@ def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> N
     assert counts == {(4, 1): 3, (4, 2): 3, (4, 4): 3, (5, 1): 3, (5, 2): 3}
     assert [
         (interval.row, interval.begin, interval.others[91901], interval.others[91908])
-        for interval in trace.intervals(91900)
+        for interval in trace.list_intervals(91900)
     ] == [((4, 3), 150, 4, 3)]
     assert summary.events["switch_congestion"] == 1
     assert summary.ranks == 3
@@ -679,8 +702,8 @@ def test_a_source_whose_json_names_nothing_has_no_name(data: str | None) -> None
 
 def test_fields_of_generic_events_are_counters_of_their_source(tmp_path: Path) -> None:
     tables = {
-        **host("n"),
-        "StringIds": strings("EFA", "rdmap0", "rx_bytes", "load", "sched_switch", "rdmap1"),
+        **make_host("n"),
+        "StringIds": make_strings("EFA", "rdmap0", "rx_bytes", "load", "sched_switch", "rdmap1"),
         "GENERIC_EVENT_SOURCES": [
             {"sourceId": 1, "nameId": 1, "sourceGroupId": 0},
             {"sourceId": 2, "nameId": 5, "sourceGroupId": 1},
@@ -750,15 +773,15 @@ def test_fields_of_generic_events_are_counters_of_their_source(tmp_path: Path) -
             },
         ],
     }
-    trace, summary, _ = traced(tmp_path, tables)
+    trace, summary, _ = convert_tables(tmp_path, tables)
     codes = {label: code for code, label in trace.labels.types.items()}
     assert set(codes) == {"EFA: rx_bytes", "EFA: load"}
     assert all(92000 <= code <= 98999 for code in codes.values())
-    assert series(trace, codes["EFA: rx_bytes"]) == {
+    assert read_series(trace, codes["EFA: rx_bytes"]) == {
         "EFA rdmap0": [(0, 5), (100, 6), (300, 0)],
         "EFA rdmap1": [(300, 9), (300, 0)],
     }
-    assert series(trace, codes["EFA: load"]) == {"EFA rdmap0": [(0, 125), (100, 0), (300, 0)]}
+    assert read_series(trace, codes["EFA: load"]) == {"EFA rdmap0": [(0, 125), (100, 0), (300, 0)]}
     assert trace.labels.precision == {codes["EFA: load"]: 3}
     assert sum(summary.dropped.values()) == 1
     assert sum(summary.repaired.values()) == 1
@@ -777,11 +800,15 @@ def test_generic_events_in_json(tmp_path: Path) -> None:
         ]
         + [{"timestamp": 5, "typeId": 10, "data": "no json"}],
     }
-    trace, _, _ = traced(tmp_path, tables)
+    trace, _, _ = convert_tables(tmp_path, tables)
     codes = {label: code for code, label in trace.labels.types.items()}
     assert set(codes) == {"Storage: read", "Storage: busy"}
-    assert series(trace, codes["Storage: read"]) == {"Storage": [(0, 5000), (100, 7000), (100, 0)]}
-    assert series(trace, codes["Storage: busy"]) == {"Storage": [(0, 500), (100, 1000), (100, 0)]}
+    assert read_series(trace, codes["Storage: read"]) == {
+        "Storage": [(0, 5000), (100, 7000), (100, 0)]
+    }
+    assert read_series(trace, codes["Storage: busy"]) == {
+        "Storage": [(0, 500), (100, 1000), (100, 0)]
+    }
 
 
 def test_names_in_json_that_are_no_utf8(tmp_path: Path) -> None:
@@ -809,11 +836,11 @@ def test_numbers_beyond_what_a_trace_holds(
         ]
     }
     gpu = {
-        "TARGET_INFO_GPU_METRICS": metrics(0, ["SMs Active [Throughput %]"]),
-        "GPU_METRICS": sample(0, 1, {0: 2**63 - 1}) + sample(0, 2, {0: 3}),
+        "TARGET_INFO_GPU_METRICS": make_metrics(0, ["SMs Active [Throughput %]"]),
+        "GPU_METRICS": make_sample(0, 1, {0: 2**63 - 1}) + make_sample(0, 2, {0: 3}),
     }
-    trace, summary, _ = traced(tmp_path, gpu | huge)
-    assert [value for _, value in series(trace, SMS)["Metrics GPU0"]][:2] == [2**63 - 2, 3]
+    trace, summary, _ = convert_tables(tmp_path, gpu | huge)
+    assert [value for _, value in read_series(trace, SMS)["Metrics GPU0"]][:2] == [2**63 - 2, 3]
     assert sum(count for (kind, _), count in summary.repaired.items() if kind == "gpu_metrics") == 1
     assert not recwarn.list, [str(item.message) for item in recwarn.list]
 
@@ -829,32 +856,34 @@ def test_gpu_metrics_of_old_exports(tmp_path: Path) -> None:
             {
                 "rawTimestamp": 1,
                 "timestamp": 100 * number,
-                "typeId": source(3),
+                "typeId": make_type_id(3),
                 "data": json.dumps(row),
             }
             for number, row in enumerate(data)
         ]
     }
-    trace, _, _ = traced(tmp_path, tables)
-    assert series(trace, SMS) == {"Metrics GPU3": [(0, 45), (100, 50), (100, 0)]}
-    assert series(trace, CLOCK) == {"Metrics GPU3": [(0, 1_410_000_000), (100, 0), (100, 0)]}
+    trace, _, _ = convert_tables(tmp_path, tables)
+    assert read_series(trace, SMS) == {"Metrics GPU3": [(0, 45), (100, 50), (100, 0)]}
+    assert read_series(trace, CLOCK) == {"Metrics GPU3": [(0, 1_410_000_000), (100, 0), (100, 0)]}
 
 
 def test_wide_numbers_are_stored_wide(tmp_path: Path) -> None:
-    tables = {"GPU_METRICS": sample(0, 0, {0: 2**33}) + sample(0, 10, {0: 2**62})}
-    trace, _, _ = traced(tmp_path, tables)
-    (values,) = [numbers for code in trace.labels.types for numbers in series(trace, code).values()]
+    tables = {"GPU_METRICS": make_sample(0, 0, {0: 2**33}) + make_sample(0, 10, {0: 2**62})}
+    trace, _, _ = convert_tables(tmp_path, tables)
+    (values,) = [
+        numbers for code in trace.labels.types for numbers in read_series(trace, code).values()
+    ]
     assert values == [(0, 2**33), (10, 2**62), (10, 0)]
     assert runs.Shape(runs.COUNTER, "gpu_metric", 8, ((),)).dtype.itemsize == 20
 
 
 # ------------------------------------------------------------------------------------------------------------------- views
-def asked(folder: Path, views: Sequence[str]) -> dict[str, str]:
-    """What paramedir makes of views of the trace in the folder."""
+def run_views(folder: Path, views: Sequence[str]) -> dict[str, str]:
+    """Return what paramedir makes of views of the trace in the folder."""
     command = ["paramedir", str(folder / "out.prv")]
     for number, view in enumerate(views):
-        command += [str(file_of(f"{view}.cfg")), str(folder / f"view{number:03d}")]
-    run = subprocess.run(
+        command += [str(find_view_file(f"{view}.cfg")), str(folder / f"view{number:03d}")]
+    process = subprocess.run(
         command,
         env={**os.environ, "HOME": str(folder)},
         capture_output=True,
@@ -863,22 +892,22 @@ def asked(folder: Path, views: Sequence[str]) -> dict[str, str]:
         check=False,
     )
     assert not re.search(
-        r"rror|Cannot load|aborted|Unkwnown|None of|Some of", run.stdout + run.stderr
-    ), run.stdout + run.stderr
-    found = {}
+        r"rror|Cannot load|aborted|Unkwnown|None of|Some of", process.stdout + process.stderr
+    ), process.stdout + process.stderr
+    result = {}
     for number, view in enumerate(views):
         table = folder / f"view{number:03d}"
-        found[view] = (table if table.exists() else table.with_suffix(".csv")).read_text()
-    return found
+        result[view] = (table if table.exists() else table.with_suffix(".csv")).read_text()
+    return result
 
 
-def bursts(text: str, row: str) -> list[tuple[float, float, float]]:
-    """Begin, length and value of what a timeline shows on a row."""
+def list_bursts(text: str, row: str) -> list[tuple[float, float, float]]:
+    """Return begin, length and value of the bursts of a timeline on a row."""
     lines = (line.split("\t") for line in text.splitlines())
     return [
         (float(begin), float(length), float(value))
-        for found, begin, length, value in lines
-        if found == row and float(length)
+        for item, begin, length, value in lines
+        if item == row and float(length)
     ]
 
 
@@ -899,25 +928,29 @@ def test_paraver_shows_what_was_sampled(tmp_path: Path) -> None:
         "PCIe TX Throughput",
     ]
     tables = {
-        **host("n"),
+        **make_host("n"),
         **NETWORK,
-        "StringIds": strings("k", "cudaLaunchKernel", "l"),
-        "TARGET_INFO_GPU": gpus("a"),
-        KERNEL: [kernel(1000, 2000), kernel(3000, 3500, demangledName=3, shortName=3)],
-        "NET_NIC_METRIC": [nic(1000, 2000, 70), nic(2000, 3000, 80), nic(1000, 2000, 3, 10)],
-        "TARGET_INFO_GPU_METRICS": metrics(0, names),
+        "StringIds": make_strings("k", "cudaLaunchKernel", "l"),
+        "TARGET_INFO_GPU": make_gpus("a"),
+        KERNEL: [make_kernel(1000, 2000), make_kernel(3000, 3500, demangledName=3, shortName=3)],
+        "NET_NIC_METRIC": [
+            make_nic_sample(1000, 2000, 70),
+            make_nic_sample(2000, 3000, 80),
+            make_nic_sample(1000, 2000, 3, 10),
+        ],
+        "TARGET_INFO_GPU_METRICS": make_metrics(0, names),
         "GPU_METRICS": [
             row
             for time, value in ((0, 0), (1000, 10), (1500, 20), (2000, 40), (3000, 50), (4000, 60))
-            for row in sample(
+            for row in make_sample(
                 0,
                 time,
                 {number: 1_000_000_000 if number == 4 else value for number in range(len(names))},
             )
         ],
     }
-    traced(tmp_path, tables)
-    seen = asked(
+    convert_tables(tmp_path, tables)
+    seen = run_views(
         tmp_path,
         [
             f"hwcounters/{name}"
@@ -937,17 +970,17 @@ def test_paraver_shows_what_was_sampled(tmp_path: Path) -> None:
         ],
     )
     before = [(0, 1000, 10), (1000, 500, 20), (1500, 500, 40), (2000, 1000, 50), (3000, 1000, 60)]
-    assert bursts(seen["hwcounters/sm_active"], "1.1.2") == before
-    assert bursts(seen["hwcounters/dram_bw_throughput"], "1.1.2") == [
+    assert list_bursts(seen["hwcounters/sm_active"], "1.1.2") == before
+    assert list_bursts(seen["hwcounters/dram_bw_throughput"], "1.1.2") == [
         (begin, length, 2 * value) for begin, length, value in before
     ]
-    assert bursts(seen["hwcounters/gpc_clock"], "1.1.2")[-1][2] == 1000
-    assert bursts(seen["hwcounters/nic/ib-send-waits"], "1.2.1") == [
+    assert list_bursts(seen["hwcounters/gpc_clock"], "1.1.2")[-1][2] == 1000
+    assert list_bursts(seen["hwcounters/nic/ib-send-waits"], "1.2.1") == [
         (0, 1000, 0),
         (1000, 1000, 3),
         (2000, 2000, 0),
     ]
-    assert bursts(seen["hwcounters/nic_bytes_sent"], "1.2.1") == [
+    assert list_bursts(seen["hwcounters/nic_bytes_sent"], "1.2.1") == [
         (0, 1000, 0),
         (1000, 1000, 70),
         (2000, 1000, 80),

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.conversions import convert_and_read, found
+from tools.conversions import convert_and_read, list_labelled_intervals
 from tools.exports import (
     KERNEL,
     PID,
     RUNTIME,
     Row,
-    call,
-    global_pid,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    os_call,
-    strings,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_os_call,
+    make_strings,
 )
 from tools.trace_reader import Trace, read_trace
 
@@ -43,14 +43,14 @@ OSRT, PTHREAD, API, KERNELS, EVENTS, PUSHPOP, MARKS = (
     9600,
     9620,
 )
-NAMES = strings("read", "pthread_mutex_lock", "open", "poll", "k", "cudaLaunchKernel_v7000")
+NAMES = make_strings("read", "pthread_mutex_lock", "open", "poll", "k", "cudaLaunchKernel_v7000")
 READ, LOCK, OPEN, POLL, K, LAUNCH = range(1, 7)
 
 
-def converted(
+def convert_os_calls(
     folder: Path, rows: list[Row], more: dict[str, list[Row]] | None = None, **options: object
 ) -> tuple[Trace, Summary]:
-    """The trace, without violations, and the summary of an export with these rows of OSRT_API."""
+    """Convert an export with these rows of OSRT_API."""
     report = make_export(
         folder / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES, **(more or {})}
     )
@@ -59,18 +59,18 @@ def converted(
 
 def test_short_calls_are_dropped_and_counted(tmp_path: Path) -> None:
     rows = [
-        os_call(0, 2_000, OPEN),
-        os_call(100, 1_099, READ, level=1),
-        os_call(1_100, 1_101, LOCK, level=1),
-        os_call(3_000, 3_000),
-        os_call(5_000, 6_000, POLL, tid=PID + 1),
-        os_call(5_000, 5_100, tid=PID + 2),
-        os_call(9_000, None, OPEN),
-        os_call(None, 7, OPEN),
+        make_os_call(0, 2_000, OPEN),
+        make_os_call(100, 1_099, READ, level=1),
+        make_os_call(1_100, 1_101, LOCK, level=1),
+        make_os_call(3_000, 3_000),
+        make_os_call(5_000, 6_000, POLL, tid=PID + 1),
+        make_os_call(5_000, 5_100, tid=PID + 2),
+        make_os_call(9_000, None, OPEN),
+        make_os_call(None, 7, OPEN),
     ]
-    trace, summary = converted(tmp_path, rows, min_duration={"osrt": 1_000})
-    assert found(trace, OSRT) == [("open", 0, 2_000), ("poll", 5_000, 6_000)]
-    assert found(trace, PTHREAD) == [("pthread_mutex_lock", 1_100, 1_101)]
+    trace, summary = convert_os_calls(tmp_path, rows, min_duration={"osrt": 1_000})
+    assert list_labelled_intervals(trace, OSRT) == [("open", 0, 2_000), ("poll", 5_000, 6_000)]
+    assert list_labelled_intervals(trace, PTHREAD) == [("pthread_mutex_lock", 1_100, 1_101)]
     assert summary.dropped == {
         ("osrt", Reason.TOO_SHORT.with_detail("1 us")): 3,
         ("osrt", Reason.NO_TIME): 2,
@@ -100,36 +100,46 @@ def test_samples_take_no_least_duration() -> None:
 
 def test_short_api_calls_still_launch(tmp_path: Path) -> None:
     more = {
-        RUNTIME: [call(0, 10, 1, nameId=LAUNCH), call(20, 900, 2, nameId=LAUNCH)],
+        RUNTIME: [make_call(0, 10, 1, nameId=LAUNCH), make_call(20, 900, 2, nameId=LAUNCH)],
         KERNEL: [
-            kernel(100, 200, correlationId=1, demangledName=K),
-            kernel(1_000, 1_500, correlationId=2, demangledName=K),
+            make_kernel(100, 200, correlationId=1, demangledName=K),
+            make_kernel(1_000, 1_500, correlationId=2, demangledName=K),
         ],
     }
-    trace, summary = converted(
-        tmp_path, [os_call(0, 5)], more, min_duration={"cuda_api_trace": 500}
+    trace, summary = convert_os_calls(
+        tmp_path, [make_os_call(0, 5)], more, min_duration={"cuda_api_trace": 500}
     )
-    assert found(trace, API) == [("cudaLaunchKernel", 20, 900)]
-    assert len(found(trace, KERNELS)) == 2
+    assert list_labelled_intervals(trace, API) == [("cudaLaunchKernel", 20, 900)]
+    assert len(list_labelled_intervals(trace, KERNELS)) == 2
     assert sorted((line.send, line.receive) for line in trace.comms) == [(0, 100), (20, 1_000)]
     assert summary.dropped == {("cuda_api_trace", Reason.TOO_SHORT.with_detail("500 ns")): 1}
 
-    trace, summary = converted(tmp_path, [os_call(0, 5)], more, min_duration={"kernels": 300})
-    assert len(found(trace, KERNELS)) == len(trace.comms) == 1
-    assert len(found(trace, API)) == 2
+    trace, summary = convert_os_calls(
+        tmp_path, [make_os_call(0, 5)], more, min_duration={"kernels": 300}
+    )
+    assert len(list_labelled_intervals(trace, KERNELS)) == len(trace.comms) == 1
+    assert len(list_labelled_intervals(trace, API)) == 2
     assert not any("no work on any GPU" in warning for warning in summary.warnings)
 
 
 def test_events_last_as_long_as_the_calls_that_record_them(tmp_path: Path) -> None:
-    event = {"deviceId": 0, "contextId": 1, "streamId": 7, "globalPid": global_pid(), "eventId": 3}
+    event = {
+        "deviceId": 0,
+        "contextId": 1,
+        "streamId": 7,
+        "globalPid": make_global_pid(),
+        "eventId": 3,
+    }
     more = {
-        RUNTIME: [call(0, 10, 1, nameId=LAUNCH), call(20, 900, 2, nameId=LAUNCH)],
+        RUNTIME: [make_call(0, 10, 1, nameId=LAUNCH), make_call(20, 900, 2, nameId=LAUNCH)],
         "CUPTI_ACTIVITY_KIND_CUDA_EVENT": [
             {**event, "correlationId": number, "timestamp": 500 * number} for number in (1, 2)
         ],
     }
-    trace, summary = converted(tmp_path, [os_call(0, 5)], more, min_duration={"cuda_events": 500})
-    assert [(item.begin, item.end) for item in trace.intervals(EVENTS)] == [(20, 900)]
+    trace, summary = convert_os_calls(
+        tmp_path, [make_os_call(0, 5)], more, min_duration={"cuda_events": 500}
+    )
+    assert [(item.begin, item.end) for item in trace.list_intervals(EVENTS)] == [(20, 900)]
     assert summary.events["cuda_event_completion"] == 2
     assert summary.dropped == {("cuda_events", Reason.TOO_SHORT.with_detail("500 ns")): 1}
 
@@ -141,7 +151,7 @@ def test_open_ranges_and_marks_are_never_short(tmp_path: Path) -> None:
             "end": end,
             "eventType": kind,
             "text": text,
-            "globalTid": global_tid(PID),
+            "globalTid": make_global_tid(PID),
             "domainId": 0,
         }
         for start, end, kind, text in (
@@ -151,20 +161,25 @@ def test_open_ranges_and_marks_are_never_short(tmp_path: Path) -> None:
             (40, None, 34, "mark"),
         )
     ]
-    trace, summary = converted(
-        tmp_path, [os_call(0, 100)], {"NVTX_EVENTS": rows}, min_duration={"nvtx": 30, "all": 50}
+    trace, summary = convert_os_calls(
+        tmp_path,
+        [make_os_call(0, 100)],
+        {"NVTX_EVENTS": rows},
+        min_duration={"nvtx": 30, "all": 50},
     )
-    assert [label for label, _, _ in found(trace, PUSHPOP)] == ["open", "long"]
-    assert [label for label, _, _ in found(trace, MARKS)] == ["mark"]
+    assert [label for label, _, _ in list_labelled_intervals(trace, PUSHPOP)] == ["open", "long"]
+    assert [label for label, _, _ in list_labelled_intervals(trace, MARKS)] == ["mark"]
     assert summary.dropped == {("nvtx_pushpop_trace", Reason.TOO_SHORT.with_detail("30 ns")): 1}
-    assert found(trace, OSRT) == [("read", 0, 100)]
+    assert list_labelled_intervals(trace, OSRT) == [("read", 0, 100)]
 
 
 def test_when_all_calls_are_short(tmp_path: Path) -> None:
-    rows = [os_call(0, 10), os_call(20, 30, LOCK)]
+    rows = [make_os_call(0, 10), make_os_call(20, 30, LOCK)]
     with pytest.raises(NothingToWrite, match="2 shorter than 1 ms"):
-        converted(tmp_path, rows, min_duration={"all": 1_000_000})
-    _, summary = converted(tmp_path, rows, kinds=("osrt", "pthread"), min_duration={"osrt": 1_500})
+        convert_os_calls(tmp_path, rows, min_duration={"all": 1_000_000})
+    _, summary = convert_os_calls(
+        tmp_path, rows, kinds=("osrt", "pthread"), min_duration={"osrt": 1_500}
+    )
     assert summary.dropped == {("osrt", Reason.TOO_SHORT.with_detail("1500 ns")): 1}
     assert summary.warnings == []
 
@@ -227,10 +242,10 @@ def test_durations_on_the_command_line(
     text: str, kept: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [
-        os_call(0, 2_000),
-        os_call(3_000, 6_000),
-        os_call(7_000, 7_001),
-        os_call(8_000, 8_001, LOCK),
+        make_os_call(0, 2_000),
+        make_os_call(3_000, 6_000),
+        make_os_call(7_000, 7_001),
+        make_os_call(8_000, 8_001, LOCK),
     ]
     report = make_export(tmp_path / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})
     assert (
@@ -248,7 +263,10 @@ def test_durations_on_the_command_line(
     )
     assert ("left out: shorter than" in capsys.readouterr().out) == (kept < 3)
     trace = read_trace(tmp_path / "o.prv")
-    assert (len(found(trace, OSRT)), len(found(trace, PTHREAD))) == (kept, 1)
+    assert (
+        len(list_labelled_intervals(trace, OSRT)),
+        len(list_labelled_intervals(trace, PTHREAD)),
+    ) == (kept, 1)
 
 
 @pytest.mark.parametrize(

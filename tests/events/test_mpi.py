@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import Row, global_tid, make_export, strings
+from tools.exports import Row, make_export, make_global_tid, make_strings
 from tools.trace_reader import Trace
 
 import nsys2prv
@@ -35,27 +35,27 @@ Call = tuple[str, Row]
 
 @pytest.fixture(autouse=True, params=["at once", "in small steps"])
 def steps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages are matched all the same, however they are divided."""
+    """Match messages at once and in small steps."""
     if request.param == "in small steps":
         monkeypatch.setattr(task_result, "BATCH_BYTES", 1)
         monkeypatch.setattr(mpi, "BUCKET_BYTES", 100)
         monkeypatch.setattr(mpi, "STEP_ROWS", 1)
 
 
-def call(
+def make_mpi_call(
     table: str, name: str, start: int, end: int | None, pid: int = 1, **columns: object
 ) -> Call:
-    """A call by the main thread of a process, as (table, row with the name in it)."""
+    """Return a call by the main thread of a process, as (table, row with the name in it)."""
     return table, {
         "start": start,
         "end": end,
-        "globalTid": global_tid(pid, pid),
+        "globalTid": make_global_tid(pid, pid),
         "name": name,
         **columns,
     }
 
 
-def p2p(
+def make_p2p_call(
     name: str,
     start: int,
     end: int | None,
@@ -64,7 +64,8 @@ def p2p(
     size: int = 64,
     **columns: object,
 ) -> Call:
-    return call(
+    """Return a call that sends to a partner or receives from it."""
+    return make_mpi_call(
         P2P,
         name,
         start,
@@ -77,13 +78,15 @@ def p2p(
     )
 
 
-def init(pid: int = 1, name: str = "MPI_Init") -> Call:
-    return call(OTHER, name, 0, 10, pid)
+def make_init_call(pid: int = 1, name: str = "MPI_Init") -> Call:
+    """Return the call of MPI_Init, from 0 to 10."""
+    return make_mpi_call(OTHER, name, 0, 10, pid)
 
 
-def communicator(
+def make_communicator(
     rank: int, members: Sequence[int] | str, handle: int = WORLD, time: int = 0, **columns: object
 ) -> Call:
+    """Return a row of a rank's communicator."""
     local = (
         {}
         if isinstance(members, str)
@@ -100,7 +103,7 @@ def communicator(
     }
 
 
-def export(
+def write_rank(
     path: Path,
     rank: int,
     calls: Iterable[Call],
@@ -108,21 +111,22 @@ def export(
     ranks: dict[int, int] | None = None,
     leave_out: Sequence[str] = (),
 ) -> Path:
-    """The report of one rank, whose process is 1, or of the processes of `ranks`, all in the world
-    communicator `members`.
+    """Write the report of one rank, whose process is 1, or of the processes of `ranks`, all in the
+    world communicator `members`.
     """
     ranks = {1: rank} if ranks is None else ranks
     tables: dict[str, list[Row]] = {}
-    for table, row in [*(communicator(number, members) for number in ranks.values()), *calls]:
+    for table, row in [*(make_communicator(number, members) for number in ranks.values()), *calls]:
         tables.setdefault(table, []).append(dict(row))
     named = [row for rows in tables.values() for row in rows if {"name", "start"} <= row.keys()]
     names = list(dict.fromkeys(row["name"] for row in named))
     for row in named:
         row["textId"] = names.index(row.pop("name")) + 1
     tables |= {
-        "StringIds": strings(*names),
+        "StringIds": make_strings(*names),
         RANKS: [
-            {"globalTid": global_tid(pid, pid), "rank": number} for pid, number in ranks.items()
+            {"globalTid": make_global_tid(pid, pid), "rank": number}
+            for pid, number in ranks.items()
         ],
     }
     return make_export(
@@ -130,33 +134,34 @@ def export(
     )
 
 
-def convert_all(folder: Path, *reports: Path) -> tuple[Trace, Summary]:
+def convert_reports(folder: Path, *reports: Path) -> tuple[Trace, Summary]:
+    """Convert reports of ranks."""
     return convert_and_read(reports, folder / "o.prv")
 
 
-def two_ranks(
+def convert_two_ranks(
     folder: Path, first: Iterable[Call], second: Iterable[Call], **options: object
 ) -> tuple[Trace, Summary]:
-    """The trace of two ranks recorded from MPI_Init on (which begins at 0, trace time 0)."""
-    return convert_all(
+    """Convert two ranks recorded from MPI_Init on, which begins at 0, trace time 0."""
+    return convert_reports(
         folder,
         *(
-            export(folder / f"{rank}.sqlite", rank, [init(), *calls], **options)
+            write_rank(folder / f"{rank}.sqlite", rank, [make_init_call(), *calls], **options)
             for rank, calls in enumerate((first, second))
         ),
     )
 
 
-def intervals(trace: Trace, code: int) -> list[tuple[int, str, int, int]]:
-    """(task, label, begin, end) of the ranges of a type."""
+def list_intervals(trace: Trace, code: int) -> list[tuple[int, str, int, int]]:
+    """Return (task, label, begin, end) of the ranges of a type."""
     return sorted(
-        (item.row[0], trace.label(code, item.value), item.begin, item.end)
-        for item in trace.intervals(code)
+        (item.row[0], trace.get_label(code, item.value), item.begin, item.end)
+        for item in trace.list_intervals(code)
     )
 
 
-def messages(trace: Trace) -> list[tuple[int, int, int, int, int, int]]:
-    """(sending task, begin of the send, receiving task, end of the receive, size, tag)."""
+def list_messages(trace: Trace) -> list[tuple[int, int, int, int, int, int]]:
+    """Return (sending task, begin of the send, receiving task, end of the receive, size, tag)."""
     return sorted(
         (line.sender[0], line.send, line.receiver[0], line.receive, line.size, line.tag)
         for line in trace.comms
@@ -168,8 +173,8 @@ def messages(trace: Trace) -> list[tuple[int, int, int, int, int, int]]:
 def test_reports_without_ranks_and_communicators(known: bool, tmp_path: Path) -> None:
     """The launcher may still tell the ranks, and MPICH's world is known by its handle."""
     send, receive = (
-        p2p("MPI_Send", 20, 30, 1, comm=MPICH_WORLD),
-        p2p("MPI_Recv", 25, 40, 0, comm=MPICH_WORLD),
+        make_p2p_call("MPI_Send", 20, 30, 1, comm=MPICH_WORLD),
+        make_p2p_call("MPI_Recv", 25, 40, 0, comm=MPICH_WORLD),
     )
     said = [
         (
@@ -178,20 +183,20 @@ def test_reports_without_ranks_and_communicators(known: bool, tmp_path: Path) ->
         )
         for rank in (0, 1)
     ]
-    trace, _ = convert_all(
+    trace, _ = convert_reports(
         tmp_path,
         *(
-            export(
+            write_rank(
                 tmp_path / f"{rank}.sqlite",
                 rank,
-                [init(), own, *([said[rank]] if known else [])],
+                [make_init_call(), own, *([said[rank]] if known else [])],
                 leave_out=(RANKS, COMMUNICATORS),
             )
             for rank, own in enumerate((send, receive))
         ),
     )
-    assert messages(trace) == ([(1, 20, 2, 40, 64, 5)] if known else [])
-    assert [label for _, label, _, _ in intervals(trace, POINT_TO_POINT)] == [
+    assert list_messages(trace) == ([(1, 20, 2, 40, 64, 5)] if known else [])
+    assert [label for _, label, _, _ in list_intervals(trace, POINT_TO_POINT)] == [
         "MPI_Send",
         "MPI_Recv",
     ]
@@ -199,10 +204,13 @@ def test_reports_without_ranks_and_communicators(known: bool, tmp_path: Path) ->
 
 def test_tags_and_partners_are_one_higher_in_the_trace_alone(tmp_path: Path) -> None:
     """A 0 ends an event in Paraver; frames have MPI's own numbers."""
-    send, receive = p2p("MPI_Send", 20, 30, 1, tag=0), p2p("MPI_Recv", 25, 40, 0, tag=0)
-    trace, _ = two_ranks(tmp_path, [send], [receive])
+    send, receive = (
+        make_p2p_call("MPI_Send", 20, 30, 1, tag=0),
+        make_p2p_call("MPI_Recv", 25, 40, 0, tag=0),
+    )
+    trace, _ = convert_two_ranks(tmp_path, [send], [receive])
     for code, values in ((TAG, [1, 1]), (PARTNER, [1, 2])):
-        calls = trace.intervals(POINT_TO_POINT)
+        calls = trace.list_intervals(POINT_TO_POINT)
         assert sorted(item.others[code] for item in calls) == values
     with nsys2prv.open([tmp_path / "0.sqlite", tmp_path / "1.sqlite"], jobs=1) as job:
         frame = job.frame("mpi_point_to_point", "tag", "partner")
@@ -300,26 +308,32 @@ def test_every_call_stands_under_the_type_of_its_kind(tmp_path: Path) -> None:
         "MPI_Probe",
         "MPI_Foo",
     )
-    calls = [call(OTHER, name, 20 * number, 20 * number + 10) for number, name in enumerate(names)]
-    calls += [
-        call(COLLECTIVES, "MPI_File_read_all", 200, 210, size=4),
-        call(COLLECTIVES, "MPI_Barrier", 220, 230),
+    calls = [
+        make_mpi_call(OTHER, name, 20 * number, 20 * number + 10)
+        for number, name in enumerate(names)
     ]
-    trace, summary = convert_all(tmp_path, export(tmp_path / "r.sqlite", 0, calls))
-    assert intervals(trace, OTHERS) == [
+    calls += [
+        make_mpi_call(COLLECTIVES, "MPI_File_read_all", 200, 210, size=4),
+        make_mpi_call(COLLECTIVES, "MPI_Barrier", 220, 230),
+    ]
+    trace, summary = convert_reports(tmp_path, write_rank(tmp_path / "r.sqlite", 0, calls))
+    assert list_intervals(trace, OTHERS) == [
         (1, "MPI_Foo", 140, 150),
         (1, "MPI_Get_count", 80, 90),
         (1, "MPI_Init_thread", 0, 10),
         (1, "MPI_Initialized", 20, 30),
     ]
-    assert intervals(trace, ONE_SIDED) == [(1, "MPI_Get", 60, 70), (1, "MPI_Win_fence", 40, 50)]
-    assert intervals(trace, FILES) == [
+    assert list_intervals(trace, ONE_SIDED) == [
+        (1, "MPI_Get", 60, 70),
+        (1, "MPI_Win_fence", 40, 50),
+    ]
+    assert list_intervals(trace, FILES) == [
         (1, "MPI_File_open", 100, 110),
         (1, "MPI_File_read_all", 200, 210),
     ]
-    assert intervals(trace, POINT_TO_POINT) == [(1, "MPI_Probe", 120, 130)]
-    assert intervals(trace, COLLECTIVE) == [(1, "MPI_Barrier", 220, 230)]
-    assert {trace.label(OTHERS, value): value for value in trace.labels.values[OTHERS]} == {
+    assert list_intervals(trace, POINT_TO_POINT) == [(1, "MPI_Probe", 120, 130)]
+    assert list_intervals(trace, COLLECTIVE) == [(1, "MPI_Barrier", 220, 230)]
+    assert {trace.get_label(OTHERS, value): value for value in trace.labels.values[OTHERS]} == {
         "End": 0,
         "MPI_Init_thread": 500,
         "MPI_Initialized": 108,
@@ -333,18 +347,20 @@ def test_every_call_stands_under_the_type_of_its_kind(tmp_path: Path) -> None:
 def test_what_calls_say(tmp_path: Path) -> None:
     row = {"commHandle": 8000, "size": 100, "recvSize": 400, "rootRank": 1}
     calls = [
-        communicator(2, (0, 2), 8000, groupRoot=0, groupRootUid=9),
-        communicator(2, (2,), 8001),
-        p2p("MPI_Send", 0, 10, 0, tag=0, comm=8000),
-        p2p("MPI_Recv", 20, 30, -2, tag=-1),
-        p2p("MPI_Recv", 40, 50, 3, comm=4711),
-        call(COLLECTIVES, "MPI_Reduce", 60, 70, **row),
-        call(COLLECTIVES, "MPI_Barrier", 80, 90, commHandle=8001),
+        make_communicator(2, (0, 2), 8000, groupRoot=0, groupRootUid=9),
+        make_communicator(2, (2,), 8001),
+        make_p2p_call("MPI_Send", 0, 10, 0, tag=0, comm=8000),
+        make_p2p_call("MPI_Recv", 20, 30, -2, tag=-1),
+        make_p2p_call("MPI_Recv", 40, 50, 3, comm=4711),
+        make_mpi_call(COLLECTIVES, "MPI_Reduce", 60, 70, **row),
+        make_mpi_call(COLLECTIVES, "MPI_Barrier", 80, 90, commHandle=8001),
     ]
-    trace, _ = convert_all(tmp_path, export(tmp_path / "r.sqlite", 2, calls, members=range(4)))
+    trace, _ = convert_reports(
+        tmp_path, write_rank(tmp_path / "r.sqlite", 2, calls, members=range(4))
+    )
     said = {
         item.begin: {code: value for code, value in item.others.items() if value}
-        for item in trace.intervals(POINT_TO_POINT)
+        for item in trace.list_intervals(POINT_TO_POINT)
     }
     assert said == {
         0: {SIZE: 64, TAG: 1, PARTNER: 1, COMMUNICATOR: 3},
@@ -353,7 +369,7 @@ def test_what_calls_say(tmp_path: Path) -> None:
     }
     said = {
         item.begin: {code: value for code, value in item.others.items() if value}
-        for item in trace.intervals(COLLECTIVE)
+        for item in trace.list_intervals(COLLECTIVE)
     }
     assert said == {60: {SENT: 100, RECEIVED: 400, ROOT: 3, COMMUNICATOR: 3}, 80: {COMMUNICATOR: 2}}
     assert trace.labels.values[COMMUNICATOR] == {
@@ -368,78 +384,91 @@ def test_what_calls_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize("missing", [P2P, COLLECTIVES, WAITS, OTHER, COMMUNICATORS, RANKS])
 def test_any_table_may_be_missing_or_empty(tmp_path: Path, missing: str) -> None:
     calls = [
-        init(),
-        p2p("MPI_Isend", 20, 30, 1, requestHandle=3),
-        call(WAITS, "MPI_Wait", 40, 50, requestHandle=3),
-        call(COLLECTIVES, "MPI_Barrier", 60, 70),
+        make_init_call(),
+        make_p2p_call("MPI_Isend", 20, 30, 1, requestHandle=3),
+        make_mpi_call(WAITS, "MPI_Wait", 40, 50, requestHandle=3),
+        make_mpi_call(COLLECTIVES, "MPI_Barrier", 60, 70),
     ]
-    convert_all(tmp_path, export(tmp_path / "r.sqlite", 0, calls, leave_out=[missing]))
+    convert_reports(tmp_path, write_rank(tmp_path / "r.sqlite", 0, calls, leave_out=[missing]))
     kept = [item for item in calls if item[0] != missing]
-    report = export(tmp_path / "r.sqlite", 0, kept, leave_out=[missing])
+    report = write_rank(tmp_path / "r.sqlite", 0, kept, leave_out=[missing])
     codes = {P2P: POINT_TO_POINT, WAITS: POINT_TO_POINT, COLLECTIVES: COLLECTIVE, OTHER: OTHERS}
-    trace, _ = convert_all(tmp_path, report)
-    found = sum(len(trace.intervals(code)) for code in set(codes.values()))
-    assert found == len(kept)
+    trace, _ = convert_reports(tmp_path, report)
+    result = sum(len(trace.list_intervals(code)) for code in set(codes.values()))
+    assert result == len(kept)
 
 
 def test_a_call_without_an_end_lasts_to_the_end_of_the_trace(tmp_path: Path) -> None:
-    trace, summary = two_ranks(
+    trace, summary = convert_two_ranks(
         tmp_path,
-        [p2p("MPI_Send", 20, 30, 1)],
-        [p2p("MPI_Recv", 15, None, 0), call(OTHER, "MPI_Wtime", 90, 100)],
+        [make_p2p_call("MPI_Send", 20, 30, 1)],
+        [make_p2p_call("MPI_Recv", 15, None, 0), make_mpi_call(OTHER, "MPI_Wtime", 90, 100)],
     )
-    assert (2, "MPI_Recv", 15, 100) in intervals(trace, POINT_TO_POINT)
-    assert messages(trace) == []
+    assert (2, "MPI_Recv", 15, 100) in list_intervals(trace, POINT_TO_POINT)
+    assert list_messages(trace) == []
     assert "MPI messages: 1 receives not complete when the report ends" in summary.notes
 
 
 def test_requests_of_a_wait_are_one_call(tmp_path: Path) -> None:
-    calls = [call(WAITS, "MPI_Waitall", 20, 30, requestHandle=number) for number in range(5)]
-    trace, _ = convert_all(
+    calls = [
+        make_mpi_call(WAITS, "MPI_Waitall", 20, 30, requestHandle=number) for number in range(5)
+    ]
+    trace, _ = convert_reports(
         tmp_path,
-        export(tmp_path / "r.sqlite", 0, [init(), *calls, call(WAITS, "MPI_Waitall", 40, 50)]),
+        write_rank(
+            tmp_path / "r.sqlite",
+            0,
+            [make_init_call(), *calls, make_mpi_call(WAITS, "MPI_Waitall", 40, 50)],
+        ),
     )
-    assert intervals(trace, POINT_TO_POINT) == [
+    assert list_intervals(trace, POINT_TO_POINT) == [
         (1, "MPI_Waitall", 20, 30),
         (1, "MPI_Waitall", 40, 50),
     ]
 
 
 def test_calls_nest(tmp_path: Path) -> None:
-    trace, _ = convert_all(
+    trace, _ = convert_reports(
         tmp_path,
-        export(
+        write_rank(
             tmp_path / "r.sqlite",
             0,
             [
-                p2p("mpi_send_", 0, 100, 1),
-                p2p("MPI_Send", 10, 90, 1),
-                call(OTHER, "MPI_Wtime", 20, 30),
+                make_p2p_call("mpi_send_", 0, 100, 1),
+                make_p2p_call("MPI_Send", 10, 90, 1),
+                make_mpi_call(OTHER, "MPI_Wtime", 20, 30),
             ],
         ),
     )
-    assert intervals(trace, POINT_TO_POINT) == [(1, "MPI_Send", 0, 100), (1, "MPI_Send", 10, 90)]
-    assert intervals(trace, OTHERS) == [(1, "MPI_Wtime", 20, 30)]
+    assert list_intervals(trace, POINT_TO_POINT) == [
+        (1, "MPI_Send", 0, 100),
+        (1, "MPI_Send", 10, 90),
+    ]
+    assert list_intervals(trace, OTHERS) == [(1, "MPI_Wtime", 20, 30)]
 
 
 # ---- messages -----------------------------------------------------------------------------------------------------------
 
 
 def test_messages_of_a_stream_keep_their_order(tmp_path: Path) -> None:
-    trace, summary = two_ranks(
+    trace, summary = convert_two_ranks(
         tmp_path,
         [
-            p2p("MPI_Send", 20, 30, 1, size=8),
-            p2p("MPI_Bsend", 40, 50, 1, size=16),
-            p2p("MPI_Ssend", 60, 70, 1, tag=6, size=24),
+            make_p2p_call("MPI_Send", 20, 30, 1, size=8),
+            make_p2p_call("MPI_Bsend", 40, 50, 1, size=16),
+            make_p2p_call("MPI_Ssend", 60, 70, 1, tag=6, size=24),
         ],
         [
-            p2p("MPI_Recv", 25, 35, 0, tag=6),
-            p2p("MPI_Recv", 45, 55, 0, size=1000),
-            p2p("MPI_Recv", 65, 75, 0),
+            make_p2p_call("MPI_Recv", 25, 35, 0, tag=6),
+            make_p2p_call("MPI_Recv", 45, 55, 0, size=1000),
+            make_p2p_call("MPI_Recv", 65, 75, 0),
         ],
     )
-    assert messages(trace) == [(1, 20, 2, 55, 8, 5), (1, 40, 2, 75, 16, 5), (1, 60, 2, 35, 24, 6)]
+    assert list_messages(trace) == [
+        (1, 20, 2, 55, 8, 5),
+        (1, 40, 2, 75, 16, 5),
+        (1, 60, 2, 35, 24, 6),
+    ]
     assert summary.notes == [
         "MPI messages: 3 lines for 3 sends and 3 receives",
         "MPI messages: 1 received before they were sent on one host, whose reports have one clock: "
@@ -460,22 +489,22 @@ def test_sendrecv_is_one_call_and_two_messages(
     for rank in range(3):
         after, before = (rank + 1) % 3, (rank - 1) % 3
         calls = [
-            init(),
-            p2p("MPI_Sendrecv", 20, 30 + rank, after, size=8),
-            p2p("MPI_Sendrecv", 20, 30 + rank, before, size=8),
+            make_init_call(),
+            make_p2p_call("MPI_Sendrecv", 20, 30 + rank, after, size=8),
+            make_p2p_call("MPI_Sendrecv", 20, 30 + rank, before, size=8),
         ]
         if rank < 2:
-            calls.append(p2p("MPI_Sendrecv_replace", 40, 50 + rank, 1 - rank, size=16))
-        reports.append(export(tmp_path / f"{rank}.sqlite", rank, calls, members=range(3)))
-    trace, _ = convert_all(tmp_path, *reports)
-    assert intervals(trace, POINT_TO_POINT) == [
+            calls.append(make_p2p_call("MPI_Sendrecv_replace", 40, 50 + rank, 1 - rank, size=16))
+        reports.append(write_rank(tmp_path / f"{rank}.sqlite", rank, calls, members=range(3)))
+    trace, _ = convert_reports(tmp_path, *reports)
+    assert list_intervals(trace, POINT_TO_POINT) == [
         (1, "MPI_Sendrecv", 20, 30),
         (1, "MPI_Sendrecv_replace", 40, 50),
         (2, "MPI_Sendrecv", 20, 31),
         (2, "MPI_Sendrecv_replace", 40, 51),
         (3, "MPI_Sendrecv", 20, 32),
     ]
-    assert messages(trace) == [
+    assert list_messages(trace) == [
         (1, 20, 2, 31, 8, 5),
         (1, 40, 2, 51, 16, 5),
         (2, 20, 3, 32, 8, 5),
@@ -486,25 +515,27 @@ def test_sendrecv_is_one_call_and_two_messages(
 
 def test_sendrecv_in_rows_out_of_order_is_not_matched(tmp_path: Path) -> None:
     """Nor what stands in the same stream behind it; what stands before it is."""
-    trace, summary = two_ranks(
+    trace, summary = convert_two_ranks(
         tmp_path,
         [
-            p2p("MPI_Send", 80, 90, 1),
-            p2p("MPI_Sendrecv", 40, 50, 1, size=8),
-            p2p("MPI_Sendrecv", 40, 50, 1, size=9),
-            p2p("MPI_Send", 20, 30, 1),
-            p2p("MPI_Send", 100, 110, 1, tag=6),
+            make_p2p_call("MPI_Send", 80, 90, 1),
+            make_p2p_call("MPI_Sendrecv", 40, 50, 1, size=8),
+            make_p2p_call("MPI_Sendrecv", 40, 50, 1, size=9),
+            make_p2p_call("MPI_Send", 20, 30, 1),
+            make_p2p_call("MPI_Send", 100, 110, 1, tag=6),
         ],
         [
-            p2p("MPI_Recv", 20, 35, 0),
-            p2p("MPI_Recv", 36, 55, 0),
-            p2p("MPI_Recv", 80, 95, 0),
-            p2p("MPI_Recv", 100, 115, 0, tag=6),
+            make_p2p_call("MPI_Recv", 20, 35, 0),
+            make_p2p_call("MPI_Recv", 36, 55, 0),
+            make_p2p_call("MPI_Recv", 80, 95, 0),
+            make_p2p_call("MPI_Recv", 100, 115, 0, tag=6),
         ],
     )
-    assert messages(trace) == [(1, 20, 2, 35, 64, 5), (1, 100, 2, 115, 64, 6)]
+    assert list_messages(trace) == [(1, 20, 2, 35, 64, 5), (1, 100, 2, 115, 64, 6)]
     assert [
-        start for _, name, start, _ in intervals(trace, POINT_TO_POINT) if name == "MPI_Sendrecv"
+        start
+        for _, name, start, _ in list_intervals(trace, POINT_TO_POINT)
+        if name == "MPI_Sendrecv"
     ] == [40]
     assert (
         "MPI messages: 2 messages of MPI_Sendrecv whose direction the report does not tell"
@@ -516,15 +547,15 @@ def test_a_receive_through_a_request_ends_with_the_call_that_completes_it(tmp_pa
     """The first Wait, else the last Test before the handle is used again, else the receive call."""
 
     def received(start: int, handle: int) -> Call:
-        return p2p("MPI_Irecv", start, start + 5, 0, requestHandle=handle)
+        return make_p2p_call("MPI_Irecv", start, start + 5, 0, requestHandle=handle)
 
     def asked(name: str, start: int, handle: int) -> Call:
-        return call(WAITS, name, start, start + 5, requestHandle=handle)
+        return make_mpi_call(WAITS, name, start, start + 5, requestHandle=handle)
 
-    trace, _ = two_ranks(
+    trace, _ = convert_two_ranks(
         tmp_path,
         [
-            p2p("MPI_Isend", 20 + number, 1000, 1, size=number, requestHandle=9)
+            make_p2p_call("MPI_Isend", 20 + number, 1000, 1, size=number, requestHandle=9)
             for number in range(5)
         ],
         [
@@ -534,10 +565,10 @@ def test_a_receive_through_a_request_ends_with_the_call_that_completes_it(tmp_pa
             received(130, 1),
             asked("MPI_Testany", 140, 1),
             asked("MPI_Testsome", 150, 1),
-            call(COLLECTIVES, "MPI_Ibarrier", 160, 161, requestHandle=1),
+            make_mpi_call(COLLECTIVES, "MPI_Ibarrier", 160, 161, requestHandle=1),
             asked("MPI_Wait", 170, 1),
             received(200, 1),
-            p2p("MPI_Isend", 210, 211, 0, requestHandle=1),
+            make_p2p_call("MPI_Isend", 210, 211, 0, requestHandle=1),
             asked("MPI_Wait", 220, 1),
             received(300, 2),
             asked("MPI_Wait", 310, 1),
@@ -546,7 +577,7 @@ def test_a_receive_through_a_request_ends_with_the_call_that_completes_it(tmp_pa
             received(400, 2),
         ],
     )
-    assert [(size, end) for _, _, task, end, size, _ in messages(trace) if task == 2] == [
+    assert [(size, end) for _, _, task, end, size, _ in list_messages(trace) if task == 2] == [
         (0, 125),
         (1, 155),
         (2, 205),
@@ -558,30 +589,32 @@ def test_a_receive_through_a_request_ends_with_the_call_that_completes_it(tmp_pa
 def test_starts_of_persistent_requests_are_messages(tmp_path: Path) -> None:
     def rounds(prepare: Call, start: str, handle: int, first: int) -> list[Call]:
         begun = [
-            call(WAITS, start, time, time + 5, requestHandle=handle)
+            make_mpi_call(WAITS, start, time, time + 5, requestHandle=handle)
             for time in range(first, first + 300, 100)
         ]
         waited = [
-            call(WAITS, "MPI_Wait", time + 50, time + 60, requestHandle=handle)
+            make_mpi_call(WAITS, "MPI_Wait", time + 50, time + 60, requestHandle=handle)
             for time in range(first, first + 300, 100)
         ]
         return [prepare, *begun, *waited]
 
-    trace, _ = two_ranks(
+    trace, _ = convert_two_ranks(
         tmp_path,
-        rounds(p2p("MPI_Send_init", 20, 25, 1, size=8, requestHandle=3), "MPI_Start", 3, 100),
-        rounds(p2p("MPI_Recv_init", 20, 25, 0, requestHandle=4), "MPI_Startall", 4, 110),
+        rounds(
+            make_p2p_call("MPI_Send_init", 20, 25, 1, size=8, requestHandle=3), "MPI_Start", 3, 100
+        ),
+        rounds(make_p2p_call("MPI_Recv_init", 20, 25, 0, requestHandle=4), "MPI_Startall", 4, 110),
     )
-    assert messages(trace) == [
+    assert list_messages(trace) == [
         (1, 100 * number, 2, 100 * number + 70, 8, 5) for number in (1, 2, 3)
     ]
 
 
 def test_partners_that_do_not_exist_are_no_messages(tmp_path: Path) -> None:
-    trace, summary = two_ranks(
-        tmp_path, [p2p("MPI_Send", 20, 30, -1)], [p2p("MPI_Recv", 40, 50, 0)]
+    trace, summary = convert_two_ranks(
+        tmp_path, [make_p2p_call("MPI_Send", 20, 30, -1)], [make_p2p_call("MPI_Recv", 40, 50, 0)]
     )
-    assert messages(trace) == []
+    assert list_messages(trace) == []
     assert summary.notes == [
         "MPI messages: 0 lines for 0 sends and 1 receives",
         "MPI messages: 1 receives without a partner",
@@ -590,14 +623,19 @@ def test_partners_that_do_not_exist_are_no_messages(tmp_path: Path) -> None:
 
 def test_receives_from_any_source_make_what_follows_uncertain(tmp_path: Path) -> None:
     sends = [
-        p2p("MPI_Send", 20 + 10 * number, 25 + 10 * number, 1, size=number) for number in range(3)
+        make_p2p_call("MPI_Send", 20 + 10 * number, 25 + 10 * number, 1, size=number)
+        for number in range(3)
     ]
-    trace, summary = two_ranks(
+    trace, summary = convert_two_ranks(
         tmp_path,
         sends,
-        [p2p("MPI_Recv", 30, 40, 0), p2p("MPI_Recv", 50, 60, -2), p2p("MPI_Recv", 70, 80, 0)],
+        [
+            make_p2p_call("MPI_Recv", 30, 40, 0),
+            make_p2p_call("MPI_Recv", 50, 60, -2),
+            make_p2p_call("MPI_Recv", 70, 80, 0),
+        ],
     )
-    assert messages(trace) == [(1, 20, 2, 40, 0, 5)]
+    assert list_messages(trace) == [(1, 20, 2, 40, 0, 5)]
     assert summary.notes == [
         "MPI messages: 1 lines for 3 sends and 3 receives",
         "MPI messages: 1 sends whose order is not certain",
@@ -614,21 +652,21 @@ def test_receives_from_any_source_make_what_follows_uncertain(tmp_path: Path) ->
 def test_receives_from_anywhere_concern_what_they_might_take(
     tmp_path: Path, source: int, tag: int, certain: bool
 ) -> None:
-    trace, _ = two_ranks(
+    trace, _ = convert_two_ranks(
         tmp_path,
-        [p2p("MPI_Send", 20, 30, 1), p2p("MPI_Send", 40, 50, 1)],
-        [p2p("MPI_Recv", 30, 35, source, tag=tag), p2p("MPI_Recv", 40, 60, 0)],
+        [make_p2p_call("MPI_Send", 20, 30, 1), make_p2p_call("MPI_Send", 40, 50, 1)],
+        [make_p2p_call("MPI_Recv", 30, 35, source, tag=tag), make_p2p_call("MPI_Recv", 40, 60, 0)],
     )
-    assert messages(trace) == ([(1, 20, 2, 60, 64, 5)] if certain else [])
+    assert list_messages(trace) == ([(1, 20, 2, 60, 64, 5)] if certain else [])
 
 
 def test_equal_numbers_are_certain_in_spite_of_receives_from_anywhere(tmp_path: Path) -> None:
-    trace, _ = two_ranks(
+    trace, _ = convert_two_ranks(
         tmp_path,
-        [p2p("MPI_Send", 20, 30, 1)],
-        [p2p("MPI_Recv", 20, 25, -1), p2p("MPI_Recv", 40, 60, 0)],
+        [make_p2p_call("MPI_Send", 20, 30, 1)],
+        [make_p2p_call("MPI_Recv", 20, 25, -1), make_p2p_call("MPI_Recv", 40, 60, 0)],
     )
-    assert messages(trace) == [(1, 20, 2, 60, 64, 5)]
+    assert list_messages(trace) == [(1, 20, 2, 60, 64, 5)]
 
 
 @pytest.mark.slow
@@ -639,48 +677,70 @@ def test_equal_numbers_are_certain_in_spite_of_receives_from_anywhere(tmp_path: 
 def test_reports_that_begin_later_are_matched_if_their_numbers_agree(
     tmp_path: Path, sends: tuple[int, ...], receives: tuple[int, ...], lines: int
 ) -> None:
-    trace, _ = convert_all(
+    trace, _ = convert_reports(
         tmp_path,
-        export(
+        write_rank(
             tmp_path / "0.sqlite",
             0,
-            [p2p("MPI_Send", time, time + 5, 1) for time in sends]
-            + [call(OTHER, "MPI_Initialized", 0, 5)],
+            [make_p2p_call("MPI_Send", time, time + 5, 1) for time in sends]
+            + [make_mpi_call(OTHER, "MPI_Initialized", 0, 5)],
         ),
-        export(
+        write_rank(
             tmp_path / "1.sqlite",
             1,
-            [p2p("MPI_Recv", time - 10, time, 0) for time in receives]
-            + [call(OTHER, "MPI_Wtime", 0, 5)],
+            [make_p2p_call("MPI_Recv", time - 10, time, 0) for time in receives]
+            + [make_mpi_call(OTHER, "MPI_Wtime", 0, 5)],
         ),
     )
-    assert len(messages(trace)) == lines
+    assert len(list_messages(trace)) == lines
 
 
 def test_ranks_without_a_report(tmp_path: Path) -> None:
-    calls = [init(), p2p("MPI_Send", 20, 30, 1), p2p("MPI_Send", 40, 50, 2)]
-    trace, summary = convert_all(
+    calls = [
+        make_init_call(),
+        make_p2p_call("MPI_Send", 20, 30, 1),
+        make_p2p_call("MPI_Send", 40, 50, 2),
+    ]
+    trace, summary = convert_reports(
         tmp_path,
-        export(tmp_path / "0.sqlite", 0, calls, members=range(3)),
-        export(tmp_path / "1.sqlite", 1, [init(), p2p("MPI_Recv", 20, 40, 0)], members=range(3)),
+        write_rank(tmp_path / "0.sqlite", 0, calls, members=range(3)),
+        write_rank(
+            tmp_path / "1.sqlite",
+            1,
+            [make_init_call(), make_p2p_call("MPI_Recv", 20, 40, 0)],
+            members=range(3),
+        ),
     )
-    assert messages(trace) == [(1, 20, 2, 40, 64, 5)]
+    assert list_messages(trace) == [(1, 20, 2, 40, 64, 5)]
     assert "MPI messages: 1 sends with a rank that has no report" in summary.notes
 
 
 def test_several_ranks_in_one_report(tmp_path: Path) -> None:
-    calls = [init(1), init(2), p2p("MPI_Send", 20, 30, 1, pid=2), p2p("MPI_Recv", 20, 40, 0, pid=1)]
-    trace, _ = convert_all(tmp_path, export(tmp_path / "r.sqlite", 0, calls, ranks={1: 1, 2: 0}))
+    calls = [
+        make_init_call(1),
+        make_init_call(2),
+        make_p2p_call("MPI_Send", 20, 30, 1, pid=2),
+        make_p2p_call("MPI_Recv", 20, 40, 0, pid=1),
+    ]
+    trace, _ = convert_reports(
+        tmp_path, write_rank(tmp_path / "r.sqlite", 0, calls, ranks={1: 1, 2: 0})
+    )
     assert [name.split()[:2] for name in trace.names["TASK"]] == [["rank", "0"], ["rank", "1"]]
-    assert messages(trace) == [(1, 20, 2, 40, 64, 5)]
+    assert list_messages(trace) == [(1, 20, 2, 40, 64, 5)]
 
 
 def test_ranks_that_two_processes_claim_are_not_matched(tmp_path: Path) -> None:
-    calls = [init(), p2p("MPI_Send", 20, 30, 1), p2p("MPI_Recv", 40, 50, 1)]
-    reports = [export(tmp_path / f"{rank}.sqlite", rank, calls) for rank in (0, 1)]
-    again = export(tmp_path / "again.sqlite", 1, [init(), p2p("MPI_Recv", 20, 40, 0)])
-    trace, summary = convert_all(tmp_path, *reports, again)
-    assert messages(trace) == []
+    calls = [
+        make_init_call(),
+        make_p2p_call("MPI_Send", 20, 30, 1),
+        make_p2p_call("MPI_Recv", 40, 50, 1),
+    ]
+    reports = [write_rank(tmp_path / f"{rank}.sqlite", rank, calls) for rank in (0, 1)]
+    again = write_rank(
+        tmp_path / "again.sqlite", 1, [make_init_call(), make_p2p_call("MPI_Recv", 20, 40, 0)]
+    )
+    trace, summary = convert_reports(tmp_path, *reports, again)
+    assert list_messages(trace) == []
     assert any("of a rank that several processes claim" in note for note in summary.notes)
 
 
@@ -699,10 +759,12 @@ def test_ranks_that_two_processes_claim_are_not_matched(tmp_path: Path) -> None:
 def test_tags_of_messages_are_never_those_of_other_lines(
     tmp_path: Path, tag: int, written: int
 ) -> None:
-    trace, _ = two_ranks(
-        tmp_path, [p2p("MPI_Send", 20, 30, 1, tag=tag)], [p2p("MPI_Recv", 40, 60, 0, tag=tag)]
+    trace, _ = convert_two_ranks(
+        tmp_path,
+        [make_p2p_call("MPI_Send", 20, 30, 1, tag=tag)],
+        [make_p2p_call("MPI_Recv", 40, 60, 0, tag=tag)],
     )
-    assert messages(trace) == [(1, 20, 2, 60, 64, written)]
+    assert list_messages(trace) == [(1, 20, 2, 60, 64, written)]
 
 
 # ---- communicators ----------------------------------------------------------------------------------------------------
@@ -718,19 +780,19 @@ def test_a_communicator_is_the_same_on_all_ranks_whatever_its_handle(
     """
     reports = []
     for rank, handles in ((0, (11, 12)), (1, (12, 11))):
-        calls = [init()]
+        calls = [make_init_call()]
         for number, handle in enumerate(handles):
             named = {
                 "commUid": {"commUid": 77 + number},
                 "groupRootUid": {"groupRoot": 1, "groupRootUid": 3 + number},
             }.get(known, {})
             calls.append(
-                communicator(rank, (1, 0), handle, 10 + number, parentHandle=WORLD, **named)
+                make_communicator(rank, (1, 0), handle, 10 + number, parentHandle=WORLD, **named)
             )
             uid = {"commUid": 77 + number} if known == "commUid" else {}
             name = "MPI_Send" if rank == 0 else "MPI_Recv"
             calls.append(
-                p2p(
+                make_p2p_call(
                     name,
                     100 + 50 * number,
                     200 - 50 * number,
@@ -740,28 +802,30 @@ def test_a_communicator_is_the_same_on_all_ranks_whatever_its_handle(
                     **uid,
                 )
             )
-        reports.append(export(tmp_path / f"{rank}.sqlite", rank, calls))
-    trace, _ = convert_all(tmp_path, *reports)
-    assert messages(trace) == [(1, 100, 2, 200, 0, 5), (1, 150, 2, 150, 1, 5)]
+        reports.append(write_rank(tmp_path / f"{rank}.sqlite", rank, calls))
+    trace, _ = convert_reports(tmp_path, *reports)
+    assert list_messages(trace) == [(1, 100, 2, 200, 0, 5), (1, 150, 2, 150, 1, 5)]
     numbers = {
         (item.row[0], item.begin): item.others[COMMUNICATOR]
-        for item in trace.intervals(POINT_TO_POINT)
+        for item in trace.list_intervals(POINT_TO_POINT)
     }
     assert numbers == {(1, 100): 3, (2, 100): 3, (1, 150): 4, (2, 150): 4}
-    assert all(item.others[PARTNER] == 3 - item.row[0] for item in trace.intervals(POINT_TO_POINT))
+    assert all(
+        item.others[PARTNER] == 3 - item.row[0] for item in trace.list_intervals(POINT_TO_POINT)
+    )
 
 
 def test_a_handle_that_was_freed_means_what_it_was_given_to_last(tmp_path: Path) -> None:
     def calls(name: str, rank: int) -> list[Call]:
         return [
-            communicator(rank, (0, 1), 11, 100, groupRoot=0, groupRootUid=1),
-            communicator(rank, (1, 0), 11, 300, groupRoot=1, groupRootUid=1),
-            p2p(name, 200, 210, 1 - rank, comm=11, size=1),
-            p2p(name, 400, 410, rank, comm=11, size=2),
+            make_communicator(rank, (0, 1), 11, 100, groupRoot=0, groupRootUid=1),
+            make_communicator(rank, (1, 0), 11, 300, groupRoot=1, groupRootUid=1),
+            make_p2p_call(name, 200, 210, 1 - rank, comm=11, size=1),
+            make_p2p_call(name, 400, 410, rank, comm=11, size=2),
         ]
 
-    trace, _ = two_ranks(tmp_path, calls("MPI_Send", 0), calls("MPI_Recv", 1))
-    assert messages(trace) == [(1, 200, 2, 210, 1, 5), (1, 400, 2, 410, 2, 5)]
+    trace, _ = convert_two_ranks(tmp_path, calls("MPI_Send", 0), calls("MPI_Recv", 1))
+    assert list_messages(trace) == [(1, 200, 2, 210, 1, 5), (1, 400, 2, 410, 2, 5)]
 
 
 def test_members_by_world_rank(tmp_path: Path) -> None:
@@ -770,33 +834,33 @@ def test_members_by_world_rank(tmp_path: Path) -> None:
     """
     columns = {"groupRoot": 1, "groupRootUid": 1, "size": 2}
     reports = [
-        export(
+        write_rank(
             tmp_path / f"{rank}.sqlite",
             rank,
             [
-                init(),
-                communicator(rank, "-1 0 1", 11, 5, localRank=rank - 1, **columns),
-                p2p("MPI_Send" if rank == 1 else "MPI_Recv", 20, 30, 2 - rank, comm=11),
+                make_init_call(),
+                make_communicator(rank, "-1 0 1", 11, 5, localRank=rank - 1, **columns),
+                make_p2p_call("MPI_Send" if rank == 1 else "MPI_Recv", 20, 30, 2 - rank, comm=11),
             ],
             members=range(3),
         )
         for rank in (1, 2)
     ]
-    trace, _ = convert_all(tmp_path, *reports)
-    assert messages(trace) == [(1, 20, 2, 30, 64, 5)]
+    trace, _ = convert_reports(tmp_path, *reports)
+    assert list_messages(trace) == [(1, 20, 2, 30, 64, 5)]
 
 
 @pytest.mark.parametrize(("handle", "lines"), [(MPICH_WORLD, 1), (WORLD, 0)])
 def test_without_communicators_only_mpich_s_world_is_known(
     tmp_path: Path, handle: int, lines: int
 ) -> None:
-    trace, summary = two_ranks(
+    trace, summary = convert_two_ranks(
         tmp_path,
-        [p2p("MPI_Send", 20, 30, 1, comm=handle)],
-        [p2p("MPI_Recv", 40, 60, 0, comm=handle)],
+        [make_p2p_call("MPI_Send", 20, 30, 1, comm=handle)],
+        [make_p2p_call("MPI_Recv", 40, 60, 0, comm=handle)],
         leave_out=[COMMUNICATORS],
     )
-    assert len(messages(trace)) == lines
+    assert len(list_messages(trace)) == lines
     if not lines:
         assert (
             "MPI messages: 1 sends in a communicator that the report does not describe"
@@ -807,16 +871,16 @@ def test_without_communicators_only_mpich_s_world_is_known(
 def test_lists_of_other_ranks_are_another_communicator(tmp_path: Path) -> None:
     """As with the two groups of an intercommunicator: no message is invented."""
     reports = [
-        export(
+        write_rank(
             tmp_path / f"{rank}.sqlite",
             rank,
             [
-                init(),
-                communicator(rank, (rank, 2), 11, 5, commUid=4),
-                p2p("MPI_Send" if rank == 0 else "MPI_Recv", 20, 30, 0, comm=11),
+                make_init_call(),
+                make_communicator(rank, (rank, 2), 11, 5, commUid=4),
+                make_p2p_call("MPI_Send" if rank == 0 else "MPI_Recv", 20, 30, 0, comm=11),
             ],
             members=range(3),
         )
         for rank in (0, 1)
     ]
-    assert messages(convert_all(tmp_path, *reports)[0]) == []
+    assert list_messages(convert_reports(tmp_path, *reports)[0]) == []

@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tools.exports import global_pid, global_tid
+from tools.exports import make_global_pid, make_global_tid
 from tools.nccl_exports import (
     COMM,
     DOMAIN,
@@ -17,11 +17,11 @@ from tools.nccl_exports import (
     OP,
     SIZE,
     Rank,
-    binary,
-    converted,
-    entries,
-    group_on_two_gpus,
-    said,
+    convert_ranks,
+    format_payload,
+    make_group_on_two_gpus,
+    make_schema_entries,
+    pack_payload,
 )
 from tools.trace_reader import Interval, Trace, read_trace
 
@@ -40,44 +40,51 @@ BYTES, REDUCTION, PEER, RANKS, RANK, COMMUNICATOR, OPERATION, FUSED = (
     9509,
 )
 BIG = 0xFEDC_BA98_7654_3210
-REDUCE_ENTRIES = entries(77, (COMM, 18, 0), (SIZE, 22, 8), (OP, 1 << 24 | 24, 16))
+REDUCE_ENTRIES = make_schema_entries(77, (COMM, 18, 0), (SIZE, 22, 8), (OP, 1 << 24 | 24, 16))
 REDUCE_NAMES = [
     {"domainId": DOMAIN, "schemaId": 1 << 24 | 24, "idx": value, "name": name, "value": value}
     for value, name in enumerate(("Sum", "Product", "Max", "Min", "Avg"))
 ]
 
 
-def fields(trace: Trace, item: Interval) -> dict[int, str | int]:
-    """The payload of a record, values by label where they have one."""
+def read_payload(trace: Trace, item: Interval) -> dict[int, str | int]:
+    """Return the payload of a record, values by label where they have one."""
     return {
-        code: trace.label(code, value) if code in (REDUCTION, COMMUNICATOR, OPERATION) else value
+        code: trace.get_label(code, value)
+        if code in (REDUCTION, COMMUNICATOR, OPERATION)
+        else value
         for code, value in item.others.items()
         if 9501 <= code <= 9510
     }
 
 
-def payloads(trace: Trace, code: int) -> list[dict[int, str | int]]:
+def read_payloads(trace: Trace, code: int) -> list[dict[int, str | int]]:
+    """Return the payloads of the records of a type, by begin."""
     return [
-        fields(trace, item) for item in sorted(trace.intervals(code), key=lambda item: item.begin)
+        read_payload(trace, item)
+        for item in sorted(trace.list_intervals(code), key=lambda item: item.begin)
     ]
 
 
 WANTED = {BYTES: 4096, REDUCTION: "Max", COMMUNICATOR: f"{BIG:#x}", OPERATION: "AllReduce"}
 
 
-def of_json(text: str) -> Rank:
-    return Rank().collective(100, 130, 200, text)
+def make_rank_with_json(text: str) -> Rank:
+    """Return a rank whose collective has a JSON payload."""
+    return Rank().add_collective(100, 130, 200, text)
 
 
-def of_bytes(content: bytes, **tables: object) -> Rank:
-    rank = Rank().collective(100, 130, 200, binaryData=content)
+def make_rank_with_bytes(content: bytes, **tables: object) -> Rank:
+    """Return a rank whose collective has a binary payload."""
+    rank = Rank().add_collective(100, 130, 200, binaryData=content)
     rank.more |= {ENTRIES: REDUCE_ENTRIES, ENUMS: REDUCE_NAMES} | tables
     return rank
 
 
-def of_table(event: int = 9) -> Rank:
-    rank = Rank().collective(100, 130, 200, eventId=9)
-    rank.more[f"DYNAMIC_NVTXPAYLOAD_DATATYPE_{global_pid(4242)}_{DOMAIN}_77"] = [
+def make_rank_with_table(event: int = 9) -> Rank:
+    """Return a rank whose collective has its payload in a table of its own."""
+    rank = Rank().add_collective(100, 130, 200, eventId=9)
+    rank.more[f"DYNAMIC_NVTXPAYLOAD_DATATYPE_{make_global_pid(4242)}_{DOMAIN}_77"] = [
         {"eventId": 3, COMM: 5, SIZE: 6, OP: 0},
         {"eventId": event, COMM: BIG - (1 << 64), SIZE: 4096, OP: "Max"},
     ]
@@ -87,17 +94,17 @@ def of_table(event: int = 9) -> Rank:
 @pytest.mark.parametrize(
     "rank",
     [
-        of_json(said(BIG, 4096, **{OP: "Max"})),
-        of_json(f' {{ "{COMM}" : {BIG}, "{SIZE}": 4096 , "{OP}" : 2 }} '),
-        of_json(
+        make_rank_with_json(format_payload(BIG, 4096, **{OP: "Max"})),
+        make_rank_with_json(f' {{ "{COMM}" : {BIG}, "{SIZE}": 4096 , "{OP}" : 2 }} '),
+        make_rank_with_json(
             f'{{"{COMM}":{{"uint64":{BIG}}},"{SIZE}":{{"uint64":4096}},"{OP}":{{"enum":"Max"}}}}'
         ),
-        of_json(
+        make_rank_with_json(
             f'{{"commHash":"{BIG:#x}","count":1024,"dataType":"ncclFloat32","redOp":"ncclMax"}}'
         ),
-        of_bytes(binary(77, "QQi4x", BIG, 4096, 2)),
-        of_bytes(binary(77, "QQi4x", BIG, 4096, 2), **{ENUMS: []}),
-        of_table(),
+        make_rank_with_bytes(pack_payload(77, "QQi4x", BIG, 4096, 2)),
+        make_rank_with_bytes(pack_payload(77, "QQi4x", BIG, 4096, 2), **{ENUMS: []}),
+        make_rank_with_table(),
     ],
     ids=[
         "flat",
@@ -110,17 +117,17 @@ def of_table(event: int = 9) -> Rank:
     ],
 )
 def test_payload_forms(tmp_path: Path, rank: Rank) -> None:
-    trace, _ = converted(tmp_path, rank)
-    assert payloads(trace, CALL) == [WANTED]
-    assert payloads(trace, NCCL_KERNEL) == [WANTED | {FUSED: 1}]
+    trace, _ = convert_ranks(tmp_path, rank)
+    assert read_payloads(trace, CALL) == [WANTED]
+    assert read_payloads(trace, NCCL_KERNEL) == [WANTED | {FUSED: 1}]
 
 
 def test_rows_of_a_part_are_picked_from_a_large_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nsys2prv.events.nccl_payloads.SMALL_TABLE", 0)
-    trace, _ = converted(tmp_path, of_table())
-    assert payloads(trace, CALL) == [WANTED]
+    trace, _ = convert_ranks(tmp_path, make_rank_with_table())
+    assert read_payloads(trace, CALL) == [WANTED]
 
 
 @pytest.mark.parametrize(
@@ -137,11 +144,11 @@ def test_what_else_calls_say(
     kind: str, label: str | None, size: int | None, tmp_path: Path
 ) -> None:
     text = f'{{"commHash":7,"count":10,"dataType":{kind},"CUDA device":3,"seqNumber":12,"channelId":2}}'
-    trace, _ = converted(tmp_path, of_json(text))
-    [item] = trace.intervals(CALL)
+    trace, _ = convert_ranks(tmp_path, make_rank_with_json(text))
+    [item] = trace.list_intervals(CALL)
     more = {code: value for code, value in item.others.items() if 9511 <= code <= 9514}
     if label:
-        assert trace.label(9513, more.pop(9513)) == label
+        assert trace.get_label(9513, more.pop(9513)) == label
     assert more == {9511: 3, 9512: 12, 9514: 2}
     assert item.others.get(BYTES) == (size and 10 * size)
 
@@ -149,120 +156,125 @@ def test_what_else_calls_say(
 @pytest.mark.parametrize(
     "rank",
     [
-        of_json('{"NCCL communicator ID":12,"Message siz'),
-        of_json("[1, 2]"),
-        of_bytes(b"short"),
-        of_bytes(binary(78, "QQ", 1, 2)),
-        of_bytes(binary(77, "Q", 1)[:36]),
-        of_bytes(
-            binary(77, "QQi4x", 1, 2, 3),
-            **{ENTRIES: [*REDUCE_ENTRIES, *entries(77, (SIZE, 22, 0))]},
+        make_rank_with_json('{"NCCL communicator ID":12,"Message siz'),
+        make_rank_with_json("[1, 2]"),
+        make_rank_with_bytes(b"short"),
+        make_rank_with_bytes(pack_payload(78, "QQ", 1, 2)),
+        make_rank_with_bytes(pack_payload(77, "Q", 1)[:36]),
+        make_rank_with_bytes(
+            pack_payload(77, "QQi4x", 1, 2, 3),
+            **{ENTRIES: [*REDUCE_ENTRIES, *make_schema_entries(77, (SIZE, 22, 0))]},
         ),
     ],
     ids=["cut", "list", "no header", "unknown schema", "cut body", "clashing schemas"],
 )
 def test_damaged_payloads_are_counted_and_the_calls_stay(tmp_path: Path, rank: Rank) -> None:
-    trace, summary = converted(tmp_path, rank)
-    assert payloads(trace, CALL) == [{OPERATION: "AllReduce"}]
-    assert payloads(trace, NCCL_KERNEL) == [{OPERATION: "AllReduce", FUSED: 1}]
+    trace, summary = convert_ranks(tmp_path, rank)
+    assert read_payloads(trace, CALL) == [{OPERATION: "AllReduce"}]
+    assert read_payloads(trace, NCCL_KERNEL) == [{OPERATION: "AllReduce", FUSED: 1}]
     assert "1 row of nccl changed: NCCL payloads that cannot be read" in summary.text()
 
 
 def test_no_payloads_at_all(tmp_path: Path) -> None:
-    trace, summary = converted(tmp_path, Rank().collective(100, 130, 200))
-    assert payloads(trace, CALL) == [{OPERATION: "AllReduce"}]
+    trace, summary = convert_ranks(tmp_path, Rank().add_collective(100, 130, 200))
+    assert read_payloads(trace, CALL) == [{OPERATION: "AllReduce"}]
     assert "changed" not in summary.text()
 
 
 def test_group_with_several_operations_is_one_kernel(tmp_path: Path) -> None:
-    rank = Rank().range(90, 92, "ncclGroupStart")
+    rank = Rank().add_range(90, 92, "ncclGroupStart")
     for number, size in enumerate((100, 28)):
-        rank.range(
+        rank.add_range(
             100 + 10 * number,
             105 + 10 * number,
             "ncclAllReduce",
-            jsonText=said(7, size, **{OP: "Sum"}),
+            jsonText=format_payload(7, size, **{OP: "Sum"}),
         )
-    rank.range(130, 190, "ncclGroupEnd").work(140, 150, 300).collective(
-        200, 310, 400, said(7, 50, **{OP: "Avg"})
+    rank.add_range(130, 190, "ncclGroupEnd").add_kernel(140, 150, 300).add_collective(
+        200, 310, 400, format_payload(7, 50, **{OP: "Avg"})
     )
-    trace, _ = converted(tmp_path, rank)
+    trace, _ = convert_ranks(tmp_path, rank)
     common = {COMMUNICATOR: "0x0000000000000007", OPERATION: "AllReduce"}
-    assert payloads(trace, NCCL_KERNEL) == [
+    assert read_payloads(trace, NCCL_KERNEL) == [
         {BYTES: 128, REDUCTION: "Sum", FUSED: 2, **common},
         {BYTES: 50, REDUCTION: "Avg", FUSED: 1, **common},
     ]
 
 
 def test_nested_groups_and_captures_that_begin_or_end_inside_one(tmp_path: Path) -> None:
-    rank = Rank().range(1, 9, "ncclGroupEnd").collective(10, 12, 20, said(7, 1))
-    rank.range(40, 41, "ncclGroupStart").range(42, 43, "ncclGroupStart").range(
-        44, 45, "ncclAllReduce", jsonText=said(7, 2)
+    rank = Rank().add_range(1, 9, "ncclGroupEnd").add_collective(10, 12, 20, format_payload(7, 1))
+    rank.add_range(40, 41, "ncclGroupStart").add_range(42, 43, "ncclGroupStart").add_range(
+        44, 45, "ncclAllReduce", jsonText=format_payload(7, 2)
     )
-    rank.range(46, 47, "ncclGroupEnd").range(50, 70, "ncclGroupEnd").work(52, 60, 70)
-    rank.collective(80, 90, 95, said(7, 4)).range(120, 121, "ncclGroupStart").range(
-        122, None, "ncclAllReduce", jsonText=said(7, 8)
-    )
-    trace, _ = converted(tmp_path, rank)
-    assert [item[BYTES] for item in payloads(trace, NCCL_KERNEL)] == [1, 2, 4]
+    rank.add_range(46, 47, "ncclGroupEnd").add_range(50, 70, "ncclGroupEnd").add_kernel(52, 60, 70)
+    rank.add_collective(80, 90, 95, format_payload(7, 4)).add_range(
+        120, 121, "ncclGroupStart"
+    ).add_range(122, None, "ncclAllReduce", jsonText=format_payload(7, 8))
+    trace, _ = convert_ranks(tmp_path, rank)
+    assert [item[BYTES] for item in read_payloads(trace, NCCL_KERNEL)] == [1, 2, 4]
 
 
 def test_group_on_several_communicators_tells_no_size(tmp_path: Path) -> None:
     rank = (
         Rank()
-        .range(90, 92, "ncclGroupStart")
-        .range(100, 105, "ncclAllReduce", jsonText=said(7, 100))
+        .add_range(90, 92, "ncclGroupStart")
+        .add_range(100, 105, "ncclAllReduce", jsonText=format_payload(7, 100))
     )
-    rank.range(110, 115, "ncclAllReduce", jsonText=said(8, 28)).range(
+    rank.add_range(110, 115, "ncclAllReduce", jsonText=format_payload(8, 28)).add_range(
         130, 190, "ncclGroupEnd"
-    ).work(140, 150, 300).work(150, 310, 400)
-    trace, _ = converted(tmp_path, rank)
-    assert payloads(trace, NCCL_KERNEL) == [{OPERATION: "AllReduce", FUSED: 2}] * 2
+    ).add_kernel(140, 150, 300).add_kernel(150, 310, 400)
+    trace, _ = convert_ranks(tmp_path, rank)
+    assert read_payloads(trace, NCCL_KERNEL) == [{OPERATION: "AllReduce", FUSED: 2}] * 2
 
 
 def test_one_process_with_two_gpus_shares_the_group(tmp_path: Path) -> None:
-    trace, summary = converted(tmp_path, group_on_two_gpus())
-    assert [(item[BYTES], item[FUSED]) for item in payloads(trace, NCCL_KERNEL)] == [(100, 1)] * 2
+    trace, summary = convert_ranks(tmp_path, make_group_on_two_gpus())
+    assert [(item[BYTES], item[FUSED]) for item in read_payloads(trace, NCCL_KERNEL)] == [
+        (100, 1)
+    ] * 2
     assert "communicator and order of launches: 1" in summary.text(verbose=True)
 
 
 def test_kernels_in_graphs_have_no_call(tmp_path: Path) -> None:
     rank = (
         Rank()
-        .range(100, 120, "ncclAllReduce", jsonText=said(7, 100))
-        .work(105, 130, 200, graphNodeId=4)
+        .add_range(100, 120, "ncclAllReduce", jsonText=format_payload(7, 100))
+        .add_kernel(105, 130, 200, graphNodeId=4)
     )
-    assert payloads(converted(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
+    assert read_payloads(convert_ranks(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
 
 
 def test_same_correlation_ids_and_pid_on_two_hosts(tmp_path: Path) -> None:
     ranks = [
-        Rank(host=f"node{number}").collective(100, 130, 200, said(7, 10 + number))
+        Rank(host=f"node{number}").add_collective(100, 130, 200, format_payload(7, 10 + number))
         for number in range(2)
     ]
-    trace, _ = converted(tmp_path, *ranks)
-    found = {item.row[0]: item.others[BYTES] for item in trace.intervals(NCCL_KERNEL)}
-    assert len(trace.intervals(NCCL_KERNEL)) == 2
-    assert found == {1: 10, 2: 11}
+    trace, _ = convert_ranks(tmp_path, *ranks)
+    result = {item.row[0]: item.others[BYTES] for item in trace.list_intervals(NCCL_KERNEL)}
+    assert len(trace.list_intervals(NCCL_KERNEL)) == 2
+    assert result == {1: 10, 2: 11}
 
 
 def test_launch_on_another_thread_is_not_of_the_call(tmp_path: Path) -> None:
-    rank = Rank().collective(100, 130, 200, said(7, 10))
-    rank.calls[0]["globalTid"] = global_tid(4999)
-    assert payloads(converted(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
+    rank = Rank().add_collective(100, 130, 200, format_payload(7, 10))
+    rank.calls[0]["globalTid"] = make_global_tid(4999)
+    assert read_payloads(convert_ranks(tmp_path, rank)[0], NCCL_KERNEL) == [{}]
 
 
 def test_ranks_of_calls_come_from_the_communicators_making(tmp_path: Path) -> None:
-    rank = Rank().range(
+    rank = Rank().add_range(
         10,
         20,
         "ncclCommInitRankConfig",
         jsonText=f'{{"{COMM}":7,"No. of ranks":4,"Rank":3,"CUDA device":1}}',
     )
-    rank.collective(100, 130, 200, said(7, 10))
-    trace, _ = converted(tmp_path, rank)
-    assert payloads(trace, NCCL_KERNEL)[0] | {RANKS: 4, RANK: 3} == payloads(trace, NCCL_KERNEL)[0]
-    assert RANKS not in payloads(trace, CALL)[1]
+    rank.add_collective(100, 130, 200, format_payload(7, 10))
+    trace, _ = convert_ranks(tmp_path, rank)
+    assert (
+        read_payloads(trace, NCCL_KERNEL)[0] | {RANKS: 4, RANK: 3}
+        == read_payloads(trace, NCCL_KERNEL)[0]
+    )
+    assert RANKS not in read_payloads(trace, CALL)[1]
 
 
 @pytest.mark.parametrize(
@@ -279,14 +291,16 @@ def test_ranks_of_calls_come_from_the_communicators_making(tmp_path: Path) -> No
 def test_calls_are_written_once_whatever_is_asked_for(
     tmp_path: Path, kinds: tuple[str, ...], calls: int
 ) -> None:
-    trace, _ = converted(tmp_path, Rank().collective(100, 130, 200, said(7, 10)), kinds=kinds)
-    assert len(trace.intervals(CALL)) == calls
-    assert len(trace.intervals(NCCL_KERNEL)) == (0 if kinds and "nvtx" in kinds[0] else 1)
+    trace, _ = convert_ranks(
+        tmp_path, Rank().add_collective(100, 130, 200, format_payload(7, 10)), kinds=kinds
+    )
+    assert len(trace.list_intervals(CALL)) == calls
+    assert len(trace.list_intervals(NCCL_KERNEL)) == (0 if kinds and "nvtx" in kinds[0] else 1)
 
 
-def said_by_sql(connection: sqlite3.Connection) -> None:
-    """Make the table `said`: NVTX_EVENTS with JSON of the payloads, those of tables made per schema
-    among them.
+def create_payload_view(connection: sqlite3.Connection) -> None:
+    """Create the table `said`: NVTX_EVENTS with JSON of the payloads, those of tables made per
+    schema among them.
     """
     connection.create_function("name_of", 2, lambda number, names: json.loads(names)[number])
     tables = connection.execute(
@@ -334,22 +348,22 @@ def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
     trace = read_trace(tmp_path / "o.prv")
     for task, report in enumerate(sorted((SAMPLES / name).glob("rank*.sqlite")), 1):
         connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
-        said_by_sql(connection)
+        create_payload_view(connection)
         ranges = """FROM said LEFT JOIN StringIds ON id = textId WHERE eventType = 59 AND jsonText IS NOT NULL"""
         expected = connection.execute(f"""SELECT value, json_extract(jsonText, '$."{SIZE}"'), json_extract(jsonText, '$."{OP}"'), count(*)
                                           {ranges} GROUP BY 1, 2, 3""").fetchall()
-        found = Counter(
+        result = Counter(
             (
-                trace.label(CALL, item.value),
+                trace.get_label(CALL, item.value),
                 item.others.get(BYTES),
-                trace.label(REDUCTION, item.others[REDUCTION])
+                trace.get_label(REDUCTION, item.others[REDUCTION])
                 if REDUCTION in item.others
                 else None,
             )
-            for item in trace.intervals(CALL)
+            for item in trace.list_intervals(CALL)
             if item.row[0] == task
         )
-        assert {row[:3]: row[3] for row in expected}.items() <= found.items()
+        assert {row[:3]: row[3] for row in expected}.items() <= result.items()
         size = connection.execute(f"""
             SELECT count(DISTINCT k.rowid), sum(json_extract(r.jsonText, '$."{SIZE}"')) FROM CUPTI_ACTIVITY_KIND_KERNEL AS k
             JOIN StringIds AS s ON s.id = k.shortName AND s.value LIKE 'ncclDevKernel%' AND s.value NOT LIKE '%SendRecv%'
@@ -358,7 +372,7 @@ def test_samples_agree_with_sql(tmp_path: Path, name: str) -> None:
             WHERE coalesce(k.graphNodeId, 0) = 0""").fetchone()
         ours = [
             item.others[BYTES]
-            for item in trace.intervals(NCCL_KERNEL)
+            for item in trace.list_intervals(NCCL_KERNEL)
             if item.row[0] == task
             and BYTES in item.others
             and PEER not in item.others
@@ -375,38 +389,42 @@ def test_advanced_trace_calls_and_launch_in_an_api_group(tmp_path: Path) -> None
     def of(**more: object) -> str:
         return json.dumps({"commHash": BIG, "commRank": 1, "nRanks": 4, "apiGroupId": 3, **more})
 
-    rank = Rank().range(100, 200, "API Group", jsonText='{"apiGroupId":3}')
+    rank = Rank().add_range(100, 200, "API Group", jsonText='{"apiGroupId":3}')
     for number, (count, kind) in enumerate(((10, "ncclBfloat16"), (3, "ncclFloat64"))):
-        rank.range(
+        rank.add_range(
             110 + 10 * number,
             115 + 10 * number,
             "AllReduce",
             jsonText=of(count=count, dataType=kind, seqNumber=number),
         )
-    rank.range(140, 190, "GroupLaunch").range(150, 180, "KernelLaunch").work(160, 170, 300)
-    rank.range(
+    rank.add_range(140, 190, "GroupLaunch").add_range(150, 180, "KernelLaunch").add_kernel(
+        160, 170, 300
+    )
+    rank.add_range(
         175,
         290,
         "AllReduce",
         eventType=60,
         jsonText=of(count=10, dataType="ncclBfloat16", channelId=0),
     )
-    trace, _ = converted(tmp_path, rank)
+    trace, _ = convert_ranks(tmp_path, rank)
     own = {COMMUNICATOR: f"{BIG:#x}", RANK: 1, RANKS: 4, OPERATION: "AllReduce"}
-    assert payloads(trace, NCCL_KERNEL) == [{BYTES: 44, FUSED: 2, 9510: 3, **own}]
-    assert [item[BYTES] for item in payloads(trace, CALL) if BYTES in item] == [20, 24]
-    assert payloads(trace, 9710) == [{BYTES: 20, 9510: 3, **own}]
+    assert read_payloads(trace, NCCL_KERNEL) == [{BYTES: 44, FUSED: 2, 9510: 3, **own}]
+    assert [item[BYTES] for item in read_payloads(trace, CALL) if BYTES in item] == [20, 24]
+    assert read_payloads(trace, 9710) == [{BYTES: 20, 9510: 3, **own}]
     assert trace.labels.types[CALL] == "NCCL regions"
 
 
 def test_calls_left_out_for_their_least_duration_still_tell_of_their_kernels(
     tmp_path: Path,
 ) -> None:
-    trace, _ = converted(
-        tmp_path, Rank().collective(100, 130, 200, said(7, 10)), min_duration={"nccl": 50}
+    trace, _ = convert_ranks(
+        tmp_path,
+        Rank().add_collective(100, 130, 200, format_payload(7, 10)),
+        min_duration={"nccl": 50},
     )
-    assert not trace.intervals(CALL)
-    assert [item[BYTES] for item in payloads(trace, NCCL_KERNEL)] == [10]
+    assert not trace.list_intervals(CALL)
+    assert [item[BYTES] for item in read_payloads(trace, NCCL_KERNEL)] == [10]
 
 
 def test_kernels_have_the_sequence_number_and_type_of_their_one_call(tmp_path: Path) -> None:
@@ -422,16 +440,16 @@ def test_kernels_have_the_sequence_number_and_type_of_their_one_call(tmp_path: P
             }
         )
 
-    rank = Rank().range(100, 120, "AllReduce", jsonText=said_of(7)).work(105, 110, 300)
-    rank.range(400, 500, "API Group", jsonText='{"apiGroupId":3}').range(
+    rank = Rank().add_range(100, 120, "AllReduce", jsonText=said_of(7)).add_kernel(105, 110, 300)
+    rank.add_range(400, 500, "API Group", jsonText='{"apiGroupId":3}').add_range(
         410, 415, "AllReduce", jsonText=said_of(8)
     )
-    rank.range(420, 425, "AllReduce", jsonText=said_of(9)).range(440, 490, "GroupLaunch").work(
-        460, 470, 600
-    )
-    trace, _ = converted(tmp_path, rank)
-    kernels = sorted(trace.intervals(NCCL_KERNEL), key=lambda item: item.begin)
+    rank.add_range(420, 425, "AllReduce", jsonText=said_of(9)).add_range(
+        440, 490, "GroupLaunch"
+    ).add_kernel(460, 470, 600)
+    trace, _ = convert_ranks(tmp_path, rank)
+    kernels = sorted(trace.list_intervals(NCCL_KERNEL), key=lambda item: item.begin)
     assert [
-        (item.others.get(9512), trace.label(9513, item.others[9513]), item.others[FUSED])
+        (item.others.get(9512), trace.get_label(9513, item.others[9513]), item.others[FUSED])
         for item in kernels
     ] == [(7, "Float32", 1), (None, "Float32", 2)]

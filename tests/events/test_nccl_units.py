@@ -23,9 +23,9 @@ ALL_REDUCE, SHARES = 1, (4, 5, 8, 9, 10)
 Range = dict[str, Any]
 
 
-def _ranges(random: np.random.Generator, rows: int) -> pl.DataFrame:
-    """Ranges that lie within each other, cross, and follow each other; no two begin at once on a
-    thread.
+def _draw_ranges(random: np.random.Generator, rows: int) -> pl.DataFrame:
+    """Return ranges that lie within each other, cross, and follow each other; no two begin at once
+    on a thread.
     """
     begin = random.permutation(40 * rows)[:rows]
     end = np.where(
@@ -70,8 +70,8 @@ def _ranges(random: np.random.Generator, rows: int) -> pl.DataFrame:
     )
 
 
-def _units(ranges: list[Range]) -> list[list[Range]]:
-    """The units of one thread, whose ranges are in order."""
+def _find_units(ranges: list[Range]) -> list[list[Range]]:
+    """Return the units of one thread, whose ranges are in order."""
     units: list[list[Range]] = []
     reach, level, least = None, 0, 0
     for item in ranges:
@@ -86,21 +86,21 @@ def _units(ranges: list[Range]) -> list[list[Range]]:
     return units
 
 
-def _moving(ranges: list[Range]) -> list[Range]:
-    found, reach = [], None
+def _draw_moving(ranges: list[Range]) -> list[Range]:
+    result, reach = [], None
     for item in ranges:
         if 1 <= item["operation"] <= LAST_OPERATION:
             if reach is None or item["begin"] >= reach:
-                found.append(item)
+                result.append(item)
             reach = item["end"] if reach is None else max(reach, item["end"])
-    return found
+    return result
 
 
-def _same(values: list[int], otherwise: int = ABSENT) -> int:
+def _check_same(values: list[int], otherwise: int = ABSENT) -> int:
     return values[0] if len(set(values)) == 1 else otherwise
 
 
-def _made(ranges: list[Range]) -> dict[tuple[int, int], list[Range]]:
+def _build(ranges: list[Range]) -> dict[tuple[int, int], list[Range]]:
     made = defaultdict(list)
     for item in ranges:
         if item["communicator"] and 30 <= item["operation"] <= 36 and item["ranks"] > 0:
@@ -108,7 +108,7 @@ def _made(ranges: list[Range]) -> dict[tuple[int, int], list[Range]]:
     return made
 
 
-def _told(
+def _tell(
     calls: list[Range], made: dict[tuple[int, int], list[Range]], devices: int
 ) -> dict[str, int]:
     ranks, rank, shared = [], [], []
@@ -142,7 +142,7 @@ def _told(
     return {
         "fused": len(calls) // parts,
         "messages": (len(calls) - len(others)) // parts,
-        "operation": _same(of, GROUP),
+        "operation": _check_same(of, GROUP),
         "parts": parts,
         "first_operation": others[0]["operation"] if others else 0,
         "sequence": others[0]["sequence"] if others else ABSENT,
@@ -153,9 +153,9 @@ def _told(
         "message_bytes": moved(SEND, RECEIVE),
         "communicator": 0 if several else calls[0]["communicator"],
         "ranks": ABSENT if several else max(ranks),
-        "rank": ABSENT if several else _same(rank),
+        "rank": ABSENT if several else _check_same(rank),
         **{
-            name: _same([item[name] for item in calls])
+            name: _check_same([item[name] for item in calls])
             for name in ("reduction", "root", "peer", "group", "data_type")
         },
     }
@@ -164,7 +164,7 @@ def _told(
 @pytest.mark.parametrize("seed", range(40))
 def test_kernels_are_tied_to_the_unit_of_their_call(tmp_path: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
-    frame = _ranges(random, 2 + seed * 8)
+    frame = _draw_ranges(random, 2 + seed * 8)
     with FrameWriter(tmp_path / "0") as writer:
         stored = [writer.append(frame[:seed]), writer.append(frame[seed:])]
     threads, times = (
@@ -177,15 +177,17 @@ def test_kernels_are_tied_to_the_unit_of_their_call(tmp_path: Path, seed: int) -
     ranges = sorted(
         frame.to_dicts(), key=lambda item: (item["thread"], item["begin"], -item["end"])
     )
-    made = _made(ranges)
+    made = _build(ranges)
     of_thread = {
         thread: [item for item in ranges if item["thread"] == thread] for thread in THREADS
     }
-    moving = {(thread, item["begin"]) for thread in THREADS for item in _moving(of_thread[thread])}
+    moving = {
+        (thread, item["begin"]) for thread in THREADS for item in _draw_moving(of_thread[thread])
+    }
     units = [
         (unit[0], max(item["end"] for item in unit), calls)
         for thread in THREADS
-        for unit in _units(of_thread[thread])
+        for unit in _find_units(of_thread[thread])
         if (calls := [item for item in unit if (item["thread"], item["begin"]) in moving])
     ]
     last = [
@@ -205,7 +207,7 @@ def test_kernels_are_tied_to_the_unit_of_their_call(tmp_path: Path, seed: int) -
             assert tied["communicator"][row] == 0
             continue
         met = {int(device) for other, device in zip(last, devices, strict=True) if other == number}
-        expected = _told(units[number][2], made, len(met))
+        expected = _tell(units[number][2], made, len(met))
         assert {name: int(tied[name][row]) for name in expected} == expected
 
 
@@ -215,7 +217,7 @@ def test_kernels_are_tied_to_the_unit_of_their_call(tmp_path: Path, seed: int) -
     ids=["nothing", "no operation", "empty group", "init"],
 )
 def test_without_data_to_move_nothing_is_tied(tmp_path: Path, operations: list[int]) -> None:
-    frame = _ranges(np.random.default_rng(0), 2)
+    frame = _draw_ranges(np.random.default_rng(0), 2)
     frame = pl.concat(
         [frame[:1].with_columns(operation=pl.lit(value, pl.Int64)) for value in operations]
         or [frame[:0]]

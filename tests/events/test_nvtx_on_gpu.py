@@ -12,20 +12,20 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from tools.conversions import convert_and_read, found, time_zero
+from tools.conversions import convert_and_read, find_time_zero, list_labelled_intervals
 from tools.corpus import EXPORTS
 from tools.exports import (
     KERNEL,
     MEMCPY,
     RUNTIME,
     Row,
-    call,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    strings,
+    make_global_tid,
+    make_kernel,
+    make_strings,
 )
-from tools.projected_truth import projected
+from tools.projected_truth import project_ranges_by_sql
 from tools.sql_truth import Truth
 from tools.trace_reader import Trace, read_trace
 
@@ -49,15 +49,16 @@ LABEL = "NVTX on GPU "
 TYPE = 9630
 
 
-def on_streams(trace: Trace) -> Iterator[tuple]:
+def list_projected_ranges(trace: Trace) -> Iterator[tuple]:
+    """Yield process id, row, domain, name, begin and end of the ranges on streams."""
     for code, label in trace.labels.types.items():
         if label.startswith(LABEL):
             domain = label.removeprefix(LABEL)
-            for item in trace.intervals(code):
-                name = re.sub(r" #\d+$", "", trace.label(code, item.value))
+            for item in trace.list_intervals(code):
+                name = re.sub(r" #\d+$", "", trace.get_label(code, item.value))
                 yield (
-                    int(trace.task_name(item.row).split()[-1]),
-                    trace.row_name(item.row),
+                    int(trace.get_task_name(item.row).split()[-1]),
+                    trace.get_row_name(item.row),
                     "" if domain == "default domain" else domain,
                     name,
                     item.begin,
@@ -73,49 +74,50 @@ def test_equal_to_sql(export: Path, tmp_path: Path) -> None:
     try:
         convert([export], tmp_path / "o.prv", ON_GPU)
     except NothingToWrite:
-        assert not projected(truth)
+        assert not project_ranges_by_sql(truth)
         return
     expected = Counter(
-        (one.pid, one.row, one.domain, re.sub(r" #\d+$", "", one.name), one.begin, one.end)
-        for one in projected(truth, time_zero(tmp_path / "o.prv", export))
+        (item.pid, item.row, item.domain, re.sub(r" #\d+$", "", item.name), item.begin, item.end)
+        for item in project_ranges_by_sql(truth, find_time_zero(tmp_path / "o.prv", export))
     )
     truth.close()
     trace = read_trace(tmp_path / "o.prv")
     assert not trace.violations, str(trace.violations)
-    assert Counter(on_streams(trace)) == expected
+    assert Counter(list_projected_ranges(trace)) == expected
 
 
-def pushed(name: str, start: int, end: int | None, tid: int = 4242, **more: object) -> Row:
+def make_range(name: str, start: int, end: int | None, tid: int = 4242, **more: object) -> Row:
     return {
         "start": start,
         "end": end,
         "eventType": 59,
         "text": name,
-        "globalTid": global_tid(tid),
+        "globalTid": make_global_tid(tid),
         "domainId": 0,
         "textId": None,
         **more,
     }
 
 
-def launch(correlation: int, start: int, end: int, tid: int = 4242) -> Row:
-    return call(start, end, correlation, globalTid=global_tid(tid))
+def make_launch(correlation: int, start: int, end: int, tid: int = 4242) -> Row:
+    return make_call(start, end, correlation, globalTid=make_global_tid(tid))
 
 
-def work(correlation: int, start: int, end: int, **more: object) -> Row:
-    return kernel(start, end, correlationId=correlation, **more)
+def make_launched_kernel(correlation: int, start: int, end: int, **more: object) -> Row:
+    return make_kernel(start, end, correlationId=correlation, **more)
 
 
-def on_gpu(
+def convert_projected(
     folder: Path, ranges: list[Row], calls: list[Row], kernels: list[Row], **more: object
 ) -> Trace:
+    """Convert an export with these ranges, calls and kernels, with the ranges on streams."""
     report = make_export(
         folder / "r.sqlite",
         {
             "NVTX_EVENTS": ranges,
             RUNTIME: calls,
             KERNEL: kernels,
-            "StringIds": strings("k", "launch"),
+            "StringIds": make_strings("k", "launch"),
             **more,
         },
     )
@@ -129,81 +131,116 @@ def test_a_range_goes_from_its_first_work_to_its_last_on_each_stream(tmp_path: P
         "deviceId": 0,
         "streamId": 7,
         "correlationId": 4,
-        "globalPid": kernel(0, 1)["globalPid"],
+        "globalPid": make_kernel(0, 1)["globalPid"],
         "copyKind": 1,
         "bytes": 8,
     }
-    trace = on_gpu(
+    trace = convert_projected(
         tmp_path,
-        [pushed("step", 0, 100), pushed("idle", 45, 50), pushed("last", 60, 90)],
-        [launch(1, 10, 20), launch(2, 30, 40), launch(3, 65, 70), launch(4, 75, 80)],
-        [work(1, 200, 250), work(2, 210, 220, streamId=8), work(3, 300, 350)],
+        [make_range("step", 0, 100), make_range("idle", 45, 50), make_range("last", 60, 90)],
+        [
+            make_launch(1, 10, 20),
+            make_launch(2, 30, 40),
+            make_launch(3, 65, 70),
+            make_launch(4, 75, 80),
+        ],
+        [
+            make_launched_kernel(1, 200, 250),
+            make_launched_kernel(2, 210, 220, streamId=8),
+            make_launched_kernel(3, 300, 350),
+        ],
         **{MEMCPY: [copy]},
     )
-    assert found(trace, TYPE) == [("step", 200, 450), ("last", 300, 450), ("step", 210, 220)]
+    assert list_labelled_intervals(trace, TYPE) == [
+        ("step", 200, 450),
+        ("last", 300, 450),
+        ("step", 210, 220),
+    ]
 
 
 def test_a_call_that_outlasts_its_range_counts_for_the_range_around(tmp_path: Path) -> None:
-    trace = on_gpu(
+    trace = convert_projected(
         tmp_path,
-        [pushed("outer", 0, 100), pushed("inner", 10, 25), pushed("open", 90, None)],
-        [launch(1, 15, 30), launch(2, 95, 105)],
-        [work(1, 200, 250), work(2, 300, 301)],
+        [make_range("outer", 0, 100), make_range("inner", 10, 25), make_range("open", 90, None)],
+        [make_launch(1, 15, 30), make_launch(2, 95, 105)],
+        [make_launched_kernel(1, 200, 250), make_launched_kernel(2, 300, 301)],
     )
-    assert found(trace, TYPE) == [("outer", 200, 250), ("open", 300, 301)]
+    assert list_labelled_intervals(trace, TYPE) == [("outer", 200, 250), ("open", 300, 301)]
 
 
 def test_threads_that_share_a_stream_nest_on_rows_of_their_own(tmp_path: Path) -> None:
-    trace = on_gpu(
+    trace = convert_projected(
         tmp_path,
         [
-            pushed("a", 0, 100),
-            pushed("a in", 0, 50),
-            pushed("b", 0, 100, 4243),
-            pushed("b in", 0, 40, 4243),
-            pushed("c", 500, 600),
+            make_range("a", 0, 100),
+            make_range("a in", 0, 50),
+            make_range("b", 0, 100, 4243),
+            make_range("b in", 0, 40, 4243),
+            make_range("c", 500, 600),
         ],
         [
-            launch(1, 10, 20),
-            launch(2, 60, 70),
-            launch(3, 10, 20, 4243),
-            launch(4, 60, 70, 4243),
-            launch(5, 510, 520),
+            make_launch(1, 10, 20),
+            make_launch(2, 60, 70),
+            make_launch(3, 10, 20, 4243),
+            make_launch(4, 60, 70, 4243),
+            make_launch(5, 510, 520),
         ],
         [
-            work(1, 200, 210),
-            work(3, 210, 220),
-            work(2, 220, 230),
-            work(4, 230, 240),
-            work(5, 700, 710),
+            make_launched_kernel(1, 200, 210),
+            make_launched_kernel(3, 210, 220),
+            make_launched_kernel(2, 220, 230),
+            make_launched_kernel(4, 230, 240),
+            make_launched_kernel(5, 700, 710),
         ],
     )
     rows: dict[object, list[str]] = {}
-    for item in sorted(trace.intervals(TYPE), key=lambda item: (item.begin, -item.end)):
-        rows.setdefault(item.row, []).append(trace.label(TYPE, item.value))
-        assert trace.row_name(item.row).endswith(".S7")
+    for item in sorted(trace.list_intervals(TYPE), key=lambda item: (item.begin, -item.end)):
+        rows.setdefault(item.row, []).append(trace.get_label(TYPE, item.value))
+        assert trace.get_row_name(item.row).endswith(".S7")
     assert sorted(rows.values()) == [["a", "a in", "c"], ["b", "b in"]]
 
 
 def test_ranges_of_a_thread_lie_within_those_of_another_where_they_do_not_cross(
     tmp_path: Path,
 ) -> None:
-    trace = on_gpu(
+    trace = convert_projected(
         tmp_path,
-        [pushed("iteration", 0, 100), pushed("backward", 30, 60, 4243), pushed("mm", 40, 50, 4243)],
-        [launch(1, 10, 20), launch(2, 35, 38, 4243), launch(3, 42, 45, 4243), launch(4, 80, 90)],
-        [work(1, 200, 210), work(2, 220, 230), work(3, 230, 240), work(4, 250, 260)],
+        [
+            make_range("iteration", 0, 100),
+            make_range("backward", 30, 60, 4243),
+            make_range("mm", 40, 50, 4243),
+        ],
+        [
+            make_launch(1, 10, 20),
+            make_launch(2, 35, 38, 4243),
+            make_launch(3, 42, 45, 4243),
+            make_launch(4, 80, 90),
+        ],
+        [
+            make_launched_kernel(1, 200, 210),
+            make_launched_kernel(2, 220, 230),
+            make_launched_kernel(3, 230, 240),
+            make_launched_kernel(4, 250, 260),
+        ],
     )
-    assert found(trace, TYPE) == [("iteration", 200, 260), ("backward", 220, 240), ("mm", 230, 240)]
-    assert len({item.row for item in trace.intervals(TYPE)}) == 1
+    assert list_labelled_intervals(trace, TYPE) == [
+        ("iteration", 200, 260),
+        ("backward", 220, 240),
+        ("mm", 230, 240),
+    ]
+    assert len({item.row for item in trace.list_intervals(TYPE)}) == 1
 
 
 def test_of_ranges_around_the_same_work_the_inner_one_is_on_top(tmp_path: Path) -> None:
     depth = 40
-    ranges = [pushed(f"level_{level:02}", level, 200 - level) for level in reversed(range(depth))]
-    on_gpu(tmp_path, ranges, [launch(1, 90, 95)], [work(1, 300, 310)])
+    ranges = [
+        make_range(f"level_{level:02}", level, 200 - level) for level in reversed(range(depth))
+    ]
+    convert_projected(
+        tmp_path, ranges, [make_launch(1, 90, 95)], [make_launched_kernel(1, 300, 310)]
+    )
     trace = read_trace(tmp_path / "o.prv")
-    names = {value: trace.label(TYPE, value) for value in trace.labels.values[TYPE]}
+    names = {value: trace.get_label(TYPE, value) for value in trace.labels.values[TYPE]}
     lines = (line for line in (tmp_path / "o.prv").read_text().splitlines() if f":{TYPE}:" in line)
     begun = [names[int(line.rsplit(":", 1)[1])] for line in lines if not line.endswith(":0")]
     assert begun == [f"level_{level:02}" for level in range(depth)]
@@ -215,20 +252,24 @@ def test_crossing_ranges_of_domains_are_all_there(tmp_path: Path) -> None:
         "end": None,
         "eventType": 75,
         "text": "lib",
-        "globalTid": global_tid(4242),
+        "globalTid": make_global_tid(4242),
         "domainId": 1,
         "textId": None,
     }
-    trace = on_gpu(
+    trace = convert_projected(
         tmp_path,
-        [created, pushed("a", 0, 60), pushed("b", 30, 100, domainId=1)],
-        [launch(1, 10, 20), launch(2, 40, 50), launch(3, 70, 80)],
-        [work(1, 200, 210), work(2, 210, 220), work(3, 220, 230)],
+        [created, make_range("a", 0, 60), make_range("b", 30, 100, domainId=1)],
+        [make_launch(1, 10, 20), make_launch(2, 40, 50), make_launch(3, 70, 80)],
+        [
+            make_launched_kernel(1, 200, 210),
+            make_launched_kernel(2, 210, 220),
+            make_launched_kernel(3, 220, 230),
+        ],
     )
     other = next(code for code, label in trace.labels.types.items() if label == "NVTX on GPU lib")
-    assert found(trace, TYPE) == [("a", 200, 220)]
-    assert found(trace, other) == [("b", 210, 230)]
-    assert trace.intervals(TYPE)[0].row != trace.intervals(other)[0].row
+    assert list_labelled_intervals(trace, TYPE) == [("a", 200, 220)]
+    assert list_labelled_intervals(trace, other) == [("b", 210, 230)]
+    assert trace.list_intervals(TYPE)[0].row != trace.list_intervals(other)[0].row
 
 
 def test_random_ranges_and_calls_by_brute_force() -> None:
@@ -254,9 +295,9 @@ def test_random_ranges_and_calls_by_brute_force() -> None:
             }
         )
         expected = {}
-        for number, one in enumerate(ranges.rows()):
+        for number, item in enumerate(ranges.rows()):
             for thread, first, last, stream, begun, ended in calls.rows():
-                if thread == one[0] and one[1] <= first and last <= one[2]:
+                if thread == item[0] and item[1] <= first and last <= item[2]:
                     known = expected.get((number, stream), (begun, ended))
                     expected[number, stream] = min(known[0], begun), max(known[1], ended)
         assert {
@@ -269,10 +310,10 @@ def test_short_ranges_are_left_out_as_on_their_threads(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
         {
-            "NVTX_EVENTS": [pushed("long", 0, 100), pushed("short", 5, 30)],
-            RUNTIME: [launch(1, 10, 20)],
-            KERNEL: [work(1, 200, 201)],
-            "StringIds": strings("k", "launch"),
+            "NVTX_EVENTS": [make_range("long", 0, 100), make_range("short", 5, 30)],
+            RUNTIME: [make_launch(1, 10, 20)],
+            KERNEL: [make_launched_kernel(1, 200, 201)],
+            "StringIds": make_strings("k", "launch"),
         },
     )
     for kinds in ((), ("nvtx", "kernels")):
@@ -283,7 +324,7 @@ def test_short_ranges_are_left_out_as_on_their_threads(tmp_path: Path) -> None:
             demanded=("nvtx_on_gpu",),
             min_duration={"nvtx": 50},
         )
-        assert found(trace, TYPE) == [("long", 200, 201)]
+        assert list_labelled_intervals(trace, TYPE) == [("long", 200, 201)]
         assert summary.dropped["nvtx_on_gpu", Reason.TOO_SHORT.with_detail("50 ns")] == 1
 
 
@@ -291,22 +332,22 @@ def test_nothing_but_ranges_on_gpus(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
         {
-            "NVTX_EVENTS": [pushed("one", 0, 100)],
-            RUNTIME: [launch(1, 10, 20)],
-            KERNEL: [work(1, 200, 260)],
-            "StringIds": strings("k", "launch"),
+            "NVTX_EVENTS": [make_range("one", 0, 100)],
+            RUNTIME: [make_launch(1, 10, 20)],
+            KERNEL: [make_launched_kernel(1, 200, 260)],
+            "StringIds": make_strings("k", "launch"),
         },
     )
     trace, _ = convert_and_read(
         [report], tmp_path / "o.prv", kinds=("graphs",), demanded=("nvtx_on_gpu",)
     )
-    assert found(trace, TYPE) == [("one", 200, 260)]
+    assert list_labelled_intervals(trace, TYPE) == [("one", 200, 260)]
 
 
 def test_without_work_there_is_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [pushed("one", 0, 100)]})
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [make_range("one", 0, 100)]})
     assert main(["-q", "--project-nvtx", str(report), str(tmp_path / "o.prv")]) == 0
     assert (
         "nsys2prv: warning: nvtx_on_gpu: the reports hold no events of this kind"
@@ -348,6 +389,6 @@ def test_rows_nest_whatever_the_ranges() -> None:
         assert not crowded
         for row in set(zip(object_.tolist(), lanes.tolist(), strict=True)):
             mine = [index for index in range(count) if (object_[index], lanes[index]) == row]
-            for one in mine:
+            for item in mine:
                 for other in mine:
-                    assert not begin[one] < begin[other] < end[one] < end[other]
+                    assert not begin[item] < begin[other] < end[item] < end[other]

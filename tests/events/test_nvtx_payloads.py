@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 
 from tools.conversions import convert_and_read
-from tools.exports import Row, global_tid, make_export, strings
+from tools.exports import Row, make_export, make_global_tid, make_strings
 from tools.trace import Trace
 
 from nsys2prv.conversion.summary import Summary
@@ -21,7 +21,7 @@ MARK, PUSHPOP, STARTEND, DOMAIN = 34, 59, 60, 75
 TEXTS = ("nvtx_payloads", Reason.PAYLOAD_TEXT)
 
 
-def event(
+def make_event(
     start: int,
     end: int | None,
     payload: object = None,
@@ -30,13 +30,14 @@ def event(
     tid: int = 4242,
     **more: object,
 ) -> Row:
+    """Return an NVTX row with a payload."""
     text = payload if payload is None or isinstance(payload, (str, bytes)) else json.dumps(payload)
     return {
         "start": start,
         "end": end,
         "eventType": kind,
         "text": "r",
-        "globalTid": global_tid(tid),
+        "globalTid": make_global_tid(tid),
         "domainId": domain,
         "jsonText": text,
         "jsonTextId": None,
@@ -44,19 +45,20 @@ def event(
     }
 
 
-def traced(
+def convert_events(
     folder: Path, *rows: Row, name: str = "lib", texts: tuple[str, ...] = (), **options: object
 ) -> tuple[Trace, Summary]:
-    created = event(0, None, kind=DOMAIN, text=name)
-    origin = event(0, 1, domain=0)
+    """Convert an export with these NVTX rows."""
+    created = make_event(0, None, kind=DOMAIN, text=name)
+    origin = make_event(0, 1, domain=0)
     report = make_export(
-        folder / "r.sqlite", {NVTX: [created, origin, *rows], "StringIds": strings(*texts)}
+        folder / "r.sqlite", {NVTX: [created, origin, *rows], "StringIds": make_strings(*texts)}
     )
     return convert_and_read([report], folder / "o.prv", **options)
 
 
-def numbers(trace: Trace, label: str) -> list[tuple[int, int]]:
-    """(time, value) of the records with a label, but for the 0 at the end of the trace."""
+def list_numbers(trace: Trace, label: str) -> list[tuple[int, int]]:
+    """Return (time, value) of the records with a label, without the 0 at the end of the trace."""
     codes = [code for code, known in trace.labels.types.items() if known == label]
     return [
         (sample.time, sample.numbers[code])
@@ -74,18 +76,18 @@ def test_numbers_stand_from_begin_to_end_by_domain_and_name(tmp_path: Path) -> N
             {"ratio": {"float64": 0.25}},
         ]
     }
-    trace, _ = traced(
+    trace, _ = convert_events(
         tmp_path,
-        event(10, 50, payload),
-        event(60, 90, {"data": [{"size": {"uint64": 9}}]}, STARTEND),
-        event(70, 80, {"data": [{"size": {"int64": 4}}]}, domain=0),
-        event(95, 99),
+        make_event(10, 50, payload),
+        make_event(60, 90, {"data": [{"size": {"uint64": 9}}]}, STARTEND),
+        make_event(70, 80, {"data": [{"size": {"int64": 4}}]}, domain=0),
+        make_event(95, 99),
     )
-    assert numbers(trace, "lib: size") == [(10, 7), (50, 0), (60, 9), (90, 0)]
-    assert numbers(trace, "lib: shape[0]") == [(10, 2), (50, 0)]
-    assert numbers(trace, "lib: shape[1]") == [(10, 3), (50, 0)]
-    assert numbers(trace, "lib: ratio (fraction)") == [(10, 25), (50, 0)]
-    assert numbers(trace, "default domain: size") == [(70, 4), (80, 0)]
+    assert list_numbers(trace, "lib: size") == [(10, 7), (50, 0), (60, 9), (90, 0)]
+    assert list_numbers(trace, "lib: shape[0]") == [(10, 2), (50, 0)]
+    assert list_numbers(trace, "lib: shape[1]") == [(10, 3), (50, 0)]
+    assert list_numbers(trace, "lib: ratio (fraction)") == [(10, 25), (50, 0)]
+    assert list_numbers(trace, "default domain: size") == [(70, 4), (80, 0)]
     [code] = [
         code for code, label in trace.labels.types.items() if label == "lib: ratio (fraction)"
     ]
@@ -93,117 +95,117 @@ def test_numbers_stand_from_begin_to_end_by_domain_and_name(tmp_path: Path) -> N
 
 
 def test_a_range_that_begins_where_another_ends_is_not_ended_by_it(tmp_path: Path) -> None:
-    trace, summary = traced(
-        tmp_path, event(10, 20, {"n": 1}), event(20, 30, {"n": 2}), event(40, 45)
+    trace, summary = convert_events(
+        tmp_path, make_event(10, 20, {"n": 1}), make_event(20, 30, {"n": 2}), make_event(40, 45)
     )
-    assert numbers(trace, "lib: n") == [(10, 1), (20, 2), (30, 0)]
+    assert list_numbers(trace, "lib: n") == [(10, 1), (20, 2), (30, 0)]
     assert not summary.dropped
 
 
 def test_threads_flat_objects_registered_json_and_repeated_names(tmp_path: Path) -> None:
     twice = {"data": [{"n": {"int32": 5}}, {"n": {"int32": 6}}]}
-    trace, _ = traced(
+    trace, _ = convert_events(
         tmp_path,
-        event(10, 20, jsonTextId=1),
-        event(10, 30, {"n": 3}, tid=4243),
-        event(40, 50, twice),
-        event(60, 70),
+        make_event(10, 20, jsonTextId=1),
+        make_event(10, 30, {"n": 3}, tid=4243),
+        make_event(40, 50, twice),
+        make_event(60, 70),
         texts=('{"n": 8}',),
     )
     by_row = {
-        (trace.row_name(sample.row).split()[-1], sample.time, value)
+        (trace.get_row_name(sample.row).split()[-1], sample.time, value)
         for sample in trace.samples
         for value in sample.numbers.values()
         if value and sample.time < 40
     }
     assert by_row == {("4242", 10, 8), ("4243", 10, 3)}
-    assert numbers(trace, "lib: n #2") == [(40, 6), (50, 0)]
+    assert list_numbers(trace, "lib: n #2") == [(40, 6), (50, 0)]
 
 
 def test_two_events_of_one_time_are_not_one_payload(tmp_path: Path) -> None:
-    trace, summary = traced(
+    trace, summary = convert_events(
         tmp_path,
-        event(10, None, {"n": 3}, MARK),
-        event(10, None, {"n": 3}, MARK),
-        event(20, 30, {"n": 4, "m": 5}),
-        event(20, 30, {"n": 4}),
-        event(60, 70),
+        make_event(10, None, {"n": 3}, MARK),
+        make_event(10, None, {"n": 3}, MARK),
+        make_event(20, 30, {"n": 4, "m": 5}),
+        make_event(20, 30, {"n": 4}),
+        make_event(60, 70),
     )
     assert {label for label in trace.labels.types.values() if label.startswith("lib: ")} == {
         "lib: n",
         "lib: m",
     }
-    assert numbers(trace, "lib: n") == [(10, 3), (11, 0), (20, 4), (30, 0)]
+    assert list_numbers(trace, "lib: n") == [(10, 3), (11, 0), (20, 4), (30, 0)]
     assert summary.dropped == {("nvtx_payloads", Reason.SAMPLE_REPEATED): 2}
 
 
 def test_marks_last_1_ns_and_calls_of_nccl_have_types_of_their_own(tmp_path: Path) -> None:
-    trace, summary = traced(
+    trace, summary = convert_events(
         tmp_path,
-        event(10, None, {"nRanks": 2}, MARK),
-        event(20, 30, {"nRanks": 2}),
-        event(40, 50),
+        make_event(10, None, {"nRanks": 2}, MARK),
+        make_event(20, 30, {"nRanks": 2}),
+        make_event(40, 50),
         name="NCCL",
     )
-    assert numbers(trace, "NCCL: nRanks") == [(10, 2), (11, 0)]
-    assert [item.others[9505] for item in trace.intervals(9500) if 9505 in item.others] == [2]
+    assert list_numbers(trace, "NCCL: nRanks") == [(10, 2), (11, 0)]
+    assert [item.others[9505] for item in trace.list_intervals(9500) if 9505 in item.others] == [2]
     assert not summary.dropped
 
 
 def test_texts_and_damage_are_no_numbers(tmp_path: Path) -> None:
     rows = [
-        event(10, 20, {"data": [{"name": {"string": "abc"}}, {"n": {"int32": 1}}]}),
-        event(30, 40, "{not json"),
-        event(50, 60, b"\xff\x00{"),
-        event(70, 80, "[]"),
-        event(90, 95, '{"n": null, "big": 1e300, "minus": -5}'),
-        event(100, None, {"n": 2}),
+        make_event(10, 20, {"data": [{"name": {"string": "abc"}}, {"n": {"int32": 1}}]}),
+        make_event(30, 40, "{not json"),
+        make_event(50, 60, b"\xff\x00{"),
+        make_event(70, 80, "[]"),
+        make_event(90, 95, '{"n": null, "big": 1e300, "minus": -5}'),
+        make_event(100, None, {"n": 2}),
     ]
-    trace, summary = traced(tmp_path, *rows)
-    assert numbers(trace, "lib: n")[:3] == [(10, 1), (20, 0), (100, 2)]
-    assert numbers(trace, "lib: minus") == [(90, 0), (95, 0)]
+    trace, summary = convert_events(tmp_path, *rows)
+    assert list_numbers(trace, "lib: n")[:3] == [(10, 1), (20, 0), (100, 2)]
+    assert list_numbers(trace, "lib: minus") == [(90, 0), (95, 0)]
     assert summary.dropped == {TEXTS: 1}
 
 
 def test_names_that_are_no_utf8_and_numbers_without_a_name(tmp_path: Path) -> None:
     rows = [
-        event(0, 1, domain=0),
-        event(10, 20, b'{"n\xff": 1}', domain=0),
-        event(30, 40, "7", domain=0),
+        make_event(0, 1, domain=0),
+        make_event(10, 20, b'{"n\xff": 1}', domain=0),
+        make_event(30, 40, "7", domain=0),
     ]
     report = make_export(tmp_path / "r.sqlite", {NVTX: rows})
     with sqlite3.connect(report) as connection:
         connection.execute(f"UPDATE {NVTX} SET jsonText = CAST(jsonText AS TEXT)")
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
-    assert numbers(trace, "default domain: n\ufffd") == [(10, 1), (20, 0)]
-    assert numbers(trace, "default domain: number") == [(30, 7)]
+    assert list_numbers(trace, "default domain: n\ufffd") == [(10, 1), (20, 0)]
+    assert list_numbers(trace, "default domain: number") == [(30, 7)]
 
 
 def test_payloads_of_short_ranges_are_left_out_with_them(tmp_path: Path) -> None:
-    trace, _ = traced(
+    trace, _ = convert_events(
         tmp_path,
-        event(10, 12, {"n": 1}),
-        event(20, 40, {"n": 2}),
-        event(50, 51, {"n": 3}, MARK),
-        event(60, 90),
+        make_event(10, 12, {"n": 1}),
+        make_event(20, 40, {"n": 2}),
+        make_event(50, 51, {"n": 3}, MARK),
+        make_event(60, 90),
         min_duration={"nvtx": 5},
     )
-    times = [time for time, value in numbers(trace, "lib: n") if value]
-    assert [value for _, value in numbers(trace, "lib: n") if value] == [2, 3]
+    times = [time for time, value in list_numbers(trace, "lib: n") if value]
+    assert [value for _, value in list_numbers(trace, "lib: n") if value] == [2, 3]
     assert times[1] - times[0] == 30
 
 
 def test_names_without_end_are_cut(tmp_path: Path) -> None:
     rows = [
-        event(10 * place, 10 * place + 5, {f"step{place}": 1, "n": 2})
+        make_event(10 * place, 10 * place + 5, {f"step{place}": 1, "n": 2})
         for place in range(1, MOST_NAMES + 50)
     ]
-    trace, summary = traced(tmp_path, *rows)
+    trace, summary = convert_events(tmp_path, *rows)
     assert (
         len([label for label in trace.labels.types.values() if label.startswith("lib: ")])
         == MOST_NAMES
     )
-    assert len([value for _, value in numbers(trace, "lib: n") if value]) == len(rows)
+    assert len([value for _, value in list_numbers(trace, "lib: n") if value]) == len(rows)
     assert summary.dropped == {
         ("nvtx_payloads", Reason.RARE_PAYLOAD_NAME): len(rows) + 1 - MOST_NAMES
     }

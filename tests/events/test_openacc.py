@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.conversions import convert_and_read, found
-from tools.exports import PID, Row, global_tid, make_export, strings
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import PID, Row, make_export, make_global_tid, make_strings
 
 from nsys2prv.events.reasons import Reason
 
@@ -18,16 +18,16 @@ SOURCE, FUNCTION, BYTES, LINE, DEVICE, DEVICE_TYPE = (
     66400102,
     66400103,
 )
-NAMES = strings("acc_wait", "a.c", "main", "", "u")
+NAMES = make_strings("acc_wait", "a.c", "main", "", "u")
 NVIDIA = 4
 
 
-def construct(start: int, end: int | None, kind: int | None, **more: object) -> Row:
+def make_construct(start: int, end: int | None, kind: int | None, **more: object) -> Row:
     return {
         "start": start,
         "end": end,
         "nameId": 1,
-        "globalTid": global_tid(PID),
+        "globalTid": make_global_tid(PID),
         "eventKind": kind,
         "DeviceType": NVIDIA,
         "lineNo": 7,
@@ -38,7 +38,7 @@ def construct(start: int, end: int | None, kind: int | None, **more: object) -> 
     }
 
 
-def table(kind: str) -> str:
+def make_table(kind: str) -> str:
     return f"CUPTI_ACTIVITY_KIND_OPENACC_{kind}"
 
 
@@ -46,39 +46,42 @@ def test_values_are_those_of_other_converters(tmp_path: Path) -> None:
     """BSC's nsys2prv 0.6: ENUM_OPENACC_EVENT_KIND + 1, the same for all three types, and
     `name@file:line`.
     """
-    constructs = [construct(100 * number, 100 * number + 50, number) for number in range(17)]
-    rows = dict.fromkeys(map(table, ("OTHER", "DATA", "LAUNCH")), constructs)
+    constructs = [make_construct(100 * number, 100 * number + 50, number) for number in range(17)]
+    rows = dict.fromkeys(map(make_table, ("OTHER", "DATA", "LAUNCH")), constructs)
     trace, _ = convert_and_read(
         [make_export(tmp_path / "r.sqlite", rows | {"StringIds": NAMES})], tmp_path / "o.prv"
     )
     for code in (OTHER, DATA, LAUNCH):
         assert [
-            item.value for item in sorted(trace.intervals(code), key=lambda item: item.begin)
+            item.value for item in sorted(trace.list_intervals(code), key=lambda item: item.begin)
         ] == list(range(1, 18))
         assert set(trace.labels.values[code + 100000].values()) == {"End", "acc_wait@a.c:7"}
         assert set(trace.labels.values[code + 200000].values()) == {"End", "main"}
-    assert (trace.label(DATA, 6), trace.label(DATA, 10)) == ("Enqueue upload", "Compute construct")
+    assert (trace.get_label(DATA, 6), trace.get_label(DATA, 10)) == (
+        "Enqueue upload",
+        "Compute construct",
+    )
 
 
 def test_a_construct_without_a_place(tmp_path: Path) -> None:
     rows = [
-        construct(0, 9, 1, srcFile=None, lineNo=0, funcName=None, DeviceType=2),
-        construct(10, 19, 2, srcFile=4, funcName=4),
-        construct(20, 29, 99, nameId=None, srcFile=None, DeviceType=None),
-        construct(30, 39, None, lineNo=None),
+        make_construct(0, 9, 1, srcFile=None, lineNo=0, funcName=None, DeviceType=2),
+        make_construct(10, 19, 2, srcFile=4, funcName=4),
+        make_construct(20, 29, 99, nameId=None, srcFile=None, DeviceType=None),
+        make_construct(30, 39, None, lineNo=None),
     ]
     trace, _ = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", {table("OTHER"): rows, "StringIds": NAMES})],
+        [make_export(tmp_path / "r.sqlite", {make_table("OTHER"): rows, "StringIds": NAMES})],
         tmp_path / "o.prv",
     )
-    assert [name for name, _, _ in found(trace, SOURCE)] == [
+    assert [name for name, _, _ in list_labelled_intervals(trace, SOURCE)] == [
         "acc_wait",
         "acc_wait",
         "(no name)",
         "acc_wait@a.c",
     ]
-    records = sorted(trace.intervals(OTHER), key=lambda item: item.begin)
-    assert [trace.label(OTHER, item.value) for item in records] == [
+    records = sorted(trace.list_intervals(OTHER), key=lambda item: item.begin)
+    assert [trace.get_label(OTHER, item.value) for item in records] == [
         "Device init",
         "Device shutdown",
         "OpenACC construct of unknown kind",
@@ -92,25 +95,25 @@ def test_a_construct_without_a_place(tmp_path: Path) -> None:
 
 def test_bytes_of_data(tmp_path: Path) -> None:
     rows = [
-        construct(0, 100, 11, bytes=None),
-        construct(10, 20, 15, bytes=1 << 40, varName=5),
-        construct(30, 40, 13, bytes=0),
+        make_construct(0, 100, 11, bytes=None),
+        make_construct(10, 20, 15, bytes=1 << 40, varName=5),
+        make_construct(30, 40, 13, bytes=0),
     ]
     trace, _ = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", {table("DATA"): rows, "StringIds": NAMES})],
+        [make_export(tmp_path / "r.sqlite", {make_table("DATA"): rows, "StringIds": NAMES})],
         tmp_path / "o.prv",
     )
     assert [
         (item.value, item.others.get(BYTES))
-        for item in sorted(trace.intervals(DATA), key=lambda item: item.begin)
+        for item in sorted(trace.list_intervals(DATA), key=lambda item: item.begin)
     ] == [(12, None), (16, 1 << 40), (14, None)]
-    assert found(trace, 66400104) == [("u", 10, 20)]
+    assert list_labelled_intervals(trace, 66400104) == [("u", 10, 20)]
 
 
 def test_an_export_without_most_columns(tmp_path: Path) -> None:
     rows = [{"start": 0, "end": 5}, {"start": 5, "end": None}]
     trace, summary = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", {table("LAUNCH"): rows})], tmp_path / "o.prv"
+        [make_export(tmp_path / "r.sqlite", {make_table("LAUNCH"): rows})], tmp_path / "o.prv"
     )
-    assert found(trace, LAUNCH) == [("OpenACC construct of unknown kind", 0, 5)]
+    assert list_labelled_intervals(trace, LAUNCH) == [("OpenACC construct of unknown kind", 0, 5)]
     assert summary.dropped == {("openacc", Reason.NO_TIME): 1}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, found
-from tools.exports import PID, Row, global_tid, make_export, os_call, strings
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import PID, Row, make_export, make_global_tid, make_os_call, make_strings
 from tools.trace_reader import Trace
 
 from nsys2prv import Summary
@@ -19,24 +19,24 @@ LENGTH = 10_000
 ELSEWHERE = 3 * 86_400 * 10**9
 
 
-def event(
+def make_event(
     start: int | None, end: int | None, tid: int = PID, pid: int = PID, **more: object
 ) -> Row:
     return {
         "start": start,
         "end": end,
         "eventClass": 78,
-        "globalTid": global_tid(tid, pid),
+        "globalTid": make_global_tid(tid, pid),
         "nameId": 1,
         **more,
     }
 
 
-def region(start: int, end: int | None, number: int = 1, pid: int = PID) -> Row:
-    return event(start, end, pid, pid, parallelId=number)
+def make_region(start: int, end: int | None, number: int = 1, pid: int = PID) -> Row:
+    return make_event(start, end, pid, pid, parallelId=number)
 
 
-def task(
+def make_task(
     start: int,
     end: int | None,
     number: int | None = 1,
@@ -44,15 +44,15 @@ def task(
     tid: int = PID,
     pid: int = PID,
 ) -> Row:
-    return event(start, end, tid, pid, parallelId=number, taskId=7, kind=kind)
+    return make_event(start, end, tid, pid, parallelId=number, taskId=7, kind=kind)
 
 
-def converted(
+def convert_regions(
     folder: Path, tables: dict[str, list[Row]], duration: int | None = LENGTH, **options: object
 ) -> tuple[Trace, Summary]:
-    """The trace of an export with these tables, and with a call from 0 to its end."""
+    """Convert an export with these tables, and with a call from 0 to its end."""
     every = {f"OPENMP_EVENT_KIND_{name}": rows for name, rows in tables.items()}
-    every |= {"OSRT_API": [os_call(0, LENGTH)], "StringIds": strings("x")}
+    every |= {"OSRT_API": [make_os_call(0, LENGTH)], "StringIds": make_strings("x")}
     if duration is not None:
         every["ANALYSIS_DETAILS"] = [{"duration": duration}]
     return convert_and_read([make_export(folder / "r.sqlite", every)], folder / "o.prv", **options)
@@ -75,76 +75,90 @@ def converted(
 def test_a_range_without_an_end_ends_with_its_region(
     end: int | None, duration: int | None, tmp_path: Path
 ) -> None:
-    trace, summary = converted(
+    trace, summary = convert_regions(
         tmp_path,
         {
-            "PARALLEL": [region(100, 500)],
-            "TASK": [task(110, end), task(120, 480, tid=PID + 1)],
-            "SYNC_REGION": [{**task(400, end), "kind": 2}],
+            "PARALLEL": [make_region(100, 500)],
+            "TASK": [make_task(110, end), make_task(120, 480, tid=PID + 1)],
+            "SYNC_REGION": [{**make_task(400, end), "kind": 2}],
         },
         duration,
     )
-    assert found(trace, IMPLICIT) == [("Implicit", 110, 500), ("Implicit", 120, 480)]
-    assert found(trace, BARRIER) == [("Implicit barrier", 400, 500)]
+    assert list_labelled_intervals(trace, IMPLICIT) == [
+        ("Implicit", 110, 500),
+        ("Implicit", 120, 480),
+    ]
+    assert list_labelled_intervals(trace, BARRIER) == [("Implicit barrier", 400, 500)]
     assert summary.repaired == {("openmp", Reason.NO_END_IN_REGION): 2}
 
 
 def test_a_range_whose_region_has_no_end_ends_with_the_trace(tmp_path: Path) -> None:
-    trace, summary = converted(
+    trace, summary = convert_regions(
         tmp_path,
         {
-            "PARALLEL": [region(100, ELSEWHERE)],
-            "TASK": [task(110, 0), task(120, None, number=9), task(130, None, number=None)],
+            "PARALLEL": [make_region(100, ELSEWHERE)],
+            "TASK": [
+                make_task(110, 0),
+                make_task(120, None, number=9),
+                make_task(130, None, number=None),
+            ],
         },
     )
-    assert found(trace, PARALLEL) == [("Parallel", 100, LENGTH)]
-    assert found(trace, IMPLICIT) == [("Implicit", begin, LENGTH) for begin in (110, 120, 130)]
+    assert list_labelled_intervals(trace, PARALLEL) == [("Parallel", 100, LENGTH)]
+    assert list_labelled_intervals(trace, IMPLICIT) == [
+        ("Implicit", begin, LENGTH) for begin in (110, 120, 130)
+    ]
     assert summary.repaired == {("openmp", Reason.NO_END): 4}
 
 
 def test_a_range_that_begins_after_its_region_ends_with_the_trace(tmp_path: Path) -> None:
-    trace, _ = converted(tmp_path, {"PARALLEL": [region(100, 200)], "TASK": [task(300, 0)]})
-    assert found(trace, IMPLICIT) == [("Implicit", 300, LENGTH)]
+    trace, _ = convert_regions(
+        tmp_path, {"PARALLEL": [make_region(100, 200)], "TASK": [make_task(300, 0)]}
+    )
+    assert list_labelled_intervals(trace, IMPLICIT) == [("Implicit", 300, LENGTH)]
 
 
 def test_regions_are_numbered_by_process(tmp_path: Path) -> None:
-    trace, _ = converted(
+    trace, _ = convert_regions(
         tmp_path,
         {
-            "PARALLEL": [region(100, 500), region(100, 700, pid=77)],
-            "TASK": [task(110, 0), task(110, 0, tid=77, pid=77)],
+            "PARALLEL": [make_region(100, 500), make_region(100, 700, pid=77)],
+            "TASK": [make_task(110, 0), make_task(110, 0, tid=77, pid=77)],
         },
     )
-    assert found(trace, IMPLICIT) == [("Implicit", 110, 700), ("Implicit", 110, 500)]
+    assert list_labelled_intervals(trace, IMPLICIT) == [
+        ("Implicit", 110, 700),
+        ("Implicit", 110, 500),
+    ]
 
 
 def test_tables_without_columns_or_regions(tmp_path: Path) -> None:
-    trace, _ = converted(
+    trace, _ = convert_regions(
         tmp_path,
         {
-            "TASK": [task(110, 0)],
+            "TASK": [make_task(110, 0)],
             "REDUCTION": [{"start": 5, "end": 9}],
-            "WORKSHARE": [event(10, 20)],
+            "WORKSHARE": [make_event(10, 20)],
         },
     )
-    assert found(trace, IMPLICIT) == [("Implicit", 110, LENGTH)]
-    assert found(trace, 60000074) == [("Reduction", 5, 9)]
-    assert found(trace, WORK) == [("Worksharing of unknown kind", 10, 20)]
+    assert list_labelled_intervals(trace, IMPLICIT) == [("Implicit", 110, LENGTH)]
+    assert list_labelled_intervals(trace, 60000074) == [("Reduction", 5, 9)]
+    assert list_labelled_intervals(trace, WORK) == [("Worksharing of unknown kind", 10, 20)]
 
 
 def test_what_a_task_is_and_how_it_runs_are_bits(tmp_path: Path) -> None:
     kinds = [1, 2, 4, 4 | 1 << 27, 2 | 1 << 28, 8 | 1 << 31, 16, 0, None, 1 << 29]
-    trace, _ = converted(
+    trace, _ = convert_regions(
         tmp_path,
         {
             "TASK": [
-                task(100 * number, 100 * number + 50, kind=kind)
+                make_task(100 * number, 100 * number + 50, kind=kind)
                 for number, kind in enumerate(kinds, 1)
             ]
         },
     )
-    assert [begin for _, begin, _ in found(trace, IMPLICIT)] == [200, 500]
-    assert [name for name, _, _ in found(trace, TASK)] == [
+    assert [begin for _, begin, _ in list_labelled_intervals(trace, IMPLICIT)] == [200, 500]
+    assert [name for name, _, _ in list_labelled_intervals(trace, TASK)] == [
         "Initial",
         "Explicit",
         "Explicit",
@@ -155,10 +169,18 @@ def test_what_a_task_is_and_how_it_runs_are_bits(tmp_path: Path) -> None:
 
 
 def test_synchronization_is_barriers_and_others(tmp_path: Path) -> None:
-    rows = [{**task(100 * kind, 100 * kind + 50), "kind": kind} for kind in range(1, 12)]
-    trace, _ = converted(tmp_path, {"SYNC_REGION": rows})
-    assert [begin // 100 for _, begin, _ in found(trace, BARRIER)] == [1, 2, 3, 4, 8, 9, 10]
-    assert [name for name, _, _ in found(trace, SYNC)] == [
+    rows = [{**make_task(100 * kind, 100 * kind + 50), "kind": kind} for kind in range(1, 12)]
+    trace, _ = convert_regions(tmp_path, {"SYNC_REGION": rows})
+    assert [begin // 100 for _, begin, _ in list_labelled_intervals(trace, BARRIER)] == [
+        1,
+        2,
+        3,
+        4,
+        8,
+        9,
+        10,
+    ]
+    assert [name for name, _, _ in list_labelled_intervals(trace, SYNC)] == [
         "Task wait",
         "Task group",
         "Reduction",
@@ -167,46 +189,48 @@ def test_synchronization_is_barriers_and_others(tmp_path: Path) -> None:
 
 
 def test_points_last_1_ns_whatever_their_end(tmp_path: Path) -> None:
-    trace, summary = converted(
+    trace, summary = convert_regions(
         tmp_path,
         {
             "TASK_CREATE": [
-                event(10, 10, newTaskId=5),
-                event(20, 0),
-                event(30, 90),
-                event(40, ELSEWHERE),
+                make_event(10, 10, newTaskId=5),
+                make_event(20, 0),
+                make_event(30, 90),
+                make_event(40, ELSEWHERE),
             ],
-            "FLUSH": [event(50, None), event(None, 5)],
+            "FLUSH": [make_event(50, None), make_event(None, 5)],
         },
         kinds=("openmp", "osrt"),
     )
-    assert [(begin, end - begin) for _, begin, end in found(trace, CREATE)] == [
+    assert [(begin, end - begin) for _, begin, end in list_labelled_intervals(trace, CREATE)] == [
         (10, 1),
         (20, 1),
         (30, 1),
         (40, 1),
     ]
-    assert found(trace, FLUSH) == [("Flush", 50, 51)]
+    assert list_labelled_intervals(trace, FLUSH) == [("Flush", 50, 51)]
     assert summary.dropped == {("openmp_points", Reason.NO_TIME): 1}
 
 
 def test_least_durations_are_of_ranges_as_they_are_shown(tmp_path: Path) -> None:
     """A range without an end is as long as its region makes it; points have no duration."""
     tables = {
-        "PARALLEL": [region(100, 500)],
-        "TASK": [task(110, 0), task(490, 0), task(120, 140)],
-        "FLUSH": [event(50, 50)],
+        "PARALLEL": [make_region(100, 500)],
+        "TASK": [make_task(110, 0), make_task(490, 0), make_task(120, 140)],
+        "FLUSH": [make_event(50, 50)],
     }
-    trace, summary = converted(tmp_path, tables, min_duration={"openmp": 50})
-    assert found(trace, IMPLICIT) == [("Implicit", 110, 500)]
-    assert len(trace.intervals(FLUSH)) == 1
+    trace, summary = convert_regions(tmp_path, tables, min_duration={"openmp": 50})
+    assert list_labelled_intervals(trace, IMPLICIT) == [("Implicit", 110, 500)]
+    assert len(trace.list_intervals(FLUSH)) == 1
     assert summary.dropped == {("openmp", Reason.TOO_SHORT.with_detail("50 ns")): 2}
 
 
 def test_regions_within_regions(tmp_path: Path) -> None:
-    trace, _ = converted(tmp_path, {"PARALLEL": [region(200, 300, 2), region(100, 500)]})
+    trace, _ = convert_regions(
+        tmp_path, {"PARALLEL": [make_region(200, 300, 2), make_region(100, 500)]}
+    )
     assert trace.deepest[PARALLEL] == 2
     assert [
         item.others[60000090]
-        for item in sorted(trace.intervals(PARALLEL), key=lambda item: item.begin)
+        for item in sorted(trace.list_intervals(PARALLEL), key=lambda item: item.begin)
     ] == [1, 2]

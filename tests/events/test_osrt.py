@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, found
-from tools.exports import PID, Row, make_export, os_call, strings
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.exports import PID, Row, make_export, make_os_call, make_strings
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Summary, convert
@@ -14,14 +14,14 @@ from nsys2prv.cli.main import main
 from nsys2prv.events.reasons import Reason
 
 OSRT, PTHREAD = 66400000, 61000000
-NAMES = strings(
+NAMES = make_strings(
     "read", "pthread_mutex_lock", "a_call_of_mine", "Pthread_of_mine", "pthread_of_mine"
 )
 READ, LOCK, MINE, CAPITAL, OF_PTHREAD = range(1, 6)
 
 
-def converted(folder: Path, rows: list[Row]) -> tuple[Trace, Summary]:
-    """The trace, without violations, and the summary of an export with these rows of OSRT_API."""
+def convert_os_calls(folder: Path, rows: list[Row]) -> tuple[Trace, Summary]:
+    """Convert an export with these rows of OSRT_API."""
     return convert_and_read(
         [make_export(folder / "r.sqlite", {"OSRT_API": rows, "StringIds": NAMES})], folder / "o.prv"
     )
@@ -29,16 +29,19 @@ def converted(folder: Path, rows: list[Row]) -> tuple[Trace, Summary]:
 
 def test_names_tell_pthread_calls_from_others(tmp_path: Path) -> None:
     rows = [
-        os_call(10 * number, 10 * number + 5, name)
+        make_os_call(10 * number, 10 * number + 5, name)
         for number, name in enumerate((READ, LOCK, CAPITAL, OF_PTHREAD, None))
     ]
-    trace, summary = converted(tmp_path, rows)
-    assert found(trace, OSRT) == [
+    trace, summary = convert_os_calls(tmp_path, rows)
+    assert list_labelled_intervals(trace, OSRT) == [
         ("read", 0, 5),
         ("Pthread_of_mine", 20, 25),
         ("(no name)", 40, 45),
     ]
-    assert found(trace, PTHREAD) == [("pthread_mutex_lock", 10, 15), ("pthread_of_mine", 30, 35)]
+    assert list_labelled_intervals(trace, PTHREAD) == [
+        ("pthread_mutex_lock", 10, 15),
+        ("pthread_of_mine", 30, 35),
+    ]
     assert (trace.labels.types[OSRT], trace.labels.types[PTHREAD]) == (
         "OS Runtime Calls",
         "Pthreads Calls",
@@ -47,10 +50,10 @@ def test_names_tell_pthread_calls_from_others(tmp_path: Path) -> None:
 
 
 def test_known_names_have_fixed_values_and_others_follow_by_text(tmp_path: Path) -> None:
-    trace, _ = converted(
+    trace, _ = convert_os_calls(
         tmp_path,
         [
-            os_call(10 * name, 10 * name + 5, name)
+            make_os_call(10 * name, 10 * name + 5, name)
             for name in (READ, LOCK, MINE, CAPITAL, OF_PTHREAD)
         ],
     )
@@ -69,31 +72,31 @@ def test_known_names_have_fixed_values_and_others_follow_by_text(tmp_path: Path)
 
 def test_calls_sit_on_their_threads(tmp_path: Path) -> None:
     rows = [
-        os_call(0, 90, tid=PID),
-        os_call(10, 50, LOCK, tid=PID + 1),
-        os_call(20, 60, tid=PID + 2),
-        os_call(60, 70, tid=PID + 2),
+        make_os_call(0, 90, tid=PID),
+        make_os_call(10, 50, LOCK, tid=PID + 1),
+        make_os_call(20, 60, tid=PID + 2),
+        make_os_call(60, 70, tid=PID + 2),
     ]
-    trace, _ = converted(tmp_path, rows)
+    trace, _ = convert_os_calls(tmp_path, rows)
     assert [
-        (trace.row_name(item.row).split()[-1], item.begin)
+        (trace.get_row_name(item.row).split()[-1], item.begin)
         for code in (OSRT, PTHREAD)
-        for item in trace.intervals(code)
+        for item in trace.list_intervals(code)
     ] == [(str(PID + 2), 20), (str(PID + 2), 60), (str(PID), 0), (str(PID + 1), 10)]
 
 
 def test_calls_within_calls(tmp_path: Path) -> None:
     rows = [
-        os_call(0, 100, MINE),
-        os_call(10, 40, READ, level=1),
-        os_call(10, 30, CAPITAL, level=2),
-        os_call(50, 100, READ, level=1),
-        os_call(60, 70, LOCK, level=2),
+        make_os_call(0, 100, MINE),
+        make_os_call(10, 40, READ, level=1),
+        make_os_call(10, 30, CAPITAL, level=2),
+        make_os_call(50, 100, READ, level=1),
+        make_os_call(60, 70, LOCK, level=2),
     ]
-    trace, _ = converted(tmp_path, rows)
+    trace, _ = convert_os_calls(tmp_path, rows)
     assert trace.deepest[OSRT] == 3
     assert trace.deepest[PTHREAD] == 1
-    assert found(trace, OSRT) == [
+    assert list_labelled_intervals(trace, OSRT) == [
         ("a_call_of_mine", 0, 100),
         ("read", 10, 40),
         ("Pthread_of_mine", 10, 30),
@@ -105,19 +108,19 @@ def test_calls_within_calls(tmp_path: Path) -> None:
     "rows",
     [
         [
-            os_call(0, 9, MINE, level=0),
-            os_call(0, 9, READ, level=1),
-            os_call(0, 9, CAPITAL, level=2),
+            make_os_call(0, 9, MINE, level=0),
+            make_os_call(0, 9, READ, level=1),
+            make_os_call(0, 9, CAPITAL, level=2),
         ],
         [
-            os_call(0, 9, CAPITAL, level=2),
-            os_call(0, 9, READ, level=1),
-            os_call(0, 9, MINE, level=0),
+            make_os_call(0, 9, CAPITAL, level=2),
+            make_os_call(0, 9, READ, level=1),
+            make_os_call(0, 9, MINE, level=0),
         ],
         [
-            os_call(0, 0, CAPITAL, level=2),
-            os_call(0, 1, READ, level=1),
-            os_call(0, 0, MINE, level=0),
+            make_os_call(0, 0, CAPITAL, level=2),
+            make_os_call(0, 1, READ, level=1),
+            make_os_call(0, 0, MINE, level=0),
         ],
     ],
 )
@@ -134,7 +137,7 @@ def test_the_nesting_level_decides_among_calls_of_the_same_times(
         for line in (tmp_path / "o.prv").read_text().splitlines()
         if line.startswith("2:")
     ]
-    assert [trace.label(OSRT, value) for value in written[:3]] == [
+    assert [trace.get_label(OSRT, value) for value in written[:3]] == [
         "a_call_of_mine",
         "read",
         "Pthread_of_mine",
@@ -143,27 +146,39 @@ def test_the_nesting_level_decides_among_calls_of_the_same_times(
 
 
 def test_calls_of_no_length_last_1_ns(tmp_path: Path) -> None:
-    trace, _ = converted(tmp_path, [os_call(5, 5), os_call(6, 9, MINE), os_call(9, 9)])
-    assert found(trace, OSRT) == [("read", 0, 1), ("a_call_of_mine", 1, 4), ("read", 4, 5)]
+    trace, _ = convert_os_calls(
+        tmp_path, [make_os_call(5, 5), make_os_call(6, 9, MINE), make_os_call(9, 9)]
+    )
+    assert list_labelled_intervals(trace, OSRT) == [
+        ("read", 0, 1),
+        ("a_call_of_mine", 1, 4),
+        ("read", 4, 5),
+    ]
 
 
 def test_marks_of_the_tracing_are_no_calls(tmp_path: Path) -> None:
     rows = [
-        os_call(0, 0, MINE, tid=0, level=None, eventClass=31),
-        os_call(10, 20),
-        os_call(90, 90, MINE, tid=0, level=None, eventClass=32),
+        make_os_call(0, 0, MINE, tid=0, level=None, eventClass=31),
+        make_os_call(10, 20),
+        make_os_call(90, 90, MINE, tid=0, level=None, eventClass=32),
     ]
-    trace, summary = converted(tmp_path, rows)
-    assert found(trace, OSRT) == [("read", 0, 10)]
+    trace, summary = convert_os_calls(tmp_path, rows)
+    assert list_labelled_intervals(trace, OSRT) == [("read", 0, 10)]
     assert summary.threads == 1
     assert not summary.dropped
 
 
 def test_damaged_rows_are_counted(tmp_path: Path) -> None:
-    trace, summary = converted(
-        tmp_path, [os_call(0, 10), os_call(5, None), os_call(None, 7, LOCK), os_call(20, 10)]
+    trace, summary = convert_os_calls(
+        tmp_path,
+        [
+            make_os_call(0, 10),
+            make_os_call(5, None),
+            make_os_call(None, 7, LOCK),
+            make_os_call(20, 10),
+        ],
     )
-    assert found(trace, OSRT) == [("read", 0, 10), ("read", 20, 21)]
+    assert list_labelled_intervals(trace, OSRT) == [("read", 0, 10), ("read", 20, 21)]
     assert summary.dropped == {
         ("osrt", Reason.NO_TIME): 1,
         ("pthread", Reason.NO_TIME): 1,
@@ -173,10 +188,10 @@ def test_damaged_rows_are_counted(tmp_path: Path) -> None:
 
 def test_an_export_without_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = make_export(
-        tmp_path / "r.sqlite", {"OSRT_API": [os_call(0, 10), os_call(20, 30, LOCK)]}
+        tmp_path / "r.sqlite", {"OSRT_API": [make_os_call(0, 10), make_os_call(20, 30, LOCK)]}
     )
     convert([report], tmp_path / "o.prv")
-    assert found(read_trace(tmp_path / "o.prv"), OSRT) == [
+    assert list_labelled_intervals(read_trace(tmp_path / "o.prv"), OSRT) == [
         ("string 1", 0, 10),
         ("string 2", 20, 30),
     ]
@@ -186,10 +201,10 @@ def test_an_export_without_names(tmp_path: Path, capsys: pytest.CaptureFixture[s
 
 def test_the_list_counts_calls(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [
-        os_call(0, 10),
-        os_call(20, 30, LOCK),
-        os_call(20, 30, None),
-        os_call(0, 0, eventClass=31),
+        make_os_call(0, 10),
+        make_os_call(20, 30, LOCK),
+        make_os_call(20, 30, None),
+        make_os_call(0, 0, eventClass=31),
     ]
     assert (
         main(

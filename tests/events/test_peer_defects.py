@@ -11,19 +11,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, found
+from tools.conversions import convert_and_read, list_labelled_intervals
 from tools.exports import (
     KERNEL,
     MEMCPY,
     RUNTIME,
     Row,
-    call,
-    global_pid,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    os_call,
-    strings,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_os_call,
+    make_strings,
 )
 from tools.trace import Trace
 
@@ -46,12 +46,12 @@ CALLS, BYTES, KERNELS, GRAPH, PUSHPOP, STARTEND, SMS = (
 )
 OTHER_MPI, NESMIK = 50000003, 81000
 UTC = 1_780_000_000_000_000_000
-LAUNCH = strings("k", "cudaLaunchKernel_v7000")
+LAUNCH = make_strings("k", "cudaLaunchKernel_v7000")
 Tables = Mapping[str, Sequence[Row]]
 
 
-def traced(folder: Path, *reports: Tables) -> Trace:
-    """The trace of rank0, rank1... made of these tables, without violations."""
+def convert_tables(folder: Path, *reports: Tables) -> Trace:
+    """Convert rank0, rank1... made of these tables, and return the trace, which has no violations."""
     paths = [
         make_export(folder / f"rank{number}.sqlite", tables)
         for number, tables in enumerate(reports)
@@ -59,14 +59,14 @@ def traced(folder: Path, *reports: Tables) -> Trace:
     return convert_and_read(paths, folder / "o.prv")[0]
 
 
-def host(name: str, utc: int = UTC, clock: int = 10**12) -> dict[str, list[Row]]:
+def make_host(name: str, utc: int = UTC, clock: int = 10**12) -> dict[str, list[Row]]:
     return {
         ENV: [{"name": "Hostname", "value": name}],
         START: [{"utcEpochNs": utc, "systemClockNs": clock}],
     }
 
 
-def nvtx(
+def make_nvtx_row(
     start: int, end: int | None, text: str | None, kind: int = 59, tid: int = 4242, **more: object
 ) -> Row:
     return {
@@ -74,7 +74,7 @@ def nvtx(
         "end": end,
         "eventType": kind,
         "text": text,
-        "globalTid": global_tid(tid),
+        "globalTid": make_global_tid(tid),
         "domainId": 0,
         **more,
     }
@@ -89,19 +89,19 @@ def test_the_locale_changes_nothing(locale: str, tmp_path: Path) -> None:
         "end": 20,
         "deviceId": 0,
         "streamId": 7,
-        "globalPid": global_pid(),
+        "globalPid": make_global_pid(),
         "bytes": 1_234_567,
         "copyKind": 1,
     }
     report = make_export(tmp_path / "r.sqlite", {MEMCPY: [copy]})
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "nsys2prv", "-q", "-j", "1", str(report), str(tmp_path / "o.prv")],
         env={**os.environ, "LC_ALL": locale, "LANG": locale},
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (process.returncode, process.stderr) == (0, "")
     assert f":{BYTES}:1234567" in (tmp_path / "o.prv").read_text()
 
 
@@ -113,14 +113,16 @@ def test_reports_of_one_name_in_two_folders_are_both_read(tmp_path: Path) -> Non
             make_export(
                 tmp_path / str(number) / "report.sqlite",
                 {
-                    KERNEL: [kernel(10, 20 + number)],
-                    "StringIds": strings(f"kernel{number}"),
-                    **host(f"node{number}"),
+                    KERNEL: [make_kernel(10, 20 + number)],
+                    "StringIds": make_strings(f"kernel{number}"),
+                    **make_host(f"node{number}"),
                 },
             )
         )
     trace, _ = convert_and_read(paths, tmp_path / "o.prv")
-    assert [(label, end - begin) for label, begin, end in found(trace, KERNELS)] == [
+    assert [
+        (label, end - begin) for label, begin, end in list_labelled_intervals(trace, KERNELS)
+    ] == [
         ("kernel0", 10),
         ("kernel1", 11),
     ]
@@ -133,13 +135,19 @@ def test_a_call_named_like_mpi_init_moves_no_rank(tmp_path: Path) -> None:
 
     def calls(asked: int) -> dict[str, list[Row]]:
         rows = [
-            {"start": start, "end": end, "globalTid": global_tid(4242), "textId": name}
+            {"start": start, "end": end, "globalTid": make_global_tid(4242), "textId": name}
             for name, start, end in ((1, asked, asked + 5), (2, 2_000_000_000, 2_000_000_100))
         ]
-        return {"MPI_OTHER_EVENTS": rows, "StringIds": strings("MPI_Initialized", "MPI_Init")}
+        return {"MPI_OTHER_EVENTS": rows, "StringIds": make_strings("MPI_Initialized", "MPI_Init")}
 
-    trace = traced(tmp_path, {**calls(0), **host("a")}, {**calls(1_000_000_000), **host("b")})
-    inits = {(begin, end) for label, begin, end in found(trace, OTHER_MPI) if label == "MPI_Init"}
+    trace = convert_tables(
+        tmp_path, {**calls(0), **make_host("a")}, {**calls(1_000_000_000), **make_host("b")}
+    )
+    inits = {
+        (begin, end)
+        for label, begin, end in list_labelled_intervals(trace, OTHER_MPI)
+        if label == "MPI_Init"
+    }
     assert len(inits) == 1
 
 
@@ -147,8 +155,8 @@ def test_a_call_named_like_mpi_init_moves_no_rank(tmp_path: Path) -> None:
 def test_the_trace_is_as_long_as_its_last_event(last: str, tmp_path: Path) -> None:
     source = 1 << 56 | 1 << 48 | 2 << 32
     tables = {
-        "kernel": {KERNEL: [kernel(500, 900)]},
-        "osrt": {"OSRT_API": [os_call(500, 900)]},
+        "kernel": {KERNEL: [make_kernel(500, 900)]},
+        "osrt": {"OSRT_API": [make_os_call(500, 900)]},
         "metric": {
             "GPU_METRICS": [{"timestamp": 900, "typeId": source, "metricId": 1, "value": 7}],
             "TARGET_INFO_GPU_METRICS": [
@@ -156,7 +164,9 @@ def test_the_trace_is_as_long_as_its_last_event(last: str, tmp_path: Path) -> No
             ],
         },
     }[last]
-    trace = traced(tmp_path, {RUNTIME: [call(0, 10, 1)], "StringIds": LAUNCH, **tables})
+    trace = convert_tables(
+        tmp_path, {RUNTIME: [make_call(0, 10, 1)], "StringIds": LAUNCH, **tables}
+    )
     assert trace.duration == 900
 
 
@@ -169,69 +179,87 @@ def test_graphs_need_no_option_in_the_capture(mode: str | None, tmp_path: Path) 
         "end": 20,
         "deviceId": 0,
         "streamId": 7,
-        "globalPid": global_pid(),
+        "globalPid": make_global_pid(),
         "correlationId": 1,
         "graphId": 3,
         "graphExecId": 5,
     }
     capture = {"META_DATA_CAPTURE": [{"name": mode, "value": "Graph"}]} if mode else {}
-    trace = traced(tmp_path, {GRAPHS: [graph], **capture})
-    assert found(trace, GRAPH) == [("CUDA graph exec 5", 0, 10)]
+    trace = convert_tables(tmp_path, {GRAPHS: [graph], **capture})
+    assert list_labelled_intervals(trace, GRAPH) == [("CUDA graph exec 5", 0, 10)]
 
 
 def test_domains_named_by_registered_string_and_created_on_two_threads(tmp_path: Path) -> None:
-    created = [nvtx(0, None, None, 75, tid=tid, domainId=1, textId=1) for tid in (4242, 4243)]
-    trace = traced(
+    created = [
+        make_nvtx_row(0, None, None, 75, tid=tid, domainId=1, textId=1) for tid in (4242, 4243)
+    ]
+    trace = convert_tables(
         tmp_path,
-        {NVTX: [*created, nvtx(5, 9, "work", domainId=1)], "StringIds": strings("own domain")},
+        {
+            NVTX: [*created, make_nvtx_row(5, 9, "work", domainId=1)],
+            "StringIds": make_strings("own domain"),
+        },
     )
     [code] = [
         code
         for code, label in trace.labels.types.items()
         if label == "NVTX pushpop ranges own domain"
     ]
-    assert found(trace, code) == [("work", 0, 4)]
+    assert list_labelled_intervals(trace, code) == [("work", 0, 4)]
 
 
 def test_ranges_of_nesmik_have_the_type_that_its_views_ask_for(tmp_path: Path) -> None:
-    created = nvtx(0, None, "neSmiK", 75, domainId=1)
-    trace = traced(
-        tmp_path, {NVTX: [created, nvtx(5, 9, "timestep", domainId=1), nvtx(6, 8, "other")]}
+    created = make_nvtx_row(0, None, "neSmiK", 75, domainId=1)
+    trace = convert_tables(
+        tmp_path,
+        {
+            NVTX: [
+                created,
+                make_nvtx_row(5, 9, "timestep", domainId=1),
+                make_nvtx_row(6, 8, "other"),
+            ]
+        },
     )
-    assert (found(trace, NESMIK), found(trace, PUSHPOP)) == (
+    assert (list_labelled_intervals(trace, NESMIK), list_labelled_intervals(trace, PUSHPOP)) == (
         [("timestep", 0, 4)],
         [("other", 1, 3)],
     )
 
 
 def test_overloads_of_one_short_name_are_told_apart(tmp_path: Path) -> None:
-    names = strings("void scale<float>(float*)", "scale", "void scale<double>(double*)")
-    trace = traced(
+    names = make_strings("void scale<float>(float*)", "scale", "void scale<double>(double*)")
+    trace = convert_tables(
         tmp_path,
         {
-            KERNEL: [kernel(0, 5, shortName=2), kernel(10, 15, demangledName=3, shortName=2)],
+            KERNEL: [
+                make_kernel(0, 5, shortName=2),
+                make_kernel(10, 15, demangledName=3, shortName=2),
+            ],
             "StringIds": names,
         },
     )
-    assert len({label for label, *_ in found(trace, KERNELS)}) == 2
+    assert len({label for label, *_ in list_labelled_intervals(trace, KERNELS)}) == 2
 
 
 def test_a_kernel_with_nccl_in_its_name_is_none_of_nccl(tmp_path: Path) -> None:
-    trace = traced(
-        tmp_path, {KERNEL: [kernel(0, 5)], "StringIds": strings("pack_for_nccl_kernel(float*)")}
+    trace = convert_tables(
+        tmp_path,
+        {KERNEL: [make_kernel(0, 5)], "StringIds": make_strings("pack_for_nccl_kernel(float*)")},
     )
-    assert [(begin, end) for _, begin, end in found(trace, KERNELS)] == [(0, 5)]
+    assert [(begin, end) for _, begin, end in list_labelled_intervals(trace, KERNELS)] == [(0, 5)]
 
 
 def test_nodes_and_threads_have_their_names_and_no_two_rows_one_place(tmp_path: Path) -> None:
     tables = {
-        RUNTIME: [call(0, 10, 1)],
-        KERNEL: [kernel(5, 9, correlationId=1)],
+        RUNTIME: [make_call(0, 10, 1)],
+        KERNEL: [make_kernel(5, 9, correlationId=1)],
         "StringIds": [*LAUNCH, {"id": 3, "value": "main loop"}],
-        "ThreadNames": [{"globalTid": global_tid(4242), "nameId": 3, "priority": 1}],
+        "ThreadNames": [{"globalTid": make_global_tid(4242), "nameId": 3, "priority": 1}],
     }
-    trace = traced(
-        tmp_path, {**tables, **host("alpha")}, {**tables, **host("beta", clock=5 * 10**12)}
+    trace = convert_tables(
+        tmp_path,
+        {**tables, **make_host("alpha")},
+        {**tables, **make_host("beta", clock=5 * 10**12)},
     )
     assert trace.names["NODE"] == ["alpha", "beta"]
     assert [node for _, node in trace.tasks] == [1, 2]
@@ -245,14 +273,14 @@ def test_nodes_and_threads_have_their_names_and_no_two_rows_one_place(tmp_path: 
 
 
 def test_processes_on_one_device_number_keep_rows_of_their_own(tmp_path: Path) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
-            KERNEL: [kernel(0, 10), kernel(0, 7, globalPid=global_pid(77))],
-            "StringIds": strings("k"),
+            KERNEL: [make_kernel(0, 10), make_kernel(0, 7, globalPid=make_global_pid(77))],
+            "StringIds": make_strings("k"),
         },
     )
-    assert sorted((item.row, item.end) for item in trace.intervals(KERNELS)) == [
+    assert sorted((item.row, item.end) for item in trace.list_intervals(KERNELS)) == [
         ((1, 1), 7),
         ((2, 1), 10),
     ]
@@ -274,20 +302,20 @@ def test_every_sample_of_a_gpu_is_there_beside_a_gpu_that_no_process_uses(tmp_pa
         {"typeId": kind, "metricId": 1, "metricName": "SMs Active [Throughput %]"}
         for kind in source
     ]
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             "GPU_METRICS": samples,
             "TARGET_INFO_GPU_METRICS": names,
-            KERNEL: [kernel(0, 5)],
-            "StringIds": strings("k"),
+            KERNEL: [make_kernel(0, 5)],
+            "StringIds": make_strings("k"),
         },
     )
     for gpu in range(2):
         on_gpu = [
             sample.numbers
             for sample in trace.samples
-            if trace.row_name(sample.row) == f"Metrics GPU{gpu}"
+            if trace.get_row_name(sample.row) == f"Metrics GPU{gpu}"
         ]
         values = [numbers[SMS] for numbers in on_gpu if SMS in numbers]
         assert values[:20] == [10 * step + gpu + 1 for step in range(20)]
@@ -295,14 +323,14 @@ def test_every_sample_of_a_gpu_is_there_beside_a_gpu_that_no_process_uses(tmp_pa
 
 # ---- refused -------------------------------------------------------------------------------------------------------------------------
 ALONE: dict[str, Tables] = {
-    "kernels": {KERNEL: [kernel(0, 5)], "StringIds": strings("k")},
-    "calls": {RUNTIME: [call(0, 5, 1)], "StringIds": LAUNCH},
-    "ranges": {NVTX: [nvtx(0, 5, "r")]},
-    "os calls": {"OSRT_API": [os_call(0, 5)], "StringIds": strings("read")},
+    "kernels": {KERNEL: [make_kernel(0, 5)], "StringIds": make_strings("k")},
+    "calls": {RUNTIME: [make_call(0, 5, 1)], "StringIds": LAUNCH},
+    "ranges": {NVTX: [make_nvtx_row(0, 5, "r")]},
+    "os calls": {"OSRT_API": [make_os_call(0, 5)], "StringIds": make_strings("read")},
     "events": {
         EVENTS: [
             {
-                "globalPid": global_pid(),
+                "globalPid": make_global_pid(),
                 "correlationId": 1,
                 "eventId": 2,
                 "deviceId": 0,
@@ -310,8 +338,8 @@ ALONE: dict[str, Tables] = {
                 "contextId": 1,
             }
         ],
-        RUNTIME: [call(0, 5, 1)],
-        "StringIds": strings("", "cudaEventRecord_v3020"),
+        RUNTIME: [make_call(0, 5, 1)],
+        "StringIds": make_strings("", "cudaEventRecord_v3020"),
     },
     "graphs": {
         GRAPHS: [
@@ -320,7 +348,7 @@ ALONE: dict[str, Tables] = {
                 "end": 5,
                 "deviceId": 0,
                 "streamId": 7,
-                "globalPid": global_pid(),
+                "globalPid": make_global_pid(),
                 "correlationId": 1,
             }
         ]
@@ -331,7 +359,7 @@ ALONE: dict[str, Tables] = {
 @pytest.mark.parametrize("alone", ALONE)
 def test_events_of_one_kind_need_no_other_table(alone: str, tmp_path: Path) -> None:
     """No META_DATA_EXPORT, CUDA contexts, GPUs, host name or columns of later schemas."""
-    trace = traced(tmp_path, ALONE[alone])
+    trace = convert_tables(tmp_path, ALONE[alone])
     assert trace.duration == 5
     assert sum(map(len, trace.events.values())) >= 1
 
@@ -339,17 +367,17 @@ def test_events_of_one_kind_need_no_other_table(alone: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("lacking", [NVTX, KERNEL, RUNTIME])
 def test_one_report_of_several_may_lack_a_table(lacking: str, tmp_path: Path) -> None:
     whole = {
-        NVTX: [nvtx(0, 50, "r")],
-        KERNEL: [kernel(20, 30, correlationId=1)],
-        RUNTIME: [call(5, 10, 1)],
+        NVTX: [make_nvtx_row(0, 50, "r")],
+        KERNEL: [make_kernel(20, 30, correlationId=1)],
+        RUNTIME: [make_call(5, 10, 1)],
         "StringIds": LAUNCH,
     }
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
-        {**whole, **host("a")},
-        {**{name: rows for name, rows in whole.items() if name != lacking}, **host("b")},
+        {**whole, **make_host("a")},
+        {**{name: rows for name, rows in whole.items() if name != lacking}, **make_host("b")},
     )
-    counts = {code: len(trace.intervals(code)) for code in (PUSHPOP, KERNELS, CALLS)}
+    counts = {code: len(trace.list_intervals(code)) for code in (PUSHPOP, KERNELS, CALLS)}
     assert counts == {
         PUSHPOP: 1 + (lacking != NVTX),
         KERNELS: 1 + (lacking != KERNEL),
@@ -358,23 +386,23 @@ def test_one_report_of_several_may_lack_a_table(lacking: str, tmp_path: Path) ->
 
 
 def test_start_end_ranges_of_several_reports(tmp_path: Path) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
-        {NVTX: [nvtx(0, 50, "a", 60)], **host("a")},
-        {NVTX: [nvtx(0, 40, "b", 60)], **host("b")},
+        {NVTX: [make_nvtx_row(0, 50, "a", 60)], **make_host("a")},
+        {NVTX: [make_nvtx_row(0, 40, "b", 60)], **make_host("b")},
     )
-    assert found(trace, STARTEND) == [("a", 0, 50), ("b", 0, 40)]
+    assert list_labelled_intervals(trace, STARTEND) == [("a", 0, 50), ("b", 0, 40)]
 
 
 def test_metrics_of_a_gpu_with_two_contexts(tmp_path: Path) -> None:
     source = 1 << 56 | 1 << 48 | 2 << 32
     contexts = [{"processId": 4242, "deviceId": 0, "contextId": number} for number in (1, 2)]
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
             "TARGET_INFO_CUDA_CONTEXT_INFO": contexts,
-            KERNEL: [kernel(0, 5), kernel(5, 9, contextId=2)],
-            "StringIds": strings("k"),
+            KERNEL: [make_kernel(0, 5), make_kernel(5, 9, contextId=2)],
+            "StringIds": make_strings("k"),
             "GPU_METRICS": [
                 {"timestamp": time, "typeId": source, "metricId": 1, "value": time}
                 for time in (1, 2, 3)
@@ -395,35 +423,37 @@ def test_metrics_of_a_gpu_with_two_contexts(tmp_path: Path) -> None:
 def test_one_process_id_on_two_nodes_with_mpi(tmp_path: Path) -> None:
     def rank(number: int) -> Tables:
         return {
-            "MPI_RANKS": [{"globalTid": global_tid(4242), "rank": number}] * 2,
-            **host("ab"[number]),
+            "MPI_RANKS": [{"globalTid": make_global_tid(4242), "rank": number}] * 2,
+            **make_host("ab"[number]),
             "MPI_OTHER_EVENTS": [
-                {"start": 5, "end": 15 + number, "globalTid": global_tid(4242), "textId": 1}
+                {"start": 5, "end": 15 + number, "globalTid": make_global_tid(4242), "textId": 1}
             ],
-            "StringIds": strings("MPI_Init"),
+            "StringIds": make_strings("MPI_Init"),
         }
 
-    trace = traced(tmp_path, rank(1), rank(0))
+    trace = convert_tables(tmp_path, rank(1), rank(0))
     assert [name.split()[:2] for name in trace.names["TASK"]] == [["rank", "0"], ["rank", "1"]]
-    assert [(item.row, item.end - item.begin) for item in sorted(trace.intervals(OTHER_MPI))] == [
+    assert [
+        (item.row, item.end - item.begin) for item in sorted(trace.list_intervals(OTHER_MPI))
+    ] == [
         ((1, 1), 10),
         ((2, 1), 11),
     ]
 
 
 def test_kernels_of_a_process_without_calls_beside_one_that_has_them(tmp_path: Path) -> None:
-    trace = traced(
+    trace = convert_tables(
         tmp_path,
         {
-            RUNTIME: [call(0, 5, 1)],
+            RUNTIME: [make_call(0, 5, 1)],
             "StringIds": LAUNCH,
             KERNEL: [
-                kernel(10, 20, correlationId=1),
-                kernel(10, 20, correlationId=1, globalPid=global_pid(77)),
+                make_kernel(10, 20, correlationId=1),
+                make_kernel(10, 20, correlationId=1, globalPid=make_global_pid(77)),
             ],
         },
     )
-    assert len(trace.intervals(KERNELS)) == 2
+    assert len(trace.list_intervals(KERNELS)) == 2
     assert [(line.sender[0], line.receiver[0]) for line in trace.comms] == [(2, 2)]
 
 

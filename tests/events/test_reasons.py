@@ -44,7 +44,7 @@ def test_nobody_else_makes_reasons() -> None:
     """Counts of accounts are by members of the enumeration, never by texts."""
     package = Path(reasons.__file__).parents[1]
     for path in package.rglob("*.py"):
-        found = re.findall(
+        result = re.findall(
             r"\.(?:dropped|skipped|synthesized|repaired)\[\s*f?[\"'].*", path.read_text()
         )
-        assert not found, path
+        assert not result, path

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from samples import Options as SampleOptions
 from samples import generate
-from tools.sample_truth import SampleSet, open_set
-from tools.slow import all_but_slow
-from tools.sql_truth import label
+from tools.sample_truth import SampleSet, open_sample_set
+from tools.slow import mark_slow_except
+from tools.sql_truth import make_label
 
 SAMPLE = Path(__file__).parents[2] / "sample_reports" / "cluster"
 TRUE_CLOCKS = SampleOptions(
@@ -56,28 +56,32 @@ MPI_COLLECTIVE, SENT, RECEIVED, MPI_ROOT, MPI_COMMUNICATOR = (
     50100015,
 )
 GROUPED = "Several operations in a group"
+#: Bandwidths are whole MB/s; 'bus_gb_per_s' of the truth has six decimals.
 ROUNDING = 2e-4
-"""Bandwidths are whole MB/s; 'bus_gb_per_s' of the truth has six decimals."""
 
 
-@pytest.fixture(scope="module", params=all_but_slow(["committed", "true clocks"], "committed"))
+@pytest.fixture(scope="module", params=mark_slow_except(["committed", "true clocks"], "committed"))
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SampleSet:
     folder = tmp_path_factory.mktemp("cluster")
     if request.param == "true clocks":
         generate(folder / "set", TRUE_CLOCKS)
-    return open_set(SAMPLE if request.param == "committed" else folder / "set", folder / "out.prv")
+    return open_sample_set(
+        SAMPLE if request.param == "committed" else folder / "set", folder / "out.prv"
+    )
 
 
 # ---- NCCL -------------------------------------------------------------------------------------------------------------
 
 
-def collectives(cluster: SampleSet) -> list[dict]:
-    """Those that are matched across ranks: rings of sends and receives are messages."""
+def list_true_collectives(cluster: SampleSet) -> list[dict]:
+    """Return the true collectives that are matched across ranks: rings of sends and receives are
+    messages.
+    """
     return [item for item in cluster.truth["collectives"] if item["function"] != "SendRecv"]
 
 
-def names(item: dict) -> str:
-    """The operation that the trace tells."""
+def name_operation(item: dict) -> str:
+    """Return the operation that the trace names."""
     kinds = {member["function"] for member in item.get("members", [item])}
     return kinds.pop() if len(kinds) == 1 else GROUPED
 
@@ -94,7 +98,7 @@ def test_the_set_has_what_it_is_to_test(cluster: SampleSet) -> None:
         "Broadcast",
         "Reduce",
     }
-    assert {item["root"] for item in collectives(cluster) if "root" in item} == {1, 2}
+    assert {item["root"] for item in list_true_collectives(cluster) if "root" in item} == {1, 2}
 
 
 def test_kernels_of_collectives_say_what_the_calls_did(cluster: SampleSet) -> None:
@@ -110,9 +114,9 @@ def test_kernels_of_collectives_say_what_the_calls_did(cluster: SampleSet) -> No
             expected[
                 rank,
                 f"S{stream}",
-                cluster.seen(rank, begin),
-                cluster.seen(rank, end),
-                GROUPED if ring else names(item),
+                cluster.to_trace_time(rank, begin),
+                cluster.to_trace_time(rank, end),
+                GROUPED if ring else name_operation(item),
                 item["bytes"] * (2 if ring else 1),
                 item.get("root"),
                 f"{item['communicator']:#018x}",
@@ -120,33 +124,36 @@ def test_kernels_of_collectives_say_what_the_calls_did(cluster: SampleSet) -> No
                 place,
                 2 if ring else len(item.get("members", [0])),
             ] += 1
-    trace, found = cluster.trace, Counter()
-    for item in trace.intervals(NCCL_KERNEL):
+    trace, actual = cluster.trace, Counter()
+    for item in trace.list_intervals(NCCL_KERNEL):
         said = item.others
-        stream = re.split(r"[.-]", trace.row_name(item.row))[2]
-        found[
+        stream = re.split(r"[.-]", trace.get_row_name(item.row))[2]
+        actual[
             item.row[0] - 1,
             stream,
             item.begin,
             item.end,
-            trace.label(OPERATION, said[OPERATION]),
+            trace.get_label(OPERATION, said[OPERATION]),
             said[BYTES],
             said.get(ROOT),
-            trace.label(COMMUNICATOR, said[COMMUNICATOR]),
+            trace.get_label(COMMUNICATOR, said[COMMUNICATOR]),
             said[RANKS],
             said[RANK],
             said[FUSED],
         ] += 1
-    assert found == expected
+    assert actual == expected
 
 
 def test_late_wait_transfer_and_bandwidths_of_collectives(cluster: SampleSet) -> None:
     """From the truth's times as the ranks' clocks show them."""
     expected = []
-    for item in collectives(cluster):
+    for item in list_true_collectives(cluster):
         ranks = item["ranks"]
         begin, end = (
-            [cluster.seen(rank, time) for rank, time in zip(ranks, item[edge], strict=True)]
+            [
+                cluster.to_trace_time(rank, time)
+                for rank, time in zip(ranks, item[edge], strict=True)
+            ]
             for edge in ("begin", "end")
         )
         last, shares = (
@@ -171,22 +178,22 @@ def test_late_wait_transfer_and_bandwidths_of_collectives(cluster: SampleSet) ->
                     *speeds,
                 )
             )
-        expected.append((names(item), sorted(records)))
-    assert sorted(found_collectives(cluster)) == sorted(expected)
+        expected.append((name_operation(item), sorted(records)))
+    assert sorted(list_traced_collectives(cluster)) == sorted(expected)
 
 
-def found_collectives(cluster: SampleSet) -> list[tuple[str, list[tuple]]]:
-    """Operation, and each rank's record."""
+def list_traced_collectives(cluster: SampleSet) -> list[tuple[str, list[tuple]]]:
+    """Return operation, and each rank's record."""
     found: dict[int, tuple[str, list[tuple]]] = {}
     speeds = {
         (item.row, item.begin, item.end): (item.others[ALGORITHM], item.others[BUS])
-        for item in cluster.trace.intervals(TRANSFERS)
-        if cluster.trace.label(TRANSFERS, item.value) != "SendRecv"
+        for item in cluster.trace.list_intervals(TRANSFERS)
+        if cluster.trace.get_label(TRANSFERS, item.value) != "SendRecv"
     }
-    for item in cluster.trace.intervals(COLLECTIVE):
+    for item in cluster.trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
-        label = cluster.trace.label(COLLECTIVE, item.value)
+        label = cluster.trace.get_label(COLLECTIVE, item.value)
         found.setdefault(item.others[NUMBER], (label, []))[1].append(
             (
                 item.row[0] - 1,
@@ -210,20 +217,22 @@ def test_the_truth_s_own_figures_of_collectives(cluster: SampleSet) -> None:
         assert "the clocks of the reports do not agree" in cluster.summary.text()
         return
     expected = {
-        (rank, cluster.seen(rank, begin)): (late, wait, transfer, speed)
-        for item in collectives(cluster)
+        (rank, cluster.to_trace_time(rank, begin)): (late, wait, transfer, speed)
+        for item in list_true_collectives(cluster)
         for rank, begin, late, wait, transfer, speed in zip(
             *(item[key] for key in ("ranks", "begin", "late", "wait", "transfer", "bus_gb_per_s")),
             strict=True,
         )
     }
-    found = {
-        record[:2]: record[3:] for _, records in found_collectives(cluster) for record in records
+    actual = {
+        record[:2]: record[3:]
+        for _, records in list_traced_collectives(cluster)
+        for record in records
     }
-    assert found.keys() == expected.keys()
+    assert actual.keys() == expected.keys()
     for key, (late, wait, transfer, speed) in expected.items():
-        assert found[key][:3] == (late, wait, transfer)
-        assert found[key][4] == pytest.approx(speed * 10**9, rel=ROUNDING, abs=500)
+        assert actual[key][:3] == (late, wait, transfer)
+        assert actual[key][4] == pytest.approx(speed * 10**9, rel=ROUNDING, abs=500)
     assert "the clocks of the reports do not agree" not in cluster.summary.text()
 
 
@@ -257,8 +266,8 @@ def test_pairs_of_a_ring_are_lines(cluster: SampleSet) -> None:
                 pair["bytes"] / (pair["end"] - pair["ready"]), rel=1e-5
             )
             sent, received = (
-                cluster.seen(sender, item["begin"][pair["from"]]),
-                cluster.seen(receiver, pair["end"]),
+                cluster.to_trace_time(sender, item["begin"][pair["from"]]),
+                cluster.to_trace_time(receiver, pair["end"]),
             )
             expected[sender, sent, receiver, received, pair["bytes"]] += received >= sent
     expected += Counter()  # without zeros
@@ -277,10 +286,10 @@ def test_collectives_of_the_advanced_trace_have_the_truth_s_numbers(cluster: Sam
     """The sequence numbers by which they are matched, and the ids, which stand in the reports only:
     by SQL on those.
     """
-    for item in collectives(cluster):
+    for item in list_true_collectives(cluster):
         functions = [member["function"] for member in item.get("members", [item])]
         for rank in item["ranks"]:
-            rows = cluster.sql(
+            rows = cluster.query(
                 rank,
                 """
                 SELECT value, json_extract(jsonText, '$.seqNumber'), json_extract(jsonText, '$.apiId'), json_extract(jsonText, '$.root')
@@ -309,7 +318,10 @@ def test_messages_are_lines(cluster: SampleSet) -> None:
             if message["functions"][1] == "MPI_Irecv"
             else message["receive"][1]
         )
-        begin, end = cluster.seen(sender, message["send"][0]), cluster.seen(receiver, end)
+        begin, end = (
+            cluster.to_trace_time(sender, message["send"][0]),
+            cluster.to_trace_time(receiver, end),
+        )
         expected[sender, begin, receiver, end, message["bytes"], message["tag"]] += 1
     others = {55001, 55002, NCCL_MESSAGE}
     assert (
@@ -329,7 +341,7 @@ def test_messages_are_lines(cluster: SampleSet) -> None:
 
 def test_mpi_calls_of_each_rank(cluster: SampleSet) -> None:
     for rank, told in enumerate(cluster.truth["ranks"]):
-        assert cluster.totals(rank, *MPI_CODES) == {
+        assert cluster.sum_by_label(rank, *MPI_CODES) == {
             name: (call["calls"], call["ns"]) for name, call in told["mpi_calls"].items()
         }
 
@@ -347,21 +359,23 @@ def test_mpi_collectives(cluster: SampleSet) -> None:
                 if item["function"] != "MPI_Reduce" or rank == item["root"]
                 else None
             )
-            blocking = cluster.seen(rank, end) if item["function"] != "MPI_Iallreduce" else None
+            blocking = (
+                cluster.to_trace_time(rank, end) if item["function"] != "MPI_Iallreduce" else None
+            )
             expected[
                 rank,
                 item["function"],
-                cluster.seen(rank, begin),
+                cluster.to_trace_time(rank, begin),
                 blocking,
                 root,
                 item["size"] or 0,
                 received or 0,
             ] += 1
-            uids[rank, cluster.seen(rank, begin)] = item["communicator"]
-    found = Counter()
+            uids[rank, cluster.to_trace_time(rank, begin)] = item["communicator"]
+    actual = Counter()
     for rank in range(len(cluster.exports)):
-        for name, item in cluster.intervals(rank, MPI_COLLECTIVE):
-            found[
+        for name, item in cluster.list_intervals(rank, MPI_COLLECTIVE):
+            actual[
                 rank,
                 name,
                 item.begin,
@@ -371,7 +385,7 @@ def test_mpi_collectives(cluster: SampleSet) -> None:
                 item.others[RECEIVED],
             ] += 1
             numbers[rank, item.begin] = item.others[MPI_COMMUNICATOR]
-    assert found == expected
+    assert actual == expected
     pairs = {(uids[key], numbers[key]) for key in uids}
     assert len(pairs) == len({uid for uid, _ in pairs}) == len({number for _, number in pairs})
 
@@ -387,7 +401,7 @@ def api(name: str) -> str:
 NO_CALL = "[Unknown]"
 #: Table -> event types of its rows, and what the truth's names are in the trace.
 TRANSLATED = {
-    "CUPTI_ACTIVITY_KIND_KERNEL": ((63000006, 63000007), label),
+    "CUPTI_ACTIVITY_KIND_KERNEL": ((63000006, 63000007), make_label),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ((63000000,), api),
     "CUPTI_ACTIVITY_KIND_MEMCPY": ((63000001,), lambda name: f"CUDA memcpy {name}"),
     "CUPTI_ACTIVITY_KIND_MEMSET": ((63000001,), lambda name: "CUDA memset"),
@@ -445,22 +459,22 @@ def test_rows_and_durations_by_name(cluster: SampleSet, table: str) -> None:
             for name, entry in told["tables"][table]["by_name"].items()
             if name != NO_CALL
         }
-        found = cluster.totals(rank, *codes)
+        actual = cluster.sum_by_label(rank, *codes)
         if table in ("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_MEMSET"):
-            found = {
+            actual = {
                 name: entry
-                for name, entry in found.items()
+                for name, entry in actual.items()
                 if name.startswith("CUDA memset") == table.endswith("MEMSET")
             }
-        assert found == expected
+        assert actual == expected
 
 
 def test_bytes_of_memory_operations(cluster: SampleSet) -> None:
     for rank, told in enumerate(cluster.truth["ranks"]):
-        found = Counter()
-        for name, item in cluster.intervals(rank, 63000001):
-            found["MEMSET" if name == "CUDA memset" else "MEMCPY"] += item.others[63000002]
-        assert found == {
+        result = Counter()
+        for name, item in cluster.list_intervals(rank, 63000001):
+            result["MEMSET" if name == "CUDA memset" else "MEMCPY"] += item.others[63000002]
+        assert result == {
             kind: told["tables"][f"CUPTI_ACTIVITY_KIND_{kind}"]["bytes"]
             for kind in ("MEMCPY", "MEMSET")
         }
@@ -469,7 +483,7 @@ def test_bytes_of_memory_operations(cluster: SampleSet) -> None:
 def test_cuda_events(cluster: SampleSet) -> None:
     for rank, told in enumerate(cluster.truth["ranks"]):
         assert (
-            len(cluster.intervals(rank, 63000050))
+            len(cluster.list_intervals(rank, 63000050))
             == told["tables"]["CUPTI_ACTIVITY_KIND_CUDA_EVENT"]["rows"]
         )
 
@@ -490,7 +504,7 @@ def test_ranges_of_the_nccl_domain_and_of_the_job(cluster: SampleSet) -> None:
             for name, entry in told["tables"]["NVTX_EVENTS"]["by_name"].items()
         }
         assert (
-            len(cluster.intervals(rank, *every))
+            len(cluster.list_intervals(rank, *every))
             == told["tables"]["NVTX_EVENTS"]["rows"] - by_name["definitions"][0]
         )
         calls, operations, marks = ({}, {}, {})
@@ -506,20 +520,22 @@ def test_ranges_of_the_nccl_domain_and_of_the_job(cluster: SampleSet) -> None:
                 else calls
             )
             where[text.removeprefix("GPU ").removeprefix("proxy ")] = entry
-        assert cluster.totals(rank, 9500) == calls
-        assert cluster.totals(rank, codes["NVTX startend ranges NCCL"]) == operations
+        assert cluster.sum_by_label(rank, 9500) == calls
+        assert cluster.sum_by_label(rank, codes["NVTX startend ranges NCCL"]) == operations
         assert {
             name: (count, 0)
-            for name, (count, _) in cluster.totals(rank, codes["NVTX marks NCCL"]).items()
+            for name, (count, _) in cluster.sum_by_label(rank, codes["NVTX marks NCCL"]).items()
         } == marks
         own = {
             name.removeprefix("trainer/"): entry
             for name, entry in by_name.items()
             if name.startswith("trainer/")
         }
-        assert own.items() <= cluster.totals(rank, codes["NVTX pushpop ranges trainer"]).items()
+        assert (
+            own.items() <= cluster.sum_by_label(rank, codes["NVTX pushpop ranges trainer"]).items()
+        )
         default = Counter()
-        for name, item in cluster.intervals(rank, codes["NVTX pushpop ranges default domain"]):
+        for name, item in cluster.list_intervals(rank, codes["NVTX pushpop ranges default domain"]):
             plain = re.sub(r"(, op_id = .*| \d+)$", "", name)
             default[plain] += item.end - item.begin
         assert {

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from samples import Options as SampleOptions
 from samples import generate
-from tools.sample_truth import SampleSet, open_set
-from tools.slow import all_but_slow
+from tools.sample_truth import SampleSet, open_sample_set
+from tools.slow import mark_slow_except
 
 from nsys2prv.events.reasons import Reason
 
@@ -47,30 +47,32 @@ NS_PER_MS = 1_000_000
 LARGEST_DRIFT = 20e-6
 
 
-@pytest.fixture(scope="module", params=all_but_slow(["committed", "busy"], "committed"))
+@pytest.fixture(scope="module", params=mark_slow_except(["committed", "busy"], "committed"))
 def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SampleSet:
     folder = tmp_path_factory.mktemp("cluster")
     if request.param == "busy":
         generate(folder / "set", BUSY)
-    return open_set(SAMPLE if request.param == "committed" else folder / "set", folder / "out.prv")
+    return open_sample_set(
+        SAMPLE if request.param == "committed" else folder / "set", folder / "out.prv"
+    )
 
 
-def series(cluster: SampleSet) -> dict[tuple[int, str, str], list[tuple[int, int]]]:
-    """Node from 0, row without its host and metric -> times and values of its records."""
-    found: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
+def read_series(cluster: SampleSet) -> dict[tuple[int, str, str], list[tuple[int, int]]]:
+    """Return node from 0, row without its host, and metric -> times and values of its records."""
+    result: dict[tuple[int, str, str], list[tuple[int, int]]] = {}
     hosts = [host["name"] for host in cluster.truth["hosts"]]
     for record in cluster.trace.samples:
         node = cluster.trace.tasks[record.row[0] - 1][1] - 1
-        row = cluster.trace.row_name(record.row).removesuffix(f"-{hosts[node]}")
+        row = cluster.trace.get_row_name(record.row).removesuffix(f"-{hosts[node]}")
         for code, value in record.numbers.items():
-            found.setdefault((node, row, cluster.trace.labels.types[code]), []).append(
+            result.setdefault((node, row, cluster.trace.labels.types[code]), []).append(
                 (record.time, value)
             )
-    return found
+    return result
 
 
-def first_of_host(cluster: SampleSet) -> dict[int, int]:
-    """Host from 0 -> its first rank."""
+def find_first_ranks(cluster: SampleSet) -> dict[int, int]:
+    """Return host from 0 -> its first rank."""
     hosts = [host["name"] for host in cluster.truth["hosts"]]
     return {
         number: next(rank["rank"] for rank in cluster.truth["ranks"] if rank["host"] == name)
@@ -85,9 +87,9 @@ def test_rows_of_several_hosts_have_names_of_their_own(cluster: SampleSet) -> No
     assert f"NIC mlx5_0 port 0-{cluster.truth['hosts'][0]['name']}" in names
 
 
-def gpu_rows(cluster: SampleSet) -> dict[str, tuple[int, str]]:
-    """UUID -> node from 0 and name of the row. GPUs are named by the ordinal that the process which
-    uses them gives them.
+def find_gpu_rows(cluster: SampleSet) -> dict[str, tuple[int, str]]:
+    """Return UUID -> node from 0 and name of the row; a GPU is named by its ordinal in the process
+    that uses it.
     """
     hosts = [host["name"] for host in cluster.truth["hosts"]]
     return {
@@ -102,14 +104,14 @@ def gpu_rows(cluster: SampleSet) -> dict[str, tuple[int, str]]:
 @pytest.mark.slow
 def test_samples_of_gpus(cluster: SampleSet) -> None:
     """Number and sum of each metric on each GPU, of the first report that has it."""
-    found, rows, seen, zeros = series(cluster), gpu_rows(cluster), set(), 0
+    result, rows, seen, zeros = read_series(cluster), find_gpu_rows(cluster), set(), 0
     for number, rank in enumerate(cluster.truth["ranks"]):
         for gpu in rank["gpu_metrics"]:
             if gpu["uuid"] in seen:
                 continue
             seen.add(gpu["uuid"])
             below = dict(
-                cluster.sql(
+                cluster.query(
                     number,
                     """
                 SELECT metricName, -sum(value) FROM GPU_METRICS JOIN TARGET_INFO_GPU_METRICS USING (typeId, metricId)
@@ -123,7 +125,7 @@ def test_samples_of_gpus(cluster: SampleSet) -> None:
             }
             values = {
                 metric: [value for _, value in times]
-                for (node, row, metric), times in found.items()
+                for (node, row, metric), times in result.items()
                 if (node, row) == rows[gpu["uuid"]]
             }
             # With a zero behind the last sample, and one a period before the first, but where the
@@ -141,7 +143,7 @@ def test_samples_of_gpus(cluster: SampleSet) -> None:
 
 def test_sums_and_means_of_gpus(cluster: SampleSet) -> None:
     """Of all samples in any report: the trace has them all where the first report does."""
-    found, rows, whole = series(cluster), gpu_rows(cluster), 0
+    result, rows, whole = read_series(cluster), find_gpu_rows(cluster), 0
     for uuid, gpu in cluster.truth["gpus"].items():
         held = [
             (number, own)
@@ -156,7 +158,7 @@ def test_sums_and_means_of_gpus(cluster: SampleSet) -> None:
         whole += 1
         node, row = rows[uuid]
         for name, total in gpu["sums"].items():
-            ((below,),) = cluster.sql(
+            ((below,),) = cluster.query(
                 number,
                 """
                 SELECT -coalesce(sum(value), 0) FROM GPU_METRICS JOIN TARGET_INFO_GPU_METRICS USING (typeId, metricId)
@@ -164,14 +166,14 @@ def test_sums_and_means_of_gpus(cluster: SampleSet) -> None:
                 first["type_id"],
                 name,
             )
-            values = [value for _, value in found[node, row, RENAMED.get(name, name)]][
+            values = [value for _, value in result[node, row, RENAMED.get(name, name)]][
                 -1 - gpu["samples"] : -1
             ]
             assert sum(values) - below == total
             assert (sum(values) - below) / len(values) == pytest.approx(
                 gpu["means"][name], abs=1e-6
             )
-        times = [time for time, _ in found[node, row, "GPC Clock Frequency [Hz]"]][:-1]
+        times = [time for time, _ in result[node, row, "GPC Clock Frequency [Hz]"]][:-1]
         assert (
             max(abs(later - time - gpu["period_ns"]) for time, later in pairwise(times))
             <= gpu["period_ns"] * LARGEST_DRIFT + 2
@@ -182,17 +184,17 @@ def test_sums_and_means_of_gpus(cluster: SampleSet) -> None:
 # ---- networks ---------------------------------------------------------------------------------------------------------
 
 
-def rates(cluster: SampleSet, node: int, row: str) -> dict[str, list[tuple[int, int]]]:
-    """Metric without its unit -> times and values."""
+def read_rates(cluster: SampleSet, node: int, row: str) -> dict[str, list[tuple[int, int]]]:
+    """Return metric without its unit -> times and values."""
     return {
         metric.rsplit(" [", 1)[0]: times
-        for (number, name, metric), times in series(cluster).items()
+        for (number, name, metric), times in read_series(cluster).items()
         if (number, name) == (node, row)
     }
 
 
 def test_counters_of_network_interfaces(cluster: SampleSet) -> None:
-    for host, rank in first_of_host(cluster).items():
+    for host, rank in find_first_ranks(cluster).items():
         ports = {
             name: told
             for name, told in cluster.truth["ranks"][rank]["network"].items()
@@ -200,7 +202,7 @@ def test_counters_of_network_interfaces(cluster: SampleSet) -> None:
         }
         assert ports
         for name, told in ports.items():
-            check_counters(rates(cluster, host, f"NIC {name} port 0"), told)
+            check_counters(read_rates(cluster, host, f"NIC {name} port 0"), told)
 
 
 def test_counters_of_the_switch(cluster: SampleSet) -> None:
@@ -213,12 +215,12 @@ def test_counters_of_the_switch(cluster: SampleSet) -> None:
     }
     assert len(ports) == sum("mlx5" in nic for nic in cluster.truth["nics"])
     for name, told in ports.items():
-        check_counters(rates(cluster, 0, f"Switch {switch} {name}"), told)
+        check_counters(read_rates(cluster, 0, f"Switch {switch} {name}"), told)
 
 
 def check_counters(found: dict[str, list[tuple[int, int]]], told: dict[str, int]) -> None:
-    """Samples and sums of values. Behind a counter's last sample stand two zeros: at its end, and
-    at the trace's.
+    """Check samples and sums of values; a counter has two zeros behind its last sample: at its end,
+    and at the trace's.
     """
     expected = {
         counter: (told["samples"], total) for counter, total in told.items() if counter != "samples"
@@ -237,7 +239,7 @@ def test_bytes_through_network_interfaces(cluster: SampleSet) -> None:
     for name, told in cluster.truth["nics"].items():
         host, nic = name.split()
         for way in ("received", "sent"):
-            times = rates(cluster, hosts.index(host), f"NIC {nic} port 0")[f"IB: Bytes {way}"]
+            times = read_rates(cluster, hosts.index(host), f"NIC {nic} port 0")[f"IB: Bytes {way}"]
             total = (
                 sum(value * (later - time) for (time, value), (later, _) in pairwise(times))
                 / NS_PER_MS
@@ -255,21 +257,21 @@ def test_bytes_through_network_interfaces(cluster: SampleSet) -> None:
 def test_congestion_of_the_switch(cluster: SampleSet) -> None:
     """From which interface to which, by their local identifiers, and when."""
     ((name, told),) = cluster.truth["switches"].items()
-    lids = dict(cluster.sql(0, "SELECT name, lid FROM NET_IB_DEVICE_INFO"))
+    lids = dict(cluster.query(0, "SELECT name, lid FROM NET_IB_DEVICE_INFO"))
     expected = Counter()
     for pair, count in cluster.truth["ranks"][0]["congestion"].items():
         source, target = pair.split(" -> ")
         expected[lids[source], lids[target]] += count
-    events = cluster.trace.intervals(CONGESTION)
+    events = cluster.trace.list_intervals(CONGESTION)
     assert {
-        (cluster.trace.row_name(item.row), cluster.trace.label(CONGESTION, item.value))
+        (cluster.trace.get_row_name(item.row), cluster.trace.get_label(CONGESTION, item.value))
         for item in events
     } == {(f"Switch {name}", "Egress port queue size")}
     assert (
         Counter((item.others[SOURCE_LID], item.others[TARGET_LID]) for item in events) == expected
     )
     assert told["congestion"] == cluster.truth["ranks"][0]["congestion"]
-    rows = cluster.sql(
+    rows = cluster.query(
         0,
         "SELECT start, globalId, switchIngressPort, switchEgressPort FROM NET_IB_SWITCH_CONGESTION_EVENT",
     )
@@ -288,14 +290,14 @@ def test_congestion_of_the_switch(cluster: SampleSet) -> None:
 
 def test_samples_of_plugins(cluster: SampleSet) -> None:
     """Number and sum of each field of each device; numbers in floating point have three decimals."""
-    found, codes = (
-        series(cluster),
+    result, codes = (
+        read_series(cluster),
         {label: code for code, label in cluster.trace.labels.types.items()},
     )
-    for host, rank in first_of_host(cluster).items():
+    for host, rank in find_first_ranks(cluster).items():
         below = {
             (device, field): -total
-            for device, field, total in cluster.sql(
+            for device, field, total in cluster.query(
                 rank,
                 """
             SELECT t.value, f.value, sum(coalesce(intVal, uintVal, floatVal, doubleVal)) FROM GENERIC_EVENT_DATA
@@ -309,7 +311,7 @@ def test_samples_of_plugins(cluster: SampleSet) -> None:
             source = "efa_metrics" if device.startswith("rdmap") else "storage_metrics"
             for field, total in told["sums"].items():
                 label = f"{source}: {field}"
-                values = [value for _, value in found[host, f"{source} {device}", label]]
+                values = [value for _, value in result[host, f"{source} {device}", label]]
                 assert (len(values) - 1, values[-1]) == (told["events"], 0)
                 decimals = cluster.trace.labels.precision.get(codes[label], 0)
                 assert sum(values) / 10**decimals == pytest.approx(
@@ -319,12 +321,12 @@ def test_samples_of_plugins(cluster: SampleSet) -> None:
 
 def test_bytes_of_storage(cluster: SampleSet) -> None:
     """What applications read and wrote on a host, over all volumes; samples are of whole bytes."""
-    hosts, found = [host["name"] for host in cluster.truth["hosts"]], series(cluster)
+    hosts, result = [host["name"] for host in cluster.truth["hosts"]], read_series(cluster)
     for name, told in cluster.truth["storage"].items():
         for field, total in (("Read", told["bytes_read"]), ("Write", told["bytes_written"])):
             each = [
                 [value for _, value in times]
-                for (node, _, metric), times in found.items()
+                for (node, _, metric), times in result.items()
                 if (node, metric)
                 == (hosts.index(name), f"storage_metrics: Application {field} Bytes")
             ]

@@ -15,15 +15,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tools.conversions import time_zero
-from tools.corpus import EXPORTS, UNSET, need_corpus
-from tools.pertalde import complaints, needs_pertalde
-from tools.sql_truth import Truth, label
+from tools.conversions import find_time_zero
+from tools.corpus import EXPORTS, UNSET, skip_without_corpus
+from tools.pertalde import check_with_pertalde, needs_pertalde
+from tools.sql_truth import Truth, make_label
 from tools.trace_reader import Comm, Interval, Row, Trace, read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
 
+#: Event types of the kinds that have one; those of NVTX differ by domain and are found by their
+#: labels.
 CODES = {
     "api": 63000000,
     "memory": 63000001,
@@ -32,7 +34,6 @@ CODES = {
     "graph": 63000008,
     "sync": 63000030,
 }
-"""Event types of the kinds that have one; those of NVTX differ by domain and are found by their labels."""
 
 NVTX = {
     "pushpop": "NVTX pushpop ranges ",
@@ -41,8 +42,8 @@ NVTX = {
 }
 DEFAULT_DOMAIN = "default domain"
 KINDS = (*CODES, *NVTX)
+#: What the traces hold: other kinds of events have truth tests of their own.
 KINDS_OF_TRUTH = ("cuda", "nvtx")
-"""What the traces hold: other kinds of events have truth tests of their own."""
 
 BYTES, SOURCE, TARGET, ERROR = 63000002, 63000040, 63000041, 63000020
 STARTEND_OF_ANY_DOMAIN = 9004
@@ -76,7 +77,7 @@ def pair(
             output,
             Options(KINDS_OF_TRUTH, full_kernel_names=True, nvtx_rules="none"),
         )
-        truth.zero = time_zero(output, request.param)
+        truth.zero = find_time_zero(output, request.param)
         yield Pair(truth, read_trace(output), True, output)
     except NothingToWrite:
         yield Pair(truth, Trace(), False, output)
@@ -87,43 +88,45 @@ def pair(
 # ---- a trace in the terms of the truth --------------------------------------------------------------------------------
 
 
-def codes_of(trace: Trace, kind: str) -> dict[int, str]:
-    """Event types of a kind -> NVTX domain, "" for the default domain and for what is not NVTX."""
+def list_codes(trace: Trace, kind: str) -> dict[int, str]:
+    """Return event types of a kind -> NVTX domain, "" for the default domain and for what is not
+    NVTX.
+    """
     if kind in CODES:
         return {CODES[kind]: ""}
-    found = {}
+    result = {}
     for code, text in trace.labels.types.items():
         if text.startswith(NVTX[kind]):
             domain = text.removeprefix(NVTX[kind])
-            found[code] = "" if domain == DEFAULT_DOMAIN else domain
-    return found
+            result[code] = "" if domain == DEFAULT_DOMAIN else domain
+    return result
 
 
-def place(trace: Trace, row: Row) -> tuple[int, str]:
-    """Process id and row, as the truth names them."""
-    pid = int(trace.task_name(row).split()[-1])
-    name = trace.row_name(row)
+def locate(trace: Trace, row: Row) -> tuple[int, str]:
+    """Return process id and row, as the truth names them."""
+    pid = int(trace.get_task_name(row).split()[-1])
+    name = trace.get_row_name(row)
     return pid, name if name.startswith("CUDA-D") else f"thread {name.split()[-1]}"
 
 
-def named(trace: Trace, code: int, interval: Interval, known: set[str]) -> str:
-    """The label of a range. Names that agree once cut or cleaned are told apart by a number, which
-    is left out here.
+def read_name(trace: Trace, code: int, interval: Interval, known: set[str]) -> str:
+    """Return the label of a range, without the number that tells apart names which agree once cut
+    or cleaned.
     """
-    text = trace.label(code, interval.value)
+    text = trace.get_label(code, interval.value)
     return text if text in known else re.sub(r" #\d+$", "", text)
 
 
-def intervals(pair: Pair, kind: str) -> Iterator[tuple[Interval, str, str]]:
-    """The ranges of a kind, with domain and name."""
-    known = set(pair.truth.by_name(kind))
-    for code, domain in codes_of(pair.trace, kind).items():
-        for interval in pair.trace.intervals(code):
-            yield interval, domain, named(pair.trace, code, interval, known)
+def list_intervals(pair: Pair, kind: str) -> Iterator[tuple[Interval, str, str]]:
+    """Return the ranges of a kind, with domain and name."""
+    known = set(pair.truth.sum_by_name(kind))
+    for code, domain in list_codes(pair.trace, kind).items():
+        for interval in pair.trace.list_intervals(code):
+            yield interval, domain, read_name(pair.trace, code, interval, known)
 
 
-def totals(durations: Iterable[tuple[object, int]]) -> dict:
-    """Key -> count and total duration."""
+def sum_totals(durations: Iterable[tuple[object, int]]) -> dict:
+    """Return key -> count and total duration."""
     counts: Counter[object] = Counter()
     sums: Counter[object] = Counter()
     for key, duration in durations:
@@ -132,7 +135,7 @@ def totals(durations: Iterable[tuple[object, int]]) -> dict:
     return {key: (count, sums[key]) for key, count in counts.items()}
 
 
-def comms(trace: Trace, kind: str) -> list[Comm]:
+def count_comms(trace: Trace, kind: str) -> list[Comm]:
     return [comm for comm in trace.comms if comm.tag == TAGS[kind]]
 
 
@@ -150,7 +153,7 @@ def test_the_trace_is_sound(pair: Pair) -> None:
 def test_all_events_lie_in_the_trace(pair: Pair) -> None:
     """It begins and ends with events of any kind, of which the truth has some."""
     if pair.written:
-        first, last = pair.truth.span()
+        first, last = pair.truth.find_span()
         assert 0 <= first <= last <= pair.trace.duration
 
 
@@ -162,50 +165,51 @@ def test_no_range_hides_another(pair: Pair) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_and_durations_by_name(pair: Pair, kind: str) -> None:
-    found = totals(
-        (name, interval.end - interval.begin) for interval, _, name in intervals(pair, kind)
+    result = sum_totals(
+        (name, interval.end - interval.begin) for interval, _, name in list_intervals(pair, kind)
     )
-    assert found == pair.truth.by_name(kind)
+    assert result == pair.truth.sum_by_name(kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_counts_and_durations_by_row(pair: Pair, kind: str) -> None:
     """On every thread of every process, and on every stream of every device."""
-    found = totals(
-        (place(pair.trace, interval.row), interval.end - interval.begin)
-        for interval, _, _ in intervals(pair, kind)
+    result = sum_totals(
+        (locate(pair.trace, interval.row), interval.end - interval.begin)
+        for interval, _, _ in list_intervals(pair, kind)
     )
-    assert found == pair.truth.by_row(kind)
+    assert result == pair.truth.sum_by_row(kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_range_begins_and_ends_where_it_did(pair: Pair, kind: str) -> None:
     """Exactly the ranges of the export, each with its own name: so nesting is kept too."""
-    found = Counter(
-        (*place(pair.trace, interval.row), domain, name, interval.begin, interval.end)
-        for interval, domain, name in intervals(pair, kind)
+    actual = Counter(
+        (*locate(pair.trace, interval.row), domain, name, interval.begin, interval.end)
+        for interval, domain, name in list_intervals(pair, kind)
     )
     expected = Counter()
-    for (pid, row, domain, name, begin, end), count in pair.truth.ranges(kind).items():
-        expected[pid, row, label(domain) if domain else "", name, begin, end] += count
-    assert found == expected
+    for (pid, row, domain, name, begin, end), count in pair.truth.count_ranges(kind).items():
+        expected[pid, row, make_label(domain) if domain else "", name, begin, end] += count
+    assert actual == expected
 
 
 def test_start_end_ranges_stand_under_one_type_too(pair: Pair) -> None:
-    ranges = totals(
-        ("all", interval.end - interval.begin) for interval, _, _ in intervals(pair, "startend")
+    ranges = sum_totals(
+        ("all", interval.end - interval.begin)
+        for interval, _, _ in list_intervals(pair, "startend")
     )
-    together = totals(
-        ("all", it.end - it.begin) for it in pair.trace.intervals(STARTEND_OF_ANY_DOMAIN)
+    together = sum_totals(
+        ("all", it.end - it.begin) for it in pair.trace.list_intervals(STARTEND_OF_ANY_DOMAIN)
     )
     assert together == ranges
 
 
 def test_bytes_by_operation(pair: Pair) -> None:
-    found: Counter[str] = Counter()
-    for interval, _, name in intervals(pair, "memory"):
-        found[name] += interval.others.get(BYTES, 0)
-    assert dict(found) == pair.truth.bytes_by_operation()
+    result: Counter[str] = Counter()
+    for interval, _, name in list_intervals(pair, "memory"):
+        result[name] += interval.others.get(BYTES, 0)
+    assert dict(result) == pair.truth.sum_bytes_by_operation()
 
 
 @pytest.mark.parametrize("kind", TAGS)
@@ -213,15 +217,15 @@ def test_lines(pair: Pair, kind: str) -> None:
     """From the thread and time of the call to the row and time of the operation, within one
     process.
     """
-    found = Counter()
-    for comm in comms(pair.trace, kind):
+    result = Counter()
+    for comm in count_comms(pair.trace, kind):
         (pid, caller), (other, row) = (
-            place(pair.trace, comm.sender),
-            place(pair.trace, comm.receiver),
+            locate(pair.trace, comm.sender),
+            locate(pair.trace, comm.receiver),
         )
         assert pid == other, comm
-        found[pid, caller, comm.send, row, comm.receive, comm.size] += 1
-    assert found == pair.truth.lines(kind)
+        result[pid, caller, comm.send, row, comm.receive, comm.size] += 1
+    assert result == pair.truth.count_lines(kind)
 
 
 def test_no_line_of_another_kind(pair: Pair) -> None:
@@ -229,34 +233,34 @@ def test_no_line_of_another_kind(pair: Pair) -> None:
 
 
 def test_kernel_attributes(pair: Pair) -> None:
-    found = Counter(
+    result = Counter(
         (name, *(interval.others.get(code, 0) for code in GEOMETRY))
         for kind in ("kernel", "nccl_kernel")
-        for interval, _, name in intervals(pair, kind)
+        for interval, _, name in list_intervals(pair, kind)
     )
-    assert found == pair.truth.geometry()
+    assert result == pair.truth.count_geometries()
 
 
 def test_memory_kinds_of_copies(pair: Pair) -> None:
     trace = pair.trace
-    found = Counter(
+    result = Counter(
         tuple(
-            trace.label(code, interval.others[code]) if code in interval.others else ""
+            trace.get_label(code, interval.others[code]) if code in interval.others else ""
             for code in (SOURCE, TARGET)
         )
-        for interval, _, name in intervals(pair, "memory")
+        for interval, _, name in list_intervals(pair, "memory")
         if name != "CUDA memset"
     )
-    assert found == pair.truth.memory_kinds()
+    assert result == pair.truth.count_memory_kinds()
 
 
 def test_errors_of_calls(pair: Pair) -> None:
-    found = Counter(
+    result = Counter(
         (name, call.others[ERROR])
-        for call, _, name in intervals(pair, "api")
+        for call, _, name in list_intervals(pair, "api")
         if ERROR in call.others
     )
-    assert dict(found) == pair.truth.errors()
+    assert dict(result) == pair.truth.count_errors()
 
 
 # ---- one trace of many exports ----------------------------------------------------------------------------------------
@@ -264,15 +268,15 @@ def test_errors_of_calls(pair: Pair) -> None:
 
 @pytest.fixture(scope="module")
 def merged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[list[Truth], Trace]]:
-    """One compressed trace of all exports that do not say when they were made: their processes and
-    names meet in it.
+    """Return one compressed trace of all exports that do not say when they were made: their
+    processes and names meet in it.
     """
-    need_corpus()
+    skip_without_corpus()
     truths = [Truth(path) for path in EXPORTS]
     chosen = [
         (path, truth)
         for path, truth in zip(EXPORTS, truths, strict=True)
-        if not truth.columns("TARGET_INFO_SESSION_START_TIME") and not truth.empty
+        if not truth.list_columns("TARGET_INFO_SESSION_START_TIME") and not truth.empty
     ]
     if len(chosen) < 2:
         pytest.skip("fewer than two exports without a clock")
@@ -296,28 +300,30 @@ def test_counts_by_name_add_up(merged: tuple[list[Truth], Trace], kind: str) -> 
     truths, trace = merged
     expected: Counter[str] = Counter()
     for truth in truths:
-        expected.update({name: count for name, (count, _) in truth.by_name(kind).items()})
-    found: Counter[str] = Counter()
-    for code in codes_of(trace, kind):
-        found.update(
-            named(trace, code, interval, set(expected)) for interval in trace.intervals(code)
+        expected.update({name: count for name, (count, _) in truth.sum_by_name(kind).items()})
+    actual: Counter[str] = Counter()
+    for code in list_codes(trace, kind):
+        actual.update(
+            read_name(trace, code, interval, set(expected))
+            for interval in trace.list_intervals(code)
         )
-    assert found == expected
+    assert actual == expected
 
 
 @pytest.mark.parametrize("kind", CODES)
 def test_durations_add_up(merged: tuple[list[Truth], Trace], kind: str) -> None:
     truths, trace = merged
-    expected = sum(total for truth in truths for _, total in truth.by_name(kind).values())
+    expected = sum(total for truth in truths for _, total in truth.sum_by_name(kind).values())
     assert (
-        sum(interval.end - interval.begin for interval in trace.intervals(CODES[kind])) == expected
+        sum(interval.end - interval.begin for interval in trace.list_intervals(CODES[kind]))
+        == expected
     )
 
 
 def test_every_process_is_a_task(merged: tuple[list[Truth], Trace]) -> None:
     truths, trace = merged
     processes = sum(
-        truth.rows("SELECT count(DISTINCT process) FROM event")[0][0] for truth in truths
+        truth.query("SELECT count(DISTINCT process) FROM event")[0][0] for truth in truths
     )
     assert len(trace.tasks) == processes
 
@@ -325,11 +331,11 @@ def test_every_process_is_a_task(merged: tuple[list[Truth], Trace]) -> None:
 @pytest.mark.parametrize("kind", TAGS)
 def test_lines_add_up(merged: tuple[list[Truth], Trace], kind: str) -> None:
     truths, trace = merged
-    found = comms(trace, kind)
-    assert len(found) == sum(sum(truth.lines(kind).values()) for truth in truths)
-    assert all(comm.sender[0] == comm.receiver[0] for comm in found)
+    result = count_comms(trace, kind)
+    assert len(result) == sum(sum(truth.count_lines(kind).values()) for truth in truths)
+    assert all(comm.sender[0] == comm.receiver[0] for comm in result)
 
 
 @needs_pertalde
 def test_another_reader_finds_nothing_wrong(pair: Pair) -> None:
-    assert not pair.written or complaints(pair.path) == ""
+    assert not pair.written or check_with_pertalde(pair.path) == ""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from tools.conversions import time_zero
-from tools.corpus import EXPORTS, UNSET, in_corpus
-from tools.sql_truth import label
+from tools.conversions import find_time_zero
+from tools.corpus import EXPORTS, UNSET, read_rows_from_corpus
+from tools.sql_truth import make_label
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, Summary, convert
@@ -24,8 +24,8 @@ from nsys2prv._util.errors import NothingToWrite
 STATE, CPU, FUNCTION, MODULE, CALLER = 67000000, 67000002, 67000100, 67000101, 67000200
 FRAMES = 4
 RUNNING, OFF = "Running", "Off the CPU"
+#: Process and thread id.
 Thread = tuple[int, int]
-"""Process and thread id."""
 
 OF_PROCESSES = [
     ("PROFILER_OVERHEAD", "globalTid"),
@@ -70,16 +70,16 @@ class Pair:
     summary: Summary | None = None
 
 
-def truth_of(path: Path, zero: int, duration: int) -> Truth:
-    """What is true of an export."""
+def load_truth(path: Path, zero: int, duration: int) -> Truth:
+    """Return what is true of an export, read once."""
     connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
     try:
-        return _truth(connection, zero, duration)
+        return _read_truth(connection, zero, duration)
     finally:
         connection.close()
 
 
-def _truth(connection: sqlite3.Connection, zero: int, duration: int) -> Truth:
+def _read_truth(connection: sqlite3.Connection, zero: int, duration: int) -> Truth:
     tables = {
         name
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -137,14 +137,14 @@ def _truth(connection: sqlite3.Connection, zero: int, duration: int) -> Truth:
             truth.functions[
                 (pid, tid),
                 depth,
-                label(f"unresolved in {name}" if function.startswith("0x") else function),
+                make_label(f"unresolved in {name}" if function.startswith("0x") else function),
             ] += count
-            truth.modules[(pid, tid), label(name)] += count if not depth else 0
+            truth.modules[(pid, tid), make_label(name)] += count if not depth else 0
     return truth
 
 
-def thread_of(trace: Trace, row: tuple[int, int]) -> Thread:
-    return int(trace.task_name(row).split()[-1]), int(trace.row_name(row).split()[-1])
+def get_thread(trace: Trace, row: tuple[int, int]) -> Thread:
+    return int(trace.get_task_name(row).split()[-1]), int(trace.get_row_name(row).split()[-1])
 
 
 @pytest.fixture(
@@ -155,9 +155,9 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     try:
         summary = convert([request.param], output, Options(kinds=("cpu",), callstack=FRAMES))
     except NothingToWrite:
-        return Pair(request.param, truth_of(request.param, 0, 0), Trace())
+        return Pair(request.param, load_truth(request.param, 0, 0), Trace())
     trace = read_trace(output)
-    truth = truth_of(request.param, time_zero(output, request.param), trace.duration)
+    truth = load_truth(request.param, find_time_zero(output, request.param), trace.duration)
     return Pair(request.param, truth, trace, summary)
 
 
@@ -171,76 +171,82 @@ def test_the_trace_is_sound_and_others_are_counted(pair: Pair) -> None:
 
 
 def test_every_state_stands_where_it_did(pair: Pair) -> None:
-    found = Counter(
+    result = Counter(
         (
-            thread_of(pair.trace, item.row),
-            pair.trace.label(STATE, item.value),
+            get_thread(pair.trace, item.row),
+            pair.trace.get_label(STATE, item.value),
             item.others[CPU],
             item.begin,
             item.end,
         )
-        for item in pair.trace.intervals(STATE)
+        for item in pair.trace.list_intervals(STATE)
     )
-    assert found == pair.truth.states
+    assert result == pair.truth.states
 
 
 @pytest.mark.slow
 def test_time_and_turns_by_thread_and_state(pair: Pair) -> None:
-    found, true = defaultdict(Counter), defaultdict(Counter)
-    for item in pair.trace.intervals(STATE):
-        found[thread_of(pair.trace, item.row)].update(
+    result, true = defaultdict(Counter), defaultdict(Counter)
+    for item in pair.trace.list_intervals(STATE):
+        result[get_thread(pair.trace, item.row)].update(
             {item.value: item.end - item.begin, "turns": 1}
         )
     values = {text: value for value, text in pair.trace.labels.values.get(STATE, {}).items()}
     for (thread, state, _, begin, end), count in pair.truth.states.items():
         true[thread].update({values[state]: (end - begin) * count, "turns": count})
-    assert found == true
+    assert result == true
 
 
 def test_samples_by_function_and_caller(pair: Pair) -> None:
-    found = Counter(
-        (thread_of(pair.trace, item.row), 0, pair.trace.label(FUNCTION, item.value))
-        for item in pair.trace.intervals(FUNCTION)
+    result = Counter(
+        (get_thread(pair.trace, item.row), 0, pair.trace.get_label(FUNCTION, item.value))
+        for item in pair.trace.list_intervals(FUNCTION)
     )
     for depth in range(1, FRAMES):
-        found.update(
-            (thread_of(pair.trace, item.row), depth, pair.trace.label(CALLER + depth, item.value))
-            for item in pair.trace.intervals(CALLER + depth)
+        result.update(
+            (
+                get_thread(pair.trace, item.row),
+                depth,
+                pair.trace.get_label(CALLER + depth, item.value),
+            )
+            for item in pair.trace.list_intervals(CALLER + depth)
         )
-    assert found == pair.truth.functions
+    assert result == pair.truth.functions
 
 
 def test_samples_by_module(pair: Pair) -> None:
-    found = Counter(
-        (thread_of(pair.trace, item.row), pair.trace.label(MODULE, item.value))
-        for item in pair.trace.intervals(MODULE)
+    result = Counter(
+        (get_thread(pair.trace, item.row), pair.trace.get_label(MODULE, item.value))
+        for item in pair.trace.list_intervals(MODULE)
     )
-    assert found == +pair.truth.modules
+    assert result == +pair.truth.modules
 
 
 def test_what_real_exports_hold() -> None:
     """On which the rules for states, samples and names rest: times, states, cycles and frames of
     all exports.
     """
-    assert in_corpus(
+    assert read_rows_from_corpus(
         "SELECT 1 FROM (SELECT globalTid, start FROM SCHED_EVENTS GROUP BY 1, 2 HAVING count(*) > 1) UNION SELECT 0"
-    ) == [(0,)] * len(in_corpus("SELECT count(*) FROM SCHED_EVENTS"))
+    ) == [(0,)] * len(read_rows_from_corpus("SELECT count(*) FROM SCHED_EVENTS"))
     assert {
         row[0]
-        for row in in_corpus(
+        for row in read_rows_from_corpus(
             "SELECT DISTINCT threadState FROM SCHED_EVENTS WHERE threadState IS NOT NULL"
         )
     } == {0, 5}
-    assert {row[0] for row in in_corpus("SELECT DISTINCT threadBlock FROM SCHED_EVENTS")} == {None}
-    assert set(in_corpus("SELECT DISTINCT cpuCycles, threadState FROM COMPOSITE_EVENTS")) == {
-        (1, 1)
-    }
+    assert {
+        row[0] for row in read_rows_from_corpus("SELECT DISTINCT threadBlock FROM SCHED_EVENTS")
+    } == {None}
+    assert set(
+        read_rows_from_corpus("SELECT DISTINCT cpuCycles, threadState FROM COMPOSITE_EVENTS")
+    ) == {(1, 1)}
     assert {
         row[0]
-        for row in in_corpus(
+        for row in read_rows_from_corpus(
             "SELECT count(*) FROM COMPOSITE_EVENTS WHERE id NOT IN (SELECT id FROM SAMPLING_CALLCHAINS "
             "WHERE stackDepth = 0)"
         )
     } == {0}
     named = "SELECT value GLOB '0x*', unresolved FROM SAMPLING_CALLCHAINS JOIN StringIds t ON t.id = symbol GROUP BY 1, 2"
-    assert {bool(row[1]) for row in in_corpus(named) if row[0]} == {True}
+    assert {bool(row[1]) for row in read_rows_from_corpus(named) if row[0]} == {True}

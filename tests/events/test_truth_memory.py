@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
-from tools.conversions import convert_and_read, time_zero
-from tools.exports import by_sql
+from tools.conversions import convert_and_read, find_time_zero
+from tools.exports import query_export
 from tools.trace import Trace
 
 from nsys2prv import Summary
@@ -55,21 +55,23 @@ def rank(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="module")
 def usage(rank: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, Summary, int]:
-    """One report's memory usage alone: trace, summary, and the time of the report that is 0 there."""
+    """Convert one report's memory usage alone; return trace, summary, and the time of the report
+    that is 0 there.
+    """
     output = tmp_path_factory.mktemp("usage") / "o.prv"
     made = convert_and_read([REPORTS[rank]], output, kinds=("memory_usage", "-memory_pools"))
-    return *made, time_zero(output, REPORTS[rank])
+    return *made, find_time_zero(output, REPORTS[rank])
 
 
 def test_bytes_are_what_was_put_in(usage: tuple[Trace, Summary, int], rank: int) -> None:
     trace, truth = usage[0], TRUTH[rank]["additions"]["memory"]
     for name, codes in (("allocated", (ALLOCATED, HOST_ALLOCATED)), ("freed", (FREED, HOST_FREED))):
-        found = Counter[str]()
-        for item in trace.intervals(EVENT):
-            found[trace.label(KIND, item.others[KIND])] += sum(
+        result = Counter[str]()
+        for item in trace.list_intervals(EVENT):
+            result[trace.get_label(KIND, item.others[KIND])] += sum(
                 item.others.get(code, 0) for code in codes
             )
-        assert {kind: size for kind, size in found.items() if size} == truth[name]
+        assert {kind: size for kind, size in result.items() if size} == truth[name]
 
 
 def test_events_by_thread(usage: tuple[Trace, Summary, int], rank: int) -> None:
@@ -79,35 +81,35 @@ def test_events_by_thread(usage: tuple[Trace, Summary, int], rank: int) -> None:
                e.start - :zero
         FROM CUDA_GPU_MEMORY_USAGE_EVENTS AS e LEFT JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS r
              ON e.correlationId > 0 AND r.correlationId = e.correlationId AND r.globalTid & ~0xFFFFFF = globalPid"""
-    found = Counter(
+    result = Counter(
         (
-            int(trace.row_name(item.row).split()[-1]),
+            int(trace.get_row_name(item.row).split()[-1]),
             item.value,
             item.others[KIND],
             max(
                 item.others.get(code, 0) for code in (ALLOCATED, FREED, HOST_ALLOCATED, HOST_FREED)
             ),
-            trace.label(VARIABLE, item.others[VARIABLE]) if VARIABLE in item.others else None,
+            trace.get_label(VARIABLE, item.others[VARIABLE]) if VARIABLE in item.others else None,
             item.begin,
         )
-        for item in trace.intervals(EVENT)
+        for item in trace.list_intervals(EVENT)
     )
-    assert found == Counter(by_sql(REPORTS[rank], query, zero=zero))
-    assert len({thread for thread, *_ in found}) == 2, (
+    assert result == Counter(query_export(REPORTS[rank], query, zero=zero))
+    assert len({thread for thread, *_ in result}) == 2, (
         "the sample has calls on another thread than the main one"
     )
 
 
 def test_memory_in_use_at_every_instant(usage: tuple[Trace, Summary, int], rank: int) -> None:
     trace, _, zero = usage
-    found = sorted(
+    result = sorted(
         (sample.time, code - IN_USE, value)
         for sample in trace.samples
         if sample.time < trace.duration
         for code, value in sample.numbers.items()
     )
-    assert found == by_sql(REPORTS[rank], TOTALS, zero=zero)
-    assert {trace.row_name(sample.row) for sample in trace.samples} == {f"Metrics GPU{rank}"}
+    assert result == query_export(REPORTS[rank], TOTALS, zero=zero)
+    assert {trace.get_row_name(sample.row) for sample in trace.samples} == {f"Metrics GPU{rank}"}
 
 
 def test_most_in_use_and_what_is_not_known(usage: tuple[Trace, Summary, int], rank: int) -> None:
@@ -131,25 +133,25 @@ def test_pools_and_page_faults_are_what_was_put_in(rank: int, tmp_path: Path) ->
 
     def counted(code: int) -> Counter[str]:
         return Counter(
-            trace.label(code, item.value)
-            for item in trace.intervals(code)
+            trace.get_label(code, item.value)
+            for item in trace.list_intervals(code)
             if item.row[0] == rank + 1
         )
 
     assert counted(POOL) == truth["pool"]
     assert counted(CPU) == truth["cpu_faults"]
-    found: dict[str, dict[str, int]] = defaultdict(lambda: {"rows": 0, "ns": 0, "faults": 0})
-    for item in trace.intervals(GPU):
+    result: dict[str, dict[str, int]] = defaultdict(lambda: {"rows": 0, "ns": 0, "faults": 0})
+    for item in trace.list_intervals(GPU):
         if item.row[0] == rank + 1:
-            assert trace.row_name(item.row) == f"Metrics GPU{rank}"
-            entry = found[trace.label(GPU, item.value)]
+            assert trace.get_row_name(item.row) == f"Metrics GPU{rank}"
+            entry = result[trace.get_label(GPU, item.value)]
             for name, value in (
                 ("rows", 1),
                 ("ns", item.end - item.begin),
                 ("faults", item.others[FAULTS]),
             ):
                 entry[name] += value
-    assert found == truth["gpu_faults"]
+    assert result == truth["gpu_faults"]
     assert not summary.dropped
 
 
@@ -158,12 +160,12 @@ def test_sources_of_page_faults(rank: int, tmp_path: Path) -> None:
     query = """SELECT f.value, m.value, s.value || ':' || sourceLine FROM CUDA_UM_CPU_PAGE_FAULT_EVENTS
                JOIN StringIds AS f ON f.id = CpuInstruction JOIN StringIds AS m ON m.id = module
                LEFT JOIN StringIds AS s ON s.id = sourceFile"""
-    found = Counter(
+    result = Counter(
         (
-            trace.label(CPU, item.value),
-            trace.label(CPU + 1, item.others[CPU + 1]),
-            trace.label(CPU + 2, item.others[CPU + 2]) if CPU + 2 in item.others else None,
+            trace.get_label(CPU, item.value),
+            trace.get_label(CPU + 1, item.others[CPU + 1]),
+            trace.get_label(CPU + 2, item.others[CPU + 2]) if CPU + 2 in item.others else None,
         )
-        for item in trace.intervals(CPU)
+        for item in trace.list_intervals(CPU)
     )
-    assert found == Counter(by_sql(REPORTS[rank], query))
+    assert result == Counter(query_export(REPORTS[rank], query))

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.corpus import EXPORTS, need_corpus
-from tools.exports import by_sql
+from tools.corpus import EXPORTS, skip_without_corpus
+from tools.exports import query_export
 from tools.trace import Trace
 
 from nsys2prv.events.catalogue import load_catalogue
@@ -37,26 +37,26 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     )[0]
 
 
-def figures(trace: Trace, rank: int, code: int) -> dict[str, tuple[int, int]]:
-    """Label -> count and duration of a type's ranges in a rank."""
+def sum_figures(trace: Trace, rank: int, code: int) -> dict[str, tuple[int, int]]:
+    """Return label -> count and duration of a type's ranges in a rank."""
     count, time = Counter[str](), Counter[str]()
-    for item in trace.intervals(code):
+    for item in trace.list_intervals(code):
         if item.row[0] == rank + 1:
-            count[trace.label(code, item.value)] += 1
-            time[trace.label(code, item.value)] += item.end - item.begin
+            count[trace.get_label(code, item.value)] += 1
+            time[trace.get_label(code, item.value)] += item.end - item.begin
     return {name: (count[name], time[name]) for name in count}
 
 
-def by_thread(trace: Trace, rank: int, code: int, *attributes: int) -> Counter[tuple]:
-    """Thread id, value's label, length and attributes (0 where a record lacks one) -> how many."""
+def count_by_thread(trace: Trace, rank: int, code: int, *attributes: int) -> Counter[tuple]:
+    """Count ranges by thread id, value's label, length and attributes (0 where a record lacks one)."""
     return Counter(
         (
-            int(trace.row_name(item.row).split()[-1]),
-            trace.label(code, item.value),
+            int(trace.get_row_name(item.row).split()[-1]),
+            trace.get_label(code, item.value),
             item.end - item.begin,
             *(item.others.get(attribute, 0) for attribute in attributes),
         )
-        for item in trace.intervals(code)
+        for item in trace.list_intervals(code)
         if item.row[0] == rank + 1
     )
 
@@ -67,15 +67,15 @@ def test_openacc_is_what_was_put_in(trace: Trace, table: str, rank: int) -> None
     truth = TRUTH[rank]["additions"]["openacc"][table]
     code = CONSTRUCTS[table]
     for other, said in ((code, truth["by_construct"]), (code + 100000, truth["by_source"])):
-        assert figures(trace, rank, other) == {
+        assert sum_figures(trace, rank, other) == {
             name: (entry["rows"], entry["ns"]) for name, entry in said.items()
         }
     if table == "DATA":
-        found = Counter[str]()
-        for item in trace.intervals(code):
+        result = Counter[str]()
+        for item in trace.list_intervals(code):
             if item.row[0] == rank + 1:
-                found[trace.label(code, item.value)] += item.others.get(BYTES, 0)
-        assert found == {name: entry["bytes"] for name, entry in truth["by_construct"].items()}
+                result[trace.get_label(code, item.value)] += item.others.get(BYTES, 0)
+        assert result == {name: entry["bytes"] for name, entry in truth["by_construct"].items()}
 
 
 @pytest.mark.parametrize("rank", range(len(REPORTS)))
@@ -93,8 +93,8 @@ def test_openacc_by_thread(trace: Trace, table: str, attributes: dict[int, str],
         f"SELECT globalTid & 0xFFFFFF, label, end - start, {columns} FROM CUPTI_ACTIVITY_KIND_OPENACC_{table} "
         "JOIN ENUM_OPENACC_EVENT_KIND ON id = eventKind"
     )
-    assert by_thread(trace, rank, CONSTRUCTS[table], *attributes) == Counter(
-        by_sql(REPORTS[rank], query)
+    assert count_by_thread(trace, rank, CONSTRUCTS[table], *attributes) == Counter(
+        query_export(REPORTS[rank], query)
     )
 
 
@@ -105,14 +105,14 @@ def test_openmp_is_what_was_put_in(trace: Trace, rank: int) -> None:
     assert truth["closed"].keys() == {construct.layout for construct in (*RANGES, *POINTS)}
     for layout, values in truth["closed"].items():
         code = load_catalogue().layouts[layout].fields[0].code
-        found = defaultdict(lambda: [0, 0])
-        for item in trace.intervals(code):
+        result = defaultdict(lambda: [0, 0])
+        for item in trace.list_intervals(code):
             if item.row[0] == rank + 1 and not (
                 layout in truth["open"] and item.end == trace.duration
             ):
-                found[str(item.value)][0] += 1
-                found[str(item.value)][1] += item.end - item.begin
-        assert dict(found) == {
+                result[str(item.value)][0] += 1
+                result[str(item.value)][1] += item.end - item.begin
+        assert dict(result) == {
             value: [entry["rows"], entry["ns"]] for value, entry in values.items()
         }, layout
     for layout in truth["open"]:
@@ -120,7 +120,7 @@ def test_openmp_is_what_was_put_in(trace: Trace, rank: int) -> None:
         assert (
             sum(
                 item.row[0] == rank + 1 and item.end == trace.duration
-                for item in trace.intervals(code)
+                for item in trace.list_intervals(code)
             )
             == 1
         ), layout
@@ -147,12 +147,12 @@ def test_openmp_by_thread(
         f"SELECT globalTid & 0xFFFFFF, kind, end - start, {', '.join(more.values())} FROM OPENMP_EVENT_KIND_{table} "
         f"JOIN ENUM_OPENMP_{enum} ON id = kind"
     )
-    values = {trace.label(code, item.value): item.value for item in trace.intervals(code)}
-    found = by_thread(trace, rank, code, *more)
+    values = {trace.get_label(code, item.value): item.value for item in trace.list_intervals(code)}
+    result = count_by_thread(trace, rank, code, *more)
     by_number = Counter(
-        {(tid, values[label], *rest): count for (tid, label, *rest), count in found.items()}
+        {(tid, values[label], *rest): count for (tid, label, *rest), count in result.items()}
     )
-    assert by_number == Counter(by_sql(REPORTS[rank], query))
+    assert by_number == Counter(query_export(REPORTS[rank], query))
 
 
 @pytest.mark.parametrize("rank", range(len(REPORTS)))
@@ -163,7 +163,7 @@ def test_library_calls_are_what_was_put_in(trace: Trace, rank: int) -> None:
         (CUDNN, "CUDNN_EVENTS"),
         *((code, name) for name, code in DOMAINS.items()),
     ):
-        assert figures(trace, rank, code) == {
+        assert sum_figures(trace, rank, code) == {
             call: (entry["rows"], entry["ns"]) for call, entry in truth[name].items()
         }, name
     assert trace.deepest[CUBLAS] == 2
@@ -175,7 +175,7 @@ def test_library_calls_are_what_was_put_in(trace: Trace, rank: int) -> None:
 )
 def test_library_calls_by_thread(trace: Trace, code: int, table: str, own: int, rank: int) -> None:
     query = f"SELECT globalTid & 0xFFFFFF, value, end - start FROM {table} JOIN StringIds ON id = nameId WHERE eventClass = {own}"
-    assert by_thread(trace, rank, code) == Counter(by_sql(REPORTS[rank], query))
+    assert count_by_thread(trace, rank, code) == Counter(query_export(REPORTS[rank], query))
 
 
 def test_domains_of_libraries_have_their_labels(trace: Trace) -> None:
@@ -193,7 +193,7 @@ def test_library_calls_of_real_exports_are_counted(
     """Rows that mark begin and end of the tracing, which is all that the exports at hand have, are
     no calls.
     """
-    need_corpus()
+    skip_without_corpus()
     for number, path in enumerate(EXPORTS):
         connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
         try:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from samples import Options as SampleOptions
 from samples import generate
-from tools.slow import all_but_slow
+from tools.slow import mark_slow_except
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
@@ -57,7 +57,7 @@ class Job:
     prv: Path
 
 
-@pytest.fixture(scope="module", params=all_but_slow(JOBS, "four", "any order"))
+@pytest.fixture(scope="module", params=mark_slow_except(JOBS, "four", "any order"))
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
     folder = tmp_path_factory.mktemp("job")
     truth = generate(
@@ -76,7 +76,7 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         min(
             item.begin
             for code in CODES
-            for item in trace.intervals(code)
+            for item in trace.list_intervals(code)
             if item.row[0] == rank + 1
         )
         for rank in range(len(paths))
@@ -106,10 +106,10 @@ def test_counts_and_durations_by_function(job: Job) -> None:
     for rank, export in enumerate(job.exports):
         count, total = Counter(), Counter()
         for code in CODES:
-            for item in job.trace.intervals(code):
+            for item in job.trace.list_intervals(code):
                 if item.row[0] == rank + 1:
-                    count[job.trace.label(code, item.value)] += 1
-                    total[job.trace.label(code, item.value)] += item.end - item.begin
+                    count[job.trace.get_label(code, item.value)] += 1
+                    total[job.trace.get_label(code, item.value)] += item.end - item.begin
         sql = f"SELECT value, count(*), sum(end - start) FROM ({CALLS}) JOIN StringIds ON id = textId GROUP BY value"
         assert {name: (count[name], total[name]) for name in count} == {
             name: (calls, ns) for name, calls, ns in export.execute(sql)
@@ -127,14 +127,14 @@ def test_every_message_has_its_line(job: Job) -> None:
     """
     expected = Counter()
     for message in job.told:
-        begin, _ = _row(
+        begin, _ = _find_call(
             job, message, "sender", "receiver", message["functions"][0], message["bytes"]
         )
-        start, end = _row(
+        start, end = _find_call(
             job, message, "receiver", "sender", message["functions"][1], message["capacity"]
         )
         if message["functions"][1] == "MPI_Irecv":
-            end = _waited(job, message, start)
+            end = _find_wait_end(job, message, start)
         sender, receiver = message["sender"], message["receiver"]
         send, receive = job.zeros[sender] + begin, job.zeros[receiver] + end
         expected[
@@ -144,10 +144,10 @@ def test_every_message_has_its_line(job: Job) -> None:
     assert Counter(job.trace.comms) == expected
 
 
-def _row(
+def _find_call(
     job: Job, message: dict, own: str, other: str, function: str, size: int
 ) -> tuple[int, int]:
-    """Begin and end, in local time, of the call of one end of a message."""
+    """Return begin and end, in local time, of the call of one end of a message."""
     (team,) = [
         team
         for team in job.truth["communicators"]
@@ -164,8 +164,10 @@ def _row(
     )
 
 
-def _waited(job: Job, message: dict, start: int) -> int:
-    """The end of the first MPI_Waitall for the request of the receive that begins at `start`."""
+def _find_wait_end(job: Job, message: dict, start: int) -> int:
+    """Return the end of the first MPI_Waitall for the request of the receive that begins at
+    `start`.
+    """
     sql = """SELECT min(wait.end) FROM MPI_START_WAIT_EVENTS AS wait JOIN StringIds ON id = wait.textId
              JOIN MPI_P2P_EVENTS AS call USING (requestHandle)
              WHERE call.start = ? AND wait.start > call.start AND value LIKE 'MPI_Wait%'"""
@@ -187,13 +189,13 @@ def test_a_communicator_has_one_number_on_all_its_ranks(job: Job) -> None:
     """As many collectives under each number as the communicators had: none is mixed up with
     another, whatever its handle.
     """
-    found: dict[int, Counter] = {}
-    for item in job.trace.intervals(50000002):
-        found.setdefault(item.others[COMMUNICATOR], Counter())[item.row[0] - 1] += 1
+    result: dict[int, Counter] = {}
+    for item in job.trace.list_intervals(50000002):
+        result.setdefault(item.others[COMMUNICATOR], Counter())[item.row[0] - 1] += 1
     expected: dict[int, Counter] = {}
     for collective in job.truth["collectives"]:
         expected.setdefault(collective["communicator"], Counter()).update(collective["ranks"])
-    assert sorted(sorted(counter.items()) for counter in found.values()) == sorted(
+    assert sorted(sorted(counter.items()) for counter in result.values()) == sorted(
         sorted(counter.items()) for counter in expected.values()
     )
 
@@ -203,10 +205,10 @@ def test_a_communicator_has_one_number_on_all_its_ranks(job: Job) -> None:
     reason="paramedir, Paraver's command line program, is not on the PATH",
 )
 def test_paraver_finds_the_messages(job: Job, tmp_path: Path) -> None:
-    from paraver.test_paraver import HISTOGRAM, TIMELINE, ask
+    from paraver.test_paraver import HISTOGRAM, TIMELINE, run_view
 
     view = TIMELINE.format(code=50000001, composed="Stacked Val")
     view += HISTOGRAM.format(accumulator="Communication", statistic="Bytes sent", first=0, last=1)
-    lines = ask(tmp_path, job.prv, view).split("\n\n")[0].splitlines()[1:]
+    lines = run_view(tmp_path, job.prv, view).split("\n\n")[0].splitlines()[1:]
     cells = [float(cell) for line in lines for cell in line.split("\t")[1:] if cell]
     assert sum(cells) == sum(message["bytes"] for message in job.told)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tools.conversions import time_zero
-from tools.corpus import EXPORTS, UNSET, need_corpus
-from tools.sql_truth import label
+from tools.conversions import find_time_zero
+from tools.corpus import EXPORTS, UNSET, skip_without_corpus
+from tools.sql_truth import make_label
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, Summary, convert
@@ -56,8 +56,8 @@ class Pair:
     summary: Summary | None = None
 
 
-def truth_of(path: Path, zero: int = 0) -> list[Call]:
-    """The calls of an export, in ns since a time."""
+def read_true_calls(path: Path, zero: int = 0) -> list[Call]:
+    """Return the calls of an export, in ns since a time."""
     connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
     try:
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'OSRT_API'").fetchone():
@@ -66,15 +66,15 @@ def truth_of(path: Path, zero: int = 0) -> list[Call]:
     finally:
         connection.close()
     return [
-        Call(kind, pid, tid, label(name), begin - zero, end - zero, level)
+        Call(kind, pid, tid, make_label(name), begin - zero, end - zero, level)
         for kind, pid, tid, name, begin, end, level in rows
     ]
 
 
-def converted(
+def convert_calls(
     paths: Iterable[Path], output: Path, **options: object
 ) -> tuple[Trace, Summary | None]:
-    """The trace of these exports' calls."""
+    """Convert the calls of these exports."""
     try:
         summary = convert(list(paths), output, Options(kinds=tuple(CODES), **options))
     except NothingToWrite:
@@ -82,17 +82,23 @@ def converted(
     return read_trace(output), summary
 
 
-def calls_of(trace: Trace) -> list[Call]:
-    """The calls of a trace. The level of each is how many calls of its thread, of either kind, it
-    lies within.
+def read_traced_calls(trace: Trace) -> list[Call]:
+    """Return the calls of a trace.
+
+    The level of each is how many calls of its thread, of either kind, it lies within.
     """
     ranges = defaultdict(list)
     for kind, code in CODES.items():
-        for item in trace.intervals(code):
-            ranges[item.row].append((item.begin, -item.end, kind, trace.label(code, item.value)))
+        for item in trace.list_intervals(code):
+            ranges[item.row].append(
+                (item.begin, -item.end, kind, trace.get_label(code, item.value))
+            )
     calls = []
     for row, items in ranges.items():
-        pid, tid = int(trace.task_name(row).split()[-1]), int(trace.row_name(row).split()[-1])
+        pid, tid = (
+            int(trace.get_task_name(row).split()[-1]),
+            int(trace.get_row_name(row).split()[-1]),
+        )
         around: list[int] = []
         for begin, minus_end, kind, name in sorted(items):
             while around and around[-1] <= begin:
@@ -102,8 +108,8 @@ def calls_of(trace: Trace) -> list[Call]:
     return calls
 
 
-def totals(calls: Iterable[Call]) -> dict[tuple[str, str], tuple[int, int]]:
-    """Kind and name -> count and total duration."""
+def sum_totals(calls: Iterable[Call]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Return kind and name -> count and total duration."""
     counts: Counter[tuple[str, str]] = Counter()
     sums: Counter[tuple[str, str]] = Counter()
     for call in calls:
@@ -117,9 +123,9 @@ def totals(calls: Iterable[Call]) -> dict[tuple[str, str], tuple[int, int]]:
 )
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
     output = tmp_path_factory.mktemp("trace") / "out.prv"
-    trace, summary = converted([request.param], output)
-    zero = time_zero(output, request.param) if summary else 0
-    return Pair(request.param, truth_of(request.param, zero), trace, summary)
+    trace, summary = convert_calls([request.param], output)
+    zero = find_time_zero(output, request.param) if summary else 0
+    return Pair(request.param, read_true_calls(request.param, zero), trace, summary)
 
 
 @pytest.mark.slow
@@ -135,20 +141,20 @@ def test_the_trace_is_sound_and_nothing_is_lost(pair: Pair) -> None:
 
 
 def test_counts_and_durations_by_name(pair: Pair) -> None:
-    assert totals(calls_of(pair.trace)) == totals(pair.calls)
+    assert sum_totals(read_traced_calls(pair.trace)) == sum_totals(pair.calls)
 
 
 def test_every_call_begins_and_ends_where_it_did_and_as_deep(pair: Pair) -> None:
-    assert Counter(calls_of(pair.trace)) == Counter(pair.calls)
+    assert Counter(read_traced_calls(pair.trace)) == Counter(pair.calls)
 
 
 def test_short_calls_are_dropped_and_counted(pair: Pair, tmp_path: Path) -> None:
-    trace, summary = converted(
+    trace, summary = convert_calls(
         [pair.path], tmp_path / "out.prv", min_duration=dict.fromkeys(CODES, LEAST_NS)
     )
     assert not trace.violations, str(trace.violations)
     long = [call for call in pair.calls if call.end - call.begin >= LEAST_NS]
-    assert totals(calls_of(trace)) == totals(long)
+    assert sum_totals(read_traced_calls(trace)) == sum_totals(long)
     if summary:
         assert sum(summary.dropped.values()) == len(pair.calls) - len(long)
 
@@ -157,13 +163,13 @@ def test_counts_and_durations_add_up_over_exports(tmp_path: Path) -> None:
     """In one compressed trace of all exports, whose processes and names meet in it (their times are
     years apart).
     """
-    need_corpus()
-    trace, _ = converted(EXPORTS, tmp_path / "out.prv.gz")
-    found = (
-        (kind, trace.label(code, item.value), item.end - item.begin)
+    skip_without_corpus()
+    trace, _ = convert_calls(EXPORTS, tmp_path / "out.prv.gz")
+    result = (
+        (kind, trace.get_label(code, item.value), item.end - item.begin)
         for kind, code in CODES.items()
-        for item in trace.intervals(code)
+        for item in trace.list_intervals(code)
     )
-    assert totals(
-        Call(kind, 0, 0, name, 0, duration, 0) for kind, name, duration in found
-    ) == totals(call for path in EXPORTS for call in truth_of(path))
+    assert sum_totals(
+        Call(kind, 0, 0, name, 0, duration, 0) for kind, name, duration in result
+    ) == sum_totals(call for path in EXPORTS for call in read_true_calls(path))

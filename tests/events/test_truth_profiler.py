@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from tools.conversions import convert_and_read
 from tools.corpus import EXPORTS, UNSET
-from tools.exports import KERNEL, Row, global_pid, kernel, make_export, strings
-from tools.sql_truth import label
+from tools.exports import KERNEL, Row, make_export, make_global_pid, make_kernel, make_strings
+from tools.sql_truth import make_label
 from tools.trace import Trace
 
 from nsys2prv._util.errors import NothingToWrite
@@ -31,37 +31,36 @@ MESSAGES = "DIAGNOSTIC_EVENT"
 FAKE_PROCESSES = (0, 0xFFFFFF)
 
 
-def opened(path: Path) -> sqlite3.Connection:
+def open_database(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
     connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
     return connection
 
 
-def columns(connection: sqlite3.Connection, table: str) -> list[str]:
+def list_columns(connection: sqlite3.Connection, table: str) -> list[str]:
     return [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
 
 
-def overhead_of(connection: sqlite3.Connection) -> Counter[tuple]:
-    """(pid, tid, name, duration, type or None where it says nothing) of every range: how many of
-    each.
-    """
-    found: Counter[tuple] = Counter()
+def count_overheads(connection: sqlite3.Connection) -> Counter[tuple]:
+    """Count ranges by (pid, tid, name, duration, type or None if there is none)."""
+    result: Counter[tuple] = Counter()
     for table in TABLES:
-        if have := columns(connection, table):
+        if have := list_columns(connection, table):
             kind = "nullif(overheadType, 0)" if "overheadType" in have else "NULL"
-            found.update(
-                (pid, tid, label(name), duration, what)
+            result.update(
+                (pid, tid, make_label(name), duration, what)
                 for pid, tid, name, duration, what in connection.execute(
                     f"SELECT globalTid >> 24 & 0xFFFFFF, globalTid & 0xFFFFFF, value, max(end - start, 1), {kind} FROM {table} "
                     "LEFT JOIN StringIds ON id = nameId"
                 )
             )
-    return found
+    return result
 
 
-def of_the_profiler(path: Path, folder: Path) -> Path:
-    """A copy of an export with no events but the profiler's. Beside others, its rows from before
-    the first or after the last of those are cut or left out.
+def copy_profiler_events(path: Path, folder: Path) -> Path:
+    """Copy an export without events other than the profiler's.
+
+    Beside others, its rows from before the first or after the last of those are cut or left out.
     """
     copy = Path(shutil.copy(path, folder / path.name))
     copy.chmod(0o644)
@@ -70,18 +69,18 @@ def of_the_profiler(path: Path, folder: Path) -> Path:
             "SELECT name FROM sqlite_master WHERE type = 'table'"
         ).fetchall()
         for (table,) in tables:
-            if table not in (*TABLES, MESSAGES) and {*TIMES} & {*columns(connection, table)}:
+            if table not in (*TABLES, MESSAGES) and {*TIMES} & {*list_columns(connection, table)}:
                 connection.execute(f'DROP TABLE "{table}"')
         connection.commit()
     return copy
 
 
-def process_of(trace: Trace, row: tuple[int, int]) -> int:
-    return int(trace.task_name(row).split()[-1])
+def get_process(trace: Trace, row: tuple[int, int]) -> int:
+    return int(trace.get_task_name(row).split()[-1])
 
 
-def thread_of(trace: Trace, row: tuple[int, int]) -> int:
-    return int(trace.row_name(row).split()[-1])
+def get_thread(trace: Trace, row: tuple[int, int]) -> int:
+    return int(trace.get_row_name(row).split()[-1])
 
 
 @pytest.fixture(
@@ -90,11 +89,11 @@ def thread_of(trace: Trace, row: tuple[int, int]) -> int:
 def pair(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[sqlite3.Connection, Trace, dict]:
-    connection = opened(request.param)
+    connection = open_database(request.param)
     folder = tmp_path_factory.mktemp("trace")
     try:
         trace, summary = convert_and_read(
-            [of_the_profiler(request.param, folder)], folder / "o.prv", kinds=("profiler",)
+            [copy_profiler_events(request.param, folder)], folder / "o.prv", kinds=("profiler",)
         )
         events = summary.events
         assert summary.dropped == {}
@@ -105,18 +104,18 @@ def pair(
 
 def test_overhead_by_thread_name_and_type(pair: tuple[sqlite3.Connection, Trace, dict]) -> None:
     connection, trace, events = pair
-    expected = overhead_of(connection)
-    found = Counter(
+    expected = count_overheads(connection)
+    actual = Counter(
         (
-            process_of(trace, item.row),
-            thread_of(trace, item.row),
-            trace.label(OVERHEAD, item.value),
+            get_process(trace, item.row),
+            get_thread(trace, item.row),
+            trace.get_label(OVERHEAD, item.value),
             item.end - item.begin,
             item.others.get(TYPE),
         )
-        for item in trace.intervals(OVERHEAD)
+        for item in trace.list_intervals(OVERHEAD)
     )
-    assert found == expected
+    assert actual == expected
     assert events.get("profiler_overhead", 0) == expected.total()
 
 
@@ -129,23 +128,23 @@ def test_messages_by_process_severity_and_source(
         connection.execute(
             f"SELECT globalPid >> 24 & 0xFFFFFF, severity, source FROM {MESSAGES}"
         ).fetchall()
-        if columns(connection, MESSAGES)
+        if list_columns(connection, MESSAGES)
         else []
     )
-    items = trace.intervals(SEVERITY)
+    items = trace.list_intervals(SEVERITY)
     assert all(
-        process_of(trace, item.row) == thread_of(trace, item.row) and item.end - item.begin == 1
+        get_process(trace, item.row) == get_thread(trace, item.row) and item.end - item.begin == 1
         for item in items
     )
-    found = Counter(
-        (process_of(trace, item.row), item.value, item.others[SOURCE]) for item in items
+    result = Counter(
+        (get_process(trace, item.row), item.value, item.others[SOURCE]) for item in items
     )
     own = Counter({key: count for key, count in expected.items() if key[0] not in FAKE_PROCESSES})
     of_none = Counter(
         (severity, source) for pid, severity, source in expected.elements() if pid in FAKE_PROCESSES
     )
-    assert own <= found
-    rest = found - own
+    assert own <= result
+    rest = result - own
     assert Counter((severity, source) for _, severity, source in rest.elements()) == of_none
     assert len({pid for pid, _, _ in rest}) <= 1
 
@@ -159,7 +158,7 @@ def test_texts_have_no_folder_and_begin_as_the_messages_do(
     assert max(map(len, labels), default=0) <= 160
     texts = (
         [text for (text,) in connection.execute(f"SELECT DISTINCT text FROM {MESSAGES}")]
-        if columns(connection, MESSAGES)
+        if list_columns(connection, MESSAGES)
         else []
     )
     words = {" ".join(re.split(r"/|\\|\n|[A-Z]:", text)[0].split())[:80] for text in texts}
@@ -174,13 +173,16 @@ def test_texts_have_no_folder_and_begin_as_the_messages_do(
 def test_overhead_of_samples(name: str, tmp_path: Path) -> None:
     truth = json.loads((SAMPLES / name / "truth.json").read_text())
     trace, _ = convert_and_read(
-        [of_the_profiler(SAMPLES / name / rank["report"], tmp_path) for rank in truth["ranks"]],
+        [
+            copy_profiler_events(SAMPLES / name / rank["report"], tmp_path)
+            for rank in truth["ranks"]
+        ],
         tmp_path / "o.prv",
         align="utc",
         kinds=("profiler_overhead",),
     )
     for task, rank in enumerate(truth["ranks"], 1):
-        mine = [item for item in trace.intervals(OVERHEAD) if item.row[0] == task]
+        mine = [item for item in trace.list_intervals(OVERHEAD) if item.row[0] == task]
         tables = [rank["tables"][table] for table in TABLES]
         assert len(mine) == sum(table["rows"] for table in tables)
         # Clocks that drift change a sum by some ns for each range.
@@ -225,7 +227,7 @@ def message(at: int, text: str, severity: int = 1, pid: int | None = 10, source:
         "source": source,
         "severity": severity,
         "text": text,
-        "globalPid": None if pid is None else global_pid(pid),
+        "globalPid": None if pid is None else make_global_pid(pid),
     }
 
 
@@ -237,12 +239,13 @@ def test_messages_do_not_make_the_trace_longer_than_what_it_shows(tmp_path: Path
         message(5000, "made", 77, source=-1),
     ]
     report = make_export(
-        tmp_path / "r.sqlite", {MESSAGES: rows, KERNEL: [kernel(20, 60)], "StringIds": strings("k")}
+        tmp_path / "r.sqlite",
+        {MESSAGES: rows, KERNEL: [make_kernel(20, 60)], "StringIds": make_strings("k")},
     )
     trace, summary = convert_and_read([report], tmp_path / "o.prv")
     assert trace.duration == 40
     assert sorted(
-        (trace.label(TEXT, item.value), item.begin) for item in trace.intervals(TEXT)
+        (trace.get_label(TEXT, item.value), item.begin) for item in trace.list_intervals(TEXT)
     ) == [
         ("Profiling has started.", 0),
         ("Profiling has stopped.", 39),
@@ -250,9 +253,9 @@ def test_messages_do_not_make_the_trace_longer_than_what_it_shows(tmp_path: Path
         ("set up", 0),
     ]
     assert sorted(summary.repaired.values()) == [2, 4]
-    assert sorted(trace.label(SEVERITY, item.value) for item in trace.intervals(SEVERITY)) == [
-        "Info"
-    ] * 3 + ["Unknown"]
+    assert sorted(
+        trace.get_label(SEVERITY, item.value) for item in trace.list_intervals(SEVERITY)
+    ) == ["Info"] * 3 + ["Unknown"]
 
 
 def test_overhead_is_cut_to_what_else_there_is(tmp_path: Path) -> None:
@@ -263,11 +266,11 @@ def test_overhead_is_cut_to_what_else_there_is(tmp_path: Path) -> None:
     ]
     report = make_export(
         tmp_path / "r.sqlite",
-        {"PROFILER_OVERHEAD": rows, KERNEL: [kernel(20, 60)], "StringIds": strings("k")},
+        {"PROFILER_OVERHEAD": rows, KERNEL: [make_kernel(20, 60)], "StringIds": make_strings("k")},
     )
     trace, summary = convert_and_read([report], tmp_path / "o.prv")
     assert trace.duration == 40
-    assert sorted((item.begin, item.end) for item in trace.intervals(OVERHEAD)) == [
+    assert sorted((item.begin, item.end) for item in trace.list_intervals(OVERHEAD)) == [
         (0, 10),
         (0, 40),
         (12, 15),
@@ -292,15 +295,15 @@ def test_messages_without_their_columns_end_in_no_traceback(tmp_path: Path, row:
         tmp_path / "r.sqlite",
         {
             MESSAGES: [row],
-            KERNEL: [kernel(20, 60)],
-            "StringIds": strings("k"),
+            KERNEL: [make_kernel(20, 60)],
+            "StringIds": make_strings("k"),
             "OSRT_FILE_ACCESS_EVENTS": [{"startedAt": 20, "endedAt": 30}],
         },
     )
     trace, summary = convert_and_read([report], tmp_path / "o.prv")
     assert (
-        len(trace.intervals(SEVERITY))
+        len(trace.list_intervals(SEVERITY))
         == summary.events.get("diagnostic", 0)
         == (row.get("timestamp") == 5)
     )
-    assert len(trace.intervals(68007000)) == 1
+    assert len(trace.list_intervals(68007000)) == 1

@@ -37,14 +37,16 @@ def trace(path: Path) -> Trace:
     return trace
 
 
-def of_task(trace: Trace, code: int, task: int, rows: set[str]) -> Iterator[tuple[str, int, tuple]]:
-    """Name, length and row of the intervals of a type on rows of these last words."""
-    for item in trace.intervals(code):
-        if item.row[0] == task and trace.row_name(item.row).split()[-1].split(".")[-1] in rows:
-            yield trace.label(code, item.value), item.end - item.begin, item.row
+def list_intervals_of_task(
+    trace: Trace, code: int, task: int, rows: set[str]
+) -> Iterator[tuple[str, int, tuple]]:
+    """Return name, length and row of the intervals of a type on rows of these last words."""
+    for item in trace.list_intervals(code):
+        if item.row[0] == task and trace.get_row_name(item.row).split()[-1].split(".")[-1] in rows:
+            yield trace.get_label(code, item.value), item.end - item.begin, item.row
 
 
-def totals(found: Iterator[tuple[str, int, tuple]]) -> dict[str, list[int]]:
+def sum_totals(found: Iterator[tuple[str, int, tuple]]) -> dict[str, list[int]]:
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for name, length, _ in found:
         sums[name][0] += 1
@@ -55,7 +57,9 @@ def totals(found: Iterator[tuple[str, int, tuple]]) -> dict[str, list[int]]:
 @pytest.mark.parametrize("rank", range(len(TRUTH)))
 def test_ranges_without_their_tails(trace: Trace, rank: int) -> None:
     threads = {str(tid) for tid in TRUTH[rank]["threads"]}
-    assert totals(of_task(trace, RANGES, rank + 1, threads)) == TRUTH[rank]["host"]
+    assert (
+        sum_totals(list_intervals_of_task(trace, RANGES, rank + 1, threads)) == TRUTH[rank]["host"]
+    )
 
 
 @pytest.mark.parametrize("rank", range(len(TRUTH)))
@@ -63,10 +67,10 @@ def test_sequence_numbers_stay(trace: Trace, rank: int) -> None:
     threads = {str(tid) for tid in TRUTH[rank]["threads"]}
     numbers = [
         item.others[NUMBER]
-        for item in trace.intervals(RANGES)
+        for item in trace.list_intervals(RANGES)
         if item.row[0] == rank + 1
         and NUMBER in item.others
-        and trace.row_name(item.row).split()[-1] in threads
+        and trace.get_row_name(item.row).split()[-1] in threads
     ]
     # 0 is the end of a range, so what has it is without a number.
     assert sorted(numbers) == [number for number in TRUTH[rank]["sequence_numbers"] if number]
@@ -75,9 +79,11 @@ def test_sequence_numbers_stay(trace: Trace, rank: int) -> None:
 @pytest.mark.parametrize("rank", range(len(TRUTH)))
 def test_ranges_on_the_stream_they_share(trace: Trace, rank: int) -> None:
     stream = {f"S{TRUTH[rank]['stream']}"}
-    assert totals(of_task(trace, ON_GPU, rank + 1, stream)) == TRUTH[rank]["on_gpu"]
+    assert (
+        sum_totals(list_intervals_of_task(trace, ON_GPU, rank + 1, stream)) == TRUTH[rank]["on_gpu"]
+    )
     rows: dict[tuple, set[str]] = defaultdict(set)
-    for name, _, row in of_task(trace, ON_GPU, rank + 1, stream):
+    for name, _, row in list_intervals_of_task(trace, ON_GPU, rank + 1, stream):
         rows[row].add(name)
     backward = {"backward", "AddmmBackward0", "autograd::engine::evaluate_function: AddmmBackward0"}
     assert sorted(rows.values(), key=len) == [backward, set(TRUTH[rank]["on_gpu"]) - backward]
@@ -90,7 +96,7 @@ def test_plain_payloads(trace: Trace, rank: int) -> None:
     counts = Counter(
         code
         for sample in trace.samples
-        if sample.row[0] == rank + 1 and trace.row_name(sample.row).split()[-1] in threads
+        if sample.row[0] == rank + 1 and trace.get_row_name(sample.row).split()[-1] in threads
         for code, value in sample.numbers.items()
         if value
     )

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tools.conversions import convert_and_read
 from tools.corpus import CORPUS, EXPORTS, UNSET
-from tools.sql_truth import label
+from tools.sql_truth import make_label
 from tools.trace import Interval, Trace
 
 from nsys2prv._util.errors import NothingToWrite
@@ -29,12 +29,12 @@ PROCESS = 68007100
 LINES = {line.table: line for line in load_catalogue().calls.values()}
 
 
-def opened(path: Path) -> sqlite3.Connection:
+def open_database(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
 
 
-def tables_with_rows(path: Path) -> set[str]:
-    connection = opened(path)
+def list_tables_with_rows(path: Path) -> set[str]:
+    connection = open_database(path)
     names = [
         name
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
@@ -45,16 +45,16 @@ def tables_with_rows(path: Path) -> set[str]:
 
 
 # ---------------------------------------------------------------------------------------------- kinds and reasons
-def name_of(path: Path | None) -> str:
+def build_name_sql(path: Path | None) -> str:
     return f"{path.parent.name}-{path.stem}" if path else "corpus"
 
 
-@pytest.mark.parametrize("path", [*ALL_SAMPLES, *(EXPORTS or [UNSET])], ids=name_of)
+@pytest.mark.parametrize("path", [*ALL_SAMPLES, *(EXPORTS or [UNSET])], ids=build_name_sql)
 def test_every_table_with_rows_has_a_kind_or_a_reason(path: Path) -> None:
     translated = {table for kind in all_kinds() for table in kind.tables}
     assert [
         table
-        for table in sorted(tables_with_rows(path) - translated)
+        for table in sorted(list_tables_with_rows(path) - translated)
         if explain_unread_table(table) == UNKNOWN_TABLE
     ] == []
 
@@ -68,7 +68,7 @@ def test_the_list_names_every_table_with_rows(
     assert main(["--list", str(path)]) == 0
     listed = capsys.readouterr().out
     words = listed.replace("(", " ").replace(")", " ").replace(",", " ").split()
-    expected = tables_with_rows(path)
+    expected = list_tables_with_rows(path)
     enums = {table for table in expected if table.startswith("ENUM_")}
     assert [table for table in sorted(expected - enums) if table not in words] == []
     assert not enums or f"{len(enums)} tables ENUM_..." in listed
@@ -103,12 +103,14 @@ def exported(
         assert summary.dropped == {}
     except NothingToWrite:
         trace = Trace()
-    return opened(request.param), trace
+    return open_database(request.param), trace
 
 
-def where(trace: Trace, item: Interval) -> tuple[int, int]:
-    """Process and thread id of a range."""
-    return int(trace.task_name(item.row).split()[-1]), int(trace.row_name(item.row).split()[-1])
+def locate(trace: Trace, item: Interval) -> tuple[int, int]:
+    """Return process and thread id of a range."""
+    return int(trace.get_task_name(item.row).split()[-1]), int(
+        trace.get_row_name(item.row).split()[-1]
+    )
 
 
 def test_file_accesses_of_exports(exported: tuple[sqlite3.Connection, Trace]) -> None:
@@ -118,24 +120,24 @@ def test_file_accesses_of_exports(exported: tuple[sqlite3.Connection, Trace]) ->
         "SELECT 1 FROM sqlite_master WHERE name = 'OSRT_FILE_ACCESS_EVENTS'"
     ).fetchone():
         expected.update(
-            (pid, tid, label(name), kind, size, label(path), duration)
+            (pid, tid, make_label(name), kind, size, make_label(path), duration)
             for pid, tid, name, kind, size, path, duration in connection.execute(
                 "SELECT processId, threadId, value, eventType, nullif(bytesProcessed, 0), filePath, max(endedAt - startedAt, 1) "
                 "FROM OSRT_FILE_ACCESS_EVENTS JOIN OSRT_FILE_ACCESS_DESCRIPTORS USING (fileAccessId) JOIN StringIds ON id = apiCallId"
             )
         )
-    found = Counter(
+    actual = Counter(
         (
-            *where(trace, item),
-            trace.label(CALL, item.value),
+            *locate(trace, item),
+            trace.get_label(CALL, item.value),
             item.others[ACTION],
             item.others.get(BYTES),
-            trace.label(FILE, item.others[FILE]),
+            trace.get_label(FILE, item.others[FILE]),
             item.end - item.begin,
         )
-        for item in trace.intervals(CALL)
+        for item in trace.list_intervals(CALL)
     )
-    assert found == expected
+    assert actual == expected
 
 
 def test_calls_and_work_of_exports(exported: tuple[sqlite3.Connection, Trace]) -> None:
@@ -159,23 +161,25 @@ def test_calls_and_work_of_exports(exported: tuple[sqlite3.Connection, Trace]) -
             else []
         )
         expected = Counter(
-            (pid, str(where_), label(name), duration) for pid, where_, name, duration in rows
+            (pid, str(where_), make_label(name), duration) for pid, where_, name, duration in rows
         )
-        found = Counter(
+        actual = Counter(
             (
-                int(trace.task_name(item.row).split()[-1]),
-                trace.row_name(item.row) if line.queue else trace.row_name(item.row).split()[-1],
-                trace.label(line.code, item.value),
+                int(trace.get_task_name(item.row).split()[-1]),
+                trace.get_row_name(item.row)
+                if line.queue
+                else trace.get_row_name(item.row).split()[-1],
+                trace.get_label(line.code, item.value),
                 item.end - item.begin,
             )
-            for item in trace.intervals(line.code)
+            for item in trace.list_intervals(line.code)
         )
-        assert found == expected, table
+        assert actual == expected, table
 
 
 # ------------------------------------------------------------------------------------------------------ the samples
 class Machine:
-    """The set `machine`, of one host whose clock nothing is compared with: durations are the
+    """Hold the set `machine`, of one host whose clock nothing is compared with: durations are the
     truth's.
     """
 
@@ -185,21 +189,23 @@ class Machine:
         self.trace, self.summary = convert_and_read(reports, folder / "o.prv", align="none")
 
     def of(self, rank: int, code: int) -> list[Interval]:
-        return [item for item in self.trace.intervals(code) if item.row[0] == rank + 1]
+        return [item for item in self.trace.list_intervals(code) if item.row[0] == rank + 1]
 
-    def totals(self, rank: int, code: int) -> dict[str, dict[str, dict[str, int]]]:
-        """Place (distance of the thread from the pid, or the queue's word) -> name -> rows and ns."""
+    def sum_by_label(self, rank: int, code: int) -> dict[str, dict[str, dict[str, int]]]:
+        """Return place (distance of the thread from the pid, or the queue's word) -> name -> rows
+        and ns.
+        """
         pid = self.truth["ranks"][rank]["pid"]
-        found: dict[str, dict[str, dict[str, int]]] = {}
+        result: dict[str, dict[str, dict[str, int]]] = {}
         for item in self.of(rank, code):
-            row = self.trace.row_name(item.row)
+            row = self.trace.get_row_name(item.row)
             place = row.split(" GPU")[0] if " GPU" in row else str(int(row.split()[-1]) - pid)
-            entry = found.setdefault(place, {}).setdefault(
-                self.trace.label(code, item.value), {"rows": 0, "ns": 0}
+            entry = result.setdefault(place, {}).setdefault(
+                self.trace.get_label(code, item.value), {"rows": 0, "ns": 0}
             )
             entry["rows"] += 1
             entry["ns"] += item.end - item.begin
-        return found
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -211,14 +217,15 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 def test_graphics_and_libraries_of_the_sample(machine: Machine, rank: int) -> None:
     told = machine.truth["ranks"][rank]["additions"]["graphics"]
     for table, expected in told["tables"].items():
-        assert machine.totals(rank, LINES[table].code) == expected, table
+        assert machine.sum_by_label(rank, LINES[table].code) == expected, table
     frames = {
         item.others[LINES["OPENGL_API"].code + 2]
         for item in machine.of(rank, LINES["OPENGL_API"].code)
     }
     assert frames == set(range(1, told["frames"] + 1))
     rows = {
-        machine.trace.row_name(item.row) for item in machine.of(rank, LINES["VULKAN_WORKLOAD"].code)
+        machine.trace.get_row_name(item.row)
+        for item in machine.of(rank, LINES["VULKAN_WORKLOAD"].code)
     }
     assert rows == {f"Vulkan GPU{machine.truth['ranks'][rank]['gpu_index_on_host']}"}
 
@@ -226,29 +233,29 @@ def test_graphics_and_libraries_of_the_sample(machine: Machine, rank: int) -> No
 @pytest.mark.parametrize("rank", [0, 1])
 def test_file_accesses_of_the_sample(machine: Machine, rank: int) -> None:
     told = machine.truth["ranks"][rank]["additions"]["system"]["file_accesses"]
-    assert machine.totals(rank, CALL) == told["by_thread"]
+    assert machine.sum_by_label(rank, CALL) == told["by_thread"]
     moved: Counter[str] = Counter()
     for item in machine.of(rank, CALL):
-        moved[machine.trace.label(FILE, item.others[FILE])] += item.others.get(BYTES, 0)
+        moved[machine.trace.get_label(FILE, item.others[FILE])] += item.others.get(BYTES, 0)
     assert moved == told["bytes_by_file"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_contexts_on_gpus_of_the_sample(machine: Machine, rank: int) -> None:
     told = machine.truth["ranks"][rank]["additions"]["system"]["gpu_contexts"]
-    found: dict[str, dict[str, int]] = {}
+    result: dict[str, dict[str, int]] = {}
     still: dict[str, int] = {}
-    for item in machine.trace.intervals(PROCESS):
-        if machine.trace.row_name(item.row) != f"Contexts GPU{rank}":
+    for item in machine.trace.list_intervals(PROCESS):
+        if machine.trace.get_row_name(item.row) != f"Contexts GPU{rank}":
             continue
-        pid = machine.trace.label(PROCESS, item.value).split()[-1]
+        pid = machine.trace.get_label(PROCESS, item.value).split()[-1]
         if item.end == machine.trace.duration:
             still[pid] = item.begin
             continue
-        entry = found.setdefault(pid, {"rows": 0, "ns": 0})
+        entry = result.setdefault(pid, {"rows": 0, "ns": 0})
         entry["rows"] += 1
         entry["ns"] += item.end - item.begin
-    assert found == told["by_process"]
+    assert result == told["by_process"]
     assert still.keys() == told["open"].keys()
     dropped = {
         reason_: count
@@ -261,14 +268,14 @@ def test_contexts_on_gpus_of_the_sample(machine: Machine, rank: int) -> None:
     ranks = len(machine.truth["ranks"])
     assert list(dropped.values()) == [told["before"] * ranks]
     assert sorted(repaired) == [told["lost"] * ranks, len(told["open"]) * ranks]
-    assert {machine.trace.task_name(item.row) for item in machine.trace.intervals(PROCESS)} == {
-        "devices of node01"
-    }
+    assert {
+        machine.trace.get_task_name(item.row) for item in machine.trace.list_intervals(PROCESS)
+    } == {"devices of node01"}
 
 
 @pytest.mark.skipif(not CORPUS, reason="no corpus")
 def test_the_corpus_has_what_these_tests_are_for() -> None:
-    met = set().union(*(tables_with_rows(path) for path in EXPORTS))
+    met = set().union(*(list_tables_with_rows(path) for path in EXPORTS))
     assert {
         "OSRT_FILE_ACCESS_EVENTS",
         "PROFILER_OVERHEAD",

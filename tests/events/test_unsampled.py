@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, Row, kernel, make_export, strings
-from tools.paramedir import need_paramedir, run_paramedir
+from tools.exports import KERNEL, Row, make_export, make_kernel, make_strings
+from tools.paramedir import run_paramedir, skip_without_paramedir
 
 from nsys2prv.analysis.job import open_job
 from nsys2prv.events.reasons import Reason
@@ -23,8 +23,10 @@ ZEROS = (1900, 5900)
 VIEWS = Path(__file__).parents[2] / "cfgs" / "hwcounters"
 
 
-def export(path: Path, times: Sequence[int] = TIMES, begin: int = 0, **more: list[Row]) -> Path:
-    """A report of a kernel from `begin` to 10 us and of a GPU's samples of 50 %."""
+def make_report(
+    path: Path, times: Sequence[int] = TIMES, begin: int = 0, **more: list[Row]
+) -> Path:
+    """Write a report of a kernel from `begin` to 10 us and of a GPU's samples of 50 %."""
     rows = [
         {
             "timestamp": time,
@@ -49,8 +51,8 @@ def export(path: Path, times: Sequence[int] = TIMES, begin: int = 0, **more: lis
     return make_export(
         path,
         {
-            KERNEL: [kernel(begin, 10_000)],
-            "StringIds": strings("k"),
+            KERNEL: [make_kernel(begin, 10_000)],
+            "StringIds": make_strings("k"),
             "GPU_METRICS": rows,
             "TARGET_INFO_GPU_METRICS": named,
             **more,
@@ -58,16 +60,16 @@ def export(path: Path, times: Sequence[int] = TIMES, begin: int = 0, **more: lis
     )
 
 
-def numbers(trace: object) -> list[tuple[int, int]]:
+def list_numbers(trace: object) -> list[tuple[int, int]]:
     return [(record.time, record.numbers[SMS]) for record in trace.samples if SMS in record.numbers]
 
 
 def test_zeros_a_period_before_the_first_sample_and_behind_a_hole(tmp_path: Path) -> None:
     trace, summary = convert_and_read(
-        [export(tmp_path / "r.sqlite")], tmp_path / "o.prv", kinds=("-device_state",)
+        [make_report(tmp_path / "r.sqlite")], tmp_path / "o.prv", kinds=("-device_state",)
     )
     expected = sorted([*((time, 50) for time in TIMES), *((time, 0) for time in ZEROS)])
-    assert [number for number in numbers(trace) if number[0] < trace.duration] == expected
+    assert [number for number in list_numbers(trace) if number[0] < trace.duration] == expected
     assert summary.ledger.kinds["gpu_metrics"].synthesized[Reason.ZERO_UNSAMPLED] == len(
         ZEROS
     ) * len(NAMES)
@@ -78,14 +80,14 @@ def test_zeros_a_period_before_the_first_sample_and_behind_a_hole(tmp_path: Path
 def test_parts_and_order_of_the_table_do_not_matter(
     tmp_path: Path, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    report = export(tmp_path / "r.sqlite")
+    report = make_report(tmp_path / "r.sqlite")
     convert_and_read([report], tmp_path / "o.prv", metadata=False)
     expected = (tmp_path / "o.prv").read_bytes()
     monkeypatch.setattr("nsys2prv.conversion.reading.PART_ROWS", rows)
     convert_and_read([report], tmp_path / "parts.prv", metadata=False)
     assert (tmp_path / "parts.prv").read_bytes() == expected
     convert_and_read(
-        [export(tmp_path / "back.sqlite", TIMES[::-1])], tmp_path / "back.prv", metadata=False
+        [make_report(tmp_path / "back.sqlite", TIMES[::-1])], tmp_path / "back.prv", metadata=False
     )
     assert (tmp_path / "back.prv").read_bytes() == expected
 
@@ -96,22 +98,26 @@ def test_holes_between_stored_times_are_found(tmp_path: Path) -> None:
     times = [time for time in times if time not in (300_000, 300_100)]
     assert len(times) > 10 * corrections.SAMPLE
     trace, _ = convert_and_read(
-        [export(tmp_path / "r.sqlite", times)], tmp_path / "o.prv", kinds=("-device_state",)
+        [make_report(tmp_path / "r.sqlite", times)], tmp_path / "o.prv", kinds=("-device_state",)
     )
-    assert [time for time, value in numbers(trace) if not value] == [1900, 202_600, trace.duration]
+    assert [time for time, value in list_numbers(trace) if not value] == [
+        1900,
+        202_600,
+        trace.duration,
+    ]
 
 
 def test_the_sample_with_which_a_trace_begins_needs_none(tmp_path: Path) -> None:
-    report = export(tmp_path / "r.sqlite", range(0, 2000, PERIOD), begin=50)
+    report = make_report(tmp_path / "r.sqlite", range(0, 2000, PERIOD), begin=50)
     trace, _ = convert_and_read([report], tmp_path / "o.prv", kinds=("-device_state",))
-    assert numbers(trace)[0] == (0, 50)
+    assert list_numbers(trace)[0] == (0, 50)
 
 
 def test_of_several_reports_each_has_its_zero(tmp_path: Path) -> None:
     """Another report may begin before the one that begins with a sample."""
 
     def made(name: str, times: range, begin: int) -> Path:
-        return export(
+        return make_report(
             tmp_path / f"{name}.sqlite",
             times,
             begin,
@@ -124,12 +130,14 @@ def test_of_several_reports_each_has_its_zero(tmp_path: Path) -> None:
         made("b", range(5000, 7000, PERIOD), 5000),
     ]
     trace, _ = convert_and_read(reports, tmp_path / "o.prv", align="utc", kinds=("-device_state",))
-    assert [time for time, value in numbers(trace) if not value and time < trace.duration] == [2900]
+    assert [time for time, value in list_numbers(trace) if not value and time < trace.duration] == [
+        2900
+    ]
 
 
 def test_paraver_shows_nothing_where_nothing_was_sampled(tmp_path: Path) -> None:
-    need_paramedir()
-    report = export(tmp_path / "r.sqlite")
+    skip_without_paramedir()
+    report = make_report(tmp_path / "r.sqlite")
     convert_and_read([report], tmp_path / "o.prv", kinds=("-device_state",))
     run_paramedir(tmp_path, "o.prv", VIEWS / "sm_active.cfg", "shown.csv")
     bursts = [
@@ -153,7 +161,7 @@ def test_paraver_shows_nothing_where_nothing_was_sampled(tmp_path: Path) -> None
 
 
 def test_analyses_take_no_zero_for_a_sample(tmp_path: Path) -> None:
-    with open_job([export(tmp_path / "r.sqlite")]) as job:
+    with open_job([make_report(tmp_path / "r.sqlite")]) as job:
         (row,) = (
             job.analyse("metrics")["metrics"]
             .tables["metrics"]

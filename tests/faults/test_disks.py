@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tools.commands import GRAPHS, SAMPLES, command, content, error_of
+from tools.commands import GRAPHS, SAMPLES, read_error, read_folder, run_command
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -26,7 +26,7 @@ from nsys2prv.store import runs, task_result
 REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
 
 
-def mounted(folder: Path, size: str) -> Iterator[Path]:
+def mount_disk(folder: Path, size: str) -> Iterator[Path]:
     folder.mkdir()
     if subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder],
@@ -42,21 +42,21 @@ def mounted(folder: Path, size: str) -> Iterator[Path]:
 
 @pytest.fixture(params=["16k", "120k", "400k"])
 def small(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    yield from mounted(tmp_path / "small", request.param)
+    yield from mount_disk(tmp_path / "small", request.param)
 
 
 @pytest.fixture
 def unwritable(tmp_path: Path) -> Iterator[Path]:
-    yield from mounted(tmp_path / "ro", "64k")
+    yield from mount_disk(tmp_path / "ro", "64k")
 
 
 @pytest.mark.slow
 def test_an_output_on_a_full_disk(small: Path) -> None:
     (small / "out.pcf").write_text("earlier")
-    message = error_of(command("-q", *REPORTS, small / "out.prv"))
+    message = read_error(run_command("-q", *REPORTS, small / "out.prv"))
     assert "no space left" in message
     assert "--tmp" in message
-    assert content(small) == {"out.pcf": b"earlier"}
+    assert read_folder(small) == {"out.pcf": b"earlier"}
 
 
 @pytest.mark.slow
@@ -64,43 +64,43 @@ def test_an_output_on_a_full_disk_with_temporary_files_elsewhere(
     small: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "tmp").mkdir()
-    done = command("-q", "--tmp", tmp_path / "tmp", "-j", "2", *REPORTS, small / "out.prv")
-    if done.returncode:
-        assert "no space left" in error_of(done)
-        assert content(small) == {}
+    process = run_command("-q", "--tmp", tmp_path / "tmp", "-j", "2", *REPORTS, small / "out.prv")
+    if process.returncode:
+        assert "no space left" in read_error(process)
+        assert read_folder(small) == {}
     else:
-        assert sorted(content(small)) == ["out.clock.yaml", "out.pcf", "out.prv", "out.row"]
-    assert content(tmp_path / "tmp") == {}
+        assert sorted(read_folder(small)) == ["out.clock.yaml", "out.pcf", "out.prv", "out.row"]
+    assert read_folder(tmp_path / "tmp") == {}
 
 
 @pytest.mark.slow
 def test_temporary_files_on_a_full_disk(small: Path, tmp_path: Path) -> None:
-    message = error_of(command("-q", "--tmp", small, *REPORTS, tmp_path / "out.prv"))
+    message = read_error(run_command("-q", "--tmp", small, *REPORTS, tmp_path / "out.prv"))
     assert f"no space left in {small}" in message
-    assert content(small) == {}
+    assert read_folder(small) == {}
     assert [path for path in tmp_path.iterdir() if path != small] == []
 
 
 @pytest.mark.slow
 def test_a_store_on_a_full_disk(small: Path) -> None:
-    message = error_of(command("extract", "-q", *REPORTS, "-o", small / "store"))
+    message = read_error(run_command("extract", "-q", *REPORTS, "-o", small / "store"))
     assert "no space left" in message
-    assert content(small) == {}
+    assert read_folder(small) == {}
 
 
 @pytest.mark.slow
 def test_a_read_only_output_folder(unwritable: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", unwritable], check=True)
-    assert f"{unwritable}: no permission to write" in error_of(
-        command("-q", GRAPHS, unwritable / "out.prv")
+    assert f"{unwritable}: no permission to write" in read_error(
+        run_command("-q", GRAPHS, unwritable / "out.prv")
     )
 
 
-def full(*_: object, **__: object) -> None:
+def fill_disk(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def in_polars(*_: object, **__: object) -> None:
+def read_in_polars(*_: object, **__: object) -> None:
     with open("/dev/full", "wb") as file:
         pl.DataFrame({"a": range(100_000)}).write_ipc(file)
 
@@ -117,23 +117,23 @@ WRITERS = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", [full, in_polars])
+@pytest.mark.parametrize("how", [fill_disk, read_in_polars])
 @pytest.mark.parametrize(
     ("where", "name"), WRITERS, ids=lambda value: value if isinstance(value, str) else ""
 )
 def test_every_writer_on_a_full_disk(
     where: object, name: str, how: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if how is in_polars and not Path("/dev/full").exists():
+    if how is read_in_polars and not Path("/dev/full").exists():
         pytest.skip("no /dev/full")
     for ending in ("prv", "pcf", "row", "clock.yaml"):
         (tmp_path / f"out.{ending}").write_text(f"earlier {ending}")
-    before = content(tmp_path)
+    before = read_folder(tmp_path)
     monkeypatch.setattr(where, name, how)
     with pytest.raises(Nsys2prvError, match="no space left") as raised:
         convert(REPORTS[:2], tmp_path / "out.prv", Options())
     assert "\n" not in str(raised.value)
-    assert content(tmp_path) == before
+    assert read_folder(tmp_path) == before
 
 
 def test_an_output_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_a_folder_for_temporary_files_that_vanishes(
     )
     with pytest.raises(Nsys2prvError, match=f"{folder}: is gone"):
         storing.extract_to(REPORTS[:1], target, Options(tmp=folder))
-    assert content(tmp_path) == {}
+    assert read_folder(tmp_path) == {}
 
 
 def test_temporary_files_go_where_they_should(
@@ -174,4 +174,4 @@ def test_temporary_files_go_where_they_should(
     convert(REPORTS[:1], tmp_path / "out.prv", Options(tmp=tmp_path / "tmp"))
     assert seen
     assert all(tmp_path / "tmp" in folder.parents for folder in seen)
-    assert content(tmp_path / "tmp") == {}
+    assert read_folder(tmp_path / "tmp") == {}

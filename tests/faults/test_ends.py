@@ -12,9 +12,17 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tools.commands import ENVIRONMENT, GRAPHS, arguments, command, content, error_of, wait_for
-from tools.exports import make_large
-from tools.processes import children, group
+from tools.commands import (
+    ENVIRONMENT,
+    GRAPHS,
+    build_arguments,
+    read_error,
+    read_folder,
+    run_command,
+    wait_for,
+)
+from tools.exports import make_large_export
+from tools.processes import list_children, list_group
 
 from nsys2prv._util import files
 
@@ -22,14 +30,14 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no
 
 
 @pytest.fixture(scope="module")
-def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report large enough for worker processes."""
-    return make_large(tmp_path_factory.mktemp("large") / "r.sqlite")
+def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a report large enough for worker processes."""
+    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
-def started(folder: Path, *given: object, **more: object) -> subprocess.Popen[str]:
+def start_command(folder: Path, *given: object, **more: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        arguments("-q", *given),
+        build_arguments("-q", *given),
         cwd=folder,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
@@ -39,7 +47,7 @@ def started(folder: Path, *given: object, **more: object) -> subprocess.Popen[st
     )
 
 
-def leftovers(folder: Path) -> list[Path]:
+def list_leftovers(folder: Path) -> list[Path]:
     return [path for path in folder.iterdir() if path.name.startswith(files.PREFIX)]
 
 
@@ -53,13 +61,13 @@ def leftovers(folder: Path) -> list[Path]:
     ],
 )
 def test_signals_that_ask_to_end(
-    number: int, status: int, says: str, large: Path, tmp_path: Path
+    number: int, status: int, says: str, large_report: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "out.prv").write_text("earlier")
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    child = started(tmp_path, "-j", "1", large, "out.prv")
+    child = start_command(tmp_path, "-j", "1", large_report, "out.prv")
     wait_for(
-        lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)),
+        lambda: any((folder / "work").exists() for folder in list_leftovers(tmp_path)),
         "no temporary folder",
     )
     child.send_signal(number)
@@ -67,28 +75,28 @@ def test_signals_that_ask_to_end(
     assert child.returncode == status
     assert stderr.splitlines() == [stderr.strip()]
     assert says in stderr
-    assert content(tmp_path) == {"out.prv": b"earlier"}
+    assert read_folder(tmp_path) == {"out.prv": b"earlier"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("early", [True, False])
 @pytest.mark.parametrize("engine", ["processes", "threads", "dask"])
 def test_a_terminal_interrupts_all_processes_and_one_line_comes(
-    engine: str, early: bool, large: Path, tmp_path: Path
+    engine: str, early: bool, large_report: Path, tmp_path: Path
 ) -> None:
-    child = started(
-        tmp_path, "--engine", engine, "-j", "2", large, "out.prv", start_new_session=True
+    child = start_command(
+        tmp_path, "--engine", engine, "-j", "2", large_report, "out.prv", start_new_session=True
     )
     if not early:
         wait_for(
-            lambda: any(list(folder.glob("work/*/runs-*")) for folder in leftovers(tmp_path)),
+            lambda: any(list(folder.glob("work/*/runs-*")) for folder in list_leftovers(tmp_path)),
             "no worker",
         )
     elif engine == "dask":
-        wait_for(lambda: len(group(child.pid)) > 2, "no workers")
+        wait_for(lambda: len(list_group(child.pid)) > 2, "no workers")
     else:
         wait_for(
-            lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)),
+            lambda: any((folder / "work").exists() for folder in list_leftovers(tmp_path)),
             "no temporary folder",
         )
     os.killpg(child.pid, signal.SIGINT)
@@ -97,28 +105,28 @@ def test_a_terminal_interrupts_all_processes_and_one_line_comes(
         130,
         "nsys2prv: error: interrupted; nothing was written\n",
     )
-    assert not content(tmp_path)
-    wait_for(lambda: not group(child.pid), "processes that stay")
+    assert not read_folder(tmp_path)
+    wait_for(lambda: not list_group(child.pid), "processes that stay")
 
 
 @pytest.mark.slow
-def test_what_a_killed_run_leaves_goes_at_the_next_run(large: Path, tmp_path: Path) -> None:
-    child = started(tmp_path, "-j", "1", large, "out.prv")
+def test_what_a_killed_run_leaves_goes_at_the_next_run(large_report: Path, tmp_path: Path) -> None:
+    child = start_command(tmp_path, "-j", "1", large_report, "out.prv")
     wait_for(
-        lambda: any((folder / "work").exists() for folder in leftovers(tmp_path)),
+        lambda: any((folder / "work").exists() for folder in list_leftovers(tmp_path)),
         "no temporary folder",
     )
     child.kill()
     child.communicate()
     assert child.returncode == -signal.SIGKILL
     assert not (tmp_path / "out.prv").exists()
-    assert len(leftovers(tmp_path)) == 1
-    assert command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
-    assert leftovers(tmp_path) == []
+    assert len(list_leftovers(tmp_path)) == 1
+    assert run_command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
+    assert list_leftovers(tmp_path) == []
 
 
-def owned(folder: Path, **other: object) -> Path:
-    """A temporary folder of this process, or of one that is other than it."""
+def make_owned_folder(folder: Path, **other: object) -> Path:
+    """Make a temporary folder of this process, or of one that is other than it."""
     made = folder / replace(files.Owner.current(), **other).new_name()
     made.mkdir()
     return made
@@ -128,26 +136,29 @@ def owned(folder: Path, **other: object) -> Path:
 def test_files_of_the_living_stay(tmp_path: Path) -> None:
     with files.make_temporary_folder(tmp_path) as mine:
         (mine / "file").write_text("of a run")
-        foreign, other = owned(tmp_path, host="0" * 8, pid=1 << 30), tmp_path / ".nsys2prv-mine"
+        foreign, other = (
+            make_owned_folder(tmp_path, host="0" * 8, pid=1 << 30),
+            tmp_path / ".nsys2prv-mine",
+        )
         other.mkdir()
         link = tmp_path / replace(files.Owner.current(), pid=1 << 30).new_name()
         link.symlink_to(other)
-        assert command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
+        assert run_command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
         assert (mine / "file").exists()
-    assert sorted(leftovers(tmp_path)) == sorted([foreign, other, link])
+    assert sorted(list_leftovers(tmp_path)) == sorted([foreign, other, link])
 
 
 def test_leftovers_of_another_container(tmp_path: Path) -> None:
     """Its pids mean nothing here: a lock tells, or where a run did not come so far its age."""
-    held, left, new = (owned(tmp_path, namespace=1) for _ in range(3))
+    held, left, new = (make_owned_folder(tmp_path, namespace=1) for _ in range(3))
     (left / files.LOCK).touch()
     with (held / files.LOCK).open("w") as lock:
         assert files._try_lock(lock)
         files.remove_leftovers(tmp_path)
-        assert sorted(leftovers(tmp_path)) == sorted([held, new])
+        assert sorted(list_leftovers(tmp_path)) == sorted([held, new])
         os.utime(new, (0, 0))
         files.remove_leftovers(tmp_path)
-        assert leftovers(tmp_path) == [held]
+        assert list_leftovers(tmp_path) == [held]
 
 
 @pytest.mark.parametrize("reachable", [True, False])
@@ -161,9 +172,9 @@ def test_a_number_that_another_process_has_now(
 
     if not reachable:
         monkeypatch.setattr(os, "kill", refuse)
-    mine, dead = owned(tmp_path), owned(tmp_path, began=1)
+    mine, dead = make_owned_folder(tmp_path), make_owned_folder(tmp_path, began=1)
     files.remove_leftovers(tmp_path)
-    assert leftovers(tmp_path) == [mine]
+    assert list_leftovers(tmp_path) == [mine]
     assert not dead.exists()
 
 
@@ -183,26 +194,26 @@ def test_a_crash_that_nobody_has_noticed_yet(when: str, tmp_path: Path) -> None:
         [sys.executable, "-c", program, str(tmp_path)], env=ENVIRONMENT, stderr=subprocess.DEVNULL
     )
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert len(leftovers(tmp_path)) == 1
+    assert len(list_leftovers(tmp_path)) == 1
     files.remove_leftovers(tmp_path)
-    assert leftovers(tmp_path) == []
+    assert list_leftovers(tmp_path) == []
     assert child.wait() == -signal.SIGABRT
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_costs_only_time(large: Path, tmp_path: Path) -> None:
-    assert command("-q", "-j", "1", large, tmp_path / "whole.prv").returncode == 0
-    child = started(tmp_path, "--engine", "processes", "-j", "2", large, "out.prv")
+def test_a_worker_that_is_killed_costs_only_time(large_report: Path, tmp_path: Path) -> None:
+    assert run_command("-q", "-j", "1", large_report, tmp_path / "whole.prv").returncode == 0
+    child = start_command(tmp_path, "--engine", "processes", "-j", "2", large_report, "out.prv")
     workers: list[int] = []
 
     def a_worker_works() -> bool:
         workers[:] = [
             pid
-            for pid in children(child.pid)
+            for pid in list_children(child.pid)
             if "engines.worker" in Path(f"/proc/{pid}/cmdline").read_text()
         ]
         return bool(workers) and any(
-            list(folder.glob("work/*/runs-*")) for folder in leftovers(tmp_path)
+            list(folder.glob("work/*/runs-*")) for folder in list_leftovers(tmp_path)
         )
 
     wait_for(a_worker_works, "no worker")
@@ -216,7 +227,7 @@ def test_a_worker_that_is_killed_costs_only_time(large: Path, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_workers_that_are_killed_again_and_again(large: Path, tmp_path: Path) -> None:
+def test_workers_that_are_killed_again_and_again(large_report: Path, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys\nif 'engines.worker' in ' '.join(sys.orig_argv):\n    os.kill(os.getpid(), 9)\n"
     )
@@ -225,13 +236,15 @@ def test_workers_that_are_killed_again_and_again(large: Path, tmp_path: Path) ->
         "PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}",
     }
     (tmp_path / "out").mkdir()
-    done = subprocess.run(
-        arguments("-q", "--engine", "processes", "-j", "2", large, tmp_path / "out" / "out.prv"),
+    process = subprocess.run(
+        build_arguments(
+            "-q", "--engine", "processes", "-j", "2", large_report, tmp_path / "out" / "out.prv"
+        ),
         env=environment,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert "lack of memory" in error_of(done)
-    assert content(tmp_path / "out") == {}
+    assert "lack of memory" in read_error(process)
+    assert read_folder(tmp_path / "out") == {}

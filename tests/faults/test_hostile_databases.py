@@ -15,8 +15,16 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tools.commands import ENVIRONMENT, GRAPHS, SAMPLES, arguments, command, content, error_of
-from tools.exports import KERNEL, global_tid, kernel, make_export, strings
+from tools.commands import (
+    ENVIRONMENT,
+    GRAPHS,
+    SAMPLES,
+    build_arguments,
+    read_error,
+    read_folder,
+    run_command,
+)
+from tools.exports import KERNEL, make_export, make_global_tid, make_kernel, make_strings
 
 from nsys2prv.nsight.info import read_report_info
 from nsys2prv.nsight.launcher import JOB_VARIABLES, RANK_VARIABLES
@@ -25,9 +33,9 @@ TOKEN = "pl4nt3d5ecret"
 PLANTED = "planted-secret-do-not-leak"
 
 
-def planted(source: Path, target: Path) -> Path:
-    """A report whose environment is full of tokens: every text of both tables but what the tool is
-    to read, and every variable.
+def plant_secrets(source: Path, target: Path) -> Path:
+    """Write a report whose environment is full of tokens: every text of both tables that the tool
+    is not to read, and every variable.
     """
     shutil.copy(source, target)
     with closing(sqlite3.connect(target)) as connection:
@@ -58,20 +66,20 @@ def planted(source: Path, target: Path) -> Path:
 @pytest.mark.slow
 def test_nothing_of_the_environment_reaches_any_output(tmp_path: Path) -> None:
     reports = [
-        planted(path, tmp_path / path.name)
+        plant_secrets(path, tmp_path / path.name)
         for path in sorted((SAMPLES / "cluster").glob("rank[02].sqlite"))
     ]
     out = tmp_path / "out"
     out.mkdir()
     runs = [
-        command("-v", "--report", "--states", *reports, out / "a.prv"),
-        command("--list", *reports),
-        command("-z", "-t", "all", "--kernel-names", "full", *reports, out / "b.prv.gz"),
-        command("extract", *reports, "-o", out / "store"),
-        command("merge", out / "store", out / "c.prv"),
-        command("report", "--json", out / "report.json", *reports),
-        command("check", out / "a.prv"),
-        command("clock", out / "a.clock.yaml"),
+        run_command("-v", "--report", "--states", *reports, out / "a.prv"),
+        run_command("--list", *reports),
+        run_command("-z", "-t", "all", "--kernel-names", "full", *reports, out / "b.prv.gz"),
+        run_command("extract", *reports, "-o", out / "store"),
+        run_command("merge", out / "store", out / "c.prv"),
+        run_command("report", "--json", out / "report.json", *reports),
+        run_command("check", out / "a.prv"),
+        run_command("clock", out / "a.clock.yaml"),
     ]
     assert [run.returncode for run in runs] == [0] * len(runs), [run.stderr for run in runs]
     with closing(sqlite3.connect(reports[0])) as connection:
@@ -83,9 +91,9 @@ def test_nothing_of_the_environment_reaches_any_output(tmp_path: Path) -> None:
         data[start : start + 8] = b"\xff" * 8
     damaged.write_bytes(data)
     runs += [
-        command("-q", damaged, out / "d.prv"),
-        command("--list", damaged),
-        command("-q", "-t", "openacc", reports[0], out / "e"),
+        run_command("-q", damaged, out / "d.prv"),
+        run_command("--list", damaged),
+        run_command("-q", "-t", "openacc", reports[0], out / "e"),
     ]
     texts = {f"{' '.join(map(str, run.args[3:5]))}": run.stdout + run.stderr for run in runs}
     for path in out.iterdir():
@@ -108,12 +116,14 @@ def test_nothing_of_the_environment_reaches_any_output(tmp_path: Path) -> None:
         "store/store.json",
         "report.json",
     } <= texts.keys()
-    found = [name for name, text in texts.items() if TOKEN in text or PLANTED in text]
-    assert not found
+    result = [name for name, text in texts.items() if TOKEN in text or PLANTED in text]
+    assert not result
 
 
 def test_what_is_kept_of_a_report_has_nothing_of_the_environment(tmp_path: Path) -> None:
-    info = read_report_info(planted(SAMPLES / "training" / "rank0.sqlite", tmp_path / "r.sqlite"))
+    info = read_report_info(
+        plant_secrets(SAMPLES / "training" / "rank0.sqlite", tmp_path / "r.sqlite")
+    )
     assert info.host
     assert TOKEN not in repr(info)
     assert PLANTED not in repr(info)
@@ -133,14 +143,17 @@ def test_views_are_not_read(table: str, view: str, tmp_path: Path) -> None:
     report = tmp_path / "r.sqlite"
     make_export(
         report,
-        {KERNEL: [kernel(1, 5)], **({} if table == "StringIds" else {"StringIds": strings("k")})},
+        {
+            KERNEL: [make_kernel(1, 5)],
+            **({} if table == "StringIds" else {"StringIds": make_strings("k")}),
+        },
     )
     with closing(sqlite3.connect(report)) as connection:
         connection.execute(f"CREATE VIEW {table} AS {view}")
         connection.commit()
-    done = command("-q", report, tmp_path / "out.prv")
-    assert done.returncode == 0, done.stderr
-    assert command("--list", report).returncode == 0
+    process = run_command("-q", report, tmp_path / "out.prv")
+    assert process.returncode == 0, process.stderr
+    assert run_command("--list", report).returncode == 0
 
 
 @pytest.mark.slow
@@ -157,8 +170,8 @@ def test_nothing_is_written_by_triggers_and_no_extension_is_loaded(tmp_path: Pat
         )
         connection.commit()
     before = report.read_bytes()
-    assert command("-q", report, tmp_path / "out.prv").returncode == 0
-    assert command("-q", GRAPHS, tmp_path / "whole.prv").returncode == 0
+    assert run_command("-q", report, tmp_path / "out.prv").returncode == 0
+    assert run_command("-q", GRAPHS, tmp_path / "whole.prv").returncode == 0
     assert report.read_bytes() == before
     assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "whole.prv").read_bytes()
 
@@ -169,9 +182,9 @@ def test_names_of_text_that_terminals_obey(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
         {
-            "StringIds": strings(evil),
-            KERNEL: [kernel(1, 5)],
-            "PROCESSES": [{"globalPid": kernel(1, 2)["globalPid"], "name": evil}],
+            "StringIds": make_strings(evil),
+            KERNEL: [make_kernel(1, 5)],
+            "PROCESSES": [{"globalPid": make_kernel(1, 2)["globalPid"], "name": evil}],
             "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": evil}],
             "META_DATA_EXPORT": [{"name": "EXPORT_PRODUCT_VERSION", "value": evil}],
             "TARGET_INFO_GPU": [{"id": 0, "name": evil}],
@@ -186,18 +199,18 @@ def test_names_of_text_that_terminals_obey(tmp_path: Path) -> None:
         ["extract", report, "-o", tmp_path / "s"],
         ["-t", "osrt", report, tmp_path / "out.prv"],
     ):
-        done = command(*given)
-        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", done.stdout + done.stderr), (
-            given
-        )
-        assert done.returncode in (0, 3)
+        process = run_command(*given)
+        assert not re.search(
+            "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", process.stdout + process.stderr
+        ), given
+        assert process.returncode in (0, 3)
 
 
 @pytest.mark.slow
 def test_a_report_of_100_000_names_takes_less_than_a_gigabyte(tmp_path: Path) -> None:
     names = 100_000
     report = tmp_path / "r.sqlite"
-    make_export(report, {KERNEL: [kernel(1, 5)], "StringIds": [], "NVTX_EVENTS": []})
+    make_export(report, {KERNEL: [make_kernel(1, 5)], "StringIds": [], "NVTX_EVENTS": []})
     with closing(sqlite3.connect(report)) as connection:
         connection.execute("DROP TABLE StringIds")
         connection.execute("DROP TABLE NVTX_EVENTS")
@@ -213,7 +226,10 @@ def test_a_report_of_100_000_names_takes_less_than_a_gigabyte(tmp_path: Path) ->
         )
         connection.executemany(
             "INSERT INTO NVTX_EVENTS VALUES (?, ?, 59, ?, NULL, ?)",
-            ((10 * number, 10 * number + 9, global_tid(4242), number) for number in range(names)),
+            (
+                (10 * number, 10 * number + 9, make_global_tid(4242), number)
+                for number in range(names)
+            ),
         )
         connection.commit()
     measured = subprocess.run(
@@ -222,7 +238,7 @@ def test_a_report_of_100_000_names_takes_less_than_a_gigabyte(tmp_path: Path) ->
             "-c",
             "import resource, subprocess, sys\ndone = subprocess.run(sys.argv[1:]).returncode\n"
             "print(done, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)",
-            *arguments("-q", "-j", "1", report, tmp_path / "out.prv"),
+            *build_arguments("-q", "-j", "1", report, tmp_path / "out.prv"),
         ],
         env=ENVIRONMENT,
         capture_output=True,
@@ -242,24 +258,24 @@ def test_a_name_of_a_megabyte(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
         {
-            "StringIds": strings("<" * 1_000_000, "k"),
+            "StringIds": make_strings("<" * 1_000_000, "k"),
             KERNEL: [
-                kernel(1, 5),
-                kernel(6, 9, demangledName=2, shortName=1),
-                kernel(10, 12, demangledName=2, shortName=2),
+                make_kernel(1, 5),
+                make_kernel(6, 9, demangledName=2, shortName=1),
+                make_kernel(10, 12, demangledName=2, shortName=2),
             ],
         },
     )
-    assert command("-q", report, tmp_path / "out.prv").returncode == 0
+    assert run_command("-q", report, tmp_path / "out.prv").returncode == 0
     assert max(map(len, (tmp_path / "out.pcf").read_text().splitlines())) < 1100
-    assert sorted(content(tmp_path)) == [
+    assert sorted(read_folder(tmp_path)) == [
         "out.nsys2prv.json",
         "out.pcf",
         "out.prv",
         "out.row",
         "r.sqlite",
     ]
-    error_of(command("-q", "-t", "x" * 1_000, report, tmp_path / "out.prv"), 2)
+    read_error(run_command("-q", "-t", "x" * 1_000, report, tmp_path / "out.prv"), 2)
 
 
 @pytest.mark.slow
@@ -272,6 +288,6 @@ def test_what_sqlite_quotes_of_a_damaged_schema_is_not_told(tmp_path: Path) -> N
             (TOKEN, f"CREATE TABLE {TOKEN} nonsense"),
         )
         connection.commit()
-    message = error_of(command("-q", report, tmp_path / "out.prv"))
+    message = read_error(run_command("-q", report, tmp_path / "out.prv"))
     assert "malformed database schema" in message
     assert TOKEN not in message

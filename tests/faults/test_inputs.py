@@ -12,9 +12,17 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tools.commands import GRAPHS, SAMPLES, command, content, error_of
-from tools.exports import KERNEL, Row, global_pid, global_tid, kernel, make_export, strings
-from tools.folders import as_folder
+from tools.commands import GRAPHS, SAMPLES, read_error, read_folder, run_command
+from tools.exports import (
+    KERNEL,
+    Row,
+    make_export,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
+)
+from tools.folders import convert_export_folder
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -31,23 +39,23 @@ def test_an_export_that_another_program_has_locked(tmp_path: Path) -> None:
     report = shutil.copy(GRAPHS, tmp_path / "r.sqlite")
     with closing(sqlite3.connect(report)) as writer:
         writer.execute("BEGIN EXCLUSIVE")
-        assert command("-q", report, tmp_path / "out.prv").returncode == 0
-    assert command("-q", GRAPHS, tmp_path / "whole.prv").returncode == 0
+        assert run_command("-q", report, tmp_path / "out.prv").returncode == 0
+    assert run_command("-q", GRAPHS, tmp_path / "whole.prv").returncode == 0
     assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "whole.prv").read_bytes()
 
 
 def test_an_export_that_is_in_use_is_read_as_it_was_committed(tmp_path: Path) -> None:
-    rows = [kernel(10 * place, 10 * place + 5) for place in range(10)]
-    report = make_export(tmp_path / "r.sqlite", {"StringIds": strings("k"), KERNEL: rows})
+    rows = [make_kernel(10 * place, 10 * place + 5) for place in range(10)]
+    report = make_export(tmp_path / "r.sqlite", {"StringIds": make_strings("k"), KERNEL: rows})
     with closing(sqlite3.connect(report, isolation_level=None)) as writer:
         writer.execute("PRAGMA journal_mode = WAL")
         writer.execute("PRAGMA wal_autocheckpoint = 0")
         writer.execute(f"INSERT INTO {KERNEL} SELECT * FROM {KERNEL} WHERE start < 30")
         writer.execute("BEGIN")
         writer.execute(f"DELETE FROM {KERNEL}")
-        before = content(tmp_path)
+        before = read_folder(tmp_path)
         summary = convert([report], tmp_path / "out.prv", Options())
-        after = content(tmp_path)
+        after = read_folder(tmp_path)
         writer.execute("ROLLBACK")
     assert summary.events == {"cuda_kernel": 13}
     assert {name: text for name, text in after.items() if not name.startswith("out.")} == before
@@ -58,27 +66,27 @@ def test_an_export_that_is_half_written(tmp_path: Path) -> None:
     """Its rollback journal could name any file, which SQLite would delete."""
     report = shutil.copy(GRAPHS, tmp_path / "r.sqlite")
     (tmp_path / "r.sqlite-journal").write_bytes(bytes.fromhex("d9d505f920a163d7") + b"\0" * 600)
-    assert "r.sqlite-journal" in error_of(command("-q", report, tmp_path / "out.prv"))
+    assert "r.sqlite-journal" in read_error(run_command("-q", report, tmp_path / "out.prv"))
     (tmp_path / "r.sqlite-journal").write_bytes(b"\0" * 600)
-    assert command("-q", report, tmp_path / "out.prv").returncode == 0
+    assert run_command("-q", report, tmp_path / "out.prv").returncode == 0
 
 
-def replaced(path: Path) -> None:
+def replace_file(path: Path) -> None:
     shutil.copy(CLUSTER[0], path.with_name("new"))
     path.with_name("new").replace(path)
 
 
-def truncated(path: Path) -> None:
+def truncate_file(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-def touched(path: Path) -> None:
+def touch_file(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(5000)
         file.write(b"x")
 
 
-@pytest.mark.parametrize("change", [replaced, truncated, touched, Path.unlink])
+@pytest.mark.parametrize("change", [replace_file, truncate_file, touch_file, Path.unlink])
 def test_an_export_that_changes_while_it_is_read(
     change: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,7 +102,7 @@ def test_an_export_that_changes_while_it_is_read(
     with pytest.raises(Nsys2prvError, match=r"r\.sqlite: was .* while it was read") as raised:
         convert([report], tmp_path / "out.prv", Options())
     assert "\n" not in str(raised.value)
-    assert set(content(tmp_path)) <= {"r.sqlite"}
+    assert set(read_folder(tmp_path)) <= {"r.sqlite"}
 
 
 def test_a_folder_of_tables_that_changes_while_it_is_read(
@@ -104,7 +112,7 @@ def test_a_folder_of_tables_that_changes_while_it_is_read(
 
     report = tmp_path / "r"
     report.mkdir()
-    pl.DataFrame([kernel(1, 5, correlationId=1)]).write_parquet(report / f"{KERNEL}.parquet")
+    pl.DataFrame([make_kernel(1, 5, correlationId=1)]).write_parquet(report / f"{KERNEL}.parquet")
     done = reading.read_task
     monkeypatch.setattr(
         reading,
@@ -128,15 +136,15 @@ def test_what_is_no_file(arguments: tuple[str, ...], tmp_path: Path) -> None:
         server.bind(str(tmp_path / "socket"))
         for name in ("fifo", "fifo.nsys-rep", "folder", "tables", "empty", "socket", "nowhere"):
             given = [*arguments, tmp_path / name] + ([] if arguments else [tmp_path / "out.prv"])
-            assert f"{tmp_path / name}: " in error_of(
-                command("-q", *given) if not arguments else command(*given)
+            assert f"{tmp_path / name}: " in read_error(
+                run_command("-q", *given) if not arguments else run_command(*given)
             )
-    assert not [name for name in content(tmp_path) if name.startswith((".", "out"))]
+    assert not [name for name in read_folder(tmp_path) if name.startswith((".", "out"))]
 
 
-def without_privileges() -> None:
-    """What keeps root from being refused anything: capabilities 1 and 2 (to override permissions),
-    by PR_CAPBSET_DROP.
+def drop_privileges() -> None:
+    """Drop, by PR_CAPBSET_DROP, capabilities 1 and 2 (to override permissions), so that root can be
+    refused something.
     """
     libc = ctypes.CDLL(None)
     for capability in (1, 2):
@@ -148,17 +156,17 @@ def test_no_permission(tmp_path: Path) -> None:
     report.chmod(0)
     (tmp_path / "out").mkdir(mode=0o777)
     os.chmod(tmp_path / "out", 0o777)
-    as_user: dict[str, object] = {"preexec_fn": without_privileges} if os.geteuid() == 0 else {}
-    done = command("-q", report, tmp_path / "out" / "out.prv", **as_user)
-    assert "r.sqlite: cannot be read (Permission denied)" in error_of(done)
+    as_user: dict[str, object] = {"preexec_fn": drop_privileges} if os.geteuid() == 0 else {}
+    process = run_command("-q", report, tmp_path / "out" / "out.prv", **as_user)
+    assert "r.sqlite: cannot be read (Permission denied)" in read_error(process)
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o555)
-    assert f"{closed}: no permission to write" in error_of(
-        command("-q", GRAPHS, closed / "out.prv", **as_user)
+    assert f"{closed}: no permission to write" in read_error(
+        run_command("-q", GRAPHS, closed / "out.prv", **as_user)
     )
 
 
-def made(
+def make_case(
     path: Path,
     start: int = UTC,
     pid: int = 4242,
@@ -168,9 +176,9 @@ def made(
     return make_export(
         path,
         {
-            "StringIds": strings("k"),
-            KERNEL: [kernel(1, 5, globalPid=global_pid(pid))],
-            "PROCESSES": [{"globalPid": global_pid(pid), "name": "p"}],
+            "StringIds": make_strings("k"),
+            KERNEL: [make_kernel(1, 5, globalPid=make_global_pid(pid))],
+            "PROCESSES": [{"globalPid": make_global_pid(pid), "name": "p"}],
             "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": start}],
             "ANALYSIS_DETAILS": [{"duration": seconds * SECOND}],
             **(more or {}),
@@ -178,7 +186,7 @@ def made(
     )
 
 
-def job(number: int) -> dict[str, list[Row]]:
+def make_job(number: int) -> dict[str, list[Row]]:
     return {
         "META_DATA_CAPTURE": [
             {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": f'SLURM_JOB_ID="{number}"'}
@@ -186,8 +194,8 @@ def job(number: int) -> dict[str, list[Row]]:
     }
 
 
-def rank(number: int, pid: int) -> dict[str, list[Row]]:
-    return {"MPI_RANKS": [{"globalTid": global_tid(pid, pid), "rank": number}]}
+def make_rank(number: int, pid: int) -> dict[str, list[Row]]:
+    return {"MPI_RANKS": [{"globalTid": make_global_tid(pid, pid), "rank": number}]}
 
 
 @pytest.mark.parametrize(
@@ -195,19 +203,19 @@ def rank(number: int, pid: int) -> dict[str, list[Row]]:
     [
         ({}, {}, "is the same report as"),
         ({}, {"pid": 5}, ""),
-        ({"more": job(1)}, {"pid": 5, "more": job(1)}, ""),
+        ({"more": make_job(1)}, {"pid": 5, "more": make_job(1)}, ""),
         (
-            {"more": job(9_871_017)},
-            {"pid": 5, "more": job(9_871_018)},
+            {"more": make_job(9_871_017)},
+            {"pid": 5, "more": make_job(9_871_018)},
             "of 2 jobs by the launcher's job id",
         ),
         ({}, {"pid": 5, "start": UTC + 20 * SECOND}, ""),
         ({}, {"pid": 5, "start": UTC + 110 * SECOND}, "b.sqlite begins 100 s after a.sqlite"),
         ({}, {"pid": 5, "start": UTC + 3 * 86_400 * SECOND}, "days apart"),
-        ({"more": rank(0, 4242)}, {"pid": 5, "more": rank(1, 5)}, ""),
+        ({"more": make_rank(0, 4242)}, {"pid": 5, "more": make_rank(1, 5)}, ""),
         (
-            {"more": rank(0, 4242)},
-            {"pid": 5, "more": rank(0, 5)},
+            {"more": make_rank(0, 4242)},
+            {"pid": 5, "more": make_rank(0, 5)},
             "MPI rank 0 is in a.sqlite and in b.sqlite",
         ),
     ],
@@ -215,7 +223,7 @@ def rank(number: int, pid: int) -> dict[str, list[Row]]:
 def test_reports_that_do_not_belong_together(
     one: dict, other: dict, says: str, tmp_path: Path
 ) -> None:
-    reports = [made(tmp_path / "a.sqlite", **one), made(tmp_path / "b.sqlite", **other)]
+    reports = [make_case(tmp_path / "a.sqlite", **one), make_case(tmp_path / "b.sqlite", **other)]
     warnings = convert(reports, tmp_path / "out.prv", Options()).warnings
     doubts = [warning for warning in warnings if any(word in warning for word in DOUBTS)]
     assert bool(doubts) == bool(says), warnings
@@ -234,19 +242,19 @@ def test_the_samples_belong_together(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_report_given_twice(tmp_path: Path) -> None:
-    done = command(
+    process = run_command(
         "-q", GRAPHS, GRAPHS.parent / ".." / "graphs" / "rank0.sqlite", tmp_path / "out.prv"
     )
-    assert done.returncode == 0
-    assert "given twice, read once" in done.stderr
+    assert process.returncode == 0
+    assert "given twice, read once" in process.stderr
 
 
 @pytest.mark.slow
 def test_a_report_in_two_forms(tmp_path: Path) -> None:
-    folder = as_folder(GRAPHS, tmp_path / "rank0.parquetdir")
-    done = command("-q", GRAPHS, folder, tmp_path / "out.prv")
-    assert done.returncode == 0
-    assert "is the same report as" in done.stderr
+    folder = convert_export_folder(GRAPHS, tmp_path / "rank0.parquetdir")
+    process = run_command("-q", GRAPHS, folder, tmp_path / "out.prv")
+    assert process.returncode == 0
+    assert "is the same report as" in process.stderr
 
 
 @pytest.mark.slow
@@ -258,23 +266,23 @@ def test_a_report_in_two_forms(tmp_path: Path) -> None:
 def test_a_folder_by_a_name_that_has_no_last_part(
     arguments: tuple[str, ...], name: str, tmp_path: Path
 ) -> None:
-    done = command(*(argument.format(name) for argument in arguments), cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-    assert "no reports in this folder" in done.stderr
+    process = run_command(*(argument.format(name) for argument in arguments), cwd=tmp_path)
+    assert (process.returncode, process.stderr.count("\n")) == (1, 1), process.stderr
+    assert "no reports in this folder" in process.stderr
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.slow
 def test_a_folder_of_tables_by_its_point(tmp_path: Path) -> None:
-    folder = as_folder(GRAPHS, tmp_path / "rank0.parquetdir")
-    assert command("-q", ".", "../out.prv", cwd=folder).returncode == 0
-    assert command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
+    folder = convert_export_folder(GRAPHS, tmp_path / "rank0.parquetdir")
+    assert run_command("-q", ".", "../out.prv", cwd=folder).returncode == 0
+    assert run_command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
     assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "other.prv").read_bytes()
 
 
-def leaves(data: bytearray, number: int, page: int) -> list[int]:
-    """The pages with the rows of a table, as SQLite's file format has them: an interior page lists
-    its children.
+def list_leaf_pages(data: bytearray, number: int, page: int) -> list[int]:
+    """Return the pages with the rows of a table, as SQLite's file format has them: an interior page
+    lists its children.
     """
     first = (number - 1) * page
     if data[first] != 5:
@@ -288,11 +296,11 @@ def leaves(data: bytearray, number: int, page: int) -> list[int]:
         *(int.from_bytes(data[first + place : first + place + 4], "big") for place in places),
         int.from_bytes(data[first + 8 : first + 12], "big"),
     ]
-    return [leaf for child in children for leaf in leaves(data, child, page)]
+    return [leaf for child in children for leaf in list_leaf_pages(data, child, page)]
 
 
-def damaged(path: Path) -> Path:
-    """An export that can be opened, but not read: pages of its tables are zeros."""
+def make_unreadable_export(path: Path) -> Path:
+    """Write an export that can be opened, but not read: pages of its tables are zeros."""
     shutil.copy(CLUSTER[0], path)
     data = bytearray(path.read_bytes())
     with closing(sqlite3.connect(path)) as connection:
@@ -301,7 +309,7 @@ def damaged(path: Path) -> Path:
             "SELECT rootpage FROM sqlite_master WHERE name = 'GPU_METRICS'"
         ).fetchone()[0]
     # The first and the last page of rows stay, by which the rows are numbered.
-    for number in leaves(data, root, page)[1:-1]:
+    for number in list_leaf_pages(data, root, page)[1:-1]:
         data[(number - 1) * page : number * page] = b"\xee" * page
     path.write_bytes(data)
     return path
@@ -312,34 +320,36 @@ def test_keep_going_leaves_out_what_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "text.sqlite").write_text("no database")
     bad = [
         tmp_path / "text.sqlite",
-        damaged(tmp_path / "damaged.sqlite"),
+        make_unreadable_export(tmp_path / "damaged.sqlite"),
         tmp_path / "nowhere.sqlite",
     ]
-    error_of(command("-q", *bad[1:2], *CLUSTER[1:], tmp_path / "out.prv"))
+    read_error(run_command("-q", *bad[1:2], *CLUSTER[1:], tmp_path / "out.prv"))
     assert not (tmp_path / "out.prv").exists()
-    done = command("-q", "--keep-going", *bad, *CLUSTER[1:], tmp_path / "out.prv")
+    process = run_command("-q", "--keep-going", *bad, *CLUSTER[1:], tmp_path / "out.prv")
     errors = [
-        line for line in done.stderr.splitlines() if line.startswith("nsys2prv: error: left out: ")
+        line
+        for line in process.stderr.splitlines()
+        if line.startswith("nsys2prv: error: left out: ")
     ]
-    assert done.returncode == 1
+    assert process.returncode == 1
     assert len(errors) == 3
     assert all(any(str(path) in line for line in errors) for path in bad)
-    assert command("-q", *CLUSTER[1:], tmp_path / "whole.prv").returncode == 0
+    assert run_command("-q", *CLUSTER[1:], tmp_path / "whole.prv").returncode == 0
     assert (tmp_path / "out.prv").read_bytes() == (tmp_path / "whole.prv").read_bytes()
 
 
 def test_keep_going_with_nothing_to_go_on(tmp_path: Path) -> None:
     (tmp_path / "text.sqlite").write_text("no database")
-    done = command(
+    process = run_command(
         "-q", "--keep-going", tmp_path / "text.sqlite", tmp_path / "no", tmp_path / "out"
     )
-    assert "none of the reports can be read" in error_of(done)
-    assert content(tmp_path) == {"text.sqlite": b"no database"}
+    assert "none of the reports can be read" in read_error(process)
+    assert read_folder(tmp_path) == {"text.sqlite": b"no database"}
 
 
 @pytest.mark.slow
 def test_exit_statuses(tmp_path: Path) -> None:
-    assert command("-q", GRAPHS, tmp_path / "out").returncode == 0
-    error_of(command("-q", tmp_path / "no", tmp_path / "out"), 1)
-    error_of(command("--no-such-option"), 2)
-    error_of(command("-q", "-t", "openacc", GRAPHS, tmp_path / "out"), 3)
+    assert run_command("-q", GRAPHS, tmp_path / "out").returncode == 0
+    read_error(run_command("-q", tmp_path / "no", tmp_path / "out"), 1)
+    read_error(run_command("--no-such-option"), 2)
+    read_error(run_command("-q", "-t", "openacc", GRAPHS, tmp_path / "out"), 3)

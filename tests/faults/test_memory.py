@@ -6,15 +6,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from tools.commands import SAMPLES, command, content, error_of
+from tools.commands import SAMPLES, read_error, read_folder, run_command
 
 from nsys2prv._util.memory import NEEDED_BYTES
 
 resource = pytest.importorskip("resource")
 
 
-def limited(size: int) -> dict[str, object]:
-    """Options of a command whose processes have so many bytes of address space."""
+def limit_memory(size: int) -> dict[str, object]:
+    """Return options of a command whose processes have so many bytes of address space."""
     return {"preexec_fn": partial(resource.setrlimit, resource.RLIMIT_AS, (size, size))}
 
 
@@ -23,11 +23,11 @@ def limited(size: int) -> dict[str, object]:
 @pytest.mark.parametrize("words", [["-j", "2"], ["extract"], ["report"]])
 def test_too_little_address_space(words: list[str], size: int, tmp_path: Path) -> None:
     target = ["-o", tmp_path / "store"] if words == ["extract"] else [tmp_path / "out.prv"]
-    message = error_of(
-        command(*words, SAMPLES / "training" / "rank0.sqlite", *target, **limited(size))
+    message = read_error(
+        run_command(*words, SAMPLES / "training" / "rank0.sqlite", *target, **limit_memory(size))
     )
     assert f"may have {size >> 20} MB of address space (ulimit -v)" in message
-    assert content(tmp_path) == {}
+    assert read_folder(tmp_path) == {}
 
 
 @pytest.mark.slow
@@ -35,13 +35,13 @@ def test_little_address_space_is_enough(tmp_path: Path) -> None:
     """As little as is not refused."""
     reports = sorted((SAMPLES / "cluster").glob("*.sqlite"))
     outcomes = []
-    for name, more in {"limited": limited(NEEDED_BYTES), "usual": {}}.items():
+    for name, more in {"limited": limit_memory(NEEDED_BYTES), "usual": {}}.items():
         (tmp_path / name).mkdir()
-        done = command("-q", *reports, tmp_path / name / "out.prv", **more)
-        outcomes.append((done.returncode, done.stderr, content(tmp_path / name)))
+        process = run_command("-q", *reports, tmp_path / name / "out.prv", **more)
+        outcomes.append((process.returncode, process.stderr, read_folder(tmp_path / name)))
     assert outcomes[0] == outcomes[1]
     assert outcomes[0][0] == 0
 
 
 def test_help_needs_no_memory() -> None:
-    assert command("--version", **limited(NEEDED_BYTES // 2)).returncode == 0
+    assert run_command("--version", **limit_memory(NEEDED_BYTES // 2)).returncode == 0

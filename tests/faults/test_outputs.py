@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tools.commands import GRAPHS, SAMPLES, command, content
-from tools.folders import as_folder
+from tools.commands import GRAPHS, SAMPLES, read_folder, run_command
+from tools.folders import convert_export_folder
 
 from nsys2prv import convert
 from nsys2prv._util import files
@@ -31,7 +31,7 @@ OLD = {name: f"old {name}".encode() for name in NAMES[:4]}
 NEW = {name: f"new {name}".encode() for name in (*NAMES[:3], NAMES[4])}
 
 
-def staged(folder: Path) -> Path:
+def list_staged(folder: Path) -> Path:
     staging = folder / files.Owner.current().new_name()
     staging.mkdir(parents=True)
     for name, text in NEW.items():
@@ -41,17 +41,17 @@ def staged(folder: Path) -> Path:
     return staging
 
 
-def finals(folder: Path) -> list[Path]:
+def list_final_names(folder: Path) -> list[Path]:
     return [folder / name for name in NAMES]
 
 
-def found(folder: Path) -> dict[str, bytes]:
+def read_found_files(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def test_all_files_are_replaced(tmp_path: Path) -> None:
-    files.put_in_place(staged(tmp_path), finals(tmp_path))
-    assert found(tmp_path) == NEW
+    files.put_in_place(list_staged(tmp_path), list_final_names(tmp_path))
+    assert read_found_files(tmp_path) == NEW
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -59,7 +59,7 @@ def test_all_files_are_replaced(tmp_path: Path) -> None:
 def test_an_interruption_between_any_two_files_leaves_all_old_or_all_new(
     at: int, late: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    staging = staged(tmp_path)
+    staging = list_staged(tmp_path)
     calls = iter(range(1000))
     replace = Path.replace
 
@@ -73,8 +73,8 @@ def test_an_interruption_between_any_two_files_leaves_all_old_or_all_new(
 
     monkeypatch.setattr(Path, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        files.put_in_place(staging, finals(tmp_path))
-    assert found(tmp_path) == (NEW if at == 7 and late else OLD)
+        files.put_in_place(staging, list_final_names(tmp_path))
+    assert read_found_files(tmp_path) == (NEW if at == 7 and late else OLD)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
@@ -97,7 +97,7 @@ def test_a_kill_between_any_two_files_is_undone_by_the_next_run(at: int, tmp_pat
                 for name, text in OLD.items():
                     (tmp_path / name).write_bytes(text)
                 Path.replace = killed  # type: ignore[method-assign]
-                files.put_in_place(folder, finals(tmp_path))
+                files.put_in_place(folder, list_final_names(tmp_path))
                 os._exit(0)
         finally:
             os._exit(1)
@@ -106,7 +106,7 @@ def test_a_kill_between_any_two_files_is_undone_by_the_next_run(at: int, tmp_pat
     if at < 8:
         assert not (tmp_path / "out.prv").exists() or at == 0
     files.remove_leftovers(tmp_path)
-    assert found(tmp_path) == (NEW if at == 8 else OLD)
+    assert read_found_files(tmp_path) == (NEW if at == 8 else OLD)
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(files.PREFIX)]
 
 
@@ -116,28 +116,28 @@ def test_links_are_replaced_and_not_followed(tmp_path: Path) -> None:
     for name in NAMES:
         (tmp_path / "theirs" / name).write_text("not mine")
         (tmp_path / name).symlink_to(tmp_path / "theirs" / name)
-    before = content(tmp_path / "theirs")
-    done = command("-q", "--report", GRAPHS, tmp_path / "out.prv")
-    assert done.returncode == 0, done.stderr
-    assert content(tmp_path / "theirs") == before
+    before = read_folder(tmp_path / "theirs")
+    process = run_command("-q", "--report", GRAPHS, tmp_path / "out.prv")
+    assert process.returncode == 0, process.stderr
+    assert read_folder(tmp_path / "theirs") == before
     assert not any((tmp_path / name).is_symlink() for name in NAMES)
     (tmp_path / "report.json").symlink_to(tmp_path / "theirs" / "out.prv")
-    assert command("report", "-q", GRAPHS, "--json", tmp_path / "report.json").returncode == 0
-    assert content(tmp_path / "theirs") == before
+    assert run_command("report", "-q", GRAPHS, "--json", tmp_path / "report.json").returncode == 0
+    assert read_folder(tmp_path / "theirs") == before
 
 
 @pytest.mark.slow
 def test_a_trace_over_an_earlier_one(tmp_path: Path) -> None:
     """Files that the new one has none of go: they would tell of the earlier one."""
     cluster = sorted((SAMPLES / "cluster").glob("*.sqlite"))
-    assert command("-q", "--report", *cluster, tmp_path / "out.prv").returncode == 0
-    assert sorted(content(tmp_path)) == sorted(NAMES)
-    assert command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
-    assert command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
+    assert run_command("-q", "--report", *cluster, tmp_path / "out.prv").returncode == 0
+    assert sorted(read_folder(tmp_path)) == sorted(NAMES)
+    assert run_command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
+    assert run_command("-q", GRAPHS, tmp_path / "other.prv").returncode == 0
     ours, others = (
         {
             name.removeprefix(start): text.replace(b"other.", b"out.")
-            for name, text in content(tmp_path).items()
+            for name, text in read_folder(tmp_path).items()
             if name.startswith(start)
         }
         for start in ("out.", "other.")
@@ -148,7 +148,7 @@ def test_a_trace_over_an_earlier_one(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_earlier_trace_of_the_other_form_stays_beside_new_labels(tmp_path: Path) -> None:
     for given, form in (("out.prv", "out.prv"), ("out.prv.gz", "out.prv.gz"), ("out", "out.prv")):
-        assert command("-q", GRAPHS, tmp_path / given).returncode == 0
+        assert run_command("-q", GRAPHS, tmp_path / given).returncode == 0
         assert sorted(path.name for path in tmp_path.glob("out.prv*")) == [form]
 
 
@@ -156,33 +156,33 @@ def test_no_earlier_trace_of_the_other_form_stays_beside_new_labels(tmp_path: Pa
 def test_a_clock_file_that_is_given_stays(tmp_path: Path) -> None:
     cluster = sorted((SAMPLES / "cluster").glob("*.sqlite"))
     clock = tmp_path / "out.clock.yaml"
-    assert command("-q", *cluster, tmp_path / "out.prv").returncode == 0
+    assert run_command("-q", *cluster, tmp_path / "out.prv").returncode == 0
     clock.write_text(f"# by hand\n{clock.read_text()}")
     before = clock.read_bytes()
     for reports in (cluster, cluster[:2]):
-        done = command("--align", clock, *reports, tmp_path / "out.prv")
-        assert done.returncode == 0, done.stderr
+        process = run_command("--align", clock, *reports, tmp_path / "out.prv")
+        assert process.returncode == 0, process.stderr
         assert clock.read_bytes() == before
-        assert str(clock) not in done.stdout
+        assert str(clock) not in process.stdout
 
 
 # ---- outputs that are inputs ------------------------------------------------------------------------------------------------------------
 
 
-def hard(target: Path, link: Path) -> None:
+def make_hard_link(target: Path, link: Path) -> None:
     os.link(target, link)
 
 
-def soft(target: Path, link: Path) -> None:
+def make_soft_link(target: Path, link: Path) -> None:
     link.symlink_to(target)
 
 
-def moved(target: Path, link: Path) -> None:
+def move_file(target: Path, link: Path) -> None:
     target.replace(link)
 
 
 @pytest.mark.parametrize("name", [*NAMES, "out.prv.gz"])
-@pytest.mark.parametrize("made", [moved, hard, soft])
+@pytest.mark.parametrize("made", [move_file, make_hard_link, make_soft_link])
 def test_no_report_is_written_over(
     name: str, made: Callable[[Path, Path], None], tmp_path: Path
 ) -> None:
@@ -190,18 +190,18 @@ def test_no_report_is_written_over(
     for path in (report, further):
         shutil.copyfile(GRAPHS, path)
     made(report, tmp_path / name)
-    before = content(tmp_path)
+    before = read_folder(tmp_path)
     given = report if report.exists() else tmp_path / name
     with pytest.raises(UsageError, match=f"{name}: would be written over .*, which is read"):
         convert([further, given], tmp_path / "out.prv")
     assert main(["-q", str(given), str(further), str(tmp_path / "out")]) == 2
-    assert content(tmp_path) == before
+    assert read_folder(tmp_path) == before
 
 
 def test_neither_a_store_nor_rules_are_written_over(tmp_path: Path) -> None:
     assert main(["extract", "-q", str(GRAPHS), "-o", str(tmp_path / "out.pcf")]) == 0
     (tmp_path / "other.row").write_text("rules: []\n")
-    before = content(tmp_path)
+    before = read_folder(tmp_path)
     assert main(["merge", "-q", str(tmp_path / "out.pcf"), str(tmp_path / "out.prv")]) == 2
     assert (
         main(
@@ -227,7 +227,7 @@ def test_neither_a_store_nor_rules_are_written_over(tmp_path: Path) -> None:
         )
         == 2
     )
-    assert content(tmp_path) == before
+    assert read_folder(tmp_path) == before
 
 
 def test_nothing_that_is_read_is_written_over_by_an_analysis(
@@ -240,9 +240,9 @@ def test_nothing_that_is_read_is_written_over_by_an_analysis(
     assert main(["report", "-q", str(GRAPHS), "--json", str(job)]) == 0
     rules.write_text("rules: []\n")
     clocks.write_text("hosts: {}\n")
-    as_folder(GRAPHS, table.parent)
-    soft(GRAPHS, tmp_path / "link.json")
-    before = content(tmp_path)
+    convert_export_folder(GRAPHS, table.parent)
+    make_soft_link(GRAPHS, tmp_path / "link.json")
+    before = read_folder(tmp_path)
     for arguments in (
         ["report", job, "--html", job],
         ["report", GRAPHS, "--compare", job, "--json", job],
@@ -256,12 +256,12 @@ def test_nothing_that_is_read_is_written_over_by_an_analysis(
     ):
         assert main(list(map(str, arguments))) == 2, arguments
         assert capsys.readouterr().err.count("nsys2prv: error:") == 1
-    assert content(tmp_path) == before
+    assert read_folder(tmp_path) == before
 
 
 def test_an_earlier_trace_is_still_replaced(tmp_path: Path) -> None:
     convert([GRAPHS], tmp_path / "out.prv")
-    before = content(tmp_path)
+    before = read_folder(tmp_path)
     (tmp_path / "out.row").write_text("old")
     convert([GRAPHS], tmp_path / "out.prv")
-    assert content(tmp_path) == before
+    assert read_folder(tmp_path) == before

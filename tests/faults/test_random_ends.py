@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from tools.commands import ENVIRONMENT, SAMPLES, wait_for
-from tools.processes import children, group
+from tools.processes import list_children, list_group
 
 from nsys2prv._util import files
 
@@ -47,7 +47,7 @@ WORKERS = {
 
 
 def interrupt(child: subprocess.Popen[str]) -> None:
-    """As a terminal does."""
+    """Interrupt a command as a terminal does."""
     os.killpg(child.pid, signal.SIGINT)
 
 
@@ -56,7 +56,7 @@ def kill(child: subprocess.Popen[str]) -> None:
 
 
 def kill_a_worker(child: subprocess.Popen[str]) -> None:
-    if workers := children(child.pid):
+    if workers := list_children(child.pid):
         os.kill(random.choice(workers), signal.SIGKILL)
 
 
@@ -85,23 +85,25 @@ def test_runs_that_end_at_any_time(end: Callable, how: str, tmp_path: Path) -> N
         with suppress(ProcessLookupError):
             end(child)
         _, stderr = child.communicate(timeout=120)
-        said = [line for line in stderr.splitlines() if not line.startswith("nsys2prv: warning: ")]
+        output = [
+            line for line in stderr.splitlines() if not line.startswith("nsys2prv: warning: ")
+        ]
         assert child.returncode in (0, ENDS[end]), (at, stderr)
         if child.returncode:
-            assert said == (
+            assert output == (
                 ["nsys2prv: error: interrupted; nothing was written"] if end is interrupt else []
             ), at
             assert (
                 not (folder / "out.prv").exists() or (folder / "out.prv").read_text() == "earlier"
             ), at
-        wait_for(lambda leader=child.pid: not group(leader), "processes that stay")
+        wait_for(lambda leader=child.pid: not list_group(leader), "processes that stay")
         if end is kill:
             files.remove_leftovers(folder)
         assert not list(folder.glob(f"{files.PREFIX}*")), at
 
 
 def wait_until_spent(child: subprocess.Popen[str], seconds: float) -> None:
-    """Until a process has used so much CPU time, or is done."""
+    """Wait until a process has used so much CPU time, or has ended."""
     ticks = seconds * os.sysconf("SC_CLK_TCK")
     while child.poll() is None:
         if (

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.commands import ENVIRONMENT, GRAPHS, SAMPLES, arguments, content
+from tools.commands import ENVIRONMENT, GRAPHS, SAMPLES, build_arguments, read_folder
 
 from nsys2prv._util.engines.processes import ProcessExecutor
 
@@ -34,8 +34,8 @@ sys.meta_path.insert(0, Finder())
 """
 
 
-def outcome(program: str) -> tuple[int, str, str]:
-    done = subprocess.run(
+def run_and_signal(program: str) -> tuple[int, str, str]:
+    process = subprocess.run(
         [sys.executable, "-c", program],
         env=ENVIRONMENT,
         capture_output=True,
@@ -43,7 +43,7 @@ def outcome(program: str) -> tuple[int, str, str]:
         timeout=120,
         check=False,
     )
-    return done.returncode, done.stdout, done.stderr
+    return process.returncode, process.stdout, process.stderr
 
 
 @pytest.mark.slow
@@ -57,16 +57,16 @@ def test_an_interruption_while_modules_are_imported(name: str, tmp_path: Path) -
         **ENVIRONMENT,
         "PYTHONPATH": f"{tmp_path}{os.pathsep}{ENVIRONMENT['PYTHONPATH']}",
     }
-    done = subprocess.run(
-        arguments("-q", GRAPHS, tmp_path / "out" / "out.prv"),
+    process = subprocess.run(
+        build_arguments("-q", GRAPHS, tmp_path / "out" / "out.prv"),
         env=environment,
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (130, INTERRUPTED)
-    assert content(tmp_path / "out") == {}
+    assert (process.returncode, process.stderr) == (130, INTERRUPTED)
+    assert read_folder(tmp_path / "out") == {}
 
 
 def test_workers_are_not_interrupted_even_as_they_start(
@@ -82,7 +82,7 @@ def test_workers_are_not_interrupted_even_as_they_start(
 
 
 def test_what_cannot_be_raised_is_raised_later() -> None:
-    assert outcome("""
+    assert run_and_signal("""
 import signal, threading
 from nsys2prv._util import signals
 signals.end_on_signal()
@@ -101,7 +101,7 @@ except signals.EndedBySignal as ended:
 
 
 def test_who_interrupts_again_lets_it_tidy_up() -> None:
-    assert outcome("""
+    assert run_and_signal("""
 import signal
 from nsys2prv._util import signals
 signals.end_on_signal()
@@ -121,7 +121,7 @@ except signals.EndedBySignal:
 @pytest.mark.slow
 def test_what_is_done_is_not_interrupted(tmp_path: Path) -> None:
     """Once the trace stands under its name it would be untrue that nothing was written."""
-    assert outcome(f"""
+    assert run_and_signal(f"""
 import shutil, signal, sys
 from nsys2prv._util import signals
 signals.end_on_signal()
@@ -130,7 +130,7 @@ rmtree = shutil.rmtree
 shutil.rmtree = lambda *given, **more: (signal.raise_signal(signal.SIGINT), rmtree(*given, **more))
 sys.exit(main(["-q", {str(QUIET)!r}, {str(tmp_path / "out.prv")!r}]))
 """) == (0, "", "")
-    assert sorted(content(tmp_path)) == [
+    assert sorted(read_folder(tmp_path)) == [
         "out.clock.yaml",
         "out.nsys2prv.json",
         "out.pcf",
@@ -141,7 +141,7 @@ sys.exit(main(["-q", {str(QUIET)!r}, {str(tmp_path / "out.prv")!r}]))
 
 def test_signals_that_are_ignored_stay_so() -> None:
     """As a shell wants it of commands in the background, and nohup."""
-    assert outcome("""
+    assert run_and_signal("""
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 from nsys2prv._util import signals

@@ -68,13 +68,13 @@ def main() -> int:
             folder,
             options.keep and options.keep.resolve(),
             until,
-            speak,
+            report_progress,
         )
     return int(bool(tally.faults))
 
 
-def speak(tally: runner.Tally) -> None:
-    """How far it is, and what was handled wrongly since."""
+def report_progress(tally: runner.Tally) -> None:
+    """Print the progress, and the inputs since handled wrongly."""
     for seed in list(tally.faults)[tally.told :]:
         print(f"seed {seed}:", *tally.faults[seed], sep="\n    ")
     tally.told = len(tally.faults)

@@ -27,18 +27,20 @@ WHOLE = (
 
 
 def make_bases(folder: Path) -> list[Path]:
-    """Small copies in a folder, in an order that is always the same."""
+    """Write small copies into a folder, in an order that is always the same."""
     found = sorted(ROOT.glob("sample_reports/*/rank[01].sqlite"))
     corpus = os.environ.get("NSYS2PRV_CORPUS")
     if corpus:
         found += sorted(
             path for path in Path(corpus).glob("*.sqlite") if path.stat().st_size < LARGEST
         )
-    return [cut(path, folder / f"base{number}.sqlite") for number, path in enumerate(found)]
+    return [
+        copy_few_rows(path, folder / f"base{number}.sqlite") for number, path in enumerate(found)
+    ]
 
 
-def cut(source: Path, target: Path) -> Path:
-    """A copy with a few rows of each table, and secrets in the rows of environments."""
+def copy_few_rows(source: Path, target: Path) -> Path:
+    """Write a copy with a few rows of each table, and secrets in the rows of environments."""
     shutil.copyfile(source, target)
     target.chmod(0o644)
     with closing(sqlite3.connect(target)) as connection:
@@ -57,13 +59,13 @@ def cut(source: Path, target: Path) -> Path:
                 and connection.execute(f'SELECT count(*) FROM "{table}"').fetchone()[0] == ROWS
             ):
                 connection.execute(f'DROP TABLE "{table}"')
-        plant(connection)
+        plant_secrets(connection)
         connection.commit()
         connection.execute("VACUUM")
     return target
 
 
-def plant(connection: sqlite3.Connection, secret: str = SECRET) -> None:
+def plant_secrets(connection: sqlite3.Connection, secret: str = SECRET) -> None:
     """Put the secret into every text of the environment that is no launcher's variable, and into
     some of those too.
     """

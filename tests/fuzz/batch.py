@@ -17,27 +17,28 @@ from nsys2prv.cli.main import main
 from . import inputs, oracle
 
 
-def run(first: int, last: int, bases: list[Path], folder: Path, keep: Path | None) -> None:
-    """All seeds first <= seed < last. The folder is theirs alone; keep: where inputs with faults
-    go.
+def run_seeds(first: int, last: int, bases: list[Path], folder: Path, keep: Path | None) -> None:
+    """Run all seeds first <= seed < last in a folder of their own.
+
+    keep: the folder for inputs with faults.
     """
     talk = os.fdopen(os.dup(1), "w", buffering=1)
     for seed in range(first, last):
         talk.write(json.dumps({"seed": seed}) + "\n")
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        talk.write(json.dumps(one(seed, bases, folder, keep)) + "\n")
+        talk.write(json.dumps(run_seed(seed, bases, folder, keep)) + "\n")
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def one(seed: int, bases: list[Path], folder: Path, keep: Path | None) -> dict[str, object]:
-    """The input of a seed, and what came of it."""
+def run_seed(seed: int, bases: list[Path], folder: Path, keep: Path | None) -> dict[str, object]:
+    """Return the input of a seed, and the outcome."""
     made = inputs.make(seed, bases, folder)
     faults: list[str] = []
     seconds, status = 0.0, None
     for number, arguments in enumerate(made.commands):
         output = made.output if number == len(made.commands) - 1 else folder / "store"
-        done = _done(arguments, folder)
+        done = _run_command(arguments, folder)
         seconds, status = max(seconds, done.seconds), done.status
         try:
             faults += oracle.faults(done, folder, output if made.output else None)
@@ -59,8 +60,8 @@ def one(seed: int, bases: list[Path], folder: Path, keep: Path | None) -> dict[s
     }
 
 
-def _done(arguments: list[str], folder: Path) -> oracle.Outcome:
-    """A command, run with its streams in files, for what is not Python writes there too."""
+def _run_command(arguments: list[str], folder: Path) -> oracle.Outcome:
+    """Run a command with its streams in files: code that is not Python writes there too."""
     before = oracle.state(folder)
     streams = [folder.with_name(f"{folder.name}.{name}") for name in ("stdout", "stderr")]
     saved = [os.dup(number) for number in (1, 2)]
@@ -73,7 +74,9 @@ def _done(arguments: list[str], folder: Path) -> oracle.Outcome:
         try:
             status = main(arguments)
         except BaseException as error:
-            raised = f"{type(error).__name__}: {str(error)[:200]} at {' < '.join(_places(error))}"
+            raised = (
+                f"{type(error).__name__}: {str(error)[:200]} at {' < '.join(_list_places(error))}"
+            )
         sys.stdout.flush()
         sys.stderr.flush()
     finally:
@@ -87,8 +90,8 @@ def _done(arguments: list[str], folder: Path) -> oracle.Outcome:
     return oracle.Outcome(arguments, status, raised, texts[0], texts[1], seconds, before)
 
 
-def _places(error: BaseException) -> list[str]:
-    """Where an exception came from, innermost first."""
+def _list_places(error: BaseException) -> list[str]:
+    """Return the places that an exception came from, innermost first."""
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if "nsys2prv" in frame.filename
     ]

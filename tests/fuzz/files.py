@@ -6,63 +6,63 @@ from collections.abc import Callable
 from random import Random
 
 
-def flips(random: Random, data: bytearray) -> None:
+def flip_bits(random: Random, data: bytearray) -> None:
     for _ in range(random.choice((1, 1, 4, 40))):
         data[random.randrange(len(data))] = random.randrange(256)
 
 
-def head(random: Random, data: bytearray) -> None:
-    """The first bytes, where a database says what it is."""
+def damage_head(random: Random, data: bytearray) -> None:
+    """Damage the first bytes, where a database says what it is."""
     place = random.randrange(min(len(data), 110))
     data[place] = random.choice((0, 1, 2, 3, 255, random.randrange(256)))
 
 
-def _page(random: Random, data: bytearray) -> tuple[int, int]:
+def _find_page(random: Random, data: bytearray) -> tuple[int, int]:
     size = random.choice((512, 1024, 4096))
     first = random.randrange(max(1, len(data) // size)) * size
     return first, min(first + size, len(data))
 
 
-def zeroed(random: Random, data: bytearray) -> None:
-    first, last = _page(random, data)
+def zero_page(random: Random, data: bytearray) -> None:
+    first, last = _find_page(random, data)
     data[first:last] = bytes(last - first)
 
 
-def noise(random: Random, data: bytearray) -> None:
-    first, last = _page(random, data)
+def add_noise(random: Random, data: bytearray) -> None:
+    first, last = _find_page(random, data)
     data[first:last] = random.randbytes(last - first)
 
 
-def moved(random: Random, data: bytearray) -> None:
-    """A page in the place of another."""
-    first, last = _page(random, data)
+def move_page(random: Random, data: bytearray) -> None:
+    """Put a page in the place of another."""
+    first, last = _find_page(random, data)
     other = random.randrange(max(1, len(data) - (last - first)))
     data[first:last] = data[other : other + last - first]
 
 
-def page_head(random: Random, data: bytearray) -> None:
-    """Counts and places of the cells of a page."""
-    first, last = _page(random, data)
+def damage_page_head(random: Random, data: bytearray) -> None:
+    """Damage counts and places of the cells of a page."""
+    first, last = _find_page(random, data)
     for _ in range(3):
         data[min(first + random.randrange(40), last - 1)] = random.randrange(256)
 
 
-def cut(random: Random, data: bytearray) -> None:
+def truncate(random: Random, data: bytearray) -> None:
     del data[random.randrange(len(data)) :]
 
 
-def longer(random: Random, data: bytearray) -> None:
+def lengthen(random: Random, data: bytearray) -> None:
     data += random.randbytes(random.choice((1, 100, 5000)))
 
 
 MUTATIONS: tuple[Callable[[Random, bytearray], None], ...] = (
-    flips,
-    flips,
-    head,
-    zeroed,
-    noise,
-    moved,
-    page_head,
-    cut,
-    longer,
+    flip_bits,
+    flip_bits,
+    damage_head,
+    zero_page,
+    add_noise,
+    move_page,
+    damage_page_head,
+    truncate,
+    lengthen,
 )

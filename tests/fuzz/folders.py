@@ -9,24 +9,24 @@ from pathlib import Path
 from random import Random
 
 import polars as pl
-from tools.folders import as_folder
+from tools.folders import convert_export_folder
 
 from . import files, frames
 
 
-def folder_of(report: Path, suffix: str) -> Path:
-    """The folder of a base, made when it is first asked for."""
+def find_folder(report: Path, suffix: str) -> Path:
+    """Return the folder of a base, made when it is first asked for."""
     path = report.parent.with_name("folders") / f"{report.stem}{suffix}dir"
     if not path.exists():
         new = path.with_suffix(".new")
         shutil.rmtree(new, ignore_errors=True)
-        as_folder(report, new, suffix)
+        convert_export_folder(report, new, suffix)
         new.rename(path)
     return path
 
 
-def mutated(random: Random, source: Path, target: Path) -> list[str]:
-    """A copy in which some tables are damaged; returns what was done to them."""
+def copy_damaged(random: Random, source: Path, target: Path) -> list[str]:
+    """Copy a folder, damage some of its tables, and return what was done to them."""
     target.mkdir()
     for path in source.iterdir():
         if random.random() < 0.6 or path.stem.startswith(
@@ -48,7 +48,7 @@ def mutated(random: Random, source: Path, target: Path) -> list[str]:
     return told
 
 
-def frame(random: Random, path: Path) -> None:
+def change_frame(random: Random, path: Path) -> None:
     suffix = path.suffix
     try:
         found = frames.changed(
@@ -61,7 +61,7 @@ def frame(random: Random, path: Path) -> None:
         path.with_suffix(".made").unlink(missing_ok=True)
 
 
-def bytes_of_table(random: Random, path: Path) -> None:
+def damage_bytes(random: Random, path: Path) -> None:
     data = bytearray(path.read_bytes())
     for mutation in random.choices(files.MUTATIONS, k=random.choice((1, 1, 3))):
         if data:
@@ -69,7 +69,7 @@ def bytes_of_table(random: Random, path: Path) -> None:
     path.write_bytes(data)
 
 
-def exchanged(random: Random, path: Path) -> None:
+def exchange_tables(random: Random, path: Path) -> None:
     other = random.choice(
         sorted(
             other for other in path.parent.iterdir() if other.is_file() and not other.is_symlink()
@@ -80,12 +80,12 @@ def exchanged(random: Random, path: Path) -> None:
     other.write_bytes(content)
 
 
-def other_form(random: Random, path: Path) -> None:
+def change_form(random: Random, path: Path) -> None:
     path.rename(path.with_suffix(".arrow" if path.suffix == ".parquet" else ".parquet"))
 
 
-def no_file(random: Random, path: Path) -> None:
-    """Something else under a table's name."""
+def replace_by_no_file(random: Random, path: Path) -> None:
+    """Put something else under a table's name."""
     path.unlink()
     what = random.randrange(5)
     if what == 0:
@@ -100,7 +100,7 @@ def no_file(random: Random, path: Path) -> None:
         path.touch()
 
 
-def odd_name(random: Random, path: Path) -> None:
+def rename_oddly(random: Random, path: Path) -> None:
     path.rename(
         path.with_name(
             random.choice(
@@ -124,10 +124,10 @@ def odd_name(random: Random, path: Path) -> None:
 
 
 MUTATIONS: dict[Callable[[Random, Path], None], int] = {
-    frame: 14,
-    bytes_of_table: 10,
-    exchanged: 3,
-    other_form: 1,
-    no_file: 2,
-    odd_name: 1,
+    change_frame: 14,
+    damage_bytes: 10,
+    exchange_tables: 3,
+    change_form: 1,
+    replace_by_no_file: 2,
+    rename_oddly: 1,
 }

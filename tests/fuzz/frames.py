@@ -33,9 +33,9 @@ TYPES = (
 OF_PLACE = ("start", "end", "timestamp", "time", "value", "id", "bytes", "object", "size")
 
 
-def changed(random: Random, frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame with something else in one of its columns, or with other columns or rows. Raises
-    what polars does.
+def change_frame(random: Random, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the frame with something else in one of its columns, or with other columns or rows;
+    raises what polars does.
     """
     if not frame.width:
         return pl.DataFrame({"x": [1]})

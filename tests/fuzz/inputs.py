@@ -45,16 +45,16 @@ class Input:
     told: list[str]
 
 
-def make(seed: int, bases: Sequence[Path], folder: Path) -> Input:
-    """The input of a seed, in an empty folder."""
+def make_input(seed: int, bases: Sequence[Path], folder: Path) -> Input:
+    """Make the input of a seed in an empty folder."""
     random = Random(seed)
     base = random.choice(bases)
-    family = (database, store, text, tables, database)[seed % 5]
+    family = (make_database, make_store, make_text, make_tables, make_database)[seed % 5]
     return family(random, base, bases, folder)
 
 
-def store(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
-    """A store of a report, alone, beside another or beside an export."""
+def make_store(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
+    """Make a store of a report, alone, beside another or beside an export."""
     path = folder / "in.store"
     told = [base.name, *stores.mutated(random, stores.store_of(base), path)]
     beside = random.random()
@@ -87,8 +87,8 @@ def store(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> In
     )
 
 
-def tables(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
-    """A folder of tables, of which some are damaged."""
+def make_tables(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
+    """Make a folder of tables, of which some are damaged."""
     path = folder / "in"
     told = [
         base.name,
@@ -120,8 +120,8 @@ def tables(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> I
     )
 
 
-def text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
-    """A file that people give beside reports, or have nsys2prv look at."""
+def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
+    """Make a file that people give beside reports, or have nsys2prv look at."""
     what = random.choice(
         (
             "clock",
@@ -189,16 +189,16 @@ def text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Inp
     )
 
 
-def database(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
-    """An SQLite export."""
+def make_database(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
+    """Make an SQLite export."""
     report = folder / "in.sqlite"
     shutil.copyfile(base, report)
     told = [base.name]
-    fewer(random, report)
+    drop_event_tables(random, report)
     if random.random() < 0.72:
-        told += mutated_rows(random, report)
+        told += mutate_rows(random, report)
     if len(told) == 1 or random.random() < 0.12:
-        told += mutated_bytes(random, report)
+        told += mutate_bytes(random, report)
     reports = [str(report)]
     if random.random() < 0.25:
         other = folder / "other.sqlite"
@@ -227,7 +227,7 @@ def database(random: Random, base: Path, bases: Sequence[Path], folder: Path) ->
     )
 
 
-def fewer(random: Random, path: Path) -> None:
+def drop_event_tables(random: Random, path: Path) -> None:
     """Leave out tables of events, so that the others are soon read."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = OFF")
@@ -238,8 +238,8 @@ def fewer(random: Random, path: Path) -> None:
         connection.commit()
 
 
-def mutated_rows(random: Random, path: Path) -> list[str]:
-    """Some mutations of what a database says; those that it refuses are left out."""
+def mutate_rows(random: Random, path: Path) -> list[str]:
+    """Apply some mutations to what a database says; leave out those that it refuses."""
     told = []
     chosen = random.choices(
         list(rows.MUTATIONS), list(rows.MUTATIONS.values()), k=random.choice((1, 1, 2, 3, 6, 15))
@@ -256,7 +256,7 @@ def mutated_rows(random: Random, path: Path) -> list[str]:
     return told
 
 
-def mutated_bytes(random: Random, path: Path) -> list[str]:
+def mutate_bytes(random: Random, path: Path) -> list[str]:
     data = bytearray(path.read_bytes())
     told = []
     for mutation in random.choices(files.MUTATIONS, k=random.choice((1, 1, 2, 4))):

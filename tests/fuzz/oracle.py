@@ -33,8 +33,8 @@ class Outcome:
     before: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def state(folder: Path) -> dict[str, tuple[int, int]]:
-    """Every file of a folder with its size and time."""
+def read_state(folder: Path) -> dict[str, tuple[int, int]]:
+    """Return every file of a folder with its size and time."""
     return {
         str(path.relative_to(folder)): (path.stat().st_size, path.stat().st_mtime_ns)
         for path in folder.rglob("*")
@@ -42,75 +42,76 @@ def state(folder: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def faults(done: Outcome, folder: Path, output: Path | None) -> list[str]:
-    """What is wrong with an outcome; nothing, as it should be. output: the trace or store that was
-    asked for.
+def find_faults(done: Outcome, folder: Path, output: Path | None) -> list[str]:
+    """Return the faults of an outcome; none, as it should be.
+
+    output: the trace or store that was asked for.
     """
-    found = [f"raised {done.raised}"] if done.raised else []
+    result = [f"raised {done.raised}"] if done.raised else []
     if not done.raised and done.status not in STATUSES:
-        found.append(f"exit status {done.status}")
+        result.append(f"exit status {done.status}")
     lines = done.stderr.splitlines()
     odd = [
         line for line in lines if not line.startswith(("nsys2prv: error: ", "nsys2prv: warning: "))
     ]
     if odd:
-        found.append(f"stderr: {odd[0][:200]!r}")
+        result.append(f"stderr: {odd[0][:200]!r}")
     errors = [line for line in lines if line.startswith("nsys2prv: error: ")]
     # What `check` finds wrong with a trace is its result, on stdout.
     told = errors or (done.arguments[:1] == ["check"] and done.status == 1 and done.stdout)
     if (done.status in (1, 3) and not told) or (done.status == 0 and errors):
-        found.append(f"{len(errors)} lines of errors with exit status {done.status}")
+        result.append(f"{len(errors)} lines of errors with exit status {done.status}")
     for name, text in (("stdout", done.stdout), ("stderr", done.stderr)):
         if control := CONTROL.search(text):
-            found.append(
+            result.append(
                 f"{name}: control character {control[0]!r} in {text[max(0, control.start() - 40) : control.end() + 20]!r}"
             )
         if SECRET in text:
-            found.append(f"{name}: secret")
-    return found + _files(done, folder, output)
+            result.append(f"{name}: secret")
+    return result + _check_files(done, folder, output)
 
 
-def _files(done: Outcome, folder: Path, output: Path | None) -> list[str]:
-    after = state(folder)
-    found = [
+def _check_files(done: Outcome, folder: Path, output: Path | None) -> list[str]:
+    after = read_state(folder)
+    result = [
         f"input changed: {name}" for name, what in done.before.items() if after.get(name) != what
     ]
     new = sorted(after.keys() - done.before.keys())
-    found += [
+    result += [
         f"left behind: {name}"
         for name in new
         if any(LEFTOVER.search(part) for part in Path(name).parts)
     ]
     complete = done.status == 0 or "--keep-going" in done.arguments
     if output is None or not complete:
-        return found + [
+        return result + [
             f"written although it failed: {name}" for name in new if not LEFTOVER.search(name)
         ]
     if done.status == 0 and not output.exists():
-        return [*found, f"not written: {output.name}"]
+        return [*result, f"not written: {output.name}"]
     for name in new:
-        if SECRET.encode() in _content(folder / name):
-            found.append(f"secret in {name}")
+        if SECRET.encode() in _read_content(folder / name):
+            result.append(f"secret in {name}")
     if output.exists() and ".prv" in output.suffixes:
-        found += [
+        result += [
             f"check: {finding.file}:{finding.line} {finding.rule}: {finding.message}"
             for finding in check_trace(output).findings
-            if finding.severity is Severity.ERROR and not _said(finding.rule, done.stderr)
+            if finding.severity is Severity.ERROR and not _is_announced(finding.rule, done.stderr)
         ]
     if (report := output.with_name("out.report.json")).exists():
         json.loads(report.read_text())
-    return found
+    return result
 
 
-def _said(rule: str, stderr: str) -> bool:
-    """Whether the command said of itself what is wrong with the trace: times are what the reports
-    have.
+def _is_announced(rule: str, stderr: str) -> bool:
+    """Return whether the command itself named the fault of the trace: times are those of the
+    reports.
     """
     return rule == "time-inexact" and "Paraver cannot tell nanoseconds apart" in stderr
 
 
-def _content(path: Path) -> bytes:
-    """All that a file holds, packed or not."""
+def _read_content(path: Path) -> bytes:
+    """Return all that a file holds, packed or not."""
     data = path.read_bytes()
     if path.suffix == ".gz":
         return gzip.decompress(data)

@@ -16,33 +16,33 @@ PRIVATE = ("TARGET_INFO_SYSTEM_ENV", "META_DATA_CAPTURE")
 HOST = "name = 'Hostname'"
 
 
-def tables(connection: sqlite3.Connection, private: bool = False) -> list[str]:
+def list_tables(connection: sqlite3.Connection, private: bool = False) -> list[str]:
     found = connection.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
     )
     return [name for (name,) in found if private or name not in PRIVATE]
 
 
-def columns(connection: sqlite3.Connection, table: str) -> list[str]:
-    return [row[1] for row in connection.execute(f"PRAGMA table_info({quoted(table)})")]
+def list_columns(connection: sqlite3.Connection, table: str) -> list[str]:
+    return [row[1] for row in connection.execute(f"PRAGMA table_info({quote(table)})")]
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def a_table(random: Random, connection: sqlite3.Connection) -> str:
-    found = tables(connection)
+def choose_table(random: Random, connection: sqlite3.Connection) -> str:
+    found = list_tables(connection)
     events = [name for name in found if not name.startswith("ENUM_")]
     return random.choice(events or found)
 
 
-def a_column(random: Random, connection: sqlite3.Connection) -> tuple[str, str]:
-    table = a_table(random, connection)
-    return table, random.choice(columns(connection, table))
+def choose_column(random: Random, connection: sqlite3.Connection) -> tuple[str, str]:
+    table = choose_table(random, connection)
+    return table, random.choice(list_columns(connection, table))
 
 
-def some_rows(random: Random) -> str:
+def choose_rows(random: Random) -> str:
     return random.choice(
         (
             "1",
@@ -59,33 +59,40 @@ def update(
 ) -> None:
     expression = "CAST(? AS TEXT)" if isinstance(value, bytes) and random.random() < 0.7 else "?"
     connection.execute(
-        f"UPDATE OR IGNORE {quoted(table)} SET {quoted(column)} = {expression} WHERE "
-        + some_rows(random).format(quoted(table)),
+        f"UPDATE OR IGNORE {quote(table)} SET {quote(column)} = {expression} WHERE "
+        + choose_rows(random).format(quote(table)),
         (value,),
     )
 
 
 def drop_table(random: Random, connection: sqlite3.Connection) -> None:
-    connection.execute(f"DROP TABLE {quoted(random.choice(tables(connection, private=True)))}")
+    connection.execute(f"DROP TABLE {quote(random.choice(list_tables(connection, private=True)))}")
 
 
 def drop_column(random: Random, connection: sqlite3.Connection) -> None:
-    table, column = a_column(random, connection)
-    connection.execute(f"ALTER TABLE {quoted(table)} DROP COLUMN {quoted(column)}")
+    table, column = choose_column(random, connection)
+    connection.execute(f"ALTER TABLE {quote(table)} DROP COLUMN {quote(column)}")
 
 
 def rename_table(random: Random, connection: sqlite3.Connection) -> None:
-    table = a_table(random, connection)
+    table = choose_table(random, connection)
     name = random.choice(
-        (table.lower(), table + "_", "sqlitely", "a b\"c'", "é\n[x]", a_table(random, connection))
+        (
+            table.lower(),
+            table + "_",
+            "sqlitely",
+            "a b\"c'",
+            "é\n[x]",
+            choose_table(random, connection),
+        )
     )
-    connection.execute(f"ALTER TABLE {quoted(table)} RENAME TO {quoted(table + '~')}")
-    connection.execute(f"DROP TABLE IF EXISTS {quoted(name)}")
-    connection.execute(f"ALTER TABLE {quoted(table + '~')} RENAME TO {quoted(name)}")
+    connection.execute(f"ALTER TABLE {quote(table)} RENAME TO {quote(table + '~')}")
+    connection.execute(f"DROP TABLE IF EXISTS {quote(name)}")
+    connection.execute(f"ALTER TABLE {quote(table + '~')} RENAME TO {quote(name)}")
 
 
 def rename_column(random: Random, connection: sqlite3.Connection) -> None:
-    table, column = a_column(random, connection)
+    table, column = choose_column(random, connection)
     name = random.choice(
         (
             "rowid",
@@ -101,74 +108,72 @@ def rename_column(random: Random, connection: sqlite3.Connection) -> None:
             column.upper(),
         )
     )
-    connection.execute(
-        f"ALTER TABLE {quoted(table)} RENAME COLUMN {quoted(column)} TO {quoted(name)}"
-    )
+    connection.execute(f"ALTER TABLE {quote(table)} RENAME COLUMN {quote(column)} TO {quote(name)}")
 
 
 def swap_columns(random: Random, connection: sqlite3.Connection) -> None:
-    table = a_table(random, connection)
+    table = choose_table(random, connection)
     one, other = (
-        random.choice(columns(connection, table)),
-        random.choice(columns(connection, table)),
+        random.choice(list_columns(connection, table)),
+        random.choice(list_columns(connection, table)),
     )
     connection.execute(
-        f"UPDATE OR IGNORE {quoted(table)} SET {quoted(one)} = {quoted(other)}, {quoted(other)} = {quoted(one)}"
+        f"UPDATE OR IGNORE {quote(table)} SET {quote(one)} = {quote(other)}, {quote(other)} = {quote(one)}"
         if one != other
         else "SELECT 1"
     )
 
 
 def retype(random: Random, connection: sqlite3.Connection) -> None:
-    """The same rows in a table with other types, or without rowids."""
-    table = a_table(random, connection)
-    names = columns(connection, table)
+    """Put the same rows into a table with other types, or without rowids."""
+    table = choose_table(random, connection)
+    names = list_columns(connection, table)
     kind = random.choice(
         ("TEXT", "REAL", "BLOB", "INTEGER", "NUMERIC", "", "BOOLEAN", "JSON", "DATETIME")
     )
     changed = random.choice((*names, None))
     declared = ", ".join(
-        f"{quoted(name)} {kind if name == changed or changed is None else 'INTEGER'}"
+        f"{quote(name)} {kind if name == changed or changed is None else 'INTEGER'}"
         for name in names
     )
     cast = ", ".join(
-        f"CAST({quoted(name)} AS {kind or 'NUMERIC'})" if name == changed else quoted(name)
+        f"CAST({quote(name)} AS {kind or 'NUMERIC'})" if name == changed else quote(name)
         for name in names
     )
     end = random.choice(("", "", " WITHOUT ROWID"))
-    key = f", PRIMARY KEY ({', '.join(map(quoted, names))})" if end else ""
-    connection.execute(f"CREATE TABLE {quoted(table + '~')} ({declared}{key}){end}")
+    key = f", PRIMARY KEY ({', '.join(map(quote, names))})" if end else ""
+    connection.execute(f"CREATE TABLE {quote(table + '~')} ({declared}{key}){end}")
     connection.execute(
-        f"INSERT OR IGNORE INTO {quoted(table + '~')} SELECT {cast} FROM {quoted(table)}"
+        f"INSERT OR IGNORE INTO {quote(table + '~')} SELECT {cast} FROM {quote(table)}"
     )
-    connection.execute(f"DROP TABLE {quoted(table)}")
-    connection.execute(f"ALTER TABLE {quoted(table + '~')} RENAME TO {quoted(table)}")
+    connection.execute(f"DROP TABLE {quote(table)}")
+    connection.execute(f"ALTER TABLE {quote(table + '~')} RENAME TO {quote(table)}")
 
 
-def nulls(random: Random, connection: sqlite3.Connection) -> None:
-    update(random, connection, *a_column(random, connection), None)
+def set_nulls(random: Random, connection: sqlite3.Connection) -> None:
+    update(random, connection, *choose_column(random, connection), None)
 
 
-def wrong_values(random: Random, connection: sqlite3.Connection) -> None:
-    update(random, connection, *a_column(random, connection), values.anything(random))
+def set_wrong_values(random: Random, connection: sqlite3.Connection) -> None:
+    update(random, connection, *choose_column(random, connection), values.anything(random))
 
 
-def wrong_row(random: Random, connection: sqlite3.Connection) -> None:
-    table = a_table(random, connection)
-    names = columns(connection, table)
+def add_wrong_row(random: Random, connection: sqlite3.Connection) -> None:
+    table = choose_table(random, connection)
+    names = list_columns(connection, table)
     for _ in range(random.randrange(1, 4)):
         connection.execute(
-            f"INSERT OR IGNORE INTO {quoted(table)} VALUES ({', '.join('?' * len(names))})",
+            f"INSERT OR IGNORE INTO {quote(table)} VALUES ({', '.join('?' * len(names))})",
             [values.anything(random) for _ in names],
         )
 
 
-def times(random: Random, connection: sqlite3.Connection) -> None:
-    """Negative, huge, scaled, end before begin, all the same."""
+def change_times(random: Random, connection: sqlite3.Connection) -> None:
+    """Make times negative, huge, scaled, all the same, or the end before the begin."""
     found = [
         (table, column)
-        for table in tables(connection)
-        for column in columns(connection, table)
+        for table in list_tables(connection)
+        for column in list_columns(connection, table)
         if column.lower()
         in {
             "start",
@@ -181,7 +186,7 @@ def times(random: Random, connection: sqlite3.Connection) -> None:
             "time",
         }
     ]
-    table, column = random.choice(found or [a_column(random, connection)])
+    table, column = random.choice(found or [choose_column(random, connection)])
     change = random.choice(
         (
             "-{0}",
@@ -201,56 +206,56 @@ def times(random: Random, connection: sqlite3.Connection) -> None:
             "-2305843009213693951",
         )
     )
-    if "start" in change and "start" not in columns(connection, table):
+    if "start" in change and "start" not in list_columns(connection, table):
         change = "1"
     connection.execute(
-        f"UPDATE OR IGNORE {quoted(table)} SET {quoted(column)} = {change.format(quoted(column))} WHERE "
-        + some_rows(random).format(quoted(table))
+        f"UPDATE OR IGNORE {quote(table)} SET {quote(column)} = {change.format(quote(column))} WHERE "
+        + choose_rows(random).format(quote(table))
     )
 
 
-def dangling(random: Random, connection: sqlite3.Connection) -> None:
+def set_dangling_ids(random: Random, connection: sqlite3.Connection) -> None:
     found = [
         (table, column)
-        for table in tables(connection)
-        for column in columns(connection, table)
+        for table in list_tables(connection)
+        for column in list_columns(connection, table)
         if column.lower().endswith(("id", "name", "tid", "pid", "index", "type"))
     ]
-    table, column = random.choice(found or [a_column(random, connection)])
+    table, column = random.choice(found or [choose_column(random, connection)])
     update(random, connection, table, column, values.integer(random))
 
 
-def names(random: Random, connection: sqlite3.Connection) -> None:
+def change_names(random: Random, connection: sqlite3.Connection) -> None:
     found = [
         (table, column)
-        for table in tables(connection)
-        for column in columns(connection, table)
+        for table in list_tables(connection)
+        for column in list_columns(connection, table)
         if (table, column) == ("StringIds", "value")
         or column.lower() in {"text", "name", "domainname", "uuid", "filename"}
     ]
-    table, column = random.choice(found or [a_column(random, connection)])
+    table, column = random.choice(found or [choose_column(random, connection)])
     connection.create_function("hostile", 1, lambda _: values.text(random))
     many = random.random() < 0.5
     if many:
         connection.execute(
-            f"UPDATE OR IGNORE {quoted(table)} SET {quoted(column)} = hostile({quoted(column)}) "
-            f"WHERE {some_rows(random).format(quoted(table))}"
+            f"UPDATE OR IGNORE {quote(table)} SET {quote(column)} = hostile({quote(column)}) "
+            f"WHERE {choose_rows(random).format(quote(table))}"
         )
     else:
         update(random, connection, table, column, values.text(random))
 
 
-def host_name(random: Random, connection: sqlite3.Connection) -> None:
-    if "TARGET_INFO_SYSTEM_ENV" in tables(connection, private=True):
+def change_host_name(random: Random, connection: sqlite3.Connection) -> None:
+    if "TARGET_INFO_SYSTEM_ENV" in list_tables(connection, private=True):
         connection.execute(
             f"UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE {HOST}", (values.anything(random),)
         )
 
 
-def many_names(random: Random, connection: sqlite3.Connection) -> None:
-    """Every range a name of its own."""
+def name_every_range(random: Random, connection: sqlite3.Connection) -> None:
+    """Give every range a name of its own."""
     if {"start", "end", "text", "globalTid", "eventType"} <= set(
-        columns(connection, "NVTX_EVENTS") or ()
+        list_columns(connection, "NVTX_EVENTS") or ()
     ):
         count = 100_000 if random.random() < 0.01 else 1000
         connection.execute(
@@ -260,70 +265,72 @@ def many_names(random: Random, connection: sqlite3.Connection) -> None:
         )
 
 
-def far_rowids(random: Random, connection: sqlite3.Connection) -> None:
-    table = a_table(random, connection)
+def set_far_rowids(random: Random, connection: sqlite3.Connection) -> None:
+    table = choose_table(random, connection)
     place = random.choice((-5, 2**40, 2**63 - 1, -(2**63), 0))
     connection.execute(
-        f"UPDATE OR IGNORE {quoted(table)} SET rowid = {place} WHERE rowid = (SELECT max(rowid) FROM {quoted(table)})"
+        f"UPDATE OR IGNORE {quote(table)} SET rowid = {place} WHERE rowid = (SELECT max(rowid) FROM {quote(table)})"
     )
 
 
-def repeated(random: Random, connection: sqlite3.Connection) -> None:
-    table = a_table(random, connection)
-    connection.execute(f"INSERT OR IGNORE INTO {quoted(table)} SELECT * FROM {quoted(table)}")
+def repeat_rows(random: Random, connection: sqlite3.Connection) -> None:
+    table = choose_table(random, connection)
+    connection.execute(f"INSERT OR IGNORE INTO {quote(table)} SELECT * FROM {quote(table)}")
 
 
-def no_rows(random: Random, connection: sqlite3.Connection) -> None:
-    connection.execute(f"DELETE FROM {quoted(a_table(random, connection))}")
+def delete_rows(random: Random, connection: sqlite3.Connection) -> None:
+    connection.execute(f"DELETE FROM {quote(choose_table(random, connection))}")
 
 
-def view(random: Random, connection: sqlite3.Connection) -> None:
-    """A view in the place of a table, which would never end, fill memory or write if it were read."""
-    table = a_table(random, connection)
+def replace_by_view(random: Random, connection: sqlite3.Connection) -> None:
+    """Put a view in the place of a table, which would never end, fill memory or write if it were
+    read.
+    """
+    table = choose_table(random, connection)
     body = random.choice(
         (
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS start, i AS end FROM n",
             "SELECT zeroblob(900000000) AS start, hex(zeroblob(400000000)) AS end",
             "SELECT load_extension('/tmp/owned.so') AS start",
-            f"SELECT * FROM {quoted(table)}",
+            f"SELECT * FROM {quote(table)}",
             "SELECT * FROM nowhere",
         )
     )
-    connection.execute(f"DROP TABLE {quoted(table)}")
-    connection.execute(f"CREATE VIEW {quoted(table)} AS {body}")
+    connection.execute(f"DROP TABLE {quote(table)}")
+    connection.execute(f"CREATE VIEW {quote(table)} AS {body}")
 
 
-def trigger(random: Random, connection: sqlite3.Connection) -> None:
-    table = a_table(random, connection)
+def add_trigger(random: Random, connection: sqlite3.Connection) -> None:
+    table = choose_table(random, connection)
     for event in ("INSERT", "UPDATE", "DELETE"):
         connection.execute(
-            f"CREATE TRIGGER IF NOT EXISTS {quoted(f'{table} {event}')} AFTER {event} ON {quoted(table)} "
+            f"CREATE TRIGGER IF NOT EXISTS {quote(f'{table} {event}')} AFTER {event} ON {quote(table)} "
             "BEGIN SELECT load_extension('/tmp/owned.so'); END"
         )
 
 
-def computed(random: Random, connection: sqlite3.Connection) -> None:
-    """Generated columns and indexes on expressions, which reading could compute."""
-    table, column = a_column(random, connection)
+def add_computed_columns(random: Random, connection: sqlite3.Connection) -> None:
+    """Add generated columns and indexes on expressions, which reading could compute."""
+    table, column = choose_column(random, connection)
     connection.execute(
-        f"ALTER TABLE {quoted(table)} RENAME COLUMN {quoted(column)} TO {quoted(column + '~')}"
+        f"ALTER TABLE {quote(table)} RENAME COLUMN {quote(column)} TO {quote(column + '~')}"
     )
     connection.execute(
-        f"ALTER TABLE {quoted(table)} ADD COLUMN {quoted(column)} AS (hex(zeroblob(300000000)))"
+        f"ALTER TABLE {quote(table)} ADD COLUMN {quote(column)} AS (hex(zeroblob(300000000)))"
     )
 
 
-def virtual(random: Random, connection: sqlite3.Connection) -> None:
-    table = a_table(random, connection)
-    connection.execute(f"DROP TABLE {quoted(table)}")
-    connection.execute(f"CREATE VIRTUAL TABLE {quoted(table)} USING fts5(start, end, text)")
+def add_virtual_table(random: Random, connection: sqlite3.Connection) -> None:
+    table = choose_table(random, connection)
+    connection.execute(f"DROP TABLE {quote(table)}")
+    connection.execute(f"CREATE VIRTUAL TABLE {quote(table)} USING fts5(start, end, text)")
 
 
-def schema_text(random: Random, connection: sqlite3.Connection) -> None:
-    """Damage to the catalogue of the database itself."""
+def damage_schema(random: Random, connection: sqlite3.Connection) -> None:
+    """Damage the catalogue of the database itself."""
     connection.commit()
     connection.execute("PRAGMA writable_schema = ON")
-    table = a_table(random, connection)
+    table = choose_table(random, connection)
     change = random.choice(
         (
             "sql = 'nonsense'",
@@ -353,20 +360,20 @@ MUTATIONS: dict[Mutation, int] = {
     rename_column: 3,
     swap_columns: 4,
     retype: 5,
-    nulls: 6,
-    wrong_values: 12,
-    wrong_row: 8,
-    times: 10,
-    dangling: 10,
-    names: 8,
-    host_name: 1,
-    many_names: 1,
-    far_rowids: 3,
-    repeated: 3,
-    no_rows: 3,
-    view: 2,
-    trigger: 1,
-    computed: 1,
-    virtual: 1,
-    schema_text: 2,
+    set_nulls: 6,
+    set_wrong_values: 12,
+    add_wrong_row: 8,
+    change_times: 10,
+    set_dangling_ids: 10,
+    change_names: 8,
+    change_host_name: 1,
+    name_every_range: 1,
+    set_far_rowids: 3,
+    repeat_rows: 3,
+    delete_rows: 3,
+    replace_by_view: 2,
+    add_trigger: 1,
+    add_computed_columns: 1,
+    add_virtual_table: 1,
+    damage_schema: 2,
 }

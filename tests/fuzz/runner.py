@@ -49,35 +49,35 @@ class Tally:
             ]
 
 
-def run(
+def run_all(
     seeds: range,
     folder: Path,
     keep: Path | None = None,
     until: float = float("inf"),
     speak=lambda _: None,
 ) -> Tally:
-    """All seeds, or those begun before the time `until` (time.monotonic)."""
+    """Run all seeds, or those begun before the time `until` (time.monotonic)."""
     tally = Tally()
     following = seeds.start
     while following < seeds.stop and time.monotonic() < until:
-        following = _batch(
+        following = _run_batch(
             following, min(following + BATCH, seeds.stop), folder, keep, until, tally
         )
         speak(tally)
     return tally
 
 
-def _pass_on(stream: Iterable[str], lines: queue.Queue[str]) -> None:
+def _pass_lines_on(stream: Iterable[str], lines: queue.Queue[str]) -> None:
     """Put each line into the queue when it comes, and "" at the end."""
     for line in stream:
         lines.put(line)
     lines.put("")
 
 
-def _batch(
+def _run_batch(
     first: int, last: int, folder: Path, keep: Path | None, until: float, tally: Tally
 ) -> int:
-    """Seeds in one process; returns the first that was not done."""
+    """Run seeds in one process; return the first that was not done."""
     command = [
         sys.executable,
         "-m",
@@ -101,7 +101,7 @@ def _batch(
         lines: queue.Queue[str] = queue.Queue()
         complaints: list[str] = []
         readers = [
-            threading.Thread(target=_pass_on, args=(child.stdout, lines), daemon=True),
+            threading.Thread(target=_pass_lines_on, args=(child.stdout, lines), daemon=True),
             threading.Thread(target=lambda: complaints.extend(child.stderr), daemon=True),
         ]
         for reader in readers:
@@ -133,7 +133,7 @@ def _batch(
         return last
     what = what or f"the process ended with {child.returncode}: {''.join(complaints)[-400:]}"
     if last - first > 1:
-        return _batch(at, at + 1, folder, keep, until, tally)
+        return _run_batch(at, at + 1, folder, keep, until, tally)
     tally.inputs += 1
     tally.faults[at] = [what]
     return at + 1

@@ -18,8 +18,8 @@ from . import files, frames, values
 Members = dict[str, bytes]
 
 
-def store_of(report: Path) -> Path:
-    """The store of a base, made when it is first asked for."""
+def find_store(report: Path) -> Path:
+    """Return the store of a base, made when it is first asked for."""
     path = report.parent.with_name("stores") / f"{report.stem}.store"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
@@ -29,8 +29,8 @@ def store_of(report: Path) -> Path:
     return path
 
 
-def mutated(random: Random, source: Path, target: Path) -> list[str]:
-    """A store made of another's members; returns what was done to them."""
+def copy_damaged(random: Random, source: Path, target: Path) -> list[str]:
+    """Write a store made of another's members, and return what was done to them."""
     with zipfile.ZipFile(source) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     told = []
@@ -50,36 +50,36 @@ def mutated(random: Random, source: Path, target: Path) -> list[str]:
     return told
 
 
-def _member(random: Random, members: Members, ending: str) -> str:
+def _choose_member(random: Random, members: Members, ending: str) -> str:
     return random.choice(
         [name for name in members if name.endswith(ending)] or [next(iter(members))]
     )
 
 
-def told_otherwise(random: Random, members: Members) -> None:
-    """Something else in one of the places of what a store says of itself."""
+def change_metadata(random: Random, members: Members) -> None:
+    """Put something else in one of the places of what a store says of itself."""
     name = (
         "store.json"
         if random.random() < 0.5 and "store.json" in members
-        else _member(random, members, ".json")
+        else _choose_member(random, members, ".json")
     )
     try:
         told = json.loads(members[name])
     except ValueError:
         return
     for _ in range(random.choice((1, 1, 1, 3))):
-        told = _changed(random, told)
+        told = _change_document(random, told)
     members[name] = json.dumps(told).encode()
 
 
-def _changed(random: Random, told: object) -> object:
-    """A document with something else in one place, found by going down."""
+def _change_document(random: Random, told: object) -> object:
+    """Return a document with something else in one place, found by going down."""
     if isinstance(told, list | dict) and told and random.random() < 0.93:
         keys = list(range(len(told))) if isinstance(told, list) else list(told)
         key = random.choice(keys)
         what = random.random()
         if what < 0.85:
-            told[key] = _changed(random, told[key])
+            told[key] = _change_document(random, told[key])
         elif what < 0.90:
             del told[key]
         elif what < 0.95 and isinstance(told, list):
@@ -124,17 +124,20 @@ def _changed(random: Random, told: object) -> object:
     return value
 
 
-def exchanged(random: Random, members: Members) -> None:
-    one, other = _member(random, members, ".arrow"), _member(random, members, ".arrow")
+def exchange_members(random: Random, members: Members) -> None:
+    one, other = (
+        _choose_member(random, members, ".arrow"),
+        _choose_member(random, members, ".arrow"),
+    )
     members[one], members[other] = members[other], members[one]
 
 
-def lost(random: Random, members: Members) -> None:
+def drop_member(random: Random, members: Members) -> None:
     if len(members) > 2:
         del members[random.choice(list(members)[1:])]
 
 
-def renamed(random: Random, members: Members) -> None:
+def rename_member(random: Random, members: Members) -> None:
     name = random.choice(list(members)[1:] or list(members))
     members[
         random.choice(
@@ -143,7 +146,7 @@ def renamed(random: Random, members: Members) -> None:
     ] = members.pop(name)
 
 
-def bytes_of_member(random: Random, members: Members) -> None:
+def damage_bytes(random: Random, members: Members) -> None:
     name = random.choice(list(members))
     data = bytearray(members[name])
     if data:
@@ -151,8 +154,8 @@ def bytes_of_member(random: Random, members: Members) -> None:
     members[name] = bytes(data)
 
 
-def frame(random: Random, members: Members) -> None:
-    name = _member(random, members, ".arrow")
+def damage_frame(random: Random, members: Members) -> None:
+    name = _choose_member(random, members, ".arrow")
     try:
         found = pl.read_ipc(members[name])
     except Exception:
@@ -165,19 +168,19 @@ def frame(random: Random, members: Members) -> None:
     members[name] = data.getvalue()
 
 
-def swollen(random: Random, members: Members) -> None:
-    """A member that unpacks to very much."""
+def swell_member(random: Random, members: Members) -> None:
+    """Put a member into the store that unpacks to very much."""
     members[random.choice(list(members)[1:] or ["x"])] = bytes(
         random.choice((3_000_000, 300_000_000))
     )
 
 
 MUTATIONS: dict[Callable[[Random, Members], None], int] = {
-    told_otherwise: 20,
-    exchanged: 6,
-    lost: 2,
-    renamed: 2,
-    bytes_of_member: 6,
-    frame: 12,
-    swollen: 1,
+    change_metadata: 20,
+    exchange_members: 6,
+    drop_member: 2,
+    rename_member: 2,
+    damage_bytes: 6,
+    damage_frame: 12,
+    swell_member: 1,
 }

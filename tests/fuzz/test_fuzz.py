@@ -14,7 +14,7 @@ from .bases import make_bases
 FEW, MANY = 40, 2000
 
 
-def handled(count: int, first: int, folder: Path) -> None:
+def check_handled(count: int, first: int, folder: Path) -> None:
     (folder / "bases").mkdir()
     make_bases(folder / "bases")
     tally = runner.run(range(first, first + count), folder)
@@ -27,9 +27,9 @@ def handled(count: int, first: int, folder: Path) -> None:
 
 @pytest.mark.slow
 def test_a_few_mutated_inputs(tmp_path: Path) -> None:
-    handled(FEW, 0, tmp_path)
+    check_handled(FEW, 0, tmp_path)
 
 
 @pytest.mark.fuzz
 def test_many_mutated_inputs(tmp_path: Path) -> None:
-    handled(MANY, FEW, tmp_path)
+    check_handled(MANY, FEW, tmp_path)

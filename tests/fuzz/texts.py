@@ -44,8 +44,8 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 WORD = re.compile(r"\w+")
 
 
-def made_of(report: Path) -> Path:
-    """A folder with a trace of a base and all that stands beside it, and rules; made when it is
+def make_folder(report: Path) -> Path:
+    """Return a folder with a trace of a base and all that belongs to it, and rules; made when it is
     first asked for.
     """
     folder = report.parent.with_name("traces") / report.stem
@@ -65,8 +65,8 @@ def made_of(report: Path) -> Path:
     return folder
 
 
-def mutated(random: Random, content: bytes) -> tuple[bytes, list[str]]:
-    """Other content, and what was done."""
+def mutate(random: Random, content: bytes) -> tuple[bytes, list[str]]:
+    """Return other content, and what was done."""
     text = content.decode("utf-8", "replace")
     told = []
     for mutation in random.choices(
@@ -83,8 +83,8 @@ def mutated(random: Random, content: bytes) -> tuple[bytes, list[str]]:
     return bytes(data), told
 
 
-def other_number(random: Random, text: str) -> str:
-    return _replaced(
+def change_number(random: Random, text: str) -> str:
+    return _replace(
         random,
         NUMBER,
         text,
@@ -105,11 +105,11 @@ def other_number(random: Random, text: str) -> str:
     )
 
 
-def other_word(random: Random, text: str) -> str:
-    return _replaced(random, WORD, text, lambda: random.choice(WORDS))
+def change_word(random: Random, text: str) -> str:
+    return _replace(random, WORD, text, lambda: random.choice(WORDS))
 
 
-def _replaced(random: Random, what: re.Pattern[str], text: str, other: Callable[[], str]) -> str:
+def _replace(random: Random, what: re.Pattern[str], text: str, other: Callable[[], str]) -> str:
     found = list(what.finditer(text))
     if not found:
         return text + other()
@@ -121,21 +121,21 @@ def _replaced(random: Random, what: re.Pattern[str], text: str, other: Callable[
     return text
 
 
-def lines_lost(random: Random, text: str) -> str:
+def drop_lines(random: Random, text: str) -> str:
     lines = text.splitlines(keepends=True)
     first = random.randrange(len(lines) + 1)
     del lines[first : first + random.choice((1, 1, 5))]
     return "".join(lines)
 
 
-def lines_twice(random: Random, text: str) -> str:
+def repeat_lines(random: Random, text: str) -> str:
     lines = text.splitlines(keepends=True)
     at = random.randrange(len(lines) + 1)
     lines[at:at] = random.choices(lines, k=random.choice((1, 3))) if lines else []
     return "".join(lines)
 
 
-def indented(random: Random, text: str) -> str:
+def indent(random: Random, text: str) -> str:
     lines = text.splitlines(keepends=True)
     if lines:
         at = random.randrange(len(lines))
@@ -147,11 +147,11 @@ def indented(random: Random, text: str) -> str:
     return "".join(lines)
 
 
-def cut(random: Random, text: str) -> str:
+def truncate(random: Random, text: str) -> str:
     return text[: random.randrange(len(text) + 1)]
 
 
-def nested(random: Random, text: str) -> str:
+def nest(random: Random, text: str) -> str:
     deep = random.choice((50, 3000, 100_000))
     return random.choice(
         (
@@ -164,8 +164,8 @@ def nested(random: Random, text: str) -> str:
     )
 
 
-def laughs(random: Random, text: str) -> str:
-    """References to references: a few lines that stand for billions."""
+def reference_references(random: Random, text: str) -> str:
+    """Write references to references: a few lines that stand for billions."""
     return (
         "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
         + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12))
@@ -173,18 +173,18 @@ def laughs(random: Random, text: str) -> str:
     )
 
 
-def long_line(random: Random, text: str) -> str:
+def add_long_line(random: Random, text: str) -> str:
     return text + random.choice(("x", " ", "9", "é")) * random.choice((5_000, 3_000_000))
 
 
 MUTATIONS: dict[Callable[[Random, str], str], int] = {
-    other_number: 12,
-    other_word: 12,
-    lines_lost: 5,
-    lines_twice: 4,
-    indented: 3,
-    cut: 3,
-    nested: 2,
-    laughs: 1,
-    long_line: 1,
+    change_number: 12,
+    change_word: 12,
+    drop_lines: 5,
+    repeat_lines: 4,
+    indent: 3,
+    truncate: 3,
+    nest: 2,
+    reference_references: 1,
+    add_long_line: 1,
 }

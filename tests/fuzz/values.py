@@ -114,18 +114,18 @@ TEXTS = (
 )
 
 
-def integer(random: Random) -> int:
+def draw_integer(random: Random) -> int:
     return random.choice(
         (random.choice(INTEGERS), random.randrange(-(2**63), 2**63), random.randrange(-1000, 1000))
     )
 
 
-def anything(random: Random) -> object:
-    return random.choice((integer(random), random.choice(OTHERS), random.choice(TEXTS)))
+def draw_anything(random: Random) -> object:
+    return random.choice((draw_integer(random), random.choice(OTHERS), random.choice(TEXTS)))
 
 
-def text(random: Random) -> str | bytes:
-    """Mostly short; one in thousands is of a megabyte."""
+def draw_text(random: Random) -> str | bytes:
+    """Return a text, mostly short; one in thousands is of a megabyte."""
     if random.random() < 0.002:
         return random.choice("aé[\n") * 1_000_000
     return random.choice(

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.conversions import written
+from tools.conversions import convert_to_bytes
 from tools.corpus import EXPORTS, NO_CORPUS
 from tools.exports import make_export
-from tools.folders import as_folder
+from tools.folders import convert_export_folder
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -36,25 +36,29 @@ EVERY = 6
 def test_same_bytes_as_sqlite(name: str, suffix: str, narrow: bool, tmp_path: Path) -> None:
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
     folders = [
-        as_folder(report, tmp_path / "in" / f"{report.stem}.dir", suffix, narrow)
+        convert_export_folder(report, tmp_path / "in" / f"{report.stem}.dir", suffix, narrow)
         for report in reports
     ]
-    expected = written(reports, tmp_path / "expected", callstack=3)
+    expected = convert_to_bytes(reports, tmp_path / "expected", callstack=3)
     assert len(expected) >= 3
-    assert written(folders, tmp_path / "folders", callstack=3) == expected
-    assert written([*folders[:1], *reports[1:]], tmp_path / "mixed", callstack=3) == expected
+    assert convert_to_bytes(folders, tmp_path / "folders", callstack=3) == expected
+    assert (
+        convert_to_bytes([*folders[:1], *reports[1:]], tmp_path / "mixed", callstack=3) == expected
+    )
 
 
 @pytest.mark.skipif(not EXPORTS, reason=NO_CORPUS)
 @pytest.mark.parametrize("report", EXPORTS[::EVERY], ids=lambda path: path.stem[:40])
 def test_same_bytes_as_real_exports(report: Path, tmp_path: Path) -> None:
-    folder = as_folder(report, tmp_path / f"{report.stem}.parquetdir")
-    assert written([folder], tmp_path / "folder") == written([report], tmp_path / "expected")
+    folder = convert_export_folder(report, tmp_path / f"{report.stem}.parquetdir")
+    assert convert_to_bytes([folder], tmp_path / "folder") == convert_to_bytes(
+        [report], tmp_path / "expected"
+    )
 
 
 def test_listed_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report = SAMPLES / "machine" / "rank0.sqlite"
-    folder = as_folder(report, tmp_path / "rank0.parquetdir")
+    folder = convert_export_folder(report, tmp_path / "rank0.parquetdir")
     listed = []
     for path in (report, folder):
         assert main(["--list", str(path)]) == 0
@@ -108,17 +112,17 @@ def test_conditions_mean_what_they_mean_in_sqlite(condition: str, tmp_path: Path
             f"WHERE rowid BETWEEN 101 AND 900 AND ({where})"
         ).fetchall()
         count = connection.execute(f"SELECT count(*) FROM T WHERE {where}").fetchone()[0]
-    with open_source(as_folder(report, tmp_path / "folder")) as source:
-        found = source.read(
+    with open_source(convert_export_folder(report, tmp_path / "folder")) as source:
+        actual = source.read(
             Part("T", 101, 900), ("start", "thread", "absent"), ("text",), f"({condition})"
         )
-        codes, distinct = found.texts["text"][0], found.texts["text"][1].series
+        codes, distinct = actual.texts["text"][0], actual.texts["text"][1].series
         texts = [distinct[int(code)].decode() for code in codes]
         assert (
-            list(zip(found["start"].tolist(), found["thread"].tolist(), texts, strict=True))
+            list(zip(actual["start"].tolist(), actual["thread"].tolist(), texts, strict=True))
             == expected
         )
-        assert (found["absent"] == NULL).all()
+        assert (actual["absent"] == NULL).all()
         assert source.count("T", condition) == count
         rows = source.select(
             f"SELECT start FROM {source.select_rows(Part('T', 101, 900), condition)} ORDER BY 1"
@@ -130,14 +134,14 @@ def test_values_that_are_no_integers_are_counted(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite", {"T": [{"a": 1.5, "b": 1}, {"a": None, "b": None}]}, {"a": "REAL"}
     )
-    with open_source(as_folder(report, tmp_path / "folder")) as source:
-        found = source.read(source.get_whole_table("T"), ("a", "b"))
-    assert found.damaged == 1
-    assert np.array_equal(found["a"], [NULL, NULL])
-    assert np.array_equal(found["b"], [1, NULL])
+    with open_source(convert_export_folder(report, tmp_path / "folder")) as source:
+        result = source.read(source.get_whole_table("T"), ("a", "b"))
+    assert result.damaged == 1
+    assert np.array_equal(result["a"], [NULL, NULL])
+    assert np.array_equal(result["b"], [1, NULL])
 
 
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+def read_one_line(capsys: pytest.CaptureFixture[str]) -> str:
     lines = [
         line for line in capsys.readouterr().err.splitlines() if line.startswith("nsys2prv: error:")
     ]
@@ -156,11 +160,13 @@ def one_line(capsys: pytest.CaptureFixture[str]) -> str:
 def test_damaged_tables_end_in_one_line(
     damage, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = as_folder(SAMPLES / "graphs" / "rank0.sqlite", tmp_path / "rank0.parquetdir")
+    folder = convert_export_folder(
+        SAMPLES / "graphs" / "rank0.sqlite", tmp_path / "rank0.parquetdir"
+    )
     table = folder / "CUPTI_ACTIVITY_KIND_KERNEL.parquet"
     damage(table)
     assert main([str(folder), str(tmp_path / "out.prv")]) == 1
-    line = one_line(capsys)
+    line = read_one_line(capsys)
     assert message in line
     assert str(table) in line
     assert not list(tmp_path.glob("out*"))
@@ -168,7 +174,7 @@ def test_damaged_tables_end_in_one_line(
 
 @pytest.mark.slow
 def test_whatever_bytes_a_table_has(tmp_path: Path) -> None:
-    sound = as_folder(SAMPLES / "graphs" / "rank0.sqlite", tmp_path / "sound")
+    sound = convert_export_folder(SAMPLES / "graphs" / "rank0.sqlite", tmp_path / "sound")
     content = (sound / "CUPTI_ACTIVITY_KIND_RUNTIME.parquet").read_bytes()
     dice = random.Random(7)
     refused: list[str] = []
@@ -194,9 +200,9 @@ def test_whatever_bytes_a_table_has(tmp_path: Path) -> None:
 def test_a_folder_without_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "empty").mkdir()
     assert main([str(tmp_path / "empty"), str(tmp_path / "out.prv")]) == 1
-    assert "no reports in this folder" in one_line(capsys)
+    assert "no reports in this folder" in read_one_line(capsys)
 
 
 def test_a_folder_is_no_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(SAMPLES / "graphs" / "rank0.sqlite"), str(tmp_path / "rank1.parquetdir")]) == 2
-    assert "the last argument is the trace to write" in one_line(capsys)
+    assert "the last argument is the trace to write" in read_one_line(capsys)

@@ -17,13 +17,13 @@ from nsys2prv.relations.nccl_matching import _describe_missing_ranks
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The reports of a job of 4 ranks."""
+    """Write the reports of a job of 4 ranks."""
     folder = tmp_path_factory.mktemp("job")
     generate(folder, ranks=4, hosts=2, steps=1, layers=1)
     return [str(folder / f"rank{rank}.sqlite") for rank in range(4)]
 
 
-def _warned(capsys: pytest.CaptureFixture[str]) -> list[str]:
+def _list_warnings(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [
         line.removeprefix("nsys2prv: warning: ")
         for line in capsys.readouterr().err.splitlines()
@@ -36,17 +36,17 @@ def test_a_rank_without_a_report(
     reports: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([*reports, str(tmp_path / "x.prv"), "-q"]) == 0
-    assert _warned(capsys) == []
+    assert _list_warnings(capsys) == []
     assert main([*reports[:2], reports[3], str(tmp_path / "x.prv"), "-q"]) == 0
     expected = [
         "the job has 4 ranks (WORLD_SIZE), and there is no report of rank 2: collectives and messages with other ranks are incomplete"
     ]
-    assert _warned(capsys) == expected
+    assert _list_warnings(capsys) == expected
     assert main(["--list", *reports[:2], reports[3]]) == 0
-    assert _warned(capsys) == expected
+    assert _list_warnings(capsys) == expected
     # Ranks that are not wanted are not missing.
     assert main([*reports, str(tmp_path / "x.prv"), "-q", "--ranks", "0-1"]) == 0
-    assert _warned(capsys) == []
+    assert _list_warnings(capsys) == []
 
 
 def test_a_rank_without_a_report_where_only_nccl_tells(
@@ -61,7 +61,7 @@ def test_a_rank_without_a_report_where_only_nccl_tells(
                 "DELETE FROM META_DATA_CAPTURE WHERE value LIKE '%SIZE=%' OR value LIKE '%NTASKS=%'"
             )
     assert main([*copies, str(tmp_path / "x.prv"), "-q"]) == 0
-    assert _warned(capsys) == [
+    assert _list_warnings(capsys) == [
         "an NCCL communicator has 4 ranks, and there are reports of 3 of them; there is none of its rank 2"
     ]
 
@@ -73,10 +73,10 @@ def test_two_reports_of_one_rank(
     other = str(tmp_path / "other" / "rank0.sqlite")
     assert main([reports[0], other, str(tmp_path / "x.prv"), "-q"]) == 0
     said = f"rank 0 (RANK) is in {reports[0]} and in {other}: are they of one job?"
-    assert said in _warned(capsys), "reports of the same name are told apart by their paths"
+    assert said in _list_warnings(capsys), "reports of the same name are told apart by their paths"
 
 
-def _info(
+def _read_info(
     name: str, launched: dict[str, int], sizes: dict[str, int], ranks: dict[int, int] | None = None
 ) -> ReportInfo:
     return ReportInfo(Path(name), launcher_ranks=launched, launcher_sizes=sizes, ranks=ranks or {})
@@ -84,16 +84,22 @@ def _info(
 
 def test_what_does_not_prove_that_ranks_are_missing() -> None:
     for infos in (
-        [_info("a", {"RANK": 0}, {}), _info("b", {"RANK": 1}, {})],
-        [_info("a", {"RANK": 0}, {"WORLD_SIZE": 4}), _info("b", {"RANK": 1}, {"WORLD_SIZE": 8})],
-        [_info("a", {"RANK": 0}, {"WORLD_SIZE": 4}), _info("b", {"RANK": 0}, {"WORLD_SIZE": 4})],
+        [_read_info("a", {"RANK": 0}, {}), _read_info("b", {"RANK": 1}, {})],
+        [
+            _read_info("a", {"RANK": 0}, {"WORLD_SIZE": 4}),
+            _read_info("b", {"RANK": 1}, {"WORLD_SIZE": 8}),
+        ],
+        [
+            _read_info("a", {"RANK": 0}, {"WORLD_SIZE": 4}),
+            _read_info("b", {"RANK": 0}, {"WORLD_SIZE": 4}),
+        ],
         # One report of all processes of a node, which the launcher started once.
-        [_info("a", {"RANK": 0}, {"WORLD_SIZE": 2}, {1: 0, 2: 1})],
+        [_read_info("a", {"RANK": 0}, {"WORLD_SIZE": 2}, {1: 0, 2: 1})],
         # The size of another launcher: ranks go beyond it.
-        [_info("a", {"RANK": 7}, {"WORLD_SIZE": 4})],
+        [_read_info("a", {"RANK": 7}, {"WORLD_SIZE": 4})],
     ):
         assert job_checks.check_missing_ranks(infos) == []
-    assert job_checks.check_missing_ranks([_info("a", {"RANK": 5}, {"WORLD_SIZE": 8})]) == [
+    assert job_checks.check_missing_ranks([_read_info("a", {"RANK": 5}, {"WORLD_SIZE": 8})]) == [
         "the job has 8 ranks (WORLD_SIZE), and there is no report of ranks 0, 1, 2 and 4 more: collectives and messages with other ranks are incomplete"
     ]
 
@@ -101,7 +107,7 @@ def test_what_does_not_prove_that_ranks_are_missing() -> None:
 def test_ranks_that_a_batch_step_gives_to_all() -> None:
     assert (
         job_checks.check_job(
-            [_info("a", {"SLURM_PROCID": 0}, {}), _info("b", {"SLURM_PROCID": 0}, {})]
+            [_read_info("a", {"SLURM_PROCID": 0}, {}), _read_info("b", {"SLURM_PROCID": 0}, {})]
         )
         == []
     )

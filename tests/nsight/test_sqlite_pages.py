@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.commands import ENVIRONMENT, SAMPLES
-from tools.exports import KERNEL, kernel, make_export, strings
+from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -41,14 +41,14 @@ ALL = -(2**63), 2**63 - 1
 NONE, INTEGER, REAL, TEXT, BLOB = range(5)
 
 
-def connected(path: Path) -> sqlite3.Connection:
+def connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     connection.text_factory = lambda raw: ("text", raw)
     return connection
 
 
-def tables(path: Path) -> dict[str, int]:
-    """Names and root pages of the tables."""
+def list_tables(path: Path) -> dict[str, int]:
+    """Return names and root pages of the tables."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         return dict(
             connection.execute(
@@ -57,13 +57,13 @@ def tables(path: Path) -> dict[str, int]:
         )
 
 
-def opened(path: Path, connection: sqlite3.Connection) -> Pages | None:
+def open_database(path: Path, connection: sqlite3.Connection) -> Pages | None:
     connection.text_factory = str
     return open_pages(path, lambda sql: connection.execute(sql).fetchall())
 
 
-def rows_by_pages(pages: Pages, name: str, root: int) -> list[tuple] | None:
-    """All rows of a table with all its columns; None where SQLite has to read it."""
+def read_rows_by_pages(pages: Pages, name: str, root: int) -> list[tuple] | None:
+    """Return all rows of a table with all its columns; None where SQLite has to read it."""
     found = pages.table(name, root)
     if found is None:
         return None
@@ -85,7 +85,7 @@ def rows_by_pages(pages: Pages, name: str, root: int) -> list[tuple] | None:
     return list(
         zip(
             *(
-                plain(values[:rows], types[:rows], texts.as_list())
+                to_plain_values(values[:rows], types[:rows], texts.as_list())
                 for values, types, texts in columns
             ),
             strict=True,
@@ -93,8 +93,8 @@ def rows_by_pages(pages: Pages, name: str, root: int) -> list[tuple] | None:
     )
 
 
-def plain(values: np.ndarray, types: np.ndarray, texts: list[bytes]) -> Iterable[object]:
-    """Values as the sqlite3 module has them."""
+def to_plain_values(values: np.ndarray, types: np.ndarray, texts: list[bytes]) -> Iterable[object]:
+    """Return values as the sqlite3 module has them."""
     made: tuple[Callable[[int, float], object], ...] = (
         lambda value, real: None,
         lambda value, real: value,
@@ -110,24 +110,26 @@ def plain(values: np.ndarray, types: np.ndarray, texts: list[bytes]) -> Iterable
     ]
 
 
-def compare(path: Path) -> tuple[int, list[str]]:
-    """How many values of all tables are as SQLite has them, and the tables that it has to read."""
+def compare_tables(path: Path) -> tuple[int, list[str]]:
+    """Return how many values of all tables are as SQLite has them, and the tables that it has to
+    read.
+    """
     values, aside = 0, []
-    with closing(connected(path)) as connection:
-        pages = opened(path, connection)
-        for name, root in tables(path).items():
+    with closing(connect(path)) as connection:
+        pages = open_database(path, connection)
+        for name, root in list_tables(path).items():
             connection.text_factory = str
-            found = rows_by_pages(pages, name, root) if pages else None
-            if found is None:
+            actual = read_rows_by_pages(pages, name, root) if pages else None
+            if actual is None:
                 aside.append(name)
                 continue
             connection.text_factory = lambda raw: ("text", raw)
             expected = connection.execute(
                 f"SELECT * FROM {quote_name(name)} ORDER BY rowid"
             ).fetchall()
-            assert found == expected, name
+            assert actual == expected, name
             # 1 and 1.0 are equal, and not the same.
-            assert [tuple(map(type, row)) for row in found] == [
+            assert [tuple(map(type, row)) for row in actual] == [
                 tuple(map(type, row)) for row in expected
             ], name
             values += sum(map(len, expected))
@@ -140,7 +142,7 @@ def compare(path: Path) -> tuple[int, list[str]]:
     ids=lambda path: f"{path.parent.name}-{path.stem}",
 )
 def test_every_value_of_every_table(path: Path) -> None:
-    values, aside = compare(path)
+    values, aside = compare_tables(path)
     assert values > 0
     assert aside == []
 
@@ -158,7 +160,7 @@ WIDE = ", ".join(f"c{number}" for number in range(1900))
 Case = tuple[list[str], str, str, list[tuple], list[str]]
 
 
-def case(
+def make_case(
     table: str = TABLE,
     insert: str = FOUR,
     rows: Iterable[tuple] = ROWS,
@@ -168,40 +170,48 @@ def case(
     return list(before), table, insert, list(rows), list(then)
 
 
-def two(table: str, rows: list[tuple] = HUNDRED, *then: str) -> Case:
-    return case(table, "INSERT INTO t VALUES (?, ?)", rows, then)
+def make_two_tables(table: str, rows: list[tuple] = HUNDRED, *then: str) -> Case:
+    return make_case(table, "INSERT INTO t VALUES (?, ?)", rows, then)
 
 
 EQUAL = {
     **{
-        f"pages of {size} bytes": case(before=[f"PRAGMA page_size = {size}"])
+        f"pages of {size} bytes": make_case(before=[f"PRAGMA page_size = {size}"])
         for size in (512, 1024, 4096, 8192, 65536)
     },
-    "pointer maps": case(before=["PRAGMA auto_vacuum = 1"], then=["DELETE FROM t WHERE a % 3 = 0"]),
-    "freed pages and moved rows": case(
+    "pointer maps": make_case(
+        before=["PRAGMA auto_vacuum = 1"], then=["DELETE FROM t WHERE a % 3 = 0"]
+    ),
+    "freed pages and moved rows": make_case(
         then=["DELETE FROM t WHERE a % 7 < 5", "UPDATE t SET b = 'y' || b WHERE a % 2"]
     ),
-    "a log that was taken over": case(before=["PRAGMA journal_mode = WAL"]),
-    "a column of newer rows": two(
+    "a log that was taken over": make_case(before=["PRAGMA journal_mode = WAL"]),
+    "a column of newer rows": make_two_tables(
         "CREATE TABLE t (a, b)",
         HUNDRED,
         "ALTER TABLE t ADD COLUMN c INTEGER",
         "INSERT INTO t VALUES (1, 2, 3)",
     ),
-    "a column less": case(
+    "a column less": make_case(
         "CREATE TABLE t (a, b, c, d)",
         then=["ALTER TABLE t DROP COLUMN b"] if sqlite3.sqlite_version_info >= (3, 35) else [],
     ),
-    "a default that no row needs": two("CREATE TABLE t (a, b DEFAULT 7)"),
-    "a key that is no rowid": two("CREATE TABLE t (a INT PRIMARY KEY, b)"),
-    "a descending key that is no rowid": two("CREATE TABLE t (a INTEGER PRIMARY KEY DESC, b)"),
-    "a key of two columns": two("CREATE TABLE t (a INTEGER, b INTEGER, PRIMARY KEY (a, b))"),
-    "the rowid under another name": two("CREATE TABLE t (b, a INTEGER, PRIMARY KEY (a))"),
-    "rowids from end to end": two(
+    "a default that no row needs": make_two_tables("CREATE TABLE t (a, b DEFAULT 7)"),
+    "a key that is no rowid": make_two_tables("CREATE TABLE t (a INT PRIMARY KEY, b)"),
+    "a descending key that is no rowid": make_two_tables(
+        "CREATE TABLE t (a INTEGER PRIMARY KEY DESC, b)"
+    ),
+    "a key of two columns": make_two_tables(
+        "CREATE TABLE t (a INTEGER, b INTEGER, PRIMARY KEY (a, b))"
+    ),
+    "the rowid under another name": make_two_tables(
+        "CREATE TABLE t (b, a INTEGER, PRIMARY KEY (a))"
+    ),
+    "rowids from end to end": make_two_tables(
         "CREATE TABLE t (a INTEGER PRIMARY KEY, b)",
         [(-(2**63), 2**63 - 1), (-1, -(2**63)), (2**63 - 1, 0), (5, 1)],
     ),
-    "integers of all lengths": case(
+    "integers of all lengths": make_case(
         "CREATE TABLE t (a, b, c)",
         "INSERT INTO t VALUES (?, ?, ?)",
         [
@@ -211,7 +221,7 @@ EQUAL = {
             for more in (-1, 0, 1)
         ],
     ),
-    "reals stored as integers": case(
+    "reals stored as integers": make_case(
         "CREATE TABLE t (a REAL, b DOUBLE PRECISION, c NUMERIC, d)",
         rows=[
             (1, 2, 3, 4.0),
@@ -222,49 +232,49 @@ EQUAL = {
             (float("nan"), 0.1, 2**53, -0.0),
         ],
     ),
-    "texts that are no text": case(
+    "texts that are no text": make_case(
         "CREATE TABLE t (a TEXT)",
         "INSERT INTO t VALUES (CAST(? AS TEXT))",
         [(b"a\0b",), (b"\xff\xfe",), (b"",), (None,)],
     ),
-    "values of every type anywhere": case(
+    "values of every type anywhere": make_case(
         "CREATE TABLE t (a INTEGER, b TEXT, c REAL, d BLOB)",
         rows=[
             tuple([None, 1, 2.5, "text", b"blob"][number // 5**place % 5] for place in range(4))
             for number in range(625)
         ],
     ),
-    "nineteen hundred columns": case(
+    "nineteen hundred columns": make_case(
         f"CREATE TABLE t ({WIDE})",
         f"INSERT INTO t VALUES ({', '.join('?' * 1900)})",
         [tuple(range(number, 1900 + number)) for number in range(3)],
         before=["PRAGMA page_size = 512"],
     ),
-    "no row": two("CREATE TABLE t (a, b)", []),
-    "a deep tree": case(
+    "no row": make_two_tables("CREATE TABLE t (a, b)", []),
+    "a deep tree": make_case(
         "CREATE TABLE t (a INTEGER PRIMARY KEY, b, c)",
         "INSERT INTO t VALUES (?, ?, ?)",
         [(3 * number, number, "q" * (number % 50)) for number in range(50_000)],
         before=["PRAGMA page_size = 512"],
     ),
-    "names that need quotes": case('CREATE TABLE t ("a b", "c""d", "select", "é")'),
+    "names that need quotes": make_case('CREATE TABLE t ("a b", "c""d", "select", "é")'),
 }
 ASIDE = {
-    "UTF-16": case(before=["PRAGMA encoding = 'UTF-16'"]),
-    "no rowids": two("CREATE TABLE t (a INTEGER PRIMARY KEY, b) WITHOUT ROWID"),
-    "a computed column": case(
+    "UTF-16": make_case(before=["PRAGMA encoding = 'UTF-16'"]),
+    "no rowids": make_two_tables("CREATE TABLE t (a INTEGER PRIMARY KEY, b) WITHOUT ROWID"),
+    "a computed column": make_case(
         "CREATE TABLE t (a, b AS (a + 1), c)", "INSERT INTO t (a, c) VALUES (?, ?)", HUNDRED
     ),
-    "a computed column that is stored": case(
+    "a computed column that is stored": make_case(
         "CREATE TABLE t (a, b AS (a + 1) STORED, c)", "INSERT INTO t (a, c) VALUES (?, ?)", HUNDRED
     ),
-    "a default of older rows": two(
+    "a default of older rows": make_two_tables(
         "CREATE TABLE t (a, b)", HUNDRED, "ALTER TABLE t ADD COLUMN c INTEGER DEFAULT 7"
     ),
 }
 
 
-def made(path: Path, given: Case) -> Path:
+def make_database(path: Path, given: Case) -> Path:
     before, table, insert, rows, then = given
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in [*before, table, "BEGIN"]:
@@ -278,21 +288,21 @@ def made(path: Path, given: Case) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EQUAL)
 def test_equal(name: str, tmp_path: Path) -> None:
-    values, aside = compare(made(tmp_path / "r.sqlite", EQUAL[name]))
+    values, aside = compare_tables(make_database(tmp_path / "r.sqlite", EQUAL[name]))
     assert aside == []
     assert values == 0 if name == "no row" else values > 0
 
 
 @pytest.mark.parametrize("name", ASIDE)
 def test_standing_aside(name: str, tmp_path: Path) -> None:
-    path = made(tmp_path / "r.sqlite", ASIDE[name])
-    assert compare(path) == (0, ["t"])
+    path = make_database(tmp_path / "r.sqlite", ASIDE[name])
+    assert compare_tables(path) == (0, ["t"])
     with Database(path) as source:
         assert source.read(source.get_whole_table("t"), ("a",)).rows == len(ASIDE[name][3])
 
 
 def test_a_log_with_data_and_reserved_bytes(tmp_path: Path) -> None:
-    path = made(tmp_path / "r.sqlite", two("CREATE TABLE t (a, b)"))
+    path = make_database(tmp_path / "r.sqlite", make_two_tables("CREATE TABLE t (a, b)"))
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("INSERT INTO t VALUES (1, 2)")
@@ -316,10 +326,10 @@ def test_a_log_with_data_and_reserved_bytes(tmp_path: Path) -> None:
 
 @pytest.fixture
 def gaps(tmp_path: Path) -> Path:
-    """A table of many leaves, with gaps in its rowids."""
-    return made(
+    """Write a table of many leaves, with gaps in its rowids."""
+    return make_database(
         tmp_path / "r.sqlite",
-        case(
+        make_case(
             "CREATE TABLE t (a INTEGER, b TEXT, c REAL, n INTEGER)",
             rows=[
                 (
@@ -345,10 +355,10 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
         expected = connection.execute(
             f"SELECT a, b, c, n FROM t WHERE rowid BETWEEN {first} AND {last} ORDER BY rowid"
         ).fetchall()
-        pages = opened(gaps, connection)
+        pages = open_database(gaps, connection)
         columns, asked = pages.read(
             Part("t", first, last),
-            tables(gaps)["t"],
+            list_tables(gaps)["t"],
             ("a", "n", "lacking"),
             ("b", "other"),
             find_condition_columns(["{n} > 3 AND typeof({c}) = 'real' AND {b} IS NULL"]),
@@ -370,7 +380,7 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
 
 
 def test_kinds_of_columns(gaps: Path) -> None:
-    table = core.TableFile(gaps).table(tables(gaps)["t"])
+    table = core.TableFile(gaps).table(list_tables(gaps)["t"])
     room = table.most_rows(0, table.leaves)
     integers, reals, texts = np.empty(room, np.int64), np.empty(room), np.empty(room, np.int64)
     rows, counts = table.decode(
@@ -397,7 +407,7 @@ def test_kinds_of_columns(gaps: Path) -> None:
 
 
 def test_zones(gaps: Path) -> None:
-    table = core.TableFile(gaps).table(tables(gaps)["t"])
+    table = core.TableFile(gaps).table(list_tables(gaps)["t"])
     columns = [(field, INTEGERS, False, False, False, NULL, None, None, None) for field in (0, 3)]
     zones = -(-table.leaves // 4)
     least, greatest, rows = (
@@ -409,7 +419,7 @@ def test_zones(gaps: Path) -> None:
     assert zones > 3
     for zone in range(zones):
         room = np.empty((2, 4096), np.int64)
-        found, _ = table.decode(
+        result, _ = table.decode(
             4 * zone,
             min(4 * zone + 4, table.leaves),
             *ALL,
@@ -418,8 +428,8 @@ def test_zones(gaps: Path) -> None:
                 for column, values in zip(columns, room, strict=True)
             ],
         )
-        assert found == rows[zone]
-        for column, values in enumerate(room[:, :found]):
+        assert result == rows[zone]
+        for column, values in enumerate(room[:, :result]):
             values = values[values != NULL]
             assert (least[zone, column], greatest[zone, column]) == (values.min(), values.max())
     with closing(sqlite3.connect(gaps)) as connection:
@@ -436,7 +446,7 @@ def test_zones(gaps: Path) -> None:
 
 
 def test_many_threads_read_from_one_table(gaps: Path) -> None:
-    table = core.TableFile(gaps).table(tables(gaps)["t"])
+    table = core.TableFile(gaps).table(list_tables(gaps)["t"])
 
     def read(number: int) -> list[int]:
         values, codes, texts = np.empty(6000, np.int64), np.empty(6000, np.int64), core.Texts()
@@ -452,12 +462,12 @@ def test_many_threads_read_from_one_table(gaps: Path) -> None:
         return [*values[:rows].tolist(), *codes[:rows].tolist()]
 
     with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(read, range(40)))
-    assert all(one == found[0] for one in found)
+        result = list(threads.map(read, range(40)))
+    assert all(item == result[0] for item in result)
 
 
 def test_what_does_not_fit_is_refused(gaps: Path) -> None:
-    table = core.TableFile(gaps).table(tables(gaps)["t"])
+    table = core.TableFile(gaps).table(list_tables(gaps)["t"])
     column = (0, INTEGERS, False, False, False, NULL, np.empty(10, np.int64), None, None)
     with pytest.raises(core.StandAside, match="more rows"):
         table.decode(0, table.leaves, *ALL, [column])
@@ -484,8 +494,8 @@ def report(tmp_path: Path) -> Path:
     return make_export(
         tmp_path / "r.sqlite",
         {
-            "StringIds": strings("k"),
-            KERNEL: [kernel(10 * number, 10 * number + 5) for number in range(1000)],
+            "StringIds": make_strings("k"),
+            KERNEL: [make_kernel(10 * number, 10 * number + 5) for number in range(1000)],
         },
     )
 
@@ -495,7 +505,7 @@ def test_damaged_pages_are_left_to_sqlite(
     damage: str, report: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says of them what it says without the compiled reader."""
-    data, root = bytearray(report.read_bytes()), (tables(report)[KERNEL] - 1) * 4096
+    data, root = bytearray(report.read_bytes()), (list_tables(report)[KERNEL] - 1) * 4096
     assert data[root] == 5
     leaf = (int.from_bytes(data[root + 8 : root + 12], "big") - 1) * 4096
     if damage == "record":
@@ -507,7 +517,7 @@ def test_damaged_pages_are_left_to_sqlite(
         data = data[:leaf]
     else:
         data[root + 8 : root + 12] = (
-            2**31 - 1 if damage == "child" else tables(report)[KERNEL]
+            2**31 - 1 if damage == "child" else list_tables(report)[KERNEL]
         ).to_bytes(4, "big")
     report.write_bytes(data)
 
@@ -527,7 +537,7 @@ def test_damaged_pages_are_left_to_sqlite(
 
 
 def test_a_file_cut_while_it_is_open_is_no_crash(report: Path) -> None:
-    table = core.TableFile(report).table(tables(report)[KERNEL])
+    table = core.TableFile(report).table(list_tables(report)[KERNEL])
     with report.open("r+b") as file:
         file.truncate(4096)
     with pytest.raises(core.StandAside, match="cannot be read"):
@@ -567,7 +577,7 @@ def test_thousands_of_damaged_pages_under_sanitizers(tmp_path: Path) -> None:
         pytest.skip("no sanitizers here")
     assert built.returncode == 0, built.stderr
     files = [
-        made(tmp_path / f"{number}.sqlite", EQUAL[name])
+        make_database(tmp_path / f"{number}.sqlite", EQUAL[name])
         for number, name in enumerate(
             (
                 "pages of 512 bytes",
@@ -578,15 +588,15 @@ def test_thousands_of_damaged_pages_under_sanitizers(tmp_path: Path) -> None:
             )
         )
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         [program, "5000", "1", *files, SAMPLES / "graphs" / "rank0.sqlite"],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     # All of them refused would show nothing.
-    assert int(done.stdout.split(" rows decoded")[0].split()[-1]) > 1000
+    assert int(process.stdout.split(" rows decoded")[0].split()[-1]) > 1000
 
 
 # ---- conversions ---------------------------------------------------------------------------------------------------------------------
@@ -613,12 +623,14 @@ def test_the_driver_is_not_imported_where_it_is_not_needed(tmp_path: Path) -> No
         "import sys\nfrom nsys2prv import Options, convert\nconvert([sys.argv[1]], sys.argv[2], Options(jobs=1))\n"
         "print('adbc_driver_manager' in sys.modules)"
     )
-    report = make_export(tmp_path / "r.sqlite", {"StringIds": strings("k"), KERNEL: [kernel(1, 5)]})
-    done = subprocess.run(
+    report = make_export(
+        tmp_path / "r.sqlite", {"StringIds": make_strings("k"), KERNEL: [make_kernel(1, 5)]}
+    )
+    process = subprocess.run(
         [sys.executable, "-c", program, report, tmp_path / "o.prv"],
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
         check=True,
     )
-    assert done.stdout.strip() == "False"
+    assert process.stdout.strip() == "False"

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import Row, global_tid, make_export
+from tools.exports import Row, make_export, make_global_tid
 from tools.trace import Trace
 from tools.trace_reader import read_trace
 
@@ -28,14 +28,14 @@ KERNEL, NCCL_KERNEL, RANGES = 63000006, 63000007, 9600
 PARAMEDIR = shutil.which("paramedir")
 
 
-def reports(name: str) -> list[Path]:
+def list_reports(name: str) -> list[Path]:
     return sorted((SAMPLES / name).glob("rank*.sqlite"))
 
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = tmp_path_factory.mktemp("base") / "training.prv"
-    convert(reports("training"), output, Options(full_kernel_names=True))
+    convert(list_reports("training"), output, Options(full_kernel_names=True))
     return output
 
 
@@ -44,15 +44,17 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_trace_on_its_own_base_is_the_same(sample: str, tmp_path: Path) -> None:
     prv, pcf = tmp_path / "o.prv", tmp_path / "o.pcf"
     options = Options(demanded=("nvtx_on_gpu",))
-    convert(reports(sample), prv, options)
+    convert(list_reports(sample), prv, options)
     before = prv.read_bytes(), pcf.read_bytes()
-    summary = convert(reports(sample), prv, Options(demanded=("nvtx_on_gpu",), base_pcf=(pcf,)))
+    summary = convert(
+        list_reports(sample), prv, Options(demanded=("nvtx_on_gpu",), base_pcf=(pcf,))
+    )
     assert (prv.read_bytes(), pcf.read_bytes()) == before
     assert not any("with new ones" in note for note in summary.notes)
 
 
-def open_types(trace: Trace) -> dict[int, dict[int, str]]:
-    """Labels of the values of types with open names."""
+def read_open_types(trace: Trace) -> dict[int, dict[int, str]]:
+    """Return the labels of the values of types with open names."""
     codes = {
         field.code
         for layout in load_catalogue().layouts.values()
@@ -72,11 +74,14 @@ def test_names_of_another_job_have_the_values_of_the_first(
     other: str, training: Path, tmp_path: Path
 ) -> None:
     convert(
-        reports(other),
+        list_reports(other),
         tmp_path / "o.prv",
         Options(full_kernel_names=True, base_pcf=(training.with_suffix(".pcf"),)),
     )
-    first, second = open_types(read_trace(training)), open_types(read_trace(tmp_path / "o.prv"))
+    first, second = (
+        read_open_types(read_trace(training)),
+        read_open_types(read_trace(tmp_path / "o.prv")),
+    )
     shared = first.keys() & second.keys()
     assert {KERNEL, NCCL_KERNEL, RANGES} <= shared
     for code in shared:
@@ -92,7 +97,7 @@ def test_names_of_another_job_have_the_values_of_the_first(
     by_type = [
         set(second[code]) for code in (KERNEL, NCCL_KERNEL, 63000000, 63000008) if code in second
     ]
-    assert not any(one & another for one, another in combinations(by_type, 2))
+    assert not any(item & another for item, another in combinations(by_type, 2))
 
 
 @pytest.mark.skipif(
@@ -100,7 +105,7 @@ def test_names_of_another_job_have_the_values_of_the_first(
 )
 def test_a_view_on_a_value_of_the_first_works_on_the_second(training: Path, tmp_path: Path) -> None:
     convert(
-        reports("graphs"),
+        list_reports("graphs"),
         tmp_path / "o.prv",
         Options(full_kernel_names=True, base_pcf=(training.with_suffix(".pcf"),)),
     )
@@ -108,7 +113,7 @@ def test_a_view_on_a_value_of_the_first_works_on_the_second(training: Path, tmp_
         read_trace(training).labels.values[NCCL_KERNEL],
         read_trace(tmp_path / "o.prv").labels.values[NCCL_KERNEL],
     )
-    convert(reports("graphs"), tmp_path / "plain.prv", Options(full_kernel_names=True))
+    convert(list_reports("graphs"), tmp_path / "plain.prv", Options(full_kernel_names=True))
     plain = read_trace(tmp_path / "plain.prv").labels.values[NCCL_KERNEL]
     value = next(
         value
@@ -134,7 +139,7 @@ def test_a_view_on_a_value_of_the_first_works_on_the_second(training: Path, tmp_
         for line in (tmp_path / "out.txt").read_text().split("\n\n")[0].splitlines()[1:]
     )
     expected = 0
-    for report in reports("graphs"):
+    for report in list_reports("graphs"):
         connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
         expected += connection.execute(
             "SELECT coalesce(sum(end - start), 0) FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = "
@@ -145,17 +150,19 @@ def test_a_view_on_a_value_of_the_first_works_on_the_second(training: Path, tmp_
     assert total == expected > 0
 
 
-def ranges(
+def convert_ranges(
     folder: Path, name: str, *texts: str, base: str = ""
 ) -> tuple[dict[str, int], list[str]]:
-    """Value of each label of a trace of ranges with these names, and the summary's notes."""
+    """Convert ranges with these names; return the value of each label of the trace, and the
+    summary's notes.
+    """
     rows: list[Row] = [
         {
             "start": 10 * place,
             "end": 10 * place + 5,
             "eventType": 59,
             "text": text,
-            "globalTid": global_tid(1),
+            "globalTid": make_global_tid(1),
             "domainId": 0,
             "textId": None,
         }
@@ -165,7 +172,7 @@ def ranges(
     trace, summary = convert_and_read(
         [report],
         folder / f"{name}.prv",
-        base_pcf=tuple(folder / f"{one}.pcf" for one in base.split()),
+        base_pcf=tuple(folder / f"{item}.pcf" for item in base.split()),
         nvtx_rules="none",
     )
     return {
@@ -174,55 +181,63 @@ def ranges(
 
 
 def test_new_names_follow_those_of_all_bases(tmp_path: Path) -> None:
-    assert ranges(tmp_path, "a", "b", "d")[0] == {"b": 1, "d": 2}
-    assert ranges(tmp_path, "b", "a", "b", "c", base="a")[0] == {"a": 3, "b": 1, "c": 4}
-    assert ranges(tmp_path, "c", "a", "d", "e", base="a b")[0] == {"a": 3, "d": 2, "e": 5}
-    assert ranges(tmp_path, "d", "a", "b", base="b a")[0] == {"a": 3, "b": 1}
+    assert convert_ranges(tmp_path, "a", "b", "d")[0] == {"b": 1, "d": 2}
+    assert convert_ranges(tmp_path, "b", "a", "b", "c", base="a")[0] == {"a": 3, "b": 1, "c": 4}
+    assert convert_ranges(tmp_path, "c", "a", "d", "e", base="a b")[0] == {"a": 3, "d": 2, "e": 5}
+    assert convert_ranges(tmp_path, "d", "a", "b", base="b a")[0] == {"a": 3, "b": 1}
 
 
 def test_names_that_share_a_label_keep_their_values_only_where_all_are_there(
     tmp_path: Path,
 ) -> None:
     one, two, three = ("x" * 1001 + end for end in "abc")
-    first, _ = ranges(tmp_path, "a", one, two, "it #5")
+    first, _ = convert_ranges(tmp_path, "a", one, two, "it #5")
     short = "x" * 997 + "..."
     assert first == {"it #5": 1, short: 2, f"{short} #2": 3}
-    found, notes = ranges(tmp_path, "b", two, three, "it #5", "it #6", base="a")
-    assert found == {"it #5": 1, short: 2, f"{short} #2": 3, "it #6": 4}
-    found, notes = ranges(tmp_path, "c", two, "it #5", base="a")
-    assert found == {"it #5": 1, short: 4}
+    result, notes = convert_ranges(tmp_path, "b", two, three, "it #5", "it #6", base="a")
+    assert result == {"it #5": 1, short: 2, f"{short} #2": 3, "it #6": 4}
+    result, notes = convert_ranges(tmp_path, "c", two, "it #5", base="a")
+    assert result == {"it #5": 1, short: 4}
     assert any("1 with new ones" in note for note in notes)
-    found, notes = ranges(tmp_path, "d", one, two, three, base="a")
-    assert sorted(found.values()) == [4, 5, 6]
+    result, notes = convert_ranges(tmp_path, "d", one, two, three, base="a")
+    assert sorted(result.values()) == [4, 5, 6]
     assert any("2 with new ones" in note for note in notes)
 
 
 def test_names_of_a_base_that_still_has_brackets_keep_their_values(tmp_path: Path) -> None:
-    assert ranges(tmp_path, "a", "b", "a [1]", "a [2]")[0] == {"a {1}": 1, "a {2}": 2, "b": 3}
+    assert convert_ranges(tmp_path, "a", "b", "a [1]", "a [2]")[0] == {
+        "a {1}": 1,
+        "a {2}": 2,
+        "b": 3,
+    }
     pcf = tmp_path / "a.pcf"
     pcf.write_text(pcf.read_text().replace("{", "[").replace("}", "]"))
-    assert ranges(tmp_path, "b", "0", "a [2]", "b", base="a")[0] == {"a {2}": 2, "b": 3, "0": 4}
+    assert convert_ranges(tmp_path, "b", "0", "a [2]", "b", base="a")[0] == {
+        "a {2}": 2,
+        "b": 3,
+        "0": 4,
+    }
 
 
-def values_of(
+def assign_set_values(
     tmp_path: Path, base: dict[str, dict[str, int]], **texts: list[str]
 ) -> dict[str, dict[str, int]]:
-    """Values that a space of three sets gives to texts."""
+    """Return the values that a space of three sets gives to texts."""
     sets = {
         name: NameSet(name, "space", first, "cuda_api.txt" if name == "calls" else None)
         for name, first in (("calls", 2500), ("some", 3000), ("more", 3005))
     }
     met = {}
-    for name, found in texts.items():
+    for name, item in texts.items():
         path = tmp_path / f"{name}.arrow"
         with FrameWriter(path) as frames:
-            met[name] = {0: NameFile(frames.append(pl.DataFrame({"text": found})))}
+            met[name] = {0: NameFile(frames.append(pl.DataFrame({"text": item})))}
     frames = {
         name: pl.DataFrame(
-            {"label": list(found), "value": list(found.values()), "sure": True},
+            {"label": list(item), "value": list(item.values()), "sure": True},
             schema_overrides={"value": pl.Int64},
         )
-        for name, found in base.items()
+        for name, item in base.items()
     }
     return {
         name: dict(values.labels.select("label", "value").iter_rows())
@@ -235,18 +250,21 @@ def test_sets_of_a_space_do_not_overlap_and_fixed_values_stay(tmp_path: Path) ->
     fixed = load_catalogue().name_sets["cuda_api"].list_known_values()
     call, number = next(iter(fixed.items()))
     base = {"some": {"a": 3000, "b": 3001}, "more": {"k": 3005}, "calls": {call: 7, "own": number}}
-    assert values_of(tmp_path, base, some=["a", "c", "d"]) == {
+    assert assign_set_values(tmp_path, base, some=["a", "c", "d"]) == {
         "some": {"a": 3000, "c": 3002, "d": 3003}
     }
-    assert values_of(tmp_path, base, some=["a", *"cdefg"]) == {
+    assert assign_set_values(tmp_path, base, some=["a", *"cdefg"]) == {
         "some": {"a": 3000, **{name: 3006 + place for place, name in enumerate("cdefg")}}
     }
-    found = values_of(tmp_path, base, some=list("cdefgh"), more=["j", "k"])
-    assert found["more"]["k"] == 3005
-    everything = [*found["some"].values(), *found["more"].values()]
+    result = assign_set_values(tmp_path, base, some=list("cdefgh"), more=["j", "k"])
+    assert result["more"]["k"] == 3005
+    everything = [*result["some"].values(), *result["more"].values()]
     assert len(set(everything)) == len(everything)
-    assert values_of(tmp_path, base, calls=[call, "own"])["calls"] == {call: number, "own": 2500}
-    assert values_of(tmp_path, {"some": {"a": 3008}}, more=["j", "k", "l", "m"]) == {
+    assert assign_set_values(tmp_path, base, calls=[call, "own"])["calls"] == {
+        call: number,
+        "own": 2500,
+    }
+    assert assign_set_values(tmp_path, {"some": {"a": 3008}}, more=["j", "k", "l", "m"]) == {
         "more": {name: 3009 + place for place, name in enumerate("jklm")}
     }
 
@@ -269,7 +287,9 @@ def test_what_is_no_pcf_is_one_line(
     if content is not None:
         base.write_bytes(content)
     assert (
-        main(["-q", "--base-pcf", str(base), str(reports("graphs")[0]), str(tmp_path / "o.prv")])
+        main(
+            ["-q", "--base-pcf", str(base), str(list_reports("graphs")[0]), str(tmp_path / "o.prv")]
+        )
         == 1
     )
     error = capsys.readouterr().err
@@ -284,7 +304,7 @@ def test_a_pcf_of_others_is_read_as_it_stands(tmp_path: Path) -> None:
         "12\tb \n13\ttwice\n14\ttwice\n99999999999999999999 far\n2000000000 too far\n\nEVENT_TYPE\n9 9620 other\nVALUES\n77 a\n\n"
         "GRADIENT_COLOR\n0 {0,255,2}\n"
     )
-    assert ranges(tmp_path, "a", "a", "b", "twice", "far", "too far", base="base")[0] == {
+    assert convert_ranges(tmp_path, "a", "a", "b", "twice", "far", "too far", base="base")[0] == {
         "b": 12,
         "a": 15,
         "far": 16,

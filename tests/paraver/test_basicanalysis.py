@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, Row, kernel, make_export, strings
+from tools.exports import KERNEL, Row, make_export, make_kernel, make_strings
 from tools.trace import Trace
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -27,24 +27,24 @@ STREAM, LEFT_OUT = (
 QUEUES = ("OpenGL GPU", "Vulkan GPU")
 
 
-def taken_for_hosts(trace: Trace) -> list[str]:
-    """The names of the rows that count as host threads."""
+def list_host_rows(trace: Trace) -> list[str]:
+    """Return the names of the rows that count as host threads."""
     names = iter(trace.names["THREAD"])
-    found: list[str] = []
+    result: list[str] = []
     for threads, _ in trace.tasks:
         mine = [next(names) for _ in range(threads)]
         if any(STREAM.fullmatch(name) for name in mine):
-            found += [
+            result += [
                 name for name in mine if not STREAM.fullmatch(name) and not LEFT_OUT.fullmatch(name)
             ]
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
     "tables",
     [
-        {KERNEL: [kernel(10, 20)]},
-        {"CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [kernel(10, 20, graphId=1, graphExecId=1)]},
+        {KERNEL: [make_kernel(10, 20)]},
+        {"CUPTI_ACTIVITY_KIND_GRAPH_TRACE": [make_kernel(10, 20, graphId=1, graphExecId=1)]},
     ],
     ids=["kernels", "graphs"],
 )
@@ -52,7 +52,7 @@ def test_traces_of_nothing_but_kernels_are_recognised(
     tmp_path: Path, tables: Mapping[str, Sequence[Row]]
 ) -> None:
     trace, _ = convert_and_read(
-        [make_export(tmp_path / "r.sqlite", {**tables, "StringIds": strings("saxpy")})],
+        [make_export(tmp_path / "r.sqlite", {**tables, "StringIds": make_strings("saxpy")})],
         tmp_path / "o.prv",
     )
     text = (tmp_path / "o.pcf").read_text()
@@ -88,7 +88,7 @@ def test_rows_of_devices_are_no_host_threads(sample: str, tmp_path: Path) -> Non
     trace, summary = convert_and_read(
         sorted((SAMPLES / sample).glob("rank*.sqlite")), tmp_path / "o.prv"
     )
-    assert all(name.startswith(("THREAD ", *QUEUES)) for name in taken_for_hosts(trace))
+    assert all(name.startswith(("THREAD ", *QUEUES)) for name in list_host_rows(trace))
     apart = [name for name in trace.names["TASK"] if name.startswith("devices of ")]
     assert apart == [f"devices of {node}" for node in trace.names["NODE"]]
     assert trace.names["TASK"][-len(apart) :] == apart
@@ -109,13 +109,13 @@ def test_a_thread_has_as_many_rows_as_ranges_overlap_on_it(tmp_path: Path) -> No
     edges: dict[tuple[int, str], list[tuple[int, int]]] = {}
     for place, (threads, _) in enumerate(trace.tasks, 1):
         for thread in range(1, threads + 1):
-            name = trace.row_name((place, thread))
+            name = trace.get_row_name((place, thread))
             key = place, name.split()[-1]
             if name.startswith("THREAD "):
                 rows[key] = rows.get(key, 0) + 1
     for code in (9004, 63000030):
-        for item in trace.intervals(code):
-            key = item.row[0], trace.row_name(item.row).split()[-1]
+        for item in trace.list_intervals(code):
+            key = item.row[0], trace.get_row_name(item.row).split()[-1]
             edges.setdefault(key, []).extend(((item.begin, 1), (item.end, -1)))
     for key, count in rows.items():
         depth = most = 0

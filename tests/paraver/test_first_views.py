@@ -46,8 +46,8 @@ WINDOWS = ("wddm", "video_memory")
 WITHOUT_VIEW = {"generic_events", "nvtx_payloads", "nvtx_values"}
 
 
-def converted(kind: str, folder: Path) -> Summary | None:
-    """The summary of the first sample that has events of a kind; None where none has."""
+def convert_first_sample(kind: str, folder: Path) -> Summary | None:
+    """Return the summary of the first sample that has events of a kind; None if none has."""
     for reports in REPORTS.values():
         try:
             return convert(reports, folder / "t.prv", Options(kinds=(kind,), align="utc"))
@@ -59,7 +59,7 @@ def converted(kind: str, folder: Path) -> Summary | None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_trace_of_one_kind_names_views_that_show_something(kind: str, tmp_path: Path) -> None:
-    summary = converted(kind, tmp_path)
+    summary = convert_first_sample(kind, tmp_path)
     if kind in KINDS_IN_NO_SAMPLE or kind.startswith(WINDOWS):
         assert summary is None, f"a sample has rows of {kind!r}: remove it from KINDS_IN_NO_SAMPLE"
     else:

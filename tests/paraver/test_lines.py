@@ -49,18 +49,18 @@ TYPES = [np.uint8, np.int8, np.uint16, np.int16, np.uint32, np.int32, np.uint64,
 Write = Callable[[list[Batch]], str]
 
 
-def _text(batches: list[Batch]) -> str:
+def _write_text(batches: list[Batch]) -> str:
     return b"".join(bytes(piece) for piece in merge_lines(batches)).decode()
 
 
 @pytest.fixture(params=["compiled", "plain"])
 def text_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """The text of batches by each of the two writers."""
+    """Return the text of batches by each of the two writers."""
     if request.param == "plain":
         monkeypatch.setattr(line_writer, "core", None)
     elif line_writer.core is None:
         pytest.skip("installed without a compiler")
-    return _text
+    return _write_text
 
 
 def test_where_there_is_a_compiler_the_writer_is_compiled() -> None:
@@ -251,7 +251,7 @@ def test_what_does_not_fit_is_refused(
         pytest.skip("installed without a compiler")
     monkeypatch.setattr(line_writer, "TEXT_BYTES", 1000)
     with pytest.raises(ValueError):  # noqa: PT011
-        _text([Batch(LineShape(pieces), np.arange(2), columns)])
+        _write_text([Batch(LineShape(pieces), np.arange(2), columns)])
 
 
 def test_orders_out_of_bounds_are_refused() -> None:

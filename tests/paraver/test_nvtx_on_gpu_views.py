@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tools.conversions import time_zero
+from tools.conversions import find_time_zero
 from tools.corpus import EXPORTS
-from tools.installed_views import file_of
-from tools.projected_truth import Projected, on_top, projected
+from tools.installed_views import find_view_file
+from tools.projected_truth import ProjectedRange, find_innermost_stretches, project_ranges_by_sql
 from tools.sql_truth import Truth
 from tools.trace_reader import Trace, read_trace
 
@@ -39,21 +39,21 @@ class Asked:
     """A trace, its truth by SQL, and where paramedir writes."""
 
     trace: Trace
-    ranges: list[Projected]
+    ranges: list[ProjectedRange]
     work: list[tuple]
     folder: Path
 
     def ask(self, view: str) -> str:
         """What paramedir says of a view."""
-        said = subprocess.run(
-            [PARAMEDIR, "o.prv", file_of(f"{view}.cfg"), "out"],
+        process = subprocess.run(
+            [PARAMEDIR, "o.prv", find_view_file(f"{view}.cfg"), "out"],
             cwd=self.folder,
             check=True,
             capture_output=True,
             text=True,
         )
-        assert "rror" not in said.stdout + said.stderr
-        assert "abort" not in said.stdout + said.stderr
+        assert "rror" not in process.stdout + process.stderr
+        assert "abort" not in process.stdout + process.stderr
         [written] = [
             path for path in (self.folder / "out", self.folder / "out.csv") if path.exists()
         ]
@@ -94,21 +94,21 @@ def asked(
         item.row
         for code, label in trace.labels.types.items()
         if label.startswith("NVTX on GPU")
-        for item in trace.intervals(code)
+        for item in trace.list_intervals(code)
     }
-    places = Counter((trace.task_name(row), trace.row_name(row)) for row in rows)
+    places = Counter((trace.get_task_name(row), trace.get_row_name(row)) for row in rows)
     assert set(places.values()) == {1}, "all ranges of a stream nest on its row"
-    base = time_zero(folder / "o.prv", request.param)
-    work = truth.rows(
+    base = find_time_zero(folder / "o.prv", request.param)
+    work = truth.query(
         "SELECT kind, process >> 24 & 0xFFFFFF, row, name, start - :base, end - :base FROM event WHERE row LIKE 'CUDA%'",
         base=base,
     )
-    yield Asked(trace, projected(truth, base), work, folder)
+    yield Asked(trace, project_ranges_by_sql(truth, base), work, folder)
     truth.close()
 
 
-def columns(table: str) -> dict[str, float]:
-    """Column -> sum over the rows of a table."""
+def sum_columns(table: str) -> dict[str, float]:
+    """Return column -> sum over the rows of a table."""
     head, *rows = table.split("\n\n")[0].splitlines()
     sums: Counter[str] = Counter()
     for row in rows:
@@ -118,39 +118,45 @@ def columns(table: str) -> dict[str, float]:
     return {name: cell for name, cell in sums.items() if cell}
 
 
-def times(asked: Asked, default_domain: bool = False) -> list[tuple]:
-    """Stretches in which one range is the innermost: of all domains, or of the default one."""
-    return list(on_top(one for one in asked.ranges if not (default_domain and one.domain)))
+def find_innermost_times(asked: Asked, default_domain: bool = False) -> list[tuple]:
+    """Return the stretches in which one range is the innermost: of all domains, or of the default
+    one.
+    """
+    return list(
+        find_innermost_stretches(
+            item for item in asked.ranges if not (default_domain and item.domain)
+        )
+    )
 
 
 def test_time_by_range(asked: Asked) -> None:
     expected: Counter[str] = Counter()
-    for _, begin, end, name, _ in times(asked):
+    for _, begin, end, name, _ in find_innermost_times(asked):
         expected[name] += end - begin
-    assert columns(asked.ask("analysis/nvtx_on_gpu_time_2dh")) == expected
+    assert sum_columns(asked.ask("analysis/nvtx_on_gpu_time_2dh")) == expected
 
 
 def test_work_by_range(asked: Asked) -> None:
     expected: Counter[str] = Counter()
-    for row, begin, end, name, _ in times(asked):
+    for row, begin, end, name, _ in find_innermost_times(asked):
         expected[name] += sum(length for _, length in asked.busy(row, begin, end))
-    assert columns(asked.ask("extra/analysis/nvtx_on_gpu_work_2dh")) == {
+    assert sum_columns(asked.ask("extra/analysis/nvtx_on_gpu_work_2dh")) == {
         name: time for name, time in expected.items() if time
     }
 
 
 def test_kernels_by_range(asked: Asked) -> None:
     expected: dict[str, Counter[str]] = defaultdict(Counter)
-    for row, begin, end, name, _ in times(asked):
+    for row, begin, end, name, _ in find_innermost_times(asked):
         for kernel, length in asked.busy(row, begin, end, ("kernel", "nccl_kernel", "graph")):
             expected[name][kernel] += length
-    found = {}
+    result = {}
     for plane in asked.ask("extra/analysis/nvtx_on_gpu_kernels_3dh").split("Avg/Max")[:-1]:
         name, _, table = (
-            (plane if not found else plane.split("\n\n", 1)[1]).lstrip("\n").partition("\n")
+            (plane if not result else plane.split("\n\n", 1)[1]).lstrip("\n").partition("\n")
         )
-        found[name] = columns(table)
-    assert found == {name: dict(kernels) for name, kernels in expected.items()}
+        result[name] = sum_columns(table)
+    assert result == {name: dict(kernels) for name, kernels in expected.items()}
 
 
 @pytest.mark.parametrize(
@@ -163,9 +169,9 @@ def test_kernels_by_range(asked: Asked) -> None:
 )
 def test_timelines(asked: Asked, view: str, default_domain: bool, field: int) -> None:
     expected: Counter[object] = Counter()
-    for stretch in times(asked, default_domain):
+    for stretch in find_innermost_times(asked, default_domain):
         expected[stretch[field]] += stretch[2] - stretch[1]
-    found: Counter[object] = Counter()
+    actual: Counter[object] = Counter()
     labels = {
         value: label
         for code, values in asked.trace.labels.values.items()
@@ -175,8 +181,8 @@ def test_timelines(asked: Asked, view: str, default_domain: bool, field: int) ->
     for line in asked.ask(view).splitlines():
         _, _, length, value = line.split("\t")
         if float(value) and float(length):
-            found[labels[int(float(value))] if field == 3 else int(float(value))] += float(length)
-    assert found == expected
+            actual[labels[int(float(value))] if field == 3 else int(float(value))] += float(length)
+    assert actual == expected
 
 
 def test_ranges_beside_kernels_are_shown(asked: Asked) -> None:

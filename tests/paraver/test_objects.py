@@ -10,12 +10,12 @@ from tools.conversions import convert_and_read
 from tools.exports import (
     KERNEL,
     RUNTIME,
-    call,
-    global_pid,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    strings,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
 )
 
 from nsys2prv._util.errors import Nsys2prvError
@@ -27,11 +27,11 @@ from nsys2prv.nsight.sqlite import Database
 from nsys2prv.paraver.object_model import build_object_model, order_reports
 
 
-def info(name: str, **more: object) -> ReportInfo:
+def make_info(name: str, **more: object) -> ReportInfo:
     return replace(ReportInfo(Path(name)), **more)
 
 
-def rows_of(model) -> list[tuple[str, list[str]]]:
+def list_rows(model) -> list[tuple[str, list[str]]]:
     return [(task.name, list(task.threads)) for task in model.tree.tasks]
 
 
@@ -46,19 +46,20 @@ def test_natural_order() -> None:
 
 def test_reports_without_ranks_go_by_name() -> None:
     assert [
-        report.name for report in order_reports([info("rank10.sqlite"), info("rank2.sqlite")])
+        report.name
+        for report in order_reports([make_info("rank10.sqlite"), make_info("rank2.sqlite")])
     ] == ["rank2.sqlite", "rank10.sqlite"]
 
 
 def test_ranks_go_before_names_unless_they_repeat() -> None:
     ranked = [
-        info("a.sqlite", launcher_ranks={"RANK": 1}),
-        info("b.sqlite", launcher_ranks={"RANK": 0}),
+        make_info("a.sqlite", launcher_ranks={"RANK": 1}),
+        make_info("b.sqlite", launcher_ranks={"RANK": 0}),
     ]
     assert [report.name for report in order_reports(ranked)] == ["b.sqlite", "a.sqlite"]
     repeated = [
-        info("b.sqlite", launcher_ranks={"RANK": 0}),
-        info("a.sqlite", launcher_ranks={"RANK": 0}),
+        make_info("b.sqlite", launcher_ranks={"RANK": 0}),
+        make_info("a.sqlite", launcher_ranks={"RANK": 0}),
     ]
     assert [report.name for report in order_reports(repeated)] == ["a.sqlite", "b.sqlite"]
 
@@ -86,16 +87,16 @@ def test_rank_from_the_launchers_environment(
 
 def test_the_variable_that_tells_reports_apart_counts() -> None:
     reports = [
-        info(f"{name}.sqlite", launcher_ranks={"RANK": 0, "OMPI_COMM_WORLD_RANK": rank})
+        make_info(f"{name}.sqlite", launcher_ranks={"RANK": 0, "OMPI_COMM_WORLD_RANK": rank})
         for name, rank in (("a", 1), ("b", 0))
     ]
     assert [report.name for report in order_reports(reports)] == ["b.sqlite", "a.sqlite"]
 
 
 def test_same_pid_on_two_hosts_gives_two_tasks_on_two_nodes() -> None:
-    pid = global_pid(111)
+    pid = make_global_pid(111)
     model = build_object_model(
-        [info("r0", host="a"), info("r1", host="b")],
+        [make_info("r0", host="a"), make_info("r1", host="b")],
         [0, 1],
         [(0, ThreadKey(pid | 111)), (1, ThreadKey(pid | 111))],
     )
@@ -104,44 +105,46 @@ def test_same_pid_on_two_hosts_gives_two_tasks_on_two_nodes() -> None:
 
 
 def test_a_stream_that_several_hosts_have_is_named_with_its_host() -> None:
-    pid = global_pid(111)
+    pid = make_global_pid(111)
     streams = [StreamKey(pid, 0, 7), StreamKey(pid, 0, 8)]
     model = build_object_model(
-        [info("r0", host="a"), info("r1", host="b")],
+        [make_info("r0", host="a"), make_info("r1", host="b")],
         [0, 1],
         [(0, streams[0]), (0, streams[1]), (1, streams[0])],
     )
-    assert [names for _, names in rows_of(model)] == [
+    assert [names for _, names in list_rows(model)] == [
         ["CUDA-D0.S7-a", "CUDA-D0.S8"],
         ["CUDA-D0.S7-b"],
     ]
     alone = build_object_model(
-        [info("r0", host="a"), info("r1", host="a")], [0, 0], [(0, streams[0]), (1, streams[0])]
+        [make_info("r0", host="a"), make_info("r1", host="a")],
+        [0, 0],
+        [(0, streams[0]), (1, streams[0])],
     )
-    assert [names for _, names in rows_of(alone)] == [["CUDA-D0.S7"]] * 2, (
+    assert [names for _, names in list_rows(alone)] == [["CUDA-D0.S7"]] * 2, (
         "a host behind it means another node to BasicAnalysis"
     )
 
 
 def test_further_rows_of_a_thread_are_numbered_before_its_id() -> None:
-    pid = global_pid(100)
+    pid = make_global_pid(100)
     model = build_object_model(
-        [info("r", processes={pid: "app"})],
+        [make_info("r", processes={pid: "app"})],
         [0],
         [(0, ThreadKey(pid | 100, lane)) for lane in (2, 0, 1)],
     )
-    assert rows_of(model) == [
+    assert list_rows(model) == [
         ("app 100", ["THREAD 1.1.1 app 100", "THREAD 1.1.2 app +1 100", "THREAD 1.1.3 app +2 100"])
     ]
 
 
 def test_mpi_ranks_of_one_report_order_its_processes() -> None:
-    first, second = global_pid(200), global_pid(100)
-    report = info("r", ranks={first: 0, second: 1}, processes={first: "app", second: "app"})
+    first, second = make_global_pid(200), make_global_pid(100)
+    report = make_info("r", ranks={first: 0, second: 1}, processes={first: "app", second: "app"})
     model = build_object_model(
         [report], [0], [(0, ThreadKey(second | 100)), (0, ThreadKey(first | 200))]
     )
-    assert rows_of(model) == [
+    assert list_rows(model) == [
         ("rank 0 app 200", ["THREAD 1.1.1 app 200"]),
         ("rank 1 app 100", ["THREAD 1.2.1 app 100"]),
     ]
@@ -150,10 +153,11 @@ def test_mpi_ranks_of_one_report_order_its_processes() -> None:
 def test_isolated_ranks_have_the_physical_gpus_numbers() -> None:
     gpus = {number: Gpu(number, uuid=f"u{number}") for number in range(4)}
     reports = [
-        info(f"r{rank}", host="a", gpus=gpus, cuda_gpus={(10 + rank, 0): rank}) for rank in range(4)
+        make_info(f"r{rank}", host="a", gpus=gpus, cuda_gpus={(10 + rank, 0): rank})
+        for rank in range(4)
     ]
     model = build_object_model(
-        reports, [0] * 4, [(rank, StreamKey(global_pid(10 + rank), 0, 7)) for rank in range(4)]
+        reports, [0] * 4, [(rank, StreamKey(make_global_pid(10 + rank), 0, 7)) for rank in range(4)]
     )
     assert [task.threads[0] for task in model.tree.tasks] == [
         f"CUDA-D{rank}.S7" for rank in range(4)
@@ -163,9 +167,9 @@ def test_isolated_ranks_have_the_physical_gpus_numbers() -> None:
 
 @pytest.mark.slow
 def test_too_many_rows_are_one_clear_error() -> None:
-    seen = [(0, ThreadKey(global_pid(5) | tid)) for tid in range(65_536)]
+    seen = [(0, ThreadKey(make_global_pid(5) | tid)) for tid in range(65_536)]
     with pytest.raises(Nsys2prvError, match="65536 threads"):
-        build_object_model([info("r")], [0], seen)
+        build_object_model([make_info("r")], [0], seen)
 
 
 def test_two_gpus_of_one_process_have_rows_of_their_own(tmp_path: Path) -> None:
@@ -173,17 +177,19 @@ def test_two_gpus_of_one_process_have_rows_of_their_own(tmp_path: Path) -> None:
         tmp_path / "r.sqlite",
         {
             KERNEL: [
-                kernel(0, 10),
-                kernel(5, 20, deviceId=1),
-                kernel(30, 40, globalPid=global_pid(77), correlationId=1),
+                make_kernel(0, 10),
+                make_kernel(5, 20, deviceId=1),
+                make_kernel(30, 40, globalPid=make_global_pid(77), correlationId=1),
             ],
-            RUNTIME: [call(1, 2, 1), call(25, 28, 1, globalTid=global_tid(77, 77))],
-            "StringIds": strings("k", "cudaLaunchKernel"),
+            RUNTIME: [make_call(1, 2, 1), make_call(25, 28, 1, globalTid=make_global_tid(77, 77))],
+            "StringIds": make_strings("k", "cudaLaunchKernel"),
         },
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
     # The process of the lower pid is task 1.
-    assert sorted((interval.row, interval.begin) for interval in trace.intervals(63000006)) == [
+    assert sorted(
+        (interval.row, interval.begin) for interval in trace.list_intervals(63000006)
+    ) == [
         ((1, 2), 30),
         ((2, 2), 0),
         ((2, 3), 5),

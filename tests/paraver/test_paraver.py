@@ -71,12 +71,13 @@ Analyzer2D.ShortHeaderLabels: False
 """
 
 ACTIVITIES = ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION", "GRAPH_TRACE")
+#: Of each of these tables the export with the most rows is taken, and the one with the most
+#: processes.
 MOST_OF = (*(f"CUPTI_ACTIVITY_KIND_{activity}" for activity in ACTIVITIES), "NVTX_EVENTS")
-"""Of each of these tables the export with the most rows is taken, and the one with the most processes."""
 
 
-def rows_of(path: Path, sql: str) -> int:
-    """The single number of a query, 0 where the export lacks the table."""
+def query_number(path: Path, sql: str) -> int:
+    """Return the single number of a query, 0 where the export lacks the table."""
     connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
     try:
         return connection.execute(sql).fetchone()[0]
@@ -86,11 +87,11 @@ def rows_of(path: Path, sql: str) -> int:
         connection.close()
 
 
-def varied_exports() -> list[Path]:
+def list_varied_exports() -> list[Path]:
     queries = [f"SELECT count(*) FROM {table}" for table in MOST_OF]
     queries.append("SELECT count(DISTINCT globalPid) FROM CUPTI_ACTIVITY_KIND_KERNEL")
     return (
-        sorted({max(EXPORTS, key=lambda path: rows_of(path, sql)) for sql in queries})
+        sorted({max(EXPORTS, key=lambda path: query_number(path, sql)) for sql in queries})
         if EXPORTS
         else []
     )
@@ -109,14 +110,19 @@ class Asked:
         self, code: int, composed: str = "As Is"
     ) -> Iterator[tuple[tuple[int, str], str, int, int]]:
         """Row as the truth names it, label, begin and length of every burst that is not 0."""
-        for line in ask(
+        for line in run_view(
             self.home, self.prv, TIMELINE.format(code=code, composed=composed)
         ).splitlines():
             address, *numbers = line.split("\t")
             _, task, thread = map(int, address.split("."))
             begin, length, value = (int(float(number)) for number in numbers)
             if value and length:
-                yield place(self.trace, task, thread), self.trace.label(code, value), begin, length
+                yield (
+                    locate(self.trace, task, thread),
+                    self.trace.get_label(code, value),
+                    begin,
+                    length,
+                )
 
     def by_value(self, code: int, statistic: str) -> dict[str, int]:
         """Label of a type's value -> the statistic of its bursts, summed over all rows."""
@@ -133,7 +139,7 @@ class Asked:
         """
         _, cells = self._histogram(next(iter(self.trace.events)), "Communication", statistic, 0, 1)
         rows = [
-            place(self.trace, task, thread)
+            locate(self.trace, task, thread)
             for task, (threads, _) in enumerate(self.trace.tasks, 1)
             for thread in range(1, threads + 1)
         ]
@@ -150,7 +156,7 @@ class Asked:
         view += HISTOGRAM.format(
             accumulator=accumulator, statistic=statistic, first=first, last=last
         )
-        head, *lines = ask(self.home, self.prv, view).split("\n\n")[0].splitlines()
+        head, *lines = run_view(self.home, self.prv, view).split("\n\n")[0].splitlines()
         cells = {}
         for row, line in enumerate(lines):
             for column, cell in enumerate(line.rstrip("\t").split("\t")[1:]):
@@ -159,13 +165,13 @@ class Asked:
         return [label.strip() for label in head.rstrip("\t").split("\t")[1:]], cells
 
 
-def ask(home: Path, prv: Path, view: str) -> str:
-    """What paramedir writes for a view. Fails on anything that it complains of."""
+def run_view(home: Path, prv: Path, view: str) -> str:
+    """Return what paramedir writes for a view; fail on any complaint."""
     cfg, output = home / "view.cfg", home / "output"
     cfg.write_text(view)
     for old in (output, home / "output.csv"):
         old.unlink(missing_ok=True)
-    run = subprocess.run(
+    process = subprocess.run(
         [str(PARAMEDIR), str(prv), str(cfg), str(output)],
         env={**os.environ, "HOME": str(home)},
         capture_output=True,
@@ -174,7 +180,7 @@ def ask(home: Path, prv: Path, view: str) -> str:
         timeout=SECONDS,
         check=True,
     )
-    said = run.stdout + run.stderr
+    said = process.stdout + process.stderr
     assert not COMPLAINTS.search(said), said
     written = output if output.exists() else home / "output.csv"
     assert written.exists(), said
@@ -183,7 +189,7 @@ def ask(home: Path, prv: Path, view: str) -> str:
 
 @pytest.fixture(
     scope="module",
-    params=varied_exports() or [None],
+    params=list_varied_exports() or [None],
     ids=lambda path: path.stem if path else "corpus",
 )
 def asked(
@@ -199,29 +205,29 @@ def asked(
         [request.param], prv, Options(("cuda", "nvtx"), full_kernel_names=True, nvtx_rules="none")
     )
     trace, truth = read_trace(prv), Truth(request.param)
-    ask(folder, prv, TIMELINE.format(code=next(iter(trace.events)), composed="As Is"))
+    run_view(folder, prv, TIMELINE.format(code=next(iter(trace.events)), composed="As Is"))
     preferences = folder / ".paraver" / "paraver.xml"
     preferences.write_text(DECIMALS.sub(r"\g<1>9\2", preferences.read_text()))
     yield Asked(folder, prv, trace, truth)
     truth.close()
 
 
-def place(trace: Trace, task: int, thread: int) -> tuple[int, str]:
-    """Process id and row, as the truth names them."""
-    name = trace.row_name((task, thread))
-    pid = int(trace.task_name((task, thread)).split()[-1])
+def locate(trace: Trace, task: int, thread: int) -> tuple[int, str]:
+    """Return process id and row, as the truth names them."""
+    name = trace.get_row_name((task, thread))
+    pid = int(trace.get_task_name((task, thread)).split()[-1])
     return pid, name if name.startswith("CUDA-D") else f"thread {name.split()[-1]}"
 
 
-def self_times(ranges: Counter[tuple]) -> dict[tuple, int]:
-    """Process, row and name -> time during which this name is the innermost range."""
+def sum_self_times(ranges: Counter[tuple]) -> dict[tuple, int]:
+    """Return process, row and name -> time during which this name is the innermost range."""
     by_row: dict[tuple, list[tuple[int, int, str]]] = defaultdict(list)
     for (pid, row, _, name, begin, end), count in ranges.items():
         by_row[pid, row] += [(begin, -end, name)] * count
     times: Counter[tuple] = Counter()
-    for row, found in by_row.items():
+    for row, item in by_row.items():
         open_ranges: list[tuple[int, str]] = []
-        for begin, minus_end, name in sorted(found):
+        for begin, minus_end, name in sorted(item):
             while open_ranges and open_ranges[-1][0] <= begin:
                 open_ranges.pop()
             if open_ranges:
@@ -234,20 +240,20 @@ def self_times(ranges: Counter[tuple]) -> dict[tuple, int]:
 @pytest.mark.parametrize(("code", "kind"), FLAT)
 def test_timelines(asked: Asked, code: int, kind: str) -> None:
     """Every kernel and every memory operation is a burst on its own row, at its time."""
-    found = Counter()
-    if asked.trace.intervals(code):
-        found.update(
+    result = Counter()
+    if asked.trace.list_intervals(code):
+        result.update(
             (*row, "", label, begin, begin + length)
             for row, label, begin, length in asked.timeline(code)
         )
-    assert found == asked.truth.ranges(kind)
+    assert result == asked.truth.count_ranges(kind)
 
 
 @pytest.mark.parametrize(("code", "kind"), FLAT)
 def test_histograms(asked: Asked, code: int, kind: str) -> None:
     """Time and number of bursts by label."""
-    expected = asked.truth.by_name(kind)
-    if not asked.trace.intervals(code):
+    expected = asked.truth.sum_by_name(kind)
+    if not asked.trace.list_intervals(code):
         assert not expected
         return
     assert asked.by_value(code, "Time") == {name: total for name, (_, total) in expected.items()}
@@ -259,12 +265,14 @@ def test_histograms(asked: Asked, code: int, kind: str) -> None:
 @pytest.mark.parametrize(("code", "kind"), NESTED)
 def test_nested_ranges(asked: Asked, code: int, kind: str) -> None:
     """Stacked Val shows at every moment the innermost range (of NVTX, in the default domain)."""
-    found: Counter[tuple] = Counter()
-    if asked.trace.intervals(code):
+    result: Counter[tuple] = Counter()
+    if asked.trace.list_intervals(code):
         for row, label, _, length in asked.timeline(code, "Stacked Val"):
-            found[(*row, label)] += length
-    assert found == self_times(
-        Counter({key: count for key, count in asked.truth.ranges(kind).items() if key[2] == ""})
+            result[(*row, label)] += length
+    assert result == sum_self_times(
+        Counter(
+            {key: count for key, count in asked.truth.count_ranges(kind).items() if key[2] == ""}
+        )
     )
 
 
@@ -273,7 +281,7 @@ def test_lines(asked: Asked) -> None:
     counts: Counter[tuple] = Counter()
     sizes: Counter[tuple] = Counter()
     for kind in ("launch", "memory"):
-        for (pid, caller, _, row, _, size), count in asked.truth.lines(kind).items():
+        for (pid, caller, _, row, _, size), count in asked.truth.count_lines(kind).items():
             counts[(pid, caller), (pid, row)] += count
             sizes[(pid, caller), (pid, row)] += count * size
     assert asked.by_partner("#Sends") == dict(counts)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from tools.conversions import convert_and_read
 from tools.corpus import EXPORTS, UNSET
-from tools.exports import KERNEL, Row, global_tid, kernel, make_export, strings
-from tools.pertalde import complaints, counts, needs_pertalde, run_ptd
+from tools.exports import KERNEL, Row, make_export, make_global_tid, make_kernel, make_strings
+from tools.pertalde import check_with_pertalde, count_events, needs_pertalde, run_ptd
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
@@ -38,14 +38,14 @@ NAMES = [
 ]
 
 
-def events_of(trace: Path) -> Counter[str]:
-    """How many events of each type there are, by the labels of the .pcf as they stand there."""
+def count_true_events(trace: Path) -> Counter[str]:
+    """Return how many events of each type there are, by the labels of the .pcf as they stand there."""
     labels = {item.code: to_ascii(item.label) for item in read_pcf(trace.with_suffix(".pcf"))}
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for line in trace.read_text().splitlines():
         if line.startswith("2:"):
-            found.update(labels[int(code)] for code in line.split(":")[6::2])
-    return found
+            result.update(labels[int(code)] for code in line.split(":")[6::2])
+    return result
 
 
 @pytest.mark.slow
@@ -60,8 +60,8 @@ def events_of(trace: Path) -> Counter[str]:
 def test_samples(sample: str, states: bool, tmp_path: Path) -> None:
     trace = tmp_path / "out.prv"
     convert(sorted((SAMPLES / sample).glob("rank*.sqlite")), trace, Options(states=states, jobs=1))
-    assert complaints(trace) == ""
-    told, there = counts(trace), events_of(trace)
+    assert check_with_pertalde(trace) == ""
+    told, there = count_events(trace), count_true_events(trace)
     assert len(told) > 10
     assert told == {label: there[label] for label in told}
 
@@ -75,13 +75,13 @@ def test_real_exports(export: Path, tmp_path: Path) -> None:
         convert([export], tmp_path / "out.prv", Options(jobs=1))
     except NothingToWrite:
         return
-    assert complaints(tmp_path / "out.prv") == ""
+    assert check_with_pertalde(tmp_path / "out.prv") == ""
 
 
 @needs_pertalde
 def test_names_of_all_kinds(tmp_path: Path) -> None:
     rows = [
-        kernel(10 * number, 10 * number + 5, demangledName=number, shortName=number)
+        make_kernel(10 * number, 10 * number + 5, demangledName=number, shortName=number)
         for number in range(1, len(NAMES) + 1)
     ]
     ranges: list[Row] = [
@@ -90,17 +90,18 @@ def test_names_of_all_kinds(tmp_path: Path) -> None:
             "end": 10 * place + 5,
             "eventType": 59,
             "text": text,
-            "globalTid": global_tid(1),
+            "globalTid": make_global_tid(1),
             "domainId": 0,
             "textId": None,
         }
         for place, text in enumerate(NAMES)
     ]
     report = make_export(
-        tmp_path / "é.sqlite", {KERNEL: rows, "StringIds": strings(*NAMES), "NVTX_EVENTS": ranges}
+        tmp_path / "é.sqlite",
+        {KERNEL: rows, "StringIds": make_strings(*NAMES), "NVTX_EVENTS": ranges},
     )
     convert_and_read([report], tmp_path / "o.prv")
-    assert complaints(tmp_path / "o.prv") == ""
+    assert check_with_pertalde(tmp_path / "o.prv") == ""
 
 
 @pytest.mark.slow
@@ -113,20 +114,20 @@ def test_its_other_commands_take_them(tmp_path: Path) -> None:
     names = [trace.name for trace in traces]
     run_ptd(tmp_path, "unir", "-t", KERNELS, *names)
     run_ptd(tmp_path, "tallar", "-s", 1, "-e", 10**12, *names)
-    found = []
+    result = []
     for trace in traces:
         kernels, joined = (
             next(item for item in read_pcf(path) if item.code == KERNELS).labels.values()
             for path in (trace.with_suffix(".pcf"), trace.with_suffix(".juntar.pcf"))
         )
         assert set(kernels) <= set(joined)
-        found.append(set(joined))
+        result.append(set(joined))
         assert (
-            complaints(trace.with_suffix(".juntar.prv"))
-            == complaints(trace.with_suffix(".chop.prv"))
+            check_with_pertalde(trace.with_suffix(".juntar.prv"))
+            == check_with_pertalde(trace.with_suffix(".chop.prv"))
             == ""
         )
-    assert found[0] == found[1]
+    assert result[0] == result[1]
 
 
 @pytest.mark.parametrize(
@@ -141,11 +142,11 @@ def test_escapes_are_one_to_one(text: str) -> None:
 def test_values_of_an_earlier_trace_are_found_by_names_that_are_not_ascii(tmp_path: Path) -> None:
     def traced(name: str, *texts: str, **more: object) -> dict[str, int]:
         rows = [
-            kernel(10 * number, 10 * number + 5, demangledName=number, shortName=number)
+            make_kernel(10 * number, 10 * number + 5, demangledName=number, shortName=number)
             for number in range(1, len(texts) + 1)
         ]
         report = make_export(
-            tmp_path / f"{name}.sqlite", {KERNEL: rows, "StringIds": strings(*texts)}
+            tmp_path / f"{name}.sqlite", {KERNEL: rows, "StringIds": make_strings(*texts)}
         )
         trace, _ = convert_and_read([report], tmp_path / f"{name}.prv", **more)
         return {label: value for value, label in trace.labels.values[KERNELS].items() if value}

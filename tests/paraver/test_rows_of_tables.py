@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from tools.paramedir import PARAMEDIR
-from tools.view_answers import MADE, SAMPLES, VIEWS, ask, needs_paraver
+from tools.view_answers import MADE, SAMPLES, VIEWS, answer_views, needs_paraver
 
 from nsys2prv.cli.main import main
 from nsys2prv.paraver.cfg.contents import TraceContents
@@ -95,8 +95,8 @@ def test_tables_written_for_a_trace_have_rows_with_data(
     path = tmp_path / "t.prv"
     path.write_text(TRACE)
     copy_views(tmp_path / "views", path)
-    found = [*(tmp_path / "views").rglob(f"{view.rpartition('/')[2]}.cfg")]
-    text = found[0].read_text()
+    result = [*(tmp_path / "views").rglob(f"{view.rpartition('/')[2]}.cfg")]
+    text = result[0].read_text()
     assert f"\nAnalyzer2D.Objects: {rows}\n" in text
     # Without a range of its own: paramedir names rows wrongly where there are both.
     assert rows == "All" or "\nAnalyzer2D.ComputeYScale: True\n" in text
@@ -109,7 +109,7 @@ def test_rows_that_are_left_out_are_empty_and_the_others_have_their_figures(
     sample: str, tmp_path: Path
 ) -> None:
     """Of every table on every sample, by Paraver itself."""
-    answers = ask(sample)
+    answers = answer_views(sample)
     copy_views(tmp_path / "views", answers.path)
     chosen = {
         view.path: tmp_path / f"table{number:03d}"
@@ -129,15 +129,15 @@ def test_rows_that_are_left_out_are_empty_and_the_others_have_their_figures(
     assert chosen
     for view, table in chosen.items():
         (tmp_path / "whole").write_text(answers.tables[view])
-        whole = _cells(tmp_path / "whole")
+        whole = _read_cells(tmp_path / "whole")
         if view in OF_GAPS:
             whole = {place: cells for place, cells in whole.items() if "devices of" not in place[0]}
-        assert _cells(table) == whole, view
+        assert _read_cells(table) == whole, view
 
 
-def _cells(path: Path) -> dict[tuple[str, str], list[str]]:
-    """Row and column -> the cells that are not 0, of all planes; rows may share a name."""
-    found = defaultdict(list)
+def _read_cells(path: Path) -> dict[tuple[str, str], list[str]]:
+    """Return row and column -> the cells that are not 0, of all planes; rows may share a name."""
+    result = defaultdict(list)
     columns: list[str] = []
     for line in path.read_text(errors="replace").splitlines():
         name, *cells = line.split("\t")
@@ -147,5 +147,5 @@ def _cells(path: Path) -> dict[tuple[str, str], list[str]]:
             columns = cells
         for column, cell in zip(columns, cells, strict=False):
             if name and cell and float(cell):
-                found[name, column].append(cell)
-    return dict(found)
+                result[name, column].append(cell)
+    return dict(result)

@@ -34,7 +34,7 @@ EVENT_TYPE
 """
 
 
-def read(
+def write_and_read(
     folder: Path,
     records: tuple[str, ...] = RECORDS,
     header: str = HEADER,
@@ -52,10 +52,10 @@ def read(
 
 
 def test_a_sound_trace_reads_as_written(tmp_path: Path) -> None:
-    trace = read(tmp_path)
+    trace = write_and_read(tmp_path)
     assert not trace.violations, str(trace.violations)
     assert (trace.duration, trace.nodes, trace.tasks) == (100, [2, 1], [(2, 1), (1, 2)])
-    assert trace.intervals(10) == [
+    assert trace.list_intervals(10) == [
         Interval((1, 1), 4, 5, 8, {}),
         Interval((1, 2), 3, 6, 9, {}),
         Interval((1, 1), 3, 0, 9, {20: 7}),
@@ -64,9 +64,9 @@ def test_a_sound_trace_reads_as_written(tmp_path: Path) -> None:
         (comm.sender, comm.send, comm.receiver, comm.receive, comm.size, comm.tag)
         for comm in trace.comms
     ] == [((1, 1), 5, (1, 2), 6, 64, 9)]
-    assert trace.label(10, 3) == "outer [x]"
-    assert trace.row_name((2, 1)) == "other"
-    assert trace.task_name((2, 1)) == "second"
+    assert trace.get_label(10, 3) == "outer [x]"
+    assert trace.get_row_name((2, 1)) == "other"
+    assert trace.get_task_name((2, 1)) == "second"
     assert trace.deepest[10] == 2
 
 
@@ -104,7 +104,7 @@ def test_a_sound_trace_reads_as_written(tmp_path: Path) -> None:
     ],
 )
 def test_defects_of_records(tmp_path: Path, records: tuple[str, ...], violation: str) -> None:
-    assert violation in read(tmp_path, records).violations
+    assert violation in write_and_read(tmp_path, records).violations
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_defects_of_records(tmp_path: Path, records: tuple[str, ...], violation:
     ],
 )
 def test_defects_of_labels(tmp_path: Path, old: str, new: str, violation: str) -> None:
-    assert violation in read(tmp_path, pcf=PCF.replace(old, new)).violations
+    assert violation in write_and_read(tmp_path, pcf=PCF.replace(old, new)).violations
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_defects_of_labels(tmp_path: Path, old: str, new: str, violation: str) -
     ],
 )
 def test_defects_of_names(tmp_path: Path, old: str, new: str, violation: str) -> None:
-    assert violation in read(tmp_path, row=ROW.replace(old, new)).violations
+    assert violation in write_and_read(tmp_path, row=ROW.replace(old, new)).violations
 
 
 @pytest.mark.parametrize(
@@ -166,4 +166,4 @@ def test_defects_of_names(tmp_path: Path, old: str, new: str, violation: str) ->
     ],
 )
 def test_defects_of_the_header(tmp_path: Path, header: str, violation: str) -> None:
-    assert violation in read(tmp_path, header=header).violations
+    assert violation in write_and_read(tmp_path, header=header).violations

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 from tools.corpus import EXPORTS, UNSET
-from tools.installed_views import VIEWS, place_of, views_folder
+from tools.installed_views import VIEWS, find_view_path, install_views
 from tools.trace import Trace
 from tools.trace_reader import read_trace
 from tools.view_answers import PARAMEDIR, needs_paraver
-from tools.view_reader import reason_to_ask
+from tools.view_reader import find_reason_to_ask
 
 from nsys2prv import Options, convert
 
@@ -27,28 +27,32 @@ MACHINE = sorted((Path(__file__).parents[2] / "sample_reports" / "machine").glob
 CHOSEN = [path for path in EXPORTS if path.name.startswith(("p4arth__cuda-perf", "NCAR__GPU"))]
 #: Shares are printed with two decimals.
 ROUGHLY = 0.0051
+#: View -> its rows: name, and what is not 0 by column.
 Tables = dict[str, list[tuple[str, dict[str, float]]]]
-"""View -> its rows: name, and what is not 0 by column."""
 
 
-def ask(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str]:
-    """A trace of exports, tables that paramedir makes of the views of the CPU, and what it says."""
+def run_cpu_views(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str]:
+    """Convert exports; return the trace, the tables that paramedir makes of the views of the CPU,
+    and its messages.
+    """
     trace = folder / "out.prv"
     convert(exports, trace, Options(kinds=("cpu",), callstack=2))
     found = read_trace(trace)
     views = [
         view
         for view in VIEWS
-        if not reason_to_ask(view.cfg, set(found.labels.types))
+        if not find_reason_to_ask(view.cfg, set(found.labels.types))
         and ("cpu" in view.path or "thread" in view.path)
     ]
     outputs = {
         view.path: folder / view.path.replace("/", "_").removesuffix(".cfg") for view in views
     }
     arguments = [
-        argument for view, output in outputs.items() for argument in (views_folder() / view, output)
+        argument
+        for view, output in outputs.items()
+        for argument in (install_views() / view, output)
     ]
-    run = subprocess.run(
+    process = subprocess.run(
         [str(PARAMEDIR), str(trace), *arguments],
         env={**os.environ, "HOME": str(folder)},
         stdout=subprocess.PIPE,
@@ -59,14 +63,14 @@ def ask(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str]:
         check=False,
     )
     tables = {
-        view.path: _rows(outputs[view.path].read_text(errors="replace"))
+        view.path: _read_rows(outputs[view.path].read_text(errors="replace"))
         for view in views
         if view.cfg.histogram
     }
-    return found, tables, run.stdout
+    return found, tables, process.stdout
 
 
-def _rows(text: str) -> list[tuple[str, dict[str, float]]]:
+def _read_rows(text: str) -> list[tuple[str, dict[str, float]]]:
     head, *rows = text.split("\n\n")[0].splitlines()
     return [
         (
@@ -91,22 +95,22 @@ def asked(
 ) -> tuple[Trace, Tables, str]:
     if request.param == [None]:
         pytest.skip("NSYS2PRV_CORPUS does not name a folder of .sqlite exports")
-    return ask(request.param, tmp_path_factory.mktemp("cpu"))
+    return run_cpu_views(request.param, tmp_path_factory.mktemp("cpu"))
 
 
-def by_row(trace: Trace, code: int, weigh: str) -> list[tuple[str, dict[str, float]]]:
-    """Row -> label -> time or number of intervals of a type, of all rows."""
+def sum_by_row(trace: Trace, code: int, weigh: str) -> list[tuple[str, dict[str, float]]]:
+    """Return row -> label -> time or number of intervals of a type, of all rows."""
     rows = [
         (task, thread)
         for task, (threads, _) in enumerate(trace.tasks, 1)
         for thread in range(1, threads + 1)
     ]
     sums: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
-    for item in trace.intervals(code):
-        sums[item.row][trace.label(code, item.value)] += (
+    for item in trace.list_intervals(code):
+        sums[item.row][trace.get_label(code, item.value)] += (
             item.end - item.begin if weigh == "time" else 1
         )
-    return [(trace.row_name(row), dict(sums[row])) for row in rows]
+    return [(trace.get_row_name(row), dict(sums[row])) for row in rows]
 
 
 def test_paraver_does_not_complain(asked: tuple[Trace, Tables, str]) -> None:
@@ -129,21 +133,23 @@ def test_tables_by_state_reason_function_and_module(asked: tuple[Trace, Tables, 
         ("cpu_samples_by_module_2dh", MODULE, "count"),
     ):
         if code in trace.labels.types:
-            assert tables[place_of(f"analysis/{view}.cfg")] == by_row(trace, code, weigh), view
+            assert tables[find_view_path(f"analysis/{view}.cfg")] == sum_by_row(
+                trace, code, weigh
+            ), view
 
 
 def test_time_by_cpu_and_by_threads_that_run(asked: tuple[Trace, Tables, str]) -> None:
     trace, tables, _ = asked
     times: Counter[int] = Counter()
     changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
-    for item in trace.intervals(STATE):
+    for item in trace.list_intervals(STATE):
         if item.others[CPU]:
             times[item.others[CPU]] += item.end - item.begin
             changes[item.row[0]] += [(item.begin, 1), (item.end, -1)]
-    found = Counter()
+    result = Counter()
     for _, row in tables["extra/analysis/thread_cpu_time_2dh.cfg"]:
-        found.update({int(column.removeprefix("value ")): time for column, time in row.items()})
-    assert found == times
+        result.update({int(column.removeprefix("value ")): time for column, time in row.items()})
+    assert result == times
     expected = []
     for task in range(1, len(trace.tasks) + 1):
         running, before, spent = 0, 0, Counter()
@@ -155,7 +161,7 @@ def test_time_by_cpu_and_by_threads_that_run(asked: tuple[Trace, Tables, str]) -
 
 
 def test_the_sample_is_as_its_truth_has_it(tmp_path: Path) -> None:
-    _, tables, _ = ask(MACHINE, tmp_path)
+    _, tables, _ = run_cpu_views(MACHINE, tmp_path)
     truth = {
         thread: figures
         for rank in json.loads((MACHINE[0].parent / "truth.json").read_text())["ranks"]

@@ -12,7 +12,15 @@ from itertools import chain, pairwise
 
 import pytest
 from tools.trace import Interval
-from tools.view_answers import Answers, Work, by_task, innermost, length, union, work_of
+from tools.view_answers import (
+    Answers,
+    Work,
+    group_by_task,
+    merge_stretches,
+    read_work,
+    sum_innermost_times,
+    sum_lengths,
+)
 
 KERNEL, NCCL, GRAPH, CLASS, TENSOR, GEMM = (
     63000006,
@@ -37,12 +45,14 @@ CLOSE = 1e-9
 
 @pytest.fixture(scope="module")
 def tasks(answers: Answers) -> list[list[Work]]:
-    """The work of each task: a sample's exports hold one process each, in the order of the ranks."""
-    return [found for _, found in sorted(by_task(work_of(answers)).items())]
+    """Return the work of each task: a sample's exports hold one process each, in the order of the
+    ranks.
+    """
+    return [item for _, item in sorted(group_by_task(read_work(answers)).items())]
 
 
-def _busy(work: Iterable[Work]) -> int:
-    return length(union(work))
+def _sum_busy(work: Iterable[Work]) -> int:
+    return sum_lengths(merge_stretches(work))
 
 
 def _is_kernel(one: Work) -> bool:
@@ -62,8 +72,8 @@ def _is_nccl(one: Work) -> bool:
 def test_efficiencies_of_devices(
     answers: Answers, tasks: list[list[Work]], before: str, useful
 ) -> None:
-    times = [_busy(filter(useful, task)) for task in tasks]
-    active = [_busy(task) for task in tasks]
+    times = [_sum_busy(filter(useful, task)) for task in tasks]
+    active = [_sum_busy(task) for task in tasks]
     total, mean = answers.duration * len(tasks), sum(times) / len(times)
     for name, expected in {
         "parallel_efficiency": sum(times) / total,
@@ -72,23 +82,23 @@ def test_efficiencies_of_devices(
         "orchestration_efficiency": max(active) / answers.duration,
     }.items():
         prefix = "" if name.startswith("orchestration") else before
-        ((cell,),) = answers.rows(f"model/{prefix}device_{name}.cfg")
+        ((cell,),) = answers.read_rows(f"model/{prefix}device_{name}.cfg")
         assert cell == pytest.approx(100 * expected, rel=CLOSE), name
-    shares = answers.totals(
+    shares = answers.read_totals(
         "model/GPU_LB.cfg" if not before else f"model/{before}device_useful_2dh.cfg"
     )
     assert shares["Average"] == [pytest.approx(100 * sum(times) / total, rel=CLOSE)]
     assert shares["Maximum"] == [pytest.approx(100 * max(times) / answers.duration, rel=CLOSE)]
     assert shares["Avg/Max"] == [pytest.approx(mean / max(times), rel=CLOSE)]
-    assert answers.totals("model/device_active_2dh.cfg")["Maximum"] == [
+    assert answers.read_totals("model/device_active_2dh.cfg")["Maximum"] == [
         pytest.approx(100 * max(active) / answers.duration, rel=CLOSE)
     ]
-    assert answers.totals("model/relevant_tot_time_2dh.cfg")["Total"] == [total]
+    assert answers.read_totals("model/relevant_tot_time_2dh.cfg")["Total"] == [total]
 
 
-def _main_threads(answers: Answers, table: str) -> list[list[Work]]:
-    """What the main thread of each task does, by a table of calls."""
-    rows = answers.sql(
+def _list_main_thread_calls(answers: Answers, table: str) -> list[list[Work]]:
+    """Return the calls of the main thread of each task, by a table of calls."""
+    rows = answers.query(
         f"SELECT globalTid, start, end FROM {table} WHERE globalTid % 16777216 = globalTid / 16777216 % 16777216"
     )
     return [
@@ -102,17 +112,19 @@ def _main_threads(answers: Answers, table: str) -> list[list[Work]]:
 
 
 def test_states_of_main_threads(answers: Answers) -> None:
-    cuda = _main_threads(answers, "CUPTI_ACTIVITY_KIND_RUNTIME")
+    cuda = _list_main_thread_calls(answers, "CUPTI_ACTIVITY_KIND_RUNTIME")
     mpi = [
         list(chain(*task))
-        for task in zip(*(_main_threads(answers, table) for table in MPI_TABLES), strict=True)
+        for task in zip(
+            *(_list_main_thread_calls(answers, table) for table in MPI_TABLES), strict=True
+        )
     ]
-    in_mpi = [_busy(task) for task in mpi]
-    in_either = [_busy(first + second) for first, second in zip(mpi, cuda, strict=True)]
+    in_mpi = [_sum_busy(task) for task in mpi]
+    in_either = [_sum_busy(first + second) for first, second in zip(mpi, cuda, strict=True)]
     share = 100 / answers.duration
-    useful = [row[0] for row in answers.rows("model/host_useful_2dh.cfg")]
+    useful = [row[0] for row in answers.read_rows("model/host_useful_2dh.cfg")]
     assert useful == pytest.approx([100 - share * time for time in in_either], rel=CLOSE)
-    states = answers.columns("extra/model/Host_State.cfg")
+    states = answers.sum_columns("extra/model/Host_State.cfg")
     assert {state: time for state, time in states.items() if time} == {
         state: time
         for state, time in {
@@ -124,7 +136,7 @@ def test_states_of_main_threads(answers: Answers) -> None:
     }
     if "model/host_outside_mpi_2dh.cfg" in answers.tables:
         assert sum(in_mpi)
-        outside = answers.totals("model/host_outside_mpi_2dh.cfg")
+        outside = answers.read_totals("model/host_outside_mpi_2dh.cfg")
         times = [answers.duration - time for time in in_mpi]
         assert outside["Average"] == [pytest.approx(share * sum(times) / len(times), rel=CLOSE)]
         assert outside["Maximum"] == [pytest.approx(share * max(times), rel=CLOSE)]
@@ -134,25 +146,25 @@ def test_states_of_main_threads(answers: Answers) -> None:
 def test_overlap(answers: Answers, tasks: list[list[Work]]) -> None:
     for view, kind in (
         ("nccl-exposed-2dh", _is_nccl),
-        ("memory-overlap-2dh", lambda one: not _is_kernel(one)),
+        ("memory-overlap-2dh", lambda item: not _is_kernel(item)),
     ):
         alone, both = [], []
         for task in tasks:
-            times = _busy(filter(kind, task))
+            times = _sum_busy(filter(kind, task))
             alone.append(
-                _busy(one for one in task if kind(one) or one.computes)
-                - _busy(one for one in task if one.computes)
+                _sum_busy(item for item in task if kind(item) or item.computes)
+                - _sum_busy(item for item in task if item.computes)
             )
             both.append(times - alone[-1])
         shown = [
             (row.get("Exposed", 0), row.get("Overlapped", 0))
-            for row in answers.by_row(f"analysis/{view}.cfg")
+            for row in answers.read_labelled_rows(f"analysis/{view}.cfg")
         ]
         assert shown == list(zip(alone, both, strict=True))
         if view.startswith("nccl"):
             shares = [
                 row.get("Overlapped", 0)
-                for row in answers.by_row("extra/analysis/nccl-overlap-2dh.cfg")
+                for row in answers.read_labelled_rows("extra/analysis/nccl-overlap-2dh.cfg")
             ]
             assert shares == pytest.approx(
                 [
@@ -167,12 +179,13 @@ def test_overlap_as_a_share_of_communication(answers: Answers, tasks: list[list[
     expected = []
     for task in tasks:
         communicating, computing = (
-            _busy(one for one in task if one.computes == computes) for computes in (False, True)
+            _sum_busy(item for item in task if item.computes == computes)
+            for computes in (False, True)
         )
-        expected.append(100 * (communicating + computing - _busy(task)) / communicating)
+        expected.append(100 * (communicating + computing - _sum_busy(task)) / communicating)
     assert [
         row.get("Overlapped", 0)
-        for row in answers.by_row("analysis/overlap-of-communication-2dh.cfg")
+        for row in answers.read_labelled_rows("analysis/overlap-of-communication-2dh.cfg")
     ] == pytest.approx(expected, rel=CLOSE)
 
 
@@ -192,33 +205,35 @@ OF_LENGTHS = 1_000_100
 
 
 def test_gaps_by_length(answers: Answers, tasks: list[list[Work]]) -> None:
-    bursts = [lasting for lasting, value in answers.bursts("analysis/gpu-gaps.cfg") if value]
-    within = [later[0] - before[1] for task in tasks for before, later in pairwise(union(task))]
+    bursts = [lasting for lasting, value in answers.list_bursts("analysis/gpu-gaps.cfg") if value]
+    within = [
+        later[0] - before[1] for task in tasks for before, later in pairwise(merge_stretches(task))
+    ]
     assert not Counter(within) - Counter(map(int, bursts))
     times: dict[str, float] = defaultdict(float)
     for gap in bursts:
         times[LENGTHS[len(str(int(gap)))]] += gap
     drawn: dict[float, float] = defaultdict(float)
-    for lasting, code in answers.bursts("views/idle_gaps.cfg"):
+    for lasting, code in answers.list_bursts("views/idle_gaps.cfg"):
         drawn[code] += lasting
     assert {LENGTHS[int(code) - OF_LENGTHS]: time for code, time in drawn.items() if code} == times
-    assert _nonzero(answers.columns("analysis/gpu-gaps-time_2dh.cfg")) == times
-    assert _nonzero(answers.columns("extra/analysis/gpu-gaps-count_2dh.cfg")) == Counter(
+    assert _drop_zeros(answers.sum_columns("analysis/gpu-gaps-time_2dh.cfg")) == times
+    assert _drop_zeros(answers.sum_columns("extra/analysis/gpu-gaps-count_2dh.cfg")) == Counter(
         LENGTHS[len(str(int(gap)))] for gap in bursts
     )
 
 
 # ------------------------------------------------------------------------------------------------------- kernels and NCCL
-def _by_value(answers: Answers, code: int) -> dict[str, list[Interval]]:
-    """Label -> ranges of a type."""
-    trace = answers.trace()
-    found = defaultdict(list)
+def _group_by_label(answers: Answers, code: int) -> dict[str, list[Interval]]:
+    """Return label -> ranges of a type."""
+    trace = answers.load_trace()
+    result = defaultdict(list)
     for interval in trace.events[code]:
-        found[trace.labels.values[code][interval.value]].append(interval)
-    return found
+        result[trace.labels.values[code][interval.value]].append(interval)
+    return result
 
 
-def _nonzero(columns: dict[str, float]) -> dict[str, float]:
+def _drop_zeros(columns: dict[str, float]) -> dict[str, float]:
     return {name: figure for name, figure in columns.items() if figure}
 
 
@@ -234,39 +249,41 @@ def _nonzero(columns: dict[str, float]) -> dict[str, float]:
 def test_kernels_by_what_is_told_of_them(
     answers: Answers, code: int, time: str, calls: str | None
 ) -> None:
-    found = _by_value(answers, code)
-    ((count,),) = {(len(answers.sql("SELECT 1 FROM CUPTI_ACTIVITY_KIND_KERNEL")),)}
-    assert code not in (CLASS, TENSOR) or sum(map(len, found.values())) == count
-    assert _nonzero(answers.columns(f"{time}.cfg")) == {
-        name: sum(one.end - one.begin for one in each) for name, each in found.items()
+    result = _group_by_label(answers, code)
+    ((count,),) = {(len(answers.query("SELECT 1 FROM CUPTI_ACTIVITY_KIND_KERNEL")),)}
+    assert code not in (CLASS, TENSOR) or sum(map(len, result.values())) == count
+    assert _drop_zeros(answers.sum_columns(f"{time}.cfg")) == {
+        name: sum(item.end - item.begin for item in each) for name, each in result.items()
     }
     if calls:
-        assert _nonzero(answers.columns(f"{calls}.cfg")) == {
-            name: len(each) for name, each in found.items()
+        assert _drop_zeros(answers.sum_columns(f"{calls}.cfg")) == {
+            name: len(each) for name, each in result.items()
         }
 
 
 def test_gemms_without_tensor_cores(answers: Answers) -> None:
-    labels, expected = answers.trace().labels.values, Counter()
-    for kernel in answers.trace().events[KERNEL]:
+    labels, expected = answers.load_trace().labels.values, Counter()
+    for kernel in answers.load_trace().events[KERNEL]:
         if (labels[CLASS][kernel.others[CLASS]], labels[TENSOR][kernel.others[TENSOR]]) == (
             "GEMM",
             "No",
         ):
             expected[labels[KERNEL][kernel.value]] += kernel.end - kernel.begin
-    assert _nonzero(answers.columns("analysis/gemm_without_tensor_cores_2dh.cfg")) == expected
+    assert (
+        _drop_zeros(answers.sum_columns("analysis/gemm_without_tensor_cores_2dh.cfg")) == expected
+    )
 
 
 def test_times_of_classes(answers: Answers) -> None:
-    times = answers.by_row("analysis/kernel-class-time_2dh.cfg")
+    times = answers.read_labelled_rows("analysis/kernel-class-time_2dh.cfg")
     assert sum(sum(row.values()) for row in times) == sum(
         end - begin
-        for _, begin, end in answers.sql("SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL")
+        for _, begin, end in answers.query("SELECT start, end FROM CUPTI_ACTIVITY_KIND_KERNEL")
     )
 
 
 def test_occupancy_and_threads(answers: Answers) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT end - start, gridX * gridY * gridZ, blockX * blockY * blockZ, registersPerThread, staticSharedMemory, "
         "dynamicSharedMemory, (SELECT value FROM StringIds WHERE id = demangledName) FROM CUPTI_ACTIVITY_KIND_KERNEL"
     )
@@ -283,50 +300,54 @@ def test_occupancy_and_threads(answers: Answers) -> None:
         ("theoretical_occupancy_sm90", occupancies),
         ("evolution_of_nb_threads_per_kernel", threads),
     ):
-        found: Counter[float] = Counter()
-        for lasting, value in answers.bursts(f"analysis/{view}.cfg"):
-            found[value] += lasting
-        assert +Counter({value: time for value, time in found.items() if value}) == +expected
+        result: Counter[float] = Counter()
+        for lasting, value in answers.list_bursts(f"analysis/{view}.cfg"):
+            result[value] += lasting
+        assert +Counter({value: time for value, time in result.items() if value}) == +expected
 
 
 def test_collectives_across_ranks(answers: Answers) -> None:
-    found = _by_value(answers, COLLECTIVE)
+    result = _group_by_label(answers, COLLECTIVE)
     for view, code in (
         ("nccl_wait_2dh", WAIT),
         ("nccl_late_2dh", LATE),
         ("nccl_transfer_2dh", TRANSFER),
     ):
-        assert _nonzero(answers.columns(f"analysis/{view}.cfg")) == _nonzero(
-            {name: sum(one.others.get(code, 0) for one in each) for name, each in found.items()}
+        assert _drop_zeros(answers.sum_columns(f"analysis/{view}.cfg")) == _drop_zeros(
+            {name: sum(item.others.get(code, 0) for item in each) for name, each in result.items()}
         )
     for view, code in (("nccl_wait_by_task_2dh", WAIT), ("nccl_late_by_task_2dh", LATE)):
         each_task = Counter(dict.fromkeys(range(1, len(answers.exports) + 1), 0))
-        for one in answers.trace().events[COLLECTIVE]:
-            each_task[one.row[0]] += one.others.get(code, 0)
-        cells = [sum(row) for row in answers.rows(f"analysis/{view}.cfg")]
+        for item in answers.load_trace().events[COLLECTIVE]:
+            each_task[item.row[0]] += item.others.get(code, 0)
+        cells = [sum(row) for row in answers.read_rows(f"analysis/{view}.cfg")]
         assert cells == pytest.approx([total for _, total in sorted(each_task.items())], rel=CLOSE)
     times: Counter[tuple] = Counter()
     transferred: Counter[tuple] = Counter()
-    for name, each in _by_value(answers, TRANSFERS).items():
-        for one in each:
-            times[one.row, name] += one.end - one.begin
-            transferred[one.row, name] += one.others[BUS_BANDWIDTH] * (one.end - one.begin) / 10**6
+    for name, each in _group_by_label(answers, TRANSFERS).items():
+        for item in each:
+            times[item.row, name] += item.end - item.begin
+            transferred[item.row, name] += (
+                item.others[BUS_BANDWIDTH] * (item.end - item.begin) / 10**6
+            )
     assert {
         name: time
         for (_, name), time in times.items()
-        if time > sum(one.others.get(TRANSFER, 0) for one in found[name])
+        if time > sum(item.others.get(TRANSFER, 0) for item in result[name])
     } == {}
     cells = sorted(
-        cell for row in answers.by_row("analysis/nccl_bw_mbs.cfg") for cell in row.values()
+        cell
+        for row in answers.read_labelled_rows("analysis/nccl_bw_mbs.cfg")
+        for cell in row.values()
     )
     assert cells == pytest.approx(
         sorted(total / times[key] for key, total in transferred.items()), rel=CLOSE
     )
 
 
-def _planes(text: str) -> dict[str, dict[str, float]]:
-    """Plane -> column -> sum over the rows of a 3D table."""
-    found: dict[str, dict[str, float]] = {}
+def _sum_planes(text: str) -> dict[str, dict[str, float]]:
+    """Return plane -> column -> sum over the rows of a 3D table."""
+    result: dict[str, dict[str, float]] = {}
     for block in re.split(r"^(?=[^\t\n]+\n\t)", text, flags=re.M)[1:]:
         name, head, *rows = block.split("\n\n")[0].split("\n")
         sums: dict[str, float] = defaultdict(float)
@@ -334,29 +355,29 @@ def _planes(text: str) -> dict[str, dict[str, float]]:
             for column, cell in zip(head.split("\t")[1:], row.split("\t")[1:], strict=True):
                 if column:
                     sums[column] += float(cell)
-        found[name] = _nonzero(sums)
-    return found
+        result[name] = _drop_zeros(sums)
+    return result
 
 
 def test_nccl_kernels_by_size(answers: Answers) -> None:
-    trace = answers.trace()
+    trace = answers.load_trace()
     calls: dict[str, Counter[str]] = defaultdict(Counter)
     times: dict[str, Counter[str]] = defaultdict(Counter)
     bytes_: Counter[str] = Counter()
-    for one in trace.events[NCCL]:
-        if NCCL_BYTES in one.others:
-            name = trace.labels.values[NCCL_OPERATION][one.others[NCCL_OPERATION]]
-            size = str(int(math.log2(one.others[NCCL_BYTES])))
+    for item in trace.events[NCCL]:
+        if NCCL_BYTES in item.others:
+            name = trace.labels.values[NCCL_OPERATION][item.others[NCCL_OPERATION]]
+            size = str(int(math.log2(item.others[NCCL_BYTES])))
             calls[name][size] += 1
-            times[name][size] += one.end - one.begin
-            bytes_[name] += one.others[NCCL_BYTES]
-    assert _planes(answers.tables["extra/analysis/nccl_calls_by_size_2dh.cfg"]) == calls
-    assert _planes(answers.tables["extra/analysis/nccl_time_by_size_2dh.cfg"]) == times
-    assert _nonzero(answers.columns("extra/analysis/nccl_bytes_2dh.cfg")) == bytes_
+            times[name][size] += item.end - item.begin
+            bytes_[name] += item.others[NCCL_BYTES]
+    assert _sum_planes(answers.tables["extra/analysis/nccl_calls_by_size_2dh.cfg"]) == calls
+    assert _sum_planes(answers.tables["extra/analysis/nccl_time_by_size_2dh.cfg"]) == times
+    assert _drop_zeros(answers.sum_columns("extra/analysis/nccl_bytes_2dh.cfg")) == bytes_
 
 
 def test_messages_between_tasks(answers: Answers) -> None:
-    trace = answers.trace()
+    trace = answers.load_trace()
     for view, belongs, is_size in (
         ("mpi_messages_2dh", lambda tag: not 55000 <= tag < 56000, False),
         ("mpi_traffic_2dh", lambda tag: not 55000 <= tag < 56000, True),
@@ -371,17 +392,19 @@ def test_messages_between_tasks(answers: Answers) -> None:
                     comm.size if is_size else 1
                 )
         assert {
-            number: row for number, row in enumerate(answers.by_row(f"analysis/{view}.cfg")) if row
+            number: row
+            for number, row in enumerate(answers.read_labelled_rows(f"analysis/{view}.cfg"))
+            if row
         } == expected
 
 
 # --------------------------------------------------------------------------------------------------------- calls and memory
 def test_bandwidth_of_memory_operations(answers: Answers) -> None:
     moved: dict[tuple, list[int]] = defaultdict(lambda: [0, 0, 0])
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT streamId, copyKind, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY"
     )
-    rows += answers.sql(
+    rows += answers.query(
         "SELECT streamId, 'set', bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMSET"
     )
     for export, stream, kind, size, lasting in rows:
@@ -392,30 +415,32 @@ def test_bandwidth_of_memory_operations(answers: Answers) -> None:
         ("memory_size_2dh", [size / count for size, _, count in moved.values()]),
     ):
         cells = sorted(
-            cell for row in answers.by_row(f"analysis/{view}.cfg") for cell in row.values()
+            cell
+            for row in answers.read_labelled_rows(f"analysis/{view}.cfg")
+            for cell in row.values()
         )
         assert cells == pytest.approx(sorted(expected), rel=1e-6)
 
 
 def test_synchronizations(answers: Answers) -> None:
-    rows = answers.sql("SELECT syncType, end - start FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
+    rows = answers.query("SELECT syncType, end - start FROM CUPTI_ACTIVITY_KIND_SYNCHRONIZATION")
     counts, times = Counter(kind for _, kind, _ in rows), Counter()
     for _, kind, lasting in rows:
         times[kind] += lasting
     assert sorted(
-        _nonzero(answers.columns("extra/analysis/sync_calls_2dh.cfg")).values()
+        _drop_zeros(answers.sum_columns("extra/analysis/sync_calls_2dh.cfg")).values()
     ) == sorted(counts.values())
-    assert sorted(_nonzero(answers.columns("extra/analysis/sync_time_2dh.cfg")).values()) == sorted(
-        times.values()
-    )
-    assert sum(answers.columns("extra/analysis/api_errors_2dh.cfg").values()) == sum(
+    assert sorted(
+        _drop_zeros(answers.sum_columns("extra/analysis/sync_time_2dh.cfg")).values()
+    ) == sorted(times.values())
+    assert sum(answers.sum_columns("extra/analysis/api_errors_2dh.cfg").values()) == sum(
         value != 0
-        for _, value in answers.sql("SELECT returnValue FROM CUPTI_ACTIVITY_KIND_RUNTIME")
+        for _, value in answers.query("SELECT returnValue FROM CUPTI_ACTIVITY_KIND_RUNTIME")
     )
 
 
 def test_calls_of_the_system(answers: Answers) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT globalTid, start, end, value FROM OSRT_API JOIN StringIds ON id = nameId WHERE value != '[Unknown]'"
     )
     calls = {
@@ -426,13 +451,15 @@ def test_calls_of_the_system(answers: Answers) -> None:
         ]
         for is_pthread in (False, True)
     }
-    assert _nonzero(answers.columns("extra/analysis/osrt_calls_2dh.cfg")) == Counter(
+    assert _drop_zeros(answers.sum_columns("extra/analysis/osrt_calls_2dh.cfg")) == Counter(
         name for *_, name in calls[False]
     )
-    assert _nonzero(answers.columns("extra/analysis/osrt_time_2dh.cfg")) == innermost(calls[False])
-    assert _nonzero(answers.columns("extra/analysis/pthread_time_2dh.cfg")) == innermost(
-        calls[True]
-    )
+    assert _drop_zeros(
+        answers.sum_columns("extra/analysis/osrt_time_2dh.cfg")
+    ) == sum_innermost_times(calls[False])
+    assert _drop_zeros(
+        answers.sum_columns("extra/analysis/pthread_time_2dh.cfg")
+    ) == sum_innermost_times(calls[True])
     depths: Counter[str] = Counter()
     for export in range(len(answers.exports)):
         edges = sorted(
@@ -445,8 +472,8 @@ def test_calls_of_the_system(answers: Answers) -> None:
         for (time, step), (later, _) in pairwise(edges):
             depth += step
             depths[str(depth)] += later - time if depth else 0
-    found = answers.columns("extra/analysis/mutex_contention_2dh.cfg")
-    assert {depth: time for depth, time in found.items() if time and depth != "0"} == _nonzero(
+    result = answers.sum_columns("extra/analysis/mutex_contention_2dh.cfg")
+    assert {depth: time for depth, time in result.items() if time and depth != "0"} == _drop_zeros(
         depths
     )
 
@@ -461,34 +488,35 @@ def test_mpi_profile(answers: Answers) -> None:
     calls = [
         ((export, tid), begin, end, name, table, size)
         for table, size_of in sizes.items()
-        for export, tid, begin, end, name, size in answers.sql(
+        for export, tid, begin, end, name, size in answers.query(
             f"SELECT globalTid, start, end, value, {size_of} FROM {table} JOIN StringIds ON id = textId GROUP BY 1, 2, 3, 4"
         )
     ]
     if not calls:
         assert "analysis/mpi_time_2dh.cfg" not in answers.tables
         return
-    assert _nonzero(answers.columns("extra/analysis/mpi_calls_2dh.cfg")) == Counter(
+    assert _drop_zeros(answers.sum_columns("extra/analysis/mpi_calls_2dh.cfg")) == Counter(
         call[3] for call in calls
     )
-    assert _nonzero(answers.columns("analysis/mpi_time_2dh.cfg")) == innermost(
+    assert _drop_zeros(answers.sum_columns("analysis/mpi_time_2dh.cfg")) == sum_innermost_times(
         call[:4] for call in calls
     )
     messages: Counter[str] = Counter()
     for *_, name, table, size in calls:
         messages[name] += size or 0 if table == "MPI_P2P_EVENTS" and name != "MPI_Sendrecv" else 0
     messages["MPI_Sendrecv"] = sum(
-        one.others[MESSAGE_BYTES] for one in _by_value(answers, MPI_MESSAGES)["MPI_Sendrecv"]
+        item.others[MESSAGE_BYTES]
+        for item in _group_by_label(answers, MPI_MESSAGES)["MPI_Sendrecv"]
     )
-    assert _nonzero(answers.columns("extra/analysis/mpi_message_bytes_2dh.cfg")) == _nonzero(
-        messages
-    )
+    assert _drop_zeros(
+        answers.sum_columns("extra/analysis/mpi_message_bytes_2dh.cfg")
+    ) == _drop_zeros(messages)
     by_row: dict[tuple, list[int]] = defaultdict(list)
-    for one in answers.trace().events[MPI_MESSAGES]:
-        by_row[one.row, one.value].append(one.others.get(MESSAGE_BYTES, 0))
+    for item in answers.load_trace().events[MPI_MESSAGES]:
+        by_row[item.row, item.value].append(item.others.get(MESSAGE_BYTES, 0))
     cells = sorted(
         cell
-        for row in answers.by_row("extra/analysis/mpi_message_size_2dh.cfg")
+        for row in answers.read_labelled_rows("extra/analysis/mpi_message_size_2dh.cfg")
         for cell in row.values()
     )
     assert cells == pytest.approx(
@@ -501,7 +529,7 @@ def test_mpi_profile(answers: Answers) -> None:
             given[thread, name].append(size or 0)
     cells = sorted(
         cell
-        for row in answers.by_row("extra/analysis/mpi_collective_sent_2dh.cfg")
+        for row in answers.read_labelled_rows("extra/analysis/mpi_collective_sent_2dh.cfg")
         for cell in row.values()
     )
     assert cells == pytest.approx(

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from tools.view_answers import SAMPLES, Answers, ask
+from tools.view_answers import SAMPLES, Answers, answer_views
 
 MEMORY, KERNEL, NCCL, GRAPH, CLASS, GEMM = (
     63000001,
@@ -80,21 +80,21 @@ NODES = {
 @pytest.fixture(scope="module")
 def answers() -> Answers:
     assert SAMPLES["cluster"]
-    return ask("cluster")
+    return answer_views("cluster")
 
 
 class Timeline:
     """All moments at which anything of interest changes, and values between them."""
 
     def __init__(self, answers: Answers) -> None:
-        self.trace = answers.trace()
+        self.trace = answers.load_trace()
         self.samples: dict[tuple[tuple[int, int], int], list[tuple[int, int]]] = defaultdict(list)
         for record in self.trace.samples:
             for code, value in record.numbers.items():
                 self.samples[record.row, code].append((record.time, value))
         times = {0, answers.duration, *(record.time for record in self.trace.samples)}
         for code in (MEMORY, KERNEL, NCCL, GRAPH, CLASS, GEMM):
-            times |= {time for one in self.trace.events[code] for time in (one.begin, one.end)}
+            times |= {time for item in self.trace.events[code] for time in (item.begin, item.end)}
         self.times = np.array(sorted(times))
         self.lengths = np.diff(self.times)
 
@@ -107,8 +107,8 @@ class Timeline:
         late: rows count from their first sample on, as Paraver has it above the level of CPUs.
         """
         total, coming = np.zeros((2, len(self.lengths)))
-        for ((task, _), found), each in self.samples.items():
-            if found == code and belongs(task):
+        for ((task, _), item), each in self.samples.items():
+            if item == code and belongs(task):
                 moments, values = np.array(each).T
                 place = np.searchsorted(moments, self.times[:-1], side="right")
                 there = place >= late
@@ -121,15 +121,15 @@ class Timeline:
 
     def greatest(self, codes: tuple[int, ...], task: int, without: int = 0) -> np.ndarray:
         """The greatest value of ranges of a task."""
-        found = np.zeros(len(self.lengths), dtype=np.int64)
+        result = np.zeros(len(self.lengths), dtype=np.int64)
         for code in codes:
-            for one in self.trace.events[code]:
-                if one.row[0] == task and one.value != without:
-                    place = slice(*np.searchsorted(self.times, (one.begin, one.end)))
-                    found[place] = np.maximum(found[place], one.value)
-        return found
+            for item in self.trace.events[code]:
+                if item.row[0] == task and item.value != without:
+                    place = slice(*np.searchsorted(self.times, (item.begin, item.end)))
+                    result[place] = np.maximum(result[place], item.value)
+        return result
 
-    def label(self, codes: tuple[int, ...], value: int) -> str:
+    def get_label(self, codes: tuple[int, ...], value: int) -> str:
         return next(
             self.trace.labels.values[code][value]
             for code in codes
@@ -142,7 +142,7 @@ class Timeline:
         """Label -> integral of the data, and time, while the greatest value of a task has it."""
         values = self.greatest(codes, task, without)
         return {
-            self.label(codes, value): (
+            self.get_label(codes, value): (
                 float((data * self.lengths)[values == value].sum()),
                 int(self.lengths[values == value].sum()),
             )
@@ -155,7 +155,7 @@ def times(answers: Answers) -> Timeline:
     return Timeline(answers)
 
 
-def _means(found: dict[str, tuple[float, int]], unit: float = 1) -> dict[str, float]:
+def _list_means(found: dict[str, tuple[float, int]], unit: float = 1) -> dict[str, float]:
     return {name: integral / time / unit for name, (integral, time) in found.items() if integral}
 
 
@@ -166,12 +166,16 @@ def test_means_of_tasks(
     codes, unit = METRICS[views]
     for task in range(1, len(answers.exports) + 1):
         data = times.added(codes, task)
-        shown = {view: answers.by_row(f"hwcounters/{view}.cfg")[task - 1] for view in views if view}
+        shown = {
+            view: answers.read_labelled_rows(f"hwcounters/{view}.cfg")[task - 1]
+            for view in views
+            if view
+        }
         assert shown[views[0]] == pytest.approx(
-            _means(times.by_value((KERNEL, NCCL, GRAPH), task, data), unit), rel=CLOSE
+            _list_means(times.by_value((KERNEL, NCCL, GRAPH), task, data), unit), rel=CLOSE
         )
         assert shown[views[1]] == pytest.approx(
-            _means(times.by_value((CLASS,), task, data, COMMUNICATION), unit), rel=CLOSE
+            _list_means(times.by_value((CLASS,), task, data, COMMUNICATION), unit), rel=CLOSE
         )
         if views[2]:
             computing = times.greatest((KERNEL, GRAPH), task) > 0
@@ -180,11 +184,11 @@ def test_means_of_tasks(
 
 
 def test_tensor_cores_by_gemm(answers: Answers, times: Timeline) -> None:
-    rows = answers.by_row("hwcounters/tensor_per_gemm-2dh.cfg")
+    rows = answers.read_labelled_rows("hwcounters/tensor_per_gemm-2dh.cfg")
     assert any(rows)
     for task, row in enumerate(rows, 1):
         assert row == pytest.approx(
-            _means(times.by_value((GEMM,), task, times.added((TENSOR,), task))), rel=CLOSE
+            _list_means(times.by_value((GEMM,), task, times.added((TENSOR,), task))), rel=CLOSE
         )
 
 
@@ -193,7 +197,7 @@ def test_instructions(answers: Answers, times: Timeline) -> None:
         per_ns = times.added((GPC,), task) * times.added((SM_ISSUE,), task) * 4 / 100 / 1e9
         by_kernel = times.by_value((KERNEL, NCCL, GRAPH), task, per_ns)
         rows = {
-            view: answers.by_row(f"hwcounters/{view}.cfg")[task - 1]
+            view: answers.read_labelled_rows(f"hwcounters/{view}.cfg")[task - 1]
             for view in (
                 "inst_kernel_2dh",
                 "full-gpu-instructions-kernel-2dh",
@@ -207,31 +211,31 @@ def test_instructions(answers: Answers, times: Timeline) -> None:
             {name: 132 * total for name, total in totals.items()}, rel=CLOSE
         )
         assert rows["mips_kernel_2dh"] == pytest.approx(
-            {name: 1000 * mean for name, mean in _means(by_kernel).items()}, rel=CLOSE
+            {name: 1000 * mean for name, mean in _list_means(by_kernel).items()}, rel=CLOSE
         )
-        by_class = _means(times.by_value((CLASS,), task, per_ns, COMMUNICATION))
-        assert answers.by_row("extra/hwcounters/mips_per_class-2dh.cfg")[task - 1] == pytest.approx(
-            {name: 1000 * mean for name, mean in by_class.items()}, rel=CLOSE
-        )
+        by_class = _list_means(times.by_value((CLASS,), task, per_ns, COMMUNICATION))
+        assert answers.read_labelled_rows("extra/hwcounters/mips_per_class-2dh.cfg")[
+            task - 1
+        ] == pytest.approx({name: 1000 * mean for name, mean in by_class.items()}, rel=CLOSE)
         useful = (per_ns * times.lengths)[times.greatest((KERNEL, GRAPH), task) > 0].sum()
         assert rows["total-useful-instructions"] == {
             "While computing": pytest.approx(useful, rel=CLOSE)
         }
 
 
-def _integrals(answers: Answers, view: str) -> dict[str, float]:
-    """Object -> sum of length times value of a timeline."""
-    found: dict[str, float] = defaultdict(float)
+def _sum_integrals(answers: Answers, view: str) -> dict[str, float]:
+    """Return object -> sum of length times value of a timeline."""
+    result: dict[str, float] = defaultdict(float)
     for line in answers.tables[view].splitlines():
         row, _, lasting, value = line.split("\t")
-        found[row] += float(lasting) * float(value)
-    return found
+        result[row] += float(lasting) * float(value)
+    return result
 
 
 @pytest.mark.parametrize("view", NODES)
 def test_means_of_nodes(answers: Answers, times: Timeline, view: str) -> None:
     codes, unit = NODES[view]
-    found = list(_integrals(answers, f"hwcounters/{view}.cfg").values())
+    result = list(_sum_integrals(answers, f"hwcounters/{view}.cfg").values())
     expected = []
     for node in range(1, len(times.trace.nodes) + 1):
 
@@ -252,8 +256,8 @@ def test_means_of_nodes(answers: Answers, times: Timeline, view: str) -> None:
             )
             / unit
         )
-    assert found == pytest.approx(expected, abs=ROUGHLY * answers.duration)
-    assert any(found)
+    assert result == pytest.approx(expected, abs=ROUGHLY * answers.duration)
+    assert any(result)
 
 
 def test_traffic_of_ports(answers: Answers, times: Timeline) -> None:
@@ -267,7 +271,7 @@ def test_traffic_of_ports(answers: Answers, times: Timeline) -> None:
                 )
         cells = [
             cell
-            for row in answers.by_row(f"hwcounters/nic_bytes_{view}_2dh.cfg")
+            for row in answers.read_labelled_rows(f"hwcounters/nic_bytes_{view}_2dh.cfg")
             for cell in row.values()
         ]
         assert cells == pytest.approx(
@@ -276,7 +280,7 @@ def test_traffic_of_ports(answers: Answers, times: Timeline) -> None:
         by_node: dict[int, float] = defaultdict(float)
         for (task, _), total in expected.items():
             by_node[times.trace.tasks[task - 1][1]] += total * 1e6
-        found = _integrals(answers, f"hwcounters/nic_bytes_{view}_node.cfg")
-        assert list(found.values()) == pytest.approx(
+        result = _sum_integrals(answers, f"hwcounters/nic_bytes_{view}_node.cfg")
+        assert list(result.values()) == pytest.approx(
             [total for _, total in sorted(by_node.items())], rel=1e-3
         )

@@ -13,13 +13,13 @@ from tools.view_answers import (
     SAMPLES,
     Answers,
     Work,
-    ask,
-    by_task,
-    length,
+    answer_views,
+    group_by_task,
+    merge_stretches,
     needs_paraver,
-    said,
-    union,
-    work_of,
+    read_work,
+    run_paramedir_on_views,
+    sum_lengths,
 )
 
 from nsys2prv import Options, convert
@@ -29,39 +29,39 @@ IDLE, RUNNING, GROUP, TRANSFER = 0, 1, 13, 17
 
 @pytest.fixture(scope="module", params=sorted(SAMPLES))
 def answers(request: pytest.FixtureRequest) -> Answers:
-    return ask(request.param)
+    return answer_views(request.param)
 
 
-def times(answers: Answers) -> list[dict[str, float]]:
-    """Label of a state -> time in it, on each row in order."""
-    return answers.by_row("analysis/state_time_2dh.cfg")
+def sum_times(answers: Answers) -> list[dict[str, float]]:
+    """Return label of a state -> time in it, on each row in order."""
+    return answers.read_labelled_rows("analysis/state_time_2dh.cfg")
 
 
 @pytest.mark.slow
 def test_time_by_state_is_that_of_the_records(answers: Answers) -> None:
-    trace = answers.trace()
-    expected = {row: defaultdict(float) for row in _rows(answers)}
+    trace = answers.load_trace()
+    expected = {row: defaultdict(float) for row in _list_rows(answers)}
     for state in trace.states:
         expected[state.row][trace.labels.states[state.value]] += state.end - state.begin
     with_states = {state.row for state in trace.states}
-    for row, found in zip(expected, times(answers), strict=True):
-        assert sum(found.values()) == (answers.duration if row in with_states else 0)
-        assert found == (expected[row] if row in with_states else {})
+    for row, item in zip(expected, sum_times(answers), strict=True):
+        assert sum(item.values()) == (answers.duration if row in with_states else 0)
+        assert item == (expected[row] if row in with_states else {})
 
 
-def _rows(answers: Answers) -> list[tuple[int, int]]:
+def _list_rows(answers: Answers) -> list[tuple[int, int]]:
     return [
         (task, thread)
-        for task, (threads, _) in enumerate(answers.trace().tasks, 1)
+        for task, (threads, _) in enumerate(answers.load_trace().tasks, 1)
         for thread in range(1, threads + 1)
     ]
 
 
 @needs_paraver
 def test_other_views_are_the_same_without_states(tmp_path: Path) -> None:
-    with_states = ask("training")
+    with_states = answer_views("training")
     convert(with_states.exports, tmp_path / "trace.prv", Options(jobs=1, align="utc"))
-    _, without = said(tmp_path, tmp_path / "trace.prv", with_states.present)
+    _, without = run_paramedir_on_views(tmp_path, tmp_path / "trace.prv", with_states.present)
     assert set(without) == set(with_states.tables)
     assert {view for view, text in without.items() if text != with_states.tables[view]} == {
         "extra/views/states.cfg",
@@ -71,7 +71,7 @@ def test_other_views_are_the_same_without_states(tmp_path: Path) -> None:
 
 
 def test_shares_add_up(answers: Answers) -> None:
-    for row in answers.by_row("extra/analysis/state_share_2dh.cfg"):
+    for row in answers.read_labelled_rows("extra/analysis/state_share_2dh.cfg"):
         # Rows without states have none of it.
         assert not row or sum(row.values()) == pytest.approx(100)
 
@@ -83,22 +83,22 @@ def test_states_on_streams_are_the_work_on_gpus(answers: Answers) -> None:
     The rows of one stream never overlap, and nothing but the execution of a whole graph holds other
     work.
     """
-    trace = answers.trace()
-    found: dict[int, float] = defaultdict(float)
+    trace = answers.load_trace()
+    result: dict[int, float] = defaultdict(float)
     for state in trace.states:
-        if trace.row_name(state.row).startswith("CUDA-D"):
-            found[state.value] += state.end - state.begin
-    work = [one for one in work_of(answers) if one.end > one.begin]
-    if any(one.name.startswith("graph") for one in work):
+        if trace.get_row_name(state.row).startswith("CUDA-D"):
+            result[state.value] += state.end - state.begin
+    work = [item for item in read_work(answers) if item.end > item.begin]
+    if any(item.name.startswith("graph") for item in work):
         # As long as any stream works some state says so.
-        assert sum(found[state] for state in (RUNNING, GROUP, TRANSFER)) >= max(
-            length(union(one)) for one in by_task(work).values()
+        assert sum(result[state] for state in (RUNNING, GROUP, TRANSFER)) >= max(
+            sum_lengths(merge_stretches(item)) for item in group_by_task(work).values()
         )
         return
-    assert found[RUNNING] == _sum(one for one in work if one.computes)
-    assert found[GROUP] == _sum(one for one in work if one.name.startswith("nccl"))
-    assert found[TRANSFER] == _sum(one for one in work if one.name.startswith("memory"))
+    assert result[RUNNING] == _sum_dicts(item for item in work if item.computes)
+    assert result[GROUP] == _sum_dicts(item for item in work if item.name.startswith("nccl"))
+    assert result[TRANSFER] == _sum_dicts(item for item in work if item.name.startswith("memory"))
 
 
-def _sum(work: Iterable[Work]) -> int:
-    return sum(one.end - one.begin for one in work)
+def _sum_dicts(work: Iterable[Work]) -> int:
+    return sum(item.end - item.begin for item in work)

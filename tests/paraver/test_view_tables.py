@@ -11,9 +11,17 @@ from pathlib import Path
 
 import pytest
 from tools.corpus import CORPUS, EXPORTS, NO_CORPUS
-from tools.installed_views import VIEWS, file_of
-from tools.view_answers import PARAMEDIR, Answers, Work, ask, length, needs_paraver, union
-from tools.view_reader import reason_to_ask
+from tools.installed_views import VIEWS, find_view_file
+from tools.view_answers import (
+    PARAMEDIR,
+    Answers,
+    Work,
+    answer_views,
+    merge_stretches,
+    needs_paraver,
+    sum_lengths,
+)
+from tools.view_reader import find_reason_to_ask
 
 from nsys2prv import Options, convert
 
@@ -39,29 +47,29 @@ REAL = [
 
 @pytest.fixture(scope="module")
 def answers() -> Answers:
-    return ask(SAMPLE)
+    return answer_views(SAMPLE)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_time_by_call_and_work(answers: Answers, name: str) -> None:
     table, column = CALLS[name]
     expected: dict[str, int] = defaultdict(int)
-    for _, text, time in answers.sql(
+    for _, text, time in answers.query(
         f'SELECT value, "end" - start FROM {table} JOIN StringIds ON StringIds.id = {column}'
     ):
         expected[text] += time
     assert expected
-    found = {
+    result = {
         label: time
-        for label, time in answers.columns(f"analysis/{name}_time_2dh.cfg").items()
+        for label, time in answers.sum_columns(f"analysis/{name}_time_2dh.cfg").items()
         if time
     }
-    assert sorted(found.values()) == sorted(expected.values())
-    assert all(any(label.startswith(text[:12]) for label in found) for text in expected)
+    assert sorted(result.values()) == sorted(expected.values())
+    assert all(any(label.startswith(text[:12]) for label in result) for text in expected)
 
 
 def test_bytes_by_file(answers: Answers) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT filePath, sum(bytesProcessed) FROM OSRT_FILE_ACCESS_EVENTS JOIN OSRT_FILE_ACCESS_DESCRIPTORS "
         "USING (fileAccessId) GROUP BY 1"
     )
@@ -69,7 +77,9 @@ def test_bytes_by_file(answers: Answers) -> None:
     for _, path, size in rows:
         moved[path] += size
     assert sorted(
-        value for value in answers.columns("extra/analysis/file_bytes_2dh.cfg").values() if value
+        value
+        for value in answers.sum_columns("extra/analysis/file_bytes_2dh.cfg").values()
+        if value
     ) == sorted(moved.values())
 
 
@@ -79,33 +89,33 @@ def test_time_by_file_and_by_action(answers: Answers) -> None:
         ("extra/analysis/file_action_time_2dh.cfg", "eventType"),
     ):
         times: dict[str, int] = defaultdict(int)
-        for _, key, time in answers.sql(
+        for _, key, time in answers.query(
             f"SELECT {column}, endedAt - startedAt FROM OSRT_FILE_ACCESS_EVENTS "
             "JOIN OSRT_FILE_ACCESS_DESCRIPTORS USING (fileAccessId)"
         ):
             times[str(key)] += time
-        assert sorted(value for value in answers.columns(view).values() if value) == sorted(
+        assert sorted(value for value in answers.sum_columns(view).values() if value) == sorted(
             times.values()
         ), view
 
 
 def test_processes_on_gpus(answers: Answers) -> None:
     """By the trace, whose contexts are compared with the truth elsewhere."""
-    trace = answers.trace()
+    trace = answers.load_trace()
     times: dict[str, int] = defaultdict(int)
-    for item in trace.intervals(68007100):
-        times[trace.label(68007100, item.value)] += item.end - item.begin
-    found = {
+    for item in trace.list_intervals(68007100):
+        times[trace.get_label(68007100, item.value)] += item.end - item.begin
+    result = {
         name: value
-        for name, value in answers.columns("extra/analysis/gpu_context_time_2dh.cfg").items()
+        for name, value in answers.sum_columns("extra/analysis/gpu_context_time_2dh.cfg").items()
         if value and name != "End"
     }
-    assert sorted(found.values()) == sorted(times.values())
-    switches = len(answers.sql("SELECT 1 FROM GPU_CONTEXT_SWITCH_EVENTS WHERE tag = 8"))
+    assert sorted(result.values()) == sorted(times.values())
+    switches = len(answers.query("SELECT 1 FROM GPU_CONTEXT_SWITCH_EVENTS WHERE tag = 8"))
     assert (
         sum(
             value
-            for name, value in answers.columns(
+            for name, value in answers.sum_columns(
                 "extra/analysis/gpu_context_switches_2dh.cfg"
             ).items()
             if name != "End"
@@ -117,36 +127,38 @@ def test_processes_on_gpus(answers: Answers) -> None:
 def test_share_of_the_profiler(answers: Answers) -> None:
     """Of each thread, time in any work of the profiler, also where it lies within other such work."""
     spans: dict[tuple, list[Work]] = defaultdict(list)
-    for one in answers.trace().events[69000000]:
-        spans[one.row].append(Work(one.row, one.begin, one.end, "", False))
-    expected = sorted(100 * length(union(ranges)) / answers.duration for ranges in spans.values())
-    found = sorted(
+    for item in answers.load_trace().events[69000000]:
+        spans[item.row].append(Work(item.row, item.begin, item.end, "", False))
+    expected = sorted(
+        100 * sum_lengths(merge_stretches(ranges)) / answers.duration for ranges in spans.values()
+    )
+    result = sorted(
         cell
-        for row in answers.rows("extra/analysis/profiler_overhead_share_2dh.cfg")
+        for row in answers.read_rows("extra/analysis/profiler_overhead_share_2dh.cfg")
         for cell in row[-1:]
         if cell
     )
-    assert found == pytest.approx(expected, rel=1e-4)
+    assert result == pytest.approx(expected, rel=1e-4)
 
 
 def test_messages_by_severity(answers: Answers) -> None:
     counts = sorted(
         count
-        for _, count in _summed(
-            answers.sql("SELECT severity, count(*) FROM DIAGNOSTIC_EVENT GROUP BY 1")
+        for _, count in _sum_rows(
+            answers.query("SELECT severity, count(*) FROM DIAGNOSTIC_EVENT GROUP BY 1")
         ).items()
     )
-    found = {
+    result = {
         name: value
-        for name, value in answers.columns("extra/analysis/messages_2dh.cfg").items()
+        for name, value in answers.sum_columns("extra/analysis/messages_2dh.cfg").items()
         if value and name != "End"
     }
-    assert len(found) == len(counts)
+    assert len(result) == len(counts)
     # Paraver keeps one of several messages of one instant.
-    assert sum(found.values()) <= sum(counts)
+    assert sum(result.values()) <= sum(counts)
 
 
-def _summed(rows: list[tuple]) -> dict[int, int]:
+def _sum_rows(rows: list[tuple]) -> dict[int, int]:
     sums: dict[int, int] = defaultdict(int)
     for _, key, count in rows:
         sums[key] += count
@@ -168,16 +180,17 @@ def test_paraver_reads_real_exports_without_complaint(export: Path, tmp_path: Pa
     mine = [
         view
         for view in VIEWS
-        if not reason_to_ask(view.cfg, present) and re.search(r"file|profiler|messages", view.path)
+        if not find_reason_to_ask(view.cfg, present)
+        and re.search(r"file|profiler|messages", view.path)
     ]
     assert len(mine) >= 7
     command = [str(PARAMEDIR), "-npr", str(trace)]
     for number, view in enumerate(mine):
-        command += [str(file_of(view.path)), str(tmp_path / f"view{number}")]
-    done = subprocess.run(
+        command += [str(find_view_file(view.path)), str(tmp_path / f"view{number}")]
+    process = subprocess.run(
         command, capture_output=True, text=True, errors="replace", check=True, timeout=120
     )
-    assert not COMPLAINT.search(done.stdout + done.stderr), done.stdout + done.stderr
+    assert not COMPLAINT.search(process.stdout + process.stderr), process.stdout + process.stderr
     for number, view in enumerate(mine):
         answer = tmp_path / (f"view{number}" if view.cfg.histogram else f"view{number}.csv")
         assert answer.read_text(errors="replace").strip(), view.path

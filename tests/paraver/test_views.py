@@ -16,7 +16,7 @@ import pytest
 import yaml
 from make_views import files_of, stray, table_path
 from msgspec.structs import replace
-from tools.view_reader import read_cfg, reason_to_ask
+from tools.view_reader import find_reason_to_ask, read_cfg
 
 from nsys2prv import Options, convert
 from nsys2prv.events import all_kinds
@@ -81,9 +81,9 @@ def test_every_file_name_of_bsc_is_in_its_place() -> None:
 
 
 def test_menus_are_short_and_lead_to_views_of_the_core() -> None:
-    found = load_menus(FOLDER / FILE)
-    assert [title.split()[0] for title in found] == list("12345678")
-    for title, group in found.items():
+    result = load_menus(FOLDER / FILE)
+    assert [title.split()[0] for title in result] == list("12345678")
+    for title, group in result.items():
         assert 0 < len({view.path for view in group}) == len(group) <= 20, title
         assert all(map(is_core_view, group)), title
     assert sum(map(is_core_view, VIEWS)) <= 135
@@ -94,14 +94,14 @@ def test_what_no_menu_has_is_extra(tmp_path: Path) -> None:
         f"  basics/{name}: {{title: {name}, shows: {name}, unit: k, types: {name}}}\n"
         for name in ("first", "second")
     )
-    written(tmp_path, text)
+    write_view(tmp_path, text)
     (tmp_path / FILE / MENUS).write_text("menus: {1 One: [basics/first]}\n")
-    found = {view.path: view for view in load_views(tmp_path / FILE)}
-    assert [path for path, view in found.items() if is_core_view(view)] == ["basics/first.cfg"]
-    assert f"{EXTRA}/basics/second.cfg" in found
-    assert load_menus(tmp_path / FILE) == {"1 One": (found["basics/first.cfg"],)}
+    result = {view.path: view for view in load_views(tmp_path / FILE)}
+    assert [path for path, view in result.items() if is_core_view(view)] == ["basics/first.cfg"]
+    assert f"{EXTRA}/basics/second.cfg" in result
+    assert load_menus(tmp_path / FILE) == {"1 One": (result["basics/first.cfg"],)}
     (tmp_path / "other").mkdir()
-    written(tmp_path / "other", text)
+    write_view(tmp_path / "other", text)
     (tmp_path / "other" / FILE / MENUS).write_text("menus: {1 One: [basics/third]}\n")
     with pytest.raises(CfgError, match="no view is called basics/third"):
         load_views(tmp_path / "other" / FILE)
@@ -123,7 +123,7 @@ def test_every_field_and_metric_that_is_declared_has_a_timeline() -> None:
         code
         for view in VIEWS
         if view.cfg.histogram is None and len(view.cfg.windows) == 1
-        for code in _listed(view)
+        for code in _list_types(view)
     }
     assert codes - shown == set()
 
@@ -192,7 +192,7 @@ def test_pictures_are_of_views_and_small() -> None:
     assert sum(sizes) <= 1_500_000
 
 
-def written(folder: Path, text: str) -> None:
+def write_view(folder: Path, text: str) -> None:
     (folder / FILE).mkdir()
     (folder / FILE / "own.yaml").write_text(text)
 
@@ -215,7 +215,7 @@ def test_the_command_names_the_view_that_is_wrong(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = "codes: {kernel: 63000006}\nviews:\n  basics/k: {title: K, shows: k, unit: k, types: kernel, compose_thread: Maximum}\n"
-    written(tmp_path, text)
+    write_view(tmp_path, text)
     assert make_views.main([str(tmp_path)]) == 1
     error = capsys.readouterr().err
     assert "basics/k" in error
@@ -235,7 +235,7 @@ families:
 
 
 def test_a_family_makes_a_view_of_each_member(tmp_path: Path) -> None:
-    written(tmp_path, FAMILY)
+    write_view(tmp_path, FAMILY)
     first, second = load_views(tmp_path / FILE)
     assert [(view.path, view.title, view.shows) for view in (first, second)] == [
         ("basics/k.cfg", "Kernels now", "Kernels."),
@@ -261,7 +261,7 @@ def test_a_family_makes_a_view_of_each_member(tmp_path: Path) -> None:
 def test_members_that_do_not_fit_their_family_are_refused(
     tmp_path: Path, old: str, new: str, problem: str
 ) -> None:
-    written(tmp_path, FAMILY.replace(old, new, 1))
+    write_view(tmp_path, FAMILY.replace(old, new, 1))
     with pytest.raises(CfgError, match=problem):
         load_views(tmp_path / FILE)
 
@@ -272,22 +272,22 @@ def test_views_read_back_as_they_were_meant() -> None:
 
 # ------------------------------------------------------------------------------------------------------- event types
 def test_event_types_are_those_of_the_events() -> None:
-    known, tags = _codes(), {line.tag for line in load_catalogue().lines.values()}
+    known, tags = _list_codes(), {line.tag for line in load_catalogue().lines.values()}
     for view in VIEWS:
-        assert set(_listed(view)) <= known, view.path
-        for window in _singles(view):
+        assert set(_list_types(view)) <= known, view.path
+        for window in _list_singles(view):
             assert set(window.filters.get("tag_msg", Filter("All")).values) <= tags, view.path
             if window.types.condition == "[x,y]":
                 first, last = window.types.values
                 assert first in known, view.path
-                assert last in known or last == _last_nvtx(), view.path
+                assert last in known or last == _find_last_nvtx(), view.path
 
 
 def test_event_types_are_named_by_layout_and_field(tmp_path: Path) -> None:
     """So that a number stands in one place. Plain numbers are left where types have a series of
     them, or are BSC's and not translated.
     """
-    written(
+    write_view(
         tmp_path,
         "codes: {kernel: {cuda_kernel: kernel}, SMs: {gpu_metric: 'SMs Active [Throughput %]'}, both: [7, {cuda_api: call}]}",
     )
@@ -323,7 +323,7 @@ def test_event_types_are_named_by_layout_and_field(tmp_path: Path) -> None:
     ],
 )
 def test_event_types_that_are_not_there_are_refused(spec: str, tmp_path: Path) -> None:
-    written(tmp_path, f"codes: {{k: {spec}}}")
+    write_view(tmp_path, f"codes: {{k: {spec}}}")
     with pytest.raises(CfgError, match=r"own\.yaml: event type 'k'"):
         codes_named(tmp_path / FILE)
 
@@ -348,10 +348,10 @@ def test_nvtx_views_show_all_domains() -> None:
         first = next(iter(fields.values()))
         known = {first.code_of(*domain) for domain in FIXED_DOMAINS}
         for path in paths:
-            assert set(_listed(BY_PATH[path])) == known | {fields["own"]}, path
+            assert set(_list_types(BY_PATH[path])) == known | {fields["own"]}, path
     (any_domain,) = codes_named(FOLDER / FILE)["NVTX on GPU"]
     for path in ("views/nvtx_on_gpu.cfg", "analysis/nvtx_on_gpu_time_2dh.cfg"):
-        assert set(_listed(BY_PATH[path])) == {any_domain}, path
+        assert set(_list_types(BY_PATH[path])) == {any_domain}, path
 
 
 @pytest.mark.slow
@@ -359,7 +359,7 @@ def test_every_kind_of_event_has_a_view_to_open_first() -> None:
     """Where any view is of its types: those of samples of plugins and of payloads depend on the
     program.
     """
-    viewed = {code for view in VIEWS for code in _listed(view)}
+    viewed = {code for view in VIEWS for code in _list_types(view)}
     for kind in (*all_kinds(), *all_relations()):
         for layout in kind.layouts:
             labels = load_counter_tables()[layout].labels if layout in load_counter_tables() else {}
@@ -373,13 +373,13 @@ def test_views_to_open_first_come_in_their_order() -> None:
         "views/cuda_activities.cfg",
         "views/nvtx_ranges.cfg",
     ]
-    assert list(choose_first_views(_codes())) == [view.path for view in order[:5]]
+    assert list(choose_first_views(_list_codes())) == [view.path for view in order[:5]]
     assert list(choose_first_views({9403})) == ["hwcounters/sm_active.cfg"]
     assert choose_first_views({1}) == {}
 
 
-def _codes() -> set[int]:
-    """Every event type that there may be."""
+def _list_codes() -> set[int]:
+    """Return every event type that there may be."""
     fields = [field for layout in load_catalogue().layouts.values() for field in layout.fields]
     plain = {field.code for field in fields if not isinstance(field.code, DomainCode)}
     by_domain = [field.code for field in fields if isinstance(field.code, DomainCode)]
@@ -390,7 +390,7 @@ def _codes() -> set[int]:
     }
 
 
-def _last_nvtx() -> int:
+def _find_last_nvtx() -> int:
     codes = [field.code for layout in load_catalogue().layouts.values() for field in layout.fields]
     return max(
         code.code_of(*domain)
@@ -400,15 +400,15 @@ def _last_nvtx() -> int:
     )
 
 
-def _singles(view: View) -> Iterator[Single]:
+def _list_singles(view: View) -> Iterator[Single]:
     return (window for window in view.cfg.windows if isinstance(window, Single))
 
 
-def _listed(view: View) -> list[int]:
-    """Event types that windows of the view name one by one."""
+def _list_types(view: View) -> list[int]:
+    """Return event types that windows of the view name one by one."""
     return [
         int(code)
-        for window in _singles(view)
+        for window in _list_singles(view)
         if window.types.condition == "="
         for code in window.types.values
     ]
@@ -426,47 +426,55 @@ TABLE = Histogram("table", 1, 2, "Time")
 GOOD = Cfg("Kernels and memory operations.", (WINDOW, OTHER, BOTH))
 
 
-def _with(window: Single | Composed, **changes: object) -> Cfg:
+def _make_view_with(window: Single | Composed, **changes: object) -> Cfg:
     return replace(
         GOOD,
-        windows=tuple(replace(one, **changes) if one is window else one for one in GOOD.windows),
+        windows=tuple(
+            replace(item, **changes) if item is window else item for item in GOOD.windows
+        ),
     )
 
 
 WRONG = {
-    "no function 'Stacked Val' of this group": _with(
+    "no function 'Stacked Val' of this group": _make_view_with(
         WINDOW, functions={"thread": Function("Stacked Val")}
     ),
-    "no function 'Maxima' of this group": _with(WINDOW, functions={"task": Function("Maxima")}),
-    "no place 'thread' for a function": _with(BOTH, functions={"thread": Function("Last Evt Val")}),
-    "Prod takes 1 parameters": _with(WINDOW, functions={"topcompose1": Function("Prod")}),
-    "Select Range takes 2 parameters": _with(
+    "no function 'Maxima' of this group": _make_view_with(
+        WINDOW, functions={"task": Function("Maxima")}
+    ),
+    "no place 'thread' for a function": _make_view_with(
+        BOTH, functions={"thread": Function("Last Evt Val")}
+    ),
+    "Prod takes 1 parameters": _make_view_with(WINDOW, functions={"topcompose1": Function("Prod")}),
+    "Select Range takes 2 parameters": _make_view_with(
         WINDOW, functions={"topcompose1": Function("Select Range", ((3.0,),))}
     ),
-    "no operation 'subtract'": _with(BOTH, operation="subtract"),
-    r"parents \(1, 3\) are not windows before it": _with(BOTH, parents=(1, 3)),
-    r"parents \(0, 1\) are not windows before it": _with(BOTH, parents=(0, 1)),
-    "no level 'tasks'": _with(WINDOW, level="tasks"),
+    "no operation 'subtract'": _make_view_with(BOTH, operation="subtract"),
+    r"parents \(1, 3\) are not windows before it": _make_view_with(BOTH, parents=(1, 3)),
+    r"parents \(0, 1\) are not windows before it": _make_view_with(BOTH, parents=(0, 1)),
+    "no level 'tasks'": _make_view_with(WINDOW, level="tasks"),
     "level thread is finer than those of its parents": replace(
         GOOD, windows=(replace(WINDOW, level="task"), replace(OTHER, level="task"), BOTH)
     ),
-    "ascending numbers": _with(WINDOW, look=Look("gradient", scale=(100.0, 0.0))),
-    "a look without a scale": _with(WINDOW, look=Look(scale=(0.0, 100.0))),
-    "no units 'ns'": _with(WINDOW, look=Look(units="ns")),
-    "no condition '=='": _with(WINDOW, filters={"evt_type": Filter("==", (KERNEL,))}),
-    "3 values for": _with(WINDOW, filters={"evt_type": Filter("[x,y]", (1, 2, 3))}),
-    "0 values for '='": _with(WINDOW, filters={"evt_type": Filter("=")}),
-    "not within 1..2147483647": _with(WINDOW, filters={"evt_type": Filter("=", (2**31,))}),
-    "the range of event types is empty": _with(
+    "ascending numbers": _make_view_with(WINDOW, look=Look("gradient", scale=(100.0, 0.0))),
+    "a look without a scale": _make_view_with(WINDOW, look=Look(scale=(0.0, 100.0))),
+    "no units 'ns'": _make_view_with(WINDOW, look=Look(units="ns")),
+    "no condition '=='": _make_view_with(WINDOW, filters={"evt_type": Filter("==", (KERNEL,))}),
+    "3 values for": _make_view_with(WINDOW, filters={"evt_type": Filter("[x,y]", (1, 2, 3))}),
+    "0 values for '='": _make_view_with(WINDOW, filters={"evt_type": Filter("=")}),
+    "not within 1..2147483647": _make_view_with(
+        WINDOW, filters={"evt_type": Filter("=", (2**31,))}
+    ),
+    "the range of event types is empty": _make_view_with(
         WINDOW, filters={"evt_type": Filter("[x,y]", (NCCL, KERNEL))}
     ),
-    "title 'a/b'": _with(WINDOW, title="a/b"),
+    "title 'a/b'": _make_view_with(WINDOW, title="a/b"),
     "looks like a part of the view": replace(GOOD, description="window_name x"),
     "no window": Cfg("nothing", ()),
     "no statistic 'Times'": replace(GOOD, histogram=replace(TABLE, statistic="Times")),
     "data window 4 is not there": replace(GOOD, histogram=replace(TABLE, data=4)),
     "level thread is finer than the control window's task": replace(
-        _with(WINDOW, level="task"), histogram=TABLE
+        _make_view_with(WINDOW, level="task"), histogram=TABLE
     ),
     "window 1 is a parent of window 3": replace(GOOD, histogram=replace(TABLE, data=3)),
     "need a width and an order": replace(
@@ -488,7 +496,9 @@ def test_a_good_view_is_written_and_read() -> None:
         "topcompose1": Function("Is Equal", ((1.0, 2.0),)),
     }
     table = replace(TABLE, columns=HistogramColumns(2.0, 0.0, 9.0), planes=3, sort=True)
-    cfg = replace(_with(WINDOW, look=look, functions=functions, physical=True), histogram=table)
+    cfg = replace(
+        _make_view_with(WINDOW, look=look, functions=functions, physical=True), histogram=table
+    )
     assert read_cfg(format_cfg(cfg)) == cfg
 
 
@@ -515,21 +525,27 @@ def test_files_that_paraver_would_stop_at_are_refused(old: str, new: str, proble
 
 def test_views_ask_only_when_nothing_of_theirs_is_there() -> None:
     activities = BY_PATH["views/cuda_activities.cfg"].cfg
-    assert reason_to_ask(activities, {MEMORY}) == reason_to_ask(activities, {GRAPH, 9101}) == ""
-    assert reason_to_ask(activities, {9600}) == "no event of the view"
     assert (
-        reason_to_ask(replace(activities, windows=activities.windows[:1]), {MEMORY})
+        find_reason_to_ask(activities, {MEMORY})
+        == find_reason_to_ask(activities, {GRAPH, 9101})
+        == ""
+    )
+    assert find_reason_to_ask(activities, {9600}) == "no event of the view"
+    assert (
+        find_reason_to_ask(replace(activities, windows=activities.windows[:1]), {MEMORY})
         == "an event of the view is missing"
     )
-    assert reason_to_ask(BY_PATH["model/relevant_streams.cfg"].cfg, {NCCL}) == ""
+    assert find_reason_to_ask(BY_PATH["model/relevant_streams.cfg"].cfg, {NCCL}) == ""
     for view in ("analysis/nccl-exposed-2dh.cfg", "extra/analysis/nccl-overlap-2dh.cfg"):
         assert (
-            reason_to_ask(BY_PATH[view].cfg, {NCCL})
-            == reason_to_ask(BY_PATH[view].cfg, {NCCL, KERNEL, 63000061})
+            find_reason_to_ask(BY_PATH[view].cfg, {NCCL})
+            == find_reason_to_ask(BY_PATH[view].cfg, {NCCL, KERNEL, 63000061})
             == ""
         )
-        assert reason_to_ask(BY_PATH[view].cfg, {KERNEL, MEMORY, 63000061})
-    assert reason_to_ask(BY_PATH["extra/analysis/memory-overlap-2dh.cfg"].cfg, {KERNEL, 63000061})
+        assert find_reason_to_ask(BY_PATH[view].cfg, {KERNEL, MEMORY, 63000061})
+    assert find_reason_to_ask(
+        BY_PATH["extra/analysis/memory-overlap-2dh.cfg"].cfg, {KERNEL, 63000061}
+    )
 
 
 def test_columns_that_views_compute_have_names_whatever_a_trace_holds(tmp_path: Path) -> None:

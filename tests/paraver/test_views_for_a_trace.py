@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 from tools import paramedir, view_answers
-from tools.view_reader import read_cfg, reason_to_ask
+from tools.view_reader import find_reason_to_ask, read_cfg
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
@@ -52,7 +52,7 @@ ZERO = {"0", "0 ns", "value 0", "End", "Unknown state 0", "Not valid thread: 655
 def trace(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Path, list[str]]:
-    """A sample's trace, and the views that its summary names."""
+    """Convert a sample; return its trace, and the views that its summary names."""
     path = tmp_path_factory.mktemp("trace") / "out.prv"
     summary = convert(
         sorted((ROOT / "sample_reports" / request.param).glob("*.sqlite")),
@@ -62,8 +62,8 @@ def trace(
     return path, summary.views
 
 
-def _read(path: Path) -> Contents:
-    """Line by line."""
+def _read_lines(path: Path) -> Contents:
+    """Parse a file of views line by line."""
     pairs, tags = set(), set()
     for line in path.read_text().splitlines():
         fields = line.split(":")
@@ -86,9 +86,9 @@ def test_contents_of_a_trace(
 ) -> None:
     path, _ = trace
     if block < 1000:
-        path = _written(tmp_path, "".join(path.read_text().splitlines(keepends=True)[:60]))
+        path = _write_views(tmp_path, "".join(path.read_text().splitlines(keepends=True)[:60]))
     monkeypatch.setattr(blocks, "BLOCK", block)
-    expected = _read(path)
+    expected = _read_lines(path)
     assert expected.types
     assert TraceContents(path).whole == expected
     packed = tmp_path / "packed.prv.gz"
@@ -96,14 +96,14 @@ def test_contents_of_a_trace(
     assert TraceContents(packed).whole == expected
 
 
-def _written(folder: Path, text: str) -> Path:
+def _write_views(folder: Path, text: str) -> Path:
     path = folder / "made.prv"
     path.write_text(text)
     return path
 
 
 def test_lines_that_paraver_reads_are_read(tmp_path: Path) -> None:
-    path = _written(
+    path = _write_views(
         tmp_path,
         HEADER
         + "\n".join(
@@ -147,14 +147,14 @@ def test_random_records_are_read_as_by_eye(tmp_path: Path) -> None:
         lines.append("2:1:1:1:1:5:" + ":".join(map(str, pairs.ravel())))
         if random.random() < 0.2:
             lines.append(f"3:1:1:1:1:0:0:1:1:1:2:3:3:64:{random.integers(0, 10**12)}")
-    path = _written(tmp_path, HEADER + "\n".join(lines) + "\n")
-    assert TraceContents(path).whole == _read(path)
+    path = _write_views(tmp_path, HEADER + "\n".join(lines) + "\n")
+    assert TraceContents(path).whole == _read_lines(path)
 
 
 def test_a_trace_without_records_is_empty(tmp_path: Path) -> None:
     assert (
-        TraceContents(_written(tmp_path, HEADER)).whole
-        == TraceContents(_written(tmp_path, "#Paraver ():1:0:1:1(1:1)")).whole
+        TraceContents(_write_views(tmp_path, HEADER)).whole
+        == TraceContents(_write_views(tmp_path, "#Paraver ():1:0:1:1(1:1)")).whole
         == Contents(frozenset(), frozenset(), frozenset(), values=frozenset())
     )
 
@@ -192,7 +192,7 @@ def test_what_is_no_trace_is_not_read_whole(
 ) -> None:
     monkeypatch.setattr("nsys2prv.paraver.cfg.contents.split_lines", None)
     with pytest.raises(Nsys2prvError, match="not a Paraver trace"):
-        TraceContents(_written(tmp_path, "SQLite format 3\n" + "2:1:1:1:1:5:7:8\n"))
+        TraceContents(_write_views(tmp_path, "SQLite format 3\n" + "2:1:1:1:1:5:7:8\n"))
 
 
 def test_a_line_without_end_is_not_read_whole(
@@ -201,11 +201,11 @@ def test_a_line_without_end_is_not_read_whole(
     monkeypatch.setattr(blocks, "LONGEST_LINE", 1 << 10)
     monkeypatch.setattr(blocks, "BLOCK", 1 << 8)
     with pytest.raises(Nsys2prvError, match="a line of more than"):
-        TraceContents(_written(tmp_path, HEADER + "2:1" * 2000))
+        TraceContents(_write_views(tmp_path, HEADER + "2:1" * 2000))
 
 
 # ------------------------------------------------------------------------------------------------ views that show something
-def _why(
+def _find_reason(
     path: str,
     types: set[int],
     tags: set[int] = frozenset(),
@@ -223,67 +223,75 @@ def _why(
 
 
 def test_views_need_their_events() -> None:
-    assert _why("extra/basics/cuda_kernels.cfg", {KERNEL}) == ""
-    assert _why("extra/basics/cuda_kernels.cfg", {NCCL}) == f"no kernel ({KERNEL})"
+    assert _find_reason("extra/basics/cuda_kernels.cfg", {KERNEL}) == ""
+    assert _find_reason("extra/basics/cuda_kernels.cfg", {NCCL}) == f"no kernel ({KERNEL})"
     assert (
-        _why("extra/basics/cuda_kernels.cfg", {KERNEL}, filled=set())
+        _find_reason("extra/basics/cuda_kernels.cfg", {KERNEL}, filled=set())
         == f"nothing but 0 in kernel ({KERNEL})"
     )
-    assert _why("views/cuda_activities.cfg", {GRAPH}) == ""
-    assert _why("views/cuda_activities.cfg", {GRID}) == f"no event type {API} … event type {GRAPH}"
+    assert _find_reason("views/cuda_activities.cfg", {GRAPH}) == ""
+    assert (
+        _find_reason("views/cuda_activities.cfg", {GRID})
+        == f"no event type {API} … event type {GRAPH}"
+    )
 
 
 def test_views_need_every_kind_of_event_that_they_join() -> None:
     both = "extra/hwcounters/sm_active_per_kernel-2dh.cfg"
-    assert _why(both, {GRAPH, METRIC}) == ""
-    assert _why(both, {KERNEL}) == "no SMs active (9403)"
-    assert _why(both, {METRIC}) == f"no kernel ({KERNEL}) to event type {GRAPH}"
+    assert _find_reason(both, {GRAPH, METRIC}) == ""
+    assert _find_reason(both, {KERNEL}) == "no SMs active (9403)"
+    assert _find_reason(both, {METRIC}) == f"no kernel ({KERNEL}) to event type {GRAPH}"
 
 
 def test_of_the_types_of_a_window_one_suffices() -> None:
     for computing in ({KERNEL}, {GRAPH}, {KERNEL, GRAPH}):
-        assert _why("extra/hwcounters/sm_active_useful.cfg", computing | {METRIC}) == ""
+        assert _find_reason("extra/hwcounters/sm_active_useful.cfg", computing | {METRIC}) == ""
     either = f"kernel ({KERNEL}), event type {GRAPH}"
-    assert _why("extra/hwcounters/sm_active_useful.cfg", {NCCL, METRIC}) == f"no {either}"
+    assert _find_reason("extra/hwcounters/sm_active_useful.cfg", {NCCL, METRIC}) == f"no {either}"
     assert (
-        _why("extra/hwcounters/sm_active_useful.cfg", {KERNEL, METRIC}, filled={METRIC})
+        _find_reason("extra/hwcounters/sm_active_useful.cfg", {KERNEL, METRIC}, filled={METRIC})
         == f"nothing but 0 in {either}"
     )
 
 
 def test_events_that_keep_paraver_from_asking_are_not_those_of_a_view() -> None:
     for view in ("views/nvtx_ranges.cfg", "analysis/nvtx_time_2dh.cfg"):
-        assert _why(view, {ON_GPU}).startswith(f"no event type {NVTX} … event type ")
-        assert _why(view, {NVTX, ON_GPU}) == ""
-    assert _why("views/nccl_size.cfg", {NCCL}) == "no event type 9501"
+        assert _find_reason(view, {ON_GPU}).startswith(f"no event type {NVTX} … event type ")
+        assert _find_reason(view, {NVTX, ON_GPU}) == ""
+    assert _find_reason("views/nccl_size.cfg", {NCCL}) == "no event type 9501"
 
 
 def test_an_overlap_needs_both_and_what_is_added_to_one_of_them_is_none() -> None:
     assert (
-        _why("analysis/nccl-exposed-2dh.cfg", {NCCL})
-        == _why("analysis/nccl-exposed-2dh.cfg", {NCCL, KERNEL})
+        _find_reason("analysis/nccl-exposed-2dh.cfg", {NCCL})
+        == _find_reason("analysis/nccl-exposed-2dh.cfg", {NCCL, KERNEL})
         == ""
     )
-    assert _why("analysis/nccl-exposed-2dh.cfg", {KERNEL}) == f"no event type {NCCL}"
-    assert _why("extra/analysis/nccl_time_by_size_2dh.cfg", {NCCL, 9508}) == "no event type 9501"
-    assert _why("views/useful_time.cfg", {NCCL}) == f"no kernel ({KERNEL}), event type {GRAPH}"
+    assert _find_reason("analysis/nccl-exposed-2dh.cfg", {KERNEL}) == f"no event type {NCCL}"
+    assert (
+        _find_reason("extra/analysis/nccl_time_by_size_2dh.cfg", {NCCL, 9508})
+        == "no event type 9501"
+    )
+    assert (
+        _find_reason("views/useful_time.cfg", {NCCL}) == f"no kernel ({KERNEL}), event type {GRAPH}"
+    )
 
 
 def test_time_outside_something_is_shown_by_traces_with_some_of_it() -> None:
-    assert _why("model/host_outside_mpi_2dh.cfg", {50000002}) == ""
+    assert _find_reason("model/host_outside_mpi_2dh.cfg", {50000002}) == ""
     assert (
-        _why("model/host_outside_mpi_2dh.cfg", {API})
+        _find_reason("model/host_outside_mpi_2dh.cfg", {API})
         == "no event type 50000001 to event type 50000005"
     )
 
 
 def test_of_several_timelines_one_suffices() -> None:
     assert (
-        _why("views/cuda-three-view.cfg", {KERNEL})
-        == _why("views/cuda-three-view.cfg", {API})
+        _find_reason("views/cuda-three-view.cfg", {KERNEL})
+        == _find_reason("views/cuda-three-view.cfg", {API})
         == ""
     )
-    assert _why("views/cuda-three-view.cfg", {NVTX}) == (
+    assert _find_reason("views/cuda-three-view.cfg", {NVTX}) == (
         f"no event type {API}; no event type 63000001; no kernel ({KERNEL}) to event type {GRAPH}"
     )
 
@@ -291,24 +299,27 @@ def test_of_several_timelines_one_suffices() -> None:
 def test_views_of_some_values_need_one_of_them() -> None:
     mutexes = "analysis/mutex_contention.cfg"
     assert (
-        _why(mutexes, {PTHREAD})
-        == _why(mutexes, {PTHREAD}, values={(PTHREAD, 0), (PTHREAD, 18)})
+        _find_reason(mutexes, {PTHREAD})
+        == _find_reason(mutexes, {PTHREAD}, values={(PTHREAD, 0), (PTHREAD, 18)})
         == ""
     )
     assert (
-        _why(mutexes, {PTHREAD}, values={(PTHREAD, 0), (PTHREAD, 3), (API, 8)})
+        _find_reason(mutexes, {PTHREAD}, values={(PTHREAD, 0), (PTHREAD, 3), (API, 8)})
         == f"no value 8, 18 in event type {PTHREAD}"
     )
 
 
 def test_views_of_lines_need_lines_of_their_tag() -> None:
-    assert _why("analysis/kernels-inflight.cfg", {API, KERNEL}, {55001}) == ""
+    assert _find_reason("analysis/kernels-inflight.cfg", {API, KERNEL}, {55001}) == ""
     assert (
-        _why("analysis/kernels-inflight.cfg", {API, KERNEL}, {55002})
+        _find_reason("analysis/kernels-inflight.cfg", {API, KERNEL}, {55002})
         == "no communication of tag 55001"
     )
-    assert _why("extra/views/launch_lines.cfg", {API}) == ""
-    assert _why("extra/analysis/nccl_traffic_2dh.cfg", {NCCL}) == "no communication of tag 55010"
+    assert _find_reason("extra/views/launch_lines.cfg", {API}) == ""
+    assert (
+        _find_reason("extra/analysis/nccl_traffic_2dh.cfg", {NCCL})
+        == "no communication of tag 55010"
+    )
 
 
 @pytest.mark.parametrize(
@@ -316,7 +327,7 @@ def test_views_of_lines_need_lines_of_their_tag() -> None:
     ["extra/views/states.cfg", "analysis/state_time_2dh.cfg", "extra/analysis/state_share_2dh.cfg"],
 )
 def test_views_of_states_need_states(view: str) -> None:
-    assert _why(view, {KERNEL}) == "no states"
+    assert _find_reason(view, {KERNEL}) == "no states"
     with_states = Contents(frozenset({KERNEL}), frozenset({KERNEL}), frozenset(), frozenset({0, 1}))
     assert explain_empty_view(VIEWS[view].cfg, with_states, {}) == ""
 
@@ -324,7 +335,7 @@ def test_views_of_states_need_states(view: str) -> None:
 # -------------------------------------------------------------------------------------------------------- as Paraver does
 @pytest.mark.parametrize("sample", [*view_answers.SAMPLES, *view_answers.MADE])
 def test_views_that_show_something_are_those_of_which_paraver_gives_figures(sample: str) -> None:
-    answers = view_answers.ask(sample)
+    answers = view_answers.answer_views(sample)
     shown = {fit.path: not fit.lacking for fit in find_views_for_trace(answers.path)}
     assert {path for path in answers.tables.known if shown[path]} == {
         path for path in answers.tables.known if _has_figures(answers, path)
@@ -332,17 +343,17 @@ def test_views_that_show_something_are_those_of_which_paraver_gives_figures(samp
     assert [
         path
         for path, view in VIEWS.items()
-        if shown[path] and reason_to_ask(view.cfg, answers.present)
+        if shown[path] and find_reason_to_ask(view.cfg, answers.present)
     ] == []
 
 
 def _has_figures(answers: view_answers.Answers, path: str) -> bool:
-    """Whether what Paraver says of a view is more than the time in which its windows are 0. Where
-    that of the planes is, it names none.
+    """Return whether paramedir's answer to a view is more than the time in which its windows are 0;
+    for a view of planes, whether it names any.
     """
     histogram = VIEWS[path].cfg.histogram
     if histogram is None:
-        return any(value for _, value in answers.bursts(path))
+        return any(value for _, value in answers.list_bursts(path))
     planes = (
         re.split(r"^(?=[^\t\n]+\n\t)", answers.tables[path], flags=re.M)
         if histogram.planes
@@ -364,7 +375,7 @@ def _has_figures(answers: view_answers.Answers, path: str) -> bool:
     return False
 
 
-def _single(
+def _make_single(
     code: int, thread: str = "Last Evt Val", shown: bool = False, **functions: Function
 ) -> Single:
     functions["thread"] = Function(thread)
@@ -373,52 +384,52 @@ def _single(
     )
 
 
-def _made_of_zero() -> dict[str, tuple[Window, ...]]:
-    """Windows of which the last one is made of type 2, which is always 0, and of type 1, which is
-    not.
+def _make_windows_of_zero() -> dict[str, tuple[Window, ...]]:
+    """Return windows of which the last one is made of type 2, which is always 0, and of type 1,
+    which is not.
     """
     pairs = {"first": (1, 2), "second": (2, 1), "neither": (2, 2)}
-    found = {
+    result = {
         f"{operation}, {name}": (
-            *map(_single, codes),
+            *map(_make_single, codes),
             Composed("v", operation=operation, parents=(1, 2)),
         )
         for operation in grammar.OPERATIONS
         for name, codes in pairs.items()
     }
-    found |= {
+    result |= {
         f"{function} {numbers[:count]}": (
-            _single(2, shown=True, compose_thread=Function(function, numbers[:count])),
+            _make_single(2, shown=True, compose_thread=Function(function, numbers[:count])),
         )
         for function, count in grammar.COMPOSE.items()
         for numbers in (((5.0,), (4.0,)), ((5.0,), (0.0,)), ((0.0,), (0.0,)))
     }
-    return found | {
-        function: (_single(2, function, True),)
+    return result | {
+        function: (_make_single(2, function, True),)
         for function, count in grammar.THREAD.items()
         if not count
     }
 
 
 def test_what_is_made_of_zero_is_what_paraver_makes_of_it(tmp_path: Path) -> None:
-    paramedir.need_paramedir()
+    paramedir.skip_without_paramedir()
     events = ["100:1:3", "150:2:0", "200:1:0", "400:1:7", "500:1:0", "600:2:0"]
-    trace = _written(tmp_path, HEADER + "".join(f"2:1:1:1:1:{event}\n" for event in events))
-    views = {name: Cfg(name, windows) for name, windows in _made_of_zero().items()}
+    trace = _write_views(tmp_path, HEADER + "".join(f"2:1:1:1:1:{event}\n" for event in events))
+    views = {name: Cfg(name, windows) for name, windows in _make_windows_of_zero().items()}
     asked = []
     for number, view in enumerate(views.values()):
         (tmp_path / f"{number}.cfg").write_text(format_cfg(view))
         asked += [f"{number}.cfg", f"out{number}"]
     outcome, said = paramedir.run_paramedir(tmp_path, trace, *asked)
     assert outcome == "done", said
-    found = {}
+    result = {}
     for number, name in enumerate(views):
         lines = [
             line.split("\t") for line in (tmp_path / f"out{number}.csv").read_text().splitlines()
         ]
-        found[name] = any(float(length) and float(value) for _, _, length, value in lines)
+        result[name] = any(float(length) and float(value) for _, _, length, value in lines)
     held = TraceContents(trace).whole
-    assert {name: not explain_empty_view(view, held, {}) for name, view in views.items()} == found
+    assert {name: not explain_empty_view(view, held, {}) for name, view in views.items()} == result
 
 
 def test_the_summary_names_views_that_show_something(trace: tuple[Path, list[str]]) -> None:
@@ -469,7 +480,7 @@ def test_a_listing_begins_with_ten_views_of_all_menus(
 
 
 def test_views_written_for_a_trace_name_its_event_types_alone(tmp_path: Path) -> None:
-    path = _written(tmp_path, HEADER + f"2:1:1:1:1:5:{NVTX}:1:{OWN_NVTX}:1\n")
+    path = _write_views(tmp_path, HEADER + f"2:1:1:1:1:5:{NVTX}:1:{OWN_NVTX}:1\n")
     assert main(["cfgs", "--for", str(path), str(tmp_path / "views")]) == 0
     assert sorted(
         str(file.relative_to(tmp_path / "views")) for file in (tmp_path / "views").rglob("*.cfg")
@@ -490,7 +501,7 @@ def test_views_written_for_a_trace_name_its_event_types_alone(tmp_path: Path) ->
 def test_views_written_for_a_trace_are_as_high_as_its_rows_need(
     tasks: int, threads: int, timeline: int, by_task: int, table: int, tmp_path: Path
 ) -> None:
-    path = _written(tmp_path, HEADER + f"2:1:1:1:1:5:{KERNEL}:1\n")
+    path = _write_views(tmp_path, HEADER + f"2:1:1:1:1:5:{KERNEL}:1\n")
     path.with_suffix(".row").write_text(f"LEVEL TASK SIZE {tasks}\n\nLEVEL THREAD SIZE {threads}\n")
     assert main(["cfgs", "--for", str(path), str(tmp_path / "views")]) == 0
     heights = {
@@ -548,7 +559,7 @@ def test_no_table_opens_silently_with_figures_of_something_else(
             silent |= {
                 path
                 for path, (cfg, _) in tables.items()
-                if explain_empty_view(cfg, without, {}) and not reason_to_ask(cfg, left)
+                if explain_empty_view(cfg, without, {}) and not find_reason_to_ask(cfg, left)
             }
     assert silent - states - OPENED == set()
 
@@ -567,7 +578,8 @@ def test_paraver_opens_views_without_a_question_that_show_something_of_one_kind_
             asked |= {
                 path
                 for path, view in VIEWS.items()
-                if not explain_empty_view(view.cfg, held, {}) and reason_to_ask(view.cfg, codes)
+                if not explain_empty_view(view.cfg, held, {})
+                and find_reason_to_ask(view.cfg, codes)
             }
     assert asked - ASKED == set()
 
@@ -580,8 +592,10 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]
     return target, written
 
 
-def _imported(path: Path) -> tuple[ElementTree.Element, dict[str, str]]:
-    """As Paraver imports a workspace: the XML to the first separator, then each file to the next."""
+def _import_workspace(path: Path) -> tuple[ElementTree.Element, dict[str, str]]:
+    """Import a workspace as Paraver does: the XML to the first separator, then each file to the
+    next.
+    """
     xml, *parts = path.read_text(encoding="utf-8").split("=============")
     return ElementTree.fromstring(xml), dict(part.split("\n", 1) for part in parts)
 
@@ -591,7 +605,7 @@ def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[s
     assert sorted(str(path.relative_to(target)) for path in target.rglob("*.ws")) == sorted(written)
     held = set()
     for name in written:
-        root, parts = _imported(target / name)
+        root, parts = _import_workspace(target / name)
         space = root.find("workspace")
         hints = [
             (item.findtext("first"), item.findtext("second"))
@@ -620,7 +634,7 @@ def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[s
 def test_workspaces_have_the_form_of_a_boost_archive(installed: tuple[Path, list[str]]) -> None:
     target, written = installed
     for name in written:
-        root, _ = _imported(target / name)
+        root, _ = _import_workspace(target / name)
         assert (root.tag, root.attrib) == (
             "boost_serialization",
             {"signature": "serialization::archive", "version": "17"},
@@ -649,7 +663,7 @@ def test_a_workspace_is_offered_wherever_one_of_its_views_shows_something(
         {fit.title for fit in find_views_for_trace(trace[0]) if not fit.lacking},
     )
     for name in written:
-        space = _imported(target / name)[0].find("workspace")
+        space = _import_workspace(target / name)[0].find("workspace")
         types = {int(item.text) for item in space.iterfind("autoTypes/item")}
         if any(item.findtext("second") in shown for item in space.iterfind("hintCFGs/item")):
             assert types & held, name
@@ -660,7 +674,7 @@ def test_workspaces_of_what_few_traces_have_are_not_offered_on_others(
 ) -> None:
     target, written = installed
     for name in written:
-        space = _imported(target / name)[0].find("workspace")
+        space = _import_workspace(target / name)[0].find("workspace")
         types = {int(item.text) for item in space.iterfind("autoTypes/item")}
         assert (not types & {KERNEL, API, GRAPH, 63000001}) == (
             space.findtext("name")[len("nsys2prv ") :] in ("7 GPU metrics", "8 CPU and host")

@@ -18,18 +18,18 @@ from tools.view_answers import (
     Answers,
     Record,
     Work,
-    ask,
-    by_task,
-    current,
-    innermost,
-    length,
+    answer_views,
+    compute_digests,
+    group_by_task,
+    list_views_with_events,
+    load_records,
+    make_records,
+    merge_stretches,
     needs_paraver,
-    recorded,
-    records_of,
-    served,
-    tables_of,
-    union,
-    work_of,
+    read_work,
+    select_valid_tables,
+    sum_innermost_times,
+    sum_lengths,
 )
 
 from nsys2prv import Options, convert
@@ -61,14 +61,14 @@ NOT_IN_SAMPLES = {
 
 @pytest.fixture(scope="module")
 def work(answers: Answers) -> list[Work]:
-    return work_of(answers)
+    return read_work(answers)
 
 
 @needs_paraver
 @pytest.mark.parametrize("sample", [*SAMPLES, *MADE])
 def test_recorded_answers_are_those_that_paraver_gives(sample: str) -> None:
     """Elsewhere, without Paraver, every figure is compared with the record."""
-    assert recorded(sample) == records_of(ask(sample)), (
+    assert load_records(sample) == make_records(answer_views(sample)), (
         "record them again: see tools/view_answers.py"
     )
 
@@ -78,8 +78,12 @@ def test_every_answer_is_recorded(sample: str) -> None:
     """Who adds a view, or changes a trace, without Paraver at hand gets the list of what is to be
     recorded elsewhere.
     """
-    asked = ask(sample)
-    unrecorded = sorted(tables_of(recorded(sample), current(asked.path, asked.present)).unrecorded)
+    asked = answer_views(sample)
+    unrecorded = sorted(
+        select_valid_tables(
+            load_records(sample), compute_digests(asked.path, asked.present)
+        ).unrecorded
+    )
     if unrecorded and not PARAMEDIR:
         pytest.skip(f"{len(unrecorded)} answers are not recorded: {', '.join(unrecorded)}")
     assert unrecorded == []
@@ -93,7 +97,7 @@ def test_an_answer_is_valid_for_its_view_and_its_trace_alone() -> None:
         "moved.cfg": Record("a", "other", "4"),
         "long.cfg": Record("a", "t", ""),
     }
-    tables = tables_of(
+    tables = select_valid_tables(
         records,
         {
             "kept.cfg": ("a", "t"),
@@ -122,61 +126,63 @@ def test_paraver_reads_every_view_without_complaint(answers: Answers) -> None:
 
 @pytest.mark.slow
 def test_every_view_of_the_core_has_a_sample(tmp_path: Path) -> None:
-    found = set()
+    result = set()
     for exports in (*SAMPLES.values(), *(make(tmp_path) for make in MADE.values())):
         convert(exports, tmp_path / "trace.prv", Options(jobs=1, align="utc"))
         lines = (tmp_path / "trace.prv").read_text().splitlines()
         present = {
             int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]
         }
-        found |= {view.path for view in served(present)}
-    assert {view.path for view in VIEWS if is_core_view(view)} - found == NOT_IN_SAMPLES
+        result |= {view.path for view in list_views_with_events(present)}
+    assert {view.path for view in VIEWS if is_core_view(view)} - result == NOT_IN_SAMPLES
 
 
-def _sorted_sums(pairs: Iterable[tuple[str, float]]) -> list[float]:
+def _sort_sums(pairs: Iterable[tuple[str, float]]) -> list[float]:
     sums: dict[str, float] = defaultdict(float)
     for name, value in pairs:
         sums[name] += value
     return sorted(sums.values())
 
 
-def _cells(columns: dict[str, float]) -> list[float]:
+def _read_cells(columns: dict[str, float]) -> list[float]:
     return sorted(value for value in columns.values() if value)
 
 
 def test_kernels_by_name(answers: Answers, work: list[Work]) -> None:
-    kernels = [one for one in work if not one.name.startswith("memory")]
-    assert _cells(answers.columns("analysis/kernel_time_2dh.cfg")) == _sorted_sums(
-        (one.name, one.end - one.begin) for one in kernels
+    kernels = [item for item in work if not item.name.startswith("memory")]
+    assert _read_cells(answers.sum_columns("analysis/kernel_time_2dh.cfg")) == _sort_sums(
+        (item.name, item.end - item.begin) for item in kernels
     )
-    assert _cells(answers.columns("extra/analysis/kernel_calls_2dh.cfg")) == _sorted_sums(
-        (one.name, 1) for one in kernels
+    assert _read_cells(answers.sum_columns("extra/analysis/kernel_calls_2dh.cfg")) == _sort_sums(
+        (item.name, 1) for item in kernels
     )
-    durations = sorted(value for _, value in answers.bursts("views/kernel_duration.cfg") if value)
-    assert durations == sorted(one.end - one.begin for one in kernels)
+    durations = sorted(
+        value for _, value in answers.list_bursts("views/kernel_duration.cfg") if value
+    )
+    assert durations == sorted(item.end - item.begin for item in kernels)
 
 
 def test_memory_operations_by_kind(answers: Answers) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT copyKind, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind != 10"
     )
-    rows += answers.sql("SELECT 'set', bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMSET")
-    rows += answers.sql(
+    rows += answers.query("SELECT 'set', bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMSET")
+    rows += answers.query(
         "SELECT 10, bytes, end - start FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE copyKind = 10"
     )
-    assert _cells(answers.columns("analysis/memory_bytes_2dh.cfg")) == _sorted_sums(
+    assert _read_cells(answers.sum_columns("analysis/memory_bytes_2dh.cfg")) == _sort_sums(
         (row[1], row[2]) for row in rows
     )
-    assert _cells(answers.columns("extra/analysis/memory_time_2dh.cfg")) == _sorted_sums(
+    assert _read_cells(answers.sum_columns("extra/analysis/memory_time_2dh.cfg")) == _sort_sums(
         (row[1], row[3]) for row in rows
     )
-    assert _cells(answers.columns("extra/analysis/memory_calls_2dh.cfg")) == _sorted_sums(
+    assert _read_cells(answers.sum_columns("extra/analysis/memory_calls_2dh.cfg")) == _sort_sums(
         (row[1], 1) for row in rows
     )
 
 
 def test_api_calls_by_name(answers: Answers) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT globalTid, start, end, (SELECT value FROM StringIds WHERE id = nameId) FROM CUPTI_ACTIVITY_KIND_RUNTIME"
     )
     calls = [
@@ -185,17 +191,19 @@ def test_api_calls_by_name(answers: Answers) -> None:
     ]
     counted = {
         name: count
-        for name, count in answers.columns("extra/analysis/api_calls_2dh.cfg").items()
+        for name, count in answers.sum_columns("extra/analysis/api_calls_2dh.cfg").items()
         if count
     }
     assert counted == Counter(name for _, _, _, name in calls)
     assert {
-        name: time for name, time in answers.columns("analysis/api_time_2dh.cfg").items() if time
-    } == innermost(calls)
+        name: time
+        for name, time in answers.sum_columns("analysis/api_time_2dh.cfg").items()
+        if time
+    } == sum_innermost_times(calls)
 
 
 def test_nvtx_ranges_by_text(answers: Answers) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT globalTid, start, end, coalesce(text, (SELECT value FROM StringIds WHERE id = textId)) "
         "FROM NVTX_EVENTS WHERE eventType IN (59, 70)"
     )
@@ -205,7 +213,7 @@ def test_nvtx_ranges_by_text(answers: Answers) -> None:
     ]
     counted = {
         name: count
-        for name, count in answers.columns("extra/analysis/nvtx_calls_2dh.cfg").items()
+        for name, count in answers.sum_columns("extra/analysis/nvtx_calls_2dh.cfg").items()
         if count
     }
     assert counted == Counter(text for *_, text in rows)
@@ -215,30 +223,36 @@ def test_nvtx_ranges_by_text(answers: Answers) -> None:
         if end is not None
     ]
     open_ended = {text for *_, end, text in rows if end is None}
-    shown = answers.columns("analysis/nvtx_time_2dh.cfg")
-    assert {name: shown[name] for name in innermost(ended) if name not in open_ended} == innermost(
-        ended
-    )
+    shown = answers.sum_columns("analysis/nvtx_time_2dh.cfg")
+    assert {
+        name: shown[name] for name in sum_innermost_times(ended) if name not in open_ended
+    } == sum_innermost_times(ended)
 
 
 def test_busy_time_of_tasks(answers: Answers, work: list[Work]) -> None:
-    tasks = by_task(work).values()
-    active = sorted(length(union(task)) for task in tasks)
-    useful = sorted(length(union(one for one in task if one.computes)) for task in tasks)
-    communicating = sum(length(union(one for one in task if not one.computes)) for task in tasks)
+    tasks = group_by_task(work).values()
+    active = sorted(sum_lengths(merge_stretches(task)) for task in tasks)
+    useful = sorted(
+        sum_lengths(merge_stretches(item for item in task if item.computes)) for task in tasks
+    )
+    communicating = sum(
+        sum_lengths(merge_stretches(item for item in task if not item.computes)) for task in tasks
+    )
     both = sum(useful) + communicating - sum(active)
-    assert sorted(row[0] for row in answers.rows("analysis/gpu_active.cfg")) == active
-    assert sorted(row[0] for row in answers.rows("analysis/gpu_useful_sumtime_2dh.cfg")) == useful
-    assert sorted(row[0] for row in answers.rows("model/GPU_LB.cfg")) == pytest.approx(
+    assert sorted(row[0] for row in answers.read_rows("analysis/gpu_active.cfg")) == active
+    assert (
+        sorted(row[0] for row in answers.read_rows("analysis/gpu_useful_sumtime_2dh.cfg")) == useful
+    )
+    assert sorted(row[0] for row in answers.read_rows("model/GPU_LB.cfg")) == pytest.approx(
         [100 * time / answers.duration for time in useful]
     )
-    states = answers.columns("model/Device_State.cfg")
+    states = answers.sum_columns("model/Device_State.cfg")
     assert states == {
         "Idle": len(tasks) * answers.duration - sum(active),
         "Only communicates": communicating - both,
         "Computes": sum(useful),
     }
-    shares = answers.columns("analysis/overlap-communication-compute-2dh-timeline.cfg")
+    shares = answers.sum_columns("analysis/overlap-communication-compute-2dh-timeline.cfg")
     share = 100 / answers.duration
     assert shares == pytest.approx(
         {"Exposed": (communicating - both) * share, "Overlapped": both * share},
@@ -247,30 +261,36 @@ def test_busy_time_of_tasks(answers: Answers, work: list[Work]) -> None:
 
 
 def test_gaps(answers: Answers, work: list[Work]) -> None:
-    tasks = by_task(work).values()
-    gaps = [lasting for lasting, value in answers.bursts("analysis/gpu-gaps.cfg") if value]
-    assert sum(gaps) == len(tasks) * answers.duration - sum(length(union(task)) for task in tasks)
-    assert len(gaps) == sum(len(union(task)) + 1 for task in tasks)
-    assert all(value in (0, lasting) for lasting, value in answers.bursts("analysis/gpu-gaps.cfg"))
+    tasks = group_by_task(work).values()
+    gaps = [lasting for lasting, value in answers.list_bursts("analysis/gpu-gaps.cfg") if value]
+    assert sum(gaps) == len(tasks) * answers.duration - sum(
+        sum_lengths(merge_stretches(task)) for task in tasks
+    )
+    assert len(gaps) == sum(len(merge_stretches(task)) + 1 for task in tasks)
+    assert all(
+        value in (0, lasting) for lasting, value in answers.list_bursts("analysis/gpu-gaps.cfg")
+    )
 
 
 def test_launches(answers: Answers) -> None:
-    rows = answers.sql(
+    rows = answers.query(
         "SELECT kernel.start - min(call.start), kernel.end - kernel.start, call.globalTid, call.correlationId "
         "FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel JOIN CUPTI_ACTIVITY_KIND_RUNTIME AS call "
         "ON call.correlationId = kernel.correlationId AND call.globalTid >> 24 = kernel.globalPid >> 24 GROUP BY kernel.rowid"
     )
     calls = {(export, tid, correlation) for export, _, _, tid, correlation in rows}
     if GRAPH in answers.present:
-        assert sum(answers.columns("extra/analysis/launch_latency_2dh.cfg").values()) >= len(calls)
+        assert sum(answers.sum_columns("extra/analysis/launch_latency_2dh.cfg").values()) >= len(
+            calls
+        )
         return
-    assert sum(answers.columns("extra/analysis/launch_latency_2dh.cfg").values()) == len(calls)
+    assert sum(answers.sum_columns("extra/analysis/launch_latency_2dh.cfg").values()) == len(calls)
     assert sum(
-        lasting * value for lasting, value in answers.bursts("analysis/kernels-inflight.cfg")
+        lasting * value for lasting, value in answers.list_bursts("analysis/kernels-inflight.cfg")
     ) == sum(row[1] for row in rows)
     launched: dict[float, float] = defaultdict(float)
-    for lasting, thread in answers.bursts("views/who_launches_kernel.cfg"):
+    for lasting, thread in answers.list_bursts("views/who_launches_kernel.cfg"):
         launched[thread] += lasting if thread else 0
-    assert sorted(time for time in launched.values() if time) == _sorted_sums(
+    assert sorted(time for time in launched.values() if time) == _sort_sums(
         (f"{row[0]} {row[3]}", row[2]) for row in rows
     )

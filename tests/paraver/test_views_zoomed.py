@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.installed_views import VIEWS, file_of
+from tools.installed_views import VIEWS, find_view_file
 
 from nsys2prv import Options, convert
 from nsys2prv.paraver.views import find_views_for_trace
@@ -36,8 +36,8 @@ pytestmark = pytest.mark.skipif(
 def different(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list[str]]:
-    """View -> rows that differ between the whole and the zoomed timeline, of those that show
-    something of a sample.
+    """Return view -> rows that differ between the whole and the zoomed timeline, of the views that
+    show something of a sample.
     """
     there = tmp_path_factory.mktemp("zoomed")
     trace = there / "out.prv"
@@ -50,7 +50,7 @@ def different(
     ]
     arguments, outputs = [], []
     for number, path in enumerate(views):
-        text = file_of(path).read_text()
+        text = find_view_file(path).read_text()
         for kind, begin in (("whole", 0), ("zoomed", BEGIN)):
             cfg = there / f"{kind}{number:03}.cfg"
             cfg.write_text(
@@ -73,19 +73,19 @@ def different(
         timeout=600,
     )
     times = np.linspace(BEGIN * duration + 1, duration - 1, 4001).round() + 0.5
-    whole, zoomed = ([_rows(path) for path in outputs[first::2]] for first in (0, 1))
+    whole, zoomed = ([_read_rows(path) for path in outputs[first::2]] for first in (0, 1))
     return {
         view: [
             row
-            for row, bursts in one.items()
-            if not np.array_equal(_at(bursts, times), _at(other[row], times))
+            for row, bursts in item.items()
+            if not np.array_equal(_find_value_at(bursts, times), _find_value_at(other[row], times))
         ]
-        for view, one, other in zip(views, whole, zoomed, strict=True)
+        for view, item, other in zip(views, whole, zoomed, strict=True)
     }
 
 
-def _rows(path: Path) -> Rows:
-    """Row -> begins and values of its bursts."""
+def _read_rows(path: Path) -> Rows:
+    """Return row -> begins and values of its bursts."""
     rows: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for line in path.read_text().splitlines():
         row, begin, length, value = line.split("\t")
@@ -97,7 +97,7 @@ def _rows(path: Path) -> Rows:
     }
 
 
-def _at(bursts: tuple[np.ndarray, np.ndarray], times: np.ndarray) -> np.ndarray:
+def _find_value_at(bursts: tuple[np.ndarray, np.ndarray], times: np.ndarray) -> np.ndarray:
     begins, values = bursts
     return values[np.searchsorted(begins, times, side="right") - 1]
 

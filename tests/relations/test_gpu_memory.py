@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, PID, Row, global_pid, kernel, make_export, strings
+from tools.exports import KERNEL, PID, Row, make_export, make_global_pid, make_kernel, make_strings
 from tools.trace import Trace
 
 from nsys2prv import Summary
@@ -21,7 +21,7 @@ DEVICE, PINNED = 66500013, 66500012
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 
-def take(
+def make_allocation(
     start: int | None,
     size: int | None,
     address: int | None = 1,
@@ -31,7 +31,7 @@ def take(
 ) -> Row:
     return {
         "start": start,
-        "globalPid": global_pid(pid),
+        "globalPid": make_global_pid(pid),
         "deviceId": device,
         "address": address,
         "bytes": size,
@@ -40,18 +40,20 @@ def take(
     }
 
 
-def give(start: int, size: int = 0, address: int = 1, **more: object) -> Row:
-    return take(start, size, address, **more) | {"memoryOperationType": 1}
+def make_release(start: int, size: int = 0, address: int = 1, **more: object) -> Row:
+    return make_allocation(start, size, address, **more) | {"memoryOperationType": 1}
 
 
-def converted(folder: Path, *reports: list[Row], **options: object) -> tuple[Trace, Summary]:
-    """The trace of reports of one host with these rows, each of a process on its GPU 0."""
+def convert_memory_events(
+    folder: Path, *reports: list[Row], **options: object
+) -> tuple[Trace, Summary]:
+    """Convert reports of one host with these rows, each of a process on its GPU 0."""
     paths = []
     for number, rows in enumerate(reports):
         tables = {
             USAGE: rows,
-            KERNEL: [kernel(0, 1000, globalPid=rows[0]["globalPid"])],
-            "StringIds": strings("k"),
+            KERNEL: [make_kernel(0, 1000, globalPid=rows[0]["globalPid"])],
+            "StringIds": make_strings("k"),
             "TARGET_INFO_GPU": [{"id": 0, "name": "GPU", "uuid": UUID, "busLocation": ""}],
             "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
             "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18}],
@@ -60,7 +62,7 @@ def converted(folder: Path, *reports: list[Row], **options: object) -> tuple[Tra
     return convert_and_read(paths, folder / "o.prv", **options)
 
 
-def totals(trace: Trace, code: int = DEVICE) -> list[tuple[int, int]]:
+def list_totals(trace: Trace, code: int = DEVICE) -> list[tuple[int, int]]:
     return [
         (sample.time, sample.numbers[code])
         for sample in trace.samples
@@ -70,43 +72,59 @@ def totals(trace: Trace, code: int = DEVICE) -> list[tuple[int, int]]:
 
 def test_what_is_taken_and_given_back(tmp_path: Path) -> None:
     rows = [
-        take(10, 100),
-        take(20, 50, 2),
-        give(30, 100),
-        take(30, 7, 3, kind=1),
-        give(40, address=2),
-        give(40, address=3),
+        make_allocation(10, 100),
+        make_allocation(20, 50, 2),
+        make_release(30, 100),
+        make_allocation(30, 7, 3, kind=1),
+        make_release(40, address=2),
+        make_release(40, address=3),
     ]
-    trace, summary = converted(tmp_path, rows)
-    assert totals(trace) == [(10, 100), (20, 150), (30, 50), (40, 0)]
-    assert totals(trace, PINNED) == [(30, 7), (40, 0)]
+    trace, summary = convert_memory_events(tmp_path, rows)
+    assert list_totals(trace) == [(10, 100), (20, 150), (30, 50), (40, 0)]
+    assert list_totals(trace, PINNED) == [(30, 7), (40, 0)]
     assert not [note for note in summary.notes if "memory" in note]
 
 
 def test_an_address_is_one_of_a_process(tmp_path: Path) -> None:
-    trace, _ = converted(
-        tmp_path, [take(10, 100), take(20, 30, pid=77), give(30), give(40, pid=77)]
+    trace, _ = convert_memory_events(
+        tmp_path,
+        [
+            make_allocation(10, 100),
+            make_allocation(20, 30, pid=77),
+            make_release(30),
+            make_release(40, pid=77),
+        ],
     )
-    assert totals(trace) == [(10, 100), (20, 130), (30, 30), (40, 0)]
+    assert list_totals(trace) == [(10, 100), (20, 130), (30, 30), (40, 0)]
 
 
 def test_reports_that_share_a_gpu_add_up(tmp_path: Path) -> None:
     """Equal globalPids too: reports of containers repeat them."""
-    trace, _ = converted(tmp_path, [take(10, 100), give(50)], [take(20, 30), give(60)], align="utc")
-    assert totals(trace) == [(10, 100), (20, 130), (50, 30), (60, 0)]
+    trace, _ = convert_memory_events(
+        tmp_path,
+        [make_allocation(10, 100), make_release(50)],
+        [make_allocation(20, 30), make_release(60)],
+        align="utc",
+    )
+    assert list_totals(trace) == [(10, 100), (20, 130), (50, 30), (60, 0)]
     assert len({sample.row for sample in trace.samples}) == 1
 
 
 def test_several_gpus_have_totals_of_their_own(tmp_path: Path) -> None:
-    trace, _ = converted(
+    trace, _ = convert_memory_events(
         tmp_path,
-        [take(10, 100), take(20, 30, 2, device=1), give(30), give(40, address=2, device=1)],
+        [
+            make_allocation(10, 100),
+            make_allocation(20, 30, 2, device=1),
+            make_release(30),
+            make_release(40, address=2, device=1),
+        ],
     )
-    found = [
-        (trace.row_name(sample.row), sample.time, sample.numbers[DEVICE])
+    result = [
+        (trace.get_row_name(sample.row), sample.time, sample.numbers[DEVICE])
         for sample in trace.samples
     ]
-    assert [record for record in found if record[1] < trace.duration] == [
+    assert [record for record in result if record[1] < trace.duration] == [
         ("Metrics GPU0", 10, 100),
         ("Metrics GPU1", 20, 30),
         ("Metrics GPU0", 30, 0),
@@ -115,9 +133,16 @@ def test_several_gpus_have_totals_of_their_own(tmp_path: Path) -> None:
 
 
 def test_releases_of_what_is_not_known_and_addresses_taken_twice(tmp_path: Path) -> None:
-    rows = [give(5, 1000), take(10, 100), take(20, 30), give(30, 30), give(40, 30), take(50, 1)]
-    trace, summary = converted(tmp_path, rows)
-    assert totals(trace) == [(10, 100), (20, 30), (30, 0), (50, 1)]
+    rows = [
+        make_release(5, 1000),
+        make_allocation(10, 100),
+        make_allocation(20, 30),
+        make_release(30, 30),
+        make_release(40, 30),
+        make_allocation(50, 1),
+    ]
+    trace, summary = convert_memory_events(tmp_path, rows)
+    assert list_totals(trace) == [(10, 100), (20, 30), (30, 0), (50, 1)]
     assert [note for note in summary.notes if "memory" in note] == [
         "memory in use: 2 releases of memory whose allocation is not in the reports, left out",
         "memory in use: 1 allocations at addresses in use, whose releases are not in the reports: counted as released",
@@ -126,23 +151,23 @@ def test_releases_of_what_is_not_known_and_addresses_taken_twice(tmp_path: Path)
 
 def test_rows_that_say_too_little_or_too_much(tmp_path: Path) -> None:
     rows = [
-        take(10, None),
-        take(20, -5, 2),
-        take(30, 40, 3, kind=None),
-        take(40, 40, 4, kind=55),
-        take(None, 40, 5),
-        take(50, 60, None),
-        take(60, 1 << 62, 6),
-        take(70, 1 << 62, 7),
-        take(80, 1 << 62, 8),
-        {**take(90, 5, 9), "memoryOperationType": 7},
+        make_allocation(10, None),
+        make_allocation(20, -5, 2),
+        make_allocation(30, 40, 3, kind=None),
+        make_allocation(40, 40, 4, kind=55),
+        make_allocation(None, 40, 5),
+        make_allocation(50, 60, None),
+        make_allocation(60, 1 << 62, 6),
+        make_allocation(70, 1 << 62, 7),
+        make_allocation(80, 1 << 62, 8),
+        {**make_allocation(90, 5, 9), "memoryOperationType": 7},
     ]
-    trace, summary = converted(tmp_path, rows)
-    assert totals(trace, 66500018) == [(30, 40), (40, 80)]
-    assert totals(trace)[:3] == [(10, 0), (20, 0), (50, 60)]
-    assert all(value >= 0 for _, value in totals(trace))
+    trace, summary = convert_memory_events(tmp_path, rows)
+    assert list_totals(trace, 66500018) == [(30, 40), (40, 80)]
+    assert list_totals(trace)[:3] == [(10, 0), (20, 0), (50, 60)]
+    assert all(value >= 0 for _, value in list_totals(trace))
     assert summary.dropped == {("memory_usage", Reason.NO_TIME): 1}
-    assert [trace.label(66500003, item.value) for item in trace.intervals(66500003)].count(
+    assert [trace.get_label(66500003, item.value) for item in trace.list_intervals(66500003)].count(
         "Memory usage event of unknown kind"
     ) == 1
 
@@ -157,17 +182,17 @@ def test_neither_order_nor_pieces_of_the_table_matter(
         address = draw.randrange(1, 30)
         if address in live:
             total -= live.pop(address)
-            rows.append(give(step, 0, address))
+            rows.append(make_release(step, 0, address))
         else:
             live[address] = draw.randrange(1, 1 << 30)
             total += live[address]
-            rows.append(take(step, live[address], address))
+            rows.append(make_allocation(step, live[address], address))
         expected.append((step, total))
     draw.shuffle(rows)
     monkeypatch.setattr(reading, "PART_ROWS", 7)
     monkeypatch.setattr(reading, "TASK_ROWS", 40)
-    trace, _ = converted(tmp_path, rows)
-    assert totals(trace) == expected
+    trace, _ = convert_memory_events(tmp_path, rows)
+    assert list_totals(trace) == expected
 
 
 def test_page_faults_of_several_reports_on_one_gpu_are_all_written(tmp_path: Path) -> None:
@@ -176,7 +201,7 @@ def test_page_faults_of_several_reports_on_one_gpu_are_all_written(tmp_path: Pat
         fault = {
             "start": 10 + number,
             "end": 20,
-            "globalPid": global_pid(),
+            "globalPid": make_global_pid(),
             "deviceId": 0,
             "numberOfPageFaults": 3,
             "faultAccessType": number,
@@ -186,8 +211,8 @@ def test_page_faults_of_several_reports_on_one_gpu_are_all_written(tmp_path: Pat
                 tmp_path / f"{number}.sqlite",
                 {
                     GPU_FAULTS: [fault],
-                    KERNEL: [kernel(0, 100)],
-                    "StringIds": strings("k"),
+                    KERNEL: [make_kernel(0, 100)],
+                    "StringIds": make_strings("k"),
                     "TARGET_INFO_GPU": [{"id": 0, "name": "GPU", "uuid": UUID, "busLocation": ""}],
                     "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": "node"}],
                     "TARGET_INFO_SESSION_START_TIME": [{"utcEpochNs": 10**18}],
@@ -196,8 +221,8 @@ def test_page_faults_of_several_reports_on_one_gpu_are_all_written(tmp_path: Pat
         )
     trace, summary = convert_and_read(paths, tmp_path / "o.prv", align="utc")
     assert [
-        (trace.label(66500035, item.value), item.begin)
-        for item in sorted(trace.intervals(66500035), key=lambda item: item.begin)
+        (trace.get_label(66500035, item.value), item.begin)
+        for item in sorted(trace.list_intervals(66500035), key=lambda item: item.begin)
     ] == [("Unknown", 10), ("Read", 11)]
-    assert len({item.row for item in trace.intervals(66500035)}) == 1
+    assert len({item.row for item in trace.list_intervals(66500035)}) == 1
     assert not [note for note in summary.notes if "left out" in note]

@@ -16,40 +16,40 @@ from samples import Options as SampleOptions
 from samples import generate
 from tools import nccl_exports
 from tools.conversions import convert_and_read
-from tools.nccl_exports import COMM, Rank, group_on_two_gpus, said
-from tools.slow import slow
+from tools.nccl_exports import COMM, Rank, format_payload, make_group_on_two_gpus
+from tools.slow import mark_slow
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import convert
 
 COLLECTIVE, NUMBER, LATE, WAIT, TRANSFER, ALGORITHM, BUS, TRANSFERS = range(9540, 9548)
 MESSAGE = 55010
+#: Task, late arrival, wait, transfer (ns).
 Record = tuple[int, int, int, int]
-"""Task, late arrival, wait, transfer (ns)."""
 
 
-def records(trace: Trace) -> dict[int, list[Record]]:
-    """Collective number -> what its ranks' records say."""
-    found = defaultdict(list)
-    for item in trace.intervals(COLLECTIVE):
+def read_records(trace: Trace) -> dict[int, list[Record]]:
+    """Return collective number -> the records of its ranks."""
+    result = defaultdict(list)
+    for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
-        found[item.others[NUMBER]].append(
+        result[item.others[NUMBER]].append(
             (item.row[0], *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER)))
         )
-    return {number: sorted(items) for number, items in found.items()}
+    return {number: sorted(items) for number, items in result.items()}
 
 
-def bandwidths(trace: Trace) -> dict[tuple[tuple[int, int], int, int], tuple[int, int]]:
-    """Row, begin and end of each transfer: algorithm and bus bandwidth (B/s)."""
+def read_bandwidths(trace: Trace) -> dict[tuple[tuple[int, int], int, int], tuple[int, int]]:
+    """Return row, begin and end of each transfer -> algorithm and bus bandwidth (B/s)."""
     return {
         (item.row, item.begin, item.end): (item.others[ALGORITHM], item.others[BUS])
-        for item in trace.intervals(TRANSFERS)
+        for item in trace.list_intervals(TRANSFERS)
     }
 
 
-def expected(begins: list[int], ends: list[int], tasks: list[int]) -> list[Record]:
-    """The same from begins and ends on one clock."""
+def compute_records(begins: list[int], ends: list[int], tasks: list[int]) -> list[Record]:
+    """Compute the records from begins and ends on one clock."""
     begin, end = np.array(begins), np.array(ends)
     last = begin.max()
     wait, transfer = np.minimum(last - begin, end - begin), np.maximum(end - last, 0)
@@ -62,7 +62,7 @@ def expected(begins: list[int], ends: list[int], tasks: list[int]) -> list[Recor
     ("more", "way"),
     [
         ({}, "order of launches"),
-        *slow(
+        *mark_slow(
             ({"payload": "binary", "row_order": "shuffled"}, "order of launches"),
             (
                 {"payload": "dynamic", "row_order": "shuffled", "nccl_rooted": True},
@@ -113,14 +113,15 @@ def test_generated_job_agrees_with_its_truth(
     ]
     assert f"{way}: {len(truth)}" in summary.text(verbose=True)
     wanted = sorted(
-        expected(item["begin"], item["end"], [rank + 1 for rank in item["ranks"]]) for item in truth
+        compute_records(item["begin"], item["end"], [rank + 1 for rank in item["ranks"]])
+        for item in truth
     )
-    assert sorted(records(trace).values()) == wanted
+    assert sorted(read_records(trace).values()) == wanted
 
 
-def kernels_by_sql(report: Path) -> list[tuple[int, int, int, int, str, int]]:
-    """Communicator, ordinal, begin, end (UTC ns), function, bytes of the collectives of one report,
-    in plain SQL.
+def query_collectives(report: Path) -> list[tuple[int, int, int, int, str, int]]:
+    """Return communicator, ordinal, begin, end (UTC ns), function and bytes of the collectives of
+    one report, by plain SQL.
     """
     connection = sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)
     return connection.execute("""
@@ -147,7 +148,7 @@ def test_figures_agree_with_sql_on_the_reports_own_times(tmp_path: Path) -> None
     convert(reports, tmp_path / "o.prv")
     by_key = defaultdict(list)
     for task, report in enumerate(reports, 1):
-        for communicator, ordinal, begin, end, function, size in kernels_by_sql(report):
+        for communicator, ordinal, begin, end, function, size in query_collectives(report):
             by_key[communicator, ordinal].append((task, begin, end, function, size))
     wanted = []
     for group in by_key.values():
@@ -160,47 +161,47 @@ def test_figures_agree_with_sql_on_the_reports_own_times(tmp_path: Path) -> None
         wanted.append(
             [
                 (*record, whole * 1e9 / record[3], whole * 1e9 * factor / record[3])
-                for record in expected(begins, ends, tasks)
+                for record in compute_records(begins, ends, tasks)
             ]
         )
     trace = read_trace(tmp_path / "o.prv")
-    found = defaultdict(list)
-    speeds = bandwidths(trace)
-    for item in trace.intervals(COLLECTIVE):
+    result = defaultdict(list)
+    speeds = read_bandwidths(trace)
+    for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
         begin = item.begin + item.others.get(WAIT, 0)
-        found[item.others[NUMBER]].append(
+        result[item.others[NUMBER]].append(
             (
                 item.row[0],
                 *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER)),
                 *speeds[item.row, begin, item.end],
             )
         )
-    assert len(found) == len(wanted) > 20
+    assert len(result) == len(wanted) > 20
     for ours, theirs in zip(
-        sorted(sorted(items) for items in found.values()), sorted(wanted), strict=True
+        sorted(sorted(items) for items in result.values()), sorted(wanted), strict=True
     ):
         assert np.allclose(ours, theirs, rtol=2e-4, atol=1)
 
 
-def converted(folder: Path, *ranks: Rank) -> tuple[Trace, str]:
-    trace, summary = nccl_exports.converted(folder, *ranks)
+def convert_and_summarize(folder: Path, *ranks: Rank) -> tuple[Trace, str]:
+    trace, summary = nccl_exports.convert_ranks(folder, *ranks)
     return trace, summary.text(verbose=True)
 
 
-def pair(first: Callable[[Rank], Rank], second: Callable[[Rank], Rank]) -> tuple[Rank, Rank]:
+def make_pair(first: Callable[[Rank], Rank], second: Callable[[Rank], Rank]) -> tuple[Rank, Rank]:
     return first(Rank(pid=10)), second(Rank(pid=11))
 
 
 def test_figures_of_one_collective(tmp_path: Path) -> None:
-    ranks = pair(
-        lambda rank: rank.collective(100, 1_000, 3_000, said(7, 8000)),
-        lambda rank: rank.collective(100, 2_000, 3_100, said(7, 8000)),
+    ranks = make_pair(
+        lambda rank: rank.add_collective(100, 1_000, 3_000, format_payload(7, 8000)),
+        lambda rank: rank.add_collective(100, 2_000, 3_100, format_payload(7, 8000)),
     )
-    trace, _ = converted(tmp_path, *ranks)
-    assert records(trace) == {1: [(1, 0, 1000, 1000), (2, 1000, 0, 1100)]}
-    assert bandwidths(trace) == {
+    trace, _ = convert_and_summarize(tmp_path, *ranks)
+    assert read_records(trace) == {1: [(1, 0, 1000, 1000), (2, 1000, 0, 1100)]}
+    assert read_bandwidths(trace) == {
         ((1, 2), 1900, 2900): (8_000_000_000, 8_000_000_000),
         ((2, 2), 1900, 3000): (7_272_727_273, 7_272_727_273),
     }
@@ -213,87 +214,87 @@ def test_figures_of_one_collective(tmp_path: Path) -> None:
 def test_slow_transfers_have_a_bandwidth(
     size: int, transfer: int, speed: int, tmp_path: Path
 ) -> None:
-    ranks = pair(
-        lambda rank: rank.collective(100, 1_000, 2_000 + transfer, said(7, size)),
-        lambda rank: rank.collective(100, 2_000, 2_000 + transfer, said(7, size)),
+    ranks = make_pair(
+        lambda rank: rank.add_collective(100, 1_000, 2_000 + transfer, format_payload(7, size)),
+        lambda rank: rank.add_collective(100, 2_000, 2_000 + transfer, format_payload(7, size)),
     )
-    trace, _ = converted(tmp_path, *ranks)
-    assert set(bandwidths(trace).values()) == {(speed, speed)}
+    trace, _ = convert_and_summarize(tmp_path, *ranks)
+    assert set(read_bandwidths(trace).values()) == {(speed, speed)}
 
 
 def test_clocks_that_do_not_agree_are_said(tmp_path: Path) -> None:
-    ranks = pair(
-        lambda rank: rank.collective(100, 1_000, 3_000, said(7, 8000)),
-        lambda rank: rank.collective(100, 7_000, 9_000, said(7, 8000)),
+    ranks = make_pair(
+        lambda rank: rank.add_collective(100, 1_000, 3_000, format_payload(7, 8000)),
+        lambda rank: rank.add_collective(100, 7_000, 9_000, format_payload(7, 8000)),
     )
-    trace, text = converted(tmp_path, *ranks)
+    trace, text = convert_and_summarize(tmp_path, *ranks)
     assert "in 1 collective a rank ends before the last one begins, by up to 4.0 us" in text
-    assert records(trace) == {1: [(1, 0, 2000, 0), (2, 6000, 0, 2000)]}
+    assert read_records(trace) == {1: [(1, 0, 2000, 0), (2, 6000, 0, 2000)]}
 
 
 def test_several_communicators_are_counted_apart(tmp_path: Path) -> None:
-    ranks = pair(
-        lambda rank: rank.collective(100, 1000, 1100, said(7, 1)).collective(
-            200, 1200, 1300, said(8, 1)
+    ranks = make_pair(
+        lambda rank: rank.add_collective(100, 1000, 1100, format_payload(7, 1)).add_collective(
+            200, 1200, 1300, format_payload(8, 1)
         ),
-        lambda rank: rank.collective(100, 1000, 1100, said(8, 1)).collective(
-            200, 1200, 1300, said(7, 1)
+        lambda rank: rank.add_collective(100, 1000, 1100, format_payload(8, 1)).add_collective(
+            200, 1200, 1300, format_payload(7, 1)
         ),
     )
-    trace, text = converted(tmp_path, *ranks)
+    trace, text = convert_and_summarize(tmp_path, *ranks)
     assert "order of launches: 2" in text
-    assert records(trace) == {
+    assert read_records(trace) == {
         1: [(1, 0, 100, 0), (2, 200, 0, 100)],
         2: [(1, 200, 0, 100), (2, 0, 100, 0)],
     }
 
 
 def test_incomplete_and_differing_collectives_are_left_out(tmp_path: Path) -> None:
-    ranks = pair(
+    ranks = make_pair(
         lambda rank: (
-            rank.collective(100, 1000, 1100, said(7, 1))
-            .collective(200, 1200, 1300, said(7, 5))
-            .collective(300, 1400, 1500, said(7, 1))
+            rank.add_collective(100, 1000, 1100, format_payload(7, 1))
+            .add_collective(200, 1200, 1300, format_payload(7, 5))
+            .add_collective(300, 1400, 1500, format_payload(7, 1))
         ),
         lambda rank: (
-            rank.collective(100, 1000, 1100, said(7, 1))
-            .collective(200, 1200, 1300, said(7, 6))
-            .collective(300, 1400, 1500, said(7, 1))
+            rank.add_collective(100, 1000, 1100, format_payload(7, 1))
+            .add_collective(200, 1200, 1300, format_payload(7, 6))
+            .add_collective(300, 1400, 1500, format_payload(7, 1))
         ),
     )
-    trace, text = converted(tmp_path, *ranks)
+    trace, text = convert_and_summarize(tmp_path, *ranks)
     assert "NCCL: 1 collective incomplete or different between ranks" in text
-    assert len(records(trace)) == 2
+    assert len(read_records(trace)) == 2
 
 
 def test_a_capture_that_begins_later_matches_nothing_by_order(tmp_path: Path) -> None:
     """Two or three kernels are too few to tell by their ends either."""
-    ranks = pair(
+    ranks = make_pair(
         lambda rank: (
-            rank.collective(100, 1000, 1100, said(7, 1))
-            .collective(200, 1200, 1300, said(7, 1))
-            .collective(300, 1400, 1500, said(7, 1))
+            rank.add_collective(100, 1000, 1100, format_payload(7, 1))
+            .add_collective(200, 1200, 1300, format_payload(7, 1))
+            .add_collective(300, 1400, 1500, format_payload(7, 1))
         ),
-        lambda rank: rank.collective(200, 1200, 1300, said(7, 1)).collective(
-            300, 1400, 1500, said(7, 1)
+        lambda rank: rank.add_collective(200, 1200, 1300, format_payload(7, 1)).add_collective(
+            300, 1400, 1500, format_payload(7, 1)
         ),
     )
-    trace, text = converted(tmp_path, *ranks)
+    trace, text = convert_and_summarize(tmp_path, *ranks)
     assert "that belong to no collective of the other ranks: not compared" in text
-    assert not records(trace)
+    assert not read_records(trace)
 
 
 def test_a_rank_without_a_report_makes_nothing_complete(tmp_path: Path) -> None:
     made = f'{{"{COMM}":7,"No. of ranks":3,"Rank":0}}'
-    ranks = pair(
-        lambda rank: rank.range(1, 2, "ncclCommInitRank", jsonText=made).collective(
-            100, 1000, 1100, said(7, 1)
+    ranks = make_pair(
+        lambda rank: rank.add_range(1, 2, "ncclCommInitRank", jsonText=made).add_collective(
+            100, 1000, 1100, format_payload(7, 1)
         ),
-        lambda rank: rank.collective(100, 1000, 1100, said(7, 1)),
+        lambda rank: rank.add_collective(100, 1000, 1100, format_payload(7, 1)),
     )
-    trace, text = converted(tmp_path, *ranks)
+    trace, text = convert_and_summarize(tmp_path, *ranks)
     assert "NCCL: 1 collective incomplete" in text
-    assert not records(trace)
+    assert not read_records(trace)
 
 
 def test_sequence_numbers_outweigh_the_order(tmp_path: Path) -> None:
@@ -302,53 +303,53 @@ def test_sequence_numbers_outweigh_the_order(tmp_path: Path) -> None:
     def at(number: int) -> str:
         return f'{{"commHash":7,"count":4,"dataType":"float","seqNumber":{number}}}'
 
-    ranks = pair(
-        lambda rank: rank.collective(100, 1000, 1100, at(4), "AllReduce").collective(
+    ranks = make_pair(
+        lambda rank: rank.add_collective(100, 1000, 1100, at(4), "AllReduce").add_collective(
             200, 1200, 1300, at(5), "AllReduce"
         ),
-        lambda rank: rank.collective(100, 1210, 1300, at(5), "AllReduce").collective(
+        lambda rank: rank.add_collective(100, 1210, 1300, at(5), "AllReduce").add_collective(
             200, 1400, 1500, at(6), "AllReduce"
         ),
     )
-    trace, text = converted(tmp_path, *ranks)
+    trace, text = convert_and_summarize(tmp_path, *ranks)
     assert "sequence number: 1\n" in text
     assert "NCCL: 2 collectives incomplete" in text
-    assert records(trace) == {1: [(1, 0, 10, 90), (2, 10, 0, 90)]}
+    assert read_records(trace) == {1: [(1, 0, 10, 90), (2, 10, 0, 90)]}
 
 
 def test_same_pid_on_two_hosts(tmp_path: Path) -> None:
     ranks = [
-        Rank(host=host).collective(100, 1000 + late, 1300, said(7, 1))
+        Rank(host=host).add_collective(100, 1000 + late, 1300, format_payload(7, 1))
         for host, late in (("a", 0), ("b", 50))
     ]
-    assert records(nccl_exports.converted(tmp_path, *ranks, align="utc")[0]) == {
+    assert read_records(nccl_exports.convert_ranks(tmp_path, *ranks, align="utc")[0]) == {
         1: [(1, 0, 50, 250), (2, 50, 0, 250)]
     }
 
 
 def test_without_payloads_by_order_where_kernels_overlap(tmp_path: Path) -> None:
-    ranks = pair(
-        lambda rank: rank.collective(100, 1000, 1300).collective(200, 1400, 1500),
-        lambda rank: rank.collective(100, 1100, 1300).collective(200, 1400, 1500),
+    ranks = make_pair(
+        lambda rank: rank.add_collective(100, 1000, 1300).add_collective(200, 1400, 1500),
+        lambda rank: rank.add_collective(100, 1100, 1300).add_collective(200, 1400, 1500),
     )
-    trace, text = converted(tmp_path, *ranks)
+    trace, text = convert_and_summarize(tmp_path, *ranks)
     assert "by order on each stream, assuming that all are of one communicator: 2" in text
-    assert records(trace)[1] == [(1, 0, 100, 200), (2, 100, 0, 200)]
-    assert not bandwidths(trace)
+    assert read_records(trace)[1] == [(1, 0, 100, 200), (2, 100, 0, 200)]
+    assert not read_bandwidths(trace)
 
 
 @pytest.mark.parametrize(
     ("second", "why"),
     [
-        (lambda rank: rank.collective(100, 5000, 5300), "do not overlap"),
+        (lambda rank: rank.add_collective(100, 5000, 5300), "do not overlap"),
         (
-            lambda rank: rank.collective(100, 1000, 1300).collective(200, 1400, 1500),
+            lambda rank: rank.add_collective(100, 1000, 1300).add_collective(200, 1400, 1500),
             "different sequences",
         ),
         (
-            lambda rank: rank.range(
+            lambda rank: rank.add_range(
                 1, 2, "ncclCommInitRank", jsonText=f'{{"{COMM}":7,"No. of ranks":3,"Rank":0}}'
-            ).collective(100, 1000, 1300),
+            ).add_collective(100, 1000, 1300),
             "there are several",
         ),
     ],
@@ -357,9 +358,11 @@ def test_without_payloads_by_order_where_kernels_overlap(tmp_path: Path) -> None
 def test_without_payloads_nothing_is_guessed(
     tmp_path: Path, second: Callable[[Rank], Rank], why: str
 ) -> None:
-    trace, text = converted(tmp_path, *pair(lambda rank: rank.collective(100, 1000, 1300), second))
+    trace, text = convert_and_summarize(
+        tmp_path, *make_pair(lambda rank: rank.add_collective(100, 1000, 1300), second)
+    )
     assert why in text
-    assert not records(trace)
+    assert not read_records(trace)
 
 
 def test_without_communicators_in_calls_but_one_made(tmp_path: Path) -> None:
@@ -367,37 +370,41 @@ def test_without_communicators_in_calls_but_one_made(tmp_path: Path) -> None:
 
     def of(rank: Rank) -> Rank:
         made = f'{{"{COMM}":7,"No. of ranks":2,"Rank":{rank.pid - 10}}}'
-        return rank.range(1, 2, "ncclCommInitRank", jsonText=made).collective(
+        return rank.add_range(1, 2, "ncclCommInitRank", jsonText=made).add_collective(
             100, 1000, 1300, '{"Message size [bytes]":4096}'
         )
 
-    trace, text = converted(tmp_path, *pair(of, of))
+    trace, text = convert_and_summarize(tmp_path, *make_pair(of, of))
     assert "by order on each stream, the one communicator: 1" in text
-    assert next(iter(bandwidths(trace).values()))[0] == round(4096 * 1e9 / 300)
+    assert next(iter(read_bandwidths(trace).values()))[0] == round(4096 * 1e9 / 300)
 
 
-def exchange(
+def make_exchange(
     rank: Rank, start: int, begin: int, end: int, peer: int, size: int = 64, ranks: int | None = 2
 ) -> Rank:
     made = f'{{"{COMM}":7,"No. of ranks":{ranks},"Rank":{rank.pid - 10}}}'
-    rank.range(1, 2, "ncclCommInitRank", jsonText=made)
-    rank.range(start, start + 2, "ncclGroupStart").range(
-        start + 3, start + 4, "ncclSend", jsonText=said(7, size, **{"Peer rank": peer})
+    rank.add_range(1, 2, "ncclCommInitRank", jsonText=made)
+    rank.add_range(start, start + 2, "ncclGroupStart").add_range(
+        start + 3, start + 4, "ncclSend", jsonText=format_payload(7, size, **{"Peer rank": peer})
     )
-    rank.range(start + 5, start + 6, "ncclRecv", jsonText=said(7, size, **{"Peer rank": peer}))
-    return rank.range(start + 7, start + 20, "ncclGroupEnd").work(start + 8, begin, end, 3)
+    rank.add_range(
+        start + 5, start + 6, "ncclRecv", jsonText=format_payload(7, size, **{"Peer rank": peer})
+    )
+    return rank.add_range(start + 7, start + 20, "ncclGroupEnd").add_kernel(
+        start + 8, begin, end, 3
+    )
 
 
 def test_sends_lead_to_their_receives(tmp_path: Path) -> None:
-    trace, text = converted(
+    trace, text = convert_and_summarize(
         tmp_path,
-        *pair(
-            lambda rank: exchange(rank, 100, 1000, 1400, 1),
-            lambda rank: exchange(rank, 100, 1100, 1410, 0),
+        *make_pair(
+            lambda rank: make_exchange(rank, 100, 1000, 1400, 1),
+            lambda rank: make_exchange(rank, 100, 1100, 1410, 0),
         ),
     )
     assert "sends matched with their receives: 2" in text
-    start = min(item.begin for item in trace.intervals(9500))
+    start = min(item.begin for item in trace.list_intervals(9500))
     lines = sorted(
         (
             comm.sender[0],
@@ -410,7 +417,7 @@ def test_sends_lead_to_their_receives(tmp_path: Path) -> None:
         if comm.tag == MESSAGE
     )
     assert lines == [(1, 1000, 2, 1410, 64), (2, 1100, 1, 1400, 64)]
-    assert not records(trace)
+    assert not read_records(trace)
     # The kernels wait for each other: the first one for 100 ns, until the second begins.
     assert [
         (
@@ -418,23 +425,23 @@ def test_sends_lead_to_their_receives(tmp_path: Path) -> None:
             item.end - item.begin,
             *(item.others.get(code, 0) for code in (LATE, WAIT, TRANSFER)),
         )
-        for item in sorted(trace.intervals(COLLECTIVE), key=lambda item: item.row)
+        for item in sorted(trace.list_intervals(COLLECTIVE), key=lambda item: item.row)
     ] == [(1, 400, 0, 100, 300), (2, 310, 100, 0, 310)]
-    assert {trace.label(COLLECTIVE, item.value) for item in trace.intervals(COLLECTIVE)} == {
-        "SendRecv"
-    }
+    assert {
+        trace.get_label(COLLECTIVE, item.value) for item in trace.list_intervals(COLLECTIVE)
+    } == {"SendRecv"}
     assert [
         (item.end - item.begin, item.others[ALGORITHM], item.others[BUS])
-        for item in sorted(trace.intervals(TRANSFERS), key=lambda item: item.row)
+        for item in sorted(trace.list_intervals(TRANSFERS), key=lambda item: item.row)
     ] == [(length, round(64e9 / length), round(64e9 / length)) for length in (300, 310)]
 
 
 def test_sends_of_other_size_are_left_out(tmp_path: Path) -> None:
-    trace, text = converted(
+    trace, text = convert_and_summarize(
         tmp_path,
-        *pair(
-            lambda rank: exchange(rank, 100, 1000, 1400, 1),
-            lambda rank: exchange(rank, 100, 1100, 1410, 0, 65),
+        *make_pair(
+            lambda rank: make_exchange(rank, 100, 1000, 1400, 1),
+            lambda rank: make_exchange(rank, 100, 1100, 1410, 0, 65),
         ),
     )
     assert "NCCL: 4 sends and receives without their other side" in text
@@ -444,25 +451,25 @@ def test_sends_of_other_size_are_left_out(tmp_path: Path) -> None:
 def test_kernels_in_graphs_are_said(tmp_path: Path) -> None:
     ranks = [
         Rank(pid=10 + number)
-        .collective(100, 1000, 1300, said(7, 1))
-        .work(400, 1400, 1500, graphNodeId=3)
+        .add_collective(100, 1000, 1300, format_payload(7, 1))
+        .add_kernel(400, 1400, 1500, graphNodeId=3)
         for number in range(2)
     ]
-    trace, text = converted(tmp_path, *ranks)
+    trace, text = convert_and_summarize(tmp_path, *ranks)
     assert "NCCL: 2 kernels that were launched by CUDA graphs" in text
-    assert len(records(trace)) == 1
+    assert len(read_records(trace)) == 1
 
 
 def test_one_process_with_two_gpus(tmp_path: Path) -> None:
-    trace, _ = converted(tmp_path, group_on_two_gpus())
-    assert records(trace) == {1: [(1, 0, 10, 140), (1, 10, 0, 140)]}
+    trace, _ = convert_and_summarize(tmp_path, make_group_on_two_gpus())
+    assert read_records(trace) == {1: [(1, 0, 10, 140), (1, 10, 0, 140)]}
 
 
 def test_kernels_that_end_before_they_begin(tmp_path: Path) -> None:
     """As in damaged exports: their records are 1 ns long, and no figure of theirs is negative."""
-    ranks = pair(
-        lambda rank: rank.collective(100, 1000, -1, said(7, 1)),
-        lambda rank: rank.collective(100, 1000, 1100, said(7, 1)),
+    ranks = make_pair(
+        lambda rank: rank.add_collective(100, 1000, -1, format_payload(7, 1)),
+        lambda rank: rank.add_collective(100, 1000, 1100, format_payload(7, 1)),
     )
-    trace, _ = converted(tmp_path, *ranks)
+    trace, _ = convert_and_summarize(tmp_path, *ranks)
     assert not trace.violations, trace.violations

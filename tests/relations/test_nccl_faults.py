@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from samples import Options, generate
 from tools.conversions import convert_and_read
-from tools.slow import all_but_slow
+from tools.slow import mark_slow_except
 from tools.trace_reader import Trace
 
 COLLECTIVE, NUMBER, KERNEL, TAG = 9540, 9541, 63000007, 55010
@@ -52,7 +52,7 @@ class Job:
     truth: dict
 
 
-@pytest.fixture(scope="module", params=all_but_slow(JOBS), ids=list(JOBS))
+@pytest.fixture(scope="module", params=mark_slow_except(JOBS), ids=list(JOBS))
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Job:
     folder = tmp_path_factory.mktemp("job")
     generate(
@@ -74,14 +74,16 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     true = {
         (task, begin): when
         for task, report in enumerate(reports, 1)
-        for begin, when in true_begins(trace, task, report, truth)
+        for begin, when in pair_begins(trace, task, report, truth)
     }
     numbered = defaultdict(list)
-    for item in trace.intervals(COLLECTIVE):
+    for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
         numbered[item.others[NUMBER]].append((item.row[0] - 1, true[item.row[0], item.begin]))
-    ends = {(item.row[0], item.end): (item.row[0], item.begin) for item in trace.intervals(KERNEL)}
+    ends = {
+        (item.row[0], item.end): (item.row[0], item.begin) for item in trace.list_intervals(KERNEL)
+    }
     messages = [
         (
             (line.sender[0] - 1, true[line.sender[0], line.send]),
@@ -93,9 +95,9 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return Job([sorted(members) for members in numbered.values()], messages, truth)
 
 
-def true_begins(trace: Trace, task: int, report: Path, truth: dict) -> list[tuple[int, int]]:
-    """(trace time, true time) of the begin of every NCCL kernel of a report: both are in the order
-    of the report's times.
+def pair_begins(trace: Trace, task: int, report: Path, truth: dict) -> list[tuple[int, int]]:
+    """Return (trace time, true time) of the begin of every NCCL kernel of a report: both are in the
+    order of the report's times.
     """
     rank = next(item for item in truth["ranks"] if item["report"] == report.name)
     host = next(item for item in truth["hosts"] if item["name"] == rank["host"])
@@ -105,7 +107,7 @@ def true_begins(trace: Trace, task: int, report: Path, truth: dict) -> list[tupl
         for row in connection.execute("""SELECT start FROM CUPTI_ACTIVITY_KIND_KERNEL JOIN StringIds ON id = shortName
                                                      WHERE value LIKE 'ncclDevKernel%' ORDER BY start""")
     ]
-    shown = sorted(item.begin for item in trace.intervals(KERNEL) if item.row[0] == task)
+    shown = sorted(item.begin for item in trace.list_intervals(KERNEL) if item.row[0] == task)
     assert len(shown) == len(local)
     scale = 1 + Fraction(str(host["drift_ppm"])) / 1_000_000
     start = rank["utcEpochNs"] - truth["epoch_utc_ns"] - host["offset_ns"]
@@ -114,8 +116,8 @@ def true_begins(trace: Trace, task: int, report: Path, truth: dict) -> list[tupl
     ]
 
 
-def whole(truth: dict) -> list[dict]:
-    """The true operations of which every rank's report holds every row."""
+def list_complete_operations(truth: dict) -> list[dict]:
+    """Return the true operations of which every rank's report holds every row."""
     lost = {
         (item["communicator"], item["ordinal"]) for item in truth.get("faults", {}).get("lost", ())
     }
@@ -125,14 +127,16 @@ def whole(truth: dict) -> list[dict]:
         for item in truth["collectives"]
         if (item["communicator"], item["ordinal"]) not in lost
         and all(
-            rank not in cut or held(cut[rank], begin)
+            rank not in cut or is_held(cut[rank], begin)
             for rank, begin in zip(item["ranks"], item["begin"], strict=True)
         )
     ]
 
 
-def held(cut: dict, begin: int) -> bool:
-    """Whether a cut report holds a kernel with its call, which comes some milliseconds before."""
+def is_held(cut: dict, begin: int) -> bool:
+    """Return whether a cut report holds a kernel with its call, which comes some milliseconds
+    before.
+    """
     return (
         begin > cut["true_ns"] + MARGIN
         if cut["lacks"] == "begin"
@@ -140,9 +144,9 @@ def held(cut: dict, begin: int) -> bool:
     )
 
 
-def operations(truth: dict, ring: bool) -> dict[tuple[int, int], dict]:
-    """Operations by (rank, begin in steps of 10 ns) of each of their kernels; rings of sends and
-    receives, or all others.
+def list_operations(truth: dict, ring: bool) -> dict[tuple[int, int], dict]:
+    """Return operations by (rank, begin in steps of 10 ns) of each of their kernels: rings of sends
+    and receives, or all others.
     """
     return {
         (rank, (begin + near) // 10): item
@@ -155,7 +159,7 @@ def operations(truth: dict, ring: bool) -> dict[tuple[int, int], dict]:
 
 @pytest.mark.slow
 def test_every_collective_found_is_a_true_one(job: Job) -> None:
-    known = operations(job.truth, ring=False)
+    known = list_operations(job.truth, ring=False)
     for members in job.collectives:
         item = known[members[0][0], members[0][1] // 10]
         assert [rank for rank, _ in members] == item["ranks"]
@@ -166,21 +170,25 @@ def test_every_collective_found_is_a_true_one(job: Job) -> None:
 
 @pytest.mark.slow
 def test_nearly_every_collective_with_all_its_rows_is_found(job: Job) -> None:
-    found = {(members[0][0], members[0][1] // 10) for members in job.collectives}
-    wanted = [item for item in whole(job.truth) if item["function"] != "SendRecv"]
+    result = {(members[0][0], members[0][1] // 10) for members in job.collectives}
+    wanted = [
+        item for item in list_complete_operations(job.truth) if item["function"] != "SendRecv"
+    ]
     missed = [
         item
         for item in wanted
-        if not {(item["ranks"][0], (item["begin"][0] + near) // 10) for near in (-5, 5)} & found
+        if not {(item["ranks"][0], (item["begin"][0] + near) // 10) for near in (-5, 5)} & result
     ]
     assert len(wanted) > 300
     assert len(missed) <= 0.02 * len(wanted)
 
 
 def test_every_message_found_is_a_true_one(job: Job) -> None:
-    known = operations(job.truth, ring=True)
+    known = list_operations(job.truth, ring=True)
     assert len(job.messages) > 0.7 * sum(
-        len(item["ranks"]) for item in whole(job.truth) if item["function"] == "SendRecv"
+        len(item["ranks"])
+        for item in list_complete_operations(job.truth)
+        if item["function"] == "SendRecv"
     )
     for (sender, sent), (receiver, received) in job.messages:
         item = known[sender, sent // 10]

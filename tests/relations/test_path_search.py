@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import call, global_pid, kernel, make_export, strings
+from tools.exports import make_call, make_export, make_global_pid, make_kernel, make_strings
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.conversion import critical_path as conversion
@@ -40,11 +40,15 @@ SAMPLES = Path(__file__).parents[2] / "sample_reports"
 CAUSE = 69110000
 
 
-def operations(*rows: tuple[int, int, int, int, int, int], last: dict[int, int] = {}) -> Operations:  # noqa: B006
-    """Of (begin, end, stream, task, cause, call): a stream has a device of its task."""
+def make_operations(
+    *rows: tuple[int, int, int, int, int, int], last: dict[int, int] | None = None
+) -> Operations:
+    """Return operations of (begin, end, stream, task, cause, call); a stream has a device of its
+    task.
+    """
     begin, end, stream, task, cause, launched = np.array(rows, np.int64).reshape(-1, 6).T
     of_last = np.arange(len(rows))
-    for late, other in last.items():
+    for late, other in (last or {}).items():
         of_last[late] = other
     nothing = np.full(len(rows), ABSENT)
     awaited = np.full(len(rows), -1)
@@ -53,17 +57,21 @@ def operations(*rows: tuple[int, int, int, int, int, int], last: dict[int, int] 
     )
 
 
-def calls(*rows: tuple[int, int, int, int, int], sender: dict[int, int] = {}) -> HostCalls:  # noqa: B006
-    """Of (begin, end, thread, task, cause)."""
+def make_calls(
+    *rows: tuple[int, int, int, int, int], sender: dict[int, int] | None = None
+) -> HostCalls:
+    """Return calls of (begin, end, thread, task, cause)."""
     begin, end, thread, task, cause = np.array(rows, np.int64).reshape(-1, 5).T
     of_sender = np.full(len(rows), -1)
-    for receiver, other in sender.items():
+    for receiver, other in (sender or {}).items():
         of_sender[receiver] = other
     return HostCalls(begin, end, thread, task, cause, of_sender)
 
 
-def pieces(work: Operations, host: HostCalls, duration: int) -> list[tuple[int, int, int, int]]:
-    """(begin, end, thread, cause), the first first."""
+def list_pieces(
+    work: Operations, host: HostCalls, duration: int
+) -> list[tuple[int, int, int, int]]:
+    """Return (begin, end, thread, cause), in order of begin."""
     found = find_critical_path(work, host, duration)
     columns = (found.begin, found.end, found.thread, found.cause)
     return [tuple(row) for row in np.array(columns).T[::-1].tolist()]
@@ -71,7 +79,7 @@ def pieces(work: Operations, host: HostCalls, duration: int) -> list[tuple[int, 
 
 def test_a_collective_leads_to_the_rank_that_came_last() -> None:
     """Two ranks: each launches a kernel and a collective; the second rank's kernel is longer."""
-    host = calls(
+    host = make_calls(
         (100, 110, 0, 0, CALL),
         (120, 130, 0, 0, CALL),
         (140, 1_050, 0, 0, WAIT),
@@ -79,14 +87,14 @@ def test_a_collective_leads_to_the_rank_that_came_last() -> None:
         (125, 135, 1, 1, CALL),
         (150, 1_060, 1, 1, WAIT),
     )
-    work = operations(
+    work = make_operations(
         (150, 300, 10, 0, COMPUTATION, 0),
         (301, 1_000, 10, 0, NCCL, 1),
         (160, 800, 11, 1, COMPUTATION, 3),
         (802, 1_001, 11, 1, NCCL, 4),
         last={1: 3},
     )
-    assert pieces(work, host, 1_100) == [
+    assert list_pieces(work, host, 1_100) == [
         (0, 105, 1, OUTSIDE),
         (105, 115, 1, CALL),
         (115, 160, 11, LATENCY),
@@ -98,7 +106,7 @@ def test_a_collective_leads_to_the_rank_that_came_last() -> None:
     ]
     # The other rank's end as the job's: its collective leads to the late rank too.
     host.end[2] = 1_070
-    assert pieces(work, host, 1_100)[4:] == [
+    assert list_pieces(work, host, 1_100)[4:] == [
         (800, 802, 11, QUEUED),
         (802, 1_000, 10, NCCL),
         (1_000, 1_070, 0, RETURN),
@@ -108,15 +116,15 @@ def test_a_collective_leads_to_the_rank_that_came_last() -> None:
 
 def test_a_late_message_leads_to_its_sender() -> None:
     """Rank 0 waits in MPI_Recv for rank 1, which computes on its host first; then it launches."""
-    host = calls(
+    host = make_calls(
         (10, 20, 1, 1, MPI),
         (500, 520, 1, 1, MPI),
         (30, 530, 0, 0, MPI),
         (600, 610, 0, 0, CALL),
         sender={2: 1},
     )
-    work = operations((630, 900, 10, 0, COMPUTATION, 3))
-    assert pieces(work, host, 900) == [
+    work = make_operations((630, 900, 10, 0, COMPUTATION, 3))
+    assert list_pieces(work, host, 900) == [
         (0, 10, 1, OUTSIDE),
         (10, 20, 1, MPI),
         (20, 500, 1, HOST),
@@ -130,10 +138,12 @@ def test_a_late_message_leads_to_its_sender() -> None:
 
 def test_a_stream_that_waits_for_another() -> None:
     """Both kernels were launched early; the second begins when one of the other stream has ended."""
-    host = calls((0, 5, 0, 0, CALL), (6, 10, 0, 0, CALL))
-    work = operations((20, 50_000, 10, 0, COMPUTATION, 0), (50_100, 60_000, 11, 0, COMPUTATION, 1))
+    host = make_calls((0, 5, 0, 0, CALL), (6, 10, 0, 0, CALL))
+    work = make_operations(
+        (20, 50_000, 10, 0, COMPUTATION, 0), (50_100, 60_000, 11, 0, COMPUTATION, 1)
+    )
     work.device[:] = 0
-    assert [piece[2:] for piece in pieces(work, host, 60_000)] == [
+    assert [piece[2:] for piece in list_pieces(work, host, 60_000)] == [
         (0, CALL),
         (10, LATENCY),
         (10, COMPUTATION),
@@ -142,8 +152,10 @@ def test_a_stream_that_waits_for_another() -> None:
     ]
 
 
-def walked(work: Operations, host: HostCalls, duration: int) -> list[tuple[int, int, int]]:
-    """(begin, end, cause) of the path, the last first, a step at a time by looking at everything."""
+def walk_path(work: Operations, host: HostCalls, duration: int) -> list[tuple[int, int, int]]:
+    """Return (begin, end, cause) of the path, the last first, a step at a time by looking at
+    everything.
+    """
     found: list[tuple[int, int, int]] = []
     ends = [("op", int(end), k) for k, end in enumerate(work.end)]
     ends += [("call", int(end), k) for k, end in enumerate(host.end)]
@@ -217,16 +229,16 @@ def walked(work: Operations, host: HostCalls, duration: int) -> list[tuple[int, 
     return [piece for piece in found if piece[1] > piece[0]]
 
 
-def check_against_the_slow_one(work: Operations, host: HostCalls, duration: int) -> None:
+def check_against_slow_walk(work: Operations, host: HostCalls, duration: int) -> None:
     found = find_critical_path(work, host, duration)
     begin, end, cause = (column.tolist() for column in (found.begin, found.end, found.cause))
-    assert list(zip(begin, end, cause, strict=True)) == walked(work, host, duration)
+    assert list(zip(begin, end, cause, strict=True)) == walk_path(work, host, duration)
     assert [end[0], begin[-1]] == [duration, 0]
     assert begin[:-1] == end[1:]
 
 
-def meetings(*rows: tuple[int, int, int, int, int, bool]) -> pl.DataFrame:
-    """Of (communicator, task, begin, signature, who waits, is root)."""
+def make_meetings(*rows: tuple[int, int, int, int, int, bool]) -> pl.DataFrame:
+    """Return meetings of (communicator, task, begin, signature, who waits, is root)."""
     schema = ["communicator", "task", "time_begin", "signature", "waits", "is_root"]
     return pl.DataFrame(rows, schema=schema, orient="row").with_columns(part=pl.lit(0))
 
@@ -235,8 +247,8 @@ def test_who_is_awaited_in_collectives_of_mpi() -> None:
     """A barrier, a broadcast from task 1 and a reduction to task 1; of another communicator a task
     has one call less; of a third the kinds of calls differ.
     """
-    found = conversion._find_last_comers(
-        meetings(
+    result = conversion._find_last_comers(
+        make_meetings(
             *((7, task, begin, 1, ALL, False) for task, begin in enumerate((10, 30, 20))),
             *((7, task, begin, 2, FROM_ROOT, task == 1) for task, begin in enumerate((40, 45, 60))),
             *((7, task, begin, 3, TO_ROOT, task == 1) for task, begin in enumerate((90, 70, 80))),
@@ -246,7 +258,7 @@ def test_who_is_awaited_in_collectives_of_mpi() -> None:
         )
     )
     columns = ("task", "begin", "awaited_task", "awaited")
-    assert sorted(found.select(columns).rows()) == [
+    assert sorted(result.select(columns).rows()) == [
         (0, 10, 1, 30),
         (0, 40, 1, 45),
         (1, 30, 1, 30),
@@ -258,12 +270,12 @@ def test_who_is_awaited_in_collectives_of_mpi() -> None:
 
 def test_a_barrier_leads_to_the_last_to_come() -> None:
     """Task 0 waits in a barrier for task 1, whose host computes until 500."""
-    found = meetings((7, 0, 100, 1, ALL, False), (7, 1, 500, 1, ALL, False))
+    result = make_meetings((7, 0, 100, 1, ALL, False), (7, 1, 500, 1, ALL, False))
     known = pl.DataFrame({"thread": [0, 1], "begin": [100, 500], "call": [0, 1]})
-    sender = conversion._find_awaited_calls(found, known, known, np.arange(2))
+    sender = conversion._find_awaited_calls(result, known, known, np.arange(2))
     assert sender.tolist() == [1, 1]
-    host = calls((100, 530, 0, 0, MPI), (500, 520, 1, 1, MPI), sender=dict(enumerate(sender)))
-    assert pieces(operations(), host, 530) == [(0, 500, 1, OUTSIDE), (500, 530, 0, MPI)]
+    host = make_calls((100, 530, 0, 0, MPI), (500, 520, 1, 1, MPI), sender=dict(enumerate(sender)))
+    assert list_pieces(make_operations(), host, 530) == [(0, 500, 1, OUTSIDE), (500, 530, 0, MPI)]
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -297,14 +309,14 @@ def test_random_jobs(seed: int) -> None:
                 rows.append(
                     (*where, 10 + stream, stream % 2, COMPUTATION, random.integers(-1, 160))
                 )
-    host, work = calls(*host_rows), operations(*rows)
+    host, work = make_calls(*host_rows), make_operations(*rows)
     work.device[:] = work.task
     work.last[:] = np.where(random.random(160) < 0.2, random.integers(0, 160, 160), work.last)
     work.awaited[:] = np.where(random.random(160) < 0.3, random.integers(0, 160, 160), -1)
     host.sender[:] = np.where(
         (host.cause == MPI) & (random.random(160) < 0.5), random.integers(0, 160, 160), -1
     )
-    check_against_the_slow_one(work, host, 9 * length)
+    check_against_slow_walk(work, host, 9 * length)
 
 
 @pytest.mark.slow
@@ -321,28 +333,32 @@ def test_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         tmp_path / "o.prv",
         demanded=("critical_path",),
     )
-    check_against_the_slow_one(*asked[0])
-    found = trace.intervals(CAUSE)
-    assert sum(item.end - item.begin for item in found) == summary.duration
-    assert len(found) == summary.events["critical_path"]
+    check_against_slow_walk(*asked[0])
+    result = trace.list_intervals(CAUSE)
+    assert sum(item.end - item.begin for item in result) == summary.duration
+    assert len(result) == summary.events["critical_path"]
 
 
 def test_the_path_of_a_report(tmp_path: Path) -> None:
     """From rows to the trace: a call, the kernel that it launches, the wait for that."""
-    names = strings("k", "cudaLaunchKernel_v7000", "cudaDeviceSynchronize_v3020")
+    names = make_strings("k", "cudaLaunchKernel_v7000", "cudaDeviceSynchronize_v3020")
     report = make_export(
         tmp_path / "r.sqlite",
         {
-            "CUPTI_ACTIVITY_KIND_RUNTIME": [call(1_000, 1_200, 7), call(1_500, 4_000, 8, nameId=3)],
-            "CUPTI_ACTIVITY_KIND_KERNEL": [kernel(1_400, 3_900, correlationId=7)],
+            "CUPTI_ACTIVITY_KIND_RUNTIME": [
+                make_call(1_000, 1_200, 7),
+                make_call(1_500, 4_000, 8, nameId=3),
+            ],
+            "CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(1_400, 3_900, correlationId=7)],
             "StringIds": names,
         },
     )
     trace, summary = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
-    found = sorted(
-        (item.begin, item.end, trace.label(CAUSE, item.value)) for item in trace.intervals(CAUSE)
+    result = sorted(
+        (item.begin, item.end, trace.get_label(CAUSE, item.value))
+        for item in trace.list_intervals(CAUSE)
     )
-    assert found == [
+    assert result == [
         (0, 200, "CUDA call"),
         (200, 400, "Launch latency"),
         (400, 2_900, "Kernel"),
@@ -351,29 +367,31 @@ def test_the_path_of_a_report(tmp_path: Path) -> None:
     assert Counter(summary.events)["critical_path"] == 4
 
 
-def events_of_streams(waiting_stream: int | None) -> dict:
-    """A kernel on stream 7, an event recorded after it, for which stream 13 waits before its own
-    kernel; a kernel on stream 21 ends last before that one begins, and nothing waits for it.
+def make_stream_events(waiting_stream: int | None) -> dict:
+    """Return a kernel on stream 7 and an event recorded after it, for which stream 13 waits before
+    its own kernel.
+
+    A kernel on stream 21 ends last before that one begins, and nothing waits for it.
     """
-    own = {"deviceId": 0, "contextId": 1, "globalPid": global_pid(), "eventId": 5}
+    own = {"deviceId": 0, "contextId": 1, "globalPid": make_global_pid(), "eventId": 5}
     wait = {"start": 1_152, "end": 1_158, "streamId": waiting_stream, "syncType": 2, **own}
     return {
         "CUPTI_ACTIVITY_KIND_RUNTIME": [
-            call(1_000, 1_100, 1),
-            call(1_120, 1_130, 2, nameId=3),
-            call(1_150, 1_160, 3, nameId=4),
-            call(1_200, 1_210, 4),
-            call(1_250, 1_260, 5),
-            call(1_300, 12_100, 6, nameId=5),
+            make_call(1_000, 1_100, 1),
+            make_call(1_120, 1_130, 2, nameId=3),
+            make_call(1_150, 1_160, 3, nameId=4),
+            make_call(1_200, 1_210, 4),
+            make_call(1_250, 1_260, 5),
+            make_call(1_300, 12_100, 6, nameId=5),
         ],
         "CUPTI_ACTIVITY_KIND_KERNEL": [
-            kernel(1_400, 9_000, correlationId=1),
-            kernel(9_100, 12_000, correlationId=4, streamId=13),
-            kernel(1_500, 9_050, correlationId=5, streamId=21),
+            make_kernel(1_400, 9_000, correlationId=1),
+            make_kernel(9_100, 12_000, correlationId=4, streamId=13),
+            make_kernel(1_500, 9_050, correlationId=5, streamId=21),
         ],
         "CUPTI_ACTIVITY_KIND_CUDA_EVENT": [{"streamId": 7, "correlationId": 2, **own}],
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [{"correlationId": 3, **wait}],
-        "StringIds": strings(
+        "StringIds": make_strings(
             "k",
             "cudaLaunchKernel_v7000",
             "cudaEventRecord_v3020",
@@ -384,12 +402,13 @@ def events_of_streams(waiting_stream: int | None) -> dict:
 
 
 def test_events_lead_from_the_wait_to_the_record(tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", events_of_streams(13))
+    report = make_export(tmp_path / "r.sqlite", make_stream_events(13))
     trace, _ = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
-    found = sorted(
-        (item.begin, item.end, trace.label(CAUSE, item.value)) for item in trace.intervals(CAUSE)
+    result = sorted(
+        (item.begin, item.end, trace.get_label(CAUSE, item.value))
+        for item in trace.list_intervals(CAUSE)
     )
-    assert found == [
+    assert result == [
         (0, 100, "CUDA call"),
         (100, 400, "Launch latency"),
         (400, 8_000, "Kernel"),
@@ -401,12 +420,12 @@ def test_events_lead_from_the_wait_to_the_record(tmp_path: Path) -> None:
 
 def test_a_wait_of_an_unknown_stream_leads_nowhere(tmp_path: Path) -> None:
     """As older exports have it: then the kernel comes from its launch."""
-    report = make_export(tmp_path / "r.sqlite", events_of_streams(0xFFFFFFFF))
+    report = make_export(tmp_path / "r.sqlite", make_stream_events(0xFFFFFFFF))
     trace, _ = convert_and_read([report], tmp_path / "o.prv", demanded=("critical_path",))
     kernels = [
         (item.begin, item.end)
-        for item in trace.intervals(CAUSE)
-        if trace.label(CAUSE, item.value) == "Kernel"
+        for item in trace.list_intervals(CAUSE)
+        if trace.get_label(CAUSE, item.value) == "Kernel"
     ]
     assert kernels == [(8_100, 11_000)]
 
@@ -435,15 +454,17 @@ def test_a_wait_is_for_the_record_before_it() -> None:
 def test_it_is_written_on_demand_alone(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
-        {"CUPTI_ACTIVITY_KIND_KERNEL": [kernel(1_400, 3_900)], "StringIds": strings("k")},
+        {"CUPTI_ACTIVITY_KIND_KERNEL": [make_kernel(1_400, 3_900)], "StringIds": make_strings("k")},
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
-    assert not trace.intervals(CAUSE)
+    assert not trace.list_intervals(CAUSE)
 
 
 def test_a_job_without_anything() -> None:
-    assert pieces(operations(), calls(), 100) == []
-    assert path.find_critical_path(operations(), calls((5, 9, 0, 0, CALL)), 10).begin.tolist() == [
+    assert list_pieces(make_operations(), make_calls(), 100) == []
+    assert path.find_critical_path(
+        make_operations(), make_calls((5, 9, 0, 0, CALL)), 10
+    ).begin.tolist() == [
         9,
         5,
         0,

@@ -21,8 +21,8 @@ from relations.test_truth_states import (
     RUNNING,
     SYNCHRONIZATION,
     TRANSFER,
-    check,
-    written,
+    check_states,
+    list_written_states,
 )
 from samples import Options as Job
 from samples import generate
@@ -31,12 +31,12 @@ from tools.exports import (
     KERNEL,
     MEMCPY,
     RUNTIME,
-    call,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    os_call,
-    strings,
+    make_global_tid,
+    make_kernel,
+    make_os_call,
+    make_strings,
 )
 from tools.trace_reader import read_trace
 
@@ -50,13 +50,13 @@ from nsys2prv.store import runs, windows
 DURATION = 400
 
 
-def naive(
+def compute_states_naively(
     ranges: list[tuple[int, int, int, int, bool]],
     holding: list[tuple[int, int, int]],
     object_: int,
     outside: int,
 ) -> list[tuple]:
-    """The state at every single time, then stretches of it."""
+    """Return the stretches of each state, from the state at every single time."""
     states = []
     for time in range(DURATION):
         outside = next(
@@ -68,8 +68,8 @@ def naive(
             for other, begin, end, state, yields in ranges
             if other == object_ and begin <= time < end
         ]
-        firm = [one for one in open_ if not one[3]] or open_
-        states.append(max(firm, key=lambda one: one[:3])[2] if firm else outside)
+        firm = [item for item in open_ if not item[3]] or open_
+        states.append(max(firm, key=lambda item: item[:3])[2] if firm else outside)
     edges = [
         0,
         *(time for time in range(1, DURATION) if states[time] != states[time - 1]),
@@ -123,7 +123,7 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
     task = thread_states.ThreadStateTask(
         0, (), {}, {}, {7: 1, 9: 0, 12: 1, 20: 0}, frozenset(), ClockMap(), DURATION, Path()
     )
-    found = [
+    result = [
         tuple(record)
         for columns in thread_states._make_records(task)
         for record in zip(*(column.tolist() for column in columns), strict=True)
@@ -137,12 +137,12 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
     expected = [
         (thread, *rest)
         for number, (thread, outside) in enumerate(task.states.items())
-        for _, *rest in naive(table, held, number, outside)
+        for _, *rest in compute_states_naively(table, held, number, outside)
     ]
-    assert sorted(found) == sorted(expected)
+    assert sorted(result) == sorted(expected)
 
 
-NAMES = strings(
+NAMES = make_strings(
     "kernel",
     "cudaLaunchKernel_v7000",
     "cudaDeviceSynchronize_v3020",
@@ -161,9 +161,9 @@ def test_what_ends_where_a_chunk_does_ends_there(
     """Waits of 200 ns on many threads, whose ends are begins of calls of another one, whichever of
     them are bounds of chunks.
     """
-    calls = [call(10 * number, 10 * number + 5, number + 1, nameId=9) for number in range(400)]
+    calls = [make_call(10 * number, 10 * number + 5, number + 1, nameId=9) for number in range(400)]
     waits = [
-        os_call(
+        make_os_call(
             1_000 * turn + 10 * thread + 300,
             1_000 * turn + 10 * thread + 500,
             6,
@@ -181,37 +181,42 @@ def test_what_ends_where_a_chunk_does_ends_there(
         trace, _ = convert_and_read([report], tmp_path / f"{number}.prv", states=True)
         lasting = [
             [end - begin for begin, end, state in states if state == BLOCKED]
-            for states in written(trace).values()
+            for states in list_written_states(trace).values()
         ]
         assert sorted(filter(None, lasting)) == [[200] * 3] * 20
 
 
-def states_of(folder: Path, **tables: list) -> dict[str, list[list[tuple[int, int, int]]]]:
-    """Row name -> the states of each of its rows."""
+def list_states(folder: Path, **tables: list) -> dict[str, list[list[tuple[int, int, int]]]]:
+    """Return row name -> the states of each of its rows."""
     report = make_export(folder / "r.sqlite", {"StringIds": NAMES, **tables})
     trace, _ = convert_and_read([report], folder / "o.prv", states=True)
     assert not trace.violations, str(trace.violations)
-    found: dict[str, list[list[tuple[int, int, int]]]] = {}
-    for row, states in sorted(written(trace).items()):
-        found.setdefault(trace.row_name(row), []).append(states)
-    return found
+    result: dict[str, list[list[tuple[int, int, int]]]] = {}
+    for row, states in sorted(list_written_states(trace).items()):
+        result.setdefault(trace.get_row_name(row), []).append(states)
+    return result
 
 
 def test_innermost_call_tells_and_calls_of_the_system_only_by_themselves(tmp_path: Path) -> None:
-    found = states_of(
+    result = list_states(
         tmp_path,
-        OSRT_API=[os_call(5, 8, 4), os_call(22, 28, 6), os_call(50, 60, 5), os_call(55, 70, 4)],
+        OSRT_API=[
+            make_os_call(5, 8, 4),
+            make_os_call(22, 28, 6),
+            make_os_call(50, 60, 5),
+            make_os_call(55, 70, 4),
+        ],
         **{
             RUNTIME: [
-                call(0, 4, 1),
-                call(20, 40, 2, nameId=3),
-                call(30, 35, 3, nameId=9),
-                call(90, 100, 4, nameId=8),
+                make_call(0, 4, 1),
+                make_call(20, 40, 2, nameId=3),
+                make_call(30, 35, 3, nameId=9),
+                make_call(90, 100, 4, nameId=8),
             ],
-            KERNEL: [kernel(6, 39)],
+            KERNEL: [make_kernel(6, 39)],
         },
     )
-    assert found["THREAD 1.1.1 4242"] == [
+    assert result["THREAD 1.1.1 4242"] == [
         [
             (0, 4, ACCELERATOR),
             (4, 5, RUNNING),
@@ -227,7 +232,7 @@ def test_innermost_call_tells_and_calls_of_the_system_only_by_themselves(tmp_pat
             (90, 100, TRANSFER),
         ]
     ]
-    assert found["CUDA-D0.S7"] == [[(0, 6, IDLE), (6, 39, RUNNING), (39, 100, IDLE)]]
+    assert result["CUDA-D0.S7"] == [[(0, 6, IDLE), (6, 39, RUNNING), (39, 100, IDLE)]]
 
 
 def test_streams(tmp_path: Path) -> None:
@@ -240,25 +245,25 @@ def test_streams(tmp_path: Path) -> None:
         "deviceId": 0,
         "contextId": 1,
         "streamId": 7,
-        "globalPid": kernel(0, 1)["globalPid"],
+        "globalPid": make_kernel(0, 1)["globalPid"],
         "bytes": 8,
         "copyKind": 1,
     }
-    found = states_of(
+    result = list_states(
         tmp_path,
         **{
             KERNEL: [
-                kernel(0, 10),
-                kernel(10, 20),
-                kernel(20, 30, demangledName=7, shortName=7),
-                kernel(30, 31),
-                kernel(50, 90, streamId=8),
-                kernel(60, 100, streamId=8),
+                make_kernel(0, 10),
+                make_kernel(10, 20),
+                make_kernel(20, 30, demangledName=7, shortName=7),
+                make_kernel(30, 31),
+                make_kernel(50, 90, streamId=8),
+                make_kernel(60, 100, streamId=8),
             ],
             MEMCPY: [copy],
         },
     )
-    assert found == {
+    assert result == {
         "CUDA-D0.S7": [
             [
                 (0, 20, RUNNING),
@@ -277,8 +282,10 @@ def test_streams(tmp_path: Path) -> None:
 
 
 def test_threads_without_work_and_rows_of_devices(tmp_path: Path) -> None:
-    found = states_of(tmp_path, OSRT_API=[os_call(0, 10, 6), os_call(0, 100, 6, tid=77)])
-    assert sorted(found.values()) == [
+    result = list_states(
+        tmp_path, OSRT_API=[make_os_call(0, 10, 6), make_os_call(0, 100, 6, tid=77)]
+    )
+    assert sorted(result.values()) == [
         [[(0, 10, BLOCKED), (10, 100, RUNNING)]],
         [[(0, 100, BLOCKED)]],
     ]
@@ -288,22 +295,22 @@ def test_a_thread_whose_only_event_lies_outside_of_the_trace_is_not_created(
     tmp_path: Path,
 ) -> None:
     overhead = {"nameId": 4, "overheadType": 3}
-    found = states_of(
+    result = list_states(
         tmp_path,
-        OSRT_API=[os_call(0, 10, 6)],
-        PROFILER_OVERHEAD=[{"start": 90, "end": 99, "globalTid": global_tid(77), **overhead}],
+        OSRT_API=[make_os_call(0, 10, 6)],
+        PROFILER_OVERHEAD=[{"start": 90, "end": 99, "globalTid": make_global_tid(77), **overhead}],
     )
-    assert sorted(found.values()) == [[[(0, 10, 2)]], [[(0, 10, BLOCKED)]]]
+    assert sorted(result.values()) == [[[(0, 10, 2)]], [[(0, 10, BLOCKED)]]]
 
 
 def test_no_states_unless_asked_for(tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 10)], "StringIds": NAMES})
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: [make_kernel(0, 10)], "StringIds": NAMES})
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=False)
     assert (trace.states, trace.labels.states) == ([], None)
 
 
 def test_labels_are_those_of_the_catalogue(tmp_path: Path) -> None:
-    report = make_export(tmp_path / "r.sqlite", {KERNEL: [kernel(0, 10)], "StringIds": NAMES})
+    report = make_export(tmp_path / "r.sqlite", {KERNEL: [make_kernel(0, 10)], "StringIds": NAMES})
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True)
     assert trace.labels.states == {state.value: state.label for state in load_catalogue().states}
     assert trace.labels.states[17] == "Memory transfer"
@@ -351,7 +358,7 @@ def test_clocks_that_stretch_leave_no_gap(
     trace, _ = convert_and_read(
         sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv", states=True, causal=causal
     )
-    check(trace)
+    check_states(trace)
 
 
 def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
@@ -360,18 +367,18 @@ def test_ranges_of_1_ns_on_a_slowed_clock(tmp_path: Path) -> None:
     """
     random = np.random.default_rng(5)
     begins = np.sort(random.choice(np.arange(0, 4_000_000, 7), 3000, replace=False))
-    rows = [kernel(int(begin), int(begin) + 1 + int(begin) % 3) for begin in begins]
+    rows = [make_kernel(int(begin), int(begin) + 1 + int(begin) % 3) for begin in begins]
     report = make_export(tmp_path / "r.sqlite", {KERNEL: rows, "StringIds": NAMES})
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True)
-    check(trace)
+    check_states(trace)
     task = thread_states.ThreadStateTask(
         0, (), {}, {}, {0: 0}, frozenset(), ClockMap(drift=-0.4), 3_000_000, tmp_path
     )
-    found = np.zeros(len(begins), runs.STATE_DTYPE)
-    found["time"], found["end"] = begins, begins + 1
+    result = np.zeros(len(begins), runs.STATE_DTYPE)
+    result["time"], result["end"] = begins, begins + 1
     begin, end = (
-        windows.to_begin_times(found, task.clock),
-        windows.to_end_times(found, task.clock, task.duration),
+        windows.to_begin_times(result, task.clock),
+        windows.to_end_times(result, task.clock, task.duration),
     )
     assert (end[1:] > begin[1:]).all()
     assert (begin[1:] >= end[:-1]).all()
@@ -381,16 +388,16 @@ def test_years_in_one_report(tmp_path: Path) -> None:
     """As damage makes them: too long for a number of a thread and a nanosecond."""
     far, threads = 2**60, range(1, 21)
     calls = [
-        os_call(begin, begin + 10, 4, tid=tid) for tid in threads for begin in (tid, far + tid)
+        make_os_call(begin, begin + 10, 4, tid=tid) for tid in threads for begin in (tid, far + tid)
     ]
     convert(
         [make_export(tmp_path / "r.sqlite", {"StringIds": NAMES, "OSRT_API": calls})],
         tmp_path / "o.prv",
         Options(states=True),
     )
-    found = written(read_trace(tmp_path / "o.prv"))
+    result = list_written_states(read_trace(tmp_path / "o.prv"))
     end = far + threads[-1] + 10 - 1
-    assert sorted(found.values()) == sorted(
+    assert sorted(result.values()) == sorted(
         [
             state
             for state in (
@@ -409,11 +416,13 @@ def test_years_in_one_report(tmp_path: Path) -> None:
 def test_asking_for_some_kinds_only(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
-        {KERNEL: [kernel(5, 10)], RUNTIME: [call(0, 4, 1)], "StringIds": NAMES},
+        {KERNEL: [make_kernel(5, 10)], RUNTIME: [make_call(0, 4, 1)], "StringIds": NAMES},
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv", states=True, kinds=("kernels",))
     # Of the launching thread the trace has nothing.
-    assert {trace.row_name(row): states for row, states in written(trace).items()} == {
+    assert {
+        trace.get_row_name(row): states for row, states in list_written_states(trace).items()
+    } == {
         "THREAD 1.1.1 4242": [(0, 10, 2)],
         "CUDA-D0.S7": [(0, 5, 0), (5, 10, RUNNING)],
     }

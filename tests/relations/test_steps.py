@@ -45,7 +45,7 @@ FAULTS: dict[str, object] = {"lost_collectives": 0.03, "extra_collectives": 0.03
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every report a step of its own, and few kernels in every other."""
+    """Make every report a step of its own, with few kernels in every other."""
     monkeypatch.setattr(task_result, "BATCH_BYTES", 1)
     monkeypatch.setattr(nccl_collectives, "STEP_ROWS", 50)
     monkeypatch.setattr(nccl_messages, "BUCKET_BYTES", 2_000)
@@ -54,19 +54,19 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gathering, "ROWS", 100)
 
 
-def truth_of(folder: Path, **options: object) -> dict:
+def load_truth(folder: Path, **options: object) -> dict:
     generate(folder, Options(**options))
     return json.loads((folder / "truth.json").read_text())
 
 
-def collectives(trace: Trace) -> dict[int, list[tuple[int, int, int]]]:
-    """Of each number: begin, 0-based task and late arrival of its kernels."""
-    found = defaultdict(list)
-    for item in trace.intervals(COLLECTIVE):
+def list_collectives(trace: Trace) -> dict[int, list[tuple[int, int, int]]]:
+    """Return number -> begin, 0-based task and late arrival of its kernels."""
+    result = defaultdict(list)
+    for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
-        found[item.others[NUMBER]].append((item.begin, item.row[0] - 1, item.others.get(LATE, 0)))
-    return {number: sorted(items) for number, items in found.items()}
+        result[item.others[NUMBER]].append((item.begin, item.row[0] - 1, item.others.get(LATE, 0)))
+    return {number: sorted(items) for number, items in result.items()}
 
 
 @pytest.mark.slow
@@ -78,12 +78,12 @@ def collectives(trace: Trace) -> dict[int, list[tuple[int, int, int]]]:
 def test_collectives_are_those_of_the_truth_and_numbered_by_their_first_begins(
     tmp_path: Path, more: dict[str, object]
 ) -> None:
-    truth = truth_of(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT, **more)
+    truth = load_truth(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT, **more)
     trace, _ = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
-    found = collectives(trace)
+    result = list_collectives(trace)
     wanted = [item for item in truth["collectives"] if item["function"] != "SendRecv"]
-    assert sorted(found) == list(range(1, len(wanted) + 1))
-    firsts = [found[number][0][0] for number in sorted(found)]
+    assert sorted(result) == list(range(1, len(wanted) + 1))
+    firsts = [result[number][0][0] for number in sorted(result)]
     assert firsts == sorted(firsts)
     late = sorted(
         sorted(
@@ -93,14 +93,14 @@ def test_collectives_are_those_of_the_truth_and_numbered_by_their_first_begins(
         for item in wanted
     )
     assert (
-        sorted(sorted((task, behind) for _, task, behind in items) for items in found.values())
+        sorted(sorted((task, behind) for _, task, behind in items) for items in result.values())
         == late
     )
 
 
 @pytest.mark.slow
 def test_messages_are_those_of_the_truth(tmp_path: Path) -> None:
-    truth = truth_of(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT)
+    truth = load_truth(tmp_path, ranks=8, hosts=2, steps=4, layers=2, **EXACT)
     trace, _ = convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
     wanted = sorted(
         (item["ranks"][at], item["ranks"][(at + 1) % len(item["ranks"])])
@@ -129,7 +129,7 @@ def test_what_ends_tell_does_not_depend_on_the_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, object]
 ) -> None:
     """That it is right, test_nccl_faults.py tells."""
-    truth_of(tmp_path, ranks=8, hosts=4, steps=40, layers=1, pace_ms=100, **NOISE, **more)
+    load_truth(tmp_path, ranks=8, hosts=4, steps=40, layers=1, pace_ms=100, **NOISE, **more)
     reports = sorted(tmp_path.glob("rank*.sqlite"))
     _, small = convert_and_read(reports, tmp_path / "small.prv")
     monkeypatch.undo()
@@ -155,7 +155,7 @@ def test_what_ends_tell_does_not_depend_on_the_steps(
     ids=["whole", "faults", "advanced trace", "MPI"],
 )
 def test_clocks_are_those_of_the_truth(tmp_path: Path, more: dict[str, object]) -> None:
-    truth = truth_of(tmp_path, ranks=8, hosts=4, steps=30, layers=1, pace_ms=500, **NOISE, **more)
+    truth = load_truth(tmp_path, ranks=8, hosts=4, steps=30, layers=1, pace_ms=500, **NOISE, **more)
     convert_and_read(sorted(tmp_path.glob("rank*.sqlite")), tmp_path / "o.prv")
     record = list(yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["hosts"].values())
     span = (
@@ -164,7 +164,7 @@ def test_clocks_are_those_of_the_truth(tmp_path: Path, more: dict[str, object]) 
     )
     for true in (*span, sum(span) // 2):
         reference, *errors = (
-            corrected(known, host, truth, true) - true
+            correct_true_time(known, host, truth, true) - true
             for known, host in zip(record, truth["hosts"], strict=True)
         )
         assert all(
@@ -173,9 +173,9 @@ def test_clocks_are_those_of_the_truth(tmp_path: Path, more: dict[str, object]) 
         )
 
 
-def corrected(known: dict, host: dict, truth: dict, true: int) -> float:
-    """A true time (ns since the job's begin) as the host's clock shows it and the record corrects
-    it.
+def correct_true_time(known: dict, host: dict, truth: dict, true: int) -> float:
+    """Return a true time (ns since the job's begin) as the host's clock shows it and the record
+    corrects it.
     """
     shown = Fraction(true) * (1 + Fraction(str(host["drift_ppm"])) / 10**6) + host["offset_ns"]
     at = known["at_utc_ns"] - truth["epoch_utc_ns"]
@@ -247,14 +247,14 @@ def test_portions_hold_every_kernel_once(tmp_path: Path) -> None:
             rows[:, 1] = group * 1_000_000 + number * 1_000 + np.arange(size)
             blocks += write_blocks(tmp_path / f"{group}-{number}", np.full(size, group), rows)
         pieces.append(CollectivePiece(group, tuple(blocks), BY_LAUNCH, 2))
-    found = divide_kernels(pieces, 100)
-    read = [piece.read() for portion in found for piece in portion]
-    assert len(found) > 6
+    result = divide_kernels(pieces, 100)
+    read = [piece.read() for portion in result for piece in portion]
+    assert len(result) > 6
     assert sum(map(len, read)) == sum(piece.rows for piece in pieces)
     assert len(np.unique(np.concatenate(read)[:, 1])) == sum(piece.rows for piece in pieces)
     for piece in (
         piece
-        for portion in found
+        for portion in result
         for piece in portion
         if piece.low is not None and piece.high is not None
     ):

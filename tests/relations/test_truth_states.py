@@ -191,7 +191,7 @@ MOVING = {
 }
 
 
-def api_state(name: str) -> int:
+def find_api_state(name: str) -> int:
     if "Synchronize" in name or "StreamWaitEvent" in name:
         return SYNCHRONIZATION
     if "Launch" in name:
@@ -217,7 +217,7 @@ def api_state(name: str) -> int:
     return MEMORY if "Malloc" in name or "cuMemAlloc" in name or name in allocating else OTHERS
 
 
-def os_state(name: str) -> int:
+def find_os_state(name: str) -> int:
     for names, state in (
         (WAITING, SYNCHRONIZATION),
         (PAUSES, BLOCKED),
@@ -230,7 +230,7 @@ def os_state(name: str) -> int:
     return OTHERS
 
 
-def pthread_state(name: str) -> int | None:
+def find_pthread_state(name: str) -> int | None:
     if name in ("pthread_create", "pthread_exit", "pthread_cancel", "pthread_detach"):
         return SCHEDULING
     if name == "pthread_yield":
@@ -238,19 +238,19 @@ def pthread_state(name: str) -> int | None:
     return SYNCHRONIZATION if re.search("mutex|rwlock|cond|spin|barrier|join", name) else None
 
 
-def implied(trace: Trace, code: int, value: int, others: dict[int, int]) -> int | None:
-    """The state that a range implies, told by the labels of the .pcf."""
-    label = trace.label(code, value)
+def find_implied_state(trace: Trace, code: int, value: int, others: dict[int, int]) -> int | None:
+    """Return the state that a range implies, by the labels of the .pcf."""
+    label = trace.get_label(code, value)
     if code in PLAIN:
         return OTHERS if code == 50000002 and label.endswith("_init") else PLAIN[code]
     if code == API:
-        return api_state(label)
+        return find_api_state(label)
     if code in (POINT_TO_POINT, ONE_SIDED):
         return CALLS.get(label, OTHERS)
     if code in (OS_CALL, SYSTEM_CALL):
-        return os_state(label)
+        return find_os_state(label)
     if code == PTHREAD:
-        return pthread_state(label)
+        return find_pthread_state(label)
     if code == FILE:
         return IO
     if code == OVERHEAD:
@@ -258,52 +258,54 @@ def implied(trace: Trace, code: int, value: int, others: dict[int, int]) -> int 
     return CONSTRUCTS.get(value) if code in OPENACC else None
 
 
-def rows_with_states(trace: Trace) -> dict[Row, int]:
-    """Row -> its state outside of all ranges: threads and streams have one, devices and what lies
+def list_rows_with_states(trace: Trace) -> dict[Row, int]:
+    """Return row -> its state outside of all ranges: threads and streams have one, devices and rows
     beside a thread do not.
     """
-    found: dict[Row, int] = {}
+    result: dict[Row, int] = {}
     threads = set()
-    with_events = {one.row for intervals in trace.events.values() for one in intervals}
+    with_events = {item.row for intervals in trace.events.values() for item in intervals}
     for task, (count, _) in enumerate(trace.tasks, 1):
         for thread in range(1, count + 1):
-            name = trace.row_name((task, thread))
+            name = trace.get_row_name((task, thread))
             if name.startswith("THREAD "):
                 number = name.rsplit(" ", 1)[1]
                 # A further row of a thread has its number.
                 if (task, number) not in threads:
                     threads.add((task, number))
                     has_events = (task, thread) in with_events
-                    found[task, thread] = RUNNING if has_events else NOT_CREATED
+                    result[task, thread] = RUNNING if has_events else NOT_CREATED
             elif name.startswith("CUDA-D") or re.match(
                 r"(OpenGL|Vulkan|Direct3D 1[12]|Video) GPU", name
             ):
-                found[task, thread] = IDLE
-    return found
+                result[task, thread] = IDLE
+    return result
 
 
-def swept(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
-    """Begin, end and state on every row, one moment after the other, from the events of the trace."""
+def sweep_states(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
+    """Return begin, end and state on every row, one moment after the other, from the events of the
+    trace.
+    """
     ranges: dict[Row, list[tuple[int, int, int, int]]] = defaultdict(list)
     for code, intervals in trace.events.items():
-        for one in intervals:
-            state = implied(trace, code, one.value, one.others)
+        for item in intervals:
+            state = find_implied_state(trace, code, item.value, item.others)
             if state is not None:
-                ranges[one.row].append((one.begin, -one.end, state, code not in YIELDING))
+                ranges[item.row].append((item.begin, -item.end, state, code not in YIELDING))
     scheduled: dict[Row, dict[int, int]] = defaultdict(dict)
     known = {2: RUNNING, 20: IDLE, 6: NOT_CREATED}
-    for one in trace.events.get(THREAD_STATE, ()):
-        scheduled[one.row][one.begin] = known.get(one.value, BLOCKED)
-        if one.value == 6:
-            scheduled[one.row].setdefault(one.end, NOT_CREATED)
+    for item in trace.events.get(THREAD_STATE, ()):
+        scheduled[item.row][item.begin] = known.get(item.value, BLOCKED)
+        if item.value == 6:
+            scheduled[item.row].setdefault(item.end, NOT_CREATED)
     result = {}
-    for row, outside in rows_with_states(trace).items():
+    for row, outside in list_rows_with_states(trace).items():
         moments = sorted(
             {
                 0,
                 trace.duration,
-                *(one[0] for one in ranges[row]),
-                *(-one[1] for one in ranges[row]),
+                *(item[0] for item in ranges[row]),
+                *(-item[1] for item in ranges[row]),
                 *scheduled[row],
             }
         )
@@ -313,8 +315,8 @@ def swept(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
             outside = scheduled[row].get(begin, outside)
             while waiting and waiting[-1][0] <= begin:
                 open_.append(waiting.pop())
-            open_ = [one for one in open_ if -one[1] > begin]
-            firm = [one for one in open_ if one[3]]
+            open_ = [item for item in open_ if -item[1] > begin]
+            firm = [item for item in open_ if item[3]]
             state = max(firm or open_, default=(0, 0, outside, 0))[2]
             if states and states[-1][2] == state:
                 begin = states.pop()[0]
@@ -323,23 +325,25 @@ def swept(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
     return result
 
 
-def written(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
-    found: dict[Row, list[tuple[int, int, int]]] = defaultdict(list)
+def list_written_states(trace: Trace) -> dict[Row, list[tuple[int, int, int]]]:
+    result: dict[Row, list[tuple[int, int, int]]] = defaultdict(list)
     for state in trace.states:
-        found[state.row].append((state.begin, state.end, state.value))
-    return {row: sorted(states) for row, states in found.items()}
+        result[state.row].append((state.begin, state.end, state.value))
+    return {row: sorted(states) for row, states in result.items()}
 
 
-def check(trace: Trace) -> None:
-    """Every row with states has one at every time, without gap or overlap, and it is what the plain
+def check_states(trace: Trace) -> None:
+    """Check that every row with states has one at every time, without gap or overlap, as the plain
     sweep finds.
     """
-    found, expected = written(trace), swept(trace)
+    found, expected = list_written_states(trace), sweep_states(trace)
     assert set(found) == set(expected)
     for row, states in found.items():
-        assert (states[0][0], states[-1][1]) == (0, trace.duration), trace.row_name(row)
-        assert all(before[1] == after[0] for before, after in pairwise(states)), trace.row_name(row)
-        assert states == expected[row], trace.row_name(row)
+        assert (states[0][0], states[-1][1]) == (0, trace.duration), trace.get_row_name(row)
+        assert all(before[1] == after[0] for before, after in pairwise(states)), trace.get_row_name(
+            row
+        )
+        assert states == expected[row], trace.get_row_name(row)
     assert not trace.violations, str(trace.violations)
 
 
@@ -348,7 +352,7 @@ def check(trace: Trace) -> None:
 def test_states_of_samples(sample: str, tmp_path: Path) -> None:
     convert(sorted((SAMPLES / sample).glob("*.sqlite")), tmp_path / "out.prv", Options(states=True))
     trace = read_trace(tmp_path / "out.prv")
-    check(trace)
+    check_states(trace)
     assert {state.value for state in trace.states} >= {
         IDLE,
         RUNNING,
@@ -373,10 +377,10 @@ def test_states_of_real_exports(name: str, tmp_path: Path) -> None:
     (export,) = (path for path in EXPORTS if name in path.name)
     convert([export], tmp_path / "out.prv", Options(states=True))
     trace = read_trace(tmp_path / "out.prv")
-    check(trace)
+    check_states(trace)
     totals: dict[int, int] = defaultdict(int)
     for state in trace.states:
-        if trace.row_name(state.row).startswith("CUDA-D"):
+        if trace.get_row_name(state.row).startswith("CUDA-D"):
             totals[state.value] += state.end - state.begin
     connection = sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True)
     tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tools.conversions import convert_and_read, written
+from tools.conversions import convert_and_read, convert_to_bytes
 
 from nsys2prv.store import joining
 from nsys2prv.store.runs import BEGIN, END, Run, Shape
@@ -14,7 +14,7 @@ from nsys2prv.store.runs import BEGIN, END, Run, Shape
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 
 
-def run_of(shape: Shape, rows: int) -> Run:
+def make_run(shape: Shape, rows: int) -> Run:
     return Run(shape, Path("none"), 0, rows, 0, 0, 0, 0, 0, np.zeros(1, np.int64))
 
 
@@ -25,23 +25,23 @@ def test_small_runs_of_a_shape_share_a_group_until_it_is_full(
     monkeypatch.setattr(joining, "JOINED_RECORDS", 20)
     begin, end = Shape(BEGIN, "osrt", 1), Shape(END, "osrt", 1)
     runs = [
-        run_of(begin, 8),
-        run_of(end, 8),
-        run_of(begin, 11),
-        run_of(begin, 9),
-        run_of(begin, 4),
-        run_of(end, 10),
+        make_run(begin, 8),
+        make_run(end, 8),
+        make_run(begin, 11),
+        make_run(begin, 9),
+        make_run(begin, 4),
+        make_run(end, 10),
     ]
     groups = joining.group_small_runs(runs)
     assert [[runs.index(run) for run in group] for group in groups] == [[0, 3], [1, 5], [2], [4]]
-    made = [run_of(begin, 17), run_of(end, 18)]
+    made = [make_run(begin, 17), make_run(end, 18)]
     assert joining.replace_joined_groups(groups, iter([made])) == [*made, runs[2], runs[4]]
 
 
 def test_tasks_hold_about_as_many_records_as_a_joined_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining, "JOINED_RECORDS", 20)
     groups = [
-        [run_of(Shape(BEGIN, "osrt", present), 6)] * count
+        [make_run(Shape(BEGIN, "osrt", present), 6)] * count
         for present, count in ((1, 2), (2, 1), (3, 2), (4, 3))
     ]
     tasks = joining.plan_join_tasks(groups, Path("none"))
@@ -56,11 +56,11 @@ def test_the_trace_has_the_same_lines(
     """The cluster's hosts have clocks of their own, which drift."""
     reports = sorted((SAMPLES / sample).glob("rank*.sqlite"))
     convert_and_read(reports, tmp_path / "usual.prv")
-    usual = written(reports, tmp_path / "joined")
+    usual = convert_to_bytes(reports, tmp_path / "joined")
     monkeypatch.setattr(joining, "JOINED_RECORDS", 50)
-    little = written(reports, tmp_path / "little")
+    little = convert_to_bytes(reports, tmp_path / "little")
     monkeypatch.setattr(joining, "SMALL_RUN", 0)
-    alone = written(reports, tmp_path / "alone")
+    alone = convert_to_bytes(reports, tmp_path / "alone")
     assert isinstance(usual, dict)
     for other in (little, alone):
         assert isinstance(other, dict)

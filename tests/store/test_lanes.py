@@ -7,35 +7,35 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.conversions import convert_and_read
-from tools.exports import KERNEL, RUNTIME, call, kernel, make_export, strings
+from tools.exports import KERNEL, RUNTIME, make_call, make_export, make_kernel, make_strings
 
 from nsys2prv.store import overlaps
 
 KERNELS = 63000006
 
 
-def intervals(trace, code: int = KERNELS) -> list[tuple[int, int, int, str]]:
-    """(thread, begin, end, label) of every interval of a type, in order."""
+def list_intervals(trace, code: int = KERNELS) -> list[tuple[int, int, int, str]]:
+    """Return (thread, begin, end, label) of every interval of a type, in order."""
     return sorted(
-        (item.row[1], item.begin, item.end, trace.label(code, item.value))
-        for item in trace.intervals(code)
+        (item.row[1], item.begin, item.end, trace.get_label(code, item.value))
+        for item in trace.list_intervals(code)
     )
 
 
 def test_overlapping_kernels_get_rows_of_their_own(tmp_path: Path) -> None:
     rows = [
-        kernel(100, 200, demangledName=1),
-        kernel(150, 180, demangledName=3),
-        kernel(160, 250, demangledName=4),
-        kernel(200, 220, demangledName=1),
-        kernel(250, 260, demangledName=3),
+        make_kernel(100, 200, demangledName=1),
+        make_kernel(150, 180, demangledName=3),
+        make_kernel(160, 250, demangledName=4),
+        make_kernel(200, 220, demangledName=1),
+        make_kernel(250, 260, demangledName=3),
     ]
     report = make_export(
         tmp_path / "r.sqlite",
-        {KERNEL: rows, "StringIds": strings("a", "cudaLaunchKernel", "b", "c")},
+        {KERNEL: rows, "StringIds": make_strings("a", "cudaLaunchKernel", "b", "c")},
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
-    assert intervals(trace) == [
+    assert list_intervals(trace) == [
         (1, 0, 100, "a"),
         (1, 100, 120, "a"),
         (1, 150, 160, "b"),
@@ -49,9 +49,12 @@ def test_lines_lead_to_the_lane_of_their_kernel(tmp_path: Path) -> None:
     report = make_export(
         tmp_path / "r.sqlite",
         {
-            KERNEL: [kernel(100, 200, correlationId=1), kernel(150, 260, correlationId=2)],
-            RUNTIME: [call(10, 20, 1), call(30, 40, 2)],
-            "StringIds": strings("a", "cudaLaunchKernel_v7000"),
+            KERNEL: [
+                make_kernel(100, 200, correlationId=1),
+                make_kernel(150, 260, correlationId=2),
+            ],
+            RUNTIME: [make_call(10, 20, 1), make_call(30, 40, 2)],
+            "StringIds": make_strings("a", "cudaLaunchKernel_v7000"),
         },
     )
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
@@ -61,8 +64,8 @@ def test_lines_lead_to_the_lane_of_their_kernel(tmp_path: Path) -> None:
     ]
 
 
-def naive_first_fit(begin: np.ndarray, end: np.ndarray) -> list[int]:
-    """One row after another to the first lane that is free."""
+def assign_lanes_naively(begin: np.ndarray, end: np.ndarray) -> list[int]:
+    """Assign one row after another to the first lane that is free."""
     free: list[int] = []
     result = []
     for start, stop in zip(begin.tolist(), end.tolist(), strict=True):
@@ -79,11 +82,11 @@ def test_first_fit_over_chunks_is_first_fit(seed: int) -> None:
     end = begin + random.integers(1, 40, 120)
     order = np.lexsort((-end, begin))
     begin, end = begin[order], end[order]
-    found, ends = [], {}
+    result, ends = [], {}
     for piece in np.array_split(np.arange(120), random.integers(1, 5)):
         lane, crowded = overlaps.assign_first_free_lanes(
             np.zeros(len(piece), np.int64), begin[piece], end[piece], ends
         )
         assert not crowded
-        found += lane.tolist()
-    assert found == naive_first_fit(begin, end)
+        result += lane.tolist()
+    assert result == assign_lanes_naively(begin, end)

@@ -33,8 +33,10 @@ SHAPE = Shape(END, "cuda_api")
 RANGES = Shape(BEGIN, "nvtx_pushpop", present=1)
 
 
-def _stored(folder: Path, times: np.ndarray, name: str = "runs.bin") -> Run:
-    """A run of these times behind another one; the object of each record is its place in the run."""
+def _store_times(folder: Path, times: np.ndarray, name: str = "runs.bin") -> Run:
+    """Store a run of these times behind another one; the object of each record is its place in the
+    run.
+    """
     records = np.zeros(len(times), SHAPE.dtype)
     records["time"], records["object"] = times, np.arange(len(times))
     writer = SpillWriter(folder / name, 0, 0)
@@ -51,7 +53,7 @@ def test_slices_of_a_run(tmp_path: Path, rows: int, spread: int) -> None:
     times = np.sort(random.integers(100, 100 + spread, rows))
     if spread == 50:
         times[-rows // 3 :] = OPEN
-    run, reader = _stored(tmp_path, times), SpillReader()
+    run, reader = _store_times(tmp_path, times), SpillReader()
     near = [
         run.first,
         run.until,
@@ -74,7 +76,7 @@ def test_slices_of_a_run(tmp_path: Path, rows: int, spread: int) -> None:
     reader.close()
 
 
-def _bare(stream: str, name: str, present: int = 1) -> Run:
+def _write_bare(stream: str, name: str, present: int = 1) -> Run:
     return Run(
         Shape(stream, name, present), Path("none"), 0, 9, 0, 0, 0, 0, 0, np.zeros(1, np.int64)
     )
@@ -91,7 +93,7 @@ def test_ends_follow_their_begins() -> None:
         (BEGIN, "nvtx_pushpop", 3),
         (END, "nvtx_pushpop", 3),
     ]
-    runs = [_bare(*shape) for shape in shapes]
+    runs = [_write_bare(*shape) for shape in shapes]
     assert list(pair_runs(runs)) == [
         (runs[0], runs[1]),
         (runs[2], None),
@@ -114,7 +116,7 @@ def test_ends_follow_their_begins() -> None:
 
 def test_more_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [
-        _stored(tmp_path, np.arange(number, number + 9), f"runs-{number}.bin")
+        _store_times(tmp_path, np.arange(number, number + 9), f"runs-{number}.bin")
         for number in range(6)
     ]
     monkeypatch.setattr(run_files, "OPEN_FILES", 2)
@@ -129,7 +131,7 @@ def test_a_system_that_allows_few_open_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs = [
-        _stored(tmp_path, np.arange(number, number + 9), f"runs-{number}.bin")
+        _store_times(tmp_path, np.arange(number, number + 9), f"runs-{number}.bin")
         for number in range(6)
     ]
     reader, opened = SpillReader(), Path.open
@@ -148,7 +150,7 @@ def test_a_system_that_allows_few_open_files(
 
 
 def test_a_run_that_is_cut_short_is_named(tmp_path: Path) -> None:
-    run = _stored(tmp_path, np.arange(1000))
+    run = _store_times(tmp_path, np.arange(1000))
     with run.path.open("r+b") as file:
         file.truncate(run.offset + 500)
     with pytest.raises(OSError, match=r"cut short.*runs\.bin"):
@@ -236,8 +238,8 @@ def test_records_of_several_runs(chosen: list[int], window: tuple[int, int | Non
             for row in expected
             if row[0] >= window[0] and (window[1] is None or row[0] < window[1])
         ]
-    found = WindowRecords(RANGES, global_ids, pieces, window)
+    result = WindowRecords(RANGES, global_ids, pieces, window)
     assert RANGES.dtype.names == ("time", "end", "object", "domain", "range")
-    columns = [found.times, *(found.column(name) for name in RANGES.dtype.names[1:])]
+    columns = [result.times, *(result.column(name) for name in RANGES.dtype.names[1:])]
     assert list(zip(*(column.tolist() for column in columns), strict=True)) == expected
-    assert len(found) == len(expected)
+    assert len(result) == len(expected)

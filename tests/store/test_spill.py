@@ -20,7 +20,7 @@ from nsys2prv.store.spilling import spill_rows
 LAYOUTS = {"cuda_kernel": False, "cuda_api": False, "nvtx_pushpop": True, "memory_operation": False}
 
 
-def _rows(random: np.random.Generator, name: str, count: int, damaged: bool) -> Rows:
+def _make_rows(random: np.random.Generator, name: str, count: int, damaged: bool) -> Rows:
     layout = load_catalogue().layouts[name]
     begin = random.integers(0, max(count, 1) * random.choice([1, 10]), count)
     begin = np.sort(begin) if random.random() < 0.5 else begin
@@ -56,25 +56,25 @@ def _rows(random: np.random.Generator, name: str, count: int, damaged: bool) -> 
     )
 
 
-def _usable(time: int) -> bool:
+def _is_usable(time: int) -> bool:
     return -TIME_LIMIT < time < TIME_LIMIT
 
 
-def _expected(rows: Rows, wanted: list[int]) -> tuple[list[dict[str, int]], Counter[str]]:
-    """The begin records, and what is counted."""
+def _compute_expected(rows: Rows, wanted: list[int]) -> tuple[list[dict[str, int]], Counter[str]]:
+    """Return the begin records, and the counts."""
     layout, records, counted = load_catalogue().layouts[rows.layout], [], Counter()
     for row in wanted:
         begin, end = int(rows.begin[row]), int(rows.end[row])
-        if not _usable(begin) or not (_usable(end) or LAYOUTS[rows.layout]):
+        if not _is_usable(begin) or not (_is_usable(end) or LAYOUTS[rows.layout]):
             counted[Reason.NO_TIME] += 1
             continue
-        if not _usable(end):
+        if not _is_usable(end):
             counted[Reason.NO_END] += 1
         elif end < begin:
             counted[Reason.END_BEFORE_BEGIN] += 1
         record = {
             "time": begin,
-            "end": max(end, begin + 1) if _usable(end) else OPEN,
+            "end": max(end, begin + 1) if _is_usable(end) else OPEN,
             "object": int(rows.object[row]),
         }
         if rows.domain is not None:
@@ -98,15 +98,15 @@ def _expected(rows: Rows, wanted: list[int]) -> tuple[list[dict[str, int]], Coun
 def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> None:
     random = np.random.default_rng(seed)
     count = (0, 1, 60, BLOCK + 900)[seed % 4]
-    rows = _rows(random, name, count, damaged=seed % 8 > 3)
+    rows = _make_rows(random, name, count, damaged=seed % 8 > 3)
     chosen = random.random(count) < (0.6 if seed % 3 == 1 else 1)
     writer, account = SpillWriter(tmp_path / "runs.bin", 0, 0), Account()
     runs = list(spill_rows(rows.where(chosen), LAYOUTS[name], writer, account))
     writer.close()
 
-    expected, counted = _expected(rows, np.flatnonzero(chosen).tolist())
+    expected, counted = _compute_expected(rows, np.flatnonzero(chosen).tolist())
     assert account.dropped + account.repaired == counted
-    reader, found, ends = SpillReader(), [], []
+    reader, result, ends = SpillReader(), [], []
     for run in runs:
         records = reader.read_every(run, 1)
         assert (records["time"][1:] >= records["time"][:-1]).all()
@@ -126,7 +126,7 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
             for place, field in enumerate(load_catalogue().layouts[name].fields):
                 if field.name in records.dtype.names:
                     assert (run.shape.wide >> place & 1) == (records[field.name].max() > 0xFFFFFFFF)
-            found += [
+            result += [
                 dict(zip(records.dtype.names, record, strict=True)) for record in records.tolist()
             ]
         elif run.shape.stream == END:
@@ -137,7 +137,7 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
                 sorted(reader.read_every(begins, 1)["end"].tolist())
                 == reader.read_every(closing, 1)["time"].tolist()
             )
-    assert Counter(tuple(sorted(record.items())) for record in found) == Counter(
+    assert Counter(tuple(sorted(record.items())) for record in result) == Counter(
         tuple(sorted(record.items())) for record in expected
     )
     assert Counter(ends) == Counter(
@@ -163,7 +163,7 @@ def test_rows_are_stored_as_they_are(tmp_path: Path, name: str, seed: int) -> No
         lines = Counter(
             (send, sender, receive, receiver, max(until, receive + 1), size)
             for send, sender, receive, receiver, until, size in columns
-            if all(map(_usable, (send, receive, until)))
+            if all(map(_is_usable, (send, receive, until)))
         )
         assert lines == Counter(
             record

@@ -1,4 +1,4 @@
-"""Which event types the catalogue uses, and for what."""
+"""Collect the event types that the catalogue uses, and what each is used for."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from nsys2prv.events import catalogue as module
 from nsys2prv.events.catalogue import Catalogue, DomainCode
 
 
-def check_claims(found: Catalogue) -> dict[int, tuple[str, Hashable]]:
-    """Return who uses each event type, and what it means. Raises ValueError where two use one with
-    different labels or values: the .pcf has those of one.
+def check_claims(catalogue: Catalogue) -> dict[int, tuple[str, Hashable]]:
+    """Return the owner and meaning of each event type.
+
+    Raises ValueError where two owners give one type different labels or values: the .pcf has those
+    of one.
     """
     used: dict[int, tuple[str, Hashable]] = {}
-    for owner, code, meaning in _claims(found):
+    for owner, code, meaning in _list_claims(catalogue):
         other, known = used.setdefault(code, (owner, meaning))
         if known != meaning:
             raise ValueError(
@@ -23,10 +25,11 @@ def check_claims(found: Catalogue) -> dict[int, tuple[str, Hashable]]:
     return used
 
 
-def _claims(found: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
+def _list_claims(catalogue: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
+    """Yield owner, event type and meaning of every use."""
     hashed = range(module.FIRST_HASHED_DOMAIN, module.LAST_HASHED_DOMAIN + 1)
-    domains = {*range(len(found.domains)), *hashed} - module.FORBIDDEN_DOMAINS
-    for layout in found.layouts.values():
+    domains = {*range(len(catalogue.domains)), *hashed} - module.FORBIDDEN_DOMAINS
+    for layout in catalogue.layouts.values():
         for field in layout.fields:
             owner = f"field {field.name!r} of layout {layout.name!r}"
             values = field.values and field.values.name
@@ -40,7 +43,7 @@ def _claims(found: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
         if layout.hashed:
             for code in range(layout.hashed[0], layout.hashed[1] + 1):
                 yield f"layout {layout.name!r}", code, ("a hash of the name", layout.hashed)
-    listed = load_shipped(read_data_text(module.__name__, "counters.yaml")) | found.counters
+    listed = load_shipped(read_data_text(module.__name__, "counters.yaml")) | catalogue.counters
     for name, entries in listed.items():
         for code, names in entries.items():
             yield f"counter {names[0]!r} of layout {name!r}", code, names[0]

@@ -1,6 +1,4 @@
-"""Jobs whose clocks are known: collectives in true time, seen through clocks with an offset and a
-drift; what is made of them.
-"""
+"""Simulate jobs on clocks with known offset and drift, and solve for these."""
 
 from __future__ import annotations
 
@@ -32,27 +30,31 @@ class Clocks:
     def random(
         cls, rng: np.random.Generator, hosts: int, offset: float = 50e6, drift: float = 50e-6
     ) -> Clocks:
+        """Return clocks of random offset (ns) and drift."""
         return cls(np.round(rng.uniform(-offset, offset, hosts)), rng.uniform(-drift, drift, hosts))
 
-    def show(self, host: np.ndarray | int, true: np.ndarray) -> np.ndarray:
-        """Times shown, int64 ns, of true times in float ns since EPOCH."""
+    def to_local_time(self, host: np.ndarray | int, true: np.ndarray) -> np.ndarray:
+        """Return the times (int64 ns) that a host's clock shows at true times (float ns since
+        EPOCH).
+        """
         return EPOCH + np.round(true + self.offset[host] + self.drift[host] * true).astype(np.int64)
 
-    def true(self, host: int, shown: np.ndarray | int) -> np.ndarray:
+    def to_true_time(self, host: int, shown: np.ndarray | int) -> np.ndarray:
+        """Return the true times (float ns since EPOCH) at which a host's clock shows these times."""
         return ((np.asarray(shown) - EPOCH).astype(np.float64) - self.offset[host]) / (
             1 + self.drift[host]
         )
 
 
-def instants(rng: np.random.Generator, count: int, seconds: float) -> np.ndarray:
-    """Ends of `count` collectives within the seconds, float ns since EPOCH, at irregular intervals
-    of at least 1 ms.
+def draw_end_times(rng: np.random.Generator, count: int, seconds: float) -> np.ndarray:
+    """Return end times of `count` collectives within these seconds (float ns since EPOCH), at
+    irregular intervals of at least 1 ms.
     """
     gaps = rng.uniform(0.5, 1.5, count)
     return np.cumsum(gaps) / gaps.sum() * seconds * 1e9
 
 
-def collectives(
+def simulate_collectives(
     rng: np.random.Generator,
     clocks: Clocks,
     clock_of: np.ndarray,
@@ -66,11 +68,11 @@ def collectives(
     source: int = NCCL,
     skew: float = 5e6,
 ) -> Calls:
-    """Every member in every collective. Each end jitters in [0, jitter); the last to come
-    (`slowest`, or anyone) ends `late` later.
+    """Return the calls of every member in every collective.
 
-    The last to come begins 100 us before the end, the others up to `skew` earlier: members on
-    several clocks by `clock_of`.
+    Each end jitters in [0, jitter); the last member (`slowest`, or a random one) ends `late` later
+    and begins 100 us before the end, the others up to `skew` earlier. `clock_of` has the clock of
+    each member.
     """
     members, count = len(clock_of), len(ends)
     last = rng.integers(0, members, count) if slowest is None else slowest
@@ -103,7 +105,7 @@ def collectives(
     )
 
 
-def messages(
+def simulate_messages(
     rng: np.random.Generator,
     clocks: Clocks,
     pairs: list[tuple[int, int]],
@@ -113,30 +115,32 @@ def messages(
     queue: float = 50e3,
     source: int = 1,
 ) -> Messages:
-    """`count` messages of each pair (sender, receiver): at least `delay` on the way, and an
-    exponential `queue` more.
+    """Return `count` messages of each pair (sender, receiver), each at least `delay` on the way and
+    an exponential `queue` more.
     """
     parts = []
     for sender, receiver in pairs:
         sent = np.sort(rng.uniform(0, seconds * 1e9, count))
-        got = sent + delay + rng.exponential(queue, count)
+        received = sent + delay + rng.exponential(queue, count)
         parts.append(
             (
                 np.full(count, source),
                 np.full(count, sender),
-                clocks.show(sender, sent),
+                clocks.to_local_time(sender, sent),
                 np.full(count, receiver),
-                clocks.show(receiver, got),
+                clocks.to_local_time(receiver, received),
             )
         )
     return Messages(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-def rows(table: Calls | Messages, which: np.ndarray) -> Calls | Messages:
-    return type(table)(*(getattr(table, name)[which] for name in table.__struct_fields__))
+def select_rows(table: Calls | Messages, selection: np.ndarray) -> Calls | Messages:
+    """Return the rows of a table at these indices or in this mask."""
+    return type(table)(*(getattr(table, name)[selection] for name in table.__struct_fields__))
 
 
-def joined(*tables: Calls) -> Calls:
+def concatenate_calls(*tables: Calls) -> Calls:
+    """Return the rows of all tables, one after the other."""
     return Calls(
         *(
             np.concatenate([getattr(table, name) for table in tables])
@@ -145,31 +149,34 @@ def joined(*tables: Calls) -> Calls:
     )
 
 
-def with_(table: Calls, **columns: np.ndarray | int) -> Calls:
+def replace_columns(table: Calls, **columns: np.ndarray | int) -> Calls:
+    """Return the calls with some columns replaced; a number fills the column."""
     return replace(
         table,
         **{name: np.broadcast_to(column, table.begin.shape) for name, column in columns.items()},
     )
 
 
-def restore(
+def restore_order(
     reports: int, calls: Calls | None = None, messages: Messages | None = None
 ) -> CausalOrder:
-    """The order of what was observed on so many reports, all calls in one part."""
+    """Restore the causal order of these reports' observations, with all calls in one part."""
     calls, messages = calls or Calls.make_empty(), messages or Messages.make_empty()
-    pivot = pivot_of(calls, messages)
+    pivot = find_pivot(calls, messages)
     return restore_causal_order(reports, [bind_calls(calls, pivot)], messages, pivot)
 
 
-def pivot_of(calls: Calls, messages: Messages) -> int:
-    """The instant amid all times, in whole ns."""
+def find_pivot(calls: Calls, messages: Messages) -> int:
+    """Return the middle of all observed times, in whole ns; 0 without any."""
     span = find_span(calls, messages)
     return (span[0] + span[1]) // 2 if span else 0
 
 
 @dataclass(frozen=True)
 class Correction:
-    """A host's correction, with hosts as numbers, and the first and last time observed."""
+    """The correction of a host's clock, with the reference as a number and the first and last
+    observed time.
+    """
 
     host: int
     clock: HostClock
@@ -191,22 +198,23 @@ class Correction:
         return self.clock.drift_ppm / 1e6
 
 
-def align(
+def align_hosts(
     hosts: int,
     calls: Calls | None = None,
     messages: Messages | None = None,
     span: tuple[int, int] | None = None,
 ) -> Alignment:
-    """The alignment of so many hosts, all calls in one part; bounds hold for the span, which is by
-    default that of the observations.
+    """Align these hosts, with all calls in one part.
+
+    Bounds hold for `span`, by default that of the observations.
     """
     calls, messages = calls or Calls.make_empty(), messages or Messages.make_empty()
-    pivot = pivot_of(calls, messages)
-    whole = span or find_span(calls, messages) or (pivot, pivot)
+    pivot = find_pivot(calls, messages)
+    bounds = span or find_span(calls, messages) or (pivot, pivot)
     names = [str(host) for host in range(hosts)]
-    found = solve_clocks(names, [gather_calls(calls, pivot)], messages, pivot, whole)
+    alignment = solve_clocks(names, [gather_calls(calls, pivot)], messages, pivot, bounds)
     corrections = []
-    for host, clock in enumerate(found.corrections):
+    for host, clock in enumerate(alignment.corrections):
         times = np.concatenate(
             [
                 calls.end[calls.clock == host],
@@ -214,32 +222,37 @@ def align(
                 messages.receive_end[messages.receiver == host],
             ]
         )
-        seen = (int(times.min()), int(times.max())) if len(times) else None
-        corrections.append(Correction(host, clock, seen))
-    return replace(found, corrections=corrections)
+        observed = (int(times.min()), int(times.max())) if len(times) else None
+        corrections.append(Correction(host, clock, observed))
+    return replace(alignment, corrections=corrections)
 
 
-def mapped(correction: Correction, times: np.ndarray, placed: ClockMap | None = None) -> np.ndarray:
-    """Times (ns) as a correction makes them; local ones with the map that placed them."""
+def correct_times(
+    correction: Correction, times: np.ndarray, placed: ClockMap | None = None
+) -> np.ndarray:
+    """Return times (ns) after a correction; for local times, `placed` is the map that placed them."""
     return correction.clock.correct(placed or ClockMap()).to_global(times)
 
 
-def error(alignment: Alignment, clocks: Clocks, host: int, reference: int = 0) -> float:
-    """Largest error of a host against a reference at any instant of its span, ns: both maps are
-    lines, so it is at one of the ends.
+def measure_error(alignment: Alignment, clocks: Clocks, host: int, reference: int = 0) -> float:
+    """Return the largest error (ns) of a host against a reference over its span.
+
+    Both maps are lines, so the error is largest at one of the ends.
     """
-    correction, other = alignment.corrections[host], alignment.corrections[reference]
+    correction, reference_correction = alignment.corrections[host], alignment.corrections[reference]
     assert correction.span is not None
     largest = 0.0
-    for placed in correction.span:
-        true = float(clocks.true(host, placed))
+    for local_time in correction.span:
+        true = float(clocks.to_true_time(host, local_time))
         shown = (
             true
             + clocks.offset[reference]
             + clocks.drift[reference] * true
             + (EPOCH - correction.pivot)
         )
-        mine = (placed - correction.pivot) * (1 + correction.drift) + correction.offset_ns
-        theirs = shown * (1 + other.drift) + other.offset_ns
-        largest = max(largest, abs(mine - theirs))
+        corrected = (local_time - correction.pivot) * (1 + correction.drift) + correction.offset_ns
+        corrected_reference = (
+            shown * (1 + reference_correction.drift) + reference_correction.offset_ns
+        )
+        largest = max(largest, abs(corrected - corrected_reference))
     return largest

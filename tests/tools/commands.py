@@ -1,4 +1,4 @@
-"""The command as people run it, in a process of its own."""
+"""Run the command as people do, in a process of its own."""
 
 from __future__ import annotations
 
@@ -18,44 +18,46 @@ ENVIRONMENT = {
 }
 
 
-def arguments(*given: object) -> list[str]:
-    return [sys.executable, "-m", "nsys2prv", *map(str, given)]
+def build_arguments(*arguments: object) -> list[str]:
+    """Return the command line of nsys2prv with these arguments."""
+    return [sys.executable, "-m", "nsys2prv", *map(str, arguments)]
 
 
-def command(*given: object, **more: object) -> subprocess.CompletedProcess[str]:
+def run_command(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    """Run nsys2prv with these arguments and return its status and output."""
     return subprocess.run(
-        arguments(*given),
+        build_arguments(*arguments),
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
         errors="replace",
         timeout=120,
         check=False,
-        **more,
+        **options,
     )
 
 
-def error_of(done: subprocess.CompletedProcess[str], status: int = 1) -> str:
-    """The one line that says what is wrong."""
+def read_error(process: subprocess.CompletedProcess[str], status: int = 1) -> str:
+    """Check that the command failed with one line of error, and return that line."""
     errors = [
-        line for line in done.stderr.splitlines() if not line.startswith("nsys2prv: warning: ")
+        line for line in process.stderr.splitlines() if not line.startswith("nsys2prv: warning: ")
     ]
-    assert done.returncode == status, done.stderr
-    assert len(errors) == 1, done.stderr
+    assert process.returncode == status, process.stderr
+    assert len(errors) == 1, process.stderr
     assert errors[0].startswith("nsys2prv: error: ")
     return errors[0]
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
-    """Until the condition holds; fails with `what` when that takes a minute."""
+    """Wait until the condition holds; fail with `what` after a minute."""
     deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    """Every file of a folder, hidden ones too."""
+def read_folder(folder: Path) -> dict[str, bytes]:
+    """Return the content of every file of a folder, hidden ones too."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
         for path in sorted(folder.rglob("*"))

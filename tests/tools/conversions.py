@@ -1,4 +1,4 @@
-"""Conversions read back, for tests."""
+"""Convert reports and read the traces back."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ A_YEAR = 365 * 86400 * 10**9
 def convert_and_read(
     reports: Sequence[Path], output: Path, **options: object
 ) -> tuple[Trace, Summary]:
-    """The trace of these reports, without violations, and its summary."""
+    """Convert reports, check that the trace has no violations, and return it with the summary."""
     summary = convert(reports, output, Options(**options))
     trace = read_trace(output)
     assert not trace.violations, str(trace.violations)
     return trace, summary
 
 
-def time_zero(output: Path, report: Path) -> int:
-    """The time of a report (ns, on its own clock) that is 0 in the trace made of it alone."""
+def find_time_zero(output: Path, report: Path) -> int:
+    """Return the time of a report (ns, on its own clock) that is 0 in the trace of it alone."""
     begins = json.loads(output.with_suffix(".nsys2prv.json").read_text())["trace"]["begins_utc_ns"]
     if abs(begins) < A_YEAR:
         # Not aligned to UTC.
@@ -45,9 +45,11 @@ def time_zero(output: Path, report: Path) -> int:
         connection.close()
 
 
-def written(reports: Sequence[Path], folder: Path, **options: object) -> dict[str, bytes] | str:
-    """The files of the trace by name, but for the one that says of what it was made; or why there
-    is none.
+def convert_to_bytes(
+    reports: Sequence[Path], folder: Path, **options: object
+) -> dict[str, bytes] | str:
+    """Convert reports and return the trace's files by name, without the metadata file; "nothing" if
+    there was nothing to write.
     """
     folder.mkdir()
     try:
@@ -57,7 +59,13 @@ def written(reports: Sequence[Path], folder: Path, **options: object) -> dict[st
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def found(trace: Trace, code: int) -> list[tuple[str, int, int]]:
-    """(label, begin, end) of the intervals of a type, by row and begin, the outer first."""
-    items = sorted(trace.intervals(code), key=lambda item: (item.row, item.begin, -item.end))
-    return [(trace.label(code, item.value), item.begin, item.end) for item in items]
+def list_labelled_intervals(trace: Trace, code: int) -> list[tuple[str, int, int]]:
+    """Return (label, begin, end) of the intervals of a type, by row and begin, the outer first."""
+    intervals = sorted(
+        trace.list_intervals(code),
+        key=lambda interval: (interval.row, interval.begin, -interval.end),
+    )
+    return [
+        (trace.get_label(code, interval.value), interval.begin, interval.end)
+        for interval in intervals
+    ]

@@ -1,4 +1,4 @@
-"""The folder of real exports that NSYS2PRV_CORPUS names."""
+"""Find the real exports in the folder that NSYS2PRV_CORPUS names."""
 
 from __future__ import annotations
 
@@ -11,31 +11,30 @@ import pytest
 CORPUS = os.environ.get("NSYS2PRV_CORPUS")
 EXPORTS = sorted(Path(CORPUS).glob("*.sqlite")) if CORPUS else []
 NO_CORPUS = "NSYS2PRV_CORPUS does not name a folder of .sqlite exports"
+#: The parameter of a test for each export, where there is none.
 UNSET = pytest.param(None, marks=pytest.mark.skip(reason=NO_CORPUS))
-"""The parameter of a test for each export, where there is none."""
 
 
-def need_corpus() -> None:
+def skip_without_corpus() -> None:
     """Skip the test without a corpus."""
     if not CORPUS:
         pytest.skip(NO_CORPUS)
 
 
-def in_corpus(query: str) -> list[tuple]:
-    """The rows of an SQL query on all exports that have its tables and columns, of which there is
-    at least one.
+def read_rows_from_corpus(query: str) -> list[tuple]:
+    """Return the rows of an SQL query on every export that has its tables and columns.
 
-    Without a corpus the test is skipped.
+    Skip the test without a corpus; fail if no export has any such row.
     """
-    need_corpus()
-    found: list[tuple] = []
+    skip_without_corpus()
+    rows: list[tuple] = []
     for path in EXPORTS:
         connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
         try:
-            found += connection.execute(query).fetchall()
+            rows += connection.execute(query).fetchall()
         except sqlite3.OperationalError:  # no such table or column
             continue
         finally:
             connection.close()
-    assert found
-    return found
+    assert rows
+    return rows

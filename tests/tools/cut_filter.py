@@ -1,5 +1,6 @@
-"""What a cut of a trace must hold, from the text of the whole one: plain Python over its lines,
-which knows the .prv alone.
+"""Derive what a cut trace must hold from the text of the whole one.
+
+This is plain Python over lines of the .prv and shares nothing with the package.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ class Range(NamedTuple):
 
 
 @dataclass
-class Whole:
-    """A trace taken apart. ranges in the order in which they begin; states, samples: (row, time,
-    pairs); lines: as they are.
+class ParsedTrace:
+    """The records of a trace.
+
+    ranges: in the order in which they begin. states, samples: (row, time, pairs). lines: (sender,
+    send, receiver, receive, (size, tag)).
     """
 
     duration: int
@@ -37,11 +40,11 @@ class Whole:
     lines: list[tuple[Row, int, Row, int, tuple[int, int]]] = field(default_factory=list)
 
 
-def whole(prv: Path, keep: Callable[[Row], Row | None] = lambda row: row) -> Whole:
-    """Take a trace apart. keep: the row's number in the cut, None for one that is left out."""
-    named = _named_types(prv.with_suffix(".pcf"))
+def parse_trace(prv: Path, keep: Callable[[Row], Row | None] = lambda row: row) -> ParsedTrace:
+    """Parse a trace. `keep` returns the row's number in the cut, None for a row that is left out."""
+    named = _find_named_types(prv.with_suffix(".pcf"))
     header, *body = prv.read_text().splitlines()
-    trace = Whole(int(header.split("):", 1)[1].split("_ns", 1)[0]))
+    trace = ParsedTrace(int(header.split("):", 1)[1].split("_ns", 1)[0]))
     opened: dict[tuple[Row, tuple[int, ...]], list[tuple[int, Pairs, int]]] = defaultdict(list)
     for place, line in enumerate(body):
         if line.startswith("#"):
@@ -72,13 +75,13 @@ def whole(prv: Path, keep: Callable[[Row], Row | None] = lambda row: row) -> Who
             begin, began, place = opened[row, tuple(code for code, _ in pairs)].pop()
             trace.ranges.append(Range(row, begin, time, began, place))
     assert not any(opened.values())
-    trace.ranges.sort(key=lambda found: found.place)
-    _without_closings(trace)
+    trace.ranges.sort(key=lambda interval: interval.place)
+    _drop_closing_zeros(trace)
     return trace
 
 
-def _named_types(pcf: Path) -> set[int]:
-    """Types whose values have labels."""
+def _find_named_types(pcf: Path) -> set[int]:
+    """Return the event types whose values have labels."""
     named: set[int] = set()
     types: list[int] = []
     for line in pcf.read_text().splitlines():
@@ -93,25 +96,27 @@ def _named_types(pcf: Path) -> set[int]:
     return named
 
 
-def _without_closings(trace: Whole) -> None:
-    """The zeros with which states and samples end with the trace say nothing of their own."""
+def _drop_closing_zeros(trace: ParsedTrace) -> None:
+    """Remove the zeros that close states and samples at the end of the trace."""
     trace.states = [
-        found
-        for found in trace.states
-        if found[1] < trace.duration or any(value for _, value in found[2])
+        record
+        for record in trace.states
+        if record[1] < trace.duration or any(value for _, value in record[2])
     ]
     trace.samples = [
-        found
-        for found in trace.samples
-        if found[1] < trace.duration or any(value for _, value in found[2])
+        record
+        for record in trace.samples
+        if record[1] < trace.duration or any(value for _, value in record[2])
     ]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """first, last: the cut (ns), the trace's own where last is its duration. attributes: whether
-    events have them. lines: whether there are any. rate: samples a second of each number.
-    keep_time: times stay.
+class CutRequest:
+    """The options of a cut.
+
+    first, last: its bounds (ns); `last` is the trace's duration if it is cut at the beginning
+    alone. attributes: whether events have them. lines: whether there are communication lines. rate:
+    samples a second of each number. keep_time: whether times stay as they are.
     """
 
     first: int
@@ -122,68 +127,71 @@ class Asked:
     keep_time: bool = False
 
 
-def cut(trace: Whole, asked: Asked) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]]]:
-    """The lines of the cut, and of every row and type the begins in their order.
+def filter_trace(
+    trace: ParsedTrace, request: CutRequest
+) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]]]:
+    """Return the lines of the cut, and the begins of every row and type in their order.
 
-    A line is `kind, row, time, pairs` as text: CPUs are left away, which a reader checks.
+    A line is `kind row time pairs` as text, without CPUs, which another reader checks.
     """
-    closed = asked.last == trace.duration
-    origin = 0 if asked.keep_time else asked.first
+    closed = request.last == trace.duration
+    origin = 0 if request.keep_time else request.first
     lines: Counter[str] = Counter()
     order: dict[tuple[Row, int], list[tuple[int, int, Pairs]]] = defaultdict(list)
 
-    def inside(time: int) -> bool:
-        return asked.first <= time and (time < asked.last or closed)
+    def is_inside(time: int) -> bool:
+        return request.first <= time and (time < request.last or closed)
 
-    def put(row: Row, time: int, pairs: Pairs) -> None:
-        lines[event(row, time - origin, pairs)] += 1
+    def put_event(row: Row, time: int, pairs: Pairs) -> None:
+        lines[format_event(row, time - origin, pairs)] += 1
 
-    for found in trace.ranges:
-        if found.end <= asked.first or (found.begin >= asked.last and not closed):
+    for item in trace.ranges:
+        if item.end <= request.first or (item.begin >= request.last and not closed):
             continue
-        pairs = found.pairs if asked.attributes else found.pairs[:1]
-        begin = max(found.begin, asked.first)
-        put(found.row, begin, pairs)
-        put(found.row, min(found.end, asked.last), tuple((code, 0) for code, _ in pairs))
-        order[found.row, pairs[0][0]].append((begin, found.place, pairs))
+        pairs = item.pairs if request.attributes else item.pairs[:1]
+        begin = max(item.begin, request.first)
+        put_event(item.row, begin, pairs)
+        put_event(item.row, min(item.end, request.last), tuple((code, 0) for code, _ in pairs))
+        order[item.row, pairs[0][0]].append((begin, item.place, pairs))
     in_force: dict[Row, Pairs] = {}
     closings: set[tuple[Row, Pairs]] = set()
     for row, time, pairs in trace.states:
-        pairs = pairs if asked.attributes else pairs[:1]
-        if time <= asked.first:
+        pairs = pairs if request.attributes else pairs[:1]
+        if time <= request.first:
             in_force[row] = pairs
-        elif inside(time):
-            put(row, time, pairs)
+        elif is_inside(time):
+            put_event(row, time, pairs)
             closings.add((row, tuple((code, 0) for code, _ in pairs)))
     for row, pairs in in_force.items():
-        put(row, asked.first, pairs)
+        put_event(row, request.first, pairs)
         closings.add((row, tuple((code, 0) for code, _ in pairs)))
     for row, pairs in closings:
-        put(row, asked.last, pairs)
-    _samples(trace, asked, put, inside)
-    if asked.lines:
+        put_event(row, request.last, pairs)
+    _put_samples(trace, request, put_event, is_inside)
+    if request.lines:
         for sender, send, receiver, receive, rest in trace.lines:
-            if inside(send) and inside(receive):
-                lines[communication(sender, send - origin, receiver, receive - origin, rest)] += 1
-    return lines, {key: [pairs for _, _, pairs in sorted(found)] for key, found in order.items()}
+            if is_inside(send) and is_inside(receive):
+                lines[format_line(sender, send - origin, receiver, receive - origin, rest)] += 1
+    return lines, {key: [pairs for _, _, pairs in sorted(item)] for key, item in order.items()}
 
 
-def _samples(
-    trace: Whole,
-    asked: Asked,
-    put: Callable[[Row, int, Pairs], None],
-    inside: Callable[[int], bool],
+def _put_samples(
+    trace: ParsedTrace,
+    request: CutRequest,
+    put_event: Callable[[Row, int, Pairs], None],
+    is_inside: Callable[[int], bool],
 ) -> None:
+    """Write the samples within the cut, those in force at its begin, and closing zeros."""
     latest: dict[Row, dict[int, int]] = defaultdict(dict)
     codes: dict[Row, set[int]] = defaultdict(set)
     records: list[tuple[Row, int, Pairs]] = []
     for row, time, pairs in trace.samples:
-        if time <= asked.first:
+        if time <= request.first:
             latest[row].update(pairs)
-        elif inside(time):
+        elif is_inside(time):
             records.append((row, time, pairs))
-    if asked.rate:
-        width = 1_000_000_000 // asked.rate
+    if request.rate:
+        width = 1_000_000_000 // request.rate
         last = {
             (row, code, time // width): time for row, time, pairs in records for code, _ in pairs
         }
@@ -199,27 +207,25 @@ def _samples(
         ]
     for row, time, pairs in records:
         if pairs:
-            put(row, time, pairs)
+            put_event(row, time, pairs)
             codes[row].update(code for code, _ in pairs)
     for row, numbers in latest.items():
-        put(row, asked.first, tuple(sorted(numbers.items())))
+        put_event(row, request.first, tuple(sorted(numbers.items())))
         codes[row].update(numbers)
-    for row, found in codes.items():
-        put(row, asked.last, tuple((code, 0) for code in sorted(found)))
+    for row, item in codes.items():
+        put_event(row, request.last, tuple((code, 0) for code in sorted(item)))
 
 
-def event(row: Row, time: int, pairs: Pairs) -> str:
+def format_event(row: Row, time: int, pairs: Pairs) -> str:
     return f"event {row} {time} {pairs}"
 
 
-def communication(
-    sender: Row, send: int, receiver: Row, receive: int, rest: tuple[int, int]
-) -> str:
+def format_line(sender: Row, send: int, receiver: Row, receive: int, rest: tuple[int, int]) -> str:
     return f"line {sender} {send} {receiver} {receive} {rest}"
 
 
-def lines_of(prv: Path) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]], int]:
-    """A trace in the same words, and its duration."""
+def read_lines(prv: Path) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]], int]:
+    """Return lines and begins of a trace in the form of :func:`filter_trace`, and its duration."""
     header, *body = prv.read_text().splitlines()
     lines: Counter[str] = Counter()
     order: dict[tuple[Row, int], list[Pairs]] = defaultdict(list)
@@ -230,7 +236,7 @@ def lines_of(prv: Path) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]
         row = (numbers[3], numbers[4])
         if numbers[0] == 3:
             lines[
-                communication(
+                format_line(
                     row,
                     numbers[5],
                     (numbers[9], numbers[10]),
@@ -240,7 +246,7 @@ def lines_of(prv: Path) -> tuple[Counter[str], dict[tuple[Row, int], list[Pairs]
             ] += 1
             continue
         pairs = tuple(zip(numbers[6::2], numbers[7::2], strict=True))
-        lines[event(row, numbers[5], pairs)] += 1
+        lines[format_event(row, numbers[5], pairs)] += 1
         if pairs[0][1]:
             order[row, pairs[0][0]].append(pairs)
     return lines, order, int(header.split("):", 1)[1].split("_ns", 1)[0])

@@ -1,4 +1,4 @@
-"""A sound trace of all kinds of records, small enough to read, and ways to put defects into it."""
+"""Hold a small sound trace with all kinds of records, and put defects into it."""
 
 from __future__ import annotations
 
@@ -63,12 +63,13 @@ CUDA-D0.S7
 other
 """
 TEXTS = {"prv": PRV, "pcf": PCF, "row": ROW}
+#: Line (from 1) of the sound file -> what stands there instead: a line, several, or none. A line
+#: behind the last one is added.
 Edit = Mapping[int, str | Sequence[str] | None]
-"""Line (from 1) of the sound file -> what stands there instead: a line, several, or none. A line behind the last one is added."""
 
 
-def edited(text: str, edit: Edit) -> str:
-    """A text with some of its lines replaced; their numbers are those before the edit."""
+def edit_text(text: str, edit: Edit) -> str:
+    """Return the text with some lines replaced; line numbers are those before the edit."""
     lines = [*text.split("\n")[:-1], ""]
     result: list[str] = []
     for number, line in enumerate(lines, 1):
@@ -84,7 +85,7 @@ def write_trace(
     files (None: no file).
     """
     for ending, sound in TEXTS.items():
-        text = texts.get(ending, edited(sound, (files or {}).get(ending, {})))
+        text = texts.get(ending, edit_text(sound, (files or {}).get(ending, {})))
         path = folder / f"t.{ending}"
         path.unlink(missing_ok=True)
         if text is not None:

@@ -1,5 +1,6 @@
-"""Small exports made row by row, for tests that need a case no sample holds. Columns are those a
-test names and no others.
+"""Write small exports row by row, for cases that no sample holds.
+
+Tables have the columns that a test names and no others.
 """
 
 from __future__ import annotations
@@ -17,20 +18,22 @@ MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 PID = 4242
 
 
-def global_pid(pid: int = PID, host: int = 1) -> int:
-    """Nsight's globalPid: hardware id, virtual machine id, process id, thread id 0."""
+def make_global_pid(pid: int = PID, host: int = 1) -> int:
+    """Return Nsight's globalPid: hardware id, virtual machine id, process id, thread id 0."""
     return host << 56 | 1 << 48 | pid << 24
 
 
-def global_tid(tid: int, pid: int = PID, host: int = 1) -> int:
-    return global_pid(pid, host) | tid
+def make_global_tid(tid: int, pid: int = PID, host: int = 1) -> int:
+    """Return Nsight's globalTid: a globalPid with a thread id."""
+    return make_global_pid(pid, host) | tid
 
 
 def make_export(
     path: Path, tables: Mapping[str, Sequence[Row]], types: Mapping[str, str] | None = None
 ) -> Path:
-    """Write an SQLite file with these tables; a table without rows gets one column. `types`: column
-    -> declared type.
+    """Write an SQLite file with these tables; a table without rows gets one column.
+
+    types: column -> declared type.
     """
     path.unlink(missing_ok=True)
     connection = sqlite3.connect(path)
@@ -48,13 +51,13 @@ def make_export(
     return path
 
 
-def strings(*texts: str) -> list[Row]:
-    """StringIds with the texts numbered from 1."""
+def make_strings(*texts: str) -> list[Row]:
+    """Return rows of StringIds with the texts numbered from 1."""
     return [{"id": number, "value": text} for number, text in enumerate(texts, 1)]
 
 
-def kernel(start: int | None, end: int | None, **more: object) -> Row:
-    """A kernel row on stream 7 of device 0, named by string 1."""
+def make_kernel(start: int | None, end: int | None, **columns: object) -> Row:
+    """Return a row of a kernel on stream 7 of device 0, named by string 1."""
     row: dict[str, object] = {
         "start": start,
         "end": end,
@@ -62,54 +65,54 @@ def kernel(start: int | None, end: int | None, **more: object) -> Row:
         "contextId": 1,
         "streamId": 7,
         "correlationId": None,
-        "globalPid": global_pid(),
+        "globalPid": make_global_pid(),
         "demangledName": 1,
         "shortName": 1,
     }
-    row.update(more)
+    row.update(columns)
     return row
 
 
-def call(start: int, end: int, correlation: int, **more: object) -> Row:
-    """A runtime API row on the main thread, named by string 2."""
+def make_call(start: int, end: int, correlation: int, **columns: object) -> Row:
+    """Return a row of a runtime API call on the main thread, named by string 2."""
     row: dict[str, object] = {
         "start": start,
         "end": end,
         "eventClass": 0,
-        "globalTid": global_tid(PID),
+        "globalTid": make_global_tid(PID),
         "correlationId": correlation,
         "nameId": 2,
         "returnValue": 0,
     }
-    row.update(more)
+    row.update(columns)
     return row
 
 
-def os_call(
+def make_os_call(
     start: int | None,
     end: int | None,
     name: int | None = 1,
     tid: int = PID,
     level: int | None = 0,
-    **more: object,
+    **columns: object,
 ) -> Row:
-    """An OS runtime call, named by string 1, on the main thread."""
+    """Return a row of an OS runtime call on the main thread, named by string 1."""
     row: dict[str, object] = {
         "start": start,
         "end": end,
         "eventClass": 27,
-        "globalTid": global_tid(tid),
+        "globalTid": make_global_tid(tid),
         "nameId": name,
         "returnValue": 0,
         "nestingLevel": level,
     }
-    row.update(more)
+    row.update(columns)
     return row
 
 
-def make_large(path: Path, rows: int = 2 * SMALL_JOB_ROWS + 100_000) -> Path:
-    """A report large enough for two worker processes: kernels one after the other."""
-    make_export(path, {"StringIds": strings("kern"), KERNEL: [kernel(1, 5)]})
+def make_large_export(path: Path, rows: int = 2 * SMALL_JOB_ROWS + 100_000) -> Path:
+    """Write a report large enough for two worker processes: kernels one after the other."""
+    make_export(path, {"StringIds": make_strings("kern"), KERNEL: [make_kernel(1, 5)]})
     with sqlite3.connect(path) as connection:
         connection.execute(
             f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {rows}) "
@@ -119,8 +122,8 @@ def make_large(path: Path, rows: int = 2 * SMALL_JOB_ROWS + 100_000) -> Path:
     return path
 
 
-def by_sql(path: Path, sql: str, **values: object) -> list[tuple]:
-    """What plain SQL finds in a report. values: of the names behind colons."""
+def query_export(path: Path, sql: str, **values: object) -> list[tuple]:
+    """Return the rows of an SQL query on a report; `values` bind the names behind colons."""
     connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
     try:
         return connection.execute(sql, values).fetchall()

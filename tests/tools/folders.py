@@ -1,6 +1,4 @@
-"""Exports as folders of tables, made from SQLite exports: what `nsys export -t parquetdir` writes
-of the same report.
-"""
+"""Convert SQLite exports into folders of tables, as `nsys export -t parquetdir` writes them."""
 
 from __future__ import annotations
 
@@ -19,9 +17,12 @@ WRITERS: dict[str, Callable[[pl.DataFrame, Path], object]] = {
 }
 
 
-def as_folder(report: Path, folder: Path, suffix: str = ".parquet", narrow: bool = True) -> Path:
-    """The report's tables as files of a new folder. narrow: integers in the smallest type that
-    their column knows, some without a sign.
+def convert_export_folder(
+    report: Path, folder: Path, suffix: str = ".parquet", narrow: bool = True
+) -> Path:
+    """Write the report's tables as files of a new folder.
+
+    narrow: store integers in the smallest type that holds their column, some of them unsigned.
     """
     folder.mkdir(parents=True)
     with closing(sqlite3.connect(f"file:{report}?mode=ro&immutable=1", uri=True)) as connection:
@@ -32,11 +33,12 @@ def as_folder(report: Path, folder: Path, suffix: str = ".parquet", narrow: bool
         ]
         for name in names:
             if not name.startswith("sqlite_"):
-                WRITERS[suffix](_frame(connection, name, narrow), folder / f"{name}{suffix}")
+                WRITERS[suffix](_read_frame(connection, name, narrow), folder / f"{name}{suffix}")
     return folder
 
 
-def _frame(connection: sqlite3.Connection, table: str, narrow: bool) -> pl.DataFrame:
+def _read_frame(connection: sqlite3.Connection, table: str, narrow: bool) -> pl.DataFrame:
+    """Return a table of the report as a frame."""
     declared = [
         (row[1].decode(), row[2].decode().upper())
         for row in connection.execute(f'PRAGMA table_info("{table}")')
@@ -44,13 +46,14 @@ def _frame(connection: sqlite3.Connection, table: str, narrow: bool) -> pl.DataF
     rows = connection.execute(f'SELECT * FROM "{table}"').fetchall()
     return pl.DataFrame(
         [
-            _column(name, kind, [row[index] for row in rows], narrow)
+            _make_column(name, kind, [row[index] for row in rows], narrow)
             for index, (name, kind) in enumerate(declared)
         ]
     )
 
 
-def _column(name: str, declared: str, values: list, narrow: bool) -> pl.Series:
+def _make_column(name: str, declared: str, values: list, narrow: bool) -> pl.Series:
+    """Return a column of a table in the type that nsys gives it."""
     kinds = {type(value) for value in values if value is not None}
     if kinds <= {int} and declared not in TYPES:
         column = pl.Series(name, values, pl.Int64)

@@ -1,4 +1,4 @@
-"""All views in a folder, as ``nsys2prv cfgs`` installs them."""
+"""Install all views into one folder, as ``nsys2prv cfgs`` does."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ BY_PATH = {view.path: view for view in VIEWS}
 
 
 @cache
-def views_folder() -> Path:
-    """The folder, which is made once a session."""
+def install_views() -> Path:
+    """Install all views once a session; return their folder."""
     target = Path(tempfile.mkdtemp(prefix="views-"))
     atexit.register(shutil.rmtree, target, ignore_errors=True)
     copy_views(target)
     return target
 
 
-def place_of(view: str) -> str:
-    """Path of a view by its path within the core or :data:`EXTRA`, whichever has it."""
+def find_view_path(view: str) -> str:
+    """Return the full path of a view, which lies in the core or in :data:`EXTRA`."""
     return f"{EXTRA}/{view}" if f"{EXTRA}/{view}" in BY_PATH else view
 
 
-def file_of(view: str) -> Path:
-    """The installed file of a view."""
-    return views_folder() / place_of(view)
+def find_view_file(view: str) -> Path:
+    """Return the installed file of a view."""
+    return install_views() / find_view_path(view)

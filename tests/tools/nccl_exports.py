@@ -1,4 +1,4 @@
-"""Hand-made exports with NCCL calls, for tests: a call, the launch inside it, and the kernel."""
+"""Write small exports with NCCL calls: a call, the launch inside it, and the kernel."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tools.exports import (
     KERNEL,
     RUNTIME,
     Row,
-    call,
-    global_pid,
-    global_tid,
-    kernel,
+    make_call,
     make_export,
-    strings,
+    make_global_pid,
+    make_global_tid,
+    make_kernel,
+    make_strings,
 )
 from tools.trace import Trace
 
@@ -30,7 +30,7 @@ DOMAIN = 3
 
 @dataclass
 class Rank:
-    """The tables of one process, on a host of its own unless told otherwise; times in ns."""
+    """The tables of one process, by default on host node0; times in ns."""
 
     pid: int = 4242
     host: str = "node0"
@@ -47,57 +47,62 @@ class Rank:
     correlation: int = 0
 
     def __post_init__(self) -> None:
-        self.range(0, 0, "NCCL", eventType=75)
+        self.add_range(0, 0, "NCCL", eventType=75)
 
-    def range(self, start: int, end: int | None, text: str, **more: object) -> Rank:
-        """An NVTX row of the NCCL domain on the main thread."""
+    def add_range(self, start: int, end: int | None, text: str, **columns: object) -> Rank:
+        """Add an NVTX row of the NCCL domain on the main thread."""
         self.nvtx.append(
             {
                 "start": start,
                 "end": end,
                 "eventType": 59,
                 "text": text,
-                "globalTid": global_tid(self.pid, self.pid),
+                "globalTid": make_global_tid(self.pid, self.pid),
                 "domainId": DOMAIN,
-                **more,
+                **columns,
             }
         )
         return self
 
-    def work(self, launch: int, begin: int, end: int, name: int = 1, **more: object) -> Rank:
-        """A launching call at `launch`, and its kernel."""
+    def add_kernel(
+        self, launch: int, begin: int, end: int, name: int = 1, **columns: object
+    ) -> Rank:
+        """Add a launching call at `launch`, and its kernel."""
         self.correlation += 1
         self.calls.append(
-            call(launch, launch + 5, self.correlation, globalTid=global_tid(self.pid, self.pid))
+            make_call(
+                launch, launch + 5, self.correlation, globalTid=make_global_tid(self.pid, self.pid)
+            )
         )
         self.kernels.append(
-            kernel(
+            make_kernel(
                 begin,
                 end,
                 correlationId=self.correlation,
-                globalPid=global_pid(self.pid),
+                globalPid=make_global_pid(self.pid),
                 demangledName=name,
                 shortName=name,
-                **more,
+                **columns,
             )
         )
         return self
 
-    def collective(
+    def add_collective(
         self,
         start: int,
         begin: int,
         end: int,
-        said: str | None = None,
+        payload: str | None = None,
         text: str = "ncclAllReduce",
-        **more: object,
+        **columns: object,
     ) -> Rank:
-        """A call that takes 20 ns, and its kernel."""
-        return self.range(start, start + 20, text, jsonText=said, **more).work(
+        """Add a call of 20 ns, and its kernel."""
+        return self.add_range(start, start + 20, text, jsonText=payload, **columns).add_kernel(
             start + 8, begin, end
         )
 
     def write(self, path: Path) -> Path:
+        """Write the tables as an export."""
         path.parent.mkdir(parents=True, exist_ok=True)
         return make_export(
             path,
@@ -105,7 +110,7 @@ class Rank:
                 NVTX: self.nvtx,
                 RUNTIME: self.calls,
                 KERNEL: self.kernels,
-                "StringIds": strings(*self.names),
+                "StringIds": make_strings(*self.names),
                 **self.more,
                 "TARGET_INFO_SYSTEM_ENV": [{"name": "Hostname", "value": self.host}],
                 "TARGET_INFO_SESSION_START_TIME": [
@@ -115,8 +120,8 @@ class Rank:
         )
 
 
-def converted(folder: Path, *ranks: Rank, **options: object) -> tuple[Trace, Summary]:
-    """The trace of these ranks, without violations, and its summary."""
+def convert_ranks(folder: Path, *ranks: Rank, **options: object) -> tuple[Trace, Summary]:
+    """Convert these ranks, check that the trace has no violations, and return it with the summary."""
     reports = [
         rank.write(folder / f"r{number}" / f"rank{number}.sqlite")
         for number, rank in enumerate(ranks)
@@ -124,19 +129,25 @@ def converted(folder: Path, *ranks: Rank, **options: object) -> tuple[Trace, Sum
     return convert_and_read(reports, folder / "o.prv", **options)
 
 
-def group_on_two_gpus() -> Rank:
-    """One process that calls AllReduce for each of its two GPUs in one group, and the kernels of
-    both.
+def make_group_on_two_gpus() -> Rank:
+    """Return a process that calls AllReduce for each of its two GPUs in one group, with both
+    kernels.
     """
-    rank = Rank().range(90, 92, "ncclGroupStart")
+    rank = Rank().add_range(90, 92, "ncclGroupStart")
     for number in range(2):
-        rank.range(100 + 10 * number, 105 + 10 * number, "ncclAllReduce", jsonText=said(7, 100))
-    return rank.range(130, 190, "ncclGroupEnd").work(140, 150, 300).work(150, 160, 300, deviceId=1)
+        rank.add_range(
+            100 + 10 * number, 105 + 10 * number, "ncclAllReduce", jsonText=format_payload(7, 100)
+        )
+    return (
+        rank.add_range(130, 190, "ncclGroupEnd")
+        .add_kernel(140, 150, 300)
+        .add_kernel(150, 160, 300, deviceId=1)
+    )
 
 
-def said(communicator: int, size: int, **more: object) -> str:
-    """A payload as NCCL's own ranges have it."""
-    pairs = {COMM: communicator, SIZE: size, **more}
+def format_payload(communicator: int, size: int, **fields: object) -> str:
+    """Return a payload as JSON, as NCCL's own ranges have it."""
+    pairs = {COMM: communicator, SIZE: size, **fields}
     return (
         "{"
         + ",".join(
@@ -147,14 +158,14 @@ def said(communicator: int, size: int, **more: object) -> str:
     )
 
 
-def binary(schema: int, layout: str, *values: int, domain: int = DOMAIN) -> bytes:
-    """A payload as bytes, with nsys's header."""
+def pack_payload(schema: int, layout: str, *values: int, domain: int = DOMAIN) -> bytes:
+    """Return a payload as bytes behind the header of nsys."""
     body = struct.pack("<" + layout, *values)
     return struct.pack("<4Q", domain, schema, len(body), 32) + body
 
 
-def entries(schema: int, *fields: tuple[str, int, int]) -> list[Row]:
-    """Schema rows: (name, entry type, offset in bytes)."""
+def make_schema_entries(schema: int, *fields: tuple[str, int, int]) -> list[Row]:
+    """Return the rows of a schema with these fields: (name, entry type, offset in bytes)."""
     return [
         {
             "domainId": DOMAIN,

@@ -1,4 +1,4 @@
-"""Pages of `nsys2prv report` as tests read them, and Chromium, which shows them."""
+"""Read pages of `nsys2prv report`, and render them with Chromium."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ ALONE = (
 
 
 @dataclass
-class Shown:
-    """A table of a page. rows: per row its cells, numbers where they have a figure, texts
-    otherwise; depths: of a tree's rows.
+class PageTable:
+    """A table of a page.
+
+    rows: the cells of each row, numbers where they have a figure, texts otherwise. depths: the
+    depth of each row of a tree.
     """
 
     columns: list[str] = field(default_factory=list)
@@ -41,27 +43,29 @@ class Shown:
 
 
 class Page(HTMLParser):
-    """tables: by source. tags: all that were opened, with their attributes. text: everything that
-    is no script and no style.
+    """A parsed page.
+
+    tables: by source. tags: all that were opened, with their attributes. text: everything outside
+    of scripts and styles.
     """
 
     def __init__(self, text: str) -> None:
         super().__init__()
-        self.tables: dict[str, Shown] = {}
+        self.tables: dict[str, PageTable] = {}
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.text = ""
-        self._table: Shown | None = None
+        self._table: PageTable | None = None
         self._cell: str | None = None
         self._within = ""
         self.feed(text)
 
-    def handle_starttag(self, tag: str, given: list[tuple[str, str | None]]) -> None:
-        attributes = dict(given)
+    def handle_starttag(self, tag: str, attribute_list: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attribute_list)
         self.tags.append((tag, attributes))
         if tag in ("script", "style"):
             self._within = tag
         if tag == "table":
-            self._table = self.tables[str(attributes["data-source"])] = Shown()
+            self._table = self.tables[str(attributes["data-source"])] = PageTable()
         elif tag == "th" and self._table:
             self._table.columns.append(str(attributes["title"]))
         elif tag == "tr" and self._table and self._table.columns:
@@ -86,9 +90,9 @@ class Page(HTMLParser):
             self._table.rows[-1][-1] = str(self._table.rows[-1][-1]) + data.removesuffix("\n")
 
 
-def references(text: str) -> Iterator[str]:
-    """What a page would have to fetch: values of attributes and style that point elsewhere than
-    into itself.
+def list_references(text: str) -> Iterator[str]:
+    """Yield what a page would have to fetch: values of attributes and style that point outside of
+    it.
     """
     for tag, attributes in Page(text).tags:
         for name in ("src", "href", "xlink:href", "srcset", "action", "poster", "data"):
@@ -98,9 +102,11 @@ def references(text: str) -> Iterator[str]:
     yield from re.findall(r"url\((?!#)[^)]*\)|@import[^;]*", text)
 
 
-def browse(folder: Path, page: Path, *options: str) -> tuple[str, list[str]]:
-    """What Chromium makes of a page, its scripts run, as HTML; and what it says on its console."""
-    done = subprocess.run(
+def render_in_chromium(folder: Path, page: Path, *options: str) -> tuple[str, list[str]]:
+    """Return the HTML that Chromium makes of a page once its scripts have run, and its console
+    messages.
+    """
+    process = subprocess.run(
         [
             str(CHROMIUM),
             *ALONE,
@@ -115,7 +121,7 @@ def browse(folder: Path, page: Path, *options: str) -> tuple[str, list[str]]:
         timeout=240,
         check=False,
     )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout, [
-        line for line in done.stderr.splitlines() if "CONSOLE" in line or "Uncaught" in line
+    assert process.returncode == 0, process.stderr[-2000:]
+    return process.stdout, [
+        line for line in process.stderr.splitlines() if "CONSOLE" in line or "Uncaught" in line
     ]

@@ -1,4 +1,4 @@
-"""What Paraver's command line does with a trace."""
+"""Run paramedir, Paraver's command line, on a trace."""
 
 from __future__ import annotations
 
@@ -26,23 +26,24 @@ window_filter_module evt_type 1 10
 """
 
 
-def need_paramedir() -> None:
+def skip_without_paramedir() -> None:
     """Skip the test without paramedir."""
     if PARAMEDIR is None:
         pytest.skip("paramedir is not on the PATH")
 
 
 def run_paramedir(folder: Path, *arguments: object) -> tuple[str, str]:
-    """What became of it (`done`, `refused`, `unrecognised`, `crashed` or `endless`), and all it
-    said; it may write so much and no more.
+    """Run paramedir with limited time and output.
+
+    Return the outcome (`done`, `refused`, `unrecognised`, `crashed` or `endless`) and the output.
     """
 
-    def limit() -> None:
+    def limit_resources() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_OUTPUT, MOST_OUTPUT))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
     try:
-        run = subprocess.run(
+        process = subprocess.run(
             [str(PARAMEDIR), *map(str, arguments)],
             cwd=folder,
             env={**os.environ, "HOME": str(folder)},
@@ -51,33 +52,31 @@ def run_paramedir(folder: Path, *arguments: object) -> tuple[str, str]:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             timeout=SECONDS,
-            preexec_fn=limit,
+            preexec_fn=limit_resources,
         )
     except subprocess.TimeoutExpired:
         return "endless", ""
     if any(path.stat().st_size >= MOST_OUTPUT for path in folder.iterdir() if path.is_file()):
-        return "endless", run.stdout
-    if run.returncode < 0 or run.returncode > 128:
-        return "crashed", run.stdout
-    if "unrecognized tracefile format" in run.stdout:
-        return "unrecognised", run.stdout
-    return "refused" if run.returncode else "done", run.stdout
+        return "endless", process.stdout
+    if process.returncode < 0 or process.returncode > 128:
+        return "crashed", process.stdout
+    if "unrecognized tracefile format" in process.stdout:
+        return "unrecognised", process.stdout
+    return "refused" if process.returncode else "done", process.stdout
 
 
-def fate(folder: Path, prv: Path) -> str:
-    """What becomes of a trace: as :func:`run_paramedir` says, or `skips` where a record was not
-    read.
+def classify_trace(folder: Path, prv: Path) -> str:
+    """Return the outcome of reading a trace as :func:`run_paramedir` does, or `skips` if a record
+    was not read.
     """
     (folder / "view.cfg").write_text(TIMELINE)
-    outcome, said = run_paramedir(folder, prv, "view.cfg", "view.out.csv")
-    return "skips" if outcome == "done" and re.search("Error reading|Unkwnown", said) else outcome
+    outcome, output = run_paramedir(folder, prv, "view.cfg", "view.out.csv")
+    return "skips" if outcome == "done" and re.search("Error reading|Unkwnown", output) else outcome
 
 
-def bursts(folder: Path, prv: Path) -> list[tuple[str, int, int, int]]:
-    """Row, begin, length and value of what the last value of type 10 is over time, where it is not
-    0 and lasts.
-    """
-    assert fate(folder, prv) in ("done", "skips")
+def list_bursts(folder: Path, prv: Path) -> list[tuple[str, int, int, int]]:
+    """Return row, begin, length and value of the bursts of type 10 that have a value and a length."""
+    assert classify_trace(folder, prv) in ("done", "skips")
     lines = (line.split("\t") for line in (folder / "view.out.csv").read_text().splitlines())
     found = [(row, *(int(float(number)) for number in numbers)) for row, *numbers in lines]
     return [burst for burst in found if burst[2] and burst[3]]

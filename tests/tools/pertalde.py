@@ -1,6 +1,4 @@
-"""BSC's pertalde, a reader of Paraver traces that shares nothing with this project: `ptd`, of the
-package index.
-"""
+"""Run `ptd` of BSC's pertalde, a reader of Paraver traces that shares nothing with this project."""
 
 from __future__ import annotations
 
@@ -17,8 +15,8 @@ needs_pertalde = pytest.mark.skipif(PTD is None, reason="pertalde is not install
 
 
 def run_ptd(folder: Path, *arguments: object) -> str:
-    """What it says, run in a folder, where it writes; fails the test where it does not end well."""
-    run = subprocess.run(
+    """Run ptd in a folder and return its output; fail the test if it fails."""
+    process = subprocess.run(
         [str(PTD), *map(str, arguments)],
         cwd=folder,
         text=True,
@@ -26,17 +24,17 @@ def run_ptd(folder: Path, *arguments: object) -> str:
         stderr=subprocess.STDOUT,
         timeout=120,
     )
-    assert run.returncode == 0, run.stdout[-2000:]
-    return run.stdout
+    assert process.returncode == 0, process.stdout[-2000:]
+    return process.stdout
 
 
-def complaints(trace: Path) -> str:
-    """What it finds wrong with a trace, looking at every record; "" for nothing."""
+def check_with_pertalde(trace: Path) -> str:
+    """Return what pertalde finds wrong with any record of a trace; "" for nothing."""
     return run_ptd(trace.parent, "comprovar", "--exhaustive", trace.name).strip()
 
 
-def counts(trace: Path) -> dict[str, int]:
-    """How many events it finds of the types with the most of them, by the labels of the .pcf."""
+def count_events(trace: Path) -> dict[str, int]:
+    """Return how many events of the most frequent types pertalde counts, by the labels of the .pcf."""
     rows = re.findall(
         r"^\| Event +\| +(\S.*?) +\| +(\d+) +\|",
         run_ptd(trace.parent, "comptar", trace.name),

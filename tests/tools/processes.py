@@ -1,4 +1,4 @@
-"""Processes of this machine, by /proc."""
+"""List the processes of this machine, by /proc."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def _living() -> Iterator[tuple[int, int, int]]:
-    """Number, parent and group of all that are not over."""
+def _list_processes() -> Iterator[tuple[int, int, int]]:
+    """Yield number, parent and group of all processes that have not ended."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, IndexError):
             state, parent, leader = path.read_text().rpartition(")")[2].split()[:3]
@@ -16,10 +16,11 @@ def _living() -> Iterator[tuple[int, int, int]]:
                 yield int(path.parent.name), int(parent), int(leader)
 
 
-def children(pid: int) -> list[int]:
-    return [number for number, parent, _ in _living() if parent == pid]
+def list_children(pid: int) -> list[int]:
+    """Return the children of a process."""
+    return [number for number, parent, _ in _list_processes() if parent == pid]
 
 
-def group(leader: int) -> list[int]:
-    """The processes of a group."""
-    return [number for number, _, of in _living() if of == leader]
+def list_group(leader: int) -> list[int]:
+    """Return the processes of a group."""
+    return [number for number, _, of in _list_processes() if of == leader]

@@ -1,5 +1,5 @@
-"""NVTX ranges on the streams that they launched work on, by plain SQL: the definition of nsys's
-nvtx_gpu_proj_trace, by stream.
+"""Project NVTX ranges onto the streams that they launched work on, by plain SQL: the definition of
+nsys's nvtx_gpu_proj_trace, by stream.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ GROUP BY number, work.row
 """
 
 
-class Projected(NamedTuple):
+class ProjectedRange(NamedTuple):
     """A range on a stream (begin, end in trace time), and on its thread (pushed, popped in the
-    export's).
+    export's time).
     """
 
     pid: int
@@ -44,32 +44,39 @@ class Projected(NamedTuple):
     popped: int
 
 
-def projected(truth: Truth, base: int = 0) -> list[Projected]:
-    """All projected ranges of an export. base: the time that is 0 in the trace (ns, as in the export)."""
-    for statement in (LAUNCHED, BY_CALL):
-        truth.rows(statement)
-    return [Projected(*found) for found in truth.rows(SQL, base=base)]
+def project_ranges_by_sql(truth: Truth, base: int = 0) -> list[ProjectedRange]:
+    """Return all projected ranges of an export.
 
-
-def on_top(ranges: Iterable[Projected]) -> Iterator[tuple[tuple[int, str], int, int, str, int]]:
-    """The stretches of each row in which one range is the innermost: row (process id and name),
-    begin, end, name, depth.
+    base: the time of the export (ns) that is 0 in the trace.
     """
-    rows: dict[tuple[int, str], list[Projected]] = defaultdict(list)
-    for one in ranges:
-        rows[one.pid, one.row].append(one)
-    for row, found in rows.items():
-        found.sort(key=lambda one: (one.begin, -one.end, one.thread, one.pushed, -one.popped))
+    for statement in (LAUNCHED, BY_CALL):
+        truth.query(statement)
+    return [ProjectedRange(*row) for row in truth.query(SQL, base=base)]
+
+
+def find_innermost_stretches(
+    ranges: Iterable[ProjectedRange],
+) -> Iterator[tuple[tuple[int, str], int, int, str, int]]:
+    """Yield the stretches of each row in which one range is the innermost: row (process id and
+    name), begin, end, name and depth.
+    """
+    rows: dict[tuple[int, str], list[ProjectedRange]] = defaultdict(list)
+    for item in ranges:
+        rows[item.pid, item.row].append(item)
+    for row, stretches in rows.items():
+        stretches.sort(
+            key=lambda item: (item.begin, -item.end, item.thread, item.pushed, -item.popped)
+        )
         edges = sorted(
             edge
-            for place, one in enumerate(found)
-            for edge in ((one.begin, 1, place), (one.end, 0, place))
+            for place, item in enumerate(stretches)
+            for edge in ((item.begin, 1, place), (item.end, 0, place))
         )
         stack: list[int] = []
         last = 0
         for time, begins, place in edges:
             if stack and time > last:
-                yield row, last, time, found[stack[-1]].name, len(stack)
+                yield row, last, time, stretches[stack[-1]].name, len(stack)
             last = time
             if begins:
                 stack.append(place)

@@ -1,6 +1,4 @@
-"""A set of sample reports with its truth, its trace read back, and the clocks by which times of one
-become times of the other.
-"""
+"""Read a set of sample reports with its ground truth, and convert between true time and trace time."""
 
 from __future__ import annotations
 
@@ -21,8 +19,10 @@ KERNELS = (63000006, 63000007)
 
 @dataclass
 class SampleSet:
-    """zero: UTC of the trace's time 0 by the hosts' clocks, ns since 1970. Ranks count from 0,
-    tasks of the trace from 1.
+    """A converted set of samples with its ground truth.
+
+    zero: UTC of the trace's time 0 by the hosts' clocks, ns since 1970. Ranks count from 0, tasks
+    of the trace from 1.
     """
 
     truth: dict[str, Any]
@@ -38,22 +38,21 @@ class SampleSet:
             for export, rank in zip(self.exports, self.truth["ranks"], strict=True)
         )
         self.zero = first - min(
-            item.begin for code in KERNELS for item in self.trace.intervals(code)
+            item.begin for code in KERNELS for item in self.trace.list_intervals(code)
         )
 
-    def host(self, rank: int) -> dict[str, Any]:
-        (found,) = [
+    def find_host(self, rank: int) -> dict[str, Any]:
+        """Return the truth of a rank's host."""
+        (matching,) = [
             host
             for host in self.truth["hosts"]
             if host["name"] == self.truth["ranks"][rank]["host"]
         ]
-        return found
+        return matching
 
-    def seen(self, rank: int, true_ns: int) -> int:
-        """The trace's time of a moment in true time: what the rank's host takes it to be, by the
-        truth's clocks.
-        """
-        host = self.host(rank)
+    def to_trace_time(self, rank: int, true_ns: int) -> int:
+        """Return the trace's time of a moment in true time, by the clock of the rank's host."""
+        host = self.find_host(rank)
         return (
             self.truth["epoch_utc_ns"]
             + host["offset_ns"]
@@ -62,30 +61,31 @@ class SampleSet:
             - self.zero
         )
 
-    def intervals(self, rank: int, *codes: int) -> list[tuple[str, Interval]]:
-        """The ranges of a rank with their labels."""
+    def list_intervals(self, rank: int, *codes: int) -> list[tuple[str, Interval]]:
+        """Return the ranges of a rank with their labels."""
         return [
-            (self.trace.label(code, item.value), item)
+            (self.trace.get_label(code, item.value), item)
             for code in codes
-            for item in self.trace.intervals(code)
+            for item in self.trace.list_intervals(code)
             if item.row[0] == rank + 1
         ]
 
-    def totals(self, rank: int, *codes: int) -> dict[str, tuple[int, int]]:
-        """Label -> count and total duration."""
+    def sum_by_label(self, rank: int, *codes: int) -> dict[str, tuple[int, int]]:
+        """Return label -> count and total duration of a rank's ranges."""
         count, total = Counter[str](), Counter[str]()
-        for label, item in self.intervals(rank, *codes):
+        for label, item in self.list_intervals(rank, *codes):
             count[label] += 1
             total[label] += item.end - item.begin
         return {label: (count[label], total[label]) for label in count}
 
-    def sql(self, rank: int, query: str, *values: object) -> list[tuple]:
+    def query(self, rank: int, query: str, *values: object) -> list[tuple]:
+        """Return the rows of a query on a rank's export."""
         return self.exports[rank].execute(query, values).fetchall()
 
 
-def open_set(folder: Path, output: Path) -> SampleSet:
-    """Convert the reports of a folder into the trace `output`, all kinds of events and whole names
-    of kernels, and read it back.
+def open_sample_set(folder: Path, output: Path) -> SampleSet:
+    """Convert the reports of a folder into the trace `output`, with all kinds of events and whole
+    names of kernels, and read it back.
     """
     truth = json.loads((folder / "truth.json").read_text())
     reports = [folder / rank["report"] for rank in truth["ranks"]]

@@ -1,8 +1,7 @@
-"""A made-up job in which two processes share a GPU, one of them uses a second one too, and a third
+"""Write a job in which two processes share a GPU, one of them uses a second one too, and a third
 has one of its own on another host.
 
-What each GPU does in every nanosecond is kept as the operations are made, so that any quantity of
-it is a count.
+The activity of each GPU is kept for every nanosecond, so that any quantity of it is a count.
 """
 
 from __future__ import annotations
@@ -11,7 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from tools.exports import KERNEL, MEMCPY, Row, global_pid, kernel, make_export, strings
+from tools.exports import (
+    KERNEL,
+    MEMCPY,
+    Row,
+    make_export,
+    make_global_pid,
+    make_kernel,
+    make_strings,
+)
 
 GRAPHS, MEMSET = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "CUPTI_ACTIVITY_KIND_MEMSET"
 #: Bits of what is under way on a GPU.
@@ -29,8 +36,10 @@ RANKS = {
 
 @dataclass(frozen=True)
 class SharedGpus:
-    """exports: by rank. doing: host and UUID of each GPU -> the bits of what is under way, of every
-    ns after the first report's begin.
+    """The exports of the job and what its GPUs do.
+
+    exports: by rank. doing: host and UUID of each GPU -> the bits of its activity at every ns after
+    the first report's begin.
     """
 
     exports: list[Path]
@@ -38,16 +47,17 @@ class SharedGpus:
 
     @property
     def first(self) -> int:
-        """When the first operation begins, which is time 0 of the trace."""
+        """Begin of the first operation, which is time 0 of the trace."""
         return min(int(np.flatnonzero(bits)[0]) for bits in self.doing.values())
 
     @property
     def duration(self) -> int:
+        """Time from the first operation's begin to the last one's end."""
         return max(int(np.flatnonzero(bits)[-1]) + 1 for bits in self.doing.values()) - self.first
 
 
 def make_shared_gpus(folder: Path) -> SharedGpus:
-    """Write the job's exports; they are always the same."""
+    """Write the job's exports, always the same ones."""
     random = np.random.default_rng(63)
     doing = {
         (host, uuid): np.zeros(LENGTH, np.int64)
@@ -58,7 +68,7 @@ def make_shared_gpus(folder: Path) -> SharedGpus:
     for rank, (host, late, gpus) in RANKS.items():
         pid = 100 + rank
         tables: dict[str, list[Row]] = {
-            "StringIds": strings("work", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"),
+            "StringIds": make_strings("work", "ncclDevKernel_AllReduce_Sum_f32_RING_LL(x)"),
             KERNEL: [],
             GRAPHS: [],
             MEMCPY: [],
@@ -97,8 +107,12 @@ def make_shared_gpus(folder: Path) -> SharedGpus:
                         (begin // 10 * 10, end // 10 * 10 + 10) if begin % 3 else (begin, end)
                     )
                     row = dict(
-                        kernel(
-                            begin, end, deviceId=ordinal, streamId=stream, globalPid=global_pid(pid)
+                        make_kernel(
+                            begin,
+                            end,
+                            deviceId=ordinal,
+                            streamId=stream,
+                            globalPid=make_global_pid(pid),
                         ),
                         demangledName=name,
                         shortName=name,

@@ -1,4 +1,4 @@
-"""Parameters of tests that are left to ``-m slow``."""
+"""Leave parameters of tests to ``-m slow``."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 LARGE_SAMPLES = ("training", "cluster")
 
 
-def slow(*cases: tuple) -> list:
+def mark_slow(*cases: tuple) -> list:
     """Return the cases of a parametrized test, marked as slow."""
     return [pytest.param(*case, marks=pytest.mark.slow) for case in cases]
 
 
-def all_but_slow(cases: Iterable[str], *fast: str) -> list:
+def mark_slow_except(cases: Iterable[str], *fast: str) -> list:
     """Return the parameters of a fixture, of which all but the fast ones are marked as slow."""
     return [case if case in fast else pytest.param(case, marks=pytest.mark.slow) for case in cases]

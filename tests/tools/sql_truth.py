@@ -21,19 +21,19 @@ import sqlite3
 from collections import Counter
 from pathlib import Path
 
+#: A process id, and `thread TID` or `CUDA-Ddevice.Sstream`.
 Row = tuple[int, str]
-"""A process id, and `thread TID` or `CUDA-Ddevice.Sstream`."""
 
 LONGEST_LABEL = 1000
 NO_TEXT = "(no text)"
 NO_NAME = "(no name)"
+#: Kinds of events that a call starts -> kind of the line that leads to them.
 OPERATIONS = {
     "kernel": "launch",
     "nccl_kernel": "launch",
     "graph": "launch",
     "memory": "memory",
 }
-"""Kinds of events that a call starts -> kind of the line that leads to them."""
 
 COPIES = {
     1: "CUDA memcpy Host-to-Device",
@@ -73,8 +73,8 @@ GEOMETRY = (
     "registersPerThread",
 )
 
+#: SQL for the operating system's id of a process, from Nsight's globalPid.
 PID = "process >> 24 & 0xFFFFFF"
-"""SQL for the operating system's id of a process, from Nsight's globalPid."""
 
 EVENTS = """
 CREATE TEMP TABLE event (kind TEXT, process INTEGER, row TEXT, domain TEXT, name TEXT, start INTEGER, end INTEGER,
@@ -155,9 +155,9 @@ FROM NVTX_EVENTS LEFT JOIN StringIds ON StringIds.id = {textId} WHERE eventType 
 """
 
 
-def label(name: str | None) -> str:
-    """A name as a .pcf can hold it: one line, without pairs of brackets, not empty, at most 1000
-    characters.
+def make_label(name: str | None) -> str:
+    """Return a name as a .pcf can hold it: one line, without pairs of brackets, not empty, at most
+    1000 characters.
     """
     line = re.sub(r"[\x00-\x1f\x7f\x85\u2028\u2029]+", " ", name or "").strip()
     if len(line) > LONGEST_LABEL:
@@ -170,7 +170,7 @@ def label(name: str | None) -> str:
 
 
 class Truth:
-    """The events of one export as a table, and figures from it."""
+    """The events of one export as a table, and sums over it."""
 
     def __init__(self, path: Path) -> None:
         self.connection = sqlite3.connect(f"file:{path.absolute()}?mode=ro&immutable=1", uri=True)
@@ -178,7 +178,7 @@ class Truth:
         self.connection.create_function(
             "api_name", 1, lambda name: re.sub(r"_v\d{4,}$", "", name or "")
         )
-        self.connection.create_function("label", 1, label)
+        self.connection.create_function("label", 1, make_label)
         self.connection.create_function(
             "copy_name", 1, lambda kind: COPIES.get(kind, "CUDA memcpy of unknown kind")
         )
@@ -187,18 +187,20 @@ class Truth:
         self.connection.execute(EVENTS)
         self._load()
 
-    def rows(self, sql: str, **parameters: object) -> list[tuple]:
+    def query(self, sql: str, **parameters: object) -> list[tuple]:
+        """Return the rows of a query."""
         return self.connection.execute(sql, parameters).fetchall()
 
-    def columns(self, table: str) -> set[str]:
-        """The columns of a table; none where the export lacks it."""
-        return {row[1] for row in self.rows(f"PRAGMA table_info({table})")}
+    def list_columns(self, table: str) -> set[str]:
+        """Return the columns of a table, none if the export lacks it."""
+        return {row[1] for row in self.query(f"PRAGMA table_info({table})")}
 
     def _load(self) -> None:
+        """Fill the table of events from the export's tables."""
         self.connection.execute(
             "CREATE TEMP TABLE call (process, thread, correlation, name, start, end, result)"
         )
-        if self.columns("CUPTI_ACTIVITY_KIND_RUNTIME"):
+        if self.list_columns("CUPTI_ACTIVITY_KIND_RUNTIME"):
             self.connection.execute("DROP TABLE call")
             self._insert(CALLS, "CUPTI_ACTIVITY_KIND_RUNTIME")
         self.connection.execute(FIRST_CALLS)
@@ -215,17 +217,17 @@ class Truth:
             (DOMAINS, "NVTX_EVENTS"),
             (NVTX, "NVTX_EVENTS"),
         ):
-            if self.columns(table):
+            if self.list_columns(table):
                 self._insert(statement, table)
         self.connection.execute("UPDATE event SET name = label(name)")
-        last = self.rows("SELECT max(coalesce(end, start + 1)) FROM event")[0][0]
+        last = self.query("SELECT max(coalesce(end, start + 1)) FROM event")[0][0]
         self.connection.execute(
             "UPDATE event SET end = max(:last, start + 1) WHERE end IS NULL", {"last": last}
         )
 
     def _insert(self, statement: str, table: str) -> None:
         """Run a statement in which `{column}` is NULL where the export lacks the column."""
-        have = self.columns(table)
+        have = self.list_columns(table)
         optional = (
             "correlationId",
             "returnValue",
@@ -239,72 +241,76 @@ class Truth:
         self.connection.execute(statement.format(row=self._stream(), **parts), {"no_text": NO_TEXT})
 
     def _stream(self) -> str:
-        """SQL for an operation's row name: by GPU number where ordinals are tied to GPUs, else by
-        CUDA ordinal.
+        """Return SQL for the row name of an operation: by GPU number where ordinals are tied to
+        GPUs, else by CUDA ordinal.
         """
         device = "deviceId"
-        if self.columns("TARGET_INFO_CUDA_DEVICE"):
+        if self.list_columns("TARGET_INFO_CUDA_DEVICE"):
             device = """coalesce((SELECT gpuId FROM TARGET_INFO_CUDA_DEVICE AS device WHERE device.cudaId = operation.deviceId
                                   AND device.pid = operation.globalPid >> 24 & 0xFFFFFF), deviceId)"""
         return f"'CUDA-D' || coalesce({device}, 0) || '.S' || coalesce(streamId, 0)"
 
     @property
     def empty(self) -> bool:
-        return not self.rows("SELECT 1 FROM event LIMIT 1")
+        return not self.query("SELECT 1 FROM event LIMIT 1")
 
-    def kinds(self) -> list[str]:
-        return [kind for (kind,) in self.rows("SELECT DISTINCT kind FROM event ORDER BY kind")]
+    def list_kinds(self) -> list[str]:
+        """Return the kinds of events that the export has."""
+        return [kind for (kind,) in self.query("SELECT DISTINCT kind FROM event ORDER BY kind")]
 
-    def base(self) -> int:
-        """The time that is 0 in the trace."""
+    def find_time_zero(self) -> int:
+        """Return the time of the export that is 0 in the trace."""
         if self.zero is not None:
             return self.zero
-        return self.rows("SELECT min(start) FROM event")[0][0]
+        return self.query("SELECT min(start) FROM event")[0][0]
 
-    def span(self) -> tuple[int, int]:
-        """When the first event begins and the last one ends, in trace time."""
-        ((first, last),) = self.rows("SELECT min(start), max(end) FROM event")
-        return first - self.base(), last - self.base()
+    def find_span(self) -> tuple[int, int]:
+        """Return begin of the first event and end of the last one, in trace time."""
+        ((first, last),) = self.query("SELECT min(start), max(end) FROM event")
+        return first - self.find_time_zero(), last - self.find_time_zero()
 
-    def by_name(self, kind: str) -> dict[str, tuple[int, int]]:
-        """Name -> count and total duration."""
+    def sum_by_name(self, kind: str) -> dict[str, tuple[int, int]]:
+        """Return name -> count and total duration of a kind."""
         sql = "SELECT name, count(*), sum(end - start) FROM event WHERE kind = :kind GROUP BY name"
-        return {name: (count, total) for name, count, total in self.rows(sql, kind=kind)}
+        return {name: (count, total) for name, count, total in self.query(sql, kind=kind)}
 
-    def by_row(self, kind: str) -> dict[Row, tuple[int, int]]:
-        """Process id and row -> count and total duration."""
+    def sum_by_row(self, kind: str) -> dict[Row, tuple[int, int]]:
+        """Return process id and row -> count and total duration of a kind."""
         sql = f"SELECT {PID}, row, count(*), sum(end - start) FROM event WHERE kind = :kind GROUP BY 1, 2"
-        return {(pid, row): (count, total) for pid, row, count, total in self.rows(sql, kind=kind)}
+        return {(pid, row): (count, total) for pid, row, count, total in self.query(sql, kind=kind)}
 
-    def ranges(self, kind: str) -> Counter[tuple]:
-        """Process id, row, NVTX domain, name, begin and end in trace time: how many of each."""
+    def count_ranges(self, kind: str) -> Counter[tuple]:
+        """Count the ranges of a kind by process id, row, NVTX domain, name, begin and end in trace
+        time.
+        """
         sql = f"SELECT {PID}, row, domain, name, start - :base, end - :base FROM event WHERE kind = :kind"
-        return Counter(self.rows(sql, kind=kind, base=self.base()))
+        return Counter(self.query(sql, kind=kind, base=self.find_time_zero()))
 
-    def bytes_by_operation(self) -> dict[str, int]:
+    def sum_bytes_by_operation(self) -> dict[str, int]:
+        """Return memory operation -> bytes."""
         return dict(
-            self.rows("SELECT name, sum(bytes) FROM event WHERE kind = 'memory' GROUP BY name")
+            self.query("SELECT name, sum(bytes) FROM event WHERE kind = 'memory' GROUP BY name")
         )
 
-    def lines(self, kind: str) -> Counter[tuple]:
-        """Lines of a kind: process, calling thread and begin of the call, row and begin of the
-        operation, size.
+    def count_lines(self, kind: str) -> Counter[tuple]:
+        """Count the lines of a kind by process, calling thread, begin of the call, row, begin of
+        the operation and size.
         """
         operations = ", ".join(
             f"'{operation}'" for operation, line in OPERATIONS.items() if line == kind
         )
         sql = f"""SELECT {PID}, 'thread ' || thread, first_call.start - :base, row, event.start - :base, coalesce(bytes, 0)
                   FROM event JOIN first_call USING (process, correlation) WHERE kind IN ({operations})"""
-        return Counter(self.rows(sql, base=self.base()))
+        return Counter(self.query(sql, base=self.find_time_zero()))
 
-    def errors(self) -> dict[tuple[str, int], int]:
-        """API name and code of the calls that failed: how many of each."""
+    def count_errors(self) -> dict[tuple[str, int], int]:
+        """Count the calls that failed by API name and code."""
         sql = "SELECT label(name), result, count(*) FROM call WHERE result > 0 GROUP BY 1, 2"
-        return {(name, code): count for name, code, count in self.rows(sql)}
+        return {(name, code): count for name, code, count in self.query(sql)}
 
-    def geometry(self) -> Counter[tuple]:
-        """Kernel name, grid, block, memory and registers: how many of each."""
-        have = self.columns("CUPTI_ACTIVITY_KIND_KERNEL")
+    def count_geometries(self) -> Counter[tuple]:
+        """Count kernels by name, grid, block, memory and registers."""
+        have = self.list_columns("CUPTI_ACTIVITY_KIND_KERNEL")
         if not have:
             return Counter()
         chosen = ", ".join(
@@ -313,16 +319,16 @@ class Truth:
         sql = f"""SELECT label(coalesce(nullif(long.value, ''), short.value, '')), {chosen} FROM CUPTI_ACTIVITY_KIND_KERNEL
                   LEFT JOIN StringIds AS long ON long.id = demangledName LEFT JOIN StringIds AS short ON short.id = shortName
                   WHERE start IS NOT NULL AND end IS NOT NULL"""
-        return Counter(self.rows(sql))
+        return Counter(self.query(sql))
 
-    def memory_kinds(self) -> Counter[tuple[str, str]]:
-        """Kinds of the memory that copies read and write, empty where the export does not say: how
-        many of each.
+    def count_memory_kinds(self) -> Counter[tuple[str, str]]:
+        """Count copies by the kinds of memory that they read and write, empty where the export does
+        not say.
         """
-        if not {"srcKind", "dstKind"} <= self.columns("CUPTI_ACTIVITY_KIND_MEMCPY"):
+        if not {"srcKind", "dstKind"} <= self.list_columns("CUPTI_ACTIVITY_KIND_MEMCPY"):
             return Counter()
         named = dict(enumerate(MEMORY_KINDS))
-        pairs = self.rows(
+        pairs = self.query(
             "SELECT srcKind, dstKind FROM CUPTI_ACTIVITY_KIND_MEMCPY WHERE start IS NOT NULL AND end IS NOT NULL"
         )
         return Counter((named.get(source, ""), named.get(target, "")) for source, target in pairs)

@@ -1,4 +1,4 @@
-"""A Paraver trace as :mod:`tools.trace_reader` reads it. Times in ns."""
+"""Hold a Paraver trace as :mod:`tools.trace_reader` reads it. Times are in ns."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+#: Task and thread, both from 1.
 Row = tuple[int, int]
-"""Task and thread, both from 1."""
 
 
 class Interval(NamedTuple):
-    """A range of one event type. `others`: the remaining type -> value pairs of the record that
-    began it.
+    """A range of one event type.
+
+    others: the remaining type -> value pairs of the record that began it.
     """
 
     row: Row
@@ -41,7 +42,7 @@ class State(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The plain numbers of one record, by type."""
+    """A record of plain numbers, by type."""
 
     row: Row
     time: int
@@ -49,13 +50,14 @@ class Sample(NamedTuple):
 
 
 class Violations(Counter[str]):
-    """What is wrong, and how often; `first` holds the place of the first of each."""
+    """Counts of what is wrong; `first` has the place of the first of each."""
 
     def __init__(self) -> None:
         super().__init__()
         self.first: dict[str, str] = {}
 
     def add(self, what: str, where: object) -> None:
+        """Count a violation."""
         self[what] += 1
         self.first.setdefault(what, str(where)[:200])
 
@@ -82,11 +84,11 @@ class Labels:
 
 @dataclass
 class Trace:
-    """A trace as read. nodes: CPUs of each. tasks: (threads, node from 1) of each. names: level ->
-    names of its objects.
+    """A trace as read.
 
-    deepest: type -> how many ranges of it were open at once on one row. samples: records of nothing
-    but plain numbers.
+    nodes: the CPUs of each node. tasks: (threads, node from 1) of each task. names: level -> names
+    of its objects. deepest: type -> how many of its ranges were open at once on one row. samples:
+    records of nothing but plain numbers.
     """
 
     duration: int = 0
@@ -102,17 +104,19 @@ class Trace:
     lines: int = 0
     violations: Violations = field(default_factory=Violations)
 
-    def intervals(self, code: int) -> list[Interval]:
-        """The ranges of a type, in the order in which they end."""
+    def list_intervals(self, code: int) -> list[Interval]:
+        """Return the ranges of a type, in the order in which they end."""
         return self.events.get(code, [])
 
-    def label(self, code: int, value: int) -> str:
+    def get_label(self, code: int, value: int) -> str:
+        """Return the label of a value, or its digits if it has none."""
         return self.labels.values.get(code, {}).get(value, str(value))
 
-    def row_name(self, row: Row) -> str:
-        """The name of a row in the .row file."""
+    def get_row_name(self, row: Row) -> str:
+        """Return the name of a row in the .row file."""
         before = sum(threads for threads, _ in self.tasks[: row[0] - 1])
         return self.names["THREAD"][before + row[1] - 1]
 
-    def task_name(self, row: Row) -> str:
+    def get_task_name(self, row: Row) -> str:
+        """Return the name of a row's task."""
         return self.names["TASK"][row[0] - 1]

@@ -17,11 +17,12 @@ from pathlib import Path
 
 from tools.trace import Comm, Interval, Row, Sample, State, Trace
 
+#: The one type whose values need no label: its known error codes have one, others are shown as
+#: numbers.
 ERROR_CODES = 63000020
-"""The one type whose values need no label: its known error codes have one, others are shown as numbers."""
 
+#: Types of states: a value stands until the next one of its row.
 HOLDING = frozenset({67000000, 67000001})
-"""Types of states: a value stands until the next one of its row."""
 
 LAST_LABELLED = 2**31 - 1
 LAST_EXACT = 2**53
@@ -60,6 +61,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def _read_header(trace: Trace, line: str) -> None:
+    """Read duration, nodes and tasks."""
     match = HEADER.fullmatch(line)
     if match is None:
         raise ValueError(f"not a header: {line[:200]}")
@@ -77,7 +79,7 @@ def _read_header(trace: Trace, line: str) -> None:
 
 
 def _read_row(trace: Trace, path: Path) -> None:
-    """Names of objects by level; exactly as many lines as a SIZE says belong to its level."""
+    """Read the names of objects by level, and check that each level has as many lines as its SIZE."""
     lines = path.read_bytes().decode("utf-8").split("\n")
     sizes = {
         "THREAD": sum(threads for threads, _ in trace.tasks),
@@ -117,7 +119,7 @@ def _read_row(trace: Trace, path: Path) -> None:
 
 
 def _read_pcf(trace: Trace, path: Path) -> None:
-    """Labels of types, values and states."""
+    """Read the labels of types, values and states."""
     section, in_values, types = "", False, list[int]()
     for line in path.read_bytes().decode("ascii").split("\n"):
         text = line.strip(" \t")
@@ -130,14 +132,14 @@ def _read_pcf(trace: Trace, path: Path) -> None:
             if section == "STATES":
                 trace.labels.states = {}
         elif section == "STATES" and trace.labels.states is not None:
-            number, label = _numbered(trace, text)
+            number, label = _parse_numbered_label(trace, text)
             trace.labels.states[number] = label
         elif section == "EVENT_TYPE" and text == "VALUES":
             in_values = True
             for code in types:
                 trace.labels.values.setdefault(code, {})
         elif section == "EVENT_TYPE" and in_values:
-            number, label = _numbered(trace, text)
+            number, label = _parse_numbered_label(trace, text)
             for code in types:
                 if number in trace.labels.values[code]:
                     trace.violations.add("value labelled twice", f"{code} {line}")
@@ -149,6 +151,7 @@ def _read_pcf(trace: Trace, path: Path) -> None:
 
 
 def _read_type(trace: Trace, text: str) -> int:
+    """Read a type, its label and its decimals."""
     match = re.fullmatch(r"(\d+) +(\d+) +(\S.*)", text)
     if match is None:
         trace.violations.add("EVENT_TYPE line is not `colour type label`", text)
@@ -163,14 +166,14 @@ def _read_type(trace: Trace, text: str) -> int:
     label, zeros, power = re.fullmatch(
         r"(.*?)(?: \(x 1(0+)\)| \(x 10\^(\d+)\))?", match[3]
     ).groups()
-    trace.labels.types[code] = unescaped(label)
+    trace.labels.types[code] = unescape_label(label)
     if zeros or power:
         trace.labels.precision[code] = int(power) if power else len(zeros)
     return code
 
 
-def unescaped(label: str) -> str:
-    """A label with the characters that `\\u00e9` and `\\U0001f600` stand for."""
+def unescape_label(label: str) -> str:
+    """Return a label with its \\u00e9 and \\U0001f600 escapes replaced by the characters."""
     return re.sub(
         r"\\u([0-9a-f]{4})|\\U([0-9a-f]{8})",
         lambda found: chr(int(found[1] or found[2], 16)),
@@ -178,19 +181,20 @@ def unescaped(label: str) -> str:
     )
 
 
-def _numbered(trace: Trace, text: str) -> tuple[int, str]:
+def _parse_numbered_label(trace: Trace, text: str) -> tuple[int, str]:
+    """Return number and label of a line `number label`."""
     match = re.fullmatch(r"(\d+) +(\S.*)", text)
     if match is None:
         trace.violations.add("line of the .pcf is not `number label`", text)
         return -1, text
     if int(match[1]) > LAST_LABELLED:
         trace.violations.add("value beyond what can be labelled", text)
-    return int(match[1]), unescaped(match[2])
+    return int(match[1]), unescape_label(match[2])
 
 
 def _check_labels(trace: Trace) -> None:
-    """Labels that Paraver cuts, confuses or cannot show; states without their section and the other
-    way round.
+    """Report labels that Paraver cuts, confuses or cannot show, and states without their section or
+    a section without states.
     """
     labels = trace.labels
     for label, count in Counter(labels.types.values()).items():
@@ -218,7 +222,7 @@ def _check_labels(trace: Trace) -> None:
 
 
 class _Body:
-    """Reads the records of a trace and keeps what is open on each row."""
+    """Read the records of a trace and keep what is open on each row."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -233,6 +237,7 @@ class _Body:
         self.known: set[tuple[int, int, int, int]] = set()
 
     def read(self, lines: list[str]) -> None:
+        """Read all records and check their order."""
         before = 0
         for line in lines:
             if line.startswith("#"):
@@ -260,7 +265,7 @@ class _Body:
         self._close()
 
     def _row(self, fields: list[int], at: int, line: str) -> Row:
-        """The row of `cpu:appl:task:thread` at this field, checked."""
+        """Return the row of `cpu:appl:task:thread` at this field, and check it."""
         cpu, application, task, thread = address = (
             fields[at],
             fields[at + 1],
@@ -283,6 +288,7 @@ class _Body:
         return row
 
     def _times(self, line: str, *times: int) -> None:
+        """Check that times lie within the trace."""
         for time in times:
             if not 0 <= time <= self.trace.duration:
                 self.complain("time outside the trace", line)

@@ -1,11 +1,10 @@
-"""What Paraver's command line program makes of the views on the samples' traces, and the same by
-other means.
+"""Have paramedir, Paraver's command line, read the views on the samples' traces.
 
-What it said is recorded in tests/view_answers/, so that figures can be compared where there is no
-Paraver: each table with digests of its view and of the trace that it is of. A table whose view or
-trace has changed since counts as unrecorded: without Paraver tests that ask for it are skipped, and
+Its answers are recorded in tests/view_answers/, so that figures can be compared without Paraver:
+each table with digests of its view and of its trace. A table whose view or trace has changed since
+counts as unrecorded: without Paraver, tests that ask for it are skipped, and
 ``test_every_answer_is_recorded`` lists them. With paramedir on the PATH, ``PYTHONPATH=tests:.
-python tests/tools/view_answers.py`` records all again; it lists what has changed.
+python tests/tools/view_answers.py`` records all answers again and lists those that have changed.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from tools.installed_views import VIEWS, place_of, views_folder
+from tools.installed_views import VIEWS, find_view_path, install_views
 from tools.shared_gpus import make_shared_gpus
 from tools.trace import Trace
 from tools.trace_reader import read_trace
-from tools.view_reader import reason_to_ask
+from tools.view_reader import find_reason_to_ask
 
 from nsys2prv import Options, convert
 from nsys2prv.paraver.cfg.view_specs import View
@@ -58,8 +57,10 @@ _read = cache(read_trace)
 
 
 class Record(NamedTuple):
-    """What paramedir said of one view on one trace. view, trace: their digests. table: text of the
-    table or timeline, "" for a timeline that is too long to be kept.
+    """An answer of paramedir to one view on one trace.
+
+    view, trace: their digests. table: text of the table or timeline, "" for a timeline that is too
+    long to be kept.
     """
 
     view: str
@@ -70,8 +71,8 @@ class Record(NamedTuple):
 class Tables(Mapping[str, str]):
     """View -> text of its table or timeline. Looking up one that is not recorded skips the test.
 
-    known: those that were said. unrecorded: views that the trace has the events of, but whose
-    answer is not known. long: timelines that were too long to be recorded.
+    known: recorded answers. unrecorded: views that the trace has the events of, but without a known
+    answer. long: timelines that are too long to be recorded.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Tables(Mapping[str, str]):
         self.known, self.unrecorded, self.long = known, frozenset(unrecorded), frozenset(long)
 
     def __getitem__(self, view: str) -> str:
-        view = place_of(view)
+        view = find_view_path(view)
         if view in self.unrecorded:
             pytest.skip(f"Paraver's answer to {view} is not recorded: see tools/view_answers.py")
         if view in self.long:
@@ -91,7 +92,7 @@ class Tables(Mapping[str, str]):
 
     def __contains__(self, view: object) -> bool:
         return isinstance(view, str) and (
-            place_of(view) in self.known or place_of(view) in self.unrecorded
+            find_view_path(view) in self.known or find_view_path(view) in self.unrecorded
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -103,8 +104,9 @@ class Tables(Mapping[str, str]):
 
 @dataclass(frozen=True)
 class Answers:
-    """What paramedir said of the views on a sample's trace. path: the trace. tables: view -> text
-    of the table or timeline.
+    """The answers of paramedir to the views on a sample's trace.
+
+    path: the trace. tables: view -> text of the table or timeline.
     """
 
     path: Path
@@ -114,45 +116,45 @@ class Answers:
     output: str
     tables: Tables
 
-    def columns(self, view: str) -> dict[str, float]:
-        """Column -> sum over the rows of a table but those of hosts' devices."""
+    def sum_columns(self, view: str) -> dict[str, float]:
+        """Return column -> sum over the rows of a table, without hosts' devices."""
         head, *rows = self.tables[view].split("\n\n")[0].splitlines()
-        found: dict[str, float] = defaultdict(float)
-        for row in filter(_is_of_a_process, rows):
+        sums: dict[str, float] = defaultdict(float)
+        for row in filter(_is_process_row, rows):
             for name, cell in zip(head.split("\t")[1:], row.split("\t")[1:], strict=True):
                 if name:
-                    found[name] += float(cell)
-        return dict(found)
+                    sums[name] += float(cell)
+        return dict(sums)
 
-    def rows(self, view: str) -> list[list[float]]:
-        """Cells of each row of a table but those of hosts' devices."""
-        rows = filter(_is_of_a_process, self.tables[view].split("\n\n")[0].splitlines()[1:])
+    def read_rows(self, view: str) -> list[list[float]]:
+        """Return the cells of each row of a table, without hosts' devices."""
+        rows = filter(_is_process_row, self.tables[view].split("\n\n")[0].splitlines()[1:])
         return [[float(cell) for cell in row.split("\t")[1:] if cell] for row in rows]
 
-    def totals(self, view: str) -> dict[str, list[float]]:
-        """Total, Average, Maximum, Minimum, StDev and Avg/Max over the rows of a table: one figure
-        for each column.
+    def read_totals(self, view: str) -> dict[str, list[float]]:
+        """Return Total, Average, Maximum, Minimum, StDev and Avg/Max over the rows of a table: one
+        figure for each column.
         """
         lines = (line.split("\t") for line in self.tables[view].split("\n\n")[1].splitlines())
         return {name: [float(cell) for cell in cells if cell] for name, *cells in lines}
 
-    def by_row(self, view: str) -> list[dict[str, float]]:
-        """Column -> figure of each row of a table, those that are not 0."""
+    def read_labelled_rows(self, view: str) -> list[dict[str, float]]:
+        """Return column -> figure of each row of a table, without zeros."""
         names = self.tables[view].splitlines()[0].split("\t")[1:]
         return [
             {name: cell for name, cell in zip(names, row, strict=False) if cell}
-            for row in self.rows(view)
+            for row in self.read_rows(view)
         ]
 
-    def bursts(self, view: str) -> list[tuple[float, float]]:
-        """Length and value of each burst of a timeline that has a length; of a timeline of tasks,
-        not of those of hosts' devices.
+    def list_bursts(self, view: str) -> list[tuple[float, float]]:
+        """Return length and value of each burst of a timeline that has a length; of a timeline of
+        tasks, without hosts' devices.
         """
         lines = (line.split("\t") for line in self.tables[view].splitlines())
         apart = {
             f"1.{task}"
-            for task, name in enumerate(self.trace().names["TASK"], 1)
-            if not _is_of_a_process(name)
+            for task, name in enumerate(self.load_trace().names["TASK"], 1)
+            if not _is_process_row(name)
         }
         return [
             (float(length), float(value))
@@ -160,35 +162,35 @@ class Answers:
             if float(length) and row not in apart
         ]
 
-    def trace(self) -> Trace:
-        """The trace itself, read by other means than Paraver's."""
+    def load_trace(self) -> Trace:
+        """Read the trace without Paraver."""
         return _read(self.path)
 
-    def sql(self, query: str) -> list[tuple]:
-        """Rows of the exports, each behind the number of its export; none from an export without
+    def query(self, query: str) -> list[tuple]:
+        """Return rows of the exports behind the number of their export; none from an export without
         the table.
         """
-        found = []
+        rows = []
         for number, path in enumerate(self.exports):
             with sqlite3.connect(f"file:{path}?mode=ro", uri=True) as connection:
                 table = re.search(r"FROM (\w+)", query)
                 if connection.execute(
                     "SELECT 1 FROM sqlite_master WHERE name = ?", (table[1],)
                 ).fetchone():
-                    found += [(number, *row) for row in connection.execute(query)]
+                    rows += [(number, *row) for row in connection.execute(query)]
             connection.close()
-        return found
+        return rows
 
 
-def _is_of_a_process(row: str) -> bool:
-    """Whether a row of a table of tasks is not that of a host's devices."""
+def _is_process_row(row: str) -> bool:
+    """Return whether a row of a table of tasks is that of a process, not of a host's devices."""
     return not row.startswith("devices of ")
 
 
 @cache
-def ask(sample: str) -> Answers:
-    """Converts a sample and has paramedir read every view that has its events in it, once a
-    session; or what it said before.
+def answer_views(sample: str) -> Answers:
+    """Convert a sample and have paramedir read every view that has its events in it, once a
+    session; without paramedir, load its recorded answers.
     """
     folder = Path(tempfile.mkdtemp(prefix=f"views-{sample}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -200,17 +202,20 @@ def ask(sample: str) -> Answers:
         int(code) for line in lines if line.startswith("2:") for code in line.split(":")[6::2]
     }
     if PARAMEDIR:
-        output, known = said(folder, trace, present)
+        output, known = run_paramedir_on_views(folder, trace, present)
         tables = Tables(known)
     else:
-        output, tables = "", tables_of(recorded(sample), current(trace, present))
+        output, tables = (
+            "",
+            select_valid_tables(load_records(sample), compute_digests(trace, present)),
+        )
     return Answers(
         trace, exports, int(lines[0].split(":")[2].removesuffix("_ns")), present, output, tables
     )
 
 
-def recorded(sample: str) -> dict[str, Record]:
-    """The records of a sample by view."""
+def load_records(sample: str) -> dict[str, Record]:
+    """Return the records of a sample by view."""
     path = RECORDS / f"{sample}.json.xz"
     return (
         {
@@ -222,22 +227,30 @@ def recorded(sample: str) -> dict[str, Record]:
     )
 
 
-def served(present: set[int]) -> list[View]:
-    """The views that a trace with these event types has the events of."""
-    return [view for view in VIEWS if not reason_to_ask(view.cfg, present)]
+def list_views_with_events(present: set[int]) -> list[View]:
+    """Return the views that a trace with these event types has the events of."""
+    return [view for view in VIEWS if not find_reason_to_ask(view.cfg, present)]
 
 
-def current(trace: Path, present: set[int]) -> dict[str, tuple[str, str]]:
-    """View -> digests of itself and of the trace, of the views that the trace has the events of."""
-    whole = _digest(
+def compute_digests(trace: Path, present: set[int]) -> dict[str, tuple[str, str]]:
+    """Return view -> digests of itself and of the trace, for views that the trace has the events
+    of.
+    """
+    trace_digest = _hash(
         b"".join(trace.with_suffix(suffix).read_bytes() for suffix in (".prv", ".pcf", ".row"))
     )
-    return {view.path: (_digest(view.text.encode()), whole) for view in served(present)}
+    return {
+        view.path: (_hash(view.text.encode()), trace_digest)
+        for view in list_views_with_events(present)
+    }
 
 
-def tables_of(records: Mapping[str, Record], digests: Mapping[str, tuple[str, str]]) -> Tables:
-    """The recorded tables of views and traces with these digests. A timeline that was too long to
-    be kept is in neither list.
+def select_valid_tables(
+    records: Mapping[str, Record], digests: Mapping[str, tuple[str, str]]
+) -> Tables:
+    """Return the recorded tables of views and traces with these digests.
+
+    A timeline that was too long to be kept is in neither list.
     """
     valid = {
         view: records[view].table
@@ -251,23 +264,23 @@ def tables_of(records: Mapping[str, Record], digests: Mapping[str, tuple[str, st
     )
 
 
-def _digest(content: bytes) -> str:
+def _hash(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def records_of(answers: Answers) -> dict[str, Record]:
-    """What is to be recorded: all tables, and timelines that are not too long."""
+def make_records(answers: Answers) -> dict[str, Record]:
+    """Return the answers to record: all tables, and timelines that are not too long."""
     histograms = {view.path for view in VIEWS if view.cfg.histogram}
-    digests = current(answers.path, answers.present)
+    digests = compute_digests(answers.path, answers.present)
     return {
         view: Record(*digests[view], table if view in histograms or len(table) <= LONGEST else "")
         for view, table in answers.tables.items()
     }
 
 
-def record(sample: str) -> list[str]:
-    """Writes the records of a sample; returns the views whose tables are others than before."""
-    before, now = recorded(sample), records_of(ask(sample))
+def write_records(sample: str) -> list[str]:
+    """Write the records of a sample; return the views whose tables have changed."""
+    before, now = load_records(sample), make_records(answer_views(sample))
     (RECORDS / f"{sample}.json.xz").write_bytes(
         lzma.compress(json.dumps(now, indent=0).encode(), preset=9)
     )
@@ -278,13 +291,15 @@ def record(sample: str) -> list[str]:
     )
 
 
-def said(folder: Path, trace: Path, present: set[int]) -> tuple[str, dict[str, str]]:
-    """paramedir's messages, and its tables by view."""
-    chosen = served(present)
+def run_paramedir_on_views(
+    folder: Path, trace: Path, present: set[int]
+) -> tuple[str, dict[str, str]]:
+    """Return paramedir's messages, and its tables by view."""
+    views = list_views_with_events(present)
     command_line = [str(PARAMEDIR), "-npr", str(trace)]
-    for number, view in enumerate(chosen):
-        command_line += [str(views_folder() / view.path), str(folder / f"view{number:03d}")]
-    run = subprocess.run(
+    for number, view in enumerate(views):
+        command_line += [str(install_views() / view.path), str(folder / f"view{number:03d}")]
+    process = subprocess.run(
         command_line,
         env={**os.environ, "HOME": str(folder)},
         stdout=subprocess.PIPE,
@@ -295,15 +310,18 @@ def said(folder: Path, trace: Path, present: set[int]) -> tuple[str, dict[str, s
         check=False,
     )
     tables = {}
-    for number, view in enumerate(chosen):
+    for number, view in enumerate(views):
         path = folder / (f"view{number:03d}" + ("" if view.cfg.histogram else ".csv"))
         tables[view.path] = path.read_text(errors="replace") if path.exists() else ""
-    return run.stdout, tables
+    return process.stdout, tables
 
 
 @dataclass(frozen=True)
 class Work:
-    """An operation on a device, from an export. task: export and process."""
+    """An operation on a device, from an export.
+
+    task: export and process.
+    """
 
     task: tuple[int, int]
     begin: int
@@ -312,33 +330,33 @@ class Work:
     computes: bool
 
 
-def work_of(answers: Answers) -> list[Work]:
-    """All kernels, graph executions and memory operations of the exports."""
+def read_work(answers: Answers) -> list[Work]:
+    """Return all kernels, graph executions and memory operations of the exports."""
     times = "globalPid, start, end"
-    kernels = answers.sql(
+    kernels = answers.query(
         f"SELECT {times}, (SELECT value FROM StringIds WHERE id = demangledName) FROM CUPTI_ACTIVITY_KIND_KERNEL"
     )
-    graphs = answers.sql(f"SELECT {times}, graphExecId FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
-    copies = answers.sql(f"SELECT {times}, copyKind FROM CUPTI_ACTIVITY_KIND_MEMCPY")
-    sets = answers.sql(f"SELECT {times}, 'set' FROM CUPTI_ACTIVITY_KIND_MEMSET")
-    found = [
+    graphs = answers.query(f"SELECT {times}, graphExecId FROM CUPTI_ACTIVITY_KIND_GRAPH_TRACE")
+    copies = answers.query(f"SELECT {times}, copyKind FROM CUPTI_ACTIVITY_KIND_MEMCPY")
+    sets = answers.query(f"SELECT {times}, 'set' FROM CUPTI_ACTIVITY_KIND_MEMSET")
+    work = [
         Work((export, pid), begin, end, name, not name.startswith("nccl"))
         for export, pid, begin, end, name in kernels
     ]
-    found += [
+    work += [
         Work((export, pid), begin, end, f"graph {number}", True)
         for export, pid, begin, end, number in graphs
     ]
-    return found + [
+    return work + [
         Work((export, pid), begin, end, f"memory {kind}", False)
         for export, pid, begin, end, kind in copies + sets
     ]
 
 
-def union(work: Iterable[Work]) -> list[tuple[int, int]]:
-    """Stretches with at least one operation."""
+def merge_stretches(work: Iterable[Work]) -> list[tuple[int, int]]:
+    """Return the stretches with at least one operation."""
     stretches: list[tuple[int, int]] = []
-    for begin, end in sorted((one.begin, one.end) for one in work):
+    for begin, end in sorted((operation.begin, operation.end) for operation in work):
         if stretches and begin <= stretches[-1][1]:
             stretches[-1] = (stretches[-1][0], max(end, stretches[-1][1]))
         else:
@@ -346,27 +364,33 @@ def union(work: Iterable[Work]) -> list[tuple[int, int]]:
     return stretches
 
 
-def length(stretches: Iterable[tuple[int, int]]) -> int:
+def sum_lengths(stretches: Iterable[tuple[int, int]]) -> int:
+    """Return the total length of stretches."""
     return sum(end - begin for begin, end in stretches)
 
 
-def by_task(work: Iterable[Work]) -> dict[tuple[int, int], list[Work]]:
+def group_by_task(work: Iterable[Work]) -> dict[tuple[int, int], list[Work]]:
+    """Return task -> its operations."""
     tasks: dict[tuple[int, int], list[Work]] = defaultdict(list)
-    for one in work:
-        tasks[one.task].append(one)
+    for operation in work:
+        tasks[operation.task].append(operation)
     return tasks
 
 
-def innermost(ranges: Iterable[tuple[tuple[int, int], int, int, str]]) -> dict[str, float]:
-    """Name -> time in ranges (thread, begin, end, name) of that name but in none within them."""
+def sum_innermost_times(
+    ranges: Iterable[tuple[tuple[int, int], int, int, str]],
+) -> dict[str, float]:
+    """Return name -> time in which a range (thread, begin, end, name) of that name is the innermost
+    one.
+    """
     edges = defaultdict(list)
     for thread, begin, end, name in ranges:
         edges[thread] += [(begin, 1, -end, name), (end, 0, -begin, name)]
     times: dict[str, float] = defaultdict(float)
-    for found in edges.values():
+    for thread_edges in edges.values():
         stack: list[str] = []
         last = 0
-        for time, is_begin, _, name in sorted(found):
+        for time, is_begin, _, name in sorted(thread_edges):
             if stack:
                 times[stack[-1]] += time - last
             last = time
@@ -384,4 +408,4 @@ if __name__ == "__main__":
     if not PARAMEDIR:
         raise SystemExit("paramedir is not on the PATH")
     for name in (*SAMPLES, *MADE):
-        print(f"{name}: changed or new: {', '.join(record(name)) or 'none'}")
+        print(f"{name}: changed or new: {', '.join(write_records(name)) or 'none'}")

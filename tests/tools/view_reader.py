@@ -43,23 +43,25 @@ def read_cfg(text: str) -> Cfg:
     if not text.startswith("#ParaverCFG\n"):
         raise CfgError("the first line is not #ParaverCFG")
     head, _, rest = text.partition(DESCRIPTION_BEGIN + "\n")
-    description, found, body = rest.partition("\n" + DESCRIPTION_END)
-    if not found:
+    description, end, body = rest.partition("\n" + DESCRIPTION_END)
+    if not end:
         raise CfgError("no description")
     windows_text, _, histogram_text = body.partition(NEW_HISTOGRAM + "\n")
     windows = [
-        _window(_tags(part))
+        _parse_window(_parse_tags(part))
         for part in re.split(r"^(?=window_name )", windows_text, flags=re.M)[1:]
     ]
     announced = re.search(r"^ConfigFile.NumWindows: (\d+)$", head, re.M)
     if announced is None or int(announced[1]) != len(windows):
         raise CfgError("NumWindows is not the number of windows")
-    cfg = Cfg(description, tuple(windows), _histogram(histogram_text) if histogram_text else None)
+    cfg = Cfg(
+        description, tuple(windows), _parse_histogram(histogram_text) if histogram_text else None
+    )
     check_view(cfg)
     return cfg
 
 
-def _tags(text: str) -> list[tuple[str, str]]:
+def _parse_tags(text: str) -> list[tuple[str, str]]:
     """Return tag and value of each line that is no comment."""
     lines = [line.partition(" ") for line in text.split("\n") if line and line[0] not in "#<"]
     for tag, blank, value in lines:
@@ -68,19 +70,19 @@ def _tags(text: str) -> list[tuple[str, str]]:
     return [(tag, value) for tag, _, value in lines]
 
 
-def _flag(tag: str, value: str) -> bool:
+def _parse_flag(tag: str, value: str) -> bool:
     if value not in ("true", "false"):
         raise CfgError(f"{tag}: {value!r} is neither true nor false")
     return value == "true"
 
 
-def _capital(tag: str, value: str) -> bool:
+def _parse_capitalized_flag(tag: str, value: str) -> bool:
     if value not in ("True", "False"):
         raise CfgError(f"{tag}: {value!r} is neither True nor False")
     return value == "True"
 
 
-def _window(tags: list[tuple[str, str]]) -> Window:
+def _parse_window(tags: list[tuple[str, str]]) -> Window:
     plain: dict[str, str] = {}
     functions: dict[str, str] = {}
     parameters: dict[tuple[str, str], tuple[tuple[float, ...], ...]] = {}
@@ -88,9 +90,9 @@ def _window(tags: list[tuple[str, str]]) -> Window:
     for tag, value in tags:
         name = tag.removeprefix("window_")
         if name in ("selected_functions", "compose_functions"):
-            functions.update(_pairs(tag, value))
+            functions.update(_parse_pairs(tag, value))
         elif name == "semantic_module":
-            place, function, lists = _module(value)
+            place, function, lists = _parse_module(value)
             parameters[place, function] = lists
         elif name == "filter_module":
             place, count, *numbers = value.split(" ")
@@ -106,35 +108,35 @@ def _window(tags: list[tuple[str, str]]) -> Window:
             "noncolor_mode",
             "compute_y_max",
         ):
-            _flag(tag, value)
-    return _assembled(plain, functions, parameters, values)
+            _parse_flag(tag, value)
+    return _build_window(plain, functions, parameters, values)
 
 
-def _pairs(tag: str, value: str) -> dict[str, str]:
-    found = dict(_PAIR.findall(value))
-    if not re.match(rf"\{{ {len(found)}, \{{ ", value):
+def _parse_pairs(tag: str, value: str) -> dict[str, str]:
+    pairs = dict(_PAIR.findall(value))
+    if not re.match(rf"\{{ {len(pairs)}, \{{ ", value):
         raise CfgError(f"{tag}: wrong number of functions")
-    return found
+    return pairs
 
 
-def _module(value: str) -> tuple[str, str, tuple[tuple[float, ...], ...]]:
-    found = _MODULE.fullmatch(value)
-    if found is None:
+def _parse_module(value: str) -> tuple[str, str, tuple[tuple[float, ...], ...]]:
+    match = _MODULE.fullmatch(value)
+    if match is None:
         raise CfgError(f"window_semantic_module: cannot read {value!r}")
     lists = []
-    for part in found[4].split(", "):
+    for part in match[4].split(", "):
         count, *numbers = part.split(" ")
         if int(count) != len(numbers):
             raise CfgError(
                 f"window_semantic_module: {count} numbers announced, {len(numbers)} there"
             )
         lists.append(tuple(map(float, numbers)))
-    if len(lists) != int(found[3]):
+    if len(lists) != int(match[3]):
         raise CfgError("window_semantic_module: wrong number of parameters")
-    return found[1], found[2], tuple(lists)
+    return match[1], match[2], tuple(lists)
 
 
-def _assembled(
+def _build_window(
     plain: dict[str, str],
     functions: dict[str, str],
     parameters: dict,
@@ -183,7 +185,10 @@ def _assembled(
         style
         for style, look in grammar.LOOKS.items()
         if look
-        == (_flag("window_noncolor_mode", plain["noncolor_mode"]), plain.get("color_mode", ""))
+        == (
+            _parse_flag("window_noncolor_mode", plain["noncolor_mode"]),
+            plain.get("color_mode", ""),
+        )
     ]
     if not looks:
         raise CfgError(f"no look has colour mode {plain.get('color_mode')}")
@@ -193,7 +198,7 @@ def _assembled(
     }
     scale = (
         None
-        if _flag("window_compute_y_max", plain["compute_y_max"])
+        if _parse_flag("window_compute_y_max", plain["compute_y_max"])
         else (float(plain["minimum_y"]), float(plain["maximum_y"]))
     )
     look = Look(
@@ -248,8 +253,8 @@ def _assembled(
     )
 
 
-def _histogram(text: str) -> Histogram:
-    tags = {tag.removeprefix("Analyzer2D.").rstrip(":"): value for tag, value in _tags(text)}
+def _parse_histogram(text: str) -> Histogram:
+    tags = {tag.removeprefix("Analyzer2D.").rstrip(":"): value for tag, value in _parse_tags(text)}
     for name in (
         "CalculateAll",
         "HideCols",
@@ -260,9 +265,13 @@ def _histogram(text: str) -> Histogram:
         "ShowOnlyTotals",
         "ShortHeaderLabels",
     ):
-        _capital(name, tags[name])
-    automatic = _capital("ComputeYScale", tags["ComputeYScale"])
-    width = float(tags["Delta"]) if _capital("UseFixedDelta", tags["UseFixedDelta"]) else 0.0
+        _parse_capitalized_flag(name, tags[name])
+    automatic = _parse_capitalized_flag("ComputeYScale", tags["ComputeYScale"])
+    width = (
+        float(tags["Delta"])
+        if _parse_capitalized_flag("UseFixedDelta", tags["UseFixedDelta"])
+        else 0.0
+    )
     columns = (
         HistogramColumns(width)
         if automatic
@@ -274,13 +283,13 @@ def _histogram(text: str) -> Histogram:
         int(tags["DataWindow"]),
         tags["Statistic"],
         columns,
-        _capital("ComputeYScaleZero", tags["ComputeYScaleZero"]),
+        _parse_capitalized_flag("ComputeYScaleZero", tags["ComputeYScaleZero"]),
         int(tags["3D_ControlWindow"]) if "3D_ControlWindow" in tags else None,
-        _capital("SortCols", tags["SortCols"]),
+        _parse_capitalized_flag("SortCols", tags["SortCols"]),
     )
 
 
-def reason_to_ask(cfg: Cfg, present: Collection[int]) -> str:
+def find_reason_to_ask(cfg: Cfg, present: Collection[int]) -> str:
     """Return why Paraver would ask before it opens a view on a trace with these event types; empty
     if it just opens it.
 

@@ -7,17 +7,17 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.pages import Page, references
+from tools.pages import Page, list_references
 from tools.view_answers import SAMPLES
 
 from nsys2prv.cli.main import main
 
 
 @pytest.fixture(scope="module", params=["training", "cluster", "graphs", "machine"])
-def made(
+def page_and_json(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, dict]:
-    """A page, and the JSON of the same run."""
+    """Write a page, and the JSON of the same run."""
     folder = tmp_path_factory.mktemp(request.param)
     reports = sorted(
         map(str, SAMPLES["training"][0].parent.parent.joinpath(request.param).glob("*.sqlite"))
@@ -42,8 +42,8 @@ def made(
 
 
 @pytest.mark.slow
-def test_figures_are_those_of_the_json(made: tuple[str, dict]) -> None:
-    text, data = made
+def test_figures_are_those_of_the_json(page_and_json: tuple[str, dict]) -> None:
+    text, data = page_and_json
     page = Page(text)
     for source, table in page.tables.items():
         if source == "operations.tree":
@@ -54,21 +54,21 @@ def test_figures_are_those_of_the_json(made: tuple[str, dict]) -> None:
         assert table.rows
         for number, column in enumerate(table.columns):
             shown = [row[number] for row in table.rows]
-            for one, known in zip(shown, columns[column], strict=False):
+            for item, known in zip(shown, columns[column], strict=False):
                 if isinstance(known, bool):
-                    assert one == ("yes" if known else "no")
+                    assert item == ("yes" if known else "no")
                 elif isinstance(known, str):
-                    assert one == known
+                    assert item == known
                 elif known is None:
-                    assert one in (None, "-")
+                    assert item in (None, "-")
                 else:
-                    assert one == known, (source, column)
+                    assert item == known, (source, column)
         assert len(table.rows) == min(len(columns[table.columns[0]]), 300)
 
 
 @pytest.mark.slow
-def test_the_tree_has_the_figures_of_its_paths(made: tuple[str, dict]) -> None:
-    text, data = made
+def test_the_tree_has_the_figures_of_its_paths(page_and_json: tuple[str, dict]) -> None:
+    text, data = page_and_json
     if "tree" not in data["analyses"]["operations"]["tables"]:
         assert "operations.tree" not in Page(text).tables
         return
@@ -81,16 +81,16 @@ def test_the_tree_has_the_figures_of_its_paths(made: tuple[str, dict]) -> None:
     assert len(paths) == min(len(columns["path"]), 300)
     for number, column in enumerate(shown.columns[1:], 1):
         known = dict(zip(columns["path"], columns[column], strict=True))
-        assert [row[number] for row in shown.rows] == [known[one] for one in paths]
+        assert [row[number] for row in shown.rows] == [known[item] for item in paths]
 
 
 @pytest.mark.slow
-def test_every_table_is_on_the_page_or_drawn(made: tuple[str, dict]) -> None:
-    text, data = made
+def test_every_table_is_on_the_page_or_drawn(page_and_json: tuple[str, dict]) -> None:
+    text, data = page_and_json
     given = {
         f"{analysis}.{name}"
-        for analysis, found in data["analyses"].items()
-        for name, table in found["tables"].items()
+        for analysis, item in data["analyses"].items()
+        for name, table in item["tables"].items()
         if next(iter(table["columns"].values()), [])
     }
     drawn = {
@@ -107,9 +107,9 @@ def test_every_table_is_on_the_page_or_drawn(made: tuple[str, dict]) -> None:
     assert given - drawn == set(Page(text).tables)
 
 
-def test_the_tree_of_efficiencies(made: tuple[str, dict]) -> None:
+def test_the_tree_of_efficiencies(page_and_json: tuple[str, dict]) -> None:
     """Those of the steady state, where one was found."""
-    text, data = made
+    text, data = page_and_json
     shown = [
         (float(attributes["data-v"]), str(attributes["class"]))
         for tag, attributes in Page(text).tags
@@ -131,20 +131,20 @@ def test_the_tree_of_efficiencies(made: tuple[str, dict]) -> None:
         assert kind == f"factor {'good' if value >= 0.8 else 'fair' if value >= 0.6 else 'poor'}"
 
 
-def test_what_is_missing_is_told(made: tuple[str, dict]) -> None:
-    text, data = made
+def test_what_is_missing_is_told(page_and_json: tuple[str, dict]) -> None:
+    text, data = page_and_json
     page = Page(text)
-    for found in data["analyses"].values():
-        for lack in found["missing"]:
+    for item in data["analyses"].values():
+        for lack in item["missing"]:
             assert lack in page.text
     for note in [*data["job"]["notes"], *data["job"]["warnings"]]:
         assert note in page.text
 
 
 @pytest.mark.slow
-def test_nothing_outside_is_referred_to(made: tuple[str, dict]) -> None:
-    text, _ = made
-    assert list(references(text)) == []
+def test_nothing_outside_is_referred_to(page_and_json: tuple[str, dict]) -> None:
+    text, _ = page_and_json
+    assert list(list_references(text)) == []
     assert not re.search(r"https?:|file:|xmlns", text, re.IGNORECASE)
     identifiers = [attributes["id"] for _, attributes in Page(text).tags if "id" in attributes]
     assert len(identifiers) == len(set(identifiers))

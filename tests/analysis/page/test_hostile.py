@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from tools.pages import CHROMIUM, Page, browse
+from tools.pages import CHROMIUM, Page, render_in_chromium
 from tools.view_answers import SAMPLES
 
 from nsys2prv.cli.main import main
@@ -79,6 +79,6 @@ def test_names_are_text(page: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on the PATH")
 def test_a_browser_runs_none_of_them(page: Path, tmp_path: Path) -> None:
-    shown, complaints = browse(tmp_path, page)
+    shown, complaints = render_in_chromium(tmp_path, page)
     assert complaints == []
     assert "<title>caught" not in shown

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.pages import CHROMIUM, Page, browse
+from tools.pages import CHROMIUM, Page, render_in_chromium
 from tools.view_answers import SAMPLES
 
 from nsys2prv.cli.main import main
@@ -80,29 +80,29 @@ def test_a_reader(page: Path, tmp_path: Path, width: int) -> None:
             "</body>", f"<script>{READER}</script></body>"
         )
     )
-    shown, complaints = browse(tmp_path, read, f"--window-size={width},900")
+    shown, complaints = render_in_chromium(tmp_path, read, f"--window-size={width},900")
     assert complaints == []
-    found = json.loads(
+    result = json.loads(
         next(str(attributes["data-found"]) for tag, attributes in Page(shown).tags if tag == "body")
     )
     kernels = Page(text).tables["kernels.kernels"]
     counts = [row[kernels.columns.index("count")] for row in kernels.rows]
-    assert list(map(float, found["down"])) == sorted(counts, reverse=True)
-    assert list(map(float, found["up"])) == sorted(counts)
-    assert found["names"] == found["backwards"][::-1]
-    assert sorted(found["names"]) == sorted(str(row[0]) for row in kernels.rows)
-    shares = [float(value) for value in found["nulls"] if value]
+    assert list(map(float, result["down"])) == sorted(counts, reverse=True)
+    assert list(map(float, result["up"])) == sorted(counts)
+    assert result["names"] == result["backwards"][::-1]
+    assert sorted(result["names"]) == sorted(str(row[0]) for row in kernels.rows)
+    shares = [float(value) for value in result["nulls"] if value]
     assert shares == sorted(shares, reverse=True)
-    assert found["nulls"][len(shares) :] == [""] * (len(found["nulls"]) - len(shares))
-    assert found["filtered"] == [name for name in found["backwards"] if "nccl" in name]
-    _check_tree(found)
-    assert len(set(found["themes"])) == 2
-    assert found["overflow"] <= 0
-    assert found["images"] >= 3
+    assert result["nulls"][len(shares) :] == [""] * (len(result["nulls"]) - len(shares))
+    assert result["filtered"] == [name for name in result["backwards"] if "nccl" in name]
+    _check_tree(result)
+    assert len(set(result["themes"])) == 2
+    assert result["overflow"] <= 0
+    assert result["images"] >= 3
 
 
 def _check_tree(found: dict) -> None:
-    """Siblings are by calls, and what lies within a closed row is hidden."""
+    """Check that siblings are ordered by calls, and that what lies within a closed row is hidden."""
     last: dict[int, float] = {}
     for depth, calls in found["tree"]:
         assert calls <= last.get(depth, calls)
@@ -121,7 +121,9 @@ def _check_tree(found: dict) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("theme", [0, 1])
 def test_the_page_as_it_is(page: Path, tmp_path: Path, theme: int) -> None:
-    shown, complaints = browse(tmp_path, page, f"--blink-settings=preferredColorScheme={theme}")
+    shown, complaints = render_in_chromium(
+        tmp_path, page, f"--blink-settings=preferredColorScheme={theme}"
+    )
     assert complaints == []
     assert re.search(r'<button type="button" id="theme">', shown), "the script did not run"
 
@@ -134,6 +136,6 @@ def test_another_script_is_not_run(page: Path, tmp_path: Path) -> None:
             "</body>", "<script>document.title = 'ran'</script></body>"
         )
     )
-    shown, complaints = browse(tmp_path, other)
+    shown, complaints = render_in_chromium(tmp_path, other)
     assert "<title>ran" not in shown
     assert complaints

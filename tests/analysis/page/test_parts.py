@@ -59,7 +59,7 @@ def test_names_that_hold_the_separator() -> None:
 
 
 def test_cells_have_their_figures() -> None:
-    html = table_html(
+    html = render_table(
         pl.DataFrame(
             {
                 "name": ["<a>"],
@@ -80,14 +80,14 @@ def test_cells_have_their_figures() -> None:
 
 
 def test_what_cannot_be_printed() -> None:
-    html = table_html(pl.DataFrame({"a\0b\u202ec<": ["a\0b\u202ec<"]}), "x")
+    html = render_table(pl.DataFrame({"a\0b\u202ec<": ["a\0b\u202ec<"]}), "x")
     assert 'title="a\ufffdb\ufffdc&lt;"' in html
     assert "<td>a\ufffdb\ufffdc&lt;" in html
     template = _load_environment().from_string("{{ text }}")
     assert template.render(text="\ud800<") == "\ufffd&lt;"
 
 
-def table_html(frame: pl.DataFrame, source: str) -> str:
+def render_table(frame: pl.DataFrame, source: str) -> str:
     return _load_environment().get_template("blocks.html").module.table(frame, source)
 
 

@@ -13,7 +13,7 @@ from nsys2prv.analysis.page.drawing import COLOURS, choose_ticks, draw_heat_map,
 from nsys2prv.analysis.page.parts import MOST_WORST, HeatMap, Stacked, condense_rows
 
 
-def _map(values: np.ndarray, labels: list[str] | None = None) -> HeatMap:
+def _map_columns(values: np.ndarray, labels: list[str] | None = None) -> HeatMap:
     labels = labels or [f"GPU{row}" for row in range(len(values))]
     return HeatMap("map", labels, values, (0.0, 10.0), "time (s)", "%", high=100)
 
@@ -21,7 +21,7 @@ def _map(values: np.ndarray, labels: list[str] | None = None) -> HeatMap:
 def test_a_heat_map_has_a_pixel_for_each_value() -> None:
     Image = pytest.importorskip("PIL.Image")
     values = np.array([[0.0, 100.0, 50.0], [np.nan, 200.0, -5.0]])
-    svg = draw_heat_map(_map(values, ["a & b", "<c>"]), 3)
+    svg = draw_heat_map(_map_columns(values, ["a & b", "<c>"]), 3)
     image = Image.open(io.BytesIO(base64.b64decode(re.search('base64,([^"]*)', svg)[1]))).convert(
         "RGBA"
     )
@@ -69,13 +69,13 @@ def test_of_very_many_rows_the_odd_ones_are_shown() -> None:
     values = 50 + rng.normal(0, 1, (256, 20))
     values[131], values[17] = 90, 20
     values[40, :3] = np.nan
-    shown = condense_rows(_map(values))
+    shown = condense_rows(_map_columns(values))
     assert shown.labels[:5] == ["max of 256", "mean of 256", "min of 256", "GPU131", "GPU17"]
     assert len(shown.labels) == 3 + MOST_WORST
     assert np.array_equal(shown.values[3], values[131])
     assert shown.values[1] == pytest.approx(np.nanmean(values, axis=0))
     assert shown.values[2] == pytest.approx(np.nanmin(values, axis=0))
-    few = _map(values[:40])
+    few = _map_columns(values[:40])
     assert condense_rows(few) is few
 
     use = np.full(100, 0.5)

@@ -14,18 +14,18 @@ from nsys2prv.events.catalogue import Catalogue
 OSRT = "event type 66400000: .*field 'call' of layout 'osrt'.*"
 
 
-def build(monkeypatch: pytest.MonkeyPatch, **added: dict[str, Any]) -> Catalogue:
-    """The catalogue as its files are, with further entries of sections."""
+def build_catalogue(monkeypatch: pytest.MonkeyPatch, **added: dict[str, Any]) -> Catalogue:
+    """Build the catalogue as its files are, with further entries of sections."""
     data = module._read_sections()
     for section, entries in added.items():
         module._add_section(data, section, entries)
     monkeypatch.setattr(module, "_read_sections", lambda: data)
-    found = module.load_catalogue.__wrapped__()
-    check_claims(found)
-    return found
+    result = module.load_catalogue.__wrapped__()
+    check_claims(result)
+    return result
 
 
-def layout(code: Any, label: str = "New kind", **more: Any) -> dict[str, Any]:
+def make_layout(code: Any, label: str = "New kind", **more: Any) -> dict[str, Any]:
     return {
         "new_kind": {
             "title": "new kind",
@@ -40,7 +40,7 @@ def test_every_event_type_has_one_meaning() -> None:
 
 def test_a_new_layout_with_the_type_of_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=OSRT) as error:
-        build(monkeypatch, layouts=layout(66400000))
+        build_catalogue(monkeypatch, layouts=make_layout(66400000))
     assert "field 'what' of layout 'new_kind'" in str(error.value)
 
 
@@ -57,13 +57,13 @@ def test_what_is_wrong_in_a_declaration_is_named(
     monkeypatch: pytest.MonkeyPatch, added: dict[str, Any], message: str
 ) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
-        build(monkeypatch, **added)
+        build_catalogue(monkeypatch, **added)
 
 
 def test_a_name_set_has_a_space_of_its_own_and_begins_at_1(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    names = build(monkeypatch, name_sets={"new_names": {}}).name_sets["new_names"]
+    names = build_catalogue(monkeypatch, name_sets={"new_names": {}}).name_sets["new_names"]
     assert (names.space, names.first) == ("new_names", 1)
 
 
@@ -71,7 +71,7 @@ def test_a_new_line_of_calls_with_the_type_of_another_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with pytest.raises(ValueError, match=OSRT) as error:
-        build(
+        build_catalogue(
             monkeypatch,
             calls={"new_kind": {"table": "NEW", "code": 66400000, "label": "OS Runtime Calls"}},
         )
@@ -92,7 +92,7 @@ def test_ranges_of_types_are_refused_too(
     monkeypatch: pytest.MonkeyPatch, code: Any, other: str
 ) -> None:
     with pytest.raises(ValueError, match=other):
-        build(monkeypatch, layouts=layout(code))
+        build_catalogue(monkeypatch, layouts=make_layout(code))
 
 
 @pytest.mark.parametrize("first", [99900, 66399990, 9590])
@@ -100,7 +100,7 @@ def test_hashed_types_of_a_new_layout_are_its_own(
     monkeypatch: pytest.MonkeyPatch, first: int
 ) -> None:
     with pytest.raises(ValueError, match="layout 'new_kind'"):
-        build(
+        build_catalogue(
             monkeypatch,
             layouts={
                 "new_kind": {"title": "new kind", "fields": {}, "hashed": [first, first + 200]}
@@ -109,12 +109,12 @@ def test_hashed_types_of_a_new_layout_are_its_own(
 
 
 def test_a_field_that_means_the_same_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
-    build(monkeypatch, layouts=layout(9200, "Correlation ID"))
+    build_catalogue(monkeypatch, layouts=make_layout(9200, "Correlation ID"))
 
 
 def test_a_field_of_another_label_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="event type 9200"):
-        build(monkeypatch, layouts=layout(9200, "Correlation"))
+        build_catalogue(monkeypatch, layouts=make_layout(9200, "Correlation"))
 
 
 @pytest.mark.parametrize("code", [66400000, 9400, 99500])

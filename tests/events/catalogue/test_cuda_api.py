@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.corpus import in_corpus
+from tools.corpus import read_rows_from_corpus
 
 FILE = Path(__file__).parents[3] / "nsys2prv" / "events" / "catalogue" / "cuda_api.txt"
 FIRST, LAST = 100, 2499
@@ -17,7 +17,7 @@ FIRST_EDITION_LINES = 1415
 FIRST_EDITION_DIGEST = "2fb1ec8080c3de66e32ba7f977acea4a05744f010c4e44c5c97375e38123ac03"
 
 
-def entries() -> list[tuple[int, str]]:
+def list_entries() -> list[tuple[int, str]]:
     lines = [
         line for line in FILE.read_text(encoding="ascii").splitlines() if not line.startswith("#")
     ]
@@ -25,18 +25,18 @@ def entries() -> list[tuple[int, str]]:
 
 
 def test_values_are_dense_and_leave_room_for_memory_operations() -> None:
-    values = [value for value, _ in entries()]
+    values = [value for value, _ in list_entries()]
     assert values == list(range(FIRST, FIRST + len(values)))
     assert values[-1] <= LAST
 
 
 def test_no_name_has_two_values() -> None:
-    names = [name for _, name in entries()]
+    names = [name for _, name in list_entries()]
     assert len(names) == len(set(names))
 
 
 def test_published_values_never_change() -> None:
-    published = "".join(f"{value} {name}\n" for value, name in entries()[:FIRST_EDITION_LINES])
+    published = "".join(f"{value} {name}\n" for value, name in list_entries()[:FIRST_EDITION_LINES])
     assert hashlib.sha256(published.encode()).hexdigest() == FIRST_EDITION_DIGEST
 
 
@@ -54,11 +54,11 @@ def test_published_values_never_change() -> None:
     ],
 )
 def test_known_values(name: str, value: int) -> None:
-    assert (value, name) in entries()
+    assert (value, name) in list_entries()
 
 
 def test_names_are_those_of_functions_without_version() -> None:
-    for _, name in entries():
+    for _, name in list_entries():
         assert re.fullmatch(r"(__)?cu(da)?\w+", name), name
         assert not re.search(r"_v\d{4,}$", name), name
         assert not re.fullmatch(r"cuda\d+", name), (
@@ -68,7 +68,7 @@ def test_names_are_those_of_functions_without_version() -> None:
 
 
 def test_every_call_of_the_corpus_has_a_fixed_value() -> None:
-    known = {name for _, name in entries()}
+    known = {name for _, name in list_entries()}
     query = "SELECT DISTINCT value FROM CUPTI_ACTIVITY_KIND_RUNTIME AS call JOIN StringIds ON StringIds.id = call.nameId"
-    met = {re.sub(r"_v\d{4,}$", "", name) for (name,) in in_corpus(query)}
+    met = {re.sub(r"_v\d{4,}$", "", name) for (name,) in read_rows_from_corpus(query)}
     assert met - known == set()

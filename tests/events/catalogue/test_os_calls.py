@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tools.corpus import in_corpus
+from tools.corpus import read_rows_from_corpus
 
 FOLDER = Path(__file__).parents[3] / "nsys2prv" / "events" / "catalogue"
 FILES = ("osrt.txt", "pthread.txt")
@@ -20,7 +20,7 @@ FIRST_EDITIONS = {
 }
 
 
-def entries(file: str) -> list[tuple[int, str]]:
+def list_entries(file: str) -> list[tuple[int, str]]:
     lines = [
         line
         for line in (FOLDER / file).read_text(encoding="ascii").splitlines()
@@ -31,7 +31,7 @@ def entries(file: str) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("file", FILES)
 def test_values_are_dense_and_within_their_range(file: str) -> None:
-    values = [value for value, _ in entries(file)]
+    values = [value for value, _ in list_entries(file)]
     first, last = RANGES[file]
     assert values == list(range(first, first + len(values)))
     assert values[-1] <= last
@@ -40,12 +40,12 @@ def test_values_are_dense_and_within_their_range(file: str) -> None:
 @pytest.mark.parametrize("file", FILES)
 def test_published_values_never_change(file: str) -> None:
     lines, digest = FIRST_EDITIONS[file]
-    published = "".join(f"{value} {name}\n" for value, name in entries(file)[:lines])
+    published = "".join(f"{value} {name}\n" for value, name in list_entries(file)[:lines])
     assert hashlib.sha256(published.encode()).hexdigest() == digest
 
 
 def test_every_name_stands_once_and_in_the_file_of_its_kind() -> None:
-    names = [(name, file) for file in FILES for _, name in entries(file)]
+    names = [(name, file) for file in FILES for _, name in list_entries(file)]
     assert len(names) == len({name for name, _ in names})
     for name, file in names:
         assert re.fullmatch(r"[A-Za-z_]\w*", name), name
@@ -71,10 +71,10 @@ def test_every_name_stands_once_and_in_the_file_of_its_kind() -> None:
     ],
 )
 def test_pthread_values_are_extraes(name: str, value: int) -> None:
-    assert (value, name) in entries("pthread.txt")
+    assert (value, name) in list_entries("pthread.txt")
 
 
 def test_every_call_of_the_corpus_has_a_fixed_value() -> None:
-    known = {name for file in FILES for _, name in entries(file)}
+    known = {name for file in FILES for _, name in list_entries(file)}
     query = "SELECT DISTINCT value FROM OSRT_API AS call JOIN StringIds ON StringIds.id = call.nameId WHERE eventClass = 27"
-    assert {name for (name,) in in_corpus(query)} - known == set()
+    assert {name for (name,) in read_rows_from_corpus(query)} - known == set()

@@ -14,8 +14,8 @@ import pytest
 from events.names.test_nccl import NOT_OF_NCCL, OF_NCCL
 from hypothesis import given
 from hypothesis import strategies as st
-from tools.corpus import in_corpus
-from tools.exports import KERNEL, kernel, make_export, strings
+from tools.corpus import read_rows_from_corpus
+from tools.exports import KERNEL, make_export, make_kernel, make_strings
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
@@ -528,14 +528,14 @@ CASES = {name: (GEMM, *expected) for name, expected in GEMMS.items()} | {
 }
 
 
-def classified(name: str, classifier: Classifier = SHIPPED) -> tuple[str, str, str]:
+def classify(name: str, classifier: Classifier = SHIPPED) -> tuple[str, str, str]:
     found = classifier.classify(name)
     return LABELS[CLASS][found.kind], LABELS[TENSOR][found.tensor_cores], found.shape
 
 
 @pytest.mark.parametrize(("name", "expected"), CASES.items())
 def test_class(name: str, expected: tuple[str, str, str]) -> None:
-    assert classified(name) == expected
+    assert classify(name) == expected
 
 
 def test_enough_real_names() -> None:
@@ -543,8 +543,8 @@ def test_enough_real_names() -> None:
 
 
 def test_kernels_of_nccl_communicate_and_no_others_for_their_name() -> None:
-    assert {classified(name)[0] for name in OF_NCCL} == {COMMUNICATION}
-    others = {name for name in NOT_OF_NCCL if classified(name)[0] == COMMUNICATION}
+    assert {classify(name)[0] for name in OF_NCCL} == {COMMUNICATION}
+    others = {name for name in NOT_OF_NCCL if classify(name)[0] == COMMUNICATION}
     assert others == {
         "void vllm::cross_device_reduce_1stage<__nv_bfloat16, (int)2>(vllm::RankData *)"
     }
@@ -611,7 +611,7 @@ HOSTILE = [piece * (1_000_000 // len(piece)) for piece in PIECES] + [
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name[:24] + name[-6:]))
 def test_no_rule_backtracks_without_end(name: str) -> None:
     """A rule that backtracks would take years on these names."""
-    assert isinstance(classified(name, Classifier(load_rules()))[0], str)
+    assert isinstance(classify(name, Classifier(load_rules()))[0], str)
 
 
 def test_damaged_names_have_a_class() -> None:
@@ -620,7 +620,7 @@ def test_damaged_names_have_a_class() -> None:
     for _ in range(5_000):
         name = chance.choice(names)
         at = chance.randrange(len(name) + 1)
-        assert classified(
+        assert classify(
             name[:at]
             + chance.choice(("", *"<>()_: x8", chance.choice(names)[:40]))
             + name[at + 3 :]
@@ -639,12 +639,12 @@ rules:
   - {class: Other, name: saxpy}
 """)
     mine = Classifier(load_rules(rules))
-    assert classified("my_product_tn_t64x32(float *)", mine) == (GEMM, YES, "tn 64x32")
-    assert classified("my_product_plain(float *)", mine) == (GEMM, YES, "")
-    assert classified("jacobi_kernel(float *, const float *)", mine) == (ATTENTION, UNKNOWN, "")
-    assert classified("jacobi_kernel(int)", mine) == (OTHER, UNKNOWN, "")
-    assert classified("saxpy(double *, double *)", mine) == (OTHER, UNKNOWN, "")
-    assert classified("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNN", mine) == (
+    assert classify("my_product_tn_t64x32(float *)", mine) == (GEMM, YES, "tn 64x32")
+    assert classify("my_product_plain(float *)", mine) == (GEMM, YES, "")
+    assert classify("jacobi_kernel(float *, const float *)", mine) == (ATTENTION, UNKNOWN, "")
+    assert classify("jacobi_kernel(int)", mine) == (OTHER, UNKNOWN, "")
+    assert classify("saxpy(double *, double *)", mine) == (OTHER, UNKNOWN, "")
+    assert classify("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNN", mine) == (
         GEMM,
         YES,
         "tnn 192x192x64",
@@ -656,9 +656,9 @@ def test_the_example_of_the_documentation_is_valid() -> None:
     mine = Classifier(
         read_rules(page.partition("```yaml\n")[2].partition("```")[0], "kernel-classes.md")
     )
-    assert classified("my_product_nt_tile64x64x16(float *)", mine) == (GEMM, YES, "nt 64x64x16")
-    assert classified("void launch<MyAttention<float>>(float *)", mine) == (ATTENTION, UNKNOWN, "")
-    assert classified("void ns::apply_stencil<2>(float *)", mine) == (CONVOLUTION, UNKNOWN, "")
+    assert classify("my_product_nt_tile64x64x16(float *)", mine) == (GEMM, YES, "nt 64x64x16")
+    assert classify("void launch<MyAttention<float>>(float *)", mine) == (ATTENTION, UNKNOWN, "")
+    assert classify("void ns::apply_stencil<2>(float *)", mine) == (CONVOLUTION, UNKNOWN, "")
 
 
 def test_the_rules_that_come_along_are_right() -> None:
@@ -703,8 +703,8 @@ def test_case_does_not_count_and_escapes_are_kept() -> None:
             "rules",
         )
     )
-    assert classified("Abcx", mine)[0] == classified("ABCX", mine)[0] == GEMM
-    assert classified("A1CX", mine)[0] == OTHER
+    assert classify("Abcx", mine)[0] == classify("ABCX", mine)[0] == GEMM
+    assert classify("A1CX", mine)[0] == OTHER
 
 
 @pytest.mark.parametrize(
@@ -775,23 +775,25 @@ def test_a_file_of_rules_that_cannot_be_read_is_one_line(tmp_path: Path) -> None
 # ---- in a trace -----------------------------------------------------------------------------------------------------------------------
 
 
-def written(trace: Trace) -> Counter[tuple[str, str, str]]:
-    """Time of kernels by class, tensor cores and shape."""
+def sum_by_class(trace: Trace) -> Counter[tuple[str, str, str]]:
+    """Return the time of kernels by class, tensor cores and shape."""
     total: Counter[tuple[str, str, str]] = Counter()
     for code in KERNEL_TYPES:
-        for interval in trace.intervals(code):
-            shape = trace.label(SHAPE, interval.others[SHAPE]) if SHAPE in interval.others else ""
+        for interval in trace.list_intervals(code):
+            shape = (
+                trace.get_label(SHAPE, interval.others[SHAPE]) if SHAPE in interval.others else ""
+            )
             key = (
-                trace.label(CLASS, interval.others[CLASS]),
-                trace.label(TENSOR, interval.others[TENSOR]),
+                trace.get_label(CLASS, interval.others[CLASS]),
+                trace.get_label(TENSOR, interval.others[TENSOR]),
                 shape,
             )
             total[key] += interval.end - interval.begin
     return total
 
 
-def in_sql(reports: list[Path]) -> Counter[tuple[str, str, str]]:
-    """The same, from SQL."""
+def sum_by_class_in_sql(reports: list[Path]) -> Counter[tuple[str, str, str]]:
+    """Return the same time, from SQL."""
     total: Counter[tuple[str, str, str]] = Counter()
     for path in reports:
         connection = sqlite3.connect(f"file:{path}?mode=ro&immutable=1", uri=True)
@@ -800,7 +802,7 @@ def in_sql(reports: list[Path]) -> Counter[tuple[str, str, str]]:
             " LEFT JOIN StringIds AS long ON long.id = demangledName LEFT JOIN StringIds AS short ON short.id = shortName GROUP BY 1"
         )
         for name, duration in connection.execute(query):
-            total[classified(name)] += duration
+            total[classify(name)] += duration
         connection.close()
     return total
 
@@ -811,16 +813,16 @@ def test_time_by_class_is_that_of_the_reports(sample: str, tmp_path: Path) -> No
     convert(reports, tmp_path / "out.prv", Options(align="utc"))
     trace = read_trace(tmp_path / "out.prv")
     assert not trace.violations, str(trace.violations)
-    found = written(trace)
-    assert found == in_sql(reports)
-    assert {GEMM, ATTENTION, NORM, COMMUNICATION} <= {kind for kind, _, _ in found}
+    result = sum_by_class(trace)
+    assert result == sum_by_class_in_sql(reports)
+    assert {GEMM, ATTENTION, NORM, COMMUNICATION} <= {kind for kind, _, _ in result}
     # The class itself is a range that lasts as long as its kernel.
     by_class: Counter[str] = Counter()
-    for (kind, _, _), duration in found.items():
+    for (kind, _, _), duration in result.items():
         by_class[kind] += duration
     ranges: Counter[str] = Counter()
-    for interval in trace.intervals(CLASS):
-        ranges[trace.label(CLASS, interval.value)] += interval.end - interval.begin
+    for interval in trace.list_intervals(CLASS):
+        ranges[trace.get_label(CLASS, interval.value)] += interval.end - interval.begin
     assert by_class == ranges
 
 
@@ -829,9 +831,11 @@ def test_each_kernel_has_its_own_class_and_users_rules_reach_the_workers(tmp_pat
     report = make_export(
         tmp_path / "report.sqlite",
         {
-            "StringIds": strings(*names),
+            "StringIds": make_strings(*names),
             KERNEL: [
-                kernel(100 * number, 100 * number + number, demangledName=number, shortName=number)
+                make_kernel(
+                    100 * number, 100 * number + number, demangledName=number, shortName=number
+                )
                 for number in range(1, len(names) + 1)
             ],
         },
@@ -848,7 +852,7 @@ def test_each_kernel_has_its_own_class_and_users_rules_reach_the_workers(tmp_pat
         expected = Counter()
         for number, name in enumerate(names, 1):
             expected[jacobi if name.startswith("jacobi") else CASES[name]] += number
-        assert written(trace) == expected
+        assert sum_by_class(trace) == expected
 
 
 # ---- the corpus -----------------------------------------------------------------------------------------------------------------------
@@ -856,15 +860,15 @@ def test_each_kernel_has_its_own_class_and_users_rules_reach_the_workers(tmp_pat
 
 @pytest.fixture(scope="module")
 def corpus() -> dict[str, int]:
-    """Every kernel of the corpus by name, and how often it ran."""
+    """Return every kernel of the corpus by name, and how often it ran."""
     query = (
         "SELECT coalesce(nullif(long.value, ''), short.value, ''), count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL"
         " LEFT JOIN StringIds AS long ON long.id = demangledName LEFT JOIN StringIds AS short ON short.id = shortName GROUP BY 1"
     )
-    found: Counter[str] = Counter()
-    for name, runs in in_corpus(query):
-        found[name] += runs
-    return found
+    result: Counter[str] = Counter()
+    for name, runs in read_rows_from_corpus(query):
+        result[name] += runs
+    return result
 
 
 OF_LIBRARIES = (
@@ -886,14 +890,14 @@ OF_LIBRARIES = (
 
 
 def test_every_kernel_of_the_corpus_has_a_class(corpus: dict[str, int]) -> None:
-    assert {classified(name)[0] for name in corpus} <= set(LABELS[CLASS].values())
+    assert {classify(name)[0] for name in corpus} <= set(LABELS[CLASS].values())
     for name in corpus:
-        assert is_nccl_kernel(name) == (classified(name)[0] == COMMUNICATION), name
+        assert is_nccl_kernel(name) == (classify(name)[0] == COMMUNICATION), name
 
 
 def test_no_kernel_of_a_library_is_left_over(corpus: dict[str, int]) -> None:
     """Of the libraries whose names mean something. There is no class of pooling."""
-    others = [normalize_name(name)[0] for name in corpus if classified(name)[0] == OTHER]
+    others = [normalize_name(name)[0] for name in corpus if classify(name)[0] == OTHER]
     assert [name for name in others if name.startswith(OF_LIBRARIES) and "pool" not in name] == []
 
 
@@ -903,7 +907,7 @@ def test_nothing_that_looks_like_a_gemm_is_left_over(corpus: dict[str, int]) -> 
             word in normalize_name(name)[1]
             for word in ("gemm", "gemv", "matmul", "nvjet", "cutlass", "cublas", "tensorop")
         ):
-            assert classified(name)[0] != OTHER, name
+            assert classify(name)[0] != OTHER, name
 
 
 def test_few_kernels_are_left_over_but_those_of_applications(corpus: dict[str, int]) -> None:
@@ -913,7 +917,7 @@ def test_few_kernels_are_left_over_but_those_of_applications(corpus: dict[str, i
     CloverLeaf alone has 100 of its 511 names, all lambdas. Of the names of the rest (counted: 17 %)
     and of all runs of kernels (22 %):
     """
-    others = {name for name in corpus if classified(name)[0] == OTHER}
+    others = {name for name in corpus if classify(name)[0] == OTHER}
     rest = {name for name in corpus if not normalize_name(name)[0].startswith("clover::")}
     assert len(others & rest) < 0.2 * len(rest)
     assert sum(corpus[name] for name in others) < 0.25 * sum(corpus.values())

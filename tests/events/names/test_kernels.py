@@ -6,7 +6,7 @@ import random
 import time
 
 import pytest
-from tools.corpus import in_corpus
+from tools.corpus import read_rows_from_corpus
 
 from nsys2prv.events.names.kernels import make_kernel_label, make_labels_unique
 
@@ -301,12 +301,12 @@ ELEMENTWISE = (
 )
 
 
-def told_apart(*names: str) -> list[str]:
+def number_equal_names(*names: str) -> list[str]:
     return make_labels_unique([make_kernel_label(name, "") for name in names], names)
 
 
 def test_labels_that_do_not_collide_stay() -> None:
-    assert told_apart("a(int)", "b(int)", "c<int>(T1)") == ["a", "b", "c<int>"]
+    assert number_equal_names("a(int)", "b(int)", "c<int>(T1)") == ["a", "b", "c<int>"]
 
 
 def test_collisions_get_the_arguments_that_differ() -> None:
@@ -314,8 +314,11 @@ def test_collisions_get_the_arguments_that_differ() -> None:
     wider = ELEMENTWISE.format(width=8, type="float", array="std::array")
     older = ELEMENTWISE.format(width=4, type="float", array="at::detail::Array")
     label = "vectorized_elementwise_kernel<FillFunctor<float>>"
-    assert told_apart(first, wider) == [f"{label} <4>", f"{label} <8>"]
-    assert told_apart(older, first) == [f"{label} <Array<char*,1>>", f"{label} <array<char*,1>>"]
+    assert number_equal_names(first, wider) == [f"{label} <4>", f"{label} <8>"]
+    assert number_equal_names(older, first) == [
+        f"{label} <Array<char*,1>>",
+        f"{label} <array<char*,1>>",
+    ]
     assert make_labels_unique(["k", "k"], ["void k<float>(T1)", "void k<double>(T1)"]) == [
         "k <float>",
         "k <double>",
@@ -323,12 +326,20 @@ def test_collisions_get_the_arguments_that_differ() -> None:
 
 
 def test_collisions_get_parameters_or_namespaces_if_those_differ() -> None:
-    assert told_apart("add(float *, float *, float *, int)", "add(int, float *, float *)") == [
+    assert number_equal_names(
+        "add(float *, float *, float *, int)", "add(int, float *, float *)"
+    ) == [
         "add (float*,float*,float*,int)",
         "add (int,float*,float*)",
     ]
-    assert told_apart("ours::step(int)", "theirs::step(int)") == ["step <ours>", "step <theirs>"]
-    assert told_apart("step(float *)", "step(double *)") == ["step <float*>", "step <double*>"]
+    assert number_equal_names("ours::step(int)", "theirs::step(int)") == [
+        "step <ours>",
+        "step <theirs>",
+    ]
+    assert number_equal_names("step(float *)", "step(double *)") == [
+        "step <float*>",
+        "step <double*>",
+    ]
 
 
 def test_collisions_without_a_telling_difference_are_numbered() -> None:
@@ -369,13 +380,13 @@ def test_order_does_not_matter() -> None:
 
 @pytest.fixture(scope="module")
 def corpus() -> list[tuple[str, str]]:
-    """Demangled and short name of every kernel of the corpus."""
+    """Return demangled and short name of every kernel of the corpus."""
     query = (
         "SELECT DISTINCT whole.value, brief.value FROM CUPTI_ACTIVITY_KIND_KERNEL AS kernel"
         " JOIN StringIds AS whole ON whole.id = kernel.demangledName"
         " JOIN StringIds AS brief ON brief.id = kernel.shortName"
     )
-    return sorted(dict(in_corpus(query)).items())
+    return sorted(dict(read_rows_from_corpus(query)).items())
 
 
 def test_corpus_labels(corpus: list[tuple[str, str]]) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 import polars as pl
 import pytest
 from msgspec.structs import replace
-from tools.conversions import convert_and_read, found
-from tools.corpus import EXPORTS, need_corpus
-from tools.exports import Row, global_tid, make_export
+from tools.conversions import convert_and_read, list_labelled_intervals
+from tools.corpus import EXPORTS, skip_without_corpus
+from tools.exports import Row, make_export, make_global_tid
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
@@ -89,8 +89,8 @@ COUNTED = {
 }
 
 
-def apply(text: str, *names: str, domain: str = "") -> list[tuple[str | None, int]]:
-    """What rules make of names, and the numbers kept; None for a name that is dropped."""
+def apply_rules(text: str, *names: str, domain: str = "") -> list[tuple[str | None, int]]:
+    """Return what rules make of names, and the numbers kept; None for a name that is dropped."""
     result = rename_ranges(
         pl.Series(names, dtype=pl.String),
         pl.Series([domain] * len(names), dtype=pl.String),
@@ -112,8 +112,8 @@ def test_names_by_the_rules_that_come_with_nsys2prv(
     expected: dict[str, tuple[str, int]],
 ) -> None:
     names = list(expected)
-    assert apply("rules: []", *names) == list(expected.values())
-    assert apply("rules: []\nbuiltin: no", *names) == [(name, ABSENT) for name in names]
+    assert apply_rules("rules: []", *names) == list(expected.values())
+    assert apply_rules("rules: []\nbuiltin: no", *names) == [(name, ABSENT) for name in names]
     assert load_rules("none") == ()
 
 
@@ -127,21 +127,21 @@ rules:
   - {match: noise, drop: yes}
   - {match: noise, replace: never}
 """
-    assert apply(
+    assert apply_rules(
         text, "iteration 17", "model.layer.3.mlp.x, op_id = 4", "aa, seq = 2", "some noise", "ok"
     ) == [("iterbtion", 17), ("lbyer 3 mlp", ABSENT), ("c$", 2), (None, ABSENT), ("ok", ABSENT)]
 
 
 def test_rules_of_one_domain() -> None:
     text = "rules: [{match: x, replace: y, domain: ^lib$}, {match: z, drop: yes, domain: ^default domain$}]"
-    assert apply(text, "x", "z", domain="lib") == [("y", ABSENT), ("z", ABSENT)]
-    assert apply(text, "x", "z") == [("x", ABSENT), (None, ABSENT)]
+    assert apply_rules(text, "x", "z", domain="lib") == [("y", ABSENT), ("z", ABSENT)]
+    assert apply_rules(text, "x", "z") == [("x", ABSENT), (None, ABSENT)]
 
 
 def test_tails_are_cut_as_they_are_replaced() -> None:
     names = ["a, op = 1", "é , op = 22", ", op = 3", "a, op = 4 ", " a", "  b, op = 5", "a"]
     cut, replaced = (
-        apply(f"rules: [{{match: '{match}', replace: ''}}]\nbuiltin: no", *names)
+        apply_rules(f"rules: [{{match: '{match}', replace: ''}}]\nbuiltin: no", *names)
         for match in (", op = [0-9]+$", ", op = [0-9]+$|, op = [0-9]+$")
     )
     assert (
@@ -150,7 +150,7 @@ def test_tails_are_cut_as_they_are_replaced() -> None:
 
 
 def test_a_rule_leaves_alone_what_it_does_not_change() -> None:
-    assert apply(
+    assert apply_rules(
         "rules: [{match: ' *$', replace: ''}, {match: 'x*$', replace: ''}]\nbuiltin: no",
         " a",
         " a ",
@@ -158,13 +158,13 @@ def test_a_rule_leaves_alone_what_it_does_not_change() -> None:
     ) == [(" a", ABSENT), ("a", ABSENT), ("a", ABSENT)]
 
 
-def event(name: str, start: int, kind: int = 59, domain: int = 0) -> Row:
+def make_event(name: str, start: int, kind: int = 59, domain: int = 0) -> Row:
     return {
         "start": start,
         "end": start + 5,
         "eventType": kind,
         "text": name,
-        "globalTid": global_tid(4242),
+        "globalTid": make_global_tid(4242),
         "domainId": domain,
         "textId": None,
     }
@@ -176,17 +176,17 @@ def test_all_sources_of_names_are_renamed_and_dropped_ones_counted(tmp_path: Pat
         "rules: [{match: ' [0-9]+$', replace: ''}, {match: ^gone, drop: yes}, {match: '^lost$', replace: ''}]"
     )
     rows = [
-        event(f"{name} {number}", 10 * (10 * kind + number), kind)
+        make_event(f"{name} {number}", 10 * (10 * kind + number), kind)
         for kind in (59, 60, 34)
         for number in range(3)
         for name in ("a", "gone")
     ]
-    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [*rows, event("lost", 9000)]})
+    report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": [*rows, make_event("lost", 9000)]})
     trace, summary = convert_and_read([report], tmp_path / "o.prv", nvtx_rules=rules)
     for code in (PUSHPOP, STARTEND, MARK):
-        assert [name for name, *_ in found(trace, code)] == ["a"] * 3 + ["(no text)"] * (
-            code == PUSHPOP
-        )
+        assert [name for name, *_ in list_labelled_intervals(trace, code)] == ["a"] * 3 + [
+            "(no text)"
+        ] * (code == PUSHPOP)
     assert {
         kind: count
         for (kind, reason), count in summary.dropped.items()
@@ -195,40 +195,42 @@ def test_all_sources_of_names_are_renamed_and_dropped_ones_counted(tmp_path: Pat
 
 
 def test_the_number_of_a_name_stays_on_its_range(tmp_path: Path) -> None:
-    rows = [event("aten::mm, seq = 5, op_id = 1", 0), event("aten::mm, op_id = 2", 10)]
+    rows = [make_event("aten::mm, seq = 5, op_id = 1", 0), make_event("aten::mm, op_id = 2", 10)]
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
-    assert found(trace, PUSHPOP) == [("aten::mm", 0, 5), ("aten::mm", 10, 15)]
-    assert [item.others.get(NUMBER) for item in trace.intervals(PUSHPOP)] == [5, None]
+    assert list_labelled_intervals(trace, PUSHPOP) == [("aten::mm", 0, 5), ("aten::mm", 10, 15)]
+    assert [item.others.get(NUMBER) for item in trace.list_intervals(PUSHPOP)] == [5, None]
 
 
 def test_iterations_have_one_name_and_their_number(tmp_path: Path) -> None:
     rows = [
-        event(f"step {number}", 100 * kind + 10 * number, kind)
+        make_event(f"step {number}", 100 * kind + 10 * number, kind)
         for kind in (59, 60, 34)
         for number in range(3)
     ]
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
     trace, _ = convert_and_read([report], tmp_path / "o.prv")
     for code in (PUSHPOP, STARTEND, MARK):
-        assert [name for name, *_ in found(trace, code)] == ["step"] * 3
+        assert [name for name, *_ in list_labelled_intervals(trace, code)] == ["step"] * 3
         # 0 would be the end of a range.
-        assert [item.others.get(code + 2) for item in trace.intervals(code)] == [None, 1, 2]
+        assert [item.others.get(code + 2) for item in trace.list_intervals(code)] == [None, 1, 2]
 
 
 def test_examples_of_the_documentation() -> None:
     page = (Path(__file__).parents[3] / "docs" / "nvtx.md").read_text()
     first, second = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     name = "aten::mm, seq = 5, op_id = 7, sizes = [[2, 3], []], input_op_ids = [(1,0)]"
-    assert apply(first, "iteration 3", "model.layers.3.mlp.x", name, "nvtx_noise", "a [b]") == [
+    assert apply_rules(
+        first, "iteration 3", "model.layers.3.mlp.x", name, "nvtx_noise", "a [b]"
+    ) == [
         ("iteration", 3),
         ("layer 3 mlp", ABSENT),
         ("aten::mm", 5),
         (None, ABSENT),
         ("a [b]", ABSENT),
     ]
-    assert apply(first, "a [b]", domain="trainer") == [("a", ABSENT)]
-    assert apply(second, name) == [("aten::mm, sizes = [[2, 3], []]", 5)]
+    assert apply_rules(first, "a [b]", domain="trainer") == [("a", ABSENT)]
+    assert apply_rules(second, name) == [("aten::mm, sizes = [[2, 3], []]", 5)]
 
 
 @pytest.mark.parametrize(
@@ -278,7 +280,7 @@ def test_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "No such file" in capsys.readouterr().err
 
 
-def texts_that_differ_by_numbers(count: int) -> list[str]:
+def draw_numbered_texts(count: int) -> list[str]:
     """Return random texts of which many differ by nothing but numbers, some in what they keep."""
     random = Random(7)
     words = ["aten::mm", "step", "layer", "fc_", "sm", "iter_", "batch [", "x", "é", "", " ", "#"]
@@ -329,8 +331,8 @@ def test_the_rules_that_come_along_are_right() -> None:
 
 
 def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Path) -> None:
-    texts = texts_that_differ_by_numbers(20_000)
-    rows = [event(text, number) for number, text in enumerate(texts)]
+    texts = draw_numbered_texts(20_000)
+    rows = [make_event(text, number) for number, text in enumerate(texts)]
     report = make_export(tmp_path / "r.sqlite", {"NVTX_EVENTS": rows})
     with open_source(report) as source:
         columns = source.read(Part("NVTX_EVENTS", 1, len(rows)), (), ("text",))
@@ -341,24 +343,26 @@ def test_texts_that_differ_by_numbers_are_renamed_as_each_by_itself(tmp_path: Pa
     rules = load_rules()
     known = decode_texts(distinct.series).gather(codes)
     assert known.to_list() == texts
-    found, alone = rename_by_template(distinct, rules), rename_ranges(known, None, rules)
+    result, alone = rename_by_template(distinct, rules), rename_ranges(known, None, rules)
     assert len(distinct.find_templates().firsts) < len(texts) / 4
     assert (
-        found.texts.gather(found.codes[codes]).to_list()
+        result.texts.gather(result.codes[codes]).to_list()
         == alone.texts.gather(alone.codes).to_list()
     )
-    assert found.numbers[codes].tolist() == alone.numbers.tolist()
-    assert found.wanted[codes].all()
+    assert result.numbers[codes].tolist() == alone.numbers.tolist()
+    assert result.wanted[codes].all()
     assert alone.wanted.all()
     # What is left of some of the texts, and again, as everything is known now.
     half = distinct.select(np.arange(len(distinct)) % 2 == 0)
     part = rename_by_template(half, rules)
-    assert part.texts.gather(part.codes).to_list() == found.texts.gather(found.codes[::2]).to_list()
-    assert part.numbers.tolist() == found.numbers[::2].tolist()
+    assert (
+        part.texts.gather(part.codes).to_list() == result.texts.gather(result.codes[::2]).to_list()
+    )
+    assert part.numbers.tolist() == result.numbers[::2].tolist()
 
 
 def test_names_of_real_exports_as_python_strips_them(tmp_path: Path) -> None:
-    need_corpus()
+    skip_without_corpus()
     met = 0
     for number, export in enumerate(EXPORTS):
         connection = sqlite3.connect(f"file:{export}?mode=ro&immutable=1", uri=True)
@@ -378,13 +382,15 @@ def test_names_of_real_exports_as_python_strips_them(tmp_path: Path) -> None:
         met += len(names)
         convert([export], tmp_path / f"{number}.prv", Options(("nvtx",)))
         trace = read_trace(tmp_path / f"{number}.prv")
-        labels = Counter(trace.label(PUSHPOP, item.value) for item in trace.intervals(PUSHPOP))
+        labels = Counter(
+            trace.get_label(PUSHPOP, item.value) for item in trace.list_intervals(PUSHPOP)
+        )
         expected = Counter(
             name.split(", seq = ")[0].split(", op_id = ")[0].strip() for name in names
         )
         assert {name: labels[name] for name in expected} == dict(expected)
         numbers = Counter(
-            item.others[NUMBER] for item in trace.intervals(PUSHPOP) if NUMBER in item.others
+            item.others[NUMBER] for item in trace.list_intervals(PUSHPOP) if NUMBER in item.others
         )
         assert numbers == Counter(
             int(found[1])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tools.defects import PRV, Edit, write_trace
-from tools.paramedir import bursts, fate, need_paramedir
+from tools.paramedir import classify_trace, list_bursts, skip_without_paramedir
 
 from nsys2prv.paraver.check import RULES, Severity
 from nsys2prv.paraver.check.check_trace import check_trace
@@ -35,7 +35,7 @@ class Defect:
         return f"{self.rule}-{self.line}"
 
 
-def in_prv(
+def edit_prv(
     rule: str,
     edit: Edit,
     line: int | None = None,
@@ -48,12 +48,12 @@ def in_prv(
     )
 
 
-def header(rule: str, old: str, new: str, fate: str, also: set[str] | None = None) -> Defect:
+def edit_header(rule: str, old: str, new: str, fate: str, also: set[str] | None = None) -> Defect:
     assert old in HEADER
-    return in_prv(rule, {1: HEADER.replace(old, new)}, 1, 1, also, fate)
+    return edit_prv(rule, {1: HEADER.replace(old, new)}, 1, 1, also, fate)
 
 
-def in_pcf(
+def edit_pcf(
     rule: str, edit: Edit, line: int | None = None, count: int = 1, also: set[str] | None = None
 ) -> Defect:
     return Defect(
@@ -61,7 +61,7 @@ def in_pcf(
     )
 
 
-def in_row(
+def edit_row(
     rule: str, edit: Edit, line: int | None = None, count: int = 1, also: set[str] | None = None
 ) -> Defect:
     return Defect(
@@ -71,64 +71,64 @@ def in_row(
 
 LATE = "2:1:1:1:1:95:"
 DEFECTS = [
-    header("not-a-trace", "#Paraver ", "#Paraver", "unrecognised"),
-    header("not-a-trace", "#Paraver", "\ufeff#Paraver", "unrecognised"),
-    header("header-syntax", "2(2,1)", "3(2,1)", "refused"),
-    header("header-syntax", ":1:2(", ":1:3(", "refused"),
-    header("header-syntax", ":1:2(", ":2:2(", "refused"),
-    header("header-syntax", "1:2),1", "1:2)xx", "refused"),
-    header("header-syntax", "1:2(2:1,1:2)", "1:2(2:1,0:2)", "refused"),
-    header("header-syntax", ":100_ns", "", "refused"),
-    header("node-without-cpus", "(2,1)", "(2,0)", "crashed", {"cpu-absent", "row-count"}),
-    header("task-on-node-0", "1:2)", "1:0)", "refused", {"cpu-on-other-node"}),
-    header("task-on-absent-node", "1:2)", "1:3)", "endless", {"cpu-on-other-node"}),
-    header("too-many-objects", "(2:1", "(70000:1", "refused"),
-    in_prv("communicators-missing", {1: HEADER.replace("),1", "),2")}, 3, fate="refused"),
-    header("unit", "_ns", "ns", "done"),
-    header("no-unit", "_ns", "", "done"),
-    header("date", "21/11/2025 at 07:30", "someday", "done"),
-    header("nodes-beyond", "2(2,1)", "2(2,1,5)", "done"),
-    header("tasks-beyond", "1:2)", "1:2,4:1)", "done"),
-    header("no-resources", "2(2,1)", "0", "refused", {"cpu-absent", "no-records"}),
-    in_prv("communicator-beyond", {1: HEADER.removesuffix(",1")}, 2, fate="skips"),
-    in_prv("communicator-beyond", {12: [RECORDS[-1], "c:1:2:1:1"]}, 13, fate="skips"),
-    in_prv("unknown-record", {6: "5:1:1:1:1:5:20:4"}, fate="skips"),
-    in_prv("unknown-record", {12: "12:1:1:1:1:40:90:2"}),
-    in_prv("number-syntax", {12: [RECORDS[-1], LATE + "20: 1"]}, 13, fate="skips"),
-    in_prv("number-syntax", {12: [RECORDS[-1], LATE + "20:1.5"]}, 13, fate="skips"),
-    in_prv("number-syntax", {12: [RECORDS[-1], LATE + "20:+0"]}, 13, fate="skips"),
-    in_prv("number-syntax", {12: [RECORDS[-1], LATE + "20:1e3"]}, 13, fate="skips"),
-    in_prv("number-overflow", {5: "2:1:1:1:1:0:10:3:20:99999999999999999999"}),
-    in_prv("fields-missing", {12: "1:1:1:1:1:40:90"}, fate="skips"),
-    in_prv("fields-missing", {7: "3:1:1:1:1:5:5:3:1:2:1:6:7:64"}, fate="skips"),
-    in_prv("fields-missing", {12: [RECORDS[-1], "2:1:1:1:1"]}, 13, fate="skips"),
-    in_prv("fields-beyond", {12: "1:1:1:1:1:40:90:2:7"}),
-    in_prv("fields-beyond", {7: RECORDS[4] + ":1"}),
-    in_prv("odd-pair", {11: RECORDS[8] + ":30"}, fate="skips"),
-    in_prv("crash-comment", {5: ["#x:CUTTER:1:2", RECORDS[2]]}, fate="crashed"),
-    in_prv("blank-line", {5: ["  ", RECORDS[2]]}, fate="skips"),
-    in_prv("empty-line", {5: ["", RECORDS[2]]}),
-    in_prv("empty-field", {5: "2:1:1:1:1::10:3:20:7"}),
-    in_prv("trailing-colon", {5: RECORDS[2] + ":"}),
-    in_prv("collective", {5: ["4:1:2:3", RECORDS[2]]}),
-    in_prv("event-without-pair", {12: [RECORDS[-1], LATE[:-1]]}, 13),
-    in_prv("object-absent", {12: [RECORDS[-1], "2:1:1:1:3:95:20:0"]}, 13, fate="skips"),
-    in_prv("object-absent", {12: [RECORDS[-1], "2:1:1:3:1:95:20:0"]}, 13, fate="skips"),
-    in_prv(
+    edit_header("not-a-trace", "#Paraver ", "#Paraver", "unrecognised"),
+    edit_header("not-a-trace", "#Paraver", "\ufeff#Paraver", "unrecognised"),
+    edit_header("header-syntax", "2(2,1)", "3(2,1)", "refused"),
+    edit_header("header-syntax", ":1:2(", ":1:3(", "refused"),
+    edit_header("header-syntax", ":1:2(", ":2:2(", "refused"),
+    edit_header("header-syntax", "1:2),1", "1:2)xx", "refused"),
+    edit_header("header-syntax", "1:2(2:1,1:2)", "1:2(2:1,0:2)", "refused"),
+    edit_header("header-syntax", ":100_ns", "", "refused"),
+    edit_header("node-without-cpus", "(2,1)", "(2,0)", "crashed", {"cpu-absent", "row-count"}),
+    edit_header("task-on-node-0", "1:2)", "1:0)", "refused", {"cpu-on-other-node"}),
+    edit_header("task-on-absent-node", "1:2)", "1:3)", "endless", {"cpu-on-other-node"}),
+    edit_header("too-many-objects", "(2:1", "(70000:1", "refused"),
+    edit_prv("communicators-missing", {1: HEADER.replace("),1", "),2")}, 3, fate="refused"),
+    edit_header("unit", "_ns", "ns", "done"),
+    edit_header("no-unit", "_ns", "", "done"),
+    edit_header("date", "21/11/2025 at 07:30", "someday", "done"),
+    edit_header("nodes-beyond", "2(2,1)", "2(2,1,5)", "done"),
+    edit_header("tasks-beyond", "1:2)", "1:2,4:1)", "done"),
+    edit_header("no-resources", "2(2,1)", "0", "refused", {"cpu-absent", "no-records"}),
+    edit_prv("communicator-beyond", {1: HEADER.removesuffix(",1")}, 2, fate="skips"),
+    edit_prv("communicator-beyond", {12: [RECORDS[-1], "c:1:2:1:1"]}, 13, fate="skips"),
+    edit_prv("unknown-record", {6: "5:1:1:1:1:5:20:4"}, fate="skips"),
+    edit_prv("unknown-record", {12: "12:1:1:1:1:40:90:2"}),
+    edit_prv("number-syntax", {12: [RECORDS[-1], LATE + "20: 1"]}, 13, fate="skips"),
+    edit_prv("number-syntax", {12: [RECORDS[-1], LATE + "20:1.5"]}, 13, fate="skips"),
+    edit_prv("number-syntax", {12: [RECORDS[-1], LATE + "20:+0"]}, 13, fate="skips"),
+    edit_prv("number-syntax", {12: [RECORDS[-1], LATE + "20:1e3"]}, 13, fate="skips"),
+    edit_prv("number-overflow", {5: "2:1:1:1:1:0:10:3:20:99999999999999999999"}),
+    edit_prv("fields-missing", {12: "1:1:1:1:1:40:90"}, fate="skips"),
+    edit_prv("fields-missing", {7: "3:1:1:1:1:5:5:3:1:2:1:6:7:64"}, fate="skips"),
+    edit_prv("fields-missing", {12: [RECORDS[-1], "2:1:1:1:1"]}, 13, fate="skips"),
+    edit_prv("fields-beyond", {12: "1:1:1:1:1:40:90:2:7"}),
+    edit_prv("fields-beyond", {7: RECORDS[4] + ":1"}),
+    edit_prv("odd-pair", {11: RECORDS[8] + ":30"}, fate="skips"),
+    edit_prv("crash-comment", {5: ["#x:CUTTER:1:2", RECORDS[2]]}, fate="crashed"),
+    edit_prv("blank-line", {5: ["  ", RECORDS[2]]}, fate="skips"),
+    edit_prv("empty-line", {5: ["", RECORDS[2]]}),
+    edit_prv("empty-field", {5: "2:1:1:1:1::10:3:20:7"}),
+    edit_prv("trailing-colon", {5: RECORDS[2] + ":"}),
+    edit_prv("collective", {5: ["4:1:2:3", RECORDS[2]]}),
+    edit_prv("event-without-pair", {12: [RECORDS[-1], LATE[:-1]]}, 13),
+    edit_prv("object-absent", {12: [RECORDS[-1], "2:1:1:1:3:95:20:0"]}, 13, fate="skips"),
+    edit_prv("object-absent", {12: [RECORDS[-1], "2:1:1:3:1:95:20:0"]}, 13, fate="skips"),
+    edit_prv(
         "object-absent",
         {12: [RECORDS[-1], "2:1:2:1:1:95:20:0", "2:1:0:1:1:96:20:0"]},
         13,
         2,
         fate="skips",
     ),
-    in_prv("object-absent", {7: "3:1:1:1:1:5:5:3:1:2:7:6:7:64:9"}, fate="skips"),
-    in_prv("object-wraps", {12: [RECORDS[-1], "2:1:1:1:65537:95:10:0"]}, 13),
-    in_prv("cpu-absent", {12: [RECORDS[-1], "2:4:1:1:1:95:20:0"]}, 13, fate="skips"),
-    in_prv("cpu-on-other-node", {12: [RECORDS[-1], "2:3:1:1:1:95:20:0"]}, 13, fate="skips"),
-    in_prv("cpu-shared", {8: "2:1:1:1:2:6:10:3"}),
-    in_prv("time-order", {6: RECORDS[5], 8: RECORDS[3]}, 7, 2),
-    in_prv("negative-time", {3: ["2:1:1:1:1:-5:20:0", RECORDS[0]]}, fate="skips"),
-    in_prv(
+    edit_prv("object-absent", {7: "3:1:1:1:1:5:5:3:1:2:7:6:7:64:9"}, fate="skips"),
+    edit_prv("object-wraps", {12: [RECORDS[-1], "2:1:1:1:65537:95:10:0"]}, 13),
+    edit_prv("cpu-absent", {12: [RECORDS[-1], "2:4:1:1:1:95:20:0"]}, 13, fate="skips"),
+    edit_prv("cpu-on-other-node", {12: [RECORDS[-1], "2:3:1:1:1:95:20:0"]}, 13, fate="skips"),
+    edit_prv("cpu-shared", {8: "2:1:1:1:2:6:10:3"}),
+    edit_prv("time-order", {6: RECORDS[5], 8: RECORDS[3]}, 7, 2),
+    edit_prv("negative-time", {3: ["2:1:1:1:1:-5:20:0", RECORDS[0]]}, fate="skips"),
+    edit_prv(
         "time-inexact",
         {
             1: HEADER.replace(":100_", f":{2**53 + 10}_"),
@@ -136,63 +136,63 @@ DEFECTS = [
         },
         13,
     ),
-    in_prv("time-beyond-duration", {12: [RECORDS[-1], "2:1:1:1:1:101:20:0"]}, 13),
-    in_prv(
+    edit_prv("time-beyond-duration", {12: [RECORDS[-1], "2:1:1:1:1:101:20:0"]}, 13),
+    edit_prv(
         "comm-beyond-end",
         {7: RECORDS[4].replace(":6:7:", ":6:107:")},
         also={"time-beyond-duration"},
     ),
-    in_prv("negative-type", {12: [RECORDS[-1], LATE + "-20:0"]}, 13, fate="skips"),
-    in_prv("type-wraps", {12: [RECORDS[-1], LATE + f"{2**32 + 10}:0"]}, 13),
-    in_prv("type-beyond-labels", {12: [RECORDS[-1], LATE + f"{2**31}:0"]}, 13),
-    in_prv("type-unlabelled", {12: [RECORDS[-1], LATE + "30:0", LATE + "30:0:31:0"]}, 13, 3),
-    in_prv("negative-value", {5: "2:1:1:1:1:0:10:3:20:-7"}),
-    in_prv("value-inexact", {5: f"2:1:1:1:1:0:10:3:20:{2**53 + 1}"}),
-    in_prv("value-unlabelled", {6: "2:1:1:1:1:5:10:9"}),
-    in_prv("value-beyond-labels", {6: f"2:1:1:1:1:5:10:{2**31}"}),
-    in_prv("range-open-at-end", {10: None}, 8),
-    in_prv("range-unbalanced", {9: None}, 10),
-    in_prv("counter-open-at-end", {11: "2:1:1:1:1:9:10:0"}, 5),
-    in_prv("zero-length-range", {9: "2:1:1:1:1:5:10:0", 7: RECORDS[4]}, 9, also={"time-order"}),
-    in_prv("zero-length-range", {6: ["2:1:1:1:1:5:10:4:10:0"], 9: None}, 6),
-    in_prv("value-overwritten", {5: "2:1:1:1:1:0:10:3:20:7:20:8"}),
-    in_prv("end-without-begin", {12: [RECORDS[-1], LATE + "10:0"]}, 13),
-    in_prv("negative-state", {12: "1:1:1:1:1:40:90:-2"}, fate="skips"),
-    in_prv("state-wraps", {12: f"1:1:1:1:1:40:90:{2**32 + 2}"}, also={"state-unlabelled"}),
-    in_prv("state-backwards", {12: "1:1:1:1:1:40:39:2"}),
-    in_prv("state-zero-length", {12: "1:1:1:1:1:40:40:2"}),
-    in_prv("state-overlap", {3: "1:1:1:1:1:0:41:1"}, 12),
-    in_prv("state-unlabelled", {12: "1:1:1:1:1:40:90:5"}),
-    in_prv("state-open", {12: "1:1:1:1:1:40:-1:2"}),
-    in_prv("sent-backwards", {7: "3:1:1:1:1:5:4:3:1:2:1:6:7:64:9"}),
-    in_prv("received-before-sent", {7: "3:1:1:1:1:5:5:3:1:2:1:3:4:64:9"}),
-    in_prv("negative-size", {7: "3:1:1:1:1:5:5:3:1:2:1:6:7:-64:9"}),
-    in_prv("large-size", {7: f"3:1:1:1:1:5:5:3:1:2:1:6:7:{2**32}:9"}),
-    in_pcf("outside-section", {1: "OPTIONS"}, count=2),
-    in_pcf("state-line", {7: ["1 Running", "Sleeping"]}, 8),
-    in_pcf("color-line", {11: "1 {0,0,256}"}),
-    in_pcf("color-line", {11: "1 0 0 255"}),
-    in_pcf("color-number", {11: "2000000000 {0,0,255}"}),
-    in_pcf("color-number", {11: "-1 {0,0,255}"}),
-    in_pcf("event-type-empty", {21: None}, 20, also={"type-unlabelled"}),
-    in_pcf("type-line", {21: "20 Number"}, also={"type-unlabelled"}),
-    in_pcf("type-line", {21: "7 20"}, also={"type-unlabelled"}),
-    in_pcf("type-twice", {21: "7 10 Range"}, also={"type-unlabelled"}),
-    in_pcf("type-labels-equal", {21: "7 20 Range"}),
-    in_pcf("label-wildcard", {21: "7 20 Num*"}),
-    in_pcf("precision-line", {22: "PRECISION two"}),
-    in_pcf("number-beyond-labels", {21: ["7 20 Number", f"7 {2**31} Large"]}, 22),
-    in_pcf("value-line", {18: ["4 inner", "five"]}, 19),
-    in_pcf("value-twice", {18: ["4 inner", "4 another"]}, 19),
-    in_pcf("value-labels-equal", {18: ["4 inner", "5 inner"]}, 19),
-    in_pcf("zero-label", {16: "0 first"}, 14),
-    in_pcf("zero-unlabelled", {16: None}, 14),
-    in_pcf("label-in-brackets", {17: "3 [outer]"}),
-    in_pcf("brackets-in-label", {17: "3 outer [x]"}),
-    in_pcf("label-control", {17: "3 out\ter"}),
-    in_pcf("pcf-blank-line", {19: "  "}),
-    in_pcf("type-among-values", {19: None, 20: None, 22: None}, 19, also={"type-unlabelled"}),
-    in_pcf(
+    edit_prv("negative-type", {12: [RECORDS[-1], LATE + "-20:0"]}, 13, fate="skips"),
+    edit_prv("type-wraps", {12: [RECORDS[-1], LATE + f"{2**32 + 10}:0"]}, 13),
+    edit_prv("type-beyond-labels", {12: [RECORDS[-1], LATE + f"{2**31}:0"]}, 13),
+    edit_prv("type-unlabelled", {12: [RECORDS[-1], LATE + "30:0", LATE + "30:0:31:0"]}, 13, 3),
+    edit_prv("negative-value", {5: "2:1:1:1:1:0:10:3:20:-7"}),
+    edit_prv("value-inexact", {5: f"2:1:1:1:1:0:10:3:20:{2**53 + 1}"}),
+    edit_prv("value-unlabelled", {6: "2:1:1:1:1:5:10:9"}),
+    edit_prv("value-beyond-labels", {6: f"2:1:1:1:1:5:10:{2**31}"}),
+    edit_prv("range-open-at-end", {10: None}, 8),
+    edit_prv("range-unbalanced", {9: None}, 10),
+    edit_prv("counter-open-at-end", {11: "2:1:1:1:1:9:10:0"}, 5),
+    edit_prv("zero-length-range", {9: "2:1:1:1:1:5:10:0", 7: RECORDS[4]}, 9, also={"time-order"}),
+    edit_prv("zero-length-range", {6: ["2:1:1:1:1:5:10:4:10:0"], 9: None}, 6),
+    edit_prv("value-overwritten", {5: "2:1:1:1:1:0:10:3:20:7:20:8"}),
+    edit_prv("end-without-begin", {12: [RECORDS[-1], LATE + "10:0"]}, 13),
+    edit_prv("negative-state", {12: "1:1:1:1:1:40:90:-2"}, fate="skips"),
+    edit_prv("state-wraps", {12: f"1:1:1:1:1:40:90:{2**32 + 2}"}, also={"state-unlabelled"}),
+    edit_prv("state-backwards", {12: "1:1:1:1:1:40:39:2"}),
+    edit_prv("state-zero-length", {12: "1:1:1:1:1:40:40:2"}),
+    edit_prv("state-overlap", {3: "1:1:1:1:1:0:41:1"}, 12),
+    edit_prv("state-unlabelled", {12: "1:1:1:1:1:40:90:5"}),
+    edit_prv("state-open", {12: "1:1:1:1:1:40:-1:2"}),
+    edit_prv("sent-backwards", {7: "3:1:1:1:1:5:4:3:1:2:1:6:7:64:9"}),
+    edit_prv("received-before-sent", {7: "3:1:1:1:1:5:5:3:1:2:1:3:4:64:9"}),
+    edit_prv("negative-size", {7: "3:1:1:1:1:5:5:3:1:2:1:6:7:-64:9"}),
+    edit_prv("large-size", {7: f"3:1:1:1:1:5:5:3:1:2:1:6:7:{2**32}:9"}),
+    edit_pcf("outside-section", {1: "OPTIONS"}, count=2),
+    edit_pcf("state-line", {7: ["1 Running", "Sleeping"]}, 8),
+    edit_pcf("color-line", {11: "1 {0,0,256}"}),
+    edit_pcf("color-line", {11: "1 0 0 255"}),
+    edit_pcf("color-number", {11: "2000000000 {0,0,255}"}),
+    edit_pcf("color-number", {11: "-1 {0,0,255}"}),
+    edit_pcf("event-type-empty", {21: None}, 20, also={"type-unlabelled"}),
+    edit_pcf("type-line", {21: "20 Number"}, also={"type-unlabelled"}),
+    edit_pcf("type-line", {21: "7 20"}, also={"type-unlabelled"}),
+    edit_pcf("type-twice", {21: "7 10 Range"}, also={"type-unlabelled"}),
+    edit_pcf("type-labels-equal", {21: "7 20 Range"}),
+    edit_pcf("label-wildcard", {21: "7 20 Num*"}),
+    edit_pcf("precision-line", {22: "PRECISION two"}),
+    edit_pcf("number-beyond-labels", {21: ["7 20 Number", f"7 {2**31} Large"]}, 22),
+    edit_pcf("value-line", {18: ["4 inner", "five"]}, 19),
+    edit_pcf("value-twice", {18: ["4 inner", "4 another"]}, 19),
+    edit_pcf("value-labels-equal", {18: ["4 inner", "5 inner"]}, 19),
+    edit_pcf("zero-label", {16: "0 first"}, 14),
+    edit_pcf("zero-unlabelled", {16: None}, 14),
+    edit_pcf("label-in-brackets", {17: "3 [outer]"}),
+    edit_pcf("brackets-in-label", {17: "3 outer [x]"}),
+    edit_pcf("label-control", {17: "3 out\ter"}),
+    edit_pcf("pcf-blank-line", {19: "  "}),
+    edit_pcf("type-among-values", {19: None, 20: None, 22: None}, 19, also={"type-unlabelled"}),
+    edit_pcf(
         "values-overlap",
         {
             21: [
@@ -213,16 +213,16 @@ DEFECTS = [
         },
         27,
     ),
-    in_row("row-size", {14: "LEVEL THREAD SIZE 4"}, also={"row-count"}),
-    in_row("row-size", {14: "LEVEL THREAD SIZE 2"}, also={"row-count", "row-header"}),
-    in_row("row-header", {14: "LEVEL THREAD  SIZE 3"}, count=4),
-    in_row("row-count", {17: None, 14: "LEVEL THREAD SIZE 2"}, 14),
-    in_row("level-twice", {6: "LEVEL TASK SIZE 2"}, 10),
-    in_row("level-missing", {6: None, 7: None, 8: None, 9: None}, 0),
-    in_row("name-empty", {16: " "}),
-    in_row("name-control", {16: "CUDA\tD0"}),
-    in_row("name-twice", {16: "main"}),
-    in_row("name-long", {16: "x" * 101}),
+    edit_row("row-size", {14: "LEVEL THREAD SIZE 4"}, also={"row-count"}),
+    edit_row("row-size", {14: "LEVEL THREAD SIZE 2"}, also={"row-count", "row-header"}),
+    edit_row("row-header", {14: "LEVEL THREAD  SIZE 3"}, count=4),
+    edit_row("row-count", {17: None, 14: "LEVEL THREAD SIZE 2"}, 14),
+    edit_row("level-twice", {6: "LEVEL TASK SIZE 2"}, 10),
+    edit_row("level-missing", {6: None, 7: None, 8: None, 9: None}, 0),
+    edit_row("name-empty", {16: " "}),
+    edit_row("name-control", {16: "CUDA\tD0"}),
+    edit_row("name-twice", {16: "main"}),
+    edit_row("name-long", {16: "x" * 101}),
 ]
 
 
@@ -258,8 +258,8 @@ def test_a_defect_is_found_by_its_rule(tmp_path: Path, defect: Defect) -> None:
 
 @pytest.mark.parametrize("defect", [defect for defect in DEFECTS if defect.file == "prv"], ids=str)
 def test_paraver_does_what_the_rule_says(tmp_path: Path, defect: Defect) -> None:
-    need_paramedir()
-    assert fate(tmp_path, write_trace(tmp_path, {"prv": defect.edit})) == defect.fate
+    skip_without_paramedir()
+    assert classify_trace(tmp_path, write_trace(tmp_path, {"prv": defect.edit})) == defect.fate
 
 
 @pytest.mark.slow
@@ -274,8 +274,8 @@ def test_blocks_of_any_size_tell_the_same(
         whole = check_trace(prv)
         monkeypatch.setattr("nsys2prv.paraver.check.blocks.BLOCK", size)
         parts = check_trace(prv)
-        assert [(found.rule, found.line, found.count) for found in parts.findings] == [
-            (found.rule, found.line, found.count) for found in whole.findings
+        assert [(item.rule, item.line, item.count) for item in parts.findings] == [
+            (item.rule, item.line, item.count) for item in whole.findings
         ], defect
         assert parts.contents == whole.contents
 
@@ -306,9 +306,9 @@ def test_every_rule_of_records_and_labels_has_a_defect() -> None:
     }
 
 
-def shown(folder: Path, edit: Edit) -> list[tuple[str, int, int, int]]:
-    need_paramedir()
-    return bursts(folder, write_trace(folder, {"prv": edit}))
+def format_findings(folder: Path, edit: Edit) -> list[tuple[str, int, int, int]]:
+    skip_without_paramedir()
+    return list_bursts(folder, write_trace(folder, {"prv": edit}))
 
 
 SOUND_BURSTS = [("1.1.1", 0, 5, 3), ("1.1.1", 5, 3, 4), ("1.1.2", 6, 3, 3)]
@@ -341,7 +341,7 @@ SOUND_BURSTS = [("1.1.1", 0, 5, 3), ("1.1.1", 5, 3, 4), ("1.1.2", 6, 3, 3)]
 def test_paraver_shows_what_the_rule_says(
     tmp_path: Path, rule: str, edit: Edit, bursts: list[tuple[str, int, int, int]]
 ) -> None:
-    assert sorted(shown(tmp_path, edit)) == sorted(bursts)
+    assert sorted(format_findings(tmp_path, edit)) == sorted(bursts)
     assert rule == "" or rule in {
         finding.rule for finding in check_trace(tmp_path / "t.prv").findings
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tools.defects import PCF, PRV, ROW, write_trace
-from tools.paramedir import fate, need_paramedir, run_paramedir
+from tools.paramedir import classify_trace, run_paramedir, skip_without_paramedir
 
 from nsys2prv.cli.main import main
 from nsys2prv.paraver.check.check_trace import CheckResult, check_trace
@@ -20,7 +20,7 @@ DOCS = Path(__file__).resolve().parents[3] / "docs"
 HEADER, COMMUNICATOR, *RECORDS = PRV.splitlines(keepends=True)
 
 
-def found(result: CheckResult) -> set[tuple[str, str, int, int]]:
+def find_rules(result: CheckResult) -> set[tuple[str, str, int, int]]:
     return {
         (finding.rule, finding.file, finding.line, finding.count) for finding in result.findings
     }
@@ -60,14 +60,14 @@ def found(result: CheckResult) -> set[tuple[str, str, int, int]]:
 def test_defects_of_files(
     tmp_path: Path, texts: dict[str, bytes | str | None], expected: tuple[str, str, int, int]
 ) -> None:
-    assert expected in found(check_trace(write_trace(tmp_path, **texts)))
+    assert expected in find_rules(check_trace(write_trace(tmp_path, **texts)))
 
 
 def test_a_name_that_paraver_does_not_take(tmp_path: Path) -> None:
     other = write_trace(tmp_path).rename(tmp_path / "t.txt")
-    assert found(check_trace(other)) == {("file-name", "t.txt", 0, 1)}
-    need_paramedir()
-    assert fate(tmp_path, other) == "unrecognised"
+    assert find_rules(check_trace(other)) == {("file-name", "t.txt", 0, 1)}
+    skip_without_paramedir()
+    assert classify_trace(tmp_path, other) == "unrecognised"
 
 
 def test_compressed_traces(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_compressed_traces(tmp_path: Path) -> None:
         ),
     ):
         packed.write_bytes(content)
-        assert found(check_trace(packed)) == expected
+        assert find_rules(check_trace(packed)) == expected
         assert check_trace(packed).contents == sound.contents
     for content in (
         whole[:-4],
@@ -105,7 +105,7 @@ def test_paraver_asks_before_it_opens_large_traces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nsys2prv.paraver.check.check_trace.ASKS_FROM", 100)
-    assert {rule for rule, *_ in found(check_trace(write_trace(tmp_path)))} == {"asks-to-cut"}
+    assert {rule for rule, *_ in find_rules(check_trace(write_trace(tmp_path)))} == {"asks-to-cut"}
 
 
 CUTTER = """<?xml version="1.0" encoding="UTF-8"?>
@@ -119,7 +119,7 @@ CUTTER = """<?xml version="1.0" encoding="UTF-8"?>
 def test_the_cutter_writes_without_end_on_negative_values(
     tmp_path: Path, value: int, outcome: str
 ) -> None:
-    need_paramedir()
+    skip_without_paramedir()
     prv = write_trace(tmp_path, {"prv": {6: f"2:1:1:1:1:5:10:{value}"}})
     (tmp_path / "cut.xml").write_text(CUTTER)
     assert (
@@ -132,7 +132,7 @@ def test_the_cutter_writes_without_end_on_negative_values(
 
 
 def test_the_cutter_loses_what_is_not_in_order(tmp_path: Path) -> None:
-    need_paramedir()
+    skip_without_paramedir()
     late = "1:3:1:2:1:60:90:1\n"
     (tmp_path / "cut.xml").write_text(CUTTER)
     kept = {}
@@ -166,8 +166,8 @@ def test_a_header_as_bsc_writes_it(tmp_path: Path) -> None:
     result = check_trace(prv)
     assert {finding.rule for finding in result.findings} == {"no-resources"}
     assert result.contents.objects["THREAD"] == 3
-    need_paramedir()
-    assert fate(tmp_path, prv) == "done"
+    skip_without_paramedir()
+    assert classify_trace(tmp_path, prv) == "done"
 
 
 def test_numbers_are_read_as_python_reads_them() -> None:
@@ -217,8 +217,8 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     first, second = json.loads(capsys.readouterr().out)
     assert (first["trace"], first["findings"], first["contents"]["pairs"]) == (str(sound), [], 8)
     assert [
-        (one["severity"], one["rule"], one["file"], one["line"], one["count"])
-        for one in second["findings"]
+        (item["severity"], item["rule"], item["file"], item["line"], item["count"])
+        for item in second["findings"]
     ] == [("error", "negative-value", "t.prv", 5, 1)]
     assert main(["check"]) == 2
     assert main(["check", str(sound), "--stict"]) == 2
@@ -325,7 +325,7 @@ def test_a_trace_as_extrae_writes_it(tmp_path: Path) -> None:
     """
     prv = write_trace(tmp_path, prv=EXTRAE_PRV, pcf=EXTRAE_PCF, row=EXTRAE_ROW)
     result = check_trace(prv)
-    assert found(result) == {
+    assert find_rules(result) == {
         ("brackets-in-label", "t.pcf", 37, 2),
         ("level-missing", "t.row", 0, 1),
     }
@@ -335,12 +335,12 @@ def test_a_trace_as_extrae_writes_it(tmp_path: Path) -> None:
         result.contents.comms,
         result.contents.pairs,
     ) == (6, 8, 1, 20)
-    need_paramedir()
-    assert fate(tmp_path, prv) == "done"
+    skip_without_paramedir()
+    assert classify_trace(tmp_path, prv) == "done"
 
 
-def damaged(text: str, random: np.random.Generator) -> bytes:
-    """A text with some bytes changed, left out or put in, and lines repeated, lost or cut."""
+def damage_text(text: str, random: np.random.Generator) -> bytes:
+    """Return a text with some bytes changed, left out or put in, and lines repeated, lost or cut."""
     content = bytearray(text.encode())
     for _ in range(int(random.choice((1, 1, 2, 5)))):
         place, byte = (
@@ -372,7 +372,7 @@ def test_whatever_the_damage_there_is_an_answer(tmp_path: Path) -> None:
             int(random.integers(4))
         ]
         assert (
-            check_trace(write_trace(tmp_path, **{ending: damaged(text, random)})).path
+            check_trace(write_trace(tmp_path, **{ending: damage_text(text, random)})).path
             == tmp_path / "t.prv"
         )
 
@@ -381,12 +381,12 @@ def test_what_paraver_does_not_read_is_found(tmp_path: Path) -> None:
     """Of traces damaged at random, those that paramedir does not read whole all have an error or a
     warning.
     """
-    need_paramedir()
+    skip_without_paramedir()
     random = np.random.default_rng(12)
     unread = 0
     for _ in range(120):
-        prv = write_trace(tmp_path, prv=damaged(PRV, random))
-        if fate(tmp_path, prv) != "done":
+        prv = write_trace(tmp_path, prv=damage_text(PRV, random))
+        if classify_trace(tmp_path, prv) != "done":
             unread += 1
             result = check_trace(prv)
             assert result.errors or result.warnings, prv.read_bytes()
