@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from samples import report as samples
+from samples import data as samples
 from tools.exports import PID, Row, global_pid, global_tid, make_export, strings
 from tools.trace_reader import read_trace
 

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cluster import Ints
-from .data import KERNELS, LAUNCHES, Kernel
+from .data import KERNELS, LAUNCHES, Kernel, enum_label
 from .options import Options
 from .program import GRAPH_BEGIN, GRAPH_INSTANTIATE, Kind, Op, Program
-from .report import Column, Report, enum_label
+from .report import Column, Report
 from .timeline import Block, Floats
 
 NO_ID = 4_294_967_295  # how exports write "no stream" and "no event"

@@ -177,7 +177,7 @@ class Extras:
         self.blocks = [
             timeline.run(rng, np.zeros((runs, self.options.ranks))) for timeline in self.timelines
         ]
-        self.lengths = [PAUSE_NS + int(np.ceil(block.ends().max())) for block in self.blocks]
+        self.lengths = [PAUSE_NS + int(np.ceil(block.find_ends().max())) for block in self.blocks]
         return sum(self.lengths)
 
     def write(
@@ -203,7 +203,7 @@ class Extras:
             run = step - first
             begin = int(epochs[run]) + int(np.ceil(ends[run, rank])) + int(after[number])
             self.found.append(self._truth(number, run, step, rank, begin))
-            writers[number](rank, self.blocks[number].one_run(run), np.array([begin]), step)
+            writers[number](rank, self.blocks[number].take_run(run), np.array([begin]), step)
 
     def _truth(self, number: int, run: int, step: int, rank: int, at: int) -> dict[str, Any]:
         """What the truth says of one that begins its program at true time ``at``."""

@@ -12,7 +12,7 @@ import numpy as np
 
 from .cluster import VM_ID, Ints, Thread
 from .data import DATA
-from .report import Scene, Truth, totals
+from .report import Scene, Truth, sum_events
 
 #: On a CPU, per thread.
 TURNS = {
@@ -218,7 +218,7 @@ def _add_files(scene: Scene) -> Truth:
     scene.report.add(
         "OSRT_FILE_ACCESS_DESCRIPTORS", "fileAccessId processId openedAt closedAt filePath", files
     )
-    return {"by_thread": totals(found), "bytes_by_file": moved}
+    return {"by_thread": sum_events(found), "bytes_by_file": moved}
 
 
 def _add_contexts(scene: Scene) -> Truth:
@@ -252,7 +252,7 @@ def _add_contexts(scene: Scene) -> Truth:
     names = "tag vmId seqNo contextId timestamp globalPid gpuId"
     scene.report.add("GPU_CONTEXT_SWITCH_EVENTS", names, rows)
     open_ = {str(rank.pid): since}
-    return {"by_process": totals(held)["GPU"], "before": 1, "lost": 1, "open": open_}
+    return {"by_process": sum_events(held)["GPU"], "before": 1, "lost": 1, "open": open_}
 
 
 def add_profiler(scene: Scene) -> Truth:

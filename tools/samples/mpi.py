@@ -88,7 +88,7 @@ class Message:
     capacity: int  # of the buffer it is received in, which is what the receiving call's row says
     to: tuple[int, ...]  # for every world rank the world rank it sends to (-1: none)
 
-    def sources(self) -> list[int]:
+    def find_sources(self) -> list[int]:
         """For every world rank the world rank it receives from (-1: none)."""
         return [self.to.index(rank) if rank in self.to else -1 for rank in range(len(self.to))]
 

@@ -67,7 +67,7 @@ class MpiRows:
         for message in self.program.messages:
             if message.send == index and message.to[self.rank] >= 0:
                 ends.append((message.tag, message.to[self.rank], message.size))
-            if message.receive == index and (source := message.sources()[self.rank]) >= 0:
+            if message.receive == index and (source := message.find_sources()[self.rank]) >= 0:
                 ends.append((message.tag, source, message.capacity))
         return [
             {**where, "tag": tag, "remoteRank": members.index(other), "size": size, **request}

@@ -32,10 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cluster import Cluster, Communicator, Ints, Rank, Thread
-from .data import DATA, as_json
+from .data import DATA, as_json, tables
 from .job import CATEGORIES
 from .program import PAD_NS, Domain, Kind, Payload, Program, Range, Style
-from .report import Column, Report, tables
+from .report import Column, Report
 from .timeline import Block
 
 CATEGORY, MARK, THREAD, PUSH_POP, START_END, DOMAIN = 33, 34, 39, 59, 60, 75  # event types

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from .cluster import STREAM_OF, Group, Stream, Thread
+from .cluster import Group, Stream, Thread
 from .data import KERNELS, LAUNCHES
 from .mpi import Message, MpiCall
 
@@ -325,7 +325,7 @@ class Builder:
         """Calls in a group (an explicit one if it is more than one call), and the kernel that does
         them.
         """
-        where, shape, first = STREAM_OF[whole.group], KERNELS[kernel], len(self.program.nccl_calls)
+        where, shape, first = whole.group.stream, KERNELS[kernel], len(self.program.nccl_calls)
         launch = Op(
             Kind.COLLECTIVE,
             self.thread,

@@ -118,7 +118,7 @@ class _Simulation:
             calls.begin(self._local(calls.report, FIRST_EPOCH_NS))
         spread = rng.uniform(0, INIT_SPREAD_NS * options.startup, (1, options.ranks))
         block = initial.timeline.run(rng, spread)
-        now = int(FIRST_EPOCH_NS + block.ends().max()) + round(AFTER_INIT_NS * options.startup)
+        now = int(FIRST_EPOCH_NS + block.find_ends().max()) + round(AFTER_INIT_NS * options.startup)
         initial.write(block, epoch, now)
         for report, background in zip(self.reports, self.background, strict=True):
             write_graph_creation(initial.program, block, epoch, report)
@@ -137,7 +137,7 @@ class _Simulation:
             late = rng.exponential(options.skew_us * 1e3, (runs, options.ranks))
             begin = np.minimum(late, options.skew_us * 8e3)
             block = step.timeline.run(rng, begin, causes.delays(first, runs))
-            ends = block.ends()
+            ends = block.find_ends()
             idle = STEP_GAP_NS + round(options.pace_ms * 1e6) + extras.run(first, runs)
             lengths = np.ceil(ends.max(axis=1)).astype(np.int64) + idle
             epochs = now + np.concatenate([[0], np.cumsum(lengths)[:-1]])
@@ -159,8 +159,8 @@ class _Simulation:
 
         final = _Phase(job.final(), self)
         block = final.timeline.run(rng, rng.uniform(0, 1e6, (1, options.ranks)))
-        final.write(block, np.array([now]), int(now + block.ends().max()))
-        now += int(block.ends().max()) + round(CLOSING_NS * options.startup)
+        final.write(block, np.array([now]), int(now + block.find_ends().max()))
+        now += int(block.find_ends().max()) + round(CLOSING_NS * options.startup)
         self._finish(now)
         return self._truth(now, collectives, losses, extras) | causes.truth()
 
@@ -214,7 +214,7 @@ class _Simulation:
         faulty = options.lost_collectives or options.extra_collectives
         return {
             "about": DATA["about"]["job"],
-            "options": options.described(),
+            "options": options.describe(),
             "epoch_utc_ns": EPOCH_NS,
             "hosts": hosts,
             "communicators": [
@@ -234,7 +234,7 @@ class _Simulation:
 
     def _rank_truth(self, report: Report, stop: int) -> dict[str, Any]:
         rank, options = report.rank, self.options
-        gpu, tables, cut = rank.host.gpus[rank.gpu], report.summary(), report.facts.get("cut", {})
+        gpu, tables, cut = rank.host.gpus[rank.gpu], report.summarize(), report.facts.get("cut", {})
         return {
             "rank": rank.rank,
             "report": f"rank{rank.rank}.sqlite",
@@ -251,7 +251,6 @@ class _Simulation:
             "systemClockNs": rank.start_clock,
             "cuda_graphs": options.graph_level(rank.rank),
             "event_rows": sum(table["rows"] for table in tables.values()),
-            **({"gpu_lag_ns": self.noise.gpu_lag_ns[rank.rank]} if options.gpu_lag_us else {}),
             **({"host_index": rank.host_index} if options.same_host_name else {}),
             **report.facts,
             "tables": tables,

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .cluster import DEVICE, STREAM_OF, THREAD_NAMES, VM_ID, Stream, uuid_of
-from .data import as_json, read_rows
+from .cluster import DEVICE, VM_ID, Stream, draw_uuid
+from .data import DATA, as_json, read_rows
 from .gpu_metrics import MODELS, model_of
 from .nccl import thread_names
 from .network import nics_as_json
@@ -88,7 +88,7 @@ def _facts(report: Report, duration: int) -> dict[str, Any]:
             "nic_info": nics_as_json(report),
             "graph_mode": "Node" if options.graph_level(rank.rank) == "node" else "Graph",
             "duration_ms": duration // 1_000_000,
-            "session": uuid_of(np.random.default_rng([options.seed, 3, rank.rank])),
+            "session": draw_uuid(np.random.default_rng([options.seed, 3, rank.rank])),
             "usual": version == USUAL[0],
             "version": version,
             "product": product,
@@ -161,7 +161,7 @@ def _write_gpus(report: Report) -> None:
         "nullStreamId hwId vmId processId deviceId contextId parentContextId isGreenContext numMultiprocessors",
         [(rank.stream(Stream.COMPUTE), 0, 1, rank.pid, rank.device, rank.context, 0, 0, 0)],
     )
-    used = [STREAM_OF[group] for group, size in report.cluster.sizes().items() if size > 1]
+    used = [group.stream for group, size in report.cluster.sizes().items() if size > 1]
     high_priority = 4_294_967_291  # -5, stored unsigned
     streams = [(Stream.COMPUTE, 0, 3), (Stream.COPY, 0, 2)]
     streams += [(stream, high_priority, 2) for stream in used]
@@ -178,7 +178,7 @@ def _write_processes(report: Report) -> None:
     others = enumerate(("slurmstepd", "bash", "nsys", "python3"), rank.pid - 3)
     rows = [(VM_ID | pid << 24, pid, name) for pid, name in ((1, "systemd"), *others)]
     report.add("PROCESSES", "globalPid pid name", rows)
-    threads = THREAD_NAMES | (thread_names(report) if report.options.advanced else {})
+    threads = DATA["thread_names"] | (thread_names(report) if report.options.advanced else {})
     named = [
         (string(name), 20, rank.global_tid(offset)) for offset, name in sorted(threads.items())
     ]
