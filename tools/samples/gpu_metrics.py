@@ -242,7 +242,7 @@ class GpuMetrics:
             report.export.insert("GPU_METRICS", columns, report.order(local))
             report.count("GPU_METRICS", names, np.zeros(values.shape, np.int64))
 
-    def truth(self) -> dict[str, Any]:
+    def tell(self) -> dict[str, Any]:
         """All GPUs."""
         found = {}
         for rank, (samples, sums) in self.totals.items():

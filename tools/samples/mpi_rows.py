@@ -248,7 +248,7 @@ class MpiTruth:
                         }
                     )
 
-    def summary(self) -> dict[str, Any]:
+    def summarize(self) -> dict[str, Any]:
         """The section of the truth."""
         teams = [team for team in Team if team not in (Team.OWN, Team.PART)]
         teams += [Team.PART] * bool(self.grid.lonely)

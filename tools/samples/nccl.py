@@ -51,7 +51,7 @@ def communicators(report: Report) -> list[tuple[Communicator, int]]:
     return [(comm, PROGRESS_THREAD + int(comm.group)) for comm in own]
 
 
-def definitions(report: Report) -> list[dict[str, Any]]:
+def list_definitions(report: Report) -> list[dict[str, Any]]:
     """NVTX rows: the communicators as categories, and the names of NCCL's threads."""
     rank, rows = report.rank.rank, []
     for comm, thread in communicators(report):

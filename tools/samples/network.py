@@ -293,7 +293,7 @@ class Network:
             counts = report.facts.setdefault("congestion", {})
             counts[name] = counts.get(name, 0) + len(seen)
 
-    def truth(self) -> dict[str, Any]:
+    def tell(self) -> dict[str, Any]:
         """Bytes between hosts over the whole job; reports see those of their captures."""
         nics = {
             self._name(nic): {

@@ -146,7 +146,7 @@ class Program:
         """The operations of these kinds, in program order."""
         return [index for index, op in enumerate(self.ops) if op.kind in kinds]
 
-    def rows(self, graph_level: bool) -> int:
+    def count_rows(self, graph_level: bool) -> int:
         """Number of event rows that one run of the program leaves in a report."""
         api = sum(bool(op.api) for op in self.ops)
         gpu = sum(

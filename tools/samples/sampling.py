@@ -287,7 +287,7 @@ class Plugins:
             for (name, _), total in zip(device.fields, values.sum(axis=0).tolist(), strict=True):
                 entry["sums"][name] = round(entry["sums"].get(name, 0.0) + total, 3)
 
-    def truth(self) -> dict[str, Any]:
+    def tell(self) -> dict[str, Any]:
         """Bytes read and written on each host."""
         return {
             "storage": {
