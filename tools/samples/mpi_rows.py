@@ -137,7 +137,7 @@ class MpiRows:
         rows = []
         for at, team in created:
             for one in (Team.WORLD, Team.SELF) if team is Team.WORLD else (team,):
-                members, parent = self.grid.members(one, self.rank), self.grid.parent(one)
+                members, parent = self.grid.members(one, self.rank), self.grid.find_parent(one)
                 above = None if parent is None else handle(parent, self.rank)
                 named = self.rank, at, handle(one, self.rank), above
                 place = members.index(self.rank), len(members), members[0]
