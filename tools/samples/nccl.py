@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from .cluster import Cluster, Communicator, Ints
-from .cuda import blocks_of
+from .cuda import count_blocks
 from .data import as_json
 from .nvtx import (
     CATEGORY,
@@ -114,7 +114,7 @@ class TraceRows:
         a send and a receive take half of the channels each.
         """
         calls = [self.program.nccl_calls[number] for number in op.calls]
-        channels = range(blocks_of(op, self.report.options))
+        channels = range(count_blocks(op, self.report.options))
         rng = np.random.default_rng(
             [self.report.options.seed, 13, self.report.rank.rank, first_run, op.calls[0]]
         )
