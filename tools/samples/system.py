@@ -13,7 +13,7 @@ from .cluster import DEVICE, VM_ID, Stream, draw_uuid
 from .data import DATA, as_json, read_rows
 from .gpu_metrics import MODELS, model_of
 from .nccl import thread_names
-from .network import nics_as_json
+from .network import describe_nics
 from .report import LONG_AGO, Report
 
 SECRET = "planted-secret-do-not-leak"
@@ -85,7 +85,7 @@ def _facts(report: Report, duration: int) -> dict[str, Any]:
             "gpus_per_host": options.gpus_per_host,
             "visible": ",".join(visible),
             "gpu_info": as_json({"Gpus": listed}),
-            "nic_info": nics_as_json(report),
+            "nic_info": describe_nics(report),
             "graph_mode": "Node" if options.graph_level(rank.rank) == "node" else "Graph",
             "duration_ms": duration // 1_000_000,
             "session": draw_uuid(np.random.default_rng([options.seed, 3, rank.rank])),
