@@ -62,7 +62,7 @@ def list_definitions(report: Report) -> list[dict[str, Any]]:
     return rows
 
 
-def thread_names(report: Report) -> dict[int, str]:
+def name_threads(report: Report) -> dict[int, str]:
     """NCCL's threads as the OS knows them, by their distance from the pid."""
     return {INIT_THREAD: "NCCL CommInit"} | {
         thread: "NCCL Progress" for _, thread in communicators(report)
