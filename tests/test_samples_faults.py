@@ -307,7 +307,6 @@ def test_faults_repeat_themselves(tmp_path: Path) -> None:
         "cut_rank": 3,
         "lonely_host": True,
         "waited_us": (4.0, 20.0),
-        "gpu_lag_us": 6.0,
     }
     for folder in ("one", "two"):
         generate(tmp_path / folder, **options)

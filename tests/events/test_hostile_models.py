@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 import pytest
-from samples import report as samples
+from samples import data as samples
 from tools.exports import PID, Row, make_export, make_global_pid, make_global_tid, make_strings
 from tools.trace_reader import read_trace
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import time
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from .data import DATA
 from .options import Options
-from .simulate import ADDITIONS, TRUTH, generate
+from .simulate import ADDITIONS, generate
 
 
-def _numbers(text: str) -> tuple[float, ...]:
+def _read_numbers(text: str) -> tuple[float, ...]:
     return tuple(float(part) for part in text.split(","))
 
 
-def _additions(text: str) -> tuple[str, ...]:
+def _read_additions(text: str) -> tuple[str, ...]:
     return tuple(ADDITIONS) if text == "all" else tuple(text.split(","))
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """A parser with an option for every field of :class:`Options`."""
+    """Build a parser with an option for every field of :class:`Options`."""
     parser = argparse.ArgumentParser(
         prog="python -m tools.samples",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -29,18 +29,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("outdir", type=Path, help="folder for rank0.sqlite ... and truth.json")
     for one in fields(Options):
-        text, choices, flag = (one.metadata[key] for key in ("help", "choices", "flag"))
-        name, more = one.name.replace("_", "-"), dict[str, Any](help=text, default=one.default)
+        text, *choices = DATA["options"][one.name]
+        more: dict[str, Any] = {"help": text, "default": one.default}
         if isinstance(one.default, bool):
             more["action"] = argparse.BooleanOptionalAction
         elif choices:
             more["choices"] = choices
+        elif "tuple" in str(one.type):
+            more["type"] = _read_additions if one.name == "additions" else _read_numbers
         else:
-            several = _additions if name == "additions" else _numbers
-            single = float if "float" in str(one.type) else int
-            more["type"] = several if "tuple" in str(one.type) else single
-            more |= {"nargs": "?", "const": flag} if flag else {}
-        parser.add_argument(f"--{name}", **more)
+            more["type"] = float if "float" in str(one.type) else int
+        if one.name.endswith("_metrics"):  # samples per second, 1000 unless told
+            more |= {"nargs": "?", "const": 1000.0}
+        parser.add_argument(f"--{one.name.replace('_', '-')}", **more)
     return parser
 
 
@@ -48,20 +49,13 @@ def main(arguments: list[str] | None = None) -> None:
     """Generate a set, and tell what was written."""
     parser = build_parser()
     chosen = vars(parser.parse_args(arguments))
-    folder: Path = chosen.pop("outdir")
-    begin = time.perf_counter()
+    folder = chosen.pop("outdir")
     try:
         truth = generate(folder, Options(**chosen))
     except ValueError as error:
         parser.error(str(error))
     for rank in truth["ranks"]:
-        size = (folder / rank["report"]).stat().st_size
-        print(
-            f"{folder / rank['report']}  {rank['host']}  {rank['event_rows']:,} event rows  {size / 1e6:.1f} MB"
-        )
-    print(
-        f"{folder / TRUTH}  {truth['collectives_total']:,} collectives, in {time.perf_counter() - begin:.1f} s"
-    )
+        print(f"{folder / rank['report']}  {rank['host']}  {rank['event_rows']:,} event rows")
 
 
 if __name__ == "__main__":

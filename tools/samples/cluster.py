@@ -41,21 +41,6 @@ class Thread(IntEnum):
     LOADER_1 = 21
 
 
-THREAD_NAMES = {  # by distance from the pid, as the OS knows them (at most 15 characters)
-    0: "python3",
-    1: "[NSys]",
-    2: "[NSys Comms]",
-    5: "cuda-EvtHandlr",
-    6: "CUPTI worker th",
-    9: "pt_autograd_0",
-    12: "pt_tcpstore_uv",
-    14: "pt_nccl_watchdg",
-    17: "pt_data_pin",
-    20: "pt_data_worker",
-    21: "pt_data_worker",
-}
-
-
 class Stream(IntEnum):
     """CUDA streams of a rank; the value is the stream id on a process's first device."""
 
@@ -73,12 +58,9 @@ class Group(IntEnum):
     REPLICA = 1  # the ranks with one local rank
     WORLD = 2
 
-
-STREAM_OF = {
-    Group.SHARD: Stream.NCCL_SHARD,
-    Group.REPLICA: Stream.NCCL_REPLICA,
-    Group.WORLD: Stream.NCCL_WORLD,
-}
+    @property
+    def stream(self) -> Stream:
+        return (Stream.NCCL_SHARD, Stream.NCCL_REPLICA, Stream.NCCL_WORLD)[self]
 
 
 @dataclass(frozen=True)
@@ -100,7 +82,8 @@ class Host:
     gpus: tuple[Gpu, ...] = field(repr=False)
 
     def system_clock(self, true_ns: Ints) -> Ints:
-        gained: Ints = np.rint(true_ns * (self.drift_ppm * 1e-6)).astype(np.int64)
+        """Read the system clock at true times."""
+        gained = np.rint(true_ns * (self.drift_ppm * 1e-6)).astype(np.int64)
         return true_ns + gained + self.uptime_ns
 
     @property
@@ -125,13 +108,12 @@ class Rank:
         return VM_ID | self.pid << 24
 
     def global_tid(self, offset: int) -> int:
+        """Return the globalTid of a thread, by its distance from the pid."""
         return self.global_pid | self.pid + offset
 
     @property
     def context(self) -> int:
-        """A process that uses device d has touched device 0 before, as PyTorch does; hence context
-        d + 1.
-        """
+        """The context: as with PyTorch, a process that uses device d has touched device 0 before."""
         return self.device + 1
 
     @property
@@ -141,6 +123,7 @@ class Rank:
         return {**place, "greenContextId": 0}
 
     def stream(self, stream: Stream) -> int:
+        """Return the id of a stream."""
         return stream + (8 if stream is Stream.COMPUTE else 32) * self.device
 
     @cached_property
@@ -153,10 +136,8 @@ class Rank:
         """Reading of the (wrong) UTC clock at the capture start, ns since 1970."""
         return self.start_clock + self.host.utc_minus_system
 
-    def local(self, true_ns: Ints) -> Ints:
-        """Event times (ns since this report's capture start, on this host's clock) of moments in
-        true time.
-        """
+    def local(self, true_ns: Any) -> Any:
+        """Return event times (ns since this report's capture start) of moments in true time."""
         return self.host.system_clock(true_ns) - self.start_clock
 
 
@@ -179,22 +160,22 @@ class Cluster:
     lonely: int = 0  # how many ranks, the last ones, communicate only among themselves
 
     def all_of(self, group: Group) -> list[Communicator]:
+        """Return the communicators of a kind."""
         return [comm for comm in self.communicators if comm.group is group]
 
     def communicator(self, group: Group, rank: int) -> Communicator:
+        """Return the communicator of a kind to which a rank belongs."""
         return next(comm for comm in self.all_of(group) if rank in comm.ranks)
 
     def sizes(self) -> dict[Group, int]:
-        """Number of ranks in a communicator of each kind (the largest); a kind that is absent has
-        1.
-        """
+        """Return the ranks in the largest communicator of each kind; 1 where there is none."""
         return {
             group: max([1, *(len(comm.ranks) for comm in self.all_of(group))]) for group in Group
         }
 
 
-def uuid_of(rng: np.random.Generator) -> str:
-    """A random UUID."""
+def draw_uuid(rng: np.random.Generator) -> str:
+    """Draw a UUID."""
     text = rng.bytes(16).hex()
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
@@ -203,27 +184,21 @@ def build_cluster(options: Options) -> Cluster:
     """Lay ranks out block by block over the hosts and draw clocks, GPUs and communicator ids from
     the seed.
     """
-    rng = np.random.default_rng([options.seed, 0])
-    per_host, hosts = options.gpus_per_host, []
-    clocks = []  # of offsets (ms) and drifts (ppm): the range, and those given
-    for wide, given, default in (
-        (options.clock_offset_range_ms, options.clock_offsets_ms, 8.0),
-        (options.clock_drift_range_ppm, options.clock_drifts_ppm, 25.0),
-    ):
-        clocks.append((default, given) if wide is None else (wide, ()))
+    rng, per_host = np.random.default_rng([options.seed, 0]), options.gpus_per_host
+    hosts, ranks = [], []
     for index in range(options.hosts):
-        drawn = [(rng.uniform(-wide, wide), given) for wide, given in clocks]
-        offset, drift = (given[index] if index < len(given) else value for value, given in drawn)
-        uptime = int(rng.integers(3_600, 9_000_000)) * 1_000_000_000 + int(
-            rng.integers(1_000_000_000)
+        offset = _draw_clock(
+            rng, options.clock_offset_range_ms, 8.0, options.clock_offsets_ms[index:]
         )
-        gpus = tuple(
-            Gpu(uuid_of(rng), f"0000:{0x1B + 0x10 * gpu & 0xFF:02x}:00.0")
-            for gpu in range(per_host)
+        drift = _draw_clock(
+            rng, options.clock_drift_range_ppm, 25.0, options.clock_drifts_ppm[index:]
         )
+        uptime = int(rng.integers(3_600, 9_000_000)) * 1_000_000_000
+        uptime += int(rng.integers(1_000_000_000))
+        buses = [f"0000:{0x1B + 0x10 * gpu & 0xFF:02x}:00.0" for gpu in range(per_host)]
+        gpus = tuple(Gpu(draw_uuid(rng), bus) for bus in buses)
         name = "container" if options.same_host_name else f"node{index + 1:02d}"
         hosts.append(Host(name, round(offset * 1e6), round(drift, 6), uptime, gpus))
-    ranks = []
     for rank in range(options.ranks):
         host, gpu = divmod(rank, per_host)
         pid = 4242 + 64 * gpu  # the same on every host, as in containers
@@ -235,50 +210,39 @@ def build_cluster(options: Options) -> Cluster:
     return Cluster(tuple(hosts), tuple(ranks), tuple(communicators), options.lonely_ranks)
 
 
+def _draw_clock(
+    rng: np.random.Generator, wide: float | None, usual: float, given: tuple[float, ...]
+) -> float:
+    """Draw an error within a range; without one, take the first that is given."""
+    drawn = rng.uniform(-(usual if wide is None else wide), usual if wide is None else wide)
+    return given[0] if given and wide is None else drawn
+
+
 def _build_communicators(options: Options, rng: np.random.Generator) -> list[Communicator]:
-    """One of all ranks, one for each host, one for each local rank; where one is as large as the
-    world, or has one rank, there is none.
+    """Build one of all ranks, one for each host, one for each local rank; none of one rank, or of
+    all a second time. The last host's ranks may be apart: theirs, of every kind that the others
+    have, is their host.
     """
     per_host, everyone = options.gpus_per_host, range(options.ranks)
     hosts = [
         (Group.SHARD, tuple(everyone[first : first + per_host])) for first in everyone[::per_host]
     ]
-    if options.lonely_host:
-        return _build_lonely_communicators(options, rng, hosts)
-    wanted = [
-        (Group.WORLD, tuple(everyone)),
-        *hosts,
-        *((Group.REPLICA, tuple(everyone[local::per_host])) for local in range(per_host)),
-    ]
-    found = []
-    for group, ranks in wanted:
-        number = (
-            int(rng.integers(1 << 62, 1 << 63)) * 2 + 1
-            if group is Group.WORLD
-            else int(rng.integers(1 << 60, 1 << 62))
-        )
-        if len(ranks) > 1 and (group is Group.WORLD or len(ranks) < options.ranks):
-            found.append(Communicator(number, group, ranks))
-    return found
-
-
-def _build_lonely_communicators(
-    options: Options, rng: np.random.Generator, hosts: list[tuple[Group, tuple[int, ...]]]
-) -> list[Communicator]:
-    """Communicators where the last host's ranks are alone: of every kind that the others have,
-    theirs is their host.
-    """
-    per_host = options.gpus_per_host
-    others = range(options.ranks - options.gpus_per_host)
-    alone = hosts[-1][1]
+    others = everyone[: options.ranks - options.lonely_ranks]
+    replicas = [(Group.REPLICA, tuple(others[local::per_host])) for local in range(per_host)]
+    if not options.lonely_host:
+        found = []
+        for group, ranks in ((Group.WORLD, tuple(everyone)), *hosts, *replicas):
+            world = group is Group.WORLD
+            low, high = (1 << 62, 1 << 63) if world else (1 << 60, 1 << 62)
+            number = int(rng.integers(low, high)) * (1 + world) + world
+            if len(ranks) > 1 and (world or len(ranks) < options.ranks):
+                found.append(Communicator(number, group, ranks))
+        return found
     if len(others) == 1:
         return []
+    alone = hosts[-1][1]
     wanted = [(Group.WORLD, tuple(others)), (Group.WORLD, alone), *(hosts if per_host > 1 else [])]
-    if 1 < per_host < len(others):
-        wanted += [
-            *((Group.REPLICA, tuple(others[local::per_host])) for local in range(per_host)),
-            (Group.REPLICA, alone),
-        ]
+    wanted += [*replicas, (Group.REPLICA, alone)] if 1 < per_host < len(others) else []
     return [
         Communicator(int(rng.integers(1 << 60, 1 << 62)), group, ranks) for group, ranks in wanted
     ]

@@ -1,10 +1,12 @@
-"""The files of data beside the modules: ``data.yaml``, tables with tabs between columns, and the
-kernels of ``kernels.tsv``.
+"""The files of data beside the modules: ``data.yaml``, tables with tabs between columns, the
+kernels of ``kernels.tsv``, the tables of an export: ``schema.sql`` has a CREATE TABLE statement for
+each, ``enums.tsv`` the rows of the ``ENUM_*`` tables.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,32 +14,40 @@ from typing import Any
 
 import yaml
 
+ENUM_STATEMENT = """CREATE TABLE {table} (
+    -- {comment}
 
-def read_text(name: str) -> str:
-    """The text of a file of data."""
-    return Path(__file__).with_name(name).read_text(encoding="utf-8")
-
-
-@cache
-def read_rows(name: str) -> list[list[str]]:
-    """The rows of a table, without comments."""
-    return [line.split("\t") for line in read_text(name).splitlines() if not line.startswith("#")]
-
-
-def as_json(value: Any) -> str:
-    """JSON as exports have it: without spaces."""
-    return json.dumps(value, separators=(",", ":"))
-
-
-DATA: dict[str, Any] = yaml.load(
-    read_text("data.yaml"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-)
+    id                          INTEGER   NOT NULL   PRIMARY KEY,      -- Enum numerical value.
+    name                        TEXT,                                  -- Enum symbol name.
+    label                       TEXT                                   -- Enum human name.
+)"""
 LAUNCHES = {
     "runtime": "cudaLaunchKernel_v7000",
     "runtime_ex": "cudaLaunchKernelExC_v11060",
     "driver": "cuLaunchKernel",
     "driver_ex": "cuLaunchKernelEx",
 }
+
+
+def read_text(name: str) -> str:
+    """Read a file of data."""
+    return Path(__file__).with_name(name).read_text(encoding="utf-8")
+
+
+@cache
+def read_rows(name: str) -> list[list[str]]:
+    """Read the rows of a table, without comments."""
+    return [line.split("\t") for line in read_text(name).splitlines() if not line.startswith("#")]
+
+
+def as_json(value: Any) -> str:
+    """Write JSON as exports have it: without spaces."""
+    return json.dumps(value, separators=(",", ":"))
+
+
+DATA: dict[str, Any] = yaml.load(
+    read_text("data.yaml"), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+)
 
 
 @dataclass(frozen=True)
@@ -59,11 +69,11 @@ class Kernel:
 
 
 def _read_kernels() -> dict[str, Kernel]:
-    """The kernels of the job by the key the programs use.
+    """Read the kernels of the job by the key the programs use.
 
     Names, grids, registers and shared memory of the GEMM (nvjet, XMMA), elementwise, softmax,
-    reduce and cat kernels were seen in public exports of H100 and H200 runs; those of flash
-    attention, CUTLASS, layer norm, Adam, embedding, Triton and NCCL follow the same style.
+    reduce and cat kernels were seen in public exports of H100 and H200 runs; those of the others
+    follow the same style.
     """
     found = {}
     for key, short, grid, block, *numbers, cluster, mean, api, demangled, mangled in read_rows(
@@ -78,3 +88,31 @@ def _read_kernels() -> dict[str, Kernel]:
 
 
 KERNELS = _read_kernels()
+
+
+@cache
+def tables() -> dict[str, str]:
+    """Read the CREATE TABLE statements by table name (the ENUM_* tables apart)."""
+    found = re.finditer(r"^CREATE TABLE (\w+) \(\n.*?^\)$", read_text("schema.sql"), re.M | re.S)
+    return {one[1]: one[0] for one in found}
+
+
+@cache
+def enums() -> dict[str, tuple[str, list[tuple[int, str, str]], str]]:
+    """Read the ENUM_* tables by name: statement, rows (id, name, label), and the table beside which
+    it stands ("": every export has it).
+    """
+    found: dict[str, tuple[str, list[tuple[int, str, str]], str]] = {}
+    for first, *others in read_rows("enums.tsv"):
+        if first.startswith("> "):
+            table, (comment, *owner) = first[2:], others
+            found[table] = ENUM_STATEMENT.format(table=table, comment=comment), [], "".join(owner)
+        else:
+            found[table][1].append((int(first), *others))
+    return found
+
+
+@cache
+def enum_label(enum: str, value: int) -> str:
+    """Return the human name of one value of an ENUM_* table, such as 'Host-to-Device'."""
+    return next(label for number, _, label in enums()[enum][1] if number == value)

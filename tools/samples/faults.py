@@ -1,24 +1,117 @@
-"""What is wrong in reports: rows of collectives that get lost, collectives that only one report
-has, a report that is cut.
+"""What is wrong: with the job, which something holds back, and with its reports - rows of
+collectives that get lost, collectives that only one report has, a report that is cut.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .cluster import Cluster, Ints
+from .data import DATA, KERNELS
 from .mpi import Table, build_grid, uid
 from .options import Options
 from .program import Builder, Kind, Op, Program
-from .report import NEVER, Report
+from .report import NEVER, Report, Truth
 from .timeline import Block, Floats, Timeline
 
+FP32 = "gemm_fp32"
 NCCL_PARTS = ("range", "call", "kernel")
 PAUSE_NS = 20_000  # between the end of what was before and an extra collective
+
+
+class Causes:
+    """Holds hosts up: a rank is late in every step, one stops once. Keeps what that costs, and
+    communication that nothing hides, and a GEMM that misses the tensor cores.
+    """
+
+    def __init__(self, options: Options, cluster: Cluster) -> None:
+        self.options = options
+        self.random = np.random.default_rng([options.seed, 7])
+        self.late: list[float] = []  # ns, by step
+        self.hiccup: Truth | None = None
+        #: Begins and ends (true ns) of computing kernels and of NCCL's, by rank.
+        self.compute: list[list[Ints]] = [[] for _ in cluster.ranks]
+        self.nccl: list[list[Ints]] = [[] for _ in cluster.ranks]
+        self.fp32 = [0.0] * len(cluster.ranks)
+
+    def _stops(self, first: int, runs: int) -> bool:
+        step = self.options.hiccup_step
+        return self.options.hiccup_rank is not None and first <= step < first + runs
+
+    def draw_delays(self, first: int, runs: int) -> dict[str, Floats]:
+        """Draw for how long hosts are held up (run, rank; ns), by mark of the step's program."""
+        options, held = self.options, {}
+        if options.late_rank is not None:
+            late = options.late_us * 1e3 * self.random.uniform(0.8, 1.2, runs)
+            self.late += late.tolist()
+            held["late"] = np.zeros((runs, options.ranks))
+            held["late"][:, options.late_rank] = late
+        if self._stops(first, runs):
+            held["hiccup"] = np.zeros((runs, options.ranks))
+            held["hiccup"][options.hiccup_step - first, options.hiccup_rank] = (
+                options.hiccup_us * 1e3
+            )
+        return held
+
+    def record(self, program: Program, block: Block, epochs: Ints, first: int) -> None:
+        """Keep what steps that begin at ``epochs`` (true ns) did; the first is step ``first``."""
+        options = self.options
+        if not options.has_causes:
+            return
+        kernels, collectives = program.all_of(Kind.KERNEL), program.all_of(Kind.COLLECTIVE)
+        single = [index for index in kernels if program.ops[index].kernel == FP32]
+        for rank in range(options.ranks):
+            for works, kept in ((kernels, self.compute), (collectives, self.nccl)):
+                begin, end = (
+                    (epochs[:, None] + times[:, rank, works]).ravel()
+                    for times in (block.gpu_begin, block.gpu_end)
+                )
+                kept[rank].append(np.rint(np.stack([begin, end], axis=1)).astype(np.int64))
+            spent = block.gpu_end[:, rank, single] - block.gpu_begin[:, rank, single]
+            self.fp32[rank] += float(spent.sum())
+        if self._stops(first, len(epochs)):
+            run, place = options.hiccup_step - first, program.marks["hiccup"]
+            end = epochs[run] + block.host_begin[run, options.hiccup_rank, place]
+            self.hiccup = {"rank": options.hiccup_rank, "step": options.hiccup_step}
+            self.hiccup |= {"begin": round(end - options.hiccup_us * 1e3), "end": round(end)}
+
+    def tell(self) -> Truth:
+        """Tell what holds the job back; nothing where nothing was put in."""
+        if not self.options.has_causes:
+            return {}
+        ranks = [
+            _sum_shares(np.concatenate(compute), np.concatenate(nccl))
+            for compute, nccl in zip(self.compute, self.nccl, strict=True)
+        ]
+        late = None
+        if self.late:
+            late = {"rank": self.options.late_rank, "range": "load_batch"}
+            late |= {"mean_ns": round(float(np.mean(self.late))), "steps": len(self.late)}
+        gemm = {"kernel": KERNELS[FP32].short, "ns": [round(ns) for ns in self.fp32]}
+        causes = {"late": late, "hiccup": self.hiccup, "gemm_without_tensor_cores": gemm}
+        return {"about_causes": DATA["about"]["causes"], "causes": {**causes, "ranks": ranks}}
+
+
+def _sum_shares(compute: Ints, nccl: Ints) -> Truth:
+    """Sum for how long a GPU did something, computed and communicated, and how much of the latter
+    nothing hid; ns.
+    """
+    work = np.concatenate([compute, nccl])
+    busy, computed = _sum_covered(work), _sum_covered(compute)
+    told = {"steps_ns": int(work[:, 1].max() - work[:, 0].min()), "busy_ns": busy}
+    told |= {"compute_ns": computed, "nccl_ns": _sum_covered(nccl)}
+    return {**told, "exposed_ns": busy - computed}
+
+
+def _sum_covered(spans: Ints) -> int:
+    """Sum for how long at least one of these spans lasts, ns."""
+    spans = spans[np.argsort(spans[:, 0])]
+    reached = np.concatenate([[spans[0, 0]], np.maximum.accumulate(spans[:, 1])[:-1]])
+    return int(np.maximum(spans[:, 1] - np.maximum(spans[:, 0], reached), 0).sum())
 
 
 def cut_report(options: Options, report: Report, epochs: Ints, lengths: Ints, first: int) -> None:
@@ -40,7 +133,7 @@ def cut_report(options: Options, report: Report, epochs: Ints, lengths: Ints, fi
 
 
 def hide_beginning(options: Options, report: Report) -> None:
-    """Nothing before the moment of a cut at the beginning is written, wherever that will be."""
+    """Write nothing before the moment of a cut at the beginning, wherever that will be."""
     if options.cut_report == "begin" and options.cut_rank == report.rank.rank:
         report.first = NEVER - 1
 
@@ -56,42 +149,40 @@ class Collective:
     function: str
     communicator: int
     ranks: tuple[int, ...]
-    ordinal: int  # in the first step
-    per_step: int  # so many more in each that follows
+    calls: int = 1  # of a group, which the reports' ranges count one by one
+    ordinal: int = 0  # in the first step
+    per_step: int = 0  # so many more in each that follows
+
+
+def _list_nccl(program: Program, cluster: Cluster) -> Iterator[Collective]:
+    for index in program.all_of(Kind.COLLECTIVE):
+        op = program.ops[index]
+        calls = len(op.calls) if op.payload.function == "Group" else 1
+        for comm in cluster.all_of(op.payload.group):
+            yield Collective("NCCL", index, op.payload.function, comm.hash, comm.ranks, calls)
+
+
+def _list_mpi(program: Program, cluster: Cluster) -> Iterator[Collective]:
+    grid = build_grid(len(cluster.ranks), cluster.lonely)
+    for index in program.all_of(Kind.MPI):
+        call = program.ops[index].mpi
+        for ranks in grid.teams[call.team] if call.table is Table.COLLECTIVES else ():
+            yield Collective("MPI", index, call.function, uid(ranks, call.team), ranks)
 
 
 def list_collectives(step: Program, before: Program, cluster: Cluster) -> list[Collective]:
-    """All of NCCL and MPI in a step; ``before`` is what ran before the first. Collectives of one
-    group (one kernel) count once for each call in it, as the reports' ranges do, but are listed
-    once.
-    """
-    grid = build_grid(len(cluster.ranks), cluster.lonely)
-
-    def of_mpi(program: Program) -> list[tuple[int, str, int, tuple[int, ...], int]]:
-        calls = [(index, program.ops[index].mpi) for index in program.all_of(Kind.MPI)]
-        return [
-            (index, call.function, uid(ranks, call.team), ranks, 1)
-            for index, call in calls
-            if call.table is Table.COLLECTIVES
-            for ranks in grid.teams[call.team]
-        ]
-
-    of_nccl = []
-    for index in step.all_of(Kind.COLLECTIVE):
-        op = step.ops[index]
-        count = len(op.calls) if op.payload.function == "Group" else 1
-        of_nccl += [
-            (index, op.payload.function, comm.hash, comm.ranks, count)
-            for comm in cluster.all_of(op.payload.group)
-        ]
+    """List all of NCCL and MPI in a step; ``before`` is what ran before the first."""
     found = []
-    for library, listed, earlier in (("NCCL", of_nccl, []), ("MPI", of_mpi(step), of_mpi(before))):
-        for place, (operation, function, number, ranks, _) in enumerate(listed):
+    earlier = [(one.communicator, one.ranks) for one in _list_mpi(before, cluster)]
+    for listed in ([*_list_nccl(step, cluster)], [*_list_mpi(step, cluster)]):
+        for place, one in enumerate(listed):
             ordinal, per_step = (
-                sum(one[4] for one in some if one[2] == number) for some in (listed[:place], listed)
+                sum(other.calls for other in some if other.communicator == one.communicator)
+                for some in (listed[:place], listed)
             )
-            ordinal += sum(one[2:4] == (number, ranks) for one in earlier)
-            found.append(Collective(library, operation, function, number, ranks, ordinal, per_step))
+            if one.library == "MPI":
+                ordinal += earlier.count((one.communicator, one.ranks))
+            found.append(replace(one, ordinal=ordinal, per_step=per_step))
     return found
 
 
@@ -101,10 +192,10 @@ class Losses:
     def __init__(self, step: Program, before: Program, cluster: Cluster, options: Options) -> None:
         self.options, self.program = options, step
         self.known = list_collectives(step, before, cluster) if options.lost_collectives else []
-        self.found: list[dict[str, Any]] = []
+        self.found: list[Truth] = []
 
     def draw(self, reports: Sequence[Report], block: Block, epochs: Ints, first: int) -> None:
-        """Before the runs of a block are written, the first of which is step ``first``."""
+        """Draw before the runs of a block are written, the first of which is step ``first``."""
         for report in reports:
             report.lost = {}
         for run in range(len(epochs)) if self.known else ():
@@ -121,7 +212,7 @@ class Losses:
                     reports[rank].lost.setdefault(part, none)[run, one.operation] = True
 
     def _draw_step(self, step: int) -> Iterator[tuple[Collective, int, tuple[str, ...]]]:
-        """The losses of one step: half of NCCL's are of all rows, the others of one kind of row."""
+        """Draw the losses of a step: half of NCCL's are of all rows, the others of one kind."""
         random = np.random.default_rng([self.options.seed, 17, step])
         coins, members, kinds = random.random((3, len(self.known)))
         for place in np.flatnonzero(coins < self.options.lost_collectives).tolist():
@@ -131,15 +222,15 @@ class Losses:
             yield one, rank, ("mpi",) if one.library == "MPI" else parts
 
 
-def _describe(library: str, step: int, rank: int, function: str, number: int) -> dict[str, Any]:
-    """What the truth says of a collective first; ``number``: of its communicator."""
+def _describe(library: str, step: int, rank: int, function: str, communicator: int) -> Truth:
+    """Say what the truth says of a collective first."""
     told = {"library": library, "step": step, "rank": rank, "function": function}
-    return {**told, "communicator": number}
+    return {**told, "communicator": communicator}
 
 
-def extra_programs(step: Program, options: Options) -> list[Program]:
-    """A program of one collective for each kind of collective in a step, to be run by one rank
-    alone.
+def build_extra_programs(step: Program, options: Options) -> list[Program]:
+    """Build a program of one collective for each kind of collective in a step, to be run by one
+    rank alone.
     """
     kinds: dict[Any, Op] = {}
     for op in step.ops:
@@ -167,17 +258,16 @@ class Extras:
     def __init__(self, options: Options, cluster: Cluster, timelines: Sequence[Timeline]) -> None:
         self.options, self.cluster, self.timelines = options, cluster, timelines
         self.grid = build_grid(options.ranks, options.lonely_ranks)
-        self.found: list[dict[str, Any]] = []
+        self.found: list[Truth] = []
         self.blocks: list[Block] = []
         self.lengths: list[int] = []  # ns, with the pause before
 
     def run(self, first: int, runs: int) -> int:
-        """Simulate those of steps from ``first`` on; how long all of one step last, ns."""
+        """Simulate those of steps from ``first`` on; return how long all of one step last, ns."""
         rng = np.random.default_rng([self.options.seed, 23, first])
-        self.blocks = [
-            timeline.run(rng, np.zeros((runs, self.options.ranks))) for timeline in self.timelines
-        ]
-        self.lengths = [PAUSE_NS + int(np.ceil(block.ends().max())) for block in self.blocks]
+        begin = np.zeros((runs, self.options.ranks))
+        self.blocks = [timeline.run(rng, begin) for timeline in self.timelines]
+        self.lengths = [PAUSE_NS + int(np.ceil(block.find_ends().max())) for block in self.blocks]
         return sum(self.lengths)
 
     def write(
@@ -194,19 +284,17 @@ class Extras:
         for step in range(first, first + len(epochs)):
             random = np.random.default_rng([self.options.seed, 29, step])
             coins, ranks = random.random((2, len(self.timelines)))
-            drawn += [
-                (number, step, int(ranks[number] * self.options.ranks))
-                for number in np.flatnonzero(coins < self.options.extra_collectives).tolist()
-            ]
+            for number in np.flatnonzero(coins < self.options.extra_collectives).tolist():
+                drawn.append((number, step, int(ranks[number] * self.options.ranks)))
         after = np.cumsum([0, *self.lengths]) + PAUSE_NS
         for number, step, rank in sorted(drawn, key=lambda one: one[0]):
             run = step - first
             begin = int(epochs[run]) + int(np.ceil(ends[run, rank])) + int(after[number])
-            self.found.append(self._truth(number, run, step, rank, begin))
-            writers[number](rank, self.blocks[number].one_run(run), np.array([begin]), step)
+            self.found.append(self._tell(number, run, step, rank, begin))
+            writers[number](rank, self.blocks[number].take_run(run), np.array([begin]), step)
 
-    def _truth(self, number: int, run: int, step: int, rank: int, at: int) -> dict[str, Any]:
-        """What the truth says of one that begins its program at true time ``at``."""
+    def _tell(self, number: int, run: int, step: int, rank: int, at: int) -> Truth:
+        """Tell of one that begins its program at true time ``at``."""
         program = self.timelines[number].program
         index = program.all_of(Kind.COLLECTIVE, Kind.MPI)[0]
         op = program.ops[index]

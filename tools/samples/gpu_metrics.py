@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -19,24 +18,11 @@ from .cluster import Cluster, Ints
 from .data import DATA, read_rows
 from .options import Options
 from .program import Kind, Op, Program
-from .report import Report
+from .report import Report, Truth
 from .sampling import SIGNED, Intervals, Series, define_events, source_id
 from .timeline import Block, Floats
 
-#: What is integrated: shares of the time, or of the peak rate.
-CHANNELS = (
-    *("gr", "compute", "sm", "issue", "tensor", "warps", "dram_read", "dram_write", "nvlink_rx"),
-    *("nvlink_tx", "pcie_rx", "pcie_tx", "copy_in", "copy_out"),
-)
-#: A set as one chooses it to keep reports small.
-MAIN = (
-    "GR Active [Throughput %]",
-    "SMs Active [Throughput %]",
-    "SM Issue [Throughput %]",
-    "Tensor Active [Throughput %]",
-    "DRAM Read Bandwidth [Throughput %]",
-    "DRAM Write Bandwidth [Throughput %]",
-)
+CHANNELS, MAIN = DATA["gpu_channels"], DATA["main_gpu_metrics"]
 SOURCE, SOURCE_NAME = 1, "GPU Metrics"
 BEFORE_SAMPLES = 2.5  # so many periods before a capture's start its samples begin
 NEGATIVE = 0.004  # share of the samples of an idle GPU below 0
@@ -56,7 +42,7 @@ MODELS = [Model(**model) for model in DATA["gpus"]]
 
 
 def model_of(options: Options, host: int) -> Model:
-    """The model of a host's GPUs. The kernels stay those of the H100."""
+    """Return the model of a host's GPUs. The kernels stay those of the H100."""
     return MODELS[host % 2 if options.gpu_models == "mixed" else 0]
 
 
@@ -72,31 +58,29 @@ class Metric:
 
 
 @cache
-def metrics_of(column: int, chosen: str) -> tuple[Metric, ...]:
-    """The metrics of a model, by number; ``chosen``: "full" for all, "main" for some."""
-    rows = read_rows("gpu_metrics.tsv")
+def list_metrics(column: int, chosen: str) -> tuple[Metric, ...]:
+    """List the metrics of a model; "full" for all, "main" for some. They are numbered from 0 in the
+    set that is sampled.
+    """
     found = [
         Metric(int(row[column]), *row[:3], float(row[3]))
-        for row in rows
+        for row in read_rows("gpu_metrics.tsv")
         if row[column] != "-" and (chosen == "full" or row[0] in MAIN)
     ]
     found.sort(key=lambda metric: metric.number)
-    # Metrics are numbered from 0 in the set that is sampled.
     return tuple(replace(metric, number=number) for number, metric in enumerate(found))
 
 
-def _load(op: Op, cluster: Cluster, rank: int) -> dict[str, float]:
-    """What an operation does to the GPU while it lasts, by channel."""
+def _find_load(op: Op, cluster: Cluster, rank: int) -> dict[str, float]:
+    """Find what an operation does to the GPU while it lasts, by channel."""
     loads = DATA["gpu_load"]
     if op.kind in (Kind.COPY, Kind.SET):
         return loads[f"copy {op.copy[0]}" if op.copy else "memset"]
     load = loads.get(op.kernel) or loads.get(op.kernel[:4], loads["other"])
     if op.kind is Kind.COLLECTIVE:
-        hosts = {
-            cluster.ranks[member].host_index
-            for member in cluster.communicator(op.payload.group, rank).ranks
-        }
-        links = ("nvlink_rx", "nvlink_tx") if len(hosts) == 1 else ("pcie_rx", "pcie_tx")
+        members = cluster.communicator(op.payload.group, rank).ranks
+        one_host = len({cluster.ranks[member].host_index for member in members}) == 1
+        links = ("nvlink_rx", "nvlink_tx") if one_host else ("pcie_rx", "pcie_tx")
         load = load | dict.fromkeys(links, 0.55)
     return load
 
@@ -117,22 +101,23 @@ class GpuMetrics:
             first = phases.uniform(0, self.period) - np.ceil(BEFORE_SAMPLES + 1) * self.period
             self.series.append(Series(int(first), self.period, len(CHANNELS)))
             self.random.append(values)
-        self.totals: dict[int, list[Any]] = {}  # samples and sums of a GPU in any report, by rank
+        self.totals: dict[int, list[Ints]] = {}  # samples and sums of a GPU in any report, by rank
         # By rank of the report and of the GPU.
-        self.seen: dict[tuple[int, int], dict[str, Any]] = {}
+        self.seen: dict[tuple[int, int], Truth] = {}
 
-    def _sampled_by(self, rank: int) -> list[int]:
-        """The ranks whose GPUs are sampled in the report of ``rank``."""
+    def _list_sampled(self, rank: int) -> list[int]:
+        """List the ranks whose GPUs are sampled in the report of ``rank``."""
         if self.options.gpu_metric_devices == "own":
             return [rank]
         first = self.cluster.ranks[rank].host_index * self.options.gpus_per_host
         return list(range(first, first + self.options.gpus_per_host))
 
-    def _metrics(self, model: Model) -> tuple[Metric, ...]:
-        return metrics_of(model.column, self.options.gpu_metric_set)
+    def _model(self, rank: int) -> tuple[Model, tuple[Metric, ...]]:
+        model = model_of(self.options, self.cluster.ranks[rank].host_index)
+        return model, list_metrics(model.column, self.options.gpu_metric_set)
 
     def _since(self, rank: int) -> float:
-        """The true time from which the report of a rank has samples."""
+        """Return the true time from which the report of a rank has samples."""
         return self.cluster.ranks[rank].capture_start_ns - BEFORE_SAMPLES * self.period
 
     def watch(self, program: Program, block: Block, epochs: Ints, until: int) -> None:
@@ -141,7 +126,7 @@ class GpuMetrics:
         for rank in range(len(self.series)):
             rates = np.zeros((len(works), len(CHANNELS)))
             for place, index in enumerate(works):
-                for name, share in _load(program.ops[index], self.cluster, rank).items():
+                for name, share in _find_load(program.ops[index], self.cluster, rank).items():
                     rates[place, CHANNELS.index(name)] = share
             begin, end = (
                 (epochs[:, None] + np.rint(times[:, rank, works]).astype(np.int64)).ravel()
@@ -154,47 +139,47 @@ class GpuMetrics:
         for rank in range(len(self.series)):
             self._sample(rank, [], stop)
         for report in self.reports:
-            sampled = self._sampled_by(report.rank.rank)
-            metrics = self._metrics(model_of(self.options, report.rank.host_index))
+            sampled = self._list_sampled(report.rank.rank)
+            names = [metric.name for metric in self._model(report.rank.rank)[1]]
+            fields = [(name, SIGNED) for name in names]
             devices = [self.cluster.ranks[rank].gpu for rank in sampled]
-            fields = [(metric.name, SIGNED) for metric in metrics]
             types = [(gpu, SOURCE_NAME, fields) for gpu in devices]
             define_events(report, SOURCE, SOURCE_NAME, types)
+            source = source_id(SOURCE)
             rows = [
-                (source_id(SOURCE) | gpu, source_id(SOURCE), SOURCE_NAME, place, metric.name)
+                (source | gpu, source, SOURCE_NAME, place, name)
                 for gpu in devices
-                for place, metric in enumerate(metrics)
+                for place, name in enumerate(names)
             ]
-            names = "typeId sourceId typeName metricId metricName"
-            report.add("TARGET_INFO_GPU_METRICS", names, rows)
+            columns = "typeId sourceId typeName metricId metricName"
+            report.add("TARGET_INFO_GPU_METRICS", columns, rows)
             report.facts["gpu_metrics"] = [self.seen[report.rank.rank, rank] for rank in sampled]
 
     def _sample(self, rank: int, new: list[Intervals], until: int) -> None:
         begin, times, sums = self.series[rank].advance(new, until)
         if not len(times):
             return
-        model = model_of(self.options, self.cluster.ranks[rank].host_index)
-        metrics = self._metrics(model)
+        model, metrics = self._model(rank)
         shares = np.clip(sums / np.maximum(times - begin, 1)[:, None], 0.0, 1.0)
-        values = self._values(self.random[rank], metrics, shares, model.numbers["smCount"])
-        sampling = [other for other in range(len(self.series)) if rank in self._sampled_by(other)]
+        values = self._draw_values(self.random[rank], metrics, shares, model.numbers["smCount"])
+        sampling = [other for other in range(len(self.series)) if rank in self._list_sampled(other)]
         counted = times >= min(map(self._since, sampling))
-        total = self.totals.setdefault(rank, [0, np.zeros(len(metrics), np.int64)])
-        total[0] += int(counted.sum())
+        total = self.totals.setdefault(rank, [np.int64(0), np.zeros(len(metrics), np.int64)])
+        total[0] += counted.sum()
         total[1] += values[counted].sum(axis=0)
         for report in self.reports:
             if report.rank.rank in sampling:
                 seen = times >= self._since(report.rank.rank)
                 self._write(report, rank, metrics, times[seen], values[seen])
 
-    def _values(
+    def _draw_values(
         self,
         random: np.random.Generator,
         metrics: tuple[Metric, ...],
         shares: Floats,
         processors: int,
     ) -> Ints:
-        """Values (sample, metric) that follow from shares (sample, channel)."""
+        """Draw values (sample, metric) that follow from shares (sample, channel)."""
         noise = random.standard_normal((len(shares), len(metrics)))
         odd = random.random((len(shares), len(metrics)))
         known = dict(zip(CHANNELS, shares.T, strict=True))
@@ -225,11 +210,12 @@ class GpuMetrics:
     def _write(
         self, report: Report, rank: int, metrics: tuple[Metric, ...], times: Ints, values: Ints
     ) -> None:
-        gpu = self.cluster.ranks[rank].gpu
-        number, names = source_id(SOURCE) | gpu, [metric.name for metric in metrics]
+        gpu, names = self.cluster.ranks[rank].gpu, [metric.name for metric in metrics]
+        number = source_id(SOURCE) | gpu
         new = {"uuid": report.rank.host.gpus[gpu].uuid, "type_id": number, "samples": 0}
-        new["sums"] = dict.fromkeys(names, 0)
-        entry = self.seen.setdefault((report.rank.rank, rank), new)
+        entry = self.seen.setdefault(
+            (report.rank.rank, rank), new | {"sums": dict.fromkeys(names, 0)}
+        )
         entry["samples"] += len(times)
         for name, total in zip(names, values.sum(axis=0).tolist(), strict=True):
             entry["sums"][name] += total
@@ -242,21 +228,15 @@ class GpuMetrics:
             report.export.insert("GPU_METRICS", columns, report.order(local))
             report.count("GPU_METRICS", names, np.zeros(values.shape, np.int64))
 
-    def truth(self) -> dict[str, Any]:
-        """All GPUs."""
+    def tell(self) -> Truth:
+        """Tell of all GPUs."""
         found = {}
         for rank, (samples, sums) in self.totals.items():
-            one = self.cluster.ranks[rank]
-            model = model_of(self.options, one.host_index)
-            names = [metric.name for metric in self._metrics(model)]
+            one, (model, metrics) = self.cluster.ranks[rank], self._model(rank)
+            names, samples = [metric.name for metric in metrics], int(samples)
             total = dict(zip(names, sums.tolist(), strict=True))
-            found[one.host.gpus[one.gpu].uuid] = {
-                "host": one.host.name,
-                "gpu_index_on_host": one.gpu,
-                "model": model.name,
-                "samples": samples,
-                "period_ns": self.period,
-                "sums": total,
-                "means": {name: round(value / max(1, samples), 6) for name, value in total.items()},
-            }
+            means = {name: round(value / max(1, samples), 6) for name, value in total.items()}
+            told = {"host": one.host.name, "gpu_index_on_host": one.gpu, "model": model.name}
+            told |= {"samples": samples, "period_ns": self.period, "sums": total, "means": means}
+            found[one.host.gpus[one.gpu].uuid] = told
         return {"gpus": found}

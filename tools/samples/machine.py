@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from .cluster import VM_ID, Ints, Thread
-from .data import DATA
-from .report import Scene, Truth, totals
+from .data import DATA, enums
+from .report import Scene, Truth, sum_events
 
-#: On a CPU, per thread.
+#: Turns on a CPU, per thread.
 TURNS = {
     Thread.MAIN: 40,
     Thread.AUTOGRAD: 30,
@@ -24,33 +24,39 @@ TURNS = {
 }
 ENDING = (Thread.LOADER_0, Thread.LOADER_1)  # threads whose end is recorded
 CPUS, SAMPLES = 8, 30  # SAMPLES: of each thread
-OTHER_PID, OTHER_NAME, OTHER_TURNS = 1_777, "irqbalance", 7
+OTHER_TID, OTHER_NAME, OTHER_TURNS = VM_ID | 1_777 << 24 | 1_777, "irqbalance", 7
 RUNNING, INTERRUPTIBLE, UNINTERRUPTIBLE, TERMINATED = 1, 2, 3, 5  # states of threads
 BLOCKS = np.array([0, 6, 7])  # not blocked, mutex, condition variable
 LIBRARY = "/usr/lib/x86_64-linux-gnu/"
 CORES, INTERVALS = 4, 25
-#: Name, unit, name for people.
+#: Table (behind PERF_EVENT_SOC_OR_CPU_), columns of number and value, name, unit, name for people.
 METRICS = {
-    11: ("CPU_CYCLES", "cycles", "CPU Cycles"),
-    12: ("INST_RETIRED", "instructions", "Instructions Retired"),
-    31: ("IPC", "instructions per cycle", "Instructions per Cycle"),
+    11: ("RAW_EVENT", "eventId", "count", "CPU_CYCLES", "cycles", "CPU Cycles"),
+    12: ("RAW_EVENT", "eventId", "count", "INST_RETIRED", "instructions", "Instructions Retired"),
+    31: (
+        "METRIC_EVENT",
+        "metricId",
+        "value",
+        "IPC",
+        "instructions per cycle",
+        "Instructions per Cycle",
+    ),
 }
 
 
 def add_cpu(scene: Scene) -> Truth:
-    """Threads put on CPUs and taken off, samples of what they do there, and counters, which the
+    """Add threads put on CPUs and taken off, samples of what they do there, and counters, which the
     first rank of each host records.
 
     As in real exports rows of the scheduler are almost in order of time, and functions without a
     symbol have their address for a name. Truth: by thread id; by component and metric.
     """
     truth: Truth = {"threads": {}, "others": OTHER_TURNS * 2}
-    turns = {}
-    for thread, number in TURNS.items():
-        moments = np.arange(int(scene.steps[0, 0]) + 1, scene.duration - 1, 3)
-        turns[thread] = np.sort(scene.random.choice(moments, 2 * number, replace=False)).reshape(
-            number, 2
-        )
+    moments = np.arange(int(scene.steps[0, 0]) + 1, scene.duration - 1, 3)
+    turns = {
+        thread: np.sort(scene.random.choice(moments, 2 * number, replace=False)).reshape(number, 2)
+        for thread, number in TURNS.items()
+    }
     _add_scheduling(scene, turns, truth["threads"])
     _add_samples(scene, turns, truth["threads"])
     if scene.report.rank.gpu == 0:
@@ -58,51 +64,39 @@ def add_cpu(scene: Scene) -> Truth:
     return truth
 
 
-def _counted(values: Any) -> dict[str, int]:
+def _count(values: Any) -> dict[str, int]:
     return dict(sorted(Counter(map(str, values)).items()))
 
 
 def _add_scheduling(scene: Scene, turns: dict[Thread, Ints], truth: Truth) -> None:
-    """Ranks of odd number record why their threads are off the CPU, as some systems do; a running
-    one is only out of turn.
+    """Add the threads' turns. Ranks of odd number record why their threads are off the CPU, as some
+    systems do; a running one is only out of turn.
     """
     rank, random = scene.report.rank, scene.random
     reasons = rank.rank % 2 == 1
     rows: list[tuple[Any, ...]] = []
     for thread, edges in turns.items():
         tid, size = rank.global_tid(thread), len(edges)
-        cpus = random.integers(0, CPUS, size).tolist()
-        states = (
-            random.choice(np.array([INTERRUPTIBLE, UNINTERRUPTIBLE, RUNNING]), size).tolist()
-            if reasons
-            else [0] * size
-        )
-        blocks = random.choice(BLOCKS, size).tolist() if reasons else [None] * size
+        cpus, states, blocks = random.integers(0, CPUS, size).tolist(), [0] * size, [None] * size
+        if reasons:
+            known = np.array([INTERRUPTIBLE, UNINTERRUPTIBLE, RUNNING])
+            states, blocks = (random.choice(of, size).tolist() for of in (known, BLOCKS))
         if thread in ENDING:
             states[-1] = TERMINATED
-        for (begin, end), cpu, state, block in zip(
-            edges.tolist(), cpus, states, blocks, strict=True
-        ):
-            rows += [
-                (begin, cpu, 1, tid, 0, 0 if reasons else None),
-                (end, cpu, 0, tid, state, block),
-            ]
+        for (begin, end), cpu, *off in zip(edges.tolist(), cpus, states, blocks, strict=True):
+            rows += [(begin, cpu, 1, tid, 0, 0 if reasons else None), (end, cpu, 0, tid, *off)]
         truth[str(rank.pid + thread)] = {
             "turns": size,
             "running_ns": int((edges[:, 1] - edges[:, 0]).sum()),
             "ends": thread in ENDING,
-            "off_by_state": _counted(states),
-            "off_by_reason": _counted(blocks) if reasons else {},
-            "on_cpu": _counted(cpus),
+            "off_by_state": _count(states),
+            "off_by_reason": _count(blocks) if reasons else {},
+            "on_cpu": _count(cpus),
         }
-    other = VM_ID | OTHER_PID << 24 | OTHER_PID
     for at in turns[Thread.MAIN][:OTHER_TURNS, 0].tolist():
-        rows += [(at + 1, 0, 1, other, 0, None), (at + 2, 0, 0, other, 0, None)]
-    scene.report.add(
-        "ThreadNames",
-        "nameId priority globalTid",
-        [(scene.report.export.string(OTHER_NAME), 10, other)],
-    )
+        rows += [(at + 1, 0, 1, OTHER_TID, 0, None), (at + 2, 0, 0, OTHER_TID, 0, None)]
+    named = [(scene.report.export.string(OTHER_NAME), 10, OTHER_TID)]
+    scene.report.add("ThreadNames", "nameId priority globalTid", named)
     rows.sort()
     for place in range(10, len(rows) - 1, 37):
         rows[place], rows[place + 1] = rows[place + 1], rows[place]
@@ -110,15 +104,13 @@ def _add_scheduling(scene: Scene, turns: dict[Thread, Ints], truth: Truth) -> No
 
 
 def _add_samples(scene: Scene, turns: dict[Thread, Ints], truth: Truth) -> None:
-    """Samples at moments of the threads' turns, with their call chains."""
+    """Add samples at moments of the threads' turns, with their call chains."""
     rank, random, string = scene.report.rank, scene.random, scene.report.export.string
     samples: list[tuple[int, ...]] = []
     frames: list[tuple[int, ...]] = []
     for thread, edges in turns.items():
-        chosen = edges[np.sort(random.integers(0, len(edges), SAMPLES))]
-        times = chosen[:, 0] + (
-            (chosen[:, 1] - chosen[:, 0]) * ((np.arange(SAMPLES) % 7 + 1) / 9)
-        ).astype(np.int64)
+        begin, end = edges[np.sort(random.integers(0, len(edges), SAMPLES))].T
+        times = begin + ((end - begin) * ((np.arange(SAMPLES) % 7 + 1) / 9)).astype(np.int64)
         stacks = random.integers(0, len(DATA["cpu_stacks"]), SAMPLES).tolist()
         seen: dict[str, list[str]] = {"functions": [], "callers": [], "modules": []}
         for at, number in zip(np.unique(times).tolist(), stacks, strict=False):
@@ -129,33 +121,30 @@ def _add_samples(scene: Scene, turns: dict[Thread, Ints], truth: Truth) -> None:
                 address += 16 * int(random.integers(0, 50))
                 path = module if module.startswith("[") or module == "python3" else LIBRARY + module
                 ids = string(function or hex(address)), string(path)
-                flags = (
-                    module == "[kernel.kallsyms]",
-                    function is None,
-                    (function or "")[:1] == "[",
-                )
-                frames.append((len(samples), *ids, *map(int, flags), address, depth, 0, 1))
+                in_kernel, special = module == "[kernel.kallsyms]", (function or "")[:1] == "["
+                flags = int(in_kernel), int(function is None), int(special)
+                frames.append((len(samples), *ids, *flags, address, depth, 0, 1))
                 if depth < 2:
                     name = function or f"unresolved in {module}"
                     seen["callers" if depth else "functions"].append(name)
             seen["modules"].append(DATA["cpu_stacks"][number][0][1])
-        truth[str(rank.pid + thread)]["samples"] = {
-            name: _counted(values) for name, values in seen.items()
-        }
+        counted = {name: _count(values) for name, values in seen.items()}
+        truth[str(rank.pid + thread)]["samples"] = counted
     scene.report.add("COMPOSITE_EVENTS", "id start cpu globalTid threadState cpuCycles", samples)
     names = "id symbol module kernelMode unresolved specialEntry originalIP stackDepth thumbCode unwindMethod"
     scene.report.add("SAMPLING_CALLCHAINS", names, frames)
 
 
 def _add_counters(scene: Scene) -> Truth:
-    """Counters in intervals that follow each other, but for one that is left out. Truth: component
-    -> metric -> samples and sum.
+    """Add counters in intervals that follow each other, but for one that is left out. Truth:
+    component -> metric -> samples and sum.
     """
     report, random = scene.report, scene.random
     components = [(1, "Socket", 0, None), *((100 + core, "Core", core, 1) for core in range(CORES))]
     report.add("TARGET_INFO_COMPONENT", "componentId name instance parentId", components)
     described = [
-        (number, name, "of a core", unit, shown) for number, (name, unit, shown) in METRICS.items()
+        (number, name, "of a core", unit, shown)
+        for number, (*_, name, unit, shown) in METRICS.items()
     ]
     report.add("TARGET_INFO_PERF_METRIC", "id name description unit displayName", described)
     edges = np.linspace(0, scene.duration, INTERVALS + 2).astype(np.int64)
@@ -164,19 +153,14 @@ def _add_counters(scene: Scene) -> Truth:
     for core in range(CORES):
         cycles = random.integers(10_000_000, 30_000_000, len(kept))
         instructions = (cycles * random.uniform(0.5, 3.0, len(kept))).astype(np.int64)
+        told = truth[f"CPU Socket 0 Core {core}"] = {}
         found = cycles, instructions, instructions / cycles
-        for number, values in zip(METRICS, found, strict=True):
-            table, named = "RAW_EVENT", {"eventId": number, "count": values}
-            if values.dtype != np.int64:
-                table, named = "METRIC_EVENT", {"metricId": number, "value": values}
-            named |= {"vmId": VM_ID, "componentId": 100 + core}
+        for (number, metric), values in zip(METRICS.items(), found, strict=True):
+            table, key, column, _, unit, shown = metric
+            named = {key: number, column: values, "vmId": VM_ID, "componentId": 100 + core}
             name = f"PERF_EVENT_SOC_OR_CPU_{table}"
             scene.insert(name, edges[kept], edges[kept + 1], **named)
-            _, unit, shown = METRICS[number]
-            truth.setdefault(f"CPU Socket 0 Core {core}", {})[f"{shown} [{unit}]"] = {
-                "samples": len(kept),
-                "sum": values.sum().item(),
-            }
+            told[f"{shown} [{unit}]"] = {"samples": len(kept), "sum": values.sum().item()}
     return truth
 
 
@@ -190,17 +174,19 @@ SWITCH_NS = 30_000  # from a step's begin to the switch to another process's con
 
 
 def add_system(scene: Scene) -> Truth:
-    """Accesses to files by the data loaders, and switches of contexts on the rank's GPU."""
+    """Add accesses to files by the data loaders, and switches of contexts on the rank's GPU."""
     return {"file_accesses": _add_files(scene), "gpu_contexts": _add_contexts(scene)}
 
 
 def _add_files(scene: Scene) -> Truth:
-    """Truth: accesses by thread (distance from the pid) and call; bytes by file."""
+    """Add accesses to files. Truth: accesses by thread (distance from the pid) and call; bytes by
+    file.
+    """
     rank, text = scene.report.rank, scene.report.export.string
     events: list[tuple[Any, ...]] = []
     files: list[tuple[Any, ...]] = []
     found: list[tuple[str, str, int, int]] = []
-    moved: dict[str, int] = {}
+    moved: Counter[str] = Counter()
     for step, begin in enumerate(scene.steps[:, 0].tolist()):
         for path, thread, opens, moves, action, size in FILES:
             name, at = path.format(step=step), begin + 1_000 * int(thread)
@@ -210,19 +196,18 @@ def _add_files(scene: Scene) -> Truth:
                 who = len(files), rank.pid + thread
                 events.append((*who, at, end, kind, text(call), bytes_, ""))
                 found.append((str(int(thread)), call, at, end))
-                moved[name] = moved.get(name, 0) + bytes_
+                moved[name] += bytes_
                 at = end + 5_000
             files.append((len(files), rank.pid, begin, at, name))
     names = "fileAccessId threadId startedAt endedAt eventType apiCallId bytesProcessed context"
     scene.report.add("OSRT_FILE_ACCESS_EVENTS", names, events)
-    scene.report.add(
-        "OSRT_FILE_ACCESS_DESCRIPTORS", "fileAccessId processId openedAt closedAt filePath", files
-    )
-    return {"by_thread": totals(found), "bytes_by_file": moved}
+    names = "fileAccessId processId openedAt closedAt filePath"
+    scene.report.add("OSRT_FILE_ACCESS_DESCRIPTORS", names, files)
+    return {"by_thread": sum_events(found), "bytes_by_file": dict(moved)}
 
 
 def _add_contexts(scene: Scene) -> Truth:
-    """A second process (bash) has the GPU for a while in every step. The first switch out has no
+    """Give a second process (bash) the GPU for a while in every step. The first switch out has no
     switch in (that was before the capture), one switch out is lost, and the last context stays on
     the GPU.
     """
@@ -233,84 +218,58 @@ def _add_contexts(scene: Scene) -> Truth:
     since = None
     for step, (begin, end) in enumerate(scene.steps.tolist()):
         out, back = begin + SWITCH_NS, (begin + end) // 2
-        switches = [
-            (REQUEST, own, out - 500),
-            (SAVE_END, own, out),
-            (RESTORE_START, other, out + 10),
-            (CONTEXT_START, other, out + 700),
-            *([(SAVE_END, other, back)] if step else []),
-            (RESTORE_START, own, back + 10),
-        ]
-        rows += [
-            (tag, 1, len(rows) + place, who[1], at, who[0], rank.gpu)
-            for place, (tag, who, at) in enumerate(switches)
-        ]
+        switches = [(REQUEST, own, out - 500), (SAVE_END, own, out)]
+        switches += [(RESTORE_START, other, out + 10), (CONTEXT_START, other, out + 700)]
+        switches += [(SAVE_END, other, back)] if step else []
+        switches += [(RESTORE_START, own, back + 10)]
+        for tag, (process, context), at in switches:
+            rows.append((tag, 1, len(rows), context, at, process, rank.gpu))
         if since is not None:
             held.append(("GPU", str(rank.pid), since, out))
         held.append(("GPU", str(rank.pid - 2), out + 10, back if step else back + 10))
         since = back + 10
     names = "tag vmId seqNo contextId timestamp globalPid gpuId"
     scene.report.add("GPU_CONTEXT_SWITCH_EVENTS", names, rows)
-    open_ = {str(rank.pid): since}
-    return {"by_process": totals(held)["GPU"], "before": 1, "lost": 1, "open": open_}
+    opened = {str(rank.pid): since}
+    return {"by_process": sum_events(held)["GPU"], "before": 1, "lost": 1, "open": opened}
 
 
 def add_profiler(scene: Scene) -> Truth:
-    """Messages in which Nsight Systems says that it lost something, fell back to another way, or
-    could not do what it was asked for.
+    """Add messages in which Nsight Systems says that it lost something, fell back to another way,
+    or could not do what it was asked for.
     """
     end, process = scene.duration - 2_000_000, scene.report.rank.global_pid
-    rows = [
-        (end + 1_000 * place, clock, source, severity, text, VM_ID if source == 2 else process)
-        for place, (severity, source, clock, _, text) in enumerate(DATA["profiler_messages"])
-    ]
+    rows, messages = [], []
+    for place, (severity, source, clock, tells, text) in enumerate(DATA["profiler_messages"]):
+        of = VM_ID if source == 2 else process
+        rows.append((end + 1_000 * place, clock, source, severity, text, of))
+        begins = re.split("[\t\n/]", text)[0]
+        messages.append({"severity": severity, "begins": begins, "tells": tells})
     names = "timestamp timestampType source severity text globalPid"
     scene.report.add("DIAGNOSTIC_EVENT", names, rows)
-    messages = [
-        {"severity": severity, "begins": re.split("[\t\n/]", text)[0], "tells": tells}
-        for severity, _, _, tells, text in DATA["profiler_messages"]
-    ]
     return {"messages": messages}
 
 
-#: ENUM_CUDA_MEM_KIND.
-KINDS = [
-    "Pageable",
-    "Pinned",
-    "Device",
-    "Array",
-    "Managed",
-    "Device static",
-    "Managed static",
-    "Unknown",
-]
-PINNED, DEVICE, MANAGED, STATIC = 1, 2, 4, 5
-ONCE = (0, 3, 6, 7)  # kinds of memory that are allocated once
+KINDS = [label.capitalize() for _, _, label in enums()["ENUM_CUDA_MEM_KIND"][1]]
+PAGEABLE, PINNED, DEVICE, ARRAY, MANAGED, STATIC, MANAGED_STATIC, UNKNOWN = KINDS
+ONCE = (PAGEABLE, ARRAY, MANAGED_STATIC, UNKNOWN)  # allocated once
 ALLOCATED, FREED = 0, 1
-CALLS = {
-    (DEVICE, ALLOCATED): "cudaMalloc",
-    (DEVICE, FREED): "cudaFree",
-    (PINNED, ALLOCATED): "cudaMallocHost",
-    (PINNED, FREED): "cudaFreeHost",
-}
+CALLS = {DEVICE: ("cudaMalloc", "cudaFree"), PINNED: ("cudaMallocHost", "cudaFreeHost")}
 BASE, MIB = 0x7F40_0000_0000, 1 << 20
 
 
 def add_memory(scene: Scene) -> Truth:
-    """In every step a data loader takes and returns device memory (at one address, of changing
+    """In every step let a data loader take and return device memory (at one address, of changing
     size) and pinned memory. What is taken at the beginning stays; one release is of memory from
     before the capture, and one release is missing.
 
     Truth: bytes allocated and freed by kind, as rows say; most bytes in use by kind; page faults.
     """
-    early, size = scene.steps[:1, 0] // 2, (1 + np.arange(len(scene.steps)) % 5) * 16 * MIB
-    length = scene.steps[:, 1] - scene.steps[:, 0]
-    first = scene.steps[:, 0]
+    first, length = scene.steps[:, 0], scene.steps[:, 1] - scene.steps[:, 0]
+    early, size = first[:1] // 2, (1 + np.arange(len(first)) % 5) * 16 * MIB
     eighth, tenth, quarter, third, half = (first + length // part for part in (8, 10, 4, 3, 2))
     late = first + length * 3 // 4
-    events: list[
-        tuple[Ints, int, Any, int, int, dict[str, Any]]
-    ] = [  # times, address, bytes, kind, operation, more
+    events: list[Any] = [  # times, address, bytes, kind, operation, more
         (early, 0x100, 64 * MIB, STATIC, ALLOCATED, {"name": "lookup_table"}),
         (early + 10, 0x200, 512 * MIB, MANAGED, ALLOCATED, {}),
         *(
@@ -328,25 +287,19 @@ def add_memory(scene: Scene) -> Truth:
         (late[:-1], 0x1000, size[:-1], DEVICE, FREED, {"call": True}),
         (late[-1:], 0x1000, 4 * MIB, DEVICE, ALLOCATED, {}),
     ]
-    # Allocated and freed, by kind of memory.
-    bytes_of: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    for start, address, size_, kind, operation, more in events:
-        sizes = np.broadcast_to(np.asarray(size_), len(start))
-        total = _add_usage(scene, start, address, sizes, kind, operation, **more)
-        bytes_of[operation][KINDS[kind]] = bytes_of[operation].get(KINDS[kind], 0) + total
-    most = {KINDS[kind]: number * 4096 for number, kind in enumerate(ONCE, 1)}
-    most |= {"Pinned": MIB, "Device": 8 * MIB + int(size.max()) + 2 * MIB}
-    most |= {"Managed": 512 * MIB, "Device static": 64 * MIB}
-    return {
-        "allocated": bytes_of[ALLOCATED],
-        "freed": bytes_of[FREED],
-        "unknown_releases": 1,
-        "missing_releases": 1,
-        "most_in_use": most,
-        "pool": _add_pool(scene),
-        "cpu_faults": _add_cpu_faults(scene),
-        "gpu_faults": _add_gpu_faults(scene, first),
-    }
+    bytes_of: tuple[Counter[str], Counter[str]] = Counter(), Counter()  # allocated, freed
+    for start, address, sizes, kind, operation, more in events:
+        sizes = np.broadcast_to(np.asarray(sizes), len(start))
+        _add_usage(scene, start, address, sizes, kind, operation, **more)
+        bytes_of[operation][kind] += int(sizes.sum())
+    most = {kind: number * 4096 for number, kind in enumerate(ONCE, 1)}
+    most |= {PINNED: MIB, DEVICE: 8 * MIB + int(size.max()) + 2 * MIB}
+    most |= {MANAGED: 512 * MIB, STATIC: 64 * MIB}
+    told = {"allocated": dict(bytes_of[ALLOCATED]), "freed": dict(bytes_of[FREED])}
+    told |= {"unknown_releases": 1, "missing_releases": 1, "most_in_use": most}
+    _add_pool(scene)
+    told["pool"] = {"Created": 1, "Trimmed": 1, "Destroyed": 1}
+    return told | {"cpu_faults": _add_cpu_faults(scene), "gpu_faults": _add_gpu_faults(scene)}
 
 
 def _add_usage(
@@ -354,56 +307,49 @@ def _add_usage(
     start: Ints,
     address: int,
     size: Ints,
-    kind: int,
+    kind: str,
     operation: int,
     name: str | None = None,
     call: bool = False,
     pool: bool = False,
-) -> int:
-    """Allocations or releases, with the calls of CUDA's API behind them if asked for; returns their
-    bytes.
-    """
-    rank = scene.report.rank
-    correlation: Any = 0
+) -> None:
+    """Add allocations or releases, with the calls of CUDA's API behind them if asked for."""
+    report, correlation = scene.report, 0
+    columns = {"globalPid": report.rank.global_pid, "deviceId": report.rank.device}
+    columns |= {"contextId": report.rank.context, "streamId": 7, "pc": 0, "name": name}
+    columns |= {"start": start, "address": BASE + address, "bytes": size}
+    columns |= {"memKind": KINDS.index(kind), "memoryOperationType": operation}
     if call:
-        correlation = scene.report.correlation + 1 + np.arange(len(start))
-        scene.report.correlation += len(start) + 1
+        correlation = report.correlation + 1 + np.arange(len(start))
+        report.correlation += len(start) + 1
         around = [start[:, None] + shift for shift in (-2_000, 3_000)]
-        called = [CALLS[kind, operation]], [Thread.LOADER_0], correlation[:, None]
-        scene.report.insert_calls(*called, *around)
-    columns = {"globalPid": rank.global_pid, "deviceId": rank.device, "contextId": rank.context}
-    columns |= {"start": start, "address": BASE + address, "pc": 0, "bytes": size, "name": name}
-    columns |= {"memKind": kind, "memoryOperationType": operation, "streamId": 7}
+        called = [CALLS[kind][operation]], [Thread.LOADER_0], correlation[:, None]
+        report.insert_calls(*called, *around)
     columns["correlationId"] = correlation
     if pool:
         columns |= {"localMemoryPoolAddress": BASE, "localMemoryPoolSize": 32 * MIB}
         columns["localMemoryPoolReleaseThreshold"] = 0
-        columns["localMemoryPoolUtilizedSize"] = np.where(operation == ALLOCATED, size, 0)
-    scene.report.export.insert("CUDA_GPU_MEMORY_USAGE_EVENTS", columns)
-    return int(size.sum())
+        columns["localMemoryPoolUtilizedSize"] = size if operation == ALLOCATED else 0 * size
+    report.export.insert("CUDA_GPU_MEMORY_USAGE_EVENTS", columns)
 
 
-def _add_pool(scene: Scene) -> Truth:
-    """A pool that is created, trimmed and destroyed."""
+def _add_pool(scene: Scene) -> None:
+    """Add a pool that is created, trimmed and destroyed."""
     begin, end, rank = int(scene.steps[0, 0]) // 3, int(scene.steps[-1, 1]), scene.report.rank
     created, trimmed, destroyed = (begin, 1, 0, 0), (end, 3, MIB, 32 * MIB), (end + 500, 2, 0, 0)
     rows = [
         (start, rank.global_pid, rank.device, BASE, operation, 1, 0, keep, 0, size, 0)
         for start, operation, keep, size in (created, trimmed, destroyed)
     ]
-    scene.report.add(
-        "CUDA_GPU_MEMORY_POOL_EVENTS",
-        "start globalPid deviceId address operationType poolType correlationId minBytesToKeep "
-        "localMemoryPoolReleaseThreshold localMemoryPoolSize localMemoryPoolUtilizedSize",
-        rows,
-    )
-    return {"Created": 1, "Trimmed": 1, "Destroyed": 1}
+    names = "start globalPid deviceId address operationType poolType correlationId minBytesToKeep"
+    sizes = (f"localMemoryPool{what}" for what in ("ReleaseThreshold", "Size", "UtilizedSize"))
+    scene.report.add("CUDA_GPU_MEMORY_POOL_EVENTS", " ".join((names, *sizes)), rows)
 
 
 def _add_cpu_faults(scene: Scene) -> Truth:
-    """Truth: number by function; the second one has no source."""
+    """Add page faults of the CPU. Truth: number by function; the second one has no source."""
     string, process = scene.report.export.string, scene.report.rank.global_pid
-    edges = map(int, (scene.steps[0, 0], scene.steps[-1, 1]))
+    edges = int(scene.steps[0, 0]), int(scene.steps[-1, 1])
     times = np.sort(scene.random.integers(*edges, 12)).tolist()
     source = string("/home/user/app/field.cpp")
     names = [string(name) for name in ("fill_field", "check_result")]
@@ -412,24 +358,21 @@ def _add_cpu_faults(scene: Scene) -> Truth:
     for number, at in enumerate(times):
         name, where = (names[1], (None, None)) if number % 3 == 2 else (names[0], (source, 17))
         rows.append((at, process, BASE + 0x200 + 4096 * number, 0x401000, name, module, 0, *where))
-    scene.report.add(
-        "CUDA_UM_CPU_PAGE_FAULT_EVENTS",
-        "start globalPid address originalFaultPc CpuInstruction module unresolvedFaultPc sourceFile sourceLine",
-        rows,
-    )
+    columns = "start globalPid address originalFaultPc CpuInstruction module unresolvedFaultPc sourceFile sourceLine"
+    scene.report.add("CUDA_UM_CPU_PAGE_FAULT_EVENTS", columns, rows)
     return {"fill_field": 8, "check_result": 4}
 
 
-def _add_gpu_faults(scene: Scene, first: Ints) -> Truth:
-    """Truth: of each access rows, ns and faults."""
+def _add_gpu_faults(scene: Scene) -> Truth:
+    """Add page faults of the GPU. Truth: of each access rows, ns and faults."""
     rank, truth = scene.report.rank, {}
+    columns = {"globalPid": rank.global_pid, "deviceId": rank.device, "address": BASE + 0x200}
     for access, label, offset, length, faults in (
-        (1, "Read", 0, 20_000, 3),
-        (2, "Write", 30_000, 15_000, 8),
-        (3, "Atomic", 35_000, 5_000, 1),
+        (1, "Read", 1_000, 20_000, 3),
+        (2, "Write", 31_000, 15_000, 8),
+        (3, "Atomic", 36_000, 5_000, 1),
     ):
-        begin = first + 1_000 + offset
-        columns = {"globalPid": rank.global_pid, "deviceId": rank.device, "address": BASE + 0x200}
+        begin = scene.steps[:, 0] + offset
         columns |= {"numberOfPageFaults": faults, "faultAccessType": access}
         rows, ns = scene.insert("CUDA_UM_GPU_PAGE_FAULT_EVENTS", begin, begin + length, **columns)
         truth[label] = {"rows": rows, "ns": ns, "faults": faults * rows}

@@ -13,8 +13,7 @@ import math
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
-#: The number of a request that is never waited for: every instance has a handle of its own.
-LEAKED = 64
+LEAKED = 64  # the request that is never waited for: every instance has a handle of its own
 WORLD_HANDLE, SELF_HANDLE, FIRST_HANDLE = 0x4400_0000, 0x4400_0001, 0x8400_0000
 
 
@@ -70,15 +69,13 @@ class MpiCall:
     creates: Team | None = None  # the communicator that exists from its end on
 
     def function_of(self, rank: int) -> str:
-        """The function this world rank calls, "" for none."""
+        """Return the function this world rank calls, "" for none."""
         return self.function if self.by_rank is None else self.by_rank[rank]
 
 
 @dataclass(frozen=True)
 class Message:
-    """A message that every rank sends: by the call that is operation ``send``, received by
-    operation ``receive``.
-    """
+    """A message that every rank sends, by one operation, and receives by another."""
 
     send: int
     receive: int  # -1: nobody ever receives it
@@ -88,8 +85,8 @@ class Message:
     capacity: int  # of the buffer it is received in, which is what the receiving call's row says
     to: tuple[int, ...]  # for every world rank the world rank it sends to (-1: none)
 
-    def sources(self) -> list[int]:
-        """For every world rank the world rank it receives from (-1: none)."""
+    def find_sources(self) -> list[int]:
+        """Find for every world rank the world rank it receives from (-1: none)."""
         return [self.to.index(rank) if rank in self.to else -1 for rank in range(len(self.to))]
 
 
@@ -114,66 +111,55 @@ class Grid:
         """The largest communicator in which there is communication."""
         return Team.PART if self.lonely else Team.WORLD
 
-    def parent(self, team: Team) -> Team | None:
-        """The communicator one of this kind is made from; None for those that MPI_Init makes."""
-        return {Team.WORLD: None, Team.SELF: None, Team.OWN: Team.SELF, Team.PART: Team.WORLD}.get(
-            team, self.everyone
-        )
+    def find_parent(self, team: Team) -> Team | None:
+        """Find the communicator one of this kind is made from; MPI_Init makes those without."""
+        known = {Team.WORLD: None, Team.SELF: None, Team.OWN: Team.SELF, Team.PART: Team.WORLD}
+        return known.get(team, self.everyone)
 
     def members(self, team: Team, rank: int) -> tuple[int, ...]:
-        """The communicator of this kind that ``rank`` belongs to."""
+        """Return the communicator of this kind that ``rank`` belongs to."""
         return next(ranks for ranks in self.teams[team] if rank in ranks)
 
-    def neighbor_of(self, rank: int, team: Team, places: int) -> int:
-        """The world rank so many places further in the communicator, going round."""
+    def find_neighbor(self, rank: int, team: Team, places: int) -> int:
+        """Find the world rank so many places further in the communicator, going round."""
         members = self.members(team, rank)
         return members[(members.index(rank) + places) % len(members)]
 
-    def partner(self, team: Team, rank: int) -> int:
-        """The world rank of the other of a pair in the communicator; -1 for one that is left over."""
+    def find_partner(self, team: Team, rank: int) -> int:
+        """Find the world rank of the other of a pair in the communicator; -1 for one left over."""
         members = self.members(team, rank)
         other = members.index(rank) ^ 1
         return members[other] if other < len(members) else -1
 
 
 def build_grid(size: int, lonely: int = 0) -> Grid:
-    """The most nearly square grid of ``size`` processes, the last ``lonely`` of them apart."""
+    """Build the most nearly square grid of ``size`` processes, the last ``lonely`` of them apart."""
     connected = size - lonely
     rows = next(number for number in range(math.isqrt(connected), 0, -1) if connected % number == 0)
     every, columns = tuple(range(size)), connected // rows
     parts = [part for part in (every[:connected], every[connected:]) if part]
-    apart = [(rank,) for rank in every[connected:]]
-    return Grid(
-        rows,
-        columns,
-        lonely,
-        {
-            Team.WORLD: [every],
-            Team.SELF: [(rank,) for rank in every],
-            Team.OWN: [(rank,) for rank in every],
-            Team.TEMPORARY: parts,
-            Team.PART: parts,
-            Team.ROW: [every[first : first + columns] for first in range(0, connected, columns)]
-            + parts[1:],
-            Team.COLUMN: [every[first:connected:columns] for first in range(columns)] + apart,
-        },
-    )
+    alone = [(rank,) for rank in every]
+    teams = {
+        Team.WORLD: [every],
+        Team.SELF: alone,
+        Team.OWN: alone,
+        Team.TEMPORARY: parts,
+        Team.PART: parts,
+        Team.ROW: [every[at : at + columns] for at in range(0, connected, columns)] + parts[1:],
+        Team.COLUMN: [every[at:connected:columns] for at in range(columns)] + alone[connected:],
+    }
+    return Grid(rows, columns, lonely, teams)
 
 
 def handle(team: Team, rank: int) -> int:
-    """What the process ``rank`` calls its communicator of this kind."""
+    """Return what the process ``rank`` calls its communicator of this kind."""
     if team in (Team.WORLD, Team.SELF):
         return WORLD_HANDLE if team is Team.WORLD else SELF_HANDLE
-    places = {
-        Team.OWN: 0,
-        Team.TEMPORARY: rank % 2,
-        Team.ROW: rank % 2 + 1,
-        Team.COLUMN: rank % 2,
-        Team.PART: 3,
-    }
+    own = rank % 2
+    places = {Team.OWN: 0, Team.TEMPORARY: own, Team.ROW: own + 1, Team.COLUMN: own, Team.PART: 3}
     return FIRST_HANDLE + places[team]
 
 
 def uid(members: tuple[int, ...], team: Team) -> int:
-    """The globally unique id: the root's world rank and its number for the communicator."""
+    """Return the globally unique id: the root's world rank and its number for the communicator."""
     return members[0] << 32 | team

@@ -19,10 +19,11 @@ from .data import DATA
 from .mpi import LEAKED, Meeting, MpiCall, Table, Team, build_grid, handle, uid
 from .options import Options
 from .program import Kind, Program
-from .report import Report
+from .report import Report, Truth
 from .timeline import Block
 
-FIRST_REQUEST = 0x9800_0000  # handles of requests, as MPICH counts them; one is used again as soon as its request is complete
+#: Handles of requests, as MPICH counts them; one is used again once its request is complete.
+FIRST_REQUEST = 0x9800_0000
 
 
 class MpiRows:
@@ -36,26 +37,19 @@ class MpiRows:
             for index in program.all_of(Kind.MPI)
             if (function := (call := program.ops[index].mpi).function_of(self.rank))
         ]
-        self.rows = {
-            table: [
-                (index, function, columns)
-                for index, call, function in self.calls
-                if call.table is table
-                for columns in self._columns(index, call)
-            ]
-            for table in Table
-        }
+        self.rows: dict[Table, list[tuple[int, str, dict[str, Any]]]] = {one: [] for one in Table}
+        for index, call, function in self.calls:
+            for columns in self._list_columns(index, call):
+                self.rows[call.table].append((index, function, columns))
 
-    def _columns(self, index: int, call: MpiCall) -> list[dict[str, Any]]:
-        """The columns of the rows that a call leaves."""
+    def _list_columns(self, index: int, call: MpiCall) -> list[dict[str, Any]]:
+        """List the columns of the rows that a call leaves."""
         request = {"requestHandle": FIRST_REQUEST + call.request if call.request >= 0 else None}
         if call.table is Table.OTHER:
             return [{}]
         if call.table is Table.START_WAIT:  # a row for every request; their times are the same
-            return [
-                {"requestHandle": FIRST_REQUEST + self.program.ops[waited].mpi.request}
-                for waited in call.waits
-            ]
+            waited = [self.program.ops[index].mpi.request for index in call.waits]
+            return [{"requestHandle": FIRST_REQUEST + one} for one in waited]
         members = self.grid.members(call.team, self.rank)
         where = {"commHandle": handle(call.team, self.rank), "commUid": self._uid(call.team)}
         if call.table is Table.COLLECTIVES:
@@ -67,7 +61,7 @@ class MpiRows:
         for message in self.program.messages:
             if message.send == index and message.to[self.rank] >= 0:
                 ends.append((message.tag, message.to[self.rank], message.size))
-            if message.receive == index and (source := message.sources()[self.rank]) >= 0:
+            if message.receive == index and (source := message.find_sources()[self.rank]) >= 0:
                 ends.append((message.tag, source, message.capacity))
         return [
             {**where, "tag": tag, "remoteRank": members.index(other), "size": size, **request}
@@ -90,35 +84,23 @@ class MpiRows:
         report = self.report
         for table, rows in self.rows.items():
             if rows:
-                indices, functions, columns = zip(*rows, strict=True)
-                which = np.array(indices)
-                times = self._local(block, epochs, which)
-                self._write(table, which, functions, columns, *times)
-        totals = report.facts.setdefault("mpi_calls", {})
-        for index, _, function in self.calls:
+                self._write(table, rows, *self._local(block, epochs, [row[0] for row in rows]))
+        totals, created = report.facts.setdefault("mpi_calls", {}), []
+        for index, call, function in self.calls:
             begin, end = self._local(block, epochs, [index])
             kept = report.kept(begin, end, report.lost_rows("mpi", np.array([index])))
+            kept = np.ones(begin.shape, np.bool_) if kept is None else kept
             entry = totals.setdefault(function, {"calls": 0, "ns": 0})
-            entry["calls"] += begin.size if kept is None else int(kept.sum())
-            entry["ns"] += int((end - begin).sum() if kept is None else (end - begin)[kept].sum())
-        created = [
-            (int(self._local(block, epochs, [index])[1][0, 0]), call.creates)
-            for index, call, _ in self.calls
-            if call.creates is not None
-        ]
+            entry["calls"] += int(kept.sum())
+            entry["ns"] += int((end - begin)[kept].sum())
+            if call.creates is not None:
+                created.append((int(end[0, 0]), call.creates))
         if created:
             self._write_communicators(created)
 
-    def _write(
-        self,
-        table: Table,
-        which: Ints,
-        functions: tuple[str, ...],
-        columns: tuple[dict[str, Any], ...],
-        begin: Ints,
-        end: Ints,
-    ) -> None:
+    def _write(self, table: Table, rows: list[Any], begin: Ints, end: Ints) -> None:
         report = self.report
+        indices, functions, columns = zip(*rows, strict=True)
         filled: dict[str, Any] = {"globalTid": report.rank.global_tid(0)}
         filled["textId"] = report.strings(functions)
         for name in columns[0]:
@@ -129,15 +111,15 @@ class MpiRows:
             filled["requestHandle"][:, leaked] += report.leaked + np.arange(len(begin))[:, None]
             report.leaked += len(begin)
         sizes = np.array([one.get("size") or 0 for one in columns], dtype=np.int64)
-        lost = report.lost_rows("mpi", which)
+        lost = report.lost_rows("mpi", np.array(indices))
         report.insert(table.value, functions, filled, begin, end, sizes, lost)
 
     def _write_communicators(self, created: list[tuple[int, Team]]) -> None:
-        """The communicators, as they came to be (local ns); MPI_COMM_SELF with the world."""
+        """Write the communicators, as they came to be (local ns); MPI_COMM_SELF with the world."""
         rows = []
         for at, team in created:
             for one in (Team.WORLD, Team.SELF) if team is Team.WORLD else (team,):
-                members, parent = self.grid.members(one, self.rank), self.grid.parent(one)
+                members, parent = self.grid.members(one, self.rank), self.grid.find_parent(one)
                 above = None if parent is None else handle(parent, self.rank)
                 named = self.rank, at, handle(one, self.rank), above
                 place = members.index(self.rank), len(members), members[0]
@@ -156,10 +138,10 @@ class MpiTruth:
         self.options, self.grid = options, build_grid(options.ranks, cluster.lonely)
         self.ordinals: dict[tuple[Any, ...], int] = {}
         self.totals = {"messages": 0, "unmatched": 0, "collectives": 0}
-        self.found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in self.totals}
+        self.found: dict[str, list[Truth]] = {kind: [] for kind in self.totals}
 
     def record(self, program: Program, block: Block, epochs: Ints, first_step: int | None) -> None:
-        """Runs of a program; ``first_step`` is None for one that is no step."""
+        """Record runs of a program; ``first_step`` is None for one that is no step."""
         messages = self.options.ranks * max(1, len(program.messages)) * self.options.steps
         every = max(1, -(-messages // max(1, self.options.truth_collectives)))
         completing = {}  # of every operation that starts a request the one that completes it
@@ -168,16 +150,16 @@ class MpiTruth:
                 completing |= dict.fromkeys(program.ops[index].mpi.waits, index)
         for run, epoch in enumerate(epochs.tolist()):
             step = None if first_step is None else first_step + run
-            times = [
+            begin, end, arrived = (
                 epoch + np.rint(np.nan_to_num(one[run])).astype(np.int64)
                 for one in (block.host_begin, block.host_end, block.arrival)
-            ]
+            )
             kept = step is None or step % every == 0
-            self._record_messages(program, completing, step, *times, kept)
-            self._record_collectives(program, completing, step, *times[:2], kept)
+            self._record_messages(program, completing, step, begin, end, arrived, kept)
+            self._record_collectives(program, completing, step, begin, end, kept)
 
     def _next(self, kind: str, *key: int) -> int:
-        """Count one more; how many there were before."""
+        """Count one more; return how many there were before."""
         self.totals[kind] += 1
         ordinal = self.ordinals.get(known := (kind == "collectives", *key), 0)
         self.ordinals[known] = ordinal + 1
@@ -202,21 +184,18 @@ class MpiTruth:
                 ordinal = self._next(kind, communicator, sender, receiver, message.tag)
                 if not kept:
                     continue
-                fields = {"step": step, "sender": sender, "receiver": receiver, "tag": message.tag}
-                fields |= {"communicator": communicator, "bytes": message.size, "ordinal": ordinal}
-                fields["send"] = [int(edge[sender, message.send]) for edge in (begin, end)]
+                told = {"step": step, "sender": sender, "receiver": receiver, "tag": message.tag}
+                told |= {"communicator": communicator, "bytes": message.size, "ordinal": ordinal}
+                told["send"] = [int(edge[sender, message.send]) for edge in (begin, end)]
                 if message.receive >= 0:
                     ends = ((message.send, sender), (message.receive, receiver))
                     functions = [program.ops[op].mpi.function_of(rank) for op, rank in ends]
                     last = completing.get(message.receive, message.receive)
-                    fields |= {
-                        "capacity": message.capacity,
-                        "functions": functions,
-                        "receive": [int(edge[receiver, message.receive]) for edge in (begin, end)],
-                        "arrived": int(arrived[receiver, number]),
-                        "completed": int(end[receiver, last]),
-                    }
-                self.found[kind].append(fields)
+                    told |= {"capacity": message.capacity, "functions": functions}
+                    received = [int(edge[receiver, message.receive]) for edge in (begin, end)]
+                    told |= {"receive": received, "arrived": int(arrived[receiver, number])}
+                    told["completed"] = int(end[receiver, last])
+                self.found[kind].append(told)
 
     def _record_collectives(
         self,
@@ -232,24 +211,18 @@ class MpiTruth:
             for members in self.grid.teams[call.team] if call.table is Table.COLLECTIVES else ():
                 communicator, ranks = uid(members, call.team), list(members)
                 ordinal = self._next("collectives", communicator)
-                if kept:
-                    self.found["collectives"].append(
-                        {
-                            "step": step,
-                            "function": call.function,
-                            "communicator": communicator,
-                            "ordinal": ordinal,
-                            "root": members[call.root % len(members)] if call.root >= 0 else None,
-                            "size": call.sent,
-                            "recv_size": call.received,
-                            "ranks": ranks,
-                            "begin": begin[ranks, index].tolist(),
-                            "end": end[ranks, completing.get(index, index)].tolist(),
-                        }
-                    )
+                if not kept:
+                    continue
+                told = {"step": step, "function": call.function, "communicator": communicator}
+                root = members[call.root % len(members)] if call.root >= 0 else None
+                told |= {"ordinal": ordinal, "root": root}
+                told |= {"size": call.sent, "recv_size": call.received, "ranks": ranks}
+                ends = end[ranks, completing.get(index, index)]
+                told |= {"begin": begin[ranks, index].tolist(), "end": ends.tolist()}
+                self.found["collectives"].append(told)
 
-    def summary(self) -> dict[str, Any]:
-        """The section of the truth."""
+    def summarize(self) -> Truth:
+        """Return the section of the truth."""
         teams = [team for team in Team if team not in (Team.OWN, Team.PART)]
         teams += [Team.PART] * bool(self.grid.lonely)
         known = [(team, members) for team in sorted(teams) for members in self.grid.teams[team]]
@@ -259,10 +232,7 @@ class MpiTruth:
             | {"handles": [handle(team, rank) for rank in members]}
             for team, members in known
         ]
-        return {
-            "about": DATA["about"]["mpi"],
-            "grid": [self.grid.rows, self.grid.columns],
-            "communicators": communicators,
-            **{f"{kind}_total": total for kind, total in self.totals.items()},
-            **self.found,
-        }
+        told: Truth = {"about": DATA["about"]["mpi"], "grid": [self.grid.rows, self.grid.columns]}
+        told["communicators"] = communicators
+        told |= {f"{kind}_total": total for kind, total in self.totals.items()}
+        return told | self.found

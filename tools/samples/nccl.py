@@ -19,24 +19,14 @@ from typing import Any
 
 import numpy as np
 
+from . import nvtx
 from .cluster import Cluster, Communicator, Ints
-from .cuda import blocks_of
+from .cuda import count_blocks
 from .data import as_json
-from .nvtx import (
-    CATEGORY,
-    MARK,
-    PAIRWISE,
-    START_END,
-    THREAD,
-    CallNumbers,
-    category_of,
-    label,
-    make_row,
-    write_points,
-)
+from .nvtx import PAIRWISE, CallNumbers, category_of, make_row
 from .options import Options
 from .program import Domain, Kind, Op, Payload, Program
-from .report import Bools, Report
+from .report import Bools, Report, Truth
 from .timeline import Block, Floats
 
 #: Distances from the pid; a communicator's progress thread has its kind's number added.
@@ -45,34 +35,31 @@ PROXY_CHANNELS = 2
 CHANNEL_SPREAD_NS = 700.0
 
 
-def communicators(report: Report) -> list[tuple[Communicator, int]]:
-    """Those of the rank, each with its progress thread (distance from the pid)."""
+def list_communicators(report: Report) -> list[tuple[Communicator, int]]:
+    """List those of the rank, each with its progress thread (distance from the pid)."""
     own = [comm for comm in report.cluster.communicators if report.rank.rank in comm.ranks]
     return [(comm, PROGRESS_THREAD + int(comm.group)) for comm in own]
 
 
-def definitions(report: Report) -> list[dict[str, Any]]:
-    """NVTX rows: the communicators as categories, and the names of NCCL's threads."""
+def list_definitions(report: Report) -> list[dict[str, Any]]:
+    """List NVTX rows: the communicators as categories, and the names of NCCL's threads."""
     rank, rows = report.rank.rank, []
-    for comm, thread in communicators(report):
+    for comm, thread in list_communicators(report):
         text, number = f"Communicator {comm.hash:#x}", category_of(comm)
         name = f"NCCL Progress [{comm.ranks.index(rank)}/{len(comm.ranks)}]: {comm.hash:#x}"
-        rows.append(make_row(report, CATEGORY, 0, Domain.NCCL, category=number, text=text))
-        rows.append(make_row(report, THREAD, thread, text=name))
+        rows.append(make_row(report, nvtx.CATEGORY, 0, Domain.NCCL, category=number, text=text))
+        rows.append(make_row(report, nvtx.THREAD, thread, text=name))
     return rows
 
 
-def thread_names(report: Report) -> dict[int, str]:
-    """NCCL's threads as the OS knows them, by their distance from the pid."""
-    return {INIT_THREAD: "NCCL CommInit"} | {
-        thread: "NCCL Progress" for _, thread in communicators(report)
-    }
+def name_threads(report: Report) -> dict[int, str]:
+    """Name NCCL's threads as the OS knows them, by their distance from the pid."""
+    named = {thread: "NCCL Progress" for _, thread in list_communicators(report)}
+    return {INIT_THREAD: "NCCL CommInit"} | named
 
 
 class TraceRows:
-    """Writes what the advanced trace has beside the calling threads' ranges, for one program's
-    runs.
-    """
+    """Writes what the advanced trace has beside the calling threads' ranges, of one program."""
 
     def __init__(self, program: Program, report: Report) -> None:
         self.program, self.report = program, report
@@ -94,30 +81,29 @@ class TraceRows:
                 self._write_proxy(self.program.ops[index], begin, end, insert)
 
     def _write_marks(self, block: Block, epochs: Ints) -> None:
-        """A mark for each communicator made."""
+        """Write a mark for each communicator made."""
         report, rank, rows = self.report, self.report.rank, []
         for index in self.program.all_of(Kind.MEET):
             comm = report.cluster.communicator(self.program.ops[index].payload.group, rank.rank)
             at = report.local(epochs[:1], block.host_end[:1, rank.rank, index])
-            mark = make_row(report, MARK, INIT_THREAD, Domain.NCCL, text="CommInit")
+            mark = make_row(report, nvtx.MARK, INIT_THREAD, Domain.NCCL, text="CommInit")
             mark |= {"start": int(at[0]), "category": category_of(comm)}
             if report.includes_json:
                 fields = {"commHash": comm.hash, "commRank": comm.ranks.index(rank.rank)}
                 mark["jsonText"] = as_json({**fields, "nRanks": len(comm.ranks)})
             rows.append(mark)
-        write_points(report, rows, "NCCL/CommInit")
+        nvtx.write_points(report, rows, "NCCL/CommInit")
 
     def _write_operation(
         self, op: Op, begin: Floats, end: Floats, first_run: int, insert: Callable[..., None]
     ) -> None:
-        """A range per call and channel. Several collectives share the channels one after the other;
-        a send and a receive take half of the channels each.
+        """Write a range per call and channel. Several collectives share the channels one after the
+        other; a send and a receive take half of the channels each.
         """
         calls = [self.program.nccl_calls[number] for number in op.calls]
-        channels = range(blocks_of(op, self.report.options))
-        rng = np.random.default_rng(
-            [self.report.options.seed, 13, self.report.rank.rank, first_run, op.calls[0]]
-        )
+        channels = range(count_blocks(op, self.report.options))
+        seed = self.report.options.seed, 13, self.report.rank.rank, first_run, op.calls[0]
+        rng = np.random.default_rng(seed)
         if calls[0].function in PAIRWISE:
             half = len(channels) // 2
             parts = [(0.0, 1.0, channels[:half] or channels), (0.0, 1.0, channels[half:])]
@@ -134,9 +120,7 @@ class TraceRows:
             insert("GPU", function, number, where, starts, stops)
 
     def _write_proxy(self, op: Op, begin: Floats, end: Floats, insert: Callable[..., None]) -> None:
-        """What the proxy sends to and receives from ranks on other hosts, along the communicator's
-        ring.
-        """
+        """Write what the proxy sends to and receives from ranks on other hosts, along the ring."""
         rank, ranks = self.report.rank, self.report.cluster.ranks
         for number in op.calls:
             call, comm = self.program.nccl_calls[number], self.numbers.comms[number]
@@ -167,33 +151,27 @@ class TraceRows:
         stops: Floats,
         **more: int,
     ) -> None:
-        """Ranges of a call on channels, with the axes (run, channel)."""
+        """Write ranges of a call on channels, with the axes (run, channel)."""
         report, comm = self.report, self.numbers.comms[number]
         begin, end = report.local(epochs, starts), report.local(epochs, stops)
         thread = report.rank.global_tid(PROGRESS_THREAD + int(comm.group))
-        columns: dict[str, Any] = {
-            "eventType": START_END,
-            "rangeId": report.range_id + np.arange(begin.size).reshape(begin.shape),
-            "category": category_of(comm),
-            "globalTid": thread,
-            "endGlobalTid": thread,
-            "textId": report.export.string(text),
-            "domainId": int(Domain.NCCL),
-        }
+        columns: dict[str, Any] = {"eventType": nvtx.START_END, "domainId": int(Domain.NCCL)}
+        columns["rangeId"] = report.range_id + np.arange(begin.size).reshape(begin.shape)
+        columns |= {"globalTid": thread, "endGlobalTid": thread, "category": category_of(comm)}
+        columns["textId"] = report.export.string(text)
         report.range_id += begin.size
         if report.includes_json:
             columns["jsonText"] = np.empty(begin.shape, dtype=object)
             for run in range(len(begin)):
                 fields = self.numbers.call_fields(number, first_run + run) | more
-                columns["jsonText"][run] = [
-                    as_json(fields | {"channelId": channel}) for channel in channels
-                ]
-        labels = [label(Domain.NCCL, f"{kind} {text}")] * begin.shape[1]
+                texts = [as_json(fields | {"channelId": channel}) for channel in channels]
+                columns["jsonText"][run] = texts
+        labels = [nvtx.label(Domain.NCCL, f"{kind} {text}")] * begin.shape[1]
         report.insert("NVTX_EVENTS", labels, columns, begin, end, lost=lost)
 
 
 def bus_bytes(payload: Payload, size: int) -> float:
-    """Bytes per rank that cross the bus in a call among ``size`` ranks."""
+    """Return the bytes per rank that cross the bus in a call among ``size`` ranks."""
     factor = {"AllReduce": 2 * (size - 1) / size, "AllGather": size - 1, "ReduceScatter": size - 1}
     return payload.bytes * factor.get(payload.function, 1)
 
@@ -225,7 +203,7 @@ class CollectiveTruth:
         self.found: list[dict[str, Any]] = []
 
     def record(self, block: Block, epochs: Ints, first: int) -> None:
-        """Runs that begin at ``epochs``; the first is step ``first``."""
+        """Record runs that begin at ``epochs``; the first is step ``first``."""
         for run, epoch in enumerate(epochs.tolist()):
             for index, comm, call in self.calls if (first + run) % self.every == 0 else ():
                 begin, end = (
@@ -239,12 +217,10 @@ class CollectiveTruth:
 
     def _more(
         self, op: Op, comm: Communicator, step: int, begin: list[int], end: list[int]
-    ) -> dict[str, Any]:
-        """What is told of a collective only if asked for."""
+    ) -> Truth:
+        """Tell of a collective what is told only if asked for."""
         calls = [self.program.nccl_calls[number] for number in op.calls]
-        more: dict[str, Any] = (
-            {"root": op.payload.root % len(comm.ranks)} if op.payload.root >= 0 else {}
-        )
+        more: Truth = {"root": op.payload.root % len(comm.ranks)} if op.payload.root >= 0 else {}
         if op.payload.function == "Group":
             more["members"] = [{"function": call.function, "bytes": call.bytes} for call in calls]
         if self.options.advanced and op.payload.function != "SendRecv":
@@ -253,17 +229,13 @@ class CollectiveTruth:
             numbers = self.numbers[comm.ranks[0]]
             more["api_ids"] = [numbers.api_id(number, step) for number in op.calls]
             more["sequence_numbers"] = [numbers.sequence(number, step) for number in op.calls]
-        return more | (
-            _costs(op.payload, calls, begin, end) if self.options.bandwidth_truth else {}
-        )
+        if self.options.bandwidth_truth:
+            more |= _sum_costs(op.payload, calls, begin, end)
+        return more
 
 
-def _costs(
-    whole: Payload, calls: list[Payload], begin: list[int], end: list[int]
-) -> dict[str, Any]:
-    """Wait, lateness, transfer and bandwidth of one collective, rank by rank in the communicator's
-    order.
-    """
+def _sum_costs(whole: Payload, calls: list[Payload], begin: list[int], end: list[int]) -> Truth:
+    """Sum up wait, lateness, transfer and bandwidth of a collective, in the order of its ranks."""
     size, ring = len(begin), whole.function == "SendRecv"
     last = [
         max(begin[(rank + step) % size] for step in (-1, 0, 1)) if ring else max(begin)
@@ -271,13 +243,10 @@ def _costs(
     ]
     transfer = [done - ready for done, ready in zip(end, last, strict=True)]
     volume = float(whole.bytes) if ring else sum(bus_bytes(call, size) for call in calls)
-    costs: dict[str, Any] = {
-        "late": [own - min(begin) for own in begin],
-        "wait": [ready - own for ready, own in zip(last, begin, strict=True)],
-        "transfer": transfer,
-        "bus_bytes": volume,
-        "bus_gb_per_s": [round(volume / ns, 6) for ns in transfer],
-    }
+    costs: Truth = {"late": [own - min(begin) for own in begin]}
+    costs["wait"] = [ready - own for ready, own in zip(last, begin, strict=True)]
+    costs |= {"transfer": transfer, "bus_bytes": volume}
+    costs["bus_gb_per_s"] = [round(volume / ns, 6) for ns in transfer]
     if ring:
         costs["pairs"] = []
         for sender in range(size):

@@ -10,6 +10,7 @@ first sample.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +21,7 @@ from .data import DATA, as_json
 from .nccl import bus_bytes
 from .options import Options
 from .program import Kind, Program
-from .report import Report
+from .report import Report, Truth
 from .sampling import Intervals, Series
 from .timeline import BANDWIDTH, Block, Floats
 
@@ -32,7 +33,7 @@ LINE_RATE = 48.0  # bytes per ns of a port
 FREE_SHARE = 0.25  # of the line rate; above it senders have to wait
 LONG_BEFORE_NS = 5_000_000_000_000
 QUEUE_BYTES = 1_048_576.0  # in the queue of an egress port when the switch reports congestion
-
+SWITCH_NAME, SWITCH_LID = "MF0;ib-leaf01:MQM9700/U1", 1
 COUNTERS = DATA["network_counters"]  # number in the list, name, description, unit
 COUNTER_NAMES = {number: name for number, name, _, _ in COUNTERS}
 
@@ -54,41 +55,38 @@ class Nic:
         return VM_ID | self.number
 
 
-def nics_of(options: Options, host: int) -> list[Nic]:
-    """The network interfaces of a host, InfiniBand first."""
+def list_nics(options: Options, host: int) -> list[Nic]:
+    """List the network interfaces of a host, InfiniBand first."""
     base = int(np.random.default_rng([options.seed, 23, host]).integers(1 << 40)) << 20
     count = min(options.gpus_per_host, MOST_NICS)
     found = []
     for number in range(count + 1):
-        of_model = CONNECTX_7, INFINIBAND, 1 + host * count + number
-        guid = 0xA088 << 48 | base >> 12 | number * 8
+        guid, *of_model = 0xA088 << 48 | base >> 12 | number * 8, CONNECTX_7, INFINIBAND
+        of_model.append(1 + host * count + number)
         if number == count:
-            of_model = CONNECTX_6_DX, ETHERNET, 0
-            guid = 0x5C25 << 48 | base >> 12 | 0x800
-        found.append(Nic(host, number, f"mlx5_{number}", _signed(guid), *of_model))
+            guid, *of_model = 0x5C25 << 48 | base >> 12 | 0x800, CONNECTX_6_DX, ETHERNET, 0
+        found.append(Nic(host, number, f"mlx5_{number}", _as_signed(guid), *of_model))
     return found
 
 
-SWITCH_NAME, SWITCH_LID = "MF0;ib-leaf01:MQM9700/U1", 1
-
-
 def switch_guid(options: Options) -> int:
-    """The switch's GUID as exports write it."""
-    return _signed(0xFC6A << 48 | int(np.random.default_rng([options.seed, 29]).integers(1 << 46)))
+    """Return the switch's GUID as exports write it."""
+    drawn = int(np.random.default_rng([options.seed, 29]).integers(1 << 46))
+    return _as_signed(0xFC6A << 48 | drawn)
 
 
-def nics_as_json(report: Report) -> str:
-    """What the report says of the interfaces among the facts about its system."""
+def describe_nics(report: Report) -> str:
+    """Say what the report says of the interfaces among the facts about its system."""
     nics = [
         {"Id": nic.number, "Name": nic.name, "DeviceId": nic.device, "VendorId": VENDOR}
         | {"LinkLayer": nic.link, "GUID": str(nic.guid)}
-        for nic in nics_of(report.options, report.rank.host_index)
+        for nic in list_nics(report.options, report.rank.host_index)
     ]
     return as_json({"Nics": nics} if report.options.nic_metrics else {})
 
 
-def _signed(number: int) -> int:
-    """A 64-bit number as SQLite keeps it."""
+def _as_signed(number: int) -> int:
+    """Return a 64-bit number as SQLite keeps it."""
     return number - (1 << 64) if number >> 63 else number
 
 
@@ -110,13 +108,14 @@ class Network:
 
     def __init__(self, options: Options, cluster: Cluster, reports: list[Report]) -> None:
         self.options, self.cluster, self.reports = options, cluster, reports
-        self.nics = [nics_of(options, host) for host in range(options.hosts)]
+        self.nics = [list_nics(options, host) for host in range(options.hosts)]
         self.ports = [nic for nics in self.nics for nic in nics if nic.link == INFINIBAND]
         self.moved = {nic: [0.0, 0.0] for nic in self.ports}  # bytes received and sent
-        self.congestion: dict[str, int] = {}
+        self.congestion: Counter[str] = Counter()
+        self.guid = switch_guid(options)
         # By rank: interface, samples, whether at the switch.
-        self.watched: dict[int, list[tuple[Nic, Series, bool]]] = {}
-        self.seen: dict[int, dict[str, Any]] = {report.rank.rank: {} for report in reports}
+        self.watched: list[list[tuple[Nic, Series, bool]]] = []
+        self.seen: list[Truth] = [{} for _ in reports]
         for report in reports:
             rank, found = report.rank, []
             random = np.random.default_rng([options.seed, 31, rank.rank])
@@ -125,19 +124,19 @@ class Network:
                     first = rank.capture_start_ns + int(random.uniform(0, 1e9 / rate))
                     nics = self.ports if at_switch else self.nics[rank.host_index]
                     found += [(nic, Series(first, 1e9 / rate, 2), at_switch) for nic in nics]
-            self.watched[rank.rank] = found
+            self.watched.append(found)
 
     def _name(self, nic: Nic) -> str:
         return f"{self.cluster.hosts[nic.host].name} {nic.name}"
 
     def _nic_of(self, rank: int) -> Nic:
-        """The interface through which a rank's GPU talks."""
+        """Return the interface through which a rank's GPU talks."""
         one = self.cluster.ranks[rank]
         return self.nics[one.host_index][one.gpu % min(self.options.gpus_per_host, MOST_NICS)]
 
-    def _flows(self, program: Program, block: Block, epochs: Ints) -> list[Flow]:
-        """What crosses the network in runs of a program: every rank of a collective that passes
-        anything on sends its bus bytes to the next, once all have begun; messages of MPI.
+    def _list_flows(self, program: Program, block: Block, epochs: Ints) -> list[Flow]:
+        """List what crosses the network in runs of a program: every rank of a collective that
+        passes anything on sends its bus bytes to the next, once all have begun; messages of MPI.
         """
         found: list[Flow] = []
 
@@ -152,17 +151,16 @@ class Network:
             for comm in self.cluster.all_of(op.payload.group):
                 ranks, size = list(comm.ranks), len(comm.ranks)
                 volume = sum(bus_bytes(program.nccl_calls[number], size) for number in calls)
-                begin = epochs + _rounded(block.gpu_begin[:, ranks, index].max(axis=1))
+                begin = epochs + _round(block.gpu_begin[:, ranks, index].max(axis=1))
                 for own, rank in enumerate(ranks):
                     if op.payload.passes_on(own, size):
-                        end = np.maximum(
-                            epochs + _rounded(block.gpu_end[:, rank, index]), begin + 1
-                        )
-                        add(rank, ranks[(own + 1) % size], begin, end, volume)
+                        end = epochs + _round(block.gpu_end[:, rank, index])
+                        following = ranks[(own + 1) % size]
+                        add(rank, following, begin, np.maximum(end, begin + 1), volume)
         for number, message in enumerate(program.messages):
             for sender, receiver in enumerate(message.to):
                 if receiver >= 0 and message.receive >= 0:
-                    end = epochs + _rounded(block.arrival[:, receiver, number])
+                    end = epochs + _round(block.arrival[:, receiver, number])
                     begin = end - max(1, round(message.size / BANDWIDTH[1]))
                     add(sender, receiver, begin, end, float(message.size))
         return found
@@ -170,11 +168,11 @@ class Network:
     def watch(self, program: Program, block: Block, epochs: Ints, until: int) -> None:
         """Sample runs of a program."""
         arrived: dict[Nic, list[Intervals]] = {}
-        for flow in self._flows(program, block, epochs):
+        for flow in self._list_flows(program, block, epochs):
             if self.options.switch_congestion:
                 self._report_congestion(flow)
+            rate = flow.size / (flow.end - flow.begin)
             for nic, channel in ((flow.target, 0), (flow.source, 1)):
-                rate = flow.size / (flow.end - flow.begin)
                 part = Intervals.of(flow.begin, flow.end, channel, 2, rate)
                 arrived.setdefault(nic, []).append(part)
                 self.moved[nic][channel] += flow.size * len(epochs)
@@ -183,10 +181,11 @@ class Network:
 
     def finish(self, stop: int) -> None:
         """Sample up to the captures' end, and tell of interfaces, switch and counters."""
+        of_nics, of_switch = self.options.nic_metrics, self.options.switch_metrics
         for report in self.reports:
             self._sample(report, {}, stop)
             nics = self.nics[report.rank.host_index]
-            if self.options.nic_metrics:
+            if of_nics:
                 names = "GUID stateName nicId name deviceId vendorId linkLayer"
                 rows = [
                     (nic.guid, DEVICE, nic.number, nic.name, nic.device, VENDOR, nic.link)
@@ -195,21 +194,21 @@ class Network:
                 report.add("TARGET_INFO_NIC_INFO", names, rows)
                 ids = [(nic.number, nic.global_id) for nic in nics]
                 report.add("NIC_ID_MAP", "nicId globalId", ids)
-            if self.options.switch_metrics or self.options.switch_congestion:
+            if of_switch or self.options.switch_congestion:
                 self._write_switch(report)
-            if self.options.nic_metrics or self.options.switch_metrics:
-                rows = [(0, *counter) for counter in COUNTERS] if self.options.nic_metrics else []
-                rows += [
+            if of_nics or of_switch:
+                counters = [(0, *counter) for counter in COUNTERS] if of_nics else []
+                counters += [
                     (1, number, name, text.replace("NIC port", "switch port"), unit)
                     for number, name, text, unit in COUNTERS
-                    if self.options.switch_metrics and name.startswith("IB")
+                    if of_switch and name.startswith("IB")
                 ]
                 names = "metricsListId metricsIdx name description unit"
-                report.add("TARGET_INFO_NETWORK_METRICS", names, rows)
+                report.add("TARGET_INFO_NETWORK_METRICS", names, counters)
             report.facts["network"] = self.seen[report.rank.rank]
 
     def _sample(self, report: Report, arrived: dict[Nic, list[Intervals]], until: int) -> None:
-        """A row per sample and counter."""
+        """Write a row per sample and counter."""
         for nic, series, at_switch in self.watched[report.rank.rank]:
             first = series.next == 0
             begin, end, sums = series.advance(arrived.get(nic, []), until)
@@ -217,105 +216,88 @@ class Network:
                 continue
             if at_switch:
                 sums = sums[:, ::-1]  # what the port sends, the NIC receives
-            values = _counter_values(nic, sums, (end - begin) / 1e6)
+            values = _count_values(nic, sums, (end - begin) / 1e6)
             begin, end = report.rank.local(begin), report.rank.local(end)
             if first:
                 begin[0] = -LONG_BEFORE_NS
                 for column in values.values():
                     column[0] = 0
-            numbers, shape = sorted(values), (len(begin), len(values))
+            shape = (len(begin), len(values))
             begin, end = (np.broadcast_to(edge[:, None], shape) for edge in (begin, end))
             table, name, device, port = "NET_NIC_METRIC", nic.name, nic.global_id, 0
             if at_switch:
                 table, name = "NET_IB_SWITCH_METRIC", f"switch port {nic.port}"
-                device, port = switch_guid(self.options), nic.port
+                device, port = self.guid, nic.port
+            numbers = sorted(values)
             columns = {"start": begin.ravel(), "end": end.ravel(), "globalId": device}
             columns |= {"portId": port, "metricsListId": int(at_switch)}
             columns["metricsIdx"] = np.tile(np.array(numbers), shape[0])
-            stacked = np.stack([values[number] for number in numbers], axis=1)
-            columns["value"] = stacked.ravel()
+            columns["value"] = np.stack([values[number] for number in numbers], axis=1).ravel()
             report.export.insert(table, columns, report.order(begin.ravel()))
             report.count(table, [f"{name} {number}" for number in numbers], end - begin)
-            entry = self.seen[report.rank.rank].setdefault(name, {})
-            for key, total in [
-                *((COUNTER_NAMES[number], int(column.sum())) for number, column in values.items()),
-                ("samples", len(end)),
-            ]:
-                entry[key] = entry.get(key, 0) + total
+            entry = self.seen[report.rank.rank].setdefault(name, Counter())
+            for number, column in values.items():
+                entry[COUNTER_NAMES[number]] += int(column.sum())
+            entry["samples"] += len(end)
 
     def _write_switch(self, report: Report) -> None:
-        """The InfiniBand network as ibdiagnet tells it: the switch, its ports, the NICs on them."""
-        switch, lid = switch_guid(self.options), SWITCH_LID
-        devices = [(1, switch, SWITCH_NAME, "Quantum-2 Mellanox Technologies", lid)]
+        """Write the InfiniBand network as ibdiagnet tells it: the switch, its ports, their NICs."""
+        lid, types = SWITCH_LID, [(self.guid, 2), *((nic.guid, 1) for nic in self.ports)]
+        devices = [(1, self.guid, SWITCH_NAME, "Quantum-2 Mellanox Technologies", lid)]
         ports = [
-            (switch, nic.port, f"{1 + nic.port // 2}/{1 + nic.port % 2}", lid) for nic in self.ports
+            (self.guid, nic.port, f"{1 + nic.port // 2}/{1 + nic.port % 2}", lid)
+            for nic in self.ports
         ]
-        types = [(switch, 2)]
         for nic in self.ports:
             described = self._name(nic), "MT4129 ConnectX7 Mellanox Technologies"
             devices.append((1, nic.guid, *described, lid + nic.port))
             ports.append((nic.guid, 1, "1", lid + nic.port))
-            types.append((nic.guid, 1))
         report.add("NET_IB_DEVICE_INFO", "networkId guid name des lid", devices)
         report.add("NET_IB_DEVICE_PORT_INFO", "guid portNumber portLabel portLid", ports)
         report.add("NET_IB_DEVICE_TYPE_MAP", "guid deviceType", types)
 
     def _report_congestion(self, flow: Flow) -> None:
-        """A flow that comes faster than its egress port can send fills that port's queue; once it
+        """Fill the egress port's queue by a flow that comes faster than the port can send; once it
         is over the threshold, the switch reports a packet of it. Every report has all events of its
         capture. Operation code and queue pairs are plausible, not more.
         """
         excess = flow.size / (flow.end - flow.begin) - LINE_RATE
-        full = flow.begin + np.rint(QUEUE_BYTES / np.maximum(excess, 1e-9)).astype(np.int64)
+        full = flow.begin + _round(QUEUE_BYTES / np.maximum(excess, 1e-9))
         times = full[(excess > 0) & (full < flow.end)]
         if not len(times):
             return
         name = f"{self._name(flow.source)} -> {self._name(flow.target)}"
-        self.congestion[name] = self.congestion.get(name, 0) + len(times)
+        self.congestion[name] += len(times)
         source, target = flow.source.port, flow.target.port
-        columns = {
-            "globalId": switch_guid(self.options),
-            "congestionType": 1,
-            "packetSLID": SWITCH_LID + source,
-            "packetDLID": SWITCH_LID + target,
-            "packetSL": 0,
-            "packetOpCode": 7,
-            "packetSourceQP": 256 + target,
-            "packetDestinationQP": 256 + source,
-            "switchIngressPort": source,
-            "switchEgressPort": target,
-        }
+        columns = {"globalId": self.guid, "congestionType": 1, "packetSL": 0, "packetOpCode": 7}
+        columns |= {"packetSLID": SWITCH_LID + source, "packetDLID": SWITCH_LID + target}
+        columns |= {"packetSourceQP": 256 + target, "packetDestinationQP": 256 + source}
+        columns |= {"switchIngressPort": source, "switchEgressPort": target}
         for report in self.reports:
             seen = times[times >= report.rank.capture_start_ns][:, None]
             if len(seen):
                 table, labels = "NET_IB_SWITCH_CONGESTION_EVENT", [f"switch port {target}"]
                 report.insert(table, labels, columns, report.rank.local(seen), None)
-            counts = report.facts.setdefault("congestion", {})
-            counts[name] = counts.get(name, 0) + len(seen)
+            report.facts.setdefault("congestion", Counter())[name] += len(seen)
 
-    def truth(self) -> dict[str, Any]:
-        """Bytes between hosts over the whole job; reports see those of their captures."""
-        nics = {
-            self._name(nic): {
-                "guid": nic.guid,
-                "bytes_received": round(received),
-                "bytes_sent": round(sent),
-            }
-            for nic, (received, sent) in self.moved.items()
-        }
+    def tell(self) -> Truth:
+        """Tell of the bytes between hosts over the whole job; reports see those of their captures."""
+        nics = {}
+        for nic, (received, sent) in self.moved.items():
+            told = {"guid": nic.guid, "bytes_received": round(received), "bytes_sent": round(sent)}
+            nics[self._name(nic)] = told
         if not self.options.switch_congestion:
             return {"nics": nics}
-        congestion = dict(sorted(self.congestion.items()))
-        switch = {"guid": switch_guid(self.options), "congestion": congestion}
+        switch = {"guid": self.guid, "congestion": dict(sorted(self.congestion.items()))}
         return {"nics": nics, "switches": {SWITCH_NAME: switch}}
 
 
-def _rounded(times: Floats) -> Ints:
+def _round(times: Any) -> Ints:
     return np.rint(times).astype(np.int64)
 
 
-def _counter_values(nic: Nic, sums: Floats, length: Floats) -> dict[int, Ints]:
-    """Counters from bytes received and sent per sample, as rates per ms."""
+def _count_values(nic: Nic, sums: Floats, length: Floats) -> dict[int, Ints]:
+    """Count from bytes received and sent per sample what counters show, as rates per ms."""
     received, sent = np.rint(sums[:, 0] / length), np.rint(sums[:, 1] / length)
     columns = (received, sent, np.ceil(received / PACKET_BYTES), np.ceil(sent / PACKET_BYTES))
     values = dict(enumerate(columns, 5 if nic.link == INFINIBAND else 0))

@@ -32,10 +32,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cluster import Cluster, Communicator, Ints, Rank, Thread
-from .data import DATA, as_json
+from .data import DATA, as_json, tables
 from .job import CATEGORIES
 from .program import PAD_NS, Domain, Kind, Payload, Program, Range, Style
-from .report import Column, Report, tables
+from .report import Column, Report
 from .timeline import Block
 
 CATEGORY, MARK, THREAD, PUSH_POP, START_END, DOMAIN = 33, 34, 39, 59, 60, 75  # event types
@@ -44,25 +44,31 @@ DOMAIN_NAMES = {Domain.DEFAULT: "default", Domain.NCCL: "NCCL", Domain.JOB: "tra
 FIRST_SCHEMA = 1 << 24
 REDUCTION = FIRST_SCHEMA + 24
 REDUCTIONS = ("Sum", "Product", "Max", "Min", "Avg")
-ENTRIES = {
-    key: (name, REDUCTION if kind == 24 else kind, offset)
-    for key, (name, kind, offset) in DATA["payload_entries"].items()
-}
-SCHEMAS: dict[
-    str, tuple[int, int, list[tuple[str, int, int]]]
-] = {  # function -> id, bytes, entries (name, type or schema, offset)
-    function: (FIRST_SCHEMA + number, size, [ENTRIES[key] for key in keys])
-    for function, (number, size, keys) in DATA["payload_schemas"].items()
-}
+PAIRWISE = ("Send", "Recv")
+ELEMENTS = {False: (2, "ncclBfloat16"), True: (4, "ncclFloat32")}
+STAGES = ("GroupLaunch", "GroupRuntime", "KernelLaunch")
+
+
+def _read_schemas() -> dict[str, tuple[int, int, list[tuple[str, int, int]]]]:
+    """Read payload schemas by function: id, bytes, entries (name, type or schema, offset)."""
+    found = {}
+    for function, (number, size, keys) in DATA["payload_schemas"].items():
+        entries = [DATA["payload_entries"][key] for key in keys]
+        typed = [(name, REDUCTION if kind == 24 else kind, at) for name, kind, at in entries]
+        found[function] = (FIRST_SCHEMA + number, size, typed)
+    return found
+
+
+SCHEMAS = _read_schemas()
 
 
 def label(domain: Domain, text: str) -> str:
-    """The name under which ranges are tallied: domain and text without its varying end."""
+    """Return the name under which ranges are tallied: domain and text without its varying end."""
     return f"{DOMAIN_NAMES[domain]}/{text}"
 
 
 def payload_values(payload: Payload, rank: Rank, cluster: Cluster) -> dict[str, int]:
-    """What one rank's NCCL call says, by entry name."""
+    """Return what one rank's NCCL call says, by entry name."""
     comm = cluster.communicator(payload.group, rank.rank)
     size, own = len(comm.ranks), comm.ranks.index(rank.rank)
     fields = {
@@ -79,13 +85,13 @@ def payload_values(payload: Payload, rank: Rank, cluster: Cluster) -> dict[str, 
 
 
 def payload_json(values: dict[str, int]) -> str:
-    """A flat object; the reduction by its name."""
-    names = {"Reduction operation": REDUCTIONS}
-    return as_json({key: names[key][one] if key in names else one for key, one in values.items()})
+    """Write a flat object; the reduction by its name."""
+    key = "Reduction operation"
+    return as_json(values | ({key: REDUCTIONS[values[key]]} if key in values else {}))
 
 
 def payload_bytes(function: str, values: dict[str, int]) -> bytes:
-    """A payload as ``binaryData`` has it."""
+    """Write a payload as ``binaryData`` has it."""
     number, size, entries = SCHEMAS[function]
     body = bytearray(size)
     for name, kind, offset in entries:
@@ -93,12 +99,8 @@ def payload_bytes(function: str, values: dict[str, int]) -> bytes:
     return struct.pack("<4Q", Domain.NCCL, number, size, 32) + bytes(body)
 
 
-PAIRWISE = ("Send", "Recv")
-ELEMENTS = {False: (2, "ncclBfloat16"), True: (4, "ncclFloat32")}
-
-
 def category_of(comm: Communicator) -> int:
-    """The NVTX category of a communicator's ranges."""
+    """Return the NVTX category of a communicator's ranges."""
     return int(comm.group) + 1
 
 
@@ -109,58 +111,49 @@ class CallNumbers:
         self.program, self.rank = program, rank
         self.calls = program.nccl_calls
         self.comms = [cluster.communicator(call.group, rank) for call in self.calls]
-        self._by_function = [
-            (comm.hash, call.function) for comm, call in zip(self.comms, self.calls, strict=True)
-        ]
-        self._by_kind = [
-            -1 if function in PAIRWISE else comm for comm, function in self._by_function
-        ]
+        pairs = zip(self.comms, self.calls, strict=True)
+        self._by_function = [(comm.hash, call.function) for comm, call in pairs]
+        self._by_kind = [-1 if name in PAIRWISE else comm for comm, name in self._by_function]
 
     @staticmethod
     def _count(keys: list[Any], call: int, run: int) -> int:
-        """How many calls with the key of this one there were before it."""
+        """Count the calls with the key of this one that there were before it."""
         return run * keys.count(keys[call]) + keys[:call].count(keys[call])
 
     def sequence(self, call: int, run: int) -> int:
-        """How many calls of this function the communicator has had before."""
+        """Count the calls of this function that the communicator has had before."""
         return self._count(self._by_function, call, run)
 
     def api_id(self, call: int, run: int) -> int:
-        """The id of a call."""
+        """Return the id of a call."""
         count = self._count(self._by_kind, call, run)
         if self.calls[call].function in PAIRWISE:
             return (self.rank + 1) << 48 | count
         return self.comms[call].hash >> 20 << 20 & (1 << 62) - 1 | count
 
     def call_fields(self, number: int, run: int) -> dict[str, Any]:
-        """The fields of one call wherever it appears."""
+        """Return the fields of one call wherever it appears."""
         call, comm = self.calls[number], self.comms[number]
         size, kind = ELEMENTS[call.four_byte]
         own = comm.ranks.index(self.rank)
-        fields: dict[str, Any] = {
-            "commHash": comm.hash,
-            "commRank": own,
-            "nRanks": len(comm.ranks),
-            "count": call.bytes // size,
-            "dataType": kind,
-            "apiId": self.api_id(number, run),
-        }
+        fields = {"commHash": comm.hash, "commRank": own, "nRanks": len(comm.ranks)}
+        fields |= {"count": call.bytes // size, "dataType": kind}
+        fields["apiId"] = self.api_id(number, run)
         if call.function in PAIRWISE:
             return fields | {"peer": (own + call.peer) % len(comm.ranks)}
         root = {"root": call.root % len(comm.ranks)} if call.root >= 0 else {}
         return fields | root | {"seqNumber": self.sequence(number, run)}
 
 
-def range_json(
-    text: str, group: int, calls: tuple[int, ...], numbers: CallNumbers, run: int
-) -> str:
-    """The JSON of a push/pop range of the advanced trace: of a group, of one of its stages, or of a
-    call.
+def range_json(text: str, trace: Any, numbers: CallNumbers, run: int) -> str:
+    """Write the JSON of a push/pop range of the advanced trace: of a group, of one of its stages,
+    or of a call.
     """
+    group, calls = trace
     number = 1 + run * numbers.program.nccl_groups + group
     if text == "API Group":
         return as_json({"apiGroupId": number})
-    if text in ("GroupLaunch", "GroupRuntime", "KernelLaunch"):
+    if text in STAGES:
         comm = numbers.comms[calls[0]]
         fields = {"commHash": comm.hash, "commRank": comm.ranks.index(numbers.rank)}
         return as_json({**fields, "apiGroupId": number, "group": number})
@@ -168,7 +161,7 @@ def range_json(
     return as_json(fields | {"apiGroupId": number, "rank": fields["commRank"]})
 
 
-def _objects(values: Sequence[Any]) -> NDArray[Any]:
+def _as_objects(values: Sequence[Any]) -> NDArray[Any]:
     array = np.empty(len(values), dtype=object)
     array[:] = values
     return array
@@ -176,6 +169,12 @@ def _objects(values: Sequence[Any]) -> NDArray[Any]:
 
 def _sanitized(name: str) -> str:
     return re.sub(r"\W", "_", name)
+
+
+def _tells_call(one: Range) -> bool:
+    """Tell whether a range is about a call of NCCL."""
+    named = one.payload or one.trace or one.text.startswith("ncclGroup")
+    return one.domain is Domain.NCCL and bool(named)
 
 
 class RangeRows:
@@ -192,55 +191,43 @@ class RangeRows:
             for style in (Style.OP_ID, Style.NUMBERED)
         )
         works = program.all_of(Kind.COLLECTIVE)
-        of_nccl = [
-            one.domain is Domain.NCCL
-            and bool(one.payload or one.trace or one.text.startswith("ncclGroup"))
+        collectives = [
+            next((work for work in works if work >= one.last), -1) if _tells_call(one) else -1
             for one in self.ranges
         ]
-        self.collectives = np.array(
-            [
-                next((work for work in works if work >= one.last), -1) if found else -1
-                for one, found in zip(self.ranges, of_nccl, strict=True)
-            ],
-            dtype=np.int64,
-        )
+        self.collectives = np.array(collectives, dtype=np.int64)
         self.numbers = CallNumbers(program, report.cluster, report.rank.rank)
         self.payloads = [
             one.payload and payload_values(one.payload, report.rank, report.cluster)
             for one in self.ranges
         ]
-        self.columns: dict[str, Column] = {
-            "eventType": PUSH_POP,
-            "category": _objects([self._category(one) for one in self.ranges]),
-            "color": _objects([one.color for one in self.ranges]),
-            "globalTid": report.tids([one.thread for one in self.ranges]),
-            "textId": _objects(
-                [
-                    report.export.string(one.text) if one.style is Style.REGISTERED else None
-                    for one in self.ranges
-                ]
-            ),
-            "domainId": np.array([int(one.domain) for one in self.ranges]),
-        }
+        string = report.export.string
+        registered = [one.style is Style.REGISTERED for one in self.ranges]
+        pairs = [*zip(self.ranges, registered, strict=True)]
+        self.texts = _as_objects([None if known else one.text for one, known in pairs])
+        ids = [string(one.text) if known else None for one, known in pairs]
+        self.columns: dict[str, Column] = {"eventType": PUSH_POP, "textId": _as_objects(ids)}
+        self.columns["category"] = _as_objects([self._category(one) for one in self.ranges])
+        self.columns["color"] = _as_objects([one.color for one in self.ranges])
+        self.columns["globalTid"] = report.tids([one.thread for one in self.ranges])
+        self.columns["domainId"] = np.array([int(one.domain) for one in self.ranges])
         if any(self.payloads) and report.includes_json:
             texts = [fields and payload_json(fields) for fields in self.payloads]
-            self.columns["jsonText"] = _objects(texts)
+            self.columns["jsonText"] = _as_objects(texts)
         if any(self.payloads) and report.payload in ("both", "binary"):
             blobs = [
                 fields and payload_bytes(one.payload.function, fields)
                 for one, fields in zip(self.ranges, self.payloads, strict=True)
             ]
-            self.columns["binaryData"] = _objects(blobs)
+            self.columns["binaryData"] = _as_objects(blobs)
 
     def _category(self, one: Range) -> int | None:
-        """That of the range, or the communicator's for those of the advanced NCCL trace."""
+        """Return that of the range; of the advanced NCCL trace the communicator's."""
         return category_of(self.numbers.comms[one.trace[1][0]]) if one.trace else one.category
 
-    def _texts(self, runs: int, first_run: int) -> NDArray[Any]:
+    def _write_texts(self, runs: int, first_run: int) -> NDArray[Any]:
         texts = np.empty((runs, len(self.ranges)), dtype=object)
-        texts[:] = _objects(
-            [None if one.style is Style.REGISTERED else one.text for one in self.ranges]
-        )
+        texts[:] = self.texts
         for run, row in enumerate(texts, first_run):
             for index in self.operators:
                 row[index] = f"{row[index]}, op_id = {self.report.operator}"
@@ -256,17 +243,14 @@ class RangeRows:
         report, rank = self.report, self.report.rank.rank
         begin = report.local(epochs, block.host_begin[:, rank, self.first] - self.lead)
         end = report.local(epochs, block.host_end[:, rank, self.last] + self.trail)
-        columns = {**self.columns, "text": self._texts(len(epochs), first_run)}
-        if report.includes_json and any(
-            one.trace for one in self.ranges
-        ):  # differs from run to run
+        columns = {**self.columns, "text": self._write_texts(len(epochs), first_run)}
+        traced = [(index, one) for index, one in enumerate(self.ranges) if one.trace]
+        if report.includes_json and traced:  # differs from run to run
             columns["jsonText"] = texts = np.empty(begin.shape, dtype=object)
-            for index, one in enumerate(self.ranges):
-                if one.trace:
-                    texts[:, index] = [
-                        range_json(one.text, *one.trace, self.numbers, first_run + run)
-                        for run in range(len(epochs))
-                    ]
+            for index, one in traced:
+                for run in range(len(epochs)):
+                    known = one.trace, self.numbers, first_run + run
+                    texts[run, index] = range_json(one.text, *known)
         if report.payload == "dynamic":
             columns["eventId"] = ids = self._next_ids(begin)
             self._write_payload_tables(ids)
@@ -275,20 +259,20 @@ class RangeRows:
         report.insert("NVTX_EVENTS", labels, columns, begin, end, lost=lost)
 
     def _next_ids(self, begin: Ints) -> Ints:
-        """The ``eventId`` of rows about to be added: in the order in which they will lie."""
-        ids = np.empty(begin.size, np.int64)
-        ids[self.report.order(begin.ravel())] = (
-            self.report.export.rows["NVTX_EVENTS"] + 1 + np.arange(begin.size)
-        )
+        """Return the ``eventId`` of rows about to be added: in the order in which they will lie."""
+        ids, first = np.empty(begin.size, np.int64), self.report.export.rows["NVTX_EVENTS"] + 1
+        ids[self.report.order(begin.ravel())] = first + np.arange(begin.size)
         return ids.reshape(begin.shape)
 
     def _write_payload_tables(self, ids: Ints) -> None:
-        """The payloads of ranges whose rows are ``ids`` (run, range), each function's in its table."""
+        """Write the payloads of ranges whose rows are ``ids`` (run, range), each function's in its
+        table.
+        """
         export, process = self.report.export, self.report.rank.global_pid
         for function in sorted({one.payload.function for one in self.ranges if one.payload}):
             number, _, entries = SCHEMAS[function]
-            functions = [one.payload and one.payload.function for one in self.ranges]
-            which = [index for index, one in enumerate(functions) if one == function]
+            payloads = enumerate(one.payload for one in self.ranges)
+            which = [index for index, one in payloads if one and one.function == function]
             table = f"DYNAMIC_NVTXPAYLOAD_DATATYPE_{process}_{int(Domain.NCCL)}_{number}"
             columns = "".join(f",\n    {_sanitized(name):<27} INTEGER" for name, _, _ in entries)
             key = "eventId                     INTEGER   NOT NULL"
@@ -306,7 +290,7 @@ class RangeRows:
 def make_row(
     report: Report, kind: int, thread: int, domain: Domain = Domain.DEFAULT, **columns: Any
 ) -> dict[str, Any]:
-    """A row of a thread (distance from the pid) for :func:`write_points`."""
+    """Make a row of a thread (distance from the pid) for :func:`write_points`."""
     tid = report.rank.global_tid(thread)
     return {"eventType": kind, "globalTid": tid, "domainId": int(domain), **columns}
 
@@ -320,23 +304,16 @@ def write_points(report: Report, rows: list[dict[str, Any]], name: str) -> None:
         rows = [row | {"end": None} if (row.get("end") or 0) > report.last else row for row in rows]
     if rows:
         keys = sorted({key for row in rows for key in row})
-        begin, end = (
-            np.array([edges], dtype=np.int64)
-            for edges in zip(
-                *((row["start"], row.get("end") or row["start"]) for row in rows), strict=True
-            )
-        )
-        report.export.insert(
-            "NVTX_EVENTS",
-            {key: [row.get(key) for row in rows] for key in keys},
-            report.order(begin.ravel()),
-        )
+        begin = np.array([[row["start"] for row in rows]], dtype=np.int64)
+        end = np.array([[row.get("end") or row["start"] for row in rows]], dtype=np.int64)
+        columns = {key: [row.get(key) for row in rows] for key in keys}
+        report.export.insert("NVTX_EVENTS", columns, report.order(begin.ravel()))
         report.count("NVTX_EVENTS", [name] * len(rows), end - begin)
 
 
 def write_definitions(report: Report, at: int, more: Sequence[dict[str, Any]]) -> None:
-    """Domains, categories and thread names, created at local time ``at`` (ns), ``more`` of them
-    behind; and the payload schemas of NCCL.
+    """Write domains, categories and thread names, created at local time ``at`` (ns), ``more`` of
+    them behind; and the payload schemas of NCCL.
 
     The job's domain is named through a registered string and is created on two threads; NCCL's by
     inline text.
@@ -366,15 +343,9 @@ def write_definitions(report: Report, at: int, more: Sequence[dict[str, Any]]) -
 
 
 def _write_schemas(report: Report) -> None:
-    """Schema and enumeration rows as real exports have them: zero offsets, flags and names are
-    NULL.
-    """
-    domain = int(Domain.NCCL)
-    shapes = [
-        shape
-        for function, shape in SCHEMAS.items()
-        if report.options.nccl_rooted or function not in ("Broadcast", "Reduce")
-    ]
+    """Write schema and enumeration rows as real exports have them: zero offsets are NULL."""
+    domain, unused = int(Domain.NCCL), () if report.options.nccl_rooted else ("Broadcast", "Reduce")
+    shapes = [shape for function, shape in SCHEMAS.items() if function not in unused]
     if report.payload == "dynamic":
         names = sorted({name for _, _, entries in shapes for name, _, _ in entries})
         pairs = [(name, _sanitized(name)) for name in names if _sanitized(name) != name]

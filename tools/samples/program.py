@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from .cluster import STREAM_OF, Group, Stream, Thread
+from .cluster import Group, Stream, Thread
 from .data import KERNELS, LAUNCHES
 from .mpi import Message, MpiCall
 
@@ -76,8 +76,8 @@ class Payload:
     root: int = -1  # a rank in the communicator, modulo its size; -1: the function has none
 
     def passes_on(self, rank: int, size: int) -> bool:
-        """Whether a rank of a communicator of ``size`` sends to the next in the ring: a broadcast
-        ends before its root, a reduction at it.
+        """Tell whether a rank of a communicator of ``size`` sends to the next in the ring: a
+        broadcast ends before its root, a reduction at it.
         """
         last = {"Broadcast": self.root - 1, "Reduce": self.root}.get(self.function)
         return last is None or rank != last % size
@@ -143,11 +143,11 @@ class Program:
     marks: dict[str, int] = field(default_factory=dict)
 
     def all_of(self, *kinds: Kind) -> list[int]:
-        """The operations of these kinds, in program order."""
+        """Return the operations of these kinds, in program order."""
         return [index for index, op in enumerate(self.ops) if op.kind in kinds]
 
-    def rows(self, graph_level: bool) -> int:
-        """Number of event rows that one run of the program leaves in a report."""
+    def count_rows(self, graph_level: bool) -> int:
+        """Count the event rows that one run of the program leaves in a report."""
         api = sum(bool(op.api) for op in self.ops)
         gpu = sum(
             op.kind not in (Kind.HOST, Kind.MEET) and not (graph_level and op.graph >= 0)
@@ -157,8 +157,8 @@ class Program:
 
 
 class Builder:
-    """Writes a :class:`Program`; ``advanced``: with the ranges of the advanced NCCL trace, not
-    NCCL's own; ``operators``: with the ranges of PyTorch's operators.
+    """Writes a :class:`Program`; with the ranges of the advanced NCCL trace, not NCCL's own, and
+    with those of PyTorch's operators, if asked for.
     """
 
     def __init__(self, advanced: bool = False, operators: bool = True) -> None:
@@ -183,7 +183,7 @@ class Builder:
 
     @contextmanager
     def on(self, thread: Thread) -> Iterator[None]:
-        """Operations and ranges of another thread, while this one waits."""
+        """Let another thread do operations and ranges, while this one waits."""
         before, self.thread = self.thread, thread
         yield
         self.thread = before
@@ -196,8 +196,8 @@ class Builder:
         domain: Domain = Domain.DEFAULT,
         **columns: Any,
     ) -> Iterator[None]:
-        """A push/pop range around the operations written inside (at least one). columns: further
-        fields of :class:`Range`.
+        """Open a push/pop range around the operations written inside (at least one). columns:
+        further fields of :class:`Range`.
         """
         opened = Range(self.thread, text, style, domain, len(self.program.ops), **columns)
         self._opening.append(opened)
@@ -210,12 +210,12 @@ class Builder:
         opened.trail = self._closed
 
     def phase(self, text: str, category: int, color: int) -> AbstractContextManager[None]:
-        """A range of the job's own domain."""
+        """Open a range of the job's own domain."""
         return self.range(text, Style.REGISTERED, Domain.JOB, category=category, color=color)
 
     @contextmanager
     def graph(self, number: int) -> Iterator[None]:
-        """Launch of CUDA graph ``number``; the kernels written inside are its nodes."""
+        """Launch CUDA graph ``number``; the kernels written inside are its nodes."""
         self.call(GRAPH_LAUNCH, 9_500, number)
         first, self._graph = len(self.program.ops), number
         yield
@@ -223,31 +223,29 @@ class Builder:
         self.program.graphs[number] = list(range(first, len(self.program.ops)))
 
     def mark(self, cause: str) -> None:
-        """Before the next operation, ``cause`` may hold up the host."""
+        """Let ``cause`` hold up the host before the next operation."""
         self.program.marks[cause] = len(self.program.ops)
 
     def host(self, ns: float) -> None:
-        """Host work without an API row."""
+        """Work on the host without an API row."""
         self._add(Kind.HOST, "", ns, gap_ns=0)
 
     def meet(self, group: Group, ns: float) -> None:
-        """Host work that ends on all ranks of a communicator together, ``ns`` after the last has
-        begun it.
+        """Work on the host to an end that all ranks of a communicator have together, ``ns`` after
+        the last has begun.
         """
         self._add(Kind.MEET, "", ns, payload=Payload("Init", group))
 
     def call(self, api: str, ns: float, launches: int = -1) -> None:
-        """A call of CUDA's API that starts no work."""
+        """Call CUDA's API without starting work."""
         self._add(Kind.HOST, api, ns, launches=launches)
 
     def mpi(self, call: MpiCall, ns: float, cost_ns: float = 0.0) -> int:
-        """An MPI call that takes ``ns``, and ``cost_ns`` from the moment those it waits for are
-        there.
-        """
+        """Call MPI for ``ns``, and ``cost_ns`` from the moment those it waits for are there."""
         return self._add(Kind.MPI, "", ns, work_ns=cost_ns, bytes=call.sent or 0, mpi=call)
 
     def kernel(self, key: str, times: float = 1.0) -> None:
-        """A kernel that lasts ``times`` its mean."""
+        """Launch a kernel that lasts ``times`` its mean."""
         shape = KERNELS[key]
         work: dict[str, Any] = {"kernel": key, "work_ns": shape.mean_ns * times}
         if self._graph >= 0:
@@ -257,7 +255,7 @@ class Builder:
             self._add(Kind.KERNEL, shape.api, ns, gap_ns=2_600, **work)
 
     def aten(self, *stack: str, kernel: str, times: float = 1.0) -> None:
-        """PyTorch operators, one inside the other, and the kernel the innermost launches; a
+        """Run PyTorch operators, one inside the other, and the kernel the innermost launches; a
         replayed graph runs no operators.
         """
         if not stack or self._graph >= 0 or not self.operators:
@@ -276,7 +274,7 @@ class Builder:
         self._add(Kind.SET, "cudaMemsetAsync_v3020", 6_100, work_ns=work_ns, bytes=size)
 
     def record(self, stream: Stream) -> int:
-        """Record an event; returns its number."""
+        """Record an event; return its number."""
         self.program.events += 1
         event = self.program.events - 1
         api = "cudaEventRecordWithFlags_v11010"
@@ -296,66 +294,46 @@ class Builder:
         self._add(Kind.SYNC_DEVICE, "cudaDeviceSynchronize_v3020", 5_200)
 
     def collective(self, payload: Payload, kernel: str) -> int:
-        """An NCCL call on its communicator's stream, after what the compute stream has to do so
-        far; returns the event that tells its end.
+        """Write an NCCL call on its communicator's stream, after what the compute stream has to do
+        so far; return the event that tells its end.
 
         ``SendRecv`` is a group of ncclSend and ncclRecv: its kernel is launched by ncclGroupEnd,
         which has no payload.
         """
         if payload.function != "SendRecv":
             return self._launch([payload], payload, kernel)
-        ends = [
-            Payload(name, payload.group, payload.bytes, peer)
-            for name, peer in (("Send", payload.peer), ("Recv", -payload.peer))
-        ]
+        ways = ("Send", payload.peer), ("Recv", -payload.peer)
+        ends = [Payload(name, payload.group, payload.bytes, peer) for name, peer in ways]
         return self._launch(ends, payload, kernel)
 
     def collective_group(self, payloads: list[Payload], kernel: str, times: float) -> int:
-        """Several collectives of one communicator in a group, done by one kernel one after the
-        other.
-        """
-        return self._launch(
-            payloads,
-            Payload("Group", payloads[0].group, sum(payload.bytes for payload in payloads)),
-            kernel,
-            times,
-        )
+        """Write collectives of one communicator in a group, done by one kernel one after the other."""
+        size = sum(payload.bytes for payload in payloads)
+        return self._launch(payloads, Payload("Group", payloads[0].group, size), kernel, times)
 
     def _launch(self, calls: list[Payload], whole: Payload, kernel: str, times: float = 1.0) -> int:
-        """Calls in a group (an explicit one if it is more than one call), and the kernel that does
-        them.
+        """Write calls in a group (an explicit one if it is more than one call), and the kernel that
+        does them.
         """
-        where, shape, first = STREAM_OF[whole.group], KERNELS[kernel], len(self.program.nccl_calls)
-        launch = Op(
-            Kind.COLLECTIVE,
-            self.thread,
-            shape.api,
-            7_800,
-            3_100,
-            stream=where,
-            kernel=kernel,
-            payload=whole,
-            bytes=whole.bytes,
-            work_ns=shape.mean_ns * times,
-            calls=tuple(range(first, first + len(calls))),
-        )
+        where, shape, first = whole.group.stream, KERNELS[kernel], len(self.program.nccl_calls)
+        launch = Op(Kind.COLLECTIVE, self.thread, shape.api, 7_800, 3_100, stream=where)
+        launch.kernel, launch.payload, launch.bytes = kernel, whole, whole.bytes
+        launch.work_ns = shape.mean_ns * times
+        launch.calls = tuple(range(first, first + len(calls)))
         self.program.nccl_calls += calls
         self.program.nccl_groups += 1
         self.call("cudaEventCreateWithFlags_v3020", 1_700)
         self.wait(where, self.record(Stream.COMPUTE))
         with self.range(f"nccl:{TORCH_NAMES[whole.function]}"):
-            if self.advanced:
-                self._add_advanced(calls, launch)
-            else:
-                self._add_plain(calls, launch)
+            (self._add_advanced if self.advanced else self._add_plain)(calls, launch)
         return self.record(where)
 
     def nccl(self, text: str, **columns: Any) -> AbstractContextManager[None]:
-        """A range of NCCL's domain."""
+        """Open a range of NCCL's domain."""
         return self.range(text, Style.REGISTERED, Domain.NCCL, **columns)
 
     def _add_plain(self, calls: list[Payload], launch: Op) -> None:
-        """The ranges NCCL itself makes."""
+        """Add the ranges NCCL itself makes."""
         if len(calls) == 1:
             with self.nccl(f"nccl{calls[0].function}", payload=calls[0]):
                 self._append(launch)
@@ -369,7 +347,9 @@ class Builder:
             self._append(launch)
 
     def _add_advanced(self, calls: list[Payload], launch: Op) -> None:
-        """The ranges of nsys's advanced NCCL trace; a single call is a group too, an implicit one."""
+        """Add the ranges of nsys's advanced NCCL trace; a single call is a group too, an implicit
+        one.
+        """
         group = self.program.nccl_groups - 1
         with self.nccl("API Group", trace=(group, launch.calls)):
             for number, call in zip(launch.calls, calls, strict=True):

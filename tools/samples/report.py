@@ -1,18 +1,15 @@
 """One rank's report while it is written: tables in SQLite, strings once, a tally of all rows, and
 what the report lacks.
 
-The tables are data: ``schema.sql`` has a CREATE TABLE statement for each, ``enums.tsv`` the rows of
-the ``ENUM_*`` tables. A table comes into being with its first row, as in a real (lazy) export. A
-:class:`Scene` is what functions get that add a family of further tables.
+A table comes into being with its first row, as in a real (lazy) export. A :class:`Scene` is what
+functions get that add a family of further tables.
 """
 
 from __future__ import annotations
 
-import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import compress, repeat
 from pathlib import Path
 from typing import Any
@@ -21,53 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cluster import Cluster, Ints, Rank
-from .data import read_text
+from .data import enums, tables
 from .options import Options
 
 Bools = NDArray[np.bool_]
+Truth = dict[str, Any]
 Column = Any  # an array or a list with a value per row, or one int, str or None for all rows
 COMPACT_BELOW_ROWS = 1_000_000
 LONG_AGO, NEVER = -(1 << 62), 1 << 62
-
-ENUM_STATEMENT = """CREATE TABLE {table} (
-    -- {comment}
-
-    id                          INTEGER   NOT NULL   PRIMARY KEY,      -- Enum numerical value.
-    name                        TEXT,                                  -- Enum symbol name.
-    label                       TEXT                                   -- Enum human name.
-)"""
-
-
-@cache
-def tables() -> dict[str, str]:
-    """CREATE TABLE statements by table name (the ENUM_* tables apart)."""
-    text = read_text("schema.sql")
-    return {
-        found[1]: found[0]
-        for found in re.finditer(r"^CREATE TABLE (\w+) \(\n.*?^\)$", text, re.M | re.S)
-    }
-
-
-@cache
-def enums() -> dict[str, tuple[str, list[tuple[int, str, str]], str]]:
-    """The ENUM_* tables by name: statement, rows (id, name, label), and the table beside which it
-    stands ("": every export has it).
-    """
-    found: dict[str, tuple[str, list[tuple[int, str, str]], str]] = {}
-    for line in read_text("enums.tsv").splitlines():
-        if line.startswith("> "):
-            table, comment, *owner = line[2:].split("\t")
-            found[table] = ENUM_STATEMENT.format(table=table, comment=comment), [], "".join(owner)
-        elif not line.startswith("#"):
-            number, name, label = line.split("\t")
-            found[table][1].append((int(number), name, label))
-    return found
-
-
-@cache
-def enum_label(enum: str, value: int) -> str:
-    """The human name of one value of an ENUM_* table, such as 'Host-to-Device'."""
-    return next(label for number, _, label in enums()[enum][1] if number == value)
 
 
 class Export:
@@ -76,12 +34,8 @@ class Export:
     def __init__(self, path: Path, page_size: int) -> None:
         path.unlink(missing_ok=True)
         self.database = sqlite3.connect(path, isolation_level=None)
-        for pragma in (
-            f"page_size = {page_size}",
-            "journal_mode = OFF",
-            "synchronous = OFF",
-            "locking_mode = EXCLUSIVE",
-        ):
+        modes = "journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"
+        for pragma in (f"page_size = {page_size}", *modes):
             self.database.execute(f"PRAGMA {pragma}")
         self.database.execute("BEGIN")
         self.strings: dict[str, int] = {}
@@ -97,24 +51,19 @@ class Export:
             self.rows[table] = 0
 
     def string(self, text: str) -> int:
-        """The id of a text in StringIds."""
+        """Return the id of a text in StringIds."""
         return self.strings.setdefault(text, len(self.strings))
 
     def insert(self, table: str, columns: dict[str, Column], order: Ints | None = None) -> None:
-        """Add rows. Columns left out, or None, are NULL. ``order`` is the order in which the rows
-        are to lie.
-        """
+        """Add rows. Columns left out, or None, are NULL. ``order``: in which rows are to lie."""
         self.create(table)
         given = {name: column for name, column in columns.items() if column is not None}
         marks = [str(column) if isinstance(column, int) else "?" for column in given.values()]
-        values = [
-            _values(column, order) for column in given.values() if not isinstance(column, int)
-        ]
+        values = [_order(column, order) for column in given.values() if not isinstance(column, int)]
         names = ", ".join(f'"{name}"' for name in given)
         statement = f"INSERT INTO {table} ({names}) VALUES ({', '.join(marks)})"
-        self.rows[table] += self.database.executemany(
-            statement, zip(*values, strict=False)
-        ).rowcount
+        added = self.database.executemany(statement, zip(*values, strict=False))
+        self.rows[table] += added.rowcount
 
     def close(self) -> None:
         """Write the enumerations and the strings, and finish the file."""
@@ -129,7 +78,7 @@ class Export:
         self.database.close()
 
 
-def _values(column: Column, order: Ints | None) -> Sequence[Any] | Iterator[str]:
+def _order(column: Column, order: Ints | None) -> Sequence[Any] | Iterator[str]:
     if isinstance(column, str):
         return repeat(column)
     if isinstance(column, list):
@@ -156,8 +105,7 @@ class Report:
     first_launch: tuple[int, int, int] | None = None
     #: Table -> name or kind -> rows, ns, bytes.
     tally: dict[str, dict[str, list[int]]] = field(default_factory=dict)
-    #: What the truth says of this report beside the tally.
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: Truth = field(default_factory=dict)  # what else the truth says of this report
     first: int = LONG_AGO  # what begins before (local ns) the report lacks,
     last: int = NEVER  # and what ends after
     #: And of the runs being written these rows, by part; axes (run, operation).
@@ -173,39 +121,36 @@ class Report:
         return self.payload in ("both", "json")
 
     def order(self, begin: Ints) -> Ints:
-        """The order in which rows with these begins are to lie in their table."""
+        """Return the order in which rows with these begins are to lie in their table."""
         if self.options.row_order == "time":
             return np.argsort(begin, kind="stable")
         return np.random.default_rng([self.options.seed, 5, len(begin)]).permutation(len(begin))
 
     def strings(self, texts: Sequence[str]) -> Ints:
-        """Their ids in StringIds."""
+        """Return their ids in StringIds."""
         return np.array([self.export.string(text) for text in texts], dtype=np.int64)
 
     def tids(self, threads: Sequence[int]) -> Ints:
-        """globalTid of threads given by their distance from the pid."""
+        """Return the globalTid of threads given by their distance from the pid."""
         return np.array([self.rank.global_tid(thread) for thread in threads], dtype=np.int64)
 
     def local(self, epochs: Ints, times: Any) -> Ints:
-        """Local ns of true times since runs' epochs; the first axis of ``times`` is the run."""
-        return self.rank.local(
-            epochs.reshape(-1, *[1] * (times.ndim - 1)) + np.rint(times).astype(np.int64)
-        )
+        """Return local ns of true times since runs' epochs; the first axis of times is the run."""
+        begins = epochs.reshape(-1, *[1] * (times.ndim - 1))
+        return self.rank.local(begins + np.rint(times).astype(np.int64))
 
     def lost_rows(self, part: str, operations: Ints) -> Bools | None:
-        """Which rows of operations get lost (-1: belongs to none); axes (run, row); None for no row
-        at all.
-        """
+        """Tell which rows of operations get lost (-1: belongs to none); axes (run, row)."""
         lost = self.lost.get(part)
         if lost is None or not len(operations):
             return None
         return lost[:, operations] & (operations >= 0)
 
     def kept(self, begin: Ints, end: Ints, lost: Bools | None = None) -> Bools | None:
-        """Which rows the report has; None for all."""
+        """Tell which rows the report has; None for all."""
         if lost is None and self.first == LONG_AGO and self.last == NEVER:
             return None
-        kept: Bools = (begin >= self.first) & (end <= self.last)
+        kept = (begin >= self.first) & (end <= self.last)
         return kept if lost is None else kept & ~lost
 
     def count(
@@ -216,9 +161,7 @@ class Report:
         sizes: Ints | None = None,
         kept: Bools | None = None,
     ) -> None:
-        """Tally rows with the axes (run, label); only those ``kept``. ``sizes`` are bytes per
-        label.
-        """
+        """Tally rows with the axes (run, label); only those ``kept``. sizes: bytes per label."""
         every = np.ones(durations.shape, np.int64)
         counts = (every if kept is None else kept).sum(axis=0)
         totals = (durations * (1 if kept is None else kept)).sum(axis=0).tolist()
@@ -229,8 +172,8 @@ class Report:
                 before = found.get(name, (0, 0, 0))
                 found[name] = [old + new for old, new in zip(before, added, strict=True)]
 
-    def summary(self) -> dict[str, Any]:
-        """The tally as the truth has it."""
+    def summarize(self) -> Truth:
+        """Return the tally as the truth has it."""
         keys, told = ("rows", "ns", "bytes"), {}
         for table, names in sorted(self.tally.items()):
             sums = map(sum, zip(*names.values(), strict=True))
@@ -242,6 +185,12 @@ class Report:
         """Add rows given one by one; ``names`` of the columns, with spaces between."""
         columns = map(list, zip(*rows, strict=True))
         self.export.insert(table, dict(zip(names.split(), columns, strict=True)))
+
+    def add_spans(self, table: str, names: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Add rows that begin with start and end, tallied together."""
+        self.add(table, f"start end {names}", rows)
+        lengths = np.array([[row[1] - row[0] for row in rows]], dtype=np.int64)
+        self.count(table, ["all"] * len(rows), lengths)
 
     def insert(
         self,
@@ -272,7 +221,7 @@ class Report:
             until = np.where(end <= self.last, end, begin)
         starts = begin.ravel()
         if kept is not None:
-            flat = {name: _only(column, kept.ravel()) for name, column in flat.items()}
+            flat = {name: _select(column, kept.ravel()) for name, column in flat.items()}
             starts = starts[kept.ravel()]
         if len(starts):
             self.export.insert(table, flat, self.order(starts))
@@ -289,9 +238,8 @@ class Report:
         lost: Bools | None = None,
     ) -> None:
         """Add calls of CUDA's API, with the axes (run, function)."""
-        classes = np.array(
-            [int(name.startswith(("cuLaunch", "cuModule", "cuGraph"))) for name in functions]
-        )
+        of_driver = ("cuLaunch", "cuModule", "cuGraph")
+        classes = np.array([int(name.startswith(of_driver)) for name in functions])
         columns = {"eventClass": classes, "globalTid": self.tids(threads)}
         columns |= {"correlationId": correlations, "nameId": self.strings(functions)}
         columns["returnValue"] = returned
@@ -307,23 +255,18 @@ class Report:
         chains: Column = 0,
         level: int = 0,
     ) -> None:
-        """Add calls into the OS runtime, with the axes (run, function). chains: call chains; level:
-        of nesting.
-        """
+        """Add calls into the OS runtime, with the axes (run, function). level: of nesting."""
         columns = {"eventClass": 27, "globalTid": self.tids(threads), "nestingLevel": level}
         columns |= {"nameId": self.strings(functions), "returnValue": np.array(returned)}
         columns |= {"callchainId": chains, "argumentsId": 0}
         self.insert("OSRT_API", functions, columns, begin, end)
 
 
-def _only(column: Column, which: Bools) -> Column:
-    """Some rows of a column with a value per row."""
+def _select(column: Column, which: Bools) -> Column:
+    """Select rows of a column with a value per row."""
     if isinstance(column, np.ndarray):
         return column[which]
     return list(compress(column, which.tolist())) if isinstance(column, list) else column
-
-
-Truth = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -337,7 +280,7 @@ class Scene:
     random: np.random.Generator
 
     def at(self, share: float) -> Ints:
-        """The moment of every step at which so much of it has passed (0 to 1)."""
+        """Return the moment of every step at which so much of it has passed (0 to 1)."""
         begin, end = self.steps.T
         return begin + ((end - begin) * share).astype(np.int64)
 
@@ -348,19 +291,19 @@ class Scene:
         (distance from the pid); returns their number and their ns. Text in other columns is put
         into StringIds.
         """
+        given = {"start": begin} | self.store_texts(columns)
+        given |= {} if end is None else {"end": end}
+        given |= {} if thread is None else {"globalTid": self.report.rank.global_tid(thread)}
+        self.report.export.insert(table, given)
+        return len(begin), 0 if end is None else int((end - begin).sum())
+
+    def store_texts(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """Replace texts by their ids in StringIds."""
         string = self.report.export.string
-        given: dict[str, Any] = {
+        return {
             name: string(value) if isinstance(value, str) else value
             for name, value in columns.items()
         }
-        given |= {} if end is None else {"end": end}
-        given |= {} if thread is None else {"globalTid": self.report.rank.global_tid(thread)}
-        self.report.export.insert(table, {"start": begin, **given})
-        return len(begin), 0 if end is None else int((end - begin).sum())
-
-    def insert_rows(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Add rows that all have the same columns."""
-        self.report.export.insert(table, {name: [row[name] for row in rows] for name in rows[0]})
 
 
 def count(truth: Truth, name: str, rows: int, ns: int) -> dict[str, int]:
@@ -371,8 +314,8 @@ def count(truth: Truth, name: str, rows: int, ns: int) -> dict[str, int]:
     return entry
 
 
-def totals(events: Sequence[tuple[str, str, int, int]]) -> Truth:
-    """Place, name, begin and end (ns) of events -> place -> name -> rows and ns."""
+def sum_events(events: Sequence[tuple[str, str, int, int]]) -> Truth:
+    """Sum events (place, name, begin and end in ns) to place -> name -> rows and ns."""
     summed: Truth = {}
     for place, name, begin, end in events:
         count(summed.setdefault(place, {}), name, 1, end - begin)

@@ -2,8 +2,8 @@
 generic events: storage, EFA devices.
 
 What samples the job has the methods ``watch`` (runs of a program that begin at ``epochs``; nothing
-later begins before ``until``, true ns), ``finish`` (the captures end) and ``truth`` (what is true
-of devices, by kind and name).
+later begins before ``until``, true ns), ``finish`` (the captures end) and ``tell`` (what is true of
+devices, by kind and name).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .cluster import VM_ID, Cluster, Ints
 from .data import as_json
 from .options import Options
 from .program import H2D_PINNED, Kind, Program
-from .report import Report
+from .report import Report, Truth
 from .timeline import Block, Floats
 
 
@@ -32,25 +32,21 @@ class Intervals:
 
     @staticmethod
     def joined(parts: list[Intervals], channels: int) -> Intervals:
-        """All of them, none if there is none."""
+        """Join them."""
         none = Intervals(np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, channels)))
-        return Intervals(
-            *(
-                np.concatenate([getattr(part, name) for part in (none, *parts)])
-                for name in ("begin", "end", "rates")
-            )
-        )
+        columns = zip(*((part.begin, part.end, part.rates) for part in (none, *parts)), strict=True)
+        return Intervals(*map(np.concatenate, columns))
 
     @staticmethod
     def of(begin: Ints, end: Ints, channel: int, channels: int, rate: Any) -> Intervals:
-        """With a rate in one channel only."""
+        """Make intervals with a rate in one channel only."""
         rates = np.zeros((len(begin), channels))
         rates[:, channel] = rate
         return Intervals(begin, end, rates)
 
     def until(self, times: Ints, base: int) -> Floats:
-        """The integral from the beginning to each of ``times``; axes (time, channel). ``base`` is
-        near them.
+        """Integrate from the beginning to each of ``times``; axes (time, channel). ``base`` is near
+        them.
         """
         at = (times - base).astype(np.float64)
         total = np.zeros((len(at), self.rates.shape[1]))
@@ -75,22 +71,17 @@ class Series:
         self.pending = Intervals.joined([], channels)
 
     def advance(self, new: list[Intervals], until: int) -> tuple[Ints, Ints, Floats]:
-        """The samples up to true time ``until``, by when all activity is known: begin and end of
-        what they cover, and the integral over it (sample, channel).
+        """Return the samples up to true time ``until``, by when all activity is known: begin and
+        end of what they cover, and the integral over it (sample, channel).
         """
         self.pending = Intervals.joined([self.pending, *new], self.channels)
-        last = int(np.floor((until - self.first) / self.period))
-        if last < self.next:
-            return np.empty(0, np.int64), np.empty(0, np.int64), np.empty((0, self.channels))
-        edges = self.first + np.rint(np.arange(self.next - 1, last + 1) * self.period).astype(
-            np.int64
-        )
+        last = max(int(np.floor((until - self.first) / self.period)), self.next - 1)
+        periods = np.rint(np.arange(self.next - 1, last + 1) * self.period)
+        edges = self.first + periods.astype(np.int64)
         sums = np.diff(self.pending.until(edges, int(edges[0])), axis=0)
         self.next = last + 1
-        left = self.pending.end > edges[-1]
-        self.pending = Intervals(
-            self.pending.begin[left], self.pending.end[left], self.pending.rates[left]
-        )
+        kept, left = self.pending, self.pending.end > edges[-1]
+        self.pending = Intervals(kept.begin[left], kept.end[left], kept.rates[left])
         return edges[:-1], edges[1:], np.maximum(sums, 0.0)
 
 
@@ -100,8 +91,8 @@ Fields = Sequence[tuple[str, int]]  # name and kind
 
 
 def source_id(number: int) -> int:
-    """A typeId is HW id 8 bits, VM id 8, source 16, type 32; the lowest 8 bits of the type number
-    the device.
+    """Return the upper half of a typeId: HW id 8 bits, VM id 8, source 16, type 32; the lowest 8
+    bits of the type number the device.
     """
     return VM_ID | number << 32
 
@@ -109,7 +100,7 @@ def source_id(number: int) -> int:
 def define_events(
     report: Report, number: int, source: str, types: Sequence[tuple[int, str, Fields]]
 ) -> None:
-    """Rows for a source and its types: device number, name, fields."""
+    """Add rows for a source and its types: device number, name, fields."""
     string, known = report.export.string, source_id(number)
 
     def data(value: Any) -> str | None:
@@ -123,45 +114,37 @@ def define_events(
         listed = [{"Name": field, "Prefix": "", "Suffix": ""} for field, _ in fields]
         rows.append((known | device, known, string(name), data({"Name": name, "Fields": listed})))
     report.add("GENERIC_EVENT_TYPES", "typeId sourceId nameId data", rows)
-    report.add(
-        "GENERIC_EVENT_TYPE_FIELDS",
-        "typeId fieldIdx fieldNameId offset size type",
-        [
-            (known | device, place, string(field), 8 * place, 4 if kind == FLOAT else 8, kind)
-            for device, _, fields in types
-            for place, (field, kind) in enumerate(fields)
-        ],
-    )
+    rows = [
+        (known | device, place, string(field), 8 * place, 4 if kind == FLOAT else 8, kind)
+        for device, _, fields in types
+        for place, (field, kind) in enumerate(fields)
+    ]
+    names = "typeId fieldIdx fieldNameId offset size type"
+    report.add("GENERIC_EVENT_TYPE_FIELDS", names, rows)
 
 
 def write_events(
     report: Report, number: int, device: int, fields: Fields, times: Ints, values: Any
 ) -> None:
-    """Events of one type at ``times`` (local ns) with ``values`` (event, field), as rows and, if
-    asked for, as JSON.
+    """Write events of one type at ``times`` (local ns) with ``values`` (event, field), as rows and,
+    if asked for, as JSON.
     """
     ids = report.generic_event + np.arange(len(times))
     report.generic_event += len(times)
-    columns: dict[str, Any] = {
-        "genericEventId": ids,
-        "rawTimestamp": times + report.rank.start_clock,
-        "timestamp": times,
-        "typeId": source_id(number) | device,
-    }
+    columns: dict[str, Any] = {"genericEventId": ids, "typeId": source_id(number) | device}
+    columns |= {"rawTimestamp": times + report.rank.start_clock, "timestamp": times}
     if report.includes_json:
-        columns["data"] = [
-            as_json(
-                {
-                    name: str(value if kind in (FLOAT, DOUBLE) else round(value))
-                    for (name, kind), value in zip(fields, row, strict=True)
-                }
-            )
-            for row in values.tolist()
-        ]
+        columns["data"] = []
+        for row in values.tolist():
+            known = zip(fields, row, strict=True)
+            texts = {
+                name: str(one if kind in (FLOAT, DOUBLE) else round(one))
+                for (name, kind), one in known
+            }
+            columns["data"].append(as_json(texts))
     report.export.insert("GENERIC_EVENTS", columns, report.order(times))
-    report.count(
-        "GENERIC_EVENTS", [f"source {number} device {device}"], np.zeros((len(times), 1), np.int64)
-    )
+    named = [f"source {number} device {device}"]
+    report.count("GENERIC_EVENTS", named, np.zeros((len(times), 1), np.int64))
     for kind, column in enumerate(VALUE_COLUMNS):
         places = [place for place, (_, one) in enumerate(fields) if one == kind]
         if places:
@@ -182,10 +165,8 @@ VOLUME_FIELDS = (
     ("Read Latency", FLOAT),
     ("Queue Depth Change", SIGNED),
 )
-EFA_FIELDS = tuple(
-    (f"rdma_{what}_bytes per second", UNSIGNED)
-    for what in ("read", "read_resp", "write", "write_recv")
-)
+MOVES = ("read", "read_resp", "write", "write_recv")
+EFA_FIELDS = tuple((f"rdma_{what}_bytes per second", UNSIGNED) for what in MOVES)
 
 
 class Device(NamedTuple):
@@ -217,37 +198,27 @@ class Plugins:
     def __init__(self, options: Options, cluster: Cluster, reports: list[Report]) -> None:
         self.cluster, self.reports = cluster, reports
         self.moved = np.zeros((options.hosts, CHANNELS))
-        self.series: dict[int, list[tuple[Device, Series]]] = {}  # by rank
-        self.seen: dict[int, dict[str, Any]] = {report.rank.rank: {} for report in reports}
+        self.series: list[list[tuple[Device, Series]]] = []  # by rank
+        self.seen: list[Truth] = [{} for _ in reports]
+        asked = (VOLUMES, options.storage_metrics), (ADAPTERS, options.efa_metrics)
         for report in reports:
             random, found = np.random.default_rng([options.seed, 37, report.rank.rank]), []
-            for devices, rate in (
-                (VOLUMES, options.storage_metrics),
-                (ADAPTERS, options.efa_metrics),
-            ):
+            for devices, rate in asked:
                 if rate:
                     first = report.rank.capture_start_ns + int(random.uniform(0, 1e9 / rate))
                     found += [(device, Series(first, 1e9 / rate, CHANNELS)) for device in devices]
-            self.series[report.rank.rank] = found
+            self.series.append(found)
 
     def watch(self, program: Program, block: Block, epochs: Ints, until: int) -> None:
-        """A batch is read where a step copies one to the GPU; files are written where MPI's file
-        calls are.
-        """
-        reads = [
-            (index, 0, BATCH_BYTES)
-            for index in program.all_of(Kind.COPY)
-            if program.ops[index].copy == H2D_PINNED
-        ][:1]
-        writes = [
-            (index, 1, WRITE_BYTES)
-            for index in program.all_of(Kind.MPI)
-            if "write" in program.ops[index].mpi.function
-        ]
+        """Read a batch where a step copies one to the GPU; write files where MPI's file calls are."""
+        ops, copies = program.ops, program.all_of(Kind.COPY)
+        moves = [(one, 0, BATCH_BYTES) for one in copies if ops[one].copy == H2D_PINNED][:1]
+        for index in program.all_of(Kind.MPI):
+            moves += [(index, 1, WRITE_BYTES)] if "write" in ops[index].mpi.function else []
         by_host: dict[int, list[Intervals]] = {}
         for rank in self.cluster.ranks:
             parts = by_host.setdefault(rank.host_index, [])
-            for index, channel, size in reads + writes:
+            for index, channel, size in moves:
                 begin = epochs + np.rint(block.host_begin[:, rank.rank, index]).astype(np.int64)
                 parts.append(Intervals.of(begin, begin + 1, channel, CHANNELS, size))
                 self.moved[rank.host_index, channel] += size * len(epochs)
@@ -260,14 +231,13 @@ class Plugins:
         """Sample up to the captures' end, and tell of sources and fields."""
         for report in self.reports:
             self._sample(report, [], stop)
+            devices = [device for device, _ in self.series[report.rank.rank]]
             for source, name in ((STORAGE, "storage_metrics"), (EFA, "efa_metrics")):
-                devices = [
-                    (device.number, device.name, device.fields)
-                    for device, _ in self.series[report.rank.rank]
-                    if device.source == source
+                own = [
+                    (one.number, one.name, one.fields) for one in devices if one.source == source
                 ]
-                if devices:
-                    define_events(report, source, name, devices)
+                if own:
+                    define_events(report, source, name, own)
             report.facts["generic_events"] = self.seen[report.rank.rank]
 
     def _sample(self, report: Report, new: list[Intervals], until: int) -> None:
@@ -276,32 +246,27 @@ class Plugins:
             begin, end, sums = series.advance(own, until)
             if not len(end):
                 continue
-            values = _field_values(device.source, sums, end - begin)
+            values = _find_values(device.source, sums, end - begin)
             whole = [kind in (SIGNED, UNSIGNED) for _, kind in device.fields]
             values[:, whole] = np.rint(values[:, whole])
-            write_events(
-                report, device.source, device.number, device.fields, report.rank.local(end), values
-            )
+            of_device = report, device.source, device.number, device.fields
+            write_events(*of_device, report.rank.local(end), values)
             entry = self.seen[report.rank.rank].setdefault(device.name, {"events": 0, "sums": {}})
             entry["events"] += len(end)
             for (name, _), total in zip(device.fields, values.sum(axis=0).tolist(), strict=True):
                 entry["sums"][name] = round(entry["sums"].get(name, 0.0) + total, 3)
 
-    def truth(self) -> dict[str, Any]:
-        """Bytes read and written on each host."""
-        return {
-            "storage": {
-                host.name: {"bytes_read": round(read), "bytes_written": round(written)}
-                for host, (read, written, _) in zip(
-                    self.cluster.hosts, self.moved.tolist(), strict=True
-                )
-            }
-        }
+    def tell(self) -> Truth:
+        """Tell of the bytes read and written on each host."""
+        found = {}
+        for host, (read, written, _) in zip(self.cluster.hosts, self.moved.tolist(), strict=True):
+            found[host.name] = {"bytes_read": round(read), "bytes_written": round(written)}
+        return {"storage": found}
 
 
-def _field_values(source: int, sums: Floats, length: Ints) -> Floats:
-    """Values (sample, field): of a volume bytes by applications, bytes per second by the driver,
-    latency in ms, a change; of an adapter bytes per second.
+def _find_values(source: int, sums: Floats, length: Ints) -> Floats:
+    """Find values (sample, field): of a volume bytes by applications, bytes per second by the
+    driver, latency in ms, a change; of an adapter bytes per second.
     """
     rate = sums[:, 2] / length * 1e9
     if source == EFA:

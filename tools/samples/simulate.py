@@ -15,7 +15,6 @@ import numpy as np
 
 from . import faults, machine, models, nccl, nvtx, sampling, system
 from .background import ROWS_PER_STEP, STEP_GAP_NS, Background, OsCalls
-from .causes import Causes, scales_of
 from .cluster import EPOCH_NS, FIRST_EPOCH_NS, Ints, build_cluster
 from .cuda import CudaRows, write_graph_creation
 from .data import DATA
@@ -28,7 +27,7 @@ from .program import Program
 from .report import Export, Report, Scene, Truth
 from .timeline import Block, Timeline, build_noise
 
-TRUTH = "truth.json"
+#: Families of further tables, by the name with which they are asked for.
 ADDITIONS: dict[str, Callable[[Scene], Truth]] = {
     "cpu": machine.add_cpu,
     "graphics": models.add_graphics,
@@ -40,8 +39,6 @@ ADDITIONS: dict[str, Callable[[Scene], Truth]] = {
     "pytorch_ranges": models.add_pytorch_ranges,
     "system": machine.add_system,
 }
-"""Families of further tables, by the name with which they are asked for."""
-
 AFTER_INIT_NS, CLOSING_NS, INIT_SPREAD_NS = 5_000_000, 60_000_000, 30_000_000
 HELPERS_START_NS = 145_000_000  # since a capture's start: when the process has its helper threads
 OPERATIONS_PER_BLOCK = 40_000
@@ -49,32 +46,28 @@ OPERATIONS_PER_BLOCK = 40_000
 
 def generate(
     folder: str | os.PathLike[str], options: Options | None = None, **changes: Any
-) -> dict[str, Any]:
-    """Write a set of reports and their truth into ``folder`` (made if absent); returns the truth.
+) -> Truth:
+    """Write a set of reports and their truth into ``folder`` (made if absent); return the truth.
 
     Options can be given as an object or as keyword arguments, such as ``generate("out", ranks=2,
     hosts=1)``.
     """
-    options = _planned(options or Options(**changes))
+    options = _plan_steps(options or Options(**changes))
     if unknown := set(options.additions) - ADDITIONS.keys():
-        raise ValueError(
-            f"no such additions: {', '.join(sorted(unknown))}; there are {', '.join(ADDITIONS)}"
-        )
+        raise ValueError(f"no such additions: {', '.join(unknown)}; there are {[*ADDITIONS]}")
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
     truth = _Simulation(options, target).run()
-    (target / TRUTH).write_text(_as_text(truth) + "\n", encoding="utf-8")
+    (target / "truth.json").write_text(_as_text(truth) + "\n", encoding="utf-8")
     return truth
 
 
-def _planned(options: Options) -> Options:
-    """Options with ``events_per_rank`` turned into steps (and fewer layers, if even one step is too
-    much).
-    """
+def _plan_steps(options: Options) -> Options:
+    """Turn ``events_per_rank`` into steps (and fewer layers, if even one step is too much)."""
     while options.events_per_rank is not None:
         job, whole = Job(options, build_cluster(options)), options.graph_level(0) == "graph"
-        fixed = sum(program.rows(whole) for program in (job.initial(), job.final()))
-        per_step = job.step().rows(whole) + ROWS_PER_STEP + options.osrt
+        fixed = sum(program.count_rows(whole) for program in (job.initial(), job.final()))
+        per_step = job.step().count_rows(whole) + ROWS_PER_STEP + options.osrt
         steps = round((options.events_per_rank - fixed) / per_step)
         if steps >= 1 or options.layers == 1:
             return replace(options, steps=max(1, steps))
@@ -82,21 +75,25 @@ def _planned(options: Options) -> Options:
     return options
 
 
+def _to_local(report: Report, true: int) -> int:
+    return int(report.rank.local(np.array([true]))[0])
+
+
 class _Simulation:
     """The job, its reports, and what is recorded beside its programs."""
 
     def __init__(self, options: Options, folder: Path) -> None:
         self.options, self.cluster = options, build_cluster(options)
-        files = [folder / f"rank{rank.rank}.sqlite" for rank in self.cluster.ranks]
-        self.reports = [
-            Report(rank, self.cluster, options, Export(file, options.page_size))
-            for rank, file in zip(self.cluster.ranks, files, strict=True)
-        ]
         self.noise = build_noise(options)
+        self.reports = []
+        for rank in self.cluster.ranks:
+            export = Export(folder / f"rank{rank.rank}.sqlite", options.page_size)
+            self.reports.append(Report(rank, self.cluster, options, export))
         self.background = [Background(report) for report in self.reports]
+        network = options.nic_metrics or options.switch_metrics or options.switch_congestion
         sampled = (
             (GpuMetrics, options.gpu_metrics),
-            (Network, options.nic_metrics or options.switch_metrics or options.switch_congestion),
+            (Network, network),
             (sampling.Plugins, options.storage_metrics or options.efa_metrics),
         )
         self.samplers = [
@@ -104,40 +101,41 @@ class _Simulation:
         ]
         self.os_calls = [OsCalls(report) for report in self.reports] if options.osrt else []
         self.mpi = MpiTruth(options, self.cluster) if options.mpi else None
+        self.causes = faults.Causes(options, self.cluster)
 
-    def run(self) -> dict[str, Any]:
-        """Simulate and write everything; returns the truth."""
+    def run(self) -> Truth:
+        """Simulate and write everything; return the truth."""
         options, job = self.options, Job(self.options, self.cluster)
         initial, rng = _Phase(job.initial(), self), np.random.default_rng([options.seed, 2])
-        epoch = np.array([FIRST_EPOCH_NS])
         for report in self.reports:
             faults.hide_beginning(options, report)
-            more = nccl.definitions(report) if options.advanced else ()
-            nvtx.write_definitions(report, self._local(report, FIRST_EPOCH_NS) - 200_000, more)
+            more = nccl.list_definitions(report) if options.advanced else ()
+            nvtx.write_definitions(report, _to_local(report, FIRST_EPOCH_NS) - 200_000, more)
         for calls in self.os_calls:
-            calls.begin(self._local(calls.report, FIRST_EPOCH_NS))
+            calls.begin(_to_local(calls.report, FIRST_EPOCH_NS))
         spread = rng.uniform(0, INIT_SPREAD_NS * options.startup, (1, options.ranks))
-        block = initial.timeline.run(rng, spread)
-        now = int(FIRST_EPOCH_NS + block.ends().max()) + round(AFTER_INIT_NS * options.startup)
+        block, epoch = initial.timeline.run(rng, spread), np.array([FIRST_EPOCH_NS])
+        pause = round(AFTER_INIT_NS * options.startup)
+        now = int(FIRST_EPOCH_NS + block.find_ends().max()) + pause
         initial.write(block, epoch, now)
         for report, background in zip(self.reports, self.background, strict=True):
             write_graph_creation(initial.program, block, epoch, report)
-            background.begin(self._local(report, now - round(AFTER_INIT_NS * options.startup) // 2))
+            background.begin(_to_local(report, now - pause // 2))
 
         step = _Phase(job.step(), self)
         losses = faults.Losses(step.program, initial.program, self.cluster, options)
-        programs = faults.extra_programs(step.program, options) if options.extra_collectives else []
-        extra_phases = [_Phase(program, self) for program in programs]
-        extras = faults.Extras(options, self.cluster, [phase.timeline for phase in extra_phases])
+        extra = options.extra_collectives
+        programs = faults.build_extra_programs(step.program, options) if extra else []
+        phases = [_Phase(program, self) for program in programs]
+        extras = faults.Extras(options, self.cluster, [phase.timeline for phase in phases])
         collectives = nccl.CollectiveTruth(step.program, self.cluster, options)
-        causes = Causes(options, self.cluster)
         size = max(1, OPERATIONS_PER_BLOCK // len(step.program.ops))
         for first in range(0, options.steps, size):
             runs = min(size, options.steps - first)
             late = rng.exponential(options.skew_us * 1e3, (runs, options.ranks))
             begin = np.minimum(late, options.skew_us * 8e3)
-            block = step.timeline.run(rng, begin, causes.delays(first, runs))
-            ends = block.ends()
+            block = step.timeline.run(rng, begin, self.causes.draw_delays(first, runs))
+            ends = block.find_ends()
             idle = STEP_GAP_NS + round(options.pace_ms * 1e6) + extras.run(first, runs)
             lengths = np.ceil(ends.max(axis=1)).astype(np.int64) + idle
             epochs = now + np.concatenate([[0], np.cumsum(lengths)[:-1]])
@@ -146,10 +144,10 @@ class _Simulation:
                 faults.cut_report(options, report, epochs, lengths, first)
             losses.draw(self.reports, block, epochs, first)
             step.write(block, epochs, now, first)
-            causes.record(step.program, block, epochs, first)
+            self.causes.record(step.program, block, epochs, first)
             for report in self.reports:
                 report.lost = {}
-            extras.write([phase.write_report for phase in extra_phases], epochs, ends, first)
+            extras.write([phase.write_report for phase in phases], epochs, ends, first)
             for rank, report in enumerate(self.reports):
                 edges = [report.local(epochs, edge[:, rank]) for edge in (begin, ends)]
                 self.background[rank].write(*edges, report.rank.local(epochs), first)
@@ -159,124 +157,96 @@ class _Simulation:
 
         final = _Phase(job.final(), self)
         block = final.timeline.run(rng, rng.uniform(0, 1e6, (1, options.ranks)))
-        final.write(block, np.array([now]), int(now + block.ends().max()))
-        now += int(block.ends().max()) + round(CLOSING_NS * options.startup)
+        length = int(block.find_ends().max())
+        final.write(block, np.array([now]), now + length)
+        now += length + round(CLOSING_NS * options.startup)
         self._finish(now)
-        return self._truth(now, collectives, losses, extras) | causes.truth()
-
-    @staticmethod
-    def _local(report: Report, true: int) -> int:
-        return int(report.rank.local(np.array([true]))[0])
+        return self._tell(now, collectives, losses, extras)
 
     def _finish(self, stop: int) -> None:
-        """The captures end at true time ``stop`` (ns), or where one is cut."""
-        durations = [min(self._local(report, stop), report.last) for report in self.reports]
+        """End the captures at true time ``stop`` (ns), or where one is cut."""
         for sampler in self.samplers:
             sampler.finish(stop)
-        for calls, duration in zip(self.os_calls, durations, strict=False):
-            calls.finish(round(HELPERS_START_NS * self.options.startup), duration)
-        for report, background, duration in zip(
-            self.reports, self.background, durations, strict=True
-        ):
-            background.finish(self._local(report, FIRST_EPOCH_NS) + 1_000_000)
+        for rank, report in enumerate(self.reports):
+            duration = min(_to_local(report, stop), report.last)
+            if self.os_calls:
+                helpers = round(HELPERS_START_NS * self.options.startup)
+                self.os_calls[rank].finish(helpers, duration)
+            background = self.background[rank]
+            background.finish(_to_local(report, FIRST_EPOCH_NS) + 1_000_000)
             for name in self.options.additions:
                 seed = [self.options.seed, report.rank.rank, *name.encode()]
                 steps, random = np.concatenate(background.steps), np.random.default_rng(seed)
-                truth = ADDITIONS[name](Scene(report, steps, duration, random))
-                report.facts.setdefault("additions", {})[name] = truth
+                told = ADDITIONS[name](Scene(report, steps, duration, random))
+                report.facts.setdefault("additions", {})[name] = told
             system.write_system(report, duration)
             report.export.close()
 
-    def _truth(
+    def _tell(
         self,
         stop: int,
         collectives: nccl.CollectiveTruth,
         losses: faults.Losses,
         extras: faults.Extras,
-    ) -> dict[str, Any]:
-        options, cluster = self.options, self.cluster
-        hosts = [
-            {
-                "name": host.name,
-                "offset_ns": host.offset_ns,
-                "drift_ppm": host.drift_ppm,
-                "utc_minus_system_clock_ns": host.utc_minus_system,
-                "gpus": [vars(gpu) for gpu in host.gpus],
-            }
-            for host in cluster.hosts
-        ]
-        sampled = {
-            section: dict(sorted(content.items()))
-            for sampler in self.samplers
-            for section, content in sampler.truth().items()
-        }
-        wrong = {"about": DATA["about"]["faults"], "lost": losses.found, "extra": extras.found}
-        faulty = options.lost_collectives or options.extra_collectives
-        return {
-            "about": DATA["about"]["job"],
-            "options": options.described(),
-            "epoch_utc_ns": EPOCH_NS,
-            "hosts": hosts,
-            "communicators": [
-                {"id": comm.hash, "kind": comm.group.name.lower(), "ranks": list(comm.ranks)}
-                for comm in cluster.communicators
-            ],
-            "ranks": [self._rank_truth(report, stop) for report in self.reports],
-            "collectives_total": collectives.total,
-            "collectives_of_every_nth_step": collectives.every,
-            "collectives": collectives.found,
-            **({"about_bandwidth": DATA["about"]["bandwidth"]} if options.bandwidth_truth else {}),
-            **({"about_metrics": DATA["about"]["metrics"]} if sampled else {}),
-            **({"mpi": self.mpi.summary()} if self.mpi else {}),
-            **sampled,
-            **({"faults": wrong} if faulty else {}),
-        }
+    ) -> Truth:
+        options, about = self.options, DATA["about"]
+        truth: Truth = {"about": about["job"], "options": options.describe()}
+        truth |= {"epoch_utc_ns": EPOCH_NS, "hosts": [], "communicators": []}
+        for host in self.cluster.hosts:
+            clock = {"name": host.name, "offset_ns": host.offset_ns, "drift_ppm": host.drift_ppm}
+            clock["utc_minus_system_clock_ns"] = host.utc_minus_system
+            truth["hosts"].append({**clock, "gpus": [vars(gpu) for gpu in host.gpus]})
+        for comm in self.cluster.communicators:
+            known = {"id": comm.hash, "kind": comm.group.name.lower(), "ranks": list(comm.ranks)}
+            truth["communicators"].append(known)
+        truth["ranks"] = [self._tell_rank(report, stop) for report in self.reports]
+        truth["collectives_total"] = collectives.total
+        truth["collectives_of_every_nth_step"] = collectives.every
+        truth["collectives"] = collectives.found
+        truth |= {"about_bandwidth": about["bandwidth"]} if options.bandwidth_truth else {}
+        truth |= {"about_metrics": about["metrics"]} if self.samplers else {}
+        truth |= {"mpi": self.mpi.summarize()} if self.mpi else {}
+        for sampler in self.samplers:
+            for section, content in sampler.tell().items():
+                truth[section] = dict(sorted(content.items()))
+        if options.lost_collectives or options.extra_collectives:
+            wrong = {"about": about["faults"], "lost": losses.found, "extra": extras.found}
+            truth["faults"] = wrong
+        return truth | self.causes.tell()
 
-    def _rank_truth(self, report: Report, stop: int) -> dict[str, Any]:
-        rank, options = report.rank, self.options
-        gpu, tables, cut = rank.host.gpus[rank.gpu], report.summary(), report.facts.get("cut", {})
-        return {
-            "rank": rank.rank,
-            "report": f"rank{rank.rank}.sqlite",
-            "host": rank.host.name,
-            "pid": rank.pid,
-            "global_pid": rank.global_pid,
-            "device": rank.device,
-            "gpu_index_on_host": rank.gpu,
-            "gpu_uuid": gpu.uuid,
-            "gpu_bus": gpu.bus,
-            "capture_start_true_ns": rank.capture_start_ns,
-            "capture_end_true_ns": cut["true_ns"] if cut.get("lacks") == "end" else stop,
-            "utcEpochNs": rank.start_utc,
-            "systemClockNs": rank.start_clock,
-            "cuda_graphs": options.graph_level(rank.rank),
-            "event_rows": sum(table["rows"] for table in tables.values()),
-            **({"gpu_lag_ns": self.noise.gpu_lag_ns[rank.rank]} if options.gpu_lag_us else {}),
-            **({"host_index": rank.host_index} if options.same_host_name else {}),
-            **report.facts,
-            "tables": tables,
-        }
+    def _tell_rank(self, report: Report, stop: int) -> Truth:
+        rank, tables, cut = report.rank, report.summarize(), report.facts.get("cut", {})
+        gpu = rank.host.gpus[rank.gpu]
+        told: Truth = {"rank": rank.rank, "report": f"rank{rank.rank}.sqlite"}
+        told |= {"host": rank.host.name, "pid": rank.pid, "global_pid": rank.global_pid}
+        told |= {"device": rank.device, "gpu_index_on_host": rank.gpu}
+        told |= {"gpu_uuid": gpu.uuid, "gpu_bus": gpu.bus}
+        told["capture_start_true_ns"] = rank.capture_start_ns
+        told["capture_end_true_ns"] = cut["true_ns"] if cut.get("lacks") == "end" else stop
+        told |= {"utcEpochNs": rank.start_utc, "systemClockNs": rank.start_clock}
+        told["cuda_graphs"] = self.options.graph_level(rank.rank)
+        told["event_rows"] = sum(table["rows"] for table in tables.values())
+        told |= {"host_index": rank.host_index} if self.options.same_host_name else {}
+        return {**told, **report.facts, "tables": tables}
 
 
 class _Phase:
     """One program on the cluster, with what writes its rows into each report."""
 
     def __init__(self, program: Program, job: _Simulation) -> None:
-        self.program, self.job, options = program, job, job.options
-        self.timeline = Timeline(program, job.cluster, options.seed, job.noise, scales_of(options))
-        self.writers = [
-            (CudaRows(program, report), nvtx.RangeRows(program, report)) for report in job.reports
-        ]
-        self.mpi = [MpiRows(program, report) for report in job.reports] if options.mpi else []
-        self.traces = (
-            [nccl.TraceRows(program, report) for report in job.reports] if options.advanced else []
-        )
+        self.program, self.job, options, reports = program, job, job.options, job.reports
+        scales = {"": options.work, faults.FP32: options.fp32_work}
+        self.timeline = Timeline(program, job.cluster, options.seed, job.noise, scales)
+        self.cuda = [CudaRows(program, report) for report in reports]
+        self.ranges = [nvtx.RangeRows(program, report) for report in reports]
+        self.mpi = [MpiRows(program, report) for report in reports if options.mpi]
+        self.traces = [nccl.TraceRows(program, report) for report in reports if options.advanced]
 
     def write(self, block: Block, epochs: Ints, until: int, first_step: int | None = None) -> None:
         """Write runs that begin at ``epochs``; nothing later begins before ``until`` (true times,
         ns). The first is step ``first_step``, or no step at all.
         """
-        for rank in range(len(self.writers)):
+        for rank in range(len(self.cuda)):
             self.write_report(rank, block, epochs, first_step or 0)
         for calls in self.job.os_calls:
             calls.write_in_calls(self.program, block, epochs, first_step is not None)
@@ -287,9 +257,8 @@ class _Phase:
 
     def write_report(self, rank: int, block: Block, epochs: Ints, first_step: int) -> None:
         """Write runs into the report of one rank."""
-        cuda, ranges = self.writers[rank]
-        cuda.write(block, epochs)
-        ranges.write(block, epochs, first_step)
+        self.cuda[rank].write(block, epochs)
+        self.ranges[rank].write(block, epochs, first_step)
         if self.mpi:
             self.mpi[rank].write(block, epochs)
         if self.traces:
@@ -297,7 +266,7 @@ class _Phase:
 
 
 def _as_text(value: Any, indent: str = "") -> str:
-    """JSON with every object and list that fits on one line on one line."""
+    """Write JSON with every object and list that fits on one line on one line."""
     flat = json.dumps(value)
     if len(flat) <= 500 or not isinstance(value, dict | list) or not value:
         return flat

@@ -5,16 +5,14 @@ epoch, in true time; host and GPU start drained, so runs do not depend on one an
 
 * the host performs operations one after the other; a synchronisation lasts until the stream has
   finished;
-* GPU work begins when its launch has arrived (after the launch call's beginning), what is before it
-  on its stream has finished, and the events its stream waits for have happened;
+* GPU work begins when its launch has arrived, what is before it on its stream has finished, and the
+  events its stream waits for have happened;
 * a collective begins on each rank as soon as it can there, and ends on all ranks of its
   communicator together, a transfer after the last one has begun - but for some microseconds: who
-  has waited ends later, and each GPU has a lag of its own. (Measured on two H100 in one report: the
-  difference of the two ends has two modes about 20 us apart, by which of the two had waited.)
+  has waited ends later. (Measured on two H100 in one report: the difference of the two ends has two
+  modes about 20 us apart, by which of the two had waited.)
 * a message of at most ``EAGER`` bytes travels as soon as it is sent; a larger one when the receive
-  is posted too, and then its sender waits as well. Data cross the network in latency + size /
-  bandwidth. So no message arrives before it was sent, and no rank leaves a collective before those
-  it needs have come.
+  is posted too, and then its sender waits as well.
 """
 
 from __future__ import annotations
@@ -33,7 +31,7 @@ from .program import PAD_NS, Kind, Op, Program
 Floats = NDArray[np.float64]
 Random = np.random.Generator
 
-LAUNCH_NS = 5_100  # least time from the beginning of a launch call to the beginning of the work (measured on H100)
+LAUNCH_NS = 5_100  # least time from a launch call's begin to the work's (measured on H100)
 WAKE_NS = 2_600  # from the end of the work to the return of the call that waited for it
 #: A rank has waited if it has begun so much before the last that matters to it.
 WAITED_FROM_NS = 20_000.0
@@ -46,69 +44,60 @@ GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.SET)
 
 @dataclass(frozen=True)
 class Noise:
-    """How exactly ranks leave a collective."""
+    """How exactly ranks leave a collective, and a message (ns)."""
 
     spread_ns: dict[Kind, float]  # ends are late by up to so much, evenly; by kind of operation
     waited_ns: dict[Kind, tuple[float, ...]]  # of those who waited, by one of these more
-    #: A message's receiver and sender are told of its end later by up to so much, evenly.
     message_ns: float
-    #: By how much the work of each rank's GPU begins, and its collectives end, later.
-    gpu_lag_ns: list[int]
 
-    def lateness(self, kind: Kind, waited: NDArray[np.bool_], rng: Random) -> Floats:
-        """How much later those end who have waited, ns; 0 for the others."""
+    def draw_lateness(self, kind: Kind, waited: NDArray[np.bool_], rng: Random) -> Floats:
+        """Draw how much later those end who have waited; 0 for the others."""
         times = np.array(self.waited_ns[kind])
-        if len(times) == 1:
-            return times[0] * waited
-        return times[rng.integers(0, len(times), waited.shape)] * waited
+        drawn = times[0] if len(times) == 1 else times[rng.integers(0, len(times), waited.shape)]
+        return drawn * waited
 
 
 def build_noise(options: Options) -> Noise:
-    """The noise that the options ask for."""
-    waited = None if options.waited_us is None else tuple(us * 1e3 for us in options.waited_us)
-    jitter = None if options.end_jitter_us is None else options.end_jitter_us * 1e3
-    random, most = np.random.default_rng([options.seed, 19]), options.gpu_lag_us * 1e3
-    lags = np.rint(random.uniform(0.0, most, options.ranks)).astype(np.int64).tolist()
-    spread = {Kind.COLLECTIVE: 2_500.0, Kind.MPI: 900.0}
-    if jitter is not None:
-        spread = dict.fromkeys(spread, jitter)
+    """Build the noise that the options ask for."""
+    waited = tuple(us * 1e3 for us in options.waited_us or ())
     late = {Kind.COLLECTIVE: waited or (4_000.0,), Kind.MPI: waited or (0.0,)}
-    return Noise(spread, late, jitter or 0.0, lags)
+    if options.end_jitter_us is None:
+        return Noise({Kind.COLLECTIVE: 2_500.0, Kind.MPI: 900.0}, late, 0.0)
+    jitter = options.end_jitter_us * 1e3
+    return Noise(dict.fromkeys(late, jitter), late, jitter)
 
 
 @dataclass
 class Block:
-    """Times of consecutive runs; axes (run, rank, operation). NaN where an operation starts no GPU
-    work.
-    """
+    """Times of consecutive runs; axes (run, rank, operation). NaN without GPU work."""
 
     host_begin: Floats
     host_end: Floats
     gpu_begin: Floats
     gpu_end: Floats
-    event_time: Floats  # when each event recorded by the program happened on the GPU; axes (run, rank, event)
-    arrival: Floats  # when each MPI message's data were at the receiver; axes (run, receiving rank, message)
+    event_time: Floats  # when each recorded event happened on the GPU; axes (run, rank, event)
+    arrival: Floats  # of MPI messages' data; axes (run, receiving rank, message)
 
-    def ends(self) -> Floats:
-        """End of each run on each rank: of the host's last operation and of all work."""
+    def find_ends(self) -> Floats:
+        """Find the end of each run on each rank: of the host's last operation and of all work."""
         worked = np.fmax.reduce(self.gpu_end, axis=-1, initial=0.0)
         return np.maximum(self.host_end[..., -1], worked)
 
-    def one_run(self, run: int) -> Block:
-        """One run of the block."""
+    def take_run(self, run: int) -> Block:
+        """Take one run of the block."""
         return Block(*(getattr(self, one.name)[run : run + 1] for one in fields(self)))
 
     def edges(self, kind: Kind) -> tuple[Floats, Floats]:
-        """Begins and ends of what an operation of this kind is about: a call of MPI, else work on
-        the GPU.
-        """
+        """Return begins and ends of what an operation is about: a call of MPI, or work on the GPU."""
         if kind is Kind.MPI:
             return self.host_begin, self.host_end
         return self.gpu_begin, self.gpu_end
 
 
 class Timeline:
-    """Simulates one program on a cluster."""
+    """Simulates one program on a cluster. scales: how long kernels last, as a multiple; by key, and
+    of all others that compute by "".
+    """
 
     def __init__(
         self,
@@ -118,7 +107,6 @@ class Timeline:
         noise: Noise,
         scales: Mapping[str, float] | None = None,
     ) -> None:
-        """scales: how long kernels last, as a multiple; by key, and of all that compute by ""."""
         self.program, self.cluster, self.noise = program, cluster, noise
         scales = scales or {}
         rng = np.random.default_rng([seed, 1])
@@ -133,12 +121,11 @@ class Timeline:
             scales.get(op.kernel, every) if op.kind is Kind.KERNEL else 1.0 for op in program.ops
         ]
         self.work = np.array([op.work_ns for op in program.ops]) * factors
-        self.sections = list(_sections(program.ops))
+        self.sections = list(_cut_into_sections(program.ops))
 
     def run(self, rng: Random, begin: Floats, delays: Mapping[str, Floats] | None = None) -> Block:
         """Simulate ``len(begin)`` runs; ``begin`` (run, rank) is when each rank's host begins, ns
-        since the run's epoch. delays: for how long (run, rank; ns) hosts are held up at the marks
-        of the program.
+        since the run's epoch. delays: for how long hosts are held up at the program's marks.
         """
         run = _Run(self, rng, begin)
         for cause, held in (delays or {}).items():
@@ -151,15 +138,15 @@ class Timeline:
             elif kind is Kind.COLLECTIVE:
                 run.time_collective(first)
             elif kind is Kind.MPI:
-                run.host = mpi.end_of(first, run.api[..., first], run.work[..., first])
+                run.host = mpi.time_call(first, run.api[..., first], run.work[..., first])
                 run.block.host_end[..., first] = run.host
             else:
                 run.time_order(first)
         return run.block
 
     def transfer_times(self, op: Op, transfer: Floats) -> Floats:
-        """How long an NCCL operation transfers once all have begun (run, rank; ns): as the dice
-        gave it, unless a link is slow.
+        """Return how long an NCCL operation transfers once all have begun (run, rank; ns): as the
+        dice gave it, unless a link is slow.
         """
         return transfer
 
@@ -170,23 +157,18 @@ class _Run:
     """
 
     def __init__(self, timeline: Timeline, rng: Random, begin: Floats) -> None:
-        self.timeline = timeline
-        self.program = timeline.program
-        self.cluster = timeline.cluster
-        self.noise = timeline.noise
-        self.rng = rng
+        self.timeline, self.program, self.cluster = timeline, timeline.program, timeline.cluster
+        self.noise, self.rng = timeline.noise, rng
         shape = (*begin.shape, len(self.program.ops))
         luck, noise = rng.random(shape), rng.random(shape)
-        latency = LAUNCH_NS + 1_400.0 * noise
-        self.lag = np.array(timeline.noise.gpu_lag_ns, dtype=np.float64)
+        self.launch = LAUNCH_NS + 1_400.0 * noise
+        self.pause = 0.18 * self.launch
         factor = 0.85 + 0.4 * luck + 6.0 * luck**40
         self.gap = timeline.pads + timeline.gap * factor * timeline.host_speed
         self.api = timeline.api * (0.8 + 0.5 * rng.random(shape)) * timeline.host_speed
         self.work = timeline.work * (0.97 + 0.06 * noise) * timeline.gpu_speed
-        self.launch, self.pause = latency + self.lag[None, :, None], 0.18 * latency
         self.host = begin.copy()  # end of its last operation
-        # End of each stream's last work.
-        self.tail = {stream: np.zeros(begin.shape) for stream in Stream}
+        self.tail = {stream: np.zeros(begin.shape) for stream in Stream}  # end of its last work
         self.block = Block(
             *(np.full(shape, np.nan) for _ in range(4)),
             event_time=np.zeros((*begin.shape, max(self.program.events, 1))),
@@ -194,15 +176,15 @@ class _Run:
         )
 
     def time_host(self, span: slice) -> None:
-        """Host operations one after the other."""
+        """Time host operations one after the other."""
         api = self.api[..., span]
         begin = self.host[..., None] + np.cumsum(self.gap[..., span] + api, axis=-1) - api
         self.block.host_begin[..., span], self.block.host_end[..., span] = begin, begin + api
         self.host = self.block.host_end[..., span.stop - 1].copy()
 
     def time_launches(self, span: range) -> None:
-        """The i-th work of a stream begins at max(arrival_i, end_{i-1} + pause_i), as a running
-        maximum of sums.
+        """Time launched work: the i-th of a stream begins at max(arrival_i, end_{i-1} + pause_i),
+        as a running maximum of sums.
         """
         ops = self.program.ops
         works = [index for index in span if ops[index].kind in GPU_WORK]
@@ -218,35 +200,33 @@ class _Run:
             self.tail[stream] = self.block.gpu_end[..., which[-1]].copy()
 
     def time_order(self, index: int) -> None:
-        """What puts host, streams and ranks in order: events, waits and synchronisations."""
-        op, tail = self.program.ops[index], self.tail
+        """Time what puts host, streams and ranks in order: events, waits and synchronisations."""
+        op, tail, events = self.program.ops[index], self.tail, self.block.event_time
         if op.kind is Kind.RECORD:
             arrival = self.block.host_begin[..., index] + self.launch[..., index]
-            self.block.event_time[..., op.event] = np.maximum(tail[op.stream], arrival)
+            events[..., op.event] = np.maximum(tail[op.stream], arrival)
         elif op.kind is Kind.WAIT:
-            tail[op.stream] = np.maximum(tail[op.stream], self.block.event_time[..., op.event])
+            tail[op.stream] = np.maximum(tail[op.stream], events[..., op.event])
         elif op.kind is Kind.MEET:
             for comm in self.cluster.all_of(op.payload.group):
                 ranks = list(comm.ranks)
                 last = self.block.host_begin[:, ranks, index].max(axis=1, keepdims=True)
                 self.host[:, ranks] = last + self.api[:, ranks, index]
+        elif op.kind is Kind.SYNC_EVENT:
+            self.host = np.maximum(self.host, events[..., op.event] + WAKE_NS)
         else:
-            done = {
-                Kind.SYNC_STREAM: lambda: tail[op.stream],
-                Kind.SYNC_EVENT: lambda: self.block.event_time[..., op.event],
-                Kind.SYNC_DEVICE: lambda: np.maximum.reduce(list(tail.values())),
-            }[op.kind]()
+            waited = [op.stream] if op.kind is Kind.SYNC_STREAM else Stream
+            done = np.maximum.reduce([tail[stream] for stream in waited])
             self.host = np.maximum(self.host, done + WAKE_NS)
         self.block.host_end[..., index] = self.host
 
     def time_collective(self, index: int) -> None:
-        """A collective of NCCL on all its communicators."""
+        """Time a collective of NCCL on all its communicators."""
         op = self.program.ops[index]
         transfer = self.timeline.transfer_times(op, self.work[..., index])
         arrival = self.block.host_begin[..., index] + self.launch[..., index]
         begin = np.maximum(self.tail[op.stream] + 700.0, arrival)
-        # Last: when the last rank that matters has begun.
-        last, end = (begin.copy(), begin + transfer)
+        last, end = begin.copy(), begin + transfer  # last: when the last that matters has begun
         for comm in self.cluster.all_of(op.payload.group):
             ranks = list(comm.ranks)
             own = begin[:, ranks]
@@ -257,13 +237,13 @@ class _Run:
                 last[:, ranks] = own.max(axis=1, keepdims=True)
             end[:, ranks] = last[:, ranks] + transfer[:, ranks[:1]]
         end += self.rng.random(begin.shape) * self.noise.spread_ns[Kind.COLLECTIVE]
-        end += self.noise.lateness(Kind.COLLECTIVE, last - begin > WAITED_FROM_NS, self.rng)
-        end += self.lag
+        waited = last - begin > WAITED_FROM_NS
+        end += self.noise.draw_lateness(Kind.COLLECTIVE, waited, self.rng)
         self.block.gpu_begin[..., index], self.block.gpu_end[..., index] = begin, end
         self.tail[op.stream] = end
 
 
-def _sections(ops: list[Op]) -> Iterator[tuple[Kind | None, int, int]]:
+def _cut_into_sections(ops: list[Op]) -> Iterator[tuple[Kind | None, int, int]]:
     """Cut a program into stretches of plain launches (None, first, last + 1) and single special
     operations.
     """
@@ -288,14 +268,12 @@ class _MpiTiming:
         self.grid = build_grid(len(cluster.ranks), cluster.lonely)
         hosts = np.array([rank.host_index for rank in cluster.ranks])
         self.far = (hosts[:, None] != hosts[None, :]).astype(np.int64)
-        # When the data of a large message have left its sender, by message.
-        self.left: dict[int, Floats] = {}
-        # When a collective that was only started is complete, by operation.
-        self.met: dict[int, Floats] = {}
+        self.left: dict[int, Floats] = {}  # when large messages' data have left their sender
+        self.met: dict[int, Floats] = {}  # when collectives only started are complete
 
-    def end_of(self, index: int, api: Floats, cost: Floats) -> Floats:
-        """When every rank leaves the call that is operation ``index``; ``api`` and ``cost`` are as
-        drawn, in ns.
+    def time_call(self, index: int, api: Floats, cost: Floats) -> Floats:
+        """Tell when every rank leaves the call that is operation ``index``; ``api`` and ``cost``
+        are as drawn, in ns.
         """
         op = self.program.ops[index]
         begin = self.block.host_begin[..., index]
@@ -309,21 +287,20 @@ class _MpiTiming:
                 return met
             self.met[index] = met
         elif op.mpi.waits and op.mpi.blocks:
-            wake = self._wake(end)
+            wake = self._draw_wake(end)
             for waited in op.mpi.waits:
                 end = np.fmax(end, self._complete(waited) + wake)
         elif op.mpi.request < 0:
-            end = np.fmax(end, self._complete(index) + self._wake(end))
+            end = np.fmax(end, self._complete(index) + self._draw_wake(end))
         return end
 
-    def _wake(self, end: Floats) -> Floats | float:
-        """From the completion of what a call waits for to its end."""
-        if not self.noise.message_ns:
-            return MPI_WAKE_NS
-        return MPI_WAKE_NS + self.rng.random(end.shape) * self.noise.message_ns
+    def _draw_wake(self, end: Floats) -> Floats | float:
+        """Draw the time from the completion of what a call waits for to its end."""
+        noise = self.noise.message_ns
+        return MPI_WAKE_NS + (self.rng.random(end.shape) * noise if noise else 0.0)
 
     def _meet(self, op: Op, begin: Floats, end: Floats, cost: Floats) -> Floats:
-        """Ends of a collective whose calls begin at ``begin`` and, if nobody had to wait, end at
+        """End a collective whose calls begin at ``begin`` and, if nobody had to wait, end at
         ``end``.
         """
         spread = self.rng.random(begin.shape) * self.noise.spread_ns[Kind.MPI]
@@ -343,11 +320,11 @@ class _MpiTiming:
             else:
                 met[:, root] = np.maximum(end[:, root], (last + price).max(axis=1))
                 until[:, root] = last[:, 0]
-        return met + self.noise.lateness(Kind.MPI, until - begin > WAITED_FROM_NS, self.rng)
+        return met + self.noise.draw_lateness(Kind.MPI, until - begin > WAITED_FROM_NS, self.rng)
 
     def _deliver(self, number: int, message: Message) -> None:
-        """Arrival of a message, once both its calls have begun."""
-        sources = message.sources()
+        """Let a message arrive, once both its calls have begun."""
+        sources = message.find_sources()
         receivers = [rank for rank, source in enumerate(sources) if source >= 0]
         senders = [sources[rank] for rank in receivers]
         far = self.far[senders, receivers]
@@ -363,9 +340,7 @@ class _MpiTiming:
         self.block.arrival[:, receivers, number] = arrived
 
     def _complete(self, index: int) -> Floats:
-        """When what operation ``index`` sends and receives is done with; NaN on ranks where nothing
-        is.
-        """
+        """Tell when what operation ``index`` sends and receives is done with; NaN for nothing."""
         done = self.met.get(index, np.full(self.block.host_begin.shape[:2], np.nan))
         for number, message in enumerate(self.program.messages):
             if message.receive == index:
