@@ -1,4 +1,4 @@
-"""Every message that the package can print is explained in docs/troubleshooting.md, and what is
+"""Every error and every reason for loss is explained in docs/troubleshooting.md, and what is
 quoted there is still printed.
 """
 
