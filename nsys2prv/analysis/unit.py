@@ -57,7 +57,7 @@ class AnalysisOptions(Struct, frozen=True):
     synchronising: tuple[int, ...] = ()
     #: Values of OS runtime calls that wait for files or the network.
     io: tuple[int, ...] = ()
-    #: File of the groups of NVTX names by value (regions.py).
+    #: File of the groups of NVTX names by value (steady.py).
     groups: Path | None = None
     #: The job's steady state (steady.py), None where it has none.
     steady: Steady | None = None
