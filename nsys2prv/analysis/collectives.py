@@ -68,9 +68,7 @@ def list_matched_collectives(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:
     """Return a row per kernel of a matched collective, and what its rank did from the first rank's
     begin until its own. kernels: thread, begin, bytes and communicator of NCCL kernels.
     """
-    if "matched" not in unit.cache:
-        unit.cache["matched"] = _list_matched(unit, kernels)
-    return unit.cache["matched"]
+    return unit.remember("matched", lambda: _list_matched(unit, kernels))
 
 
 def _list_matched(unit: Unit, kernels: pl.DataFrame) -> pl.DataFrame:

@@ -106,10 +106,8 @@ def _list_iteration_changes(first: ComparedJob, second: ComparedJob) -> list[tup
     pair = get_tables((first, second), "iterations", "each")
     if None in pair:
         return []
-    return [
-        (name, float(pair[1].frame[column].mean() or 0) - float(pair[0].frame[column].mean() or 0))
-        for column, name in PARTS.items()
-    ]
+    before, after = (table.frame.select(pl.col(*PARTS).mean().fill_null(0)) for table in pair)
+    return [(name, after[column][0] - before[column][0]) for column, name in PARTS.items()]
 
 
 def _list_changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, float]]:
@@ -119,12 +117,8 @@ def _list_changes(first: ComparedJob, second: ComparedJob) -> list[tuple[str, fl
     changes = []
     exposed = get_tables((first, second), "overlap", "operations")
     if None not in exposed:
-        changes.append(
-            (
-                "exposed communication",
-                float(exposed[1].frame["exposed_ns"].sum() - exposed[0].frame["exposed_ns"].sum()),
-            )
-        )
+        before, after = (table.frame["exposed_ns"].sum() for table in exposed)
+        changes.append(("exposed communication", float(after - before)))
     classes = get_tables((first, second), "kernels", "classes")
     if None not in classes:
         joined = _join_by_key(classes[0].frame, classes[1].frame, ("class",), "count", "time_ns")
@@ -140,43 +134,30 @@ def compare_jobs(first: ComparedJob, second: ComparedJob) -> list[Result]:
     names = str(first.job["name"]), str(second.job["name"])
     tables = {"job": Table(f"A: {names[0]}; B: {names[1]}", _describe_jobs(first, second))}
     notes = []
-    counts, differing = [], []
+    counts, differing = [], {}
     steps = _count_iterations(first), _count_iterations(second)
     tables |= _compare_iterations(first, second)
     for analysis, table, keys, count, value in COMPARED:
         pair = get_tables((first, second), analysis, table)
         if None in pair:
-            missing = [
-                name for name, one_table in zip("AB", pair, strict=True) if one_table is None
-            ]
-            if len(missing) == 1:
-                notes.append(f"{analysis}, {table}: {missing[0]} has none, not compared")
+            if pair.count(None) == 1:
+                lacking = "AB"[pair.index(None)]
+                notes.append(f"{analysis}, {table}: {lacking} has none, not compared")
             continue
         joined = _join_by_key(pair[0].frame, pair[1].frame, keys, count, value, steps)
-        counts.append(
-            (
-                f"{analysis}: {table}",
-                int(joined["count_a"].sum()),
-                int(joined["count_b"].sum()),
-                int((joined["count_a"] != joined["count_b"]).sum()),
-            )
+        differ = pl.col("count_a") != pl.col("count_b")
+        count_sums = joined.select(
+            pl.lit(f"{analysis}: {table}").alias("table"),
+            pl.col("count_a", "count_b").sum(),
+            differ.sum().cast(pl.Int64).alias("rows_that_differ"),
         )
-        differing.append((analysis, table, pair[0].title, joined))
-    tables["counts"] = Table(
-        "Executions",
-        pl.DataFrame(
-            counts,
-            schema={
-                "table": pl.String,
-                "count_a": pl.Int64,
-                "count_b": pl.Int64,
-                "rows_that_differ": pl.Int64,
-            },
-            orient="row",
-        ),
+        counts.append(count_sums)
+        differing[f"{analysis}_{table}"] = Table(pair[0].title, joined)
+    columns = {"table": pl.String} | dict.fromkeys(
+        ("count_a", "count_b", "rows_that_differ"), pl.Int64
     )
-    for analysis, table, title, joined in differing:
-        tables[f"{analysis}_{table}"] = Table(title, joined)
+    tables["counts"] = Table("Executions", pl.concat([pl.DataFrame(schema=columns), *counts]))
+    tables |= differing
     for analysis, table, key, values, title in PLACES:
         pair = get_tables((first, second), analysis, table)
         if None in pair:
@@ -206,12 +187,11 @@ def _compare_iterations(first: ComparedJob, second: ComparedJob) -> dict[str, Ta
         return {}
     columns = {"time_ns": "whole iteration", **PARTS}
     medians = pl.DataFrame(
-        [
-            (name, *(float(table.frame[column].median() or 0) for table in pair))
-            for column, name in columns.items()
-        ],
-        schema={"part": pl.String, "a_ns": pl.Float64, "b_ns": pl.Float64},
-        orient="row",
+        {
+            "part": columns.values(),
+            "a_ns": [pair[0].frame[column].median() for column in columns],
+            "b_ns": [pair[1].frame[column].median() for column in columns],
+        }
     ).with_columns(change_ns=pl.col("b_ns") - pl.col("a_ns"), ratio=divide_columns("b_ns", "a_ns"))
     shown = ("time_ns", "exposed_nccl_ns")
     frames = [
@@ -219,18 +199,7 @@ def _compare_iterations(first: ComparedJob, second: ComparedJob) -> dict[str, Ta
         for job, table in zip("ab", pair, strict=True)
     ]
     each = frames[0].join(frames[1], on="iteration", how="inner", maintain_order="left")
-    each = each.select(
-        "iteration",
-        *(
-            column
-            for name in shown
-            for column in (
-                f"a_{name}",
-                f"b_{name}",
-                (pl.col(f"b_{name}") - pl.col(f"a_{name}")).alias(f"change_of_{name}"),
-            )
-        ),
-    ).sort(pl.col("change_of_time_ns").abs(), descending=True, maintain_order=True)
+    each = _add_changes(each, ["iteration"], shown)
     return {
         "iteration": Table(
             "Median iteration of the steady state: how a GPU spends its time", medians
@@ -254,26 +223,22 @@ def get_tables(runs: Sequence[ComparedJob], analysis: str, table: str) -> list[T
 def _describe_jobs(first: ComparedJob, second: ComparedJob) -> pl.DataFrame:
     elapsed = [float(str(run.job["duration_ns"])) / 1e9 for run in (first, second)]
     rows: list[tuple[str, float | None, float | None]] = [("elapsed (s)", *elapsed)]
-    rows += [
-        (name, float(str(first.job[name])), float(str(second.job[name])))
-        for name in ("ranks", "devices")
-    ]
+    rows += [(name, first.job[name], second.job[name]) for name in ("ranks", "devices")]
     for table in ("device", "host"):
         pair = get_tables((first, second), "efficiencies", table)
         if None not in pair:
-            figures = [one_table.frame.row(0, named=True) for one_table in pair]
+            before, after = (one_table.frame.row(0, named=True) for one_table in pair)
             rows += [
                 (
                     f"{table}s: {name.removeprefix('host_').replace('_', ' ')}",
-                    figures[0][name],
-                    figures[1].get(name),
+                    value,
+                    after.get(name),
                 )
-                for name in figures[0]
+                for name, value in before.items()
                 if name.endswith("efficiency")
             ]
-    frame = pl.DataFrame(
-        rows, schema={"figure": pl.String, "a": pl.Float64, "b": pl.Float64}, orient="row"
-    )
+    schema = {"figure": pl.String, "a": pl.Float64, "b": pl.Float64}
+    frame = pl.DataFrame(rows, schema=schema, orient="row", strict=False)
     return frame.with_columns(ratio=divide_columns("b", "a"))
 
 
@@ -296,17 +261,19 @@ def _join_by_place(
         ).rename({f"{key}_a": key})
     else:
         joined = pl.concat([first, second], how="horizontal")
-    changes = [
-        (pl.col(f"b_{name}") - pl.col(f"a_{name}")).alias(f"change_of_{name}")
-        for name in shared_values
-    ]
     places = [name for name in joined.columns if name.startswith(key)]
-    columns = [f"{job}{name}" for name in shared_values for job in ("a_", "b_", "change_of_")]
-    return (
-        joined.with_columns(changes)
-        .select(*places, *columns)
-        .sort(pl.col(f"change_of_{shared_values[0]}").abs(), descending=True, maintain_order=True)
-    )
+    return _add_changes(joined, places, shared_values)
+
+
+def _add_changes(joined: pl.DataFrame, keys: Sequence[str], values: Sequence[str]) -> pl.DataFrame:
+    """Return keys, and each value of job A and of job B with its change; largest change of the
+    first value first.
+    """
+    changes = {f"change_of_{name}": pl.col(f"b_{name}") - pl.col(f"a_{name}") for name in values}
+    columns = [f"{job}{name}" for name in values for job in ("a_", "b_", "change_of_")]
+    ordered = joined.with_columns(**changes).select(*keys, *columns)
+    largest = pl.col(f"change_of_{values[0]}").abs()
+    return ordered.sort(largest, descending=True, maintain_order=True)
 
 
 def _join_by_key(
@@ -369,6 +336,12 @@ def compare_scaling(runs: Sequence[ComparedJob], strong: bool) -> Result:
     computation = compute_scalability(
         [row["useful_ns"] for row in rows], [row["devices"] for row in rows], strong
     )
+    efficiencies = (
+        "parallel_efficiency",
+        "load_balance_efficiency",
+        "communication_efficiency",
+        "orchestration_efficiency",
+    )
     frame = pl.DataFrame(
         {
             "run": [str(run.job["name"]) for run in runs],
@@ -376,15 +349,7 @@ def compare_scaling(runs: Sequence[ComparedJob], strong: bool) -> Result:
             "elapsed_ns": [row["elapsed_ns"] for row in rows],
             "speedup": [rows[0]["elapsed_ns"] / row["elapsed_ns"] for row in rows],
             "computation_scalability": computation,
-            **{
-                name: [row[name] for row in rows]
-                for name in (
-                    "parallel_efficiency",
-                    "load_balance_efficiency",
-                    "communication_efficiency",
-                    "orchestration_efficiency",
-                )
-            },
+            **{name: [row[name] for row in rows] for name in efficiencies},
         },
         strict=False,
     )

@@ -130,10 +130,8 @@ class EventReader(Struct, dict=True):
         dtype: type[np.signedinteger],
     ) -> dict[str, np.ndarray]:
         clock = self.clocks[run.report]
-        begin, end = (
-            windows.to_begin_times(records, clock),
-            windows.to_end_times(records, clock, self.duration),
-        )
+        begin = windows.to_begin_times(records, clock)
+        end = windows.to_end_times(records, clock, self.duration)
         if not_within is not None:
             kept = np.flatnonzero((begin < not_within[0]) | (end > not_within[1]))
             begin, end, records = begin[kept], end[kept], take_records(records, kept)
@@ -220,11 +218,8 @@ class EventReader(Struct, dict=True):
                     UNKNOWN if run.filler else np.where(stored > 0, stored - 1, np.nan)
                 )
                 start += len(records)
-            values = np.where(
-                values == UNKNOWN,
-                UNKNOWN,
-                values / 10.0 ** np.array([metric.precision for metric in metrics]),
-            )
+            scale = 10.0 ** np.array([metric.precision for metric in metrics])
+            values = np.where(values == UNKNOWN, UNKNOWN, values / scale)
             order = np.argsort(time, kind="stable")
             yield Samples(
                 thread,
@@ -281,11 +276,7 @@ def _split_by_unit(job: Job, rows: RowTable) -> list[Run]:
 
 def _merge_instants(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return rows of equal time made one: of two numbers the greater."""
-    first = (
-        np.flatnonzero(np.append(True, time[1:] != time[:-1]))
-        if len(time)
-        else np.zeros(0, np.int64)
-    )
+    first = np.flatnonzero(np.append(True, time[1:] != time[:-1])[: len(time)])
     if len(first) == len(time):
         return time, values
     return time[first], np.fmax.reduceat(values, first)

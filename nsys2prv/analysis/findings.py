@@ -220,11 +220,9 @@ def _find_exposed(job: JobRanks) -> Iterator[Finding]:
         "exposed_communication",
         f"GPUs communicate without computing for {share:.1%} of the time.",
         share,
-        (),
-        (),
-        tuple(evidence),
-        "start collectives earlier so that computation hides them, make fewer and larger ones, or move less",
-        ("nccl-exposed-2dh",),
+        evidence=tuple(evidence),
+        advice="start collectives earlier so that computation hides them, make fewer and larger ones, or move less",
+        views=("nccl-exposed-2dh",),
     )
 
 
@@ -235,54 +233,47 @@ def _find_copies(job: JobRanks) -> Iterator[Finding]:
             "exposed_copies",
             f"GPUs only copy or set memory for {share:.1%} of the time.",
             share,
-            (),
-            (),
-            (_describe_per_gpu(job, "memory"),),
-            "copy asynchronously from pinned memory on a separate stream, at the same time as kernels",
-            ("memory_bytes_2dh",),
+            evidence=(_describe_per_gpu(job, "memory"),),
+            advice="copy asynchronously from pinned memory on a separate stream, at the same time as kernels",
+            views=("memory_bytes_2dh",),
         )
 
 
 def _find_idle(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
+    if job.devices.height == 1:
+        who, whose, they = "The GPU is", "its host is", "it"
+    else:
+        who, whose, they = "GPUs are", "their hosts are", "they"
     for part, kind in IDLE.items():
         share = job.share(part)
         if share < LEAST_IDLE:
             continue
-        call, advice = "", ""
+        what, advice = HOSTS[kind]
+        call = "CUDA calls"
         if kind in ("blocked_by_call", "launch_bound") and calls.height:
-            named_calls = context.label_names(
-                calls.filter(pl.col("synchronises") == (kind == "blocked_by_call")),
-                "call",
-                "cuda_api",
-            )
-            named_calls = (
-                named_calls.group_by("call")
-                .agg(pl.col("count", "time").sum())
-                .sort(["time", "call"], descending=[True, False])
-            )
-            if named_calls.height:
-                call = named_calls["call"][0]
-                advice = next((text for name, text in CALLS.items() if name in call), "")
-                advice = advice or (
-                    "copy asynchronously, from pinned memory"
-                    if named_calls["call"].str.contains(COPYING)[0]
-                    else ""
-                )
-        what, usual = HOSTS[kind]
-        what = what.replace("{call}", call or "CUDA calls")
-        alone = job.devices.height == 1
-        what = what.replace("{they}", "it" if alone else "they")
-        who = "The GPU is" if alone else "GPUs are"
+            waiting = calls.filter(pl.col("synchronises") == (kind == "blocked_by_call"))
+            named = context.label_names(waiting, "call", "cuda_api")
+            sums = named.group_by("call").agg(pl.col("time").sum())
+            if sums.height:
+                call = sums.sort(["time", "call"], descending=[True, False])["call"][0]
+                advice = _advise_on_call(call) or advice
         yield Finding(
             kind,
-            f"{who} idle for {share:.1%} of the time while {'its host is' if alone else 'their hosts are'} {what}.",
+            f"{who} idle for {share:.1%} of the time while {whose} {what.format(call=call, they=they)}.",
             share,
-            (),
-            (),
-            (_describe_per_gpu(job, part),),
-            advice or usual,
-            ("gpu-gaps", "gpu-gaps-time_2dh"),
+            evidence=(_describe_per_gpu(job, part),),
+            advice=advice,
+            views=("gpu-gaps", "gpu-gaps-time_2dh"),
         )
+
+
+def _advise_on_call(call: str) -> str:
+    """Return what helps against a call, empty where nothing is known."""
+    for name, advice in CALLS.items():
+        if name in call:
+            return advice
+    is_copy = pl.select(pl.lit(call).str.contains(COPYING)).item()
+    return "copy asynchronously, from pinned memory" if is_copy else ""
 
 
 def _find_tensor_cores(job: JobRanks) -> Iterator[Finding]:
@@ -292,9 +283,7 @@ def _find_tensor_cores(job: JobRanks) -> Iterator[Finding]:
             "no_tensor_cores",
             f"Matrix products without tensor cores take {share:.1%} of the time.",
             share,
-            (),
-            (),
-            (_describe_per_gpu(job, "without_tensor_cores"),),
-            "use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
-            ("gemm_without_tensor_cores_2dh",),
+            evidence=(_describe_per_gpu(job, "without_tensor_cores"),),
+            advice="use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
+            views=("gemm_without_tensor_cores_2dh",),
         )

@@ -34,9 +34,14 @@ from nsys2prv.analysis import (
 )
 from nsys2prv.analysis.event_reader import UNKNOWN, EventReader, Samples, load_event_reader
 from nsys2prv.analysis.job_facts import describe_job_facts, make_clock_table
-from nsys2prv.analysis.regions import find_windows, fold_labels, make_group_table
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
-from nsys2prv.analysis.steady import Steady, find_steady_state
+from nsys2prv.analysis.steady import (
+    Steady,
+    find_steady_state,
+    find_windows,
+    fold_labels,
+    make_group_table,
+)
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 from nsys2prv.conversion.cut_plan import CutPlan
 from nsys2prv.conversion.job import Job

@@ -32,6 +32,14 @@ PARTS = {
     "idle_mpi": "its GPU is idle while its host is in MPI",
     "idle_nccl": "its GPU is idle while its host is in NCCL calls",
 }
+#: States of hosts, for people.
+IN_STATE = {
+    "mpi": "in MPI",
+    "nccl": "in NCCL calls",
+    "io": "in I/O",
+    "synchronisation": "waiting for the GPU",
+    "launch": "in CUDA calls",
+}
 ADVICE = {
     "compute": "compare clocks, temperature and power of this GPU with the others', and the amount of work it is given",
     "transfer": "check the links of these ranks (NVLink, PCIe, network), and the NCCL transport that they use",
@@ -166,18 +174,10 @@ def _describe_meanwhile(job: JobRanks, event: Event) -> Iterator[str]:
             "copying memory": row["memory"],
             "idle": row["late"] - row["busy"],
         }
-        most = max(doing, key=lambda name: doing[name])
-        host = {name: row[name] for name in STATES}
-        state = max(host, key=lambda name: host[name])
-        words = {
-            "mpi": "in MPI",
-            "nccl": "in NCCL calls",
-            "io": "in I/O",
-            "synchronisation": "waiting for the GPU",
-            "launch": "in CUDA calls",
-        }
-        in_calls = sum(host.values())
-        activity = words[state] if in_calls > row["late"] / 2 else "in no call that was recorded"
+        most = max(doing, key=doing.__getitem__)
+        activity = "in no call that was recorded"
+        if sum(row[name] for name in STATES) > row["late"] / 2:
+            activity = IN_STATE[max(STATES, key=row.__getitem__)]
         many = len(event.tasks) > 1
         whose = f"the GPU of rank {job.ranks(event.tasks[:1])[0]}" if many else "its GPU"
         yield (
@@ -210,11 +210,9 @@ def make_imbalance_findings(job: JobRanks, segments: Segments, reported: int) ->
             "imbalance",
             "Ranks wait for each other at collectives, and not always for the same one.",
             share,
-            (),
-            (),
-            tuple(evidence),
-            "even out what ranks do between collectives: sizes of batches, data loading, operating-system noise",
-            VIEWS,
+            evidence=tuple(evidence),
+            advice="even out what ranks do between collectives: sizes of batches, data loading, operating-system noise",
+            views=VIEWS,
         )
     ]
 

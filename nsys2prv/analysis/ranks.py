@@ -98,31 +98,20 @@ class JobRanks(Struct, frozen=True):
         """Return the host whose ranks are just these, where there are other hosts, else an empty
         text.
         """
-        nodes = self.tasks.filter(pl.col("task").is_in(tasks))["node"].unique().to_list()
-        whole = (
-            self.tasks.filter(pl.col("node") == nodes[0])["task"].to_list()
-            if len(nodes) == 1
-            else []
-        )
-        return (
-            nodes[0]
-            if len(nodes) == 1 and set(whole) == set(tasks) and self.tasks["node"].n_unique() > 1
-            else ""
-        )
+        nodes = self.tasks.filter(pl.col("task").is_in(tasks))["node"].unique()
+        others = self.tasks.filter(~pl.col("task").is_in(tasks))["node"]
+        is_whole = len(nodes) == 1 and len(others) > 0 and nodes[0] not in others
+        return nodes[0] if is_whole else ""
 
     def name(self, tasks: list[int]) -> str:
         """Return ranks with their hosts and GPUs: `rank 41 (node05 GPU1)`, `ranks 4-7 (node02)`,
         `48 ranks`.
         """
+        rows = self.tasks.filter(pl.col("task").is_in(tasks))
         if len(tasks) == 1:
-            who = self.tasks.filter(pl.col("task") == tasks[0])["who"][0]
-            return f"{who} ({', '.join(self.labels(tasks)) or self.tasks.filter(pl.col('task') == tasks[0])['node'][0]})"
+            return f"{rows['who'][0]} ({', '.join(self.labels(tasks)) or rows['node'][0]})"
         ranks = sorted(self.ranks(tasks))
-        nodes = (
-            self.tasks.filter(pl.col("task").is_in(tasks))["node"]
-            .unique(maintain_order=True)
-            .to_list()
-        )
+        nodes = rows["node"].unique(maintain_order=True).to_list()
         where = ", ".join(nodes[:3]) + (
             f" and {format_count(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""
         )
@@ -132,14 +121,11 @@ class JobRanks(Struct, frozen=True):
         """Return how much longer the devices of some tasks spend in each part than the median of
         all others (ns), the greatest first.
         """
-        own_devices, rest = (
-            self.devices.filter(pl.col("task").is_in(tasks) == wanted) for wanted in (True, False)
-        )
-        if not own_devices.height or not rest.height:
+        is_own = self.devices["task"].is_in(tasks)
+        if is_own.all() or not is_own.any():
             return []
-        differences = [
-            (part, float(own_devices[part].mean()) - float(rest[part].median())) for part in parts
-        ]
+        compared = {part: self.compare_part(tasks, part) for part in parts}
+        differences = [(part, own_time - usual) for part, (own_time, usual) in compared.items()]
         return sorted(differences, key=lambda item: -item[1])
 
     def compare_part(self, tasks: list[int], part: str) -> tuple[float, float]:

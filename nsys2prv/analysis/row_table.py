@@ -50,6 +50,7 @@ def make_row_table(job: Job) -> RowTable:
         for process, task in zip(model.processes, tree.tasks, strict=True)
         for _ in task.threads
     ]
+    names = [name for task in tree.tasks for name in task.threads]
     gpus = _identify_gpus(job)
     identities: dict[tuple, int] = {}
     # Those with work first.
@@ -57,16 +58,7 @@ def make_row_table(job: Job) -> RowTable:
         identities.setdefault(gpus[thread], len(identities))
     devices = [identities[gpus[thread]] if thread in gpus else None for thread in range(count)]
     threads = pl.DataFrame(
-        {
-            "thread": range(count),
-            "row": [name for task in tree.tasks for name in task.threads],
-            "kind": kinds,
-            "task": tasks,
-            "rank": ranks,
-            "node": nodes,
-            "device": devices,
-            "stream": streams,
-        },
+        [range(count), names, kinds, tasks, ranks, nodes, devices, streams],
         schema={
             "thread": pl.Int64,
             "row": pl.String,

@@ -1,12 +1,14 @@
-"""The steady state of a job: the time of its iterations, without start-up and shutdown.
+"""When a job repeats itself: NVTX ranges by folded name, the iterations of a range that is asked
+for, and the steady state, the time of the job's iterations, without start-up and shutdown.
 
-Iterations are NVTX ranges of one name (numbers in it apart) that repeat without overlapping on a
+Iterations of the steady state are NVTX ranges of one name (numbers in it apart) that repeat without overlapping on a
 thread, hold most of the kernels, and about as many of them each; where there are none, the period
 of the sequence of kernels on a device. A few tasks are looked at, for all do the same.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,9 +16,18 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize_together
+from nsys2prv._util.errors import UsageError
+from nsys2prv._util.text import suggest_range
 from nsys2prv.analysis.event_reader import EventReader
-from nsys2prv.analysis.regions import LAYOUTS, NUMBER, TAIL
 
+#: What frameworks append to an operation's name (PyTorch's emit_nvtx): from the first of these on
+#: it is not its name.
+TAIL = r",\s*(?:op_id|seq|sizes|input_op_ids|stashed seq|fwd_op_id)\b.*$"
+NUMBER = r"\d+"
+#: Names that differ in their numbers alone stay apart up to so many of them: layers do, steps of a
+#: long run do not.
+MOST_APART = 64
+LAYOUTS = ("nvtx_pushpop", "nvtx_startend")
 #: Units that are looked at.
 MOST_UNITS = 4
 #: So many iterations make a steady state, fewer of numbered ranges; they hold this share of the kernels.
@@ -35,14 +46,80 @@ ALIKE = 0.9
 #: Periods that are tried.
 MOST_PERIODS = 40
 KERNELS = ("cuda_kernel", "nccl_kernel")
-SCHEMA = {
-    "phase": pl.String,
-    "begin_ns": pl.Int64,
-    "time_ns": pl.Int64,
-    "time_share": pl.Float64,
-    "iterations": pl.Int64,
-    "activity": pl.String,
-}
+
+
+def make_group_table(names: pl.DataFrame) -> np.ndarray:
+    """Return the group of each value (int32, -1 for values that are no name's), of what
+    :func:`fold_labels` gives.
+    """
+    values = names["value"].to_numpy()
+    table = np.full(int(values.max(initial=-1)) + 1, -1, np.int32)
+    table[values] = names["group"].to_numpy()
+    return table
+
+
+def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
+    """Return `value` of every name -> `group`, a number from 0, and `operation`, the group's name.
+    labels: value and label.
+    """
+    names = labels.with_columns(base=pl.col("label").str.replace(TAIL, ""))
+    names = names.with_columns(pattern=pl.col("base").str.replace_all(NUMBER, "*"))
+    many = names.group_by("pattern", maintain_order=True).agg(
+        apart=pl.col("base").n_unique() <= MOST_APART
+    )
+    names = names.join(many, on="pattern", how="left", maintain_order="left")
+    names = names.with_columns(operation=pl.when("apart").then("base").otherwise("pattern"))
+    return names.select(
+        "value", (pl.col("operation").rank("dense").cast(pl.Int32) - 1).alias("group"), "operation"
+    )
+
+
+def find_windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
+    """Return the whole job (region "", iteration 0), then the iterations of the ranges whose name
+    the pattern (with * and ?) matches.
+
+    An iteration is from the first task's begin of a range to the last task's end of it. The n-th
+    execution of a name in each task is one iteration; ranges within others that match do not count.
+    labels: value and label of NVTX names. Raises UsageError where nothing matches.
+    """
+    columns = ("region", "iteration", "begin", "end")
+    whole = pl.DataFrame([("", 0, 0, reader.duration)], schema=columns, orient="row")
+    if not pattern:
+        return whole
+    expression = "".join(
+        {"*": ".*", "?": "."}.get(character, re.escape(character)) for character in pattern
+    )
+    matching = labels.filter(pl.col("label").str.contains(f"^(?s:{expression})$"))
+    # Unit by unit, for all ranges of a job are many.
+    units = np.unique(reader.rows.units).tolist() if matching.height else []
+    matched = [
+        reader.read_begins(layout, ("range",), unit).join(
+            matching, left_on="range", right_on="value", how="semi", maintain_order="left"
+        )
+        for unit in units
+        for layout in LAYOUTS
+        if layout in reader.layouts
+    ]
+    ranges = pl.concat(matched) if matched else pl.DataFrame()
+    if not ranges.height:
+        raise UsageError(
+            f"--iterations {pattern}: no NVTX range has such a name; "
+            + suggest_range(pattern, labels["label"].to_list())
+        )
+    task = reader.rows.column("task")[ranges["thread"].to_numpy()]
+    ranges = ranges.with_columns(task=task).sort(
+        "task", "begin", pl.col("end"), descending=[False, False, True], maintain_order=True
+    )
+    ranges = ranges.filter(
+        pl.col("begin") >= pl.col("end").cum_max().shift(1).over("task").fill_null(-1)
+    )
+    ranges = ranges.join(matching, left_on="range", right_on="value").sort("task", "begin")
+    ranges = ranges.with_columns(number=pl.int_range(pl.len()).over("task", "label"))
+    iterations = ranges.group_by("label", "number").agg(pl.col("begin").min(), pl.col("end").max())
+    iterations = iterations.sort("begin", "label", "number").with_columns(
+        iteration=pl.int_range(1, pl.len() + 1)
+    )
+    return pl.concat([whole, iterations.rename({"label": "region"}).select(columns)])
 
 
 class Steady(Struct, frozen=True):
@@ -68,41 +145,29 @@ def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | Non
     label of NVTX names.
     """
     units = np.unique(reader.rows.units).tolist()
-    chosen = [
-        units[at]
-        for at in np.unique(np.linspace(0, len(units) - 1, MOST_UNITS).astype(int)).tolist()
-    ]
-    kernels = {unit: _list_kernels(reader, unit) for unit in chosen}
+    chosen = np.unique(np.linspace(0, len(units) - 1, MOST_UNITS).astype(int)).tolist()
+    kernels = {units[at]: _list_kernels(reader, units[at]) for at in chosen}
     kernels = {unit: frame for unit, frame in kernels.items() if frame.height}
     patterns = _make_patterns(labels)
     # Ranges that are pushed and popped before those that are started and ended anywhere.
     for layout in LAYOUTS:
-        candidates = [
-            steady
-            for unit, frame in kernels.items()
-            if (
-                steady := _find_by_ranges(
-                    _list_ranges(reader, unit, patterns, [layout]),
-                    patterns,
-                    frame["begin"].to_numpy(),
-                )
-            )
-        ]
-        if candidates:
+        candidates = []
+        for unit, frame in kernels.items():
+            ranges = _list_ranges(reader, unit, patterns, [layout])
+            candidates.append(_find_by_ranges(ranges, patterns, frame["begin"].to_numpy()))
+        if any(candidates):
             break
-    candidates = candidates or [
-        steady for frame in kernels.values() if (steady := _find_by_kernels(frame))
-    ]
+    else:
+        candidates = [_find_by_kernels(frame) for frame in kernels.values()]
+    candidates = [steady for steady in candidates if steady]
     if not candidates:
         return None
     # Of the tasks looked at, those that found the same.
     names = [steady.found_by for steady in candidates]
     same = [steady for steady in candidates if steady.found_by == max(names, key=names.count)]
     first = max(same, key=lambda steady: steady.count)
-    begin, end = (
-        min(steady.begin for steady in same),
-        min(max(steady.end for steady in same), reader.duration),
-    )
+    begin = min(steady.begin for steady in same)
+    end = min(max(steady.end for steady in same), reader.duration)
     return Steady(begin, end, first.read_begins, first.found_by)
 
 
@@ -122,21 +187,19 @@ def find_phases(reader: EventReader, labels: pl.DataFrame, steady: Steady) -> pl
         ("shutdown", steady.end, reader.duration),
     ):
         if end > begin:
-            repeats = name == "steady state"
-            activity = (
-                steady.found_by if repeats else _name_longest_ranges(ranges, names, begin, end)
-            )
-            rows.append(
-                (
-                    name,
-                    begin,
-                    end - begin,
-                    (end - begin) / max(reader.duration, 1),
-                    steady.count if repeats else None,
-                    activity,
-                )
-            )
-    return pl.DataFrame(rows, schema=SCHEMA, orient="row")
+            row = {
+                "phase": name,
+                "begin_ns": begin,
+                "time_ns": end - begin,
+                "time_share": (end - begin) / max(reader.duration, 1),
+                "iterations": steady.count,
+                "activity": steady.found_by,
+            }
+            if name != "steady state":
+                activity = _name_longest_ranges(ranges, names, begin, end)
+                row |= {"iterations": None, "activity": activity}
+            rows.append(row)
+    return pl.DataFrame(rows)
 
 
 def _name_longest_ranges(ranges: pl.DataFrame, names: pl.DataFrame, begin: int, end: int) -> str:
@@ -144,12 +207,8 @@ def _name_longest_ranges(ranges: pl.DataFrame, names: pl.DataFrame, begin: int, 
     inside = ranges.filter((pl.col("begin") < end) & (pl.col("end") > begin)).select(
         "code", part=pl.col("end").clip(upper_bound=end) - pl.col("begin").clip(begin)
     )
-    most = (
-        inside.group_by("code")
-        .agg(pl.col("part").sum())
-        .sort(["part", "code"], descending=[True, False])
-        .head(2)
-    )
+    sums = inside.group_by("code").agg(pl.col("part").sum())
+    most = sums.sort(["part", "code"], descending=[True, False]).head(2)
     longest = most.join(names, on="code", how="left", maintain_order="left")
     return ", ".join(longest["pattern"].to_list())
 
@@ -312,14 +371,10 @@ def _find_by_kernels(kernels: pl.DataFrame) -> Steady | None:
         if last - first >= (
             LEAST_COUNT - 1
         ) * period and last - first + period >= LEAST_KERNELS * len(names):
-            begins = kernels["begin"].to_numpy()[first : last + period : period][
-                : (last - first) // period + 1
-            ]
-            return _drop_warm_up(
-                begins,
-                int(kernels["end"][first : last + period].max()),
-                "the period of the sequence of kernels",
-            )
+            count = (last - first) // period + 1
+            begins = kernels["begin"].to_numpy()[first : last + period : period][:count]
+            end = int(kernels["end"][first : last + period].max())
+            return _drop_warm_up(begins, end, "the period of the sequence of kernels")
     return None
 
 

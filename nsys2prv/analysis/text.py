@@ -309,18 +309,13 @@ def _format_findings(result: Result, style: Style, width: int) -> list[str]:
 def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
     """Return the parts of a result that are printed or left out as a whole."""
     rows = style.rows or (MOST_ROWS if style.full else FEW_ROWS)
-    notes = [
-        line
-        for note in result.notes
-        for line in textwrap.wrap(note, width, initial_indent="note: ", subsequent_indent="      ")
-    ]
-    notes += [
-        line
-        for lack in result.missing
-        for line in textwrap.wrap(
+    notes: list[str] = []
+    for note in result.notes:
+        notes += textwrap.wrap(note, width, initial_indent="note: ", subsequent_indent="      ")
+    for lack in result.missing:
+        notes += textwrap.wrap(
             f"not available: {lack}", width, subsequent_indent="      ", break_on_hyphens=False
         )
-    ]
     tables = [
         [
             table.title,
@@ -394,14 +389,11 @@ def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int
     of_each = frame.with_columns(pl.col(place).cast(pl.String)).filter(pl.col(place) != ALL)
     numbers = [name for name, kind in frame.schema.items() if kind.is_numeric()]
     parts = []
-    for label, statistic in (("min", "min"), ("mean", "mean"), ("max", "max")):
-        values = of_each.select(
-            getattr(pl.col(name), statistic)().round().cast(kind)
-            if kind.is_integer()
-            else getattr(pl.col(name), statistic)()
-            for name, kind in ((name, frame.schema[name]) for name in numbers)
-        )
-        parts.append(values.with_columns(pl.lit(f"{label} of {of_each.height:,}").alias(place)))
+    for statistic in ("min", "mean", "max"):
+        values = of_each.select(getattr(pl.col(numbers), statistic)())
+        whole = {name: kind for name, kind in frame.schema.items() if kind.is_integer()}
+        values = values.with_columns(pl.col(*whole).round()).cast(whole) if whole else values
+        parts.append(values.with_columns(pl.lit(f"{statistic} of {of_each.height:,}").alias(place)))
     worst = of_each.sort(by, descending=WORST[by], nulls_last=True, maintain_order=True)
     shown = worst.head(max(rows - len(parts), LEAST_SHOWN))
     return (

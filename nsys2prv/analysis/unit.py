@@ -6,10 +6,10 @@ What several analyses need is computed once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -28,6 +28,7 @@ from nsys2prv.analysis.row_table import HOST
 from nsys2prv.analysis.steady import Steady
 from nsys2prv.events.catalogue import load_catalogue
 
+T = TypeVar("T")
 #: What a device does.
 COMPUTE, NCCL, GRAPH, MEMORY = range(4)
 #: Layouts of work on devices -> what it is, and its naming field.
@@ -37,6 +38,12 @@ WORK = {
     "cuda_graph": (GRAPH, "execution"),
     "memory_operation": (MEMORY, "operation"),
 }
+#: Layouts of kernels -> their further fields, and columns of `work` -> the fields in them.
+WORK_FIELDS = {
+    "cuda_kernel": ("class", "tensor_cores"),
+    "nccl_kernel": ("class", "tensor_cores", "operation"),
+}
+FURTHER = {"class": "class", "tensor": "tensor_cores", "operation": "operation"}
 MPI = ("mpi_point_to_point", "mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io")
 #: Numbers of the catalogue: classes of kernels, and whether they use tensor cores.
 GEMM, CONVOLUTION = 1, 3
@@ -57,7 +64,7 @@ class AnalysisOptions(Struct, frozen=True):
     synchronising: tuple[int, ...] = ()
     #: Values of OS runtime calls that wait for files or the network.
     io: tuple[int, ...] = ()
-    #: File of the groups of NVTX names by value (regions.py).
+    #: File of the groups of NVTX names by value (steady.py).
     groups: Path | None = None
     #: The job's steady state (steady.py), None where it has none.
     steady: Steady | None = None
@@ -79,7 +86,7 @@ class Unit:
         self.device_of = reader.rows.column("device")
         self.task_of = reader.rows.column("task")
         self._sets: dict[tuple, Spans] = {}
-        self.cache: dict[str, Any] = {}
+        self._computed: dict[object, Any] = {}
 
     def list_tasks(self, events: pl.DataFrame) -> pl.Series:
         """Return the task of each event, by its thread."""
@@ -117,17 +124,12 @@ class Unit:
         """
         frames = []
         for layout, (what, name) in WORK.items():
-            fields = [
-                name,
-                *(
-                    {
-                        "cuda_kernel": ("class", "tensor_cores"),
-                        "nccl_kernel": ("class", "tensor_cores", "operation"),
-                    }.get(layout, ())
-                ),
-            ]
+            fields = [name, *WORK_FIELDS.get(layout, ())]
             frame = self.read_begins(layout, fields, np.int32)
-            present = set(frame.columns)
+            further = {
+                alias: pl.col(field).cast(pl.Int8) if field in fields[1:] else pl.lit(0, pl.Int8)
+                for alias, field in FURTHER.items()
+            }
             frames.append(
                 frame.select(
                     "begin",
@@ -135,22 +137,11 @@ class Unit:
                     pl.col("thread").cast(pl.Int32),
                     pl.lit(what, pl.Int8).alias("what"),
                     pl.col(name).cast(pl.Int32).alias("name"),
-                    *(
-                        pl.col(column).cast(pl.Int8).alias(alias)
-                        if column in present
-                        else pl.lit(0, pl.Int8).alias(alias)
-                        for column, alias in (("class", "class"), ("tensor_cores", "tensor"))
-                    ),
-                    (
-                        pl.col("operation").cast(pl.Int8)
-                        if "operation" in present
-                        else pl.lit(0, pl.Int8)
-                    ).alias("operation"),
+                    **further,
                 )
             )
         work = pl.concat(frames)
-        threads = work["thread"].to_numpy()
-        device = self.device_of.astype(np.int32)[threads]
+        device = self.device_of.astype(np.int32)[work["thread"].to_numpy()]
         return work.with_columns(device=pl.Series(device)).sort("begin", maintain_order=True)
 
     def find_device_spans(self, device: int, *what: int) -> Spans:
@@ -158,24 +149,17 @@ class Unit:
         key = ("device", device, *sorted(what))
         if key not in self._sets:
             if len(what) > 1:
-                self._sets[key] = unite_span_sets(
-                    [self.find_device_spans(device, one) for one in what]
-                )
+                sets = [self.find_device_spans(device, one) for one in what]
+                self._sets[key] = unite_span_sets(sets)
             else:
-                same_kind = self.work.filter(
-                    (pl.col("device") == device) & (pl.col("what") == what[0])
-                )
-                self._sets[key] = merge_spans(
-                    same_kind["begin"].to_numpy(), same_kind["end"].to_numpy()
-                )
+                alike = (pl.col("device") == device) & (pl.col("what") == what[0])
+                self._sets[key] = merge_spans(*to_arrays(self.work.filter(alike), "begin", "end"))
         return self._sets[key]
 
     def useful(self, device: int) -> Spans:
         """Return when a device is useful, as the options mean it."""
-        return self.find_device_spans(
-            device,
-            *((COMPUTE, GRAPH) if self.options.useful == "compute" else (COMPUTE, NCCL, GRAPH)),
-        )
+        of_nccl = () if self.options.useful == "compute" else (NCCL,)
+        return self.find_device_spans(device, COMPUTE, GRAPH, *of_nccl)
 
     def active(self, device: int) -> Spans:
         return self.find_device_spans(device, COMPUTE, NCCL, GRAPH, MEMORY)
@@ -187,9 +171,8 @@ class Unit:
 
     def main_thread(self, task: int) -> int:
         """Return the first host thread of a task."""
-        return int(
-            self._rows.filter((pl.col("kind") == HOST) & (pl.col("task") == task))["thread"].min()
-        )
+        of_task = (pl.col("kind") == HOST) & (pl.col("task") == task)
+        return int(self._rows.filter(of_task)["thread"].min())
 
     def find_thread_spans(self, layout: str, threads: Sequence[int]) -> Spans:
         """Return when any of these threads is in an event of a layout."""
@@ -204,15 +187,18 @@ class Unit:
 
     def select_calls(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
         """Return the events of a layout that these threads have, by begin."""
-        frame = self.api if layout == "cuda_api" else self._calls(layout)
+        if layout == "cuda_api":
+            frame = self.api
+        else:
+            frame = self.remember(layout, lambda: self.read_begins(layout))
         of_threads = frame["thread"].is_in(list(threads))
         return frame if of_threads.all() else frame.filter(of_threads)
 
-    def _calls(self, layout: str) -> pl.DataFrame:
-        cached = self.cache.setdefault("calls", {})
-        if layout not in cached:
-            cached[layout] = self.read_begins(layout)
-        return cached[layout]
+    def remember(self, key: object, compute: Callable[[], T]) -> T:
+        """Return what is computed once for each key."""
+        if key not in self._computed:
+            self._computed[key] = compute()
+        return self._computed[key]
 
     def find_mpi_spans(self, threads: Sequence[int]) -> Spans:
         return unite_span_sets([self.find_thread_spans(layout, threads) for layout in MPI])
@@ -323,10 +309,10 @@ def find_driving_threads(unit: Unit, device: int) -> list[int]:
 
 def find_host_states(unit: Unit, device: int) -> dict[str, Spans]:
     """Return when the threads that drive a device are in each of STATES."""
-    cached = unit.cache.setdefault("host_states", {})
-    if device not in cached:
-        cached[device] = _compute_host_states(unit, find_driving_threads(unit, device))
-    return cached[device]
+    return unit.remember(
+        ("host_states", device),
+        lambda: _compute_host_states(unit, find_driving_threads(unit, device)),
+    )
 
 
 def _compute_host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
@@ -358,4 +344,4 @@ def _find_io_spans(unit: Unit, threads: list[int]) -> Spans:
     calls = unit.read_begins("osrt", ("call",)).filter(
         pl.col("thread").is_in(threads) & pl.col("call").is_in(list(unit.options.io))
     )
-    return merge_spans(calls["begin"].to_numpy(), calls["end"].to_numpy())
+    return merge_spans(*to_arrays(calls, "begin", "end"))

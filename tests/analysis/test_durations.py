@@ -21,7 +21,7 @@ import nsys2prv
 from nsys2prv.analysis import distributions
 from nsys2prv.analysis.distributions import make_histograms, make_statistics, spill_durations
 from nsys2prv.analysis.intervals import sum_within
-from nsys2prv.analysis.regions import find_windows
+from nsys2prv.analysis.steady import find_windows
 
 QUERY = """SELECT d.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL AS k JOIN StringIds AS d ON d.id = k.demangledName"""
 
