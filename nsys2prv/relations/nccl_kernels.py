@@ -16,6 +16,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.columns import ABSENT
 from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.clock import Role
 from nsys2prv.events.names.calls import ALL_WAIT, GROUP, ROOT_WAITS, WAIT_FOR_ROOT
@@ -186,6 +187,20 @@ def keep_sound_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     begin, end = pl.col("time_begin"), pl.col("time_end")
     has_times = (begin != NULL) & (end != NULL)
     return kernels.filter(has_times).with_columns(time_end=pl.max_horizontal(end, begin + 1))
+
+
+def where_comparable(time: pl.Expr) -> pl.Expr:
+    """Return a time (ns) of kernels where `comparable`, else ABSENT."""
+    return pl.when("comparable").then(time).otherwise(ABSENT)
+
+
+def find_bandwidth(moved: pl.Expr, transfer: pl.Expr) -> pl.Expr:
+    """Return the bandwidth (B/s) of moving so many bytes in so many ns. 0 is where nothing moved, no
+    slow transfer.
+    """
+    # In floating point, for the product may be beyond 64 bits.
+    exact = moved * 1e9 / pl.max_horizontal(transfer, 1)
+    return pl.max_horizontal(exact.round(), exact.sign())
 
 
 def _write_blocks(path: Path, kernels: pl.DataFrame, group: str) -> tuple[Block, ...]:
