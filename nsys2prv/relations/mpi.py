@@ -228,11 +228,7 @@ def _pair_messages(
     key = [*_STREAM, "number"]
     pairs = sent.drop("completed").join(
         received.select(
-            *key,
-            "completed",
-            receiver="object_thread",
-            posted="time_begin",
-            host_there="host",
+            *key, "completed", receiver="object_thread", posted="time_begin", host_there="host"
         ),
         on=key,
         maintain_order="left",
