@@ -170,9 +170,8 @@ def _find_idle_threads(task: ThreadStateTask, threads: np.ndarray) -> np.ndarray
     for run in (*task.runs, *task.others):
         if not silent.any():
             break
-        if run.object >= 0:
-            objects = np.array([run.object])
-        else:
+        objects = [run.object]
+        if run.object < 0:
             records = reader.read_between(run, -OPEN, None)
             ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
             objects = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
