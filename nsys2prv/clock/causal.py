@@ -118,9 +118,8 @@ class Bindings(Struct, frozen=True):
         others. shifts: those of ends, ns.
         """
         ends = self.ends.time + shifts[self.ends.knot]
-        return (
-            -self.ends.find_greatest_of_others(-ends, self.groups, self.begins) - self.begins.time
-        )
+        first = -self.ends.find_greatest_of_others(-ends, self.groups, self.begins)
+        return first - self.begins.time
 
     def list_violations(self, shifts: np.ndarray) -> Violations:
         late = self.find_lacks(shifts)
@@ -186,13 +185,8 @@ def find_bindings(
         )
     ]
     knots, places, bounds = _number_knots(sides, reports)
-    return Bindings(
-        first + len(number),
-        GroupTimes(*sides[0], places[0]),
-        GroupTimes(*sides[1], places[1]),
-        knots,
-        bounds,
-    ), findings
+    begins, ends = (GroupTimes(*side, place) for side, place in zip(sides, places, strict=True))
+    return Bindings(first + len(number), begins, ends, knots, bounds), findings
 
 
 def _bind_collectives(table: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame, int, int]:
@@ -249,11 +243,8 @@ def _number_knots(
     distinct = np.sort(np.concatenate(packed))
     distinct = distinct[np.diff(distinct, prepend=-1) > 0]
     places = [np.searchsorted(distinct, one) for one in packed]
-    return (
-        (distinct & ((1 << width) - 1)) + low,
-        places,
-        np.searchsorted(distinct, np.arange(reports + 1) << width),
-    )
+    bounds = np.searchsorted(distinct, np.arange(reports + 1) << width)
+    return (distinct & ((1 << width) - 1)) + low, places, bounds
 
 
 #: A shift fades by 1 ns in so many; the faster ones are for times so noisy that ranks would drive
@@ -403,10 +394,9 @@ def _smooth_shifts(
     result = shifts.copy()
     for part in net.parts():
         if shifts[part].any():
-            wanted = (
-                np.maximum.accumulate((shifts[part] - growing[part])[::-1])[::-1] + growing[part]
-            )
-            allowed = np.minimum.accumulate((room[part] + fading[part])[::-1])[::-1] - fading[part]
+            grown, faded = growing[part], fading[part]
+            wanted = np.maximum.accumulate((shifts[part] - grown)[::-1])[::-1] + grown
+            allowed = np.minimum.accumulate((room[part] + faded)[::-1])[::-1] - faded
             result[part] = np.minimum(wanted, allowed)
     return result
 

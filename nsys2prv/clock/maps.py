@@ -43,11 +43,10 @@ class Shifts(Struct, frozen=True, eq=False, dict=True):
         at = int(np.searchsorted(self._moved, time, "right")) - 1
         if not 0 <= at < len(self.times) - 1:
             return time - int(self.shifts[max(at, 0)])
-        length, height = (
-            int(self.times[at + 1] - self.times[at]),
-            int(self._moved[at + 1] - self._moved[at]),
+        (time_0, time_1), (moved_0, moved_1) = (
+            column[at : at + 2].tolist() for column in (self.times, self._moved)
         )
-        return int(self.times[at]) + (time - int(self._moved[at])) * length // height
+        return time_0 + (time - moved_0) * (time_1 - time_0) // (moved_1 - moved_0)
 
     def delay(self, by: int) -> Shifts:
         """Return these shifts for times that are `by` ns later."""
@@ -187,15 +186,15 @@ def place_reports(reports: list[ReportClock]) -> list[Placement]:
     placements = []
     for report, machine in zip(reports, machines, strict=True):
         anchor = anchors.get(machine)
+        offset, method = 0, UNPLACED
         if report.absolute:
-            placements.append(Placement(machine, ClockMap(0), "UTC by the exporter"))
+            method = "UTC by the exporter"
         elif anchor is not None and _has_both_clocks(report):
             offset = anchor.utc_ns + report.system_ns - anchor.system_ns
-            placements.append(Placement(machine, ClockMap(offset), "host clock + UTC"))
+            method = "host clock + UTC"
         elif report.utc_ns is not None:
-            placements.append(Placement(machine, ClockMap(report.utc_ns), "UTC"))
-        else:
-            placements.append(Placement(machine, ClockMap(0), UNPLACED))
+            offset, method = report.utc_ns, "UTC"
+        placements.append(Placement(machine, ClockMap(offset), method))
     return placements
 
 

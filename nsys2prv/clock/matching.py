@@ -98,9 +98,8 @@ def _find_fits(own: Ends, other: Ends, length: int, chunks: int, usual: float) -
 
 def _choose_best(fits: list[Match]) -> Match:
     most = max(fit.count for fit in fits)
-    best, *others = sorted(
-        (fit for fit in fits if fit.count >= 0.5 * most), key=lambda fit: (fit.spread, -fit.count)
-    )
+    whole = [fit for fit in fits if fit.count >= 0.5 * most]
+    best, *others = sorted(whole, key=lambda fit: (fit.spread, -fit.count))
     ambiguous = any(
         fit.spread < NEARLY * best.spread and not _mask_same(fit, best) for fit in others
     )
@@ -175,14 +174,12 @@ def find_nearest_partners(own: Ends, other: Ends) -> tuple[np.ndarray, np.ndarra
     """
     after = np.clip(np.searchsorted(other.time, own.time), 0, len(other) - 1)
     before = np.maximum(after - 1, 0)
-    late, early = (
-        np.where(
-            mask_compatible(other.signature[place], own.signature),
-            other.time[place] - own.time,
-            np.inf,
-        )
-        for place in (after, before)
-    )
+
+    def find_misfit(place: np.ndarray) -> np.ndarray:
+        is_compatible = mask_compatible(other.signature[place], own.signature)
+        return np.where(is_compatible, other.time[place] - own.time, np.inf)
+
+    late, early = find_misfit(after), find_misfit(before)
     earlier = np.abs(early) <= np.abs(late)
     misfit = np.where(earlier, early, late)
     return np.where(np.isfinite(misfit), np.where(earlier, before, after), -1), misfit

@@ -24,7 +24,7 @@ from nsys2prv.clock.matching import (
     rate_match,
     rate_order,
 )
-from nsys2prv.clock.observations import NOISE, Noise, fit_line
+from nsys2prv.clock.observations import NOISE, fit_line
 from nsys2prv.clock.sequences import (
     USUAL_UTC_ERROR,
     CallSequence,
@@ -83,8 +83,8 @@ def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> PooledCalls
     """Return the calls that place hosts which no settled collectives connect. error: of the clocks
     as placed, ns.
     """
-    part = settled = _find_parts(gathered.rows, hosts)
-    part = part.copy()
+    settled = _find_parts(gathered.rows, hosts)
+    part = settled.copy()
     frame = gathered.unsettled
     calls = _Calls(frame, {})
     for (source, group, host), rows in frame.with_row_index("row").group_by(
@@ -115,11 +115,9 @@ def pool_calls(gathered: GatheredCalls, hosts: int, error: float) -> PooledCalls
                     new = np.flatnonzero(part == part[other])
                     part[new] = part[first]
                     todo += [host for host in new.tolist() if host in calls.places]
-    lonely = np.bincount(part, minlength=hosts)
-    left = [host for host in sorted(calls.places) if lonely[part[host]] == 1]
-    return PooledCalls(
-        _gather_pairs(calls.frame, host_pairs), _add_up_doubts(settled, host_pairs), left
-    )
+    sizes = np.bincount(part)
+    left = [host for host in sorted(calls.places) if sizes[part[host]] == 1]
+    return PooledCalls(_gather_pairs(frame, host_pairs), _add_up_doubts(settled, host_pairs), left)
 
 
 def _add_up_doubts(settled: np.ndarray, pairs: list[tuple[int, int, _Pair]]) -> np.ndarray:
@@ -146,11 +144,8 @@ def _find_parts(rows: pl.DataFrame, hosts: int) -> np.ndarray:
     all.
     """
     root = np.arange(hosts)
-    for clocks in (
-        rows.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
-        .group_by("key")
-        .agg(pl.col("clock").unique())["clock"]
-    ):
+    used = rows.filter((pl.col("role") == Role.ALL) & ~pl.col("held"))
+    for clocks in used.group_by("key").agg(pl.col("clock").unique())["clock"]:
         roots = np.unique(root[clocks.to_numpy()])
         root[np.isin(root, roots)] = roots[0]
     return root
@@ -193,32 +188,23 @@ def _pair_hosts(calls: _Calls, one: int, other: int, error: float) -> _Pair | No
             return _Pair(sides[0][0][numbers[kept]], sides[1][0][kept])
     if not even or not len(a) or not fits or spread > noise.reach:
         return None
-    if (
-        certainty == 0.0
-        and max(len(here[at]) for at in even) >= FEWEST
-        and not _has_evidence(calls, a, b, len(even), noise)
-    ):
-        return None
-    reach = max(float(np.ptp(np.concatenate([calls.end[here[at]]]))) for at in even)
+    if certainty == 0.0 and max(len(here[at]) for at in even) >= FEWEST:
+        # Evidence is there only for the order of one group's calls, taking that of others as none.
+        ends, others = calls.end[a], calls.end[b]
+        if len(even) > 1 or not (
+            are_nearby(ends, others, USUAL_UTC_ERROR)
+            or rate_order(ends, others, calls.signature[a], noise) > 0
+        ):
+            return None
+    reach = max(float(np.ptp(calls.end[here[at]])) for at in even)
     return _Pair(a, b, reach or np.inf)
-
-
-def _has_evidence(calls: _Calls, a: np.ndarray, b: np.ndarray, groups: int, noise: Noise) -> bool:
-    """True if there is evidence for the order of one group's calls, taking that of others as none."""
-    ends, others = calls.end[a], calls.end[b]
-    return groups == 1 and (
-        are_nearby(ends, others, USUAL_UTC_ERROR)
-        or rate_order(ends, others, calls.signature[a], noise) > 0
-    )
 
 
 def _concat_groups(calls: _Calls, groups: list[np.ndarray]) -> tuple[np.ndarray, CallSequence]:
     """Return the rows of all groups by their ends, and their sequence."""
     rows = np.concatenate(groups)
-    kind = (
-        np.repeat(np.arange(len(groups)) * KINDS, [len(group) for group in groups])
-        + calls.signature[rows]
-    )
+    sizes = [len(group) for group in groups]
+    kind = np.repeat(np.arange(len(groups)) * KINDS, sizes) + calls.signature[rows]
     order = np.argsort(calls.end[rows], kind="stable")
     return rows[order], CallSequence(calls.end[rows][order], kind[order], calls.all[rows][order])
 

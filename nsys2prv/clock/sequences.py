@@ -27,13 +27,7 @@ from nsys2prv.clock.matching import (
     rate_match,
     rate_order,
 )
-from nsys2prv.clock.observations import (
-    NOISE,
-    ClockFinding,
-    Noise,
-    choose_evenly,
-    fit_line,
-)
+from nsys2prv.clock.observations import NOISE, ClockFinding, Noise, choose_evenly, fit_line
 
 #: Ends compared to see whether a member's calls fit in order.
 SAMPLE = 1_024
@@ -177,38 +171,30 @@ def _keep_numbered(table: pl.DataFrame) -> tuple[pl.DataFrame, list[ClockFinding
     )
     # More calls than members is quick to see; fewer than that may still hide a repeated one, which
     # then does not fit in time.
-    repeated = (
-        seen.join(members, on="key")
-        .filter(pl.col("calls") > pl.col("everyone"))
-        .select("key", "ordinal")
-    )
+    collective = ["key", "ordinal"]
+    repeated = seen.join(members, on="key").filter(pl.col("calls") > pl.col("everyone"))
     findings = []
     if repeated.height:
-        wrong = table.join(repeated, on=["key", "ordinal"], how="semi")
-        findings = _to_findings(wrong, "repeated")
-        table = table.join(repeated, on=["key", "ordinal"], how="anti")
-    unlike = seen.filter(pl.col("unlike").fill_null(False)).select("key", "ordinal")
+        findings = _to_findings(table.join(repeated, on=collective, how="semi"), "repeated")
+        table = table.join(repeated, on=collective, how="anti")
+    unlike = seen.filter(pl.col("unlike").fill_null(False))
     if unlike.height:
-        unlike_rows = table.with_row_index("row").join(unlike, on=["key", "ordinal"], how="semi")
+        unlike_rows = table.with_row_index("row").join(unlike, on=collective, how="semi")
         # What more than half of the members say.
         unlike_rows = unlike_rows.filter(pl.col("signature") != 0)
         usual = pl.col("signature").mode().min()
         most = (pl.col("signature") == usual).sum() * 2 > pl.len()
         right = (pl.col("signature") == usual) & most
-        wrong = unlike_rows.filter(~right.over("key", "ordinal"))
+        wrong = unlike_rows.filter(~right.over(collective))
         findings += _to_findings(wrong, "unlike")
         table = table.filter(~pl.int_range(pl.len()).is_in(wrong["row"].implode()))
     return table, findings
 
 
 def _to_findings(wrong: pl.DataFrame, kind: str) -> list[ClockFinding]:
-    counts = (
-        wrong.group_by("source", "group", "member")
-        .len()
-        .sort("source", "group", "member")
-        .drop("source")
-    )
-    return [ClockFinding(kind, count, *owner) for *owner, count in counts.iter_rows()]
+    columns = ["source", "group", "member"]
+    counts = wrong.group_by(columns).len().sort(columns)
+    return [ClockFinding(kind, count, *owner) for _, *owner, count in counts.iter_rows()]
 
 
 def number_group(
@@ -285,9 +271,9 @@ def pair_calls(
             return np.arange(count), ""
         if fits:
             partners, _ = _pair_by_ends(member, reference, noise)
-            return partners, "" if partners is not None else FEW_CALLS if len(
-                ends
-            ) < FEW else AMBIGUOUS
+            if partners is not None:
+                return partners, ""
+            return None, FEW_CALLS if len(ends) < FEW else AMBIGUOUS
     if error <= ALIGNED_ERROR:
         partners = _pair_by_time(member, reference, error)
         if partners is not None:
@@ -345,9 +331,8 @@ def _is_gapless(index: np.ndarray, count: int) -> bool:
     """
     matched = np.flatnonzero(index >= 0)
     shifted = np.arange(len(index)) + int(np.median(index[matched] - matched))
-    return len(matched) >= FEW or len(matched) >= 0.8 * int(
-        ((shifted >= 0) & (shifted < count)).sum()
-    )
+    shared = int(((shifted >= 0) & (shifted < count)).sum())
+    return len(matched) >= FEW or len(matched) >= 0.8 * shared
 
 
 def _pair_by_ends(

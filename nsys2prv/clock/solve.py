@@ -121,10 +121,9 @@ def solve_clocks(
         ]
         offset, drift = list_corrections(estimates)
     samples = sample_residuals(rows, offset, drift, pivot)
+    sure = pooled.doubt == 0
     corrections = [
-        _to_host_clock(
-            e, names[e.reference], pivot, span, pooled.doubt[e.host] == 0, samples[e.host]
-        )
+        _to_host_clock(e, names[e.reference], pivot, span, sure[e.host], samples[e.host])
         for e in estimates
     ]
     return Alignment(corrections, verdict, findings)
@@ -140,22 +139,20 @@ def _adjust_estimates(
     those of its reference, ns. findings: on hosts so far.
     """
     used = orders.take(~orders.held)
-    estimates = connect_parts([_add_doubt(e, float(doubt[e.host])) for e in estimates], used)
+    doubtful = [
+        replace(e, method=ORDER, bound=e.bound + float(doubt[e.host]))
+        if doubt[e.host] and e.method == ENDS
+        else e
+        for e in estimates
+    ]
+    estimates = connect_parts(doubtful, used)
     estimates, violation_findings = remove_violations(estimates, used)
-    left_out = frozenset(
-        finding.clock for finding in findings if finding.kind in ("steep", "unfit")
-    )
+    left_out = frozenset(f.clock for f in findings if f.kind in ("steep", "unfit"))
     certain = used.take(~((doubt > 0)[used.before] | (doubt > 0)[used.after]))
     estimates = move_free_parts(tighten_bounds(estimates, certain), used, left_out)
     estimates = drop_needless_corrections(estimates, orders)
     one_way = [ClockFinding("one way", clock=e.host) for e in estimates if e.method == ONE_WAY]
     return estimates, [*violation_findings, *one_way]
-
-
-def _add_doubt(estimate: Estimate, doubt: float) -> Estimate:
-    if not doubt or estimate.method != ENDS:
-        return estimate
-    return replace(estimate, method=ORDER, bound=estimate.bound + doubt)
 
 
 def _to_host_clock(

@@ -62,17 +62,12 @@ class Block(Struct, frozen=True):
     def read(self, low: int | None = None, high: int | None = None) -> np.ndarray:
         """Return the rows with low <= ordinal < high (None: without a limit), copied from the file."""
         first, last = 0, self.rows
-        if low is not None or high is not None:
-            ordinals = self._map_rows()[:, 0]
-            first = 0 if low is None else int(np.searchsorted(ordinals, low))
-            last = self.rows if high is None else int(np.searchsorted(ordinals, high))
-        rows = np.fromfile(
-            self.path,
-            np.int64,
-            (last - first) * self.width,
-            offset=(self.first + first) * self.width * 8,
-        )
-        return rows.reshape(-1, self.width)
+        if low is not None:
+            first = int(np.searchsorted(self._map_rows()[:, 0], low))
+        if high is not None:
+            last = int(np.searchsorted(self._map_rows()[:, 0], high))
+        count, offset = (last - first) * self.width, (self.first + first) * self.width * 8
+        return np.fromfile(self.path, np.int64, count, offset=offset).reshape(-1, self.width)
 
     def sample_ordinals(self, count: int) -> np.ndarray:
         """Return a number of its ordinals, evenly spread."""
@@ -336,12 +331,11 @@ class CallPortion(Struct, frozen=True):
         """Return the calls by host. pivot: an instant amid all times."""
         from nsys2prv.clock.gathering import gather_calls
 
-        one = len({block.group for block in self.blocks}) == 1
-        usual = all(block.sane for block in self.blocks) and not all(
-            block.numbered for block in self.blocks
-        )
-        large = sum(block.block.rows for block in self.blocks) > PORTION_ROWS
-        if one and usual and large:
+        is_one = len({block.group for block in self.blocks}) == 1
+        is_sane = all(block.sane for block in self.blocks)
+        is_numbered = all(block.numbered for block in self.blocks)
+        is_large = sum(block.block.rows for block in self.blocks) > PORTION_ROWS
+        if is_one and is_sane and is_large and not is_numbered:
             return self._gather_by_member(pivot)
         return gather_calls(self.calls(), pivot)
 
@@ -355,20 +349,17 @@ class CallPortion(Struct, frozen=True):
         members: dict[int, list[MemberBlock]] = {}
         for block in self.blocks:
             members.setdefault(block.member, []).append(block)
-        return gather_by_member(
-            [
-                Member(
-                    member,
-                    sum(block.block.rows for block in member_blocks),
-                    partial(_read_member_calls, member_blocks, pivot),
-                    all(block.began for block in member_blocks),
-                    member_blocks[0].host,
-                )
-                for member, member_blocks in sorted(members.items())
-            ],
-            self.source,
-            1 + self.number * GROUPS,
-        )
+        ordered = [
+            Member(
+                member,
+                sum(block.block.rows for block in member_blocks),
+                partial(_read_member_calls, member_blocks, pivot),
+                all(block.began for block in member_blocks),
+                member_blocks[0].host,
+            )
+            for member, member_blocks in sorted(members.items())
+        ]
+        return gather_by_member(ordered, self.source, 1 + self.number * GROUPS)
 
 
 def _read_member_calls(blocks: Sequence[MemberBlock], pivot: int) -> MemberCalls:

@@ -50,11 +50,15 @@ def add_up_memory(
     changes = [_find_changes(rows) for rows in _split_by_address(read_fact(files, tasks))]
     counters = _make_counters(pl.concat([part.changes for part in changes])) if changes else ()
     result = write_result(NAME, number, folder, list(counters))
-    unknown, replaced = (
-        sum(part.unknown for part in changes),
-        sum(part.replaced for part in changes),
-    )
-    result.notes = list(_describe_unmatched(unknown, replaced))
+    if unknown := sum(part.unknown for part in changes):
+        note = f"memory in use: {unknown:,} releases of memory whose allocation is not in the reports, left out"
+        result.notes.append(Detail(note))
+    if replaced := sum(part.replaced for part in changes):
+        note = (
+            f"memory in use: {replaced:,} allocations at addresses in use, whose releases are not in the reports: "
+            "counted as released"
+        )
+        result.notes.append(Detail(note))
     return result
 
 
@@ -85,38 +89,19 @@ def _find_changes(rows: pl.DataFrame) -> _MemoryChanges:
     # Of an address, a release comes before an allocation at the same time.
     rows = rows.sort(*OWNER, "time_at", "operation", descending=[False] * 4 + [True])
     allocates = rows["operation"].to_numpy() == ALLOCATION
-    same = np.ones(max(rows.height - 1, 0), bool)
-    for name in OWNER:
-        column = rows[name].to_numpy()
-        same &= column[1:] == column[:-1]
-    ends = np.flatnonzero(same & allocates[:-1])
+    owner = rows.select(pl.struct(OWNER).rle_id()).to_series().to_numpy()
+    ends = np.flatnonzero((owner[1:] == owner[:-1]) & allocates[:-1])
     live = np.zeros(rows.height, bool)
     live[ends + 1] = True
     size = rows["bytes"].to_numpy().clip(0, GREATEST)
     begins = np.flatnonzero(allocates)
-    whose = np.concatenate([begins, ends])
-    when = np.concatenate([begins, ends + 1])
-    changes = pl.DataFrame(
-        {
-            "object_gpu": rows["object_gpu"].gather(whose),
-            "memory": rows["memory"].gather(whose),
-            "time_at": rows["time_at"].gather(when),
-            "delta": np.concatenate([size[begins], -size[ends]]),
-        }
+    changes = rows[np.append(begins, ends)].select(
+        "object_gpu",
+        "memory",
+        time_at=rows["time_at"].gather(np.append(begins, ends + 1)),
+        delta=pl.Series(np.append(size[begins], -size[ends])),
     )
     return _MemoryChanges(changes, int((~allocates & ~live).sum()), int((allocates & live).sum()))
-
-
-def _describe_unmatched(unknown: int, replaced: int) -> Iterator[str]:
-    if unknown:
-        yield Detail(
-            f"memory in use: {unknown:,} releases of memory whose allocation is not in the reports, left out"
-        )
-    if replaced:
-        yield Detail(
-            f"memory in use: {replaced:,} allocations at addresses in use, whose releases are not in the reports: "
-            "counted as released"
-        )
 
 
 def _make_counters(changes: pl.DataFrame) -> Iterator[Counters]:
@@ -132,13 +117,8 @@ def _make_counters(changes: pl.DataFrame) -> Iterator[Counters]:
         time = time[order]
         total = np.cumsum(gpu_changes["delta"].to_numpy()[order]).clip(0, GREATEST)
         last = np.append(time[1:] != time[:-1], True)
-        yield Counters(
-            LAYOUT,
-            time[last],
-            int(gpu),
-            (Metric(labels[BASE + int(memory)]),),
-            total[last][:, None],
-        )
+        metrics = (Metric(labels[BASE + int(memory)]),)
+        yield Counters(LAYOUT, time[last], int(gpu), metrics, total[last][:, None])
 
 
 RELATIONS = (

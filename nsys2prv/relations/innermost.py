@@ -160,16 +160,13 @@ def overlay_layers(
     where, layer, says = where[order], layer[order], says[order]
     object_, time = keys.split(where)
     place = np.arange(len(where))
-    start = (
-        np.maximum.accumulate(np.where(np.diff(object_, prepend=-1) != 0, place, 0))
-        if len(where)
-        else place
-    )
+    start = np.maximum.accumulate(np.where(np.diff(object_, prepend=-1) != 0, place, 0))
     state = np.full(len(where), NOTHING)
     for number in range(len(layers)):
         last = np.maximum.accumulate(np.where(layer == number, place, -1))
         has_state = last >= start
         default = before[object_] if number == len(layers) - 1 else NOTHING
         state = np.where(state == NOTHING, np.where(has_state, says[last], default), state)
-    final = np.append(np.diff(where) != 0, True) if len(where) else np.zeros(0, bool)
+    final = np.ones(len(where), bool)
+    final[:-1] = np.diff(where) != 0
     return Changes(object_[final], time[final], state[final])

@@ -5,7 +5,7 @@ hosts' clocks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -18,7 +18,7 @@ from nsys2prv._util.errors import ClockNote, Detail
 from nsys2prv.clock import MPI as SOURCE
 from nsys2prv.events.mpi import EITHER, MEETINGS, MESSAGES, PROCESSES, RECEIVE, REQUESTS, SEND
 from nsys2prv.nsight.columns import NULL
-from nsys2prv.relations import DEVICES, MPI, Observed, Relation, RelationContext
+from nsys2prv.relations import DEVICES, MPI, Observed, Relation, RelationContext, T
 from nsys2prv.relations.blocks import (
     Block,
     MemberBlock,
@@ -42,16 +42,10 @@ def observe_collectives(context: RelationContext) -> Observed:
     """
     processes = read_fact(context.files[PROCESSES], context.tasks)
     began = processes.filter("began")["task"].to_list() if processes.height else []
-    steps = [
-        partial(
-            sort_collective_calls,
-            files,
-            context.tasks,
-            sorted(set(began)),
-            context.folder / f"mpi-calls-{number}.blocks",
-        )
-        for number, files in enumerate(batch_by_report(context.files[MEETINGS]))
-    ]
+    steps = []
+    for number, files in enumerate(batch_by_report(context.files[MEETINGS])):
+        path = context.folder / f"mpi-calls-{number}.blocks"
+        steps.append(partial(sort_collective_calls, files, context.tasks, sorted(set(began)), path))
     return Observed(divide_calls(chain.from_iterable(context.run(steps)), SOURCE))
 
 
@@ -97,12 +91,7 @@ def relate_messages(context: RelationContext) -> list[TaskResult]:
     """Return lines for the messages that are matched, and notes on those that are not."""
     sides, processes = _sort_into_buckets(context, "messages")
     path = context.folder / f"mpi-pairs-{context.number}"
-    matched = context.run(
-        [
-            partial(match_messages, blocks, processes, path.with_suffix(f".{place}"))
-            for place, blocks in enumerate(_group_sides(sides))
-        ]
-    )
+    matched = _run_by_bucket(context, match_messages, sides, processes, path)
     pairs = [block for part in matched for block in part.pairs]
     results = store_lines(context, NAME, KIND, True, pairs, STEP_ROWS)
     results[0].notes = _describe_unmatched(
@@ -118,11 +107,7 @@ def observe_messages(context: RelationContext) -> Observed:
     """Return files of bounds from messages between hosts: none is received before it is sent."""
     sides, processes = _sort_into_buckets(context, "clock-messages")
     path = context.folder / "observed-mpi-messages"
-    steps = [
-        partial(observe_pairs, blocks, processes, path.with_suffix(f".{place}"))
-        for place, blocks in enumerate(_group_sides(sides))
-    ]
-    return Observed(messages=context.run(steps))
+    return Observed(messages=_run_by_bucket(context, observe_pairs, sides, processes, path))
 
 
 def _sort_into_buckets(
@@ -148,9 +133,20 @@ def _sort_into_buckets(
     return context.run(steps), process_list
 
 
-def _group_sides(sides: Sequence[MessageSides]) -> list[tuple[Block, ...]]:
-    """Return the blocks of each bucket, which is matched at once."""
-    return group_blocks(block for part in sides for block in part.blocks)
+def _run_by_bucket(
+    context: RelationContext,
+    match: Callable[[Sequence[Block], Sequence[Process], Path], T],
+    sides: Sequence[MessageSides],
+    processes: Sequence[Process],
+    path: Path,
+) -> list[T]:
+    """Match the blocks of each bucket at once. path: of files, but for their endings."""
+    buckets = group_blocks(block for part in sides for block in part.blocks)
+    steps = [
+        partial(match, blocks, processes, path.with_suffix(f".{place}"))
+        for place, blocks in enumerate(buckets)
+    ]
+    return context.run(steps)
 
 
 class MatchedMessages(Struct, frozen=True):
@@ -232,20 +228,13 @@ def _pair_messages(
     key = [*_STREAM, "number"]
     pairs = sent.drop("completed").join(
         received.select(
-            *key,
-            "completed",
-            receiver="object_thread",
-            posted="time_begin",
-            host_there="host",
+            *key, "completed", receiver="object_thread", posted="time_begin", host_there="host"
         ),
         on=key,
         maintain_order="left",
     )
-    causal = (
-        (pl.col("completed") == NULL)
-        | (pl.col("completed") >= pl.col("time_begin"))
-        | (not in_time)
-    )
+    is_later = pl.col("completed") >= pl.col("time_begin")
+    causal = (pl.col("completed") == NULL) | is_later | (not in_time)
     equal = pl.col("sent") == pl.col("received")
     whole = pl.col("began") & (
         equal | pl.col("wildcard").is_null() | (pl.col("posted") < pl.col("wildcard"))
@@ -337,12 +326,8 @@ def _describe_unmatched(
     sends, receives = (sum(counts.values()) for counts in descriptions.values())
     lines = fates[SEND, ""] - unfinished
     lacking = {
-        **{f"sends {why}": descriptions[SEND][why] for why in sorted(descriptions[SEND]) if why},
-        **{
-            f"receives {why}": descriptions[RECEIVE][why]
-            for why in sorted(descriptions[RECEIVE])
-            if why
-        },
+        **{f"sends {why}": count for why, count in sorted(descriptions[SEND].items()) if why},
+        **{f"receives {why}": count for why, count in sorted(descriptions[RECEIVE].items()) if why},
         "messages of MPI_Sendrecv whose direction the report does not tell": either,
         "receives not complete when the report ends": unfinished,
     }

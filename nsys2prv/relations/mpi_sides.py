@@ -200,13 +200,11 @@ def _find_completions(messages: pl.DataFrame, requests: pl.DataFrame) -> pl.Data
         check_sortedness=False,
     )
     through = through.with_columns(pl.col("next").fill_null(OPEN))
-    ends = (
-        requests.filter(pl.col("time_begin") != NULL)
-        .sort("time_begin")
-        .with_columns(at="time_begin")
-    )
+    ends = requests.filter(pl.col("time_begin") != NULL).sort("time_begin")
     waits, tests = (
-        ends.filter(pl.col("role") == role).select(*_HANDLE, "time_begin", "at", "time_end")
+        ends.filter(pl.col("role") == role).select(
+            *_HANDLE, "time_begin", "time_end", at="time_begin"
+        )
         for role in (COMPLETED, ASKED)
     )
     waited = through.join_asof(

@@ -68,9 +68,8 @@ def relate_collectives(context: RelationContext) -> list[TaskResult]:
     if len(frozenset().union(*(matched.members for matched in surveys))) < 2:
         return []
     has_communicators = any(matched.blocks for matched in surveys)
-    matched, notes = (_match_by_communicator if has_communicators else _match_by_order)(
-        context, surveys
-    )
+    match = _match_by_communicator if has_communicators else _match_by_order
+    matched, notes = match(context, surveys)
     results = _store_records(context, [part for part in matched if part.records])
     results[0].notes = [
         *notes,
@@ -88,11 +87,9 @@ def _store_records(
     """
     if not matched:
         return [TaskResult(context.number, TRACE, 0)]
-    numbers = [part.firsts.with_suffix(".numbers") for part in matched]
-    firsts = [part.firsts for part in matched]
-    context.run([partial(number_collectives, list(zip(firsts, numbers, strict=True)))])
+    context.run([partial(number_collectives, [part.firsts for part in matched])])
     parts = [
-        (block, path) for part, path in zip(matched, numbers, strict=True) for block in part.records
+        (block, part.firsts.with_suffix(".numbers")) for part in matched for block in part.records
     ]
     transfers = [block for part in matched for block in part.transfers]
     windows = divide_ordinals([block for block, _ in parts], STEP_ROWS)
@@ -114,20 +111,16 @@ def _match_by_communicator(
     blocks = _group_blocks(
         context, surveys, frozenset(communicators.filter("numbered")["communicator"])
     )
+    sizes = communicators.select("communicator", "numbered", "size")
     pieces = {
         group: CollectivePiece(
             group, blocks[group], BY_NUMBER if numbered else BY_LAUNCH, size, numbered
         )
-        for group, numbered, size in communicators.select(
-            "communicator", "numbered", "size"
-        ).iter_rows()
+        for group, numbered, size in sizes.iter_rows()
     }
-    doubtful = frozenset(
-        communicators.filter(~pl.col("numbered") & ~pl.col("even"))["communicator"]
-    )
-    first = _match_pieces(
-        context, [piece for group, piece in pieces.items() if group not in doubtful], True
-    )
+    doubtful = set(communicators.filter(~pl.col("numbered") & ~pl.col("even"))["communicator"])
+    certain = [piece for group, piece in pieces.items() if group not in doubtful]
+    first = _match_pieces(context, certain, True)
     wrong = frozenset().union(*(part.unsteady for part in first))
     # What a step found stands or falls together: other communicators that shared one are matched
     # once more.
@@ -137,14 +130,10 @@ def _match_by_communicator(
         - {piece.group for part in matched for piece in part.pieces}
         - wrong
     )
-    settled, lone = _number_by_ends(
-        context,
-        pieces,
-        communicators.filter(pl.col("communicator").is_in(sorted(doubtful | wrong))),
-    )
-    matched += _match_pieces(
-        context, [*(pieces[group] for group in sorted(again)), *settled], True, len(first)
-    )
+    by_ends = communicators.filter(pl.col("communicator").is_in(sorted(doubtful | wrong)))
+    settled, lone = _number_by_ends(context, pieces, by_ends)
+    rest = [*(pieces[group] for group in sorted(again)), *settled]
+    matched += _match_pieces(context, rest, True, len(first))
     return matched, [
         *_describe_methods(matched),
         *_describe_lone(lone, "belong to no collective of the other ranks"),
@@ -192,18 +181,11 @@ def _number_by_ends(
     if not communicators.height:
         return [], 0
     pivot = (communicators["first"].min() + communicators["last"].max()) // 2
-    steps = [
-        partial(
-            number_by_ends,
-            pieces[group],
-            even,
-            pivot,
-            context.folder / f"ends-{context.number}-{place}.blocks",
-        )
-        for place, (group, even) in enumerate(
-            communicators.select("communicator", "even").iter_rows()
-        )
-    ]
+    steps = []
+    for place, row in enumerate(communicators.iter_rows(named=True)):
+        path = context.folder / f"ends-{context.number}-{place}.blocks"
+        piece = pieces[row["communicator"]]
+        steps.append(partial(number_by_ends, piece, row["even"], pivot, path))
     results = context.run(steps)
     return [piece for piece, _ in results if piece.blocks], sum(lone for _, lone in results)
 
@@ -215,17 +197,11 @@ def _match_pieces(
     first: int = 0,
 ) -> list[MatchedCollectives]:
     """Return the results of matching the pieces. first: number of the first step."""
-    return context.run(
-        [
-            partial(
-                match_kernels,
-                portion,
-                has_communicators,
-                context.folder / f"matched-{context.number}-{place}",
-            )
-            for place, portion in enumerate(divide_kernels(pieces, STEP_ROWS), first)
-        ]
-    )
+    steps = []
+    for place, portion in enumerate(divide_kernels(pieces, STEP_ROWS), first):
+        path = context.folder / f"matched-{context.number}-{place}"
+        steps.append(partial(match_kernels, portion, has_communicators, path))
+    return context.run(steps)
 
 
 def _match_by_order(
@@ -280,14 +256,12 @@ def _describe_methods(matched: Sequence[MatchedCollectives]) -> list[str]:
 
 def _describe_unused(surveys: Sequence[OrderedKernels], has_communicators: bool) -> list[str]:
     """Describe the kernels that could not be matched at all."""
-    graphs, lone = sum(part.graphs for part in surveys), sum(part.lone for part in surveys)
+    graphs = sum(part.graphs for part in surveys)
+    lone = sum(part.lone for part in surveys) if has_communicators else 0
+    why = "were launched by CUDA graphs, without a call that names their communicator"
     return [
-        *_describe_lone(
-            graphs, "were launched by CUDA graphs, without a call that names their communicator"
-        ),
-        *_describe_lone(
-            lone if has_communicators else 0, "have no call that names their communicator"
-        ),
+        *_describe_lone(graphs, why),
+        *_describe_lone(lone, "have no call that names their communicator"),
     ]
 
 

@@ -16,6 +16,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
+from nsys2prv._util.columns import ABSENT
 from nsys2prv.clock import NCCL as SOURCE
 from nsys2prv.clock import Role
 from nsys2prv.events.names.calls import ALL_WAIT, GROUP, ROOT_WAITS, WAIT_FOR_ROOT
@@ -73,17 +74,11 @@ class OrderedKernels(Struct, frozen=True):
 
 def order_kernels(context: RelationContext, name: str) -> list[OrderedKernels]:
     """Return all NCCL kernels in order."""
-    return context.run(
-        [
-            partial(
-                _order_kernels_of_reports,
-                files,
-                context.tasks,
-                context.folder / f"{name}-{context.number}-{number}.blocks",
-            )
-            for number, files in enumerate(batch_by_report(context.files[KERNELS]))
-        ]
-    )
+    steps = []
+    for number, files in enumerate(batch_by_report(context.files[KERNELS])):
+        path = context.folder / f"{name}-{context.number}-{number}.blocks"
+        steps.append(partial(_order_kernels_of_reports, files, context.tasks, path))
+    return context.run(steps)
 
 
 def _order_kernels_of_reports(
@@ -188,12 +183,24 @@ def keep_sound_kernels(kernels: pl.DataFrame) -> pl.DataFrame:
     return kernels.filter(has_times).with_columns(time_end=pl.max_horizontal(end, begin + 1))
 
 
+def where_comparable(time: pl.Expr) -> pl.Expr:
+    """Return a time (ns) of kernels where `comparable`, else ABSENT."""
+    return pl.when("comparable").then(time).otherwise(ABSENT)
+
+
+def find_bandwidth(moved: pl.Expr, transfer: pl.Expr) -> pl.Expr:
+    """Return the bandwidth (B/s) of moving so many bytes in so many ns. 0 is where nothing moved, no
+    slow transfer.
+    """
+    # In floating point, for the product may be beyond 64 bits.
+    exact = moved * 1e9 / pl.max_horizontal(transfer, 1)
+    return pl.max_horizontal(exact.round(), exact.sign())
+
+
 def _write_blocks(path: Path, kernels: pl.DataFrame, group: str) -> tuple[Block, ...]:
     """Write the kernels as blocks of a group, in which those of equal ordinals keep their order."""
     kernels = kernels.sort(group, "ordinal", maintain_order=True)
-    rows = np.empty((kernels.height, len(KEPT)), np.int64)
-    for place, name in enumerate(KEPT):
-        rows[:, place] = kernels[name].to_numpy()
+    rows = kernels.select(pl.col(KEPT).cast(pl.Int64)).to_numpy()
     return write_blocks(path, kernels[group].to_numpy(), rows)
 
 
@@ -282,16 +289,9 @@ def observe_collectives(context: RelationContext) -> Observed:
     steps = []
     for number, files in enumerate(batch_by_report(facts[KERNELS])):
         reports = {file.report for file in files}
-        communicator_files = tuple(file for file in facts[COMMUNICATORS] if file.report in reports)
-        steps.append(
-            partial(
-                _sort_by_communicator,
-                files,
-                communicator_files,
-                context.tasks,
-                path.with_suffix(f".{number}"),
-            )
-        )
+        told = tuple(file for file in facts[COMMUNICATORS] if file.report in reports)
+        calls = path.with_suffix(f".{number}")
+        steps.append(partial(_sort_by_communicator, files, told, context.tasks, calls))
     results = context.run(steps)
     if not any(has_calls for _, has_calls in results):
         results = context.run(

@@ -16,7 +16,6 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.text import list_some
 from nsys2prv.clock import ALIGNED_ERROR, UTC_ERROR, Role
 from nsys2prv.clock import NCCL as SOURCE
@@ -31,7 +30,9 @@ from nsys2prv.relations.nccl_kernels import (
     KEPT,
     KIND,
     CollectivePiece,
+    find_bandwidth,
     list_operation_roles,
+    where_comparable,
 )
 from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
 
@@ -161,16 +162,6 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     begin, end, last = (pl.col(name) for name in ("time_begin", "time_end", "last"))
     operation, by_name = pl.col("operation"), pl.col("by_name")
     transfer = pl.max_horizontal(end - last, 0)
-
-    def speed(moved: pl.Expr) -> pl.Expr:
-        # In floating point, for the product may be beyond 64 bits. 0 B/s is where nothing moved, no
-        # slow transfer.
-        exact = moved * 1e9 / pl.max_horizontal(transfer, 1)
-        return pl.max_horizontal(exact.round(), exact.sign())
-
-    def where_comparable(time: pl.Expr) -> pl.Expr:
-        return pl.when("comparable").then(time).otherwise(ABSENT)
-
     described = kernels.with_columns(
         begin=begin,
         ready=last,
@@ -184,8 +175,10 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
         late=where_comparable(begin - pl.col("first")),
         wait=where_comparable(pl.min_horizontal(last, end) - begin),
         transfer=where_comparable(transfer),
-        algorithm_bandwidth=speed(plain + reduced + shared * ranks),
-        bus_bandwidth=speed(plain + reduced * 2 * (ranks - 1) / ranks + shared * (ranks - 1)),
+        algorithm_bandwidth=find_bandwidth(plain + reduced + shared * ranks, transfer),
+        bus_bandwidth=find_bandwidth(
+            plain + reduced * 2 * (ranks - 1) / ranks + shared * (ranks - 1), transfer
+        ),
     )
     measured = described.filter(
         (pl.col("known") == 1) & (pl.col("bytes") >= 0) & (transfer > 0) & pl.col("comparable")
@@ -196,18 +189,18 @@ def _make_records(kernels: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
     )
 
 
-def number_collectives(parts: Sequence[tuple[Path, Path]]) -> None:
+def number_collectives(paths: Sequence[Path]) -> None:
     """Number the collectives of several steps through: from 1 by their first begin, then by group,
-    function and ordinal. parts: of each step the file of its collectives and the one that is to
+    function and ordinal. paths: of each step the file of its collectives; that with .numbers is to
     hold their numbers (int64).
     """
-    firsts = [np.fromfile(path, np.int64).reshape(-1, 4) for path, _ in parts]
+    firsts = [np.fromfile(path, np.int64).reshape(-1, 4) for path in paths]
     together = np.concatenate(firsts)
     numbers = np.empty(len(together), np.int64)
     numbers[np.lexsort(together.T[::-1])] = np.arange(1, len(together) + 1)
     ends = np.cumsum([len(part) for part in firsts])
-    for (_, path), part in zip(parts, np.split(numbers, ends[:-1]), strict=True):
-        part.tofile(path)
+    for path, part in zip(paths, np.split(numbers, ends[:-1]), strict=True):
+        part.tofile(path.with_suffix(".numbers"))
 
 
 def store_records(
@@ -226,14 +219,10 @@ def store_records(
         rows = block.read(low, high)
         rows[:, numbered] = np.fromfile(path, np.int64)[rows[:, numbered] - 1]
         stored.append(rows)
+    moved = [block.read(low, high) for block in transfers]
     made = [
         _make_rows(LAYOUT, RECORD, FIELDS, stored),
-        _make_rows(
-            TRANSFER,
-            TRANSFER_RECORD,
-            TRANSFER_FIELDS,
-            [block.read(low, high) for block in transfers],
-        ),
+        _make_rows(TRANSFER, TRANSFER_RECORD, TRANSFER_FIELDS, moved),
     ]
     return write_result(NAME, number, folder, [rows for rows in made if len(rows.begin)])
 

@@ -43,12 +43,14 @@ from nsys2prv.relations.blocks import (
     write_block,
     write_buckets,
 )
-from nsys2prv.relations.nccl_kernels import keep_sound_kernels
+from nsys2prv.relations.nccl_kernels import find_bandwidth, keep_sound_kernels, where_comparable
 from nsys2prv.store.task_result import FactFile, TaskResult, batch_by_report, read_fact
 
 NAME, KIND = "nccl_messages", "nccl_message"
 #: Layouts of records on kernels that only send and receive.
 LAYOUT, TRANSFER = "nccl_point_to_point", "nccl_message_transfer"
+FIELDS = ("operation", "late", "wait", "transfer")
+TRANSFER_FIELDS = ("operation", "algorithm_bandwidth", "bus_bandwidth")
 #: Findings that say that ends do not tell.
 TELL_NOTHING = ("few", "ambiguous", "unrelated")
 _STREAM = ["communicator", "source", "target"]
@@ -74,17 +76,11 @@ BUCKET_BYTES, STEP_ROWS = 8_000_000, 200_000
 def relate_messages(context: RelationContext) -> list[TaskResult]:
     """Return lines from sends to receives, stored by time, and what they tell of their kernels."""
     buckets = _sort_into_buckets(context, "messages")
-    paired = context.run(
-        [
-            partial(
-                pair_messages,
-                blocks,
-                len(buckets),
-                context.folder / f"pairs-{context.number}-{place}.blocks",
-            )
-            for place, blocks in enumerate(buckets)
-        ]
-    )
+    steps = []
+    for place, blocks in enumerate(buckets):
+        path = context.folder / f"pairs-{context.number}-{place}.blocks"
+        steps.append(partial(pair_messages, blocks, len(buckets), path))
+    paired = context.run(steps)
     records = [block for part in paired for block in part.records]
     results = store_lines(context, NAME, KIND, False, records, STEP_ROWS)
     pairs, left = sum(block.rows for block in records), sum(part.left for part in paired)
@@ -114,12 +110,10 @@ def _sort_into_buckets(context: RelationContext, name: str) -> list[tuple[Block,
     """Return the messages by communicator and sender, several of them together, in blocks."""
     files = context.files[MESSAGES]
     count = max(1, sum(file.frame.size for file in files) // BUCKET_BYTES)
-    steps = [
-        partial(
-            sort_messages, part, context.tasks, count, context.folder / f"{name}-{number}.blocks"
-        )
-        for number, part in enumerate(batch_by_report(files))
-    ]
+    steps = []
+    for number, part in enumerate(batch_by_report(files)):
+        path = context.folder / f"{name}-{number}.blocks"
+        steps.append(partial(sort_messages, part, context.tasks, count, path))
     return group_blocks(block for blocks in context.run(steps) for block in blocks)
 
 
@@ -322,33 +316,19 @@ def _make_records(sides: pl.DataFrame) -> tuple[Rows, Rows]:
             .then(SEND)
             .otherwise(SEND_RECEIVE),
             late=pl.col("begin") - pl.col("first"),
-            wait=pl.min_horizontal(
-                pl.col("last") - pl.col("begin"), pl.col("end") - pl.col("begin")
-            ),
-            # In floating point, for the product may be beyond 64 bits. 0 B/s is where nothing
-            # moved, no slow transfer.
-            speed=pl.max_horizontal(
-                (pl.col("bytes") * 1e9 / pl.max_horizontal("transfer", 1)).round(),
-                pl.col("bytes").sign(),
-            ).cast(pl.Int64),
+            wait=pl.min_horizontal("last", "end") - pl.col("begin"),
         )
     )
-    is_comparable = pl.col("comparable")
-    described = kernels.with_columns(
-        pl.when(is_comparable).then(name).otherwise(ABSENT).alias(name)
-        for name in ("late", "wait", "transfer")
-    )
-    moved = kernels.filter(is_comparable & pl.col("told") & (pl.col("transfer") > 0)).sort(
-        "last", "object", "end"
+    times = where_comparable(pl.col("late", "wait", "transfer"))
+    speed = find_bandwidth(pl.col("bytes"), pl.col("transfer"))
+    moved = (
+        kernels.filter(pl.col("comparable") & pl.col("told") & (pl.col("transfer") > 0))
+        .sort("last", "object", "end")
+        .with_columns(algorithm_bandwidth=speed, bus_bandwidth=speed)
     )
     return (
-        _make_rows(LAYOUT, described, "begin", ("operation", "late", "wait", "transfer")),
-        _make_rows(
-            TRANSFER,
-            moved.with_columns(algorithm_bandwidth="speed", bus_bandwidth="speed"),
-            "last",
-            ("operation", "algorithm_bandwidth", "bus_bandwidth"),
-        ),
+        _make_rows(LAYOUT, kernels.with_columns(times), "begin", FIELDS),
+        _make_rows(TRANSFER, moved, "last", TRANSFER_FIELDS),
     )
 
 

@@ -29,7 +29,7 @@ latest record of its event before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
 
 import numpy as np
 from msgspec import Struct
@@ -180,14 +180,11 @@ def _take_or_none(values: np.ndarray, places: np.ndarray) -> np.ndarray:
 
 def _trace_back(before: np.ndarray, state: int) -> np.ndarray:
     """Return the states from this one on to the first."""
-
-    def states(state: int) -> Iterator[int]:
-        follow = memoryview(before)
-        while state >= 0:
-            yield state
-            state = follow[state]
-
-    return np.fromiter(states(state), np.int64)
+    follow, path = memoryview(before), array("q")
+    while state >= 0:
+        path.append(state)
+        state = follow[state]
+    return np.array(path, np.int64)
 
 
 def _make_pieces(
@@ -207,10 +204,8 @@ def _make_pieces(
     thread[of_op], thread[of_call] = work.thread[index[of_op]], calls.thread[index[of_call]]
     cause, kernel_class = np.full(len(path), HOST), np.full(len(path), ABSENT)
     executes = kind == 0
-    cause[executes], kernel_class[executes] = (
-        work.cause[index[executes]],
-        work.kernel_class[index[executes]],
-    )
+    cause[executes] = work.cause[index[executes]]
+    kernel_class[executes] = work.kernel_class[index[executes]]
     cause[kind == 1] = QUEUED
     inside = kind == 2
     cause[inside] = calls.cause[index[inside]]
@@ -220,22 +215,11 @@ def _make_pieces(
     launch = np.flatnonzero((kind == 1) & (came_kind == 3))
     call = came[launch] - 2 * n - m
     returned = np.minimum(calls.end[call], end[launch])
+    no_class = np.full(len(call), ABSENT)
     columns = (
         (begin, end, thread, cause, kernel_class),
-        (
-            begin[launch],
-            returned,
-            calls.thread[call],
-            calls.cause[call],
-            np.full(len(call), ABSENT),
-        ),
-        (
-            np.array([end[0]]),
-            np.array([duration]),
-            thread[:1],
-            np.array([OUTSIDE]),
-            np.array([ABSENT]),
-        ),
+        (begin[launch], returned, calls.thread[call], calls.cause[call], no_class),
+        ([end[0]], [duration], thread[:1], [OUTSIDE], [ABSENT]),
     )
     begin[launch], cause[launch] = returned, LATENCY
     begin, end, thread, cause, kernel_class = map(np.concatenate, zip(*columns, strict=True))
@@ -280,14 +264,11 @@ def find_awaited_operations(
     )[1].reshape(-1)
     recorded, waiting_for = number[: len(records.time)], number[len(records.time) :]
     record = find_latest_before(recorded, records.time, waiting_for, waits.time)
-    first = _find_first_after(
-        stream[launched_rows], launched[launched_rows], waits.stream, waits.time
-    )
+    stream, launched = stream[launched_rows], launched[launched_rows]
+    first = _find_first_after(stream, launched, waits.stream, waits.time)
     pairs = np.flatnonzero((record >= 0) & (first >= 0))
     record, first = record[pairs], first[pairs]
-    last = find_latest_before(
-        stream[launched_rows], launched[launched_rows], records.stream[record], records.time[record]
-    )
+    last = find_latest_before(stream, launched, records.stream[record], records.time[record])
     is_awaited = (last >= 0) & (records.stream[record] != waits.stream[pairs])
     waiting, before = launched_rows[first[is_awaited]], launched_rows[last[is_awaited]]
     order = np.argsort(end[before], kind="stable")
@@ -315,14 +296,11 @@ def find_latest_before(
         return np.full(len(at), -1, np.int64)
     _, codes = factorize(np.concatenate([group, at_group]))
     span = int(max(time.max(), at.max())) + 1
-    if span * (int(codes.max()) + 1) < 1 << 62:
-        keys, wanted_keys = codes[: len(group)] * span + time, codes[len(group) :] * span + at
-    else:
-        _, ranks = np.unique(np.concatenate([time, at]), return_inverse=True)
-        keys, wanted_keys = (
-            codes[: len(group)] * len(ranks) + ranks[: len(time)],
-            codes[len(group) :] * len(ranks) + ranks[len(time) :],
-        )
+    times = np.concatenate([time, at])
+    if span * (int(codes.max()) + 1) >= 1 << 62:
+        _, times = np.unique(times, return_inverse=True)
+        span = len(times)
+    keys, wanted_keys = np.split(codes * span + times, [len(group)])
     order = np.argsort(keys, kind="stable")
     place = np.searchsorted(keys[order], wanted_keys, "right") - 1
     latest = order[np.maximum(place, 0)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import filterfalse
 from pathlib import Path
 
 import numpy as np
@@ -56,13 +57,11 @@ class OpenStates:
         object_ = np.insert(object_, first, seen)
         time = np.insert(time, first, self._since[seen])
         state = np.insert(state, first, self._state[seen])
-        other = (
-            np.append(True, (np.diff(object_) != 0) | (np.diff(state) != 0))
-            if len(object_)
-            else np.zeros(0, bool)
-        )
+        other = np.ones(len(object_), bool)
+        other[1:] = (np.diff(object_) != 0) | (np.diff(state) != 0)
         object_, time, state = object_[other], time[other], state[other]
-        last = np.append(np.diff(object_) != 0, True) if len(object_) else np.zeros(0, bool)
+        last = np.ones(len(object_), bool)
+        last[:-1] = np.diff(object_) != 0
         self._since[object_[last]], self._state[object_[last]] = time[last], state[last]
         ended = np.flatnonzero(~last)
         return _sort_by_begin(object_[ended], time[ended], time[ended + 1], state[ended])
@@ -135,11 +134,16 @@ def plan_state_tasks(
     tasks = []
     for number, report in enumerate(sorted(states), first):
         own = [result for result in results if result.report == report]
-        runs = [run for result in own for run in result.runs]
+        runs = [
+            run
+            for result in own
+            for run in result.runs
+            if run.shape.stream in (BEGIN, COUNTER, LINE)
+        ]
         tasks.append(
             ThreadStateTask(
                 number,
-                tuple(run for run in runs if run.shape.stream == BEGIN and _has_states(run)),
+                tuple(filter(_has_states, runs)),
                 {result.task: result.names for result in own},
                 {result.task: threads[result.task] for result in own},
                 states[report],
@@ -147,19 +151,16 @@ def plan_state_tasks(
                 clocks[report],
                 duration,
                 spill,
-                tuple(
-                    run
-                    for run in runs
-                    if run.shape.stream in (COUNTER, LINE)
-                    or (run.shape.stream == BEGIN and not _has_states(run))
-                ),
+                tuple(filterfalse(_has_states, runs)),
             )
         )
     return tasks
 
 
 def _has_states(run: Run) -> bool:
-    return load_catalogue().layouts[run.shape.name].state is not None
+    """True for begins of a layout that implies states."""
+    layout = load_catalogue().layouts.get(run.shape.name)
+    return run.shape.stream == BEGIN and layout.state is not None
 
 
 def _find_idle_threads(task: ThreadStateTask, threads: np.ndarray) -> np.ndarray:
@@ -169,9 +170,8 @@ def _find_idle_threads(task: ThreadStateTask, threads: np.ndarray) -> np.ndarray
     for run in (*task.runs, *task.others):
         if not silent.any():
             break
-        if run.object >= 0:
-            objects = np.array([run.object])
-        else:
+        objects = [run.object]
+        if run.object < 0:
             records = reader.read_between(run, -OPEN, None)
             ends = ("sender", "receiver") if run.shape.stream == LINE else ("object",)
             objects = np.unique(np.concatenate([np.unique(records[name]) for name in ends]))
@@ -212,27 +212,18 @@ def _make_records(task: ThreadStateTask) -> Iterator[tuple[np.ndarray, ...]]:
         wanted[new_ranges.object] = True
         ranges, holding = Ranges.concat([ranges, new_ranges]), Ranges.concat([holding, new_holding])
         # What a clock moved to the limit or behind it is for the next chunk.
-        begun_ranges, holding_now = (
-            part.take(np.flatnonzero(part.begin < limit)) for part in (ranges, holding)
-        )
-        keys = Keys(
-            first, limit, len(threads), (begun_ranges.begin, begun_ranges.end, holding_now.begin)
-        )
+        begun, held = (part.take(part.begin < limit) for part in (ranges, holding))
+        keys = Keys(first, limit, len(threads), (begun.begin, begun.end, held.begin))
         layers = [
-            find_innermost_states(
-                begun_ranges.take(np.flatnonzero(begun_ranges.yields == yields)), keys
-            )
+            find_innermost_states(begun.take(begun.yields == yields), keys)
             for yields in (False, True)
         ]
-        layers.append((keys.join(holding_now.object, holding_now.begin), holding_now.state))
+        layers.append((keys.join(held.object, held.begin), held.state))
         objects, *columns = records.close_changed(overlay_layers(layers, outside, keys))
         yield threads[objects], *columns
-        outside[holding_now.object] = holding_now.state
+        outside[held.object] = held.state
         # What ends at the limit is told to end with the next chunk.
-        ranges, holding = (
-            ranges.take(np.flatnonzero(ranges.end >= limit)),
-            holding.take(np.flatnonzero(holding.begin >= limit)),
-        )
+        ranges, holding = ranges.take(ranges.end >= limit), holding.take(holding.begin >= limit)
         first = limit
     objects, *columns = records.close_at_end(np.flatnonzero(wanted), task.duration)
     yield threads[objects], *columns
@@ -321,19 +312,13 @@ class _StateRules:
         """Return the state for each of the names that a task met."""
         key = source, layout.name, name_set
         if key not in self._of_names:
-            rule = layout.state
-            patterns = [(state, re.compile(pattern)) for state, pattern in rule.names]
-            texts = read_frame(self._names[source][name_set])["text"].to_list()
-            self._of_names[key] = np.array(
-                [
-                    next(
-                        (state for state, pattern in patterns if pattern.search(text)),
-                        _find_default_state(rule),
-                    )
-                    for text in texts
-                ],
-                np.int64,
-            )
+            default = _find_default_state(layout.state)
+            patterns = [(state, re.compile(pattern)) for state, pattern in layout.state.names]
+            states = [
+                next((state for state, pattern in patterns if pattern.search(text)), default)
+                for text in read_frame(self._names[source][name_set])["text"].to_list()
+            ]
+            self._of_names[key] = np.array(states, np.int64)
         return self._of_names[key]
 
 

@@ -30,6 +30,8 @@ from nsys2prv.store.task_result import TaskResult
 CHUNK_RECORDS = 500_000
 #: Lanes of one row at most; what overlaps beyond shares the last one and is counted.
 MOST_LANES = 64
+#: Earlier than any time.
+NEVER = int(np.iinfo(np.int64).min)
 TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
 
@@ -197,7 +199,11 @@ def assign_first_free_lanes(
     crowded = 0
     starts = np.flatnonzero(np.diff(object_, prepend=object_[0] - 1))
     stops = np.append(starts[1:], len(object_))
-    overlapping = _has_overlap(object_, begin, end, starts, lane_ends)
+    before = np.empty(len(end), np.int64)
+    before[1:] = end[:-1]
+    before[starts] = [lane_ends.get(number, [NEVER])[0] for number in object_[starts].tolist()]
+    # Of each object, whether any row begins before the one ahead ends, or an earlier chunk's does.
+    overlapping = np.logical_or.reduceat(begin < before, starts)
     for start, stop, overlaps in zip(
         starts.tolist(), stops.tolist(), overlapping.tolist(), strict=True
     ):
@@ -209,31 +215,13 @@ def assign_first_free_lanes(
     return lanes, crowded
 
 
-def _has_overlap(
-    object_: np.ndarray,
-    begin: np.ndarray,
-    end: np.ndarray,
-    starts: np.ndarray,
-    lane_ends: dict[int, list[int]],
-) -> np.ndarray:
-    """Return, for each object (rows from `starts` on), whether any row begins before the one ahead
-    ends, or before an earlier chunk's.
-    """
-    before = np.empty(len(end), np.int64)
-    before[1:] = end[:-1]
-    before[starts] = [
-        lane_ends.get(int(number), [np.iinfo(np.int64).min])[0] for number in object_[starts]
-    ]
-    return np.logical_or.reduceat(begin < before, starts)
-
-
 def _fill_lanes(begin: np.ndarray, end: np.ndarray, ends: list[int], lanes: np.ndarray) -> int:
     """Give every row the first lane that is free; returns how many found none."""
     left = np.arange(len(begin))
     lane = 0
     while len(left) and lane < MOST_LANES:
         if lane == len(ends):
-            ends.append(np.iinfo(np.int64).min)
+            ends.append(NEVER)
         taken = _choose_rows_of_lane(begin[left], end[left], ends[lane])
         if taken.any():
             ends[lane] = int(end[left[taken]][-1])
@@ -286,12 +274,11 @@ def _move_rows(
         begins = read_run(run)
         old = begins["object"][rows].astype(np.int64)
         (numbers, wanted), codes = factorize_together(old, lanes)
-        new = np.array(
-            [
-                _find_lane_object(change, int(number), int(lane))
-                for number, lane in zip(numbers, wanted, strict=True)
-            ]
-        )[codes]
+        lane_objects = [
+            _find_lane_object(change, number, lane)
+            for number, lane in zip(numbers.tolist(), wanted.tolist(), strict=True)
+        ]
+        new = np.array(lane_objects)[codes]
         begins["object"][rows] = new
         rewrite_run(run, begins)
         rewrite_run(

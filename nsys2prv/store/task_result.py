@@ -183,15 +183,11 @@ def read_fact(
     columns: Sequence[str] | None = None,
 ) -> pl.DataFrame:
     """Return the facts of one name, from all its files, or some columns of them."""
+    if not files:
+        return pl.DataFrame()
     read = [(file, read_frame(file.frame, columns)) for file in files]
-    alike = [
-        list(group) for _, group in groupby(read, key=lambda item: list(item[1].schema.items()))
-    ]
-    return (
-        pl.concat([_translate_facts(group, tasks) for group in alike], how="diagonal")
-        if alike
-        else pl.DataFrame()
-    )
+    alike = groupby(read, key=lambda item: list(item[1].schema.items()))
+    return pl.concat([_translate_facts(list(group), tasks) for _, group in alike], how="diagonal")
 
 
 def _translate_facts(
@@ -205,20 +201,16 @@ def _translate_facts(
 
     def by_file(name: str, translate: Callable[[FactFile, np.ndarray], np.ndarray]) -> np.ndarray:
         parts = np.split(frame[name].to_numpy(), bounds)
-        return np.concatenate(
-            [translate(file, part) for file, part in zip(files, parts, strict=True)]
-        )
+        return np.concatenate(list(map(translate, files, parts)))
 
-    def process_tasks(file: FactFile, processes: np.ndarray) -> np.ndarray:
+    def find_tasks(file: FactFile, processes: np.ndarray) -> np.ndarray:
         distinct, codes = factorize(processes)
-        return np.array(
-            [tasks.get((file.report, int(process)), -1) for process in distinct], np.int64
-        )[codes]
+        found = [tasks.get((file.report, process), -1) for process in distinct.tolist()]
+        return np.array(found, np.int64)[codes]
 
     columns = {
-        "report": np.repeat(np.array([file.report for file in files], np.int64), heights),
-        "host": np.repeat(np.array([file.host for file in files], np.int64), heights),
-        "part": np.repeat(np.array([file.part for file in files], np.int64), heights),
+        name: np.repeat(np.array([getattr(file, name) for file in files], np.int64), heights)
+        for name in ("report", "host", "part")
     }
     for name in frame.columns:
         if name.startswith(TIME):
@@ -226,7 +218,7 @@ def _translate_facts(
         elif name.startswith(OBJECT):
             columns[name] = by_file(name, lambda file, objects: file.threads[objects])
     if "process" in frame.columns:
-        columns["task"] = by_file("process", process_tasks)
+        columns["task"] = by_file("process", find_tasks)
     return frame.with_columns(pl.Series(name, values) for name, values in columns.items())
 
 
