@@ -159,12 +159,12 @@ def test_wrong_command_lines_are_explained_or_say_what_to_write() -> None:
 
 
 def test_warnings_and_notes_are_explained() -> None:
-    told = [
+    messages = [
         *_list_told(),
         *((f"reason {reason}", reason.text) for reason in _list_printed_reasons()),
     ]
-    assert len(told) > 80
-    unexplained = [(place, text) for place, text in told if not _is_explained(text)]
+    assert len(messages) > 80
+    unexplained = [(place, text) for place, text in messages if not _is_explained(text)]
     assert not unexplained, f"docs/troubleshooting.md lacks\n{_make_readable(unexplained)}"
 
 

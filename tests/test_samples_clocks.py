@@ -77,8 +77,10 @@ def test_the_truth_tells_every_clocks_error_at_every_instant(tmp_path: Path) -> 
             for row in query(report, NCCL_KERNELS)
         ]
         assert len(times) == len(expected[rank["rank"]]) > 0
-        for own, told in zip(times, sorted(expected[rank["rank"]]), strict=True):
-            assert all(abs(item - other) <= 2 for item, other in zip(own, told, strict=True))
+        for own, expected_error in zip(times, sorted(expected[rank["rank"]]), strict=True):
+            assert all(
+                abs(item - other) <= 2 for item, other in zip(own, expected_error, strict=True)
+            )
         assert (
             abs(to_true_time(host, truth["epoch_utc_ns"], start, 0) - rank["capture_start_true_ns"])
             <= 1
@@ -270,8 +272,8 @@ def test_a_lonely_host_shares_nothing_with_others(tmp_path: Path, ranks: int, ho
         used = query(report, " UNION ".join(f"SELECT commUid FROM {kind}" for kind in kinds))
         assert used
         assert all(rank["rank"] in known[uid] and apart(known[uid]) for (uid,) in used)
-        told = {comm["uid"]: tuple(comm["ranks"]) for comm in truth["mpi"]["communicators"]}
-        assert known == {uid: told[uid] for uid in known}
+        ranks_by_uid = {comm["uid"]: tuple(comm["ranks"]) for comm in truth["mpi"]["communicators"]}
+        assert known == {uid: ranks_by_uid[uid] for uid in known}
         handles = query(
             report,
             "SELECT commHandle, count(DISTINCT commUid) FROM MPI_COLLECTIVES_EVENTS GROUP BY 1",
@@ -299,7 +301,7 @@ def test_hosts_of_one_name_differ_in_their_clocks_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "wrong"),
+    ("message", "options"),
     [
         ("exclude each other", {"clock_offset_range_ms": 5.0, "clock_offsets_ms": (1.0,)}),
         ("pace_ms", {"pace_ms": -1.0}),
@@ -312,6 +314,6 @@ def test_hosts_of_one_name_differ_in_their_clocks_only(tmp_path: Path) -> None:
         ("names of their own", {"same_host_name": True, "storage_metrics": 10.0}),
     ],
 )
-def test_options_that_make_no_sense_are_refused(message: str, wrong: dict[str, Any]) -> None:
+def test_options_that_make_no_sense_are_refused(message: str, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=message):
-        Options(**wrong)
+        Options(**options)

@@ -54,14 +54,14 @@ def check_totals(folder: Path, truth: dict[str, Any]) -> None:
     """Check that the truth sums the rows as they are in the reports."""
     for rank in truth["ranks"]:
         for table in (*EVENTS, "NVTX_EVENTS"):
-            told = rank["tables"].get(table, {"rows": 0, "ns": 0})
-            assert told["rows"] == count_rows(folder / rank["report"], table), table
-            if told["rows"]:
+            expected = rank["tables"].get(table, {"rows": 0, "ns": 0})
+            assert expected["rows"] == count_rows(folder / rank["report"], table), table
+            if expected["rows"]:
                 total = query(
                     folder / rank["report"],
                     f"SELECT sum(coalesce(end, start) - start) FROM {table}",
                 )[0][0]
-                assert told["ns"] == total, table
+                assert expected["ns"] == total, table
 
 
 def find_function(range_text: str) -> str:
@@ -79,9 +79,9 @@ def test_lost_rows_are_exactly_those_told(tmp_path: Path) -> None:
     """Against the same job without losses: the reports differ by the lost rows, found by their
     times, and by nothing else.
     """
-    whole = generate(tmp_path / "whole", **JOB, mpi=True)
+    full_truth = generate(tmp_path / "whole", **JOB, mpi=True)
     truth = generate(tmp_path / "lossy", **JOB, mpi=True, lost_collectives=0.1)
-    assert whole["collectives"] == truth["collectives"]
+    assert full_truth["collectives"] == truth["collectives"]
     lost = truth["faults"]["lost"]
     total = truth["collectives_total"] + sum(
         item["step"] is not None for item in truth["mpi"]["collectives"]
@@ -91,7 +91,7 @@ def test_lost_rows_are_exactly_those_told(tmp_path: Path) -> None:
     check_totals(tmp_path / "lossy", truth)
     for rank in truth["ranks"]:
         both = [tmp_path / name / rank["report"] for name in ("whole", "lossy")]
-        mine = [item for item in lost if item["rank"] == rank["rank"]]
+        rank_losses = [item for item in lost if item["rank"] == rank["rank"]]
 
         def gone(sql: str, both: list[Path] = both) -> Counter[tuple[Any, ...]]:
             before, after = (Counter(query(report, sql)) for report in both)
@@ -99,20 +99,20 @@ def test_lost_rows_are_exactly_those_told(tmp_path: Path) -> None:
             return before - after
 
         kernels = gone(f"SELECT k.start, k.end {NCCL_KERNELS}")
-        told = [item for item in mine if "kernel" in item["rows"]]
-        assert told
+        kernel_losses = [item for item in rank_losses if "kernel" in item["rows"]]
+        assert kernel_losses
         shift = rank["capture_start_true_ns"]
         assert sorted(kernels.elements()) == sorted(
-            (item["begin"] - shift, item["end"] - shift) for item in told
+            (item["begin"] - shift, item["end"] - shift) for item in kernel_losses
         )
         calls = gone("SELECT start, end, correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME")
-        assert len(list(calls.elements())) == sum("call" in item["rows"] for item in mine)
+        assert len(list(calls.elements())) == sum("call" in item["rows"] for item in rank_losses)
         ranges = Counter(
             find_function(text)
             for (text, _, _) in gone(f"SELECT s.value, n.start, n.end {NCCL_RANGES}").elements()
         )
         expected: Counter[str] = Counter()
-        for item in mine:
+        for item in rank_losses:
             if "range" in item["rows"]:
                 ring = item["function"] == "SendRecv"
                 expected.update(
@@ -122,7 +122,7 @@ def test_lost_rows_are_exactly_those_told(tmp_path: Path) -> None:
         messages = gone(
             "SELECT s.value, start, end FROM MPI_COLLECTIVES_EVENTS JOIN StringIds s ON s.id = textId"
         )
-        missed = Counter(item["function"] for item in mine if item["library"] == "MPI")
+        missed = Counter(item["function"] for item in rank_losses if item["library"] == "MPI")
         assert Counter(function for (function, _, _) in messages.elements()) == missed
         for table in (
             "CUPTI_ACTIVITY_KIND_MEMCPY",
@@ -176,12 +176,17 @@ def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) ->
     messages = Counter(rank for item in truth["mpi"]["collectives"] for rank in item["ranks"])
     for rank in truth["ranks"]:
         report = tmp_path / rank["report"]
-        mine = Counter(item["library"] for item in extra if item["rank"] == rank["rank"])
-        assert mine["NCCL"]
+        count_by_library = Counter(
+            item["library"] for item in extra if item["rank"] == rank["rank"]
+        )
+        assert count_by_library["NCCL"]
         assert query(report, f"SELECT count(*) {NCCL_KERNELS}") == [
-            (listed[rank["rank"]] + mine["NCCL"],)
+            (listed[rank["rank"]] + count_by_library["NCCL"],)
         ]
-        assert count_rows(report, "MPI_COLLECTIVES_EVENTS") == messages[rank["rank"]] + mine["MPI"]
+        assert (
+            count_rows(report, "MPI_COLLECTIVES_EVENTS")
+            == messages[rank["rank"]] + count_by_library["MPI"]
+        )
         shift = rank["capture_start_true_ns"]
         kernels = set(query(report, f"SELECT k.start, k.end {NCCL_KERNELS}"))
         calls = set(query(report, "SELECT start, end FROM MPI_COLLECTIVES_EVENTS"))
@@ -226,7 +231,7 @@ def test_extra_collectives_lie_between_steps(tmp_path: Path) -> None:
 def test_a_cut_report_lacks_all_rows_beyond_the_cut(
     tmp_path: Path, kind: str, share: float
 ) -> None:
-    whole = generate(tmp_path / "whole", **JOB, mpi=True, osrt=20, pace_ms=5.0)
+    full_truth = generate(tmp_path / "whole", **JOB, mpi=True, osrt=20, pace_ms=5.0)
     truth = generate(
         tmp_path / "cut",
         **JOB,
@@ -238,7 +243,7 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
         cut_at=share,
     )
     check_totals(tmp_path / "cut", truth)
-    for rank, uncut in zip(truth["ranks"], whole["ranks"], strict=True):
+    for rank, uncut in zip(truth["ranks"], full_truth["ranks"], strict=True):
         before, after = (tmp_path / name / rank["report"] for name in ("whole", "cut"))
         if rank["rank"] != 2:
             assert rank == uncut

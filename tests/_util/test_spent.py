@@ -26,12 +26,12 @@ def measure_seconds(folder: Path, *given: object) -> tuple[dict[str, float], flo
     """Return the CPU seconds by stage as the command prints them, and those that it and the workers
     it waited for used in all.
     """
-    with (folder / "told").open("w+") as told:
+    with (folder / "told").open("w+") as output_file:
         child = subprocess.Popen(
             build_arguments(*given),
             cwd=folder,
             env=ENVIRONMENT,
-            stdout=told,
+            stdout=output_file,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -40,8 +40,8 @@ def measure_seconds(folder: Path, *given: object) -> tuple[dict[str, float], flo
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         assert child.returncode == 0, problems
-        told.seek(0)
-        lines = LINE.findall(told.read())
+        output_file.seek(0)
+        lines = LINE.findall(output_file.read())
     assert len(lines) == 1
     parts = [part.split(" ", 1) for part in lines[0].split(", ")]
     seconds = {stage: float(number) for number, stage in parts}

@@ -271,10 +271,10 @@ def test_measured_activity_of_kernels() -> None:
     """Each sample holds since the one before; a kernel's mean is over its executions' time."""
     with nsys2prv.open(SAMPLES["cluster"]) as job:
         device_of = dict(job.rows.select("thread", "device").rows())
-        held: dict[int, list[tuple[int, int, float]]] = {}
+        activities: dict[int, list[tuple[int, int, float]]] = {}
         for samples in job.samples("gpu_metric"):
             column = samples.values[:, samples.metrics.index("Tensor Active [Throughput %]")]
-            held[device_of[samples.thread]] = [
+            activities[device_of[samples.thread]] = [
                 (begin, end, value)
                 for (begin, end), value in zip(
                     pairwise(samples.time.tolist()), column[1:].tolist(), strict=True
@@ -285,7 +285,7 @@ def test_measured_activity_of_kernels() -> None:
             for name, device, begin, end in (
                 job.frame(layout, "kernel").select("kernel", "device", "begin", "end").rows()
             ):
-                for since, until, value in held[device]:
+                for since, until, value in activities[device]:
                     both = max(0, min(end, until) - max(begin, since))
                     sums[name][0] += both * value / 100
                     sums[name][1] += both

@@ -345,13 +345,13 @@ def test_rules(tmp_path: Path) -> None:
 
 def test_missing_inputs_are_named(tmp_path: Path) -> None:
     results = analyze_tables(tmp_path, [{RUNTIME: [make_call(0, 5, 1)]}])
-    said = {name: " ".join(result.missing) for name, result in results.items()}
+    missing = {name: " ".join(result.missing) for name, result in results.items()}
     for name in ("efficiencies", "kernels", "overlap"):
-        assert "CUPTI_ACTIVITY_KIND_KERNEL" in said[name], said[name]
+        assert "CUPTI_ACTIVITY_KIND_KERNEL" in missing[name], missing[name]
         assert "device" not in results[name].tables
-    assert "MPI_P2P_EVENTS" in said["efficiencies"]
-    assert "NVTX_EVENTS" in said["operations"]
-    assert "GPU_METRICS" in said["metrics"]
+    assert "MPI_P2P_EVENTS" in missing["efficiencies"]
+    assert "NVTX_EVENTS" in missing["operations"]
+    assert "GPU_METRICS" in missing["metrics"]
     assert results["operations"].tables == {}
 
 

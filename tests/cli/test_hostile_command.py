@@ -34,10 +34,10 @@ def run_command(
     )
 
 
-def read_one_line(done: subprocess.CompletedProcess[str], status: int) -> None:
-    assert "Traceback" not in done.stderr, done.stderr[-500:]
-    assert done.returncode == status
-    assert len(done.stderr.splitlines()) == 1, done.stderr
+def read_one_line(process: subprocess.CompletedProcess[str], status: int) -> None:
+    assert "Traceback" not in process.stderr, process.stderr[-500:]
+    assert process.returncode == status
+    assert len(process.stderr.splitlines()) == 1, process.stderr
 
 
 @pytest.mark.slow

@@ -298,8 +298,8 @@ def test_violations_are_counted() -> None:
     verdict = align_hosts(2, calls).verdict
     end, begin = calls.end.reshape(100, 2), calls.begin.reshape(100, 2)
     missed = np.maximum(begin[:, ::-1] - end, 0)
-    held = np.arange(100) % 10 == 9
-    for violations, which in ((verdict.used_before, ~held), (verdict.held_before, held)):
+    is_held = np.arange(100) % 10 == 9
+    for violations, which in ((verdict.used_before, ~is_held), (verdict.held_before, is_held)):
         assert (violations.checked, violations.number) == (
             2 * which.sum(),
             (missed[which] > 0).sum(),

@@ -216,11 +216,11 @@ def make_job(
 
 def count_violated_pairs(order: CausalOrder, calls: Calls, them: Messages) -> int:
     """Count the bindings that the moved times violate, one by one."""
-    wrong = 0
+    violated = 0
     for sender, begin, receiver, end in zip(
         them.sender, them.send_begin, them.receiver, them.receive_end, strict=True
     ):
-        wrong += bool(
+        violated += bool(
             begin + compute_moves(order, sender, begin) > end + compute_moves(order, receiver, end)
         )
     by_call = defaultdict(list)
@@ -232,7 +232,7 @@ def count_violated_pairs(order: CausalOrder, calls: Calls, them: Messages) -> in
                 for time in (calls.begin[row], calls.end[row])
             )
         )
-    return wrong + sum(
+    return violated + sum(
         min(end for _, end in members) < max(begin for begin, _ in members)
         for members in by_call.values()
     )

@@ -262,13 +262,13 @@ def copy_changed(store: Path, target: Path, member: str, content: bytes | None) 
 def test_a_store_of_another_version_is_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = json.loads(zipfile.ZipFile(store).read("store.json"))
+    metadata = json.loads(zipfile.ZipFile(store).read("store.json"))
     for name, value in (("version", 999), ("program", "0.0.1"), ("catalogue", "other")):
         other = copy_changed(
             store,
             tmp_path / f"{name}.store",
             "store.json",
-            json.dumps({**told, name: value}).encode(),
+            json.dumps({**metadata, name: value}).encode(),
         )
         assert run_convert("merge", "-q", other, tmp_path / "out.prv") == 1
         assert "was made by another nsys2prv" in read_error(capsys)
@@ -339,11 +339,15 @@ def test_members_in_the_place_of_each_other_are_refused(store: Path, tmp_path: P
 
 
 def test_kinds_that_there_are_not_are_refused(store: Path, tmp_path: Path) -> None:
-    told = json.loads(zipfile.ZipFile(store).read("store.json"))
-    kinds = next(part for part in told["contents"] if isinstance(part, list) and "kernels" in part)
+    metadata = json.loads(zipfile.ZipFile(store).read("store.json"))
+    kinds = next(
+        part for part in metadata["contents"] if isinstance(part, list) and "kernels" in part
+    )
     kinds.append("gremlins")
-    told["digest"] = compute_digest(told)
-    other = copy_changed(store, tmp_path / "other.store", "store.json", json.dumps(told).encode())
+    metadata["digest"] = compute_digest(metadata)
+    other = copy_changed(
+        store, tmp_path / "other.store", "store.json", json.dumps(metadata).encode()
+    )
     with pytest.raises(
         Nsys2prvError, match="kinds of events that there are not: gremlins"
     ) as caught:
@@ -384,19 +388,21 @@ def test_tables_tell_what_they_unpack_to() -> None:
 def test_indices_beyond_what_a_store_holds_are_refused(store: Path, tmp_path: Path) -> None:
     archive = zipfile.ZipFile(store)
     for entry in [name for name in archive.namelist() if name.endswith("result.json")]:
-        told = json.loads(archive.read(entry))
+        document = json.loads(archive.read(entry))
         objects = (
             next(
                 index
-                for index, part in enumerate(told[0])
+                for index, part in enumerate(document[0])
                 if isinstance(part, list) and part and part[0][0] == "ThreadKey"
             )
-            if "ThreadKey" in str(told)
+            if "ThreadKey" in str(document)
             else None
         )
         if objects is not None:
-            told[0][objects] = []
-            other = copy_changed(store, tmp_path / "other.store", entry, json.dumps(told).encode())
+            document[0][objects] = []
+            other = copy_changed(
+                store, tmp_path / "other.store", entry, json.dumps(document).encode()
+            )
             with pytest.raises(Nsys2prvError, match="damaged"):
                 convert_to_bytes([other], tmp_path / "out")
             return
@@ -455,9 +461,9 @@ def test_structs_as_json_and_back() -> None:
         frozenset({"b", "a"}),
         (3, "c"),
     )
-    told = json.loads(json.dumps(to_json(thing, Thing)))
-    assert from_json(told, Thing) == thing
-    for index, wrong in (
+    document = json.loads(json.dumps(to_json(thing, Thing)))
+    assert from_json(document, Thing) == thing
+    for index, invalid in (
         (0, "1"),
         (0, True),
         (1, [["Thing", [1]]]),
@@ -469,7 +475,8 @@ def test_structs_as_json_and_back() -> None:
     ):
         with pytest.raises((ValueError, TypeError)):
             from_json(
-                [wrong if place == index else value for place, value in enumerate(told)], Thing
+                [invalid if place == index else value for place, value in enumerate(document)],
+                Thing,
             )
 
 

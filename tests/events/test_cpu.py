@@ -121,12 +121,12 @@ def test_neither_the_order_of_rows_nor_their_parts_matter(
         for number in range(1_000)
     ]
     convert_sched_events(tmp_path, rows)
-    whole = (tmp_path / "o.prv").read_bytes()
+    expected = (tmp_path / "o.prv").read_bytes()
     random.Random(1).shuffle(rows)
     monkeypatch.setattr(reading, "PART_ROWS", 7)
     monkeypatch.setattr(reading, "TASK_ROWS", 40)
     convert_sched_events(tmp_path, rows)
-    assert (tmp_path / "o.prv").read_bytes() == whole
+    assert (tmp_path / "o.prv").read_bytes() == expected
 
 
 def test_states_and_reasons_where_a_system_records_them(tmp_path: Path) -> None:
@@ -369,11 +369,11 @@ def test_parts_of_samples_find_their_frames(
     ]
     random.Random(2).shuffle(frames)
     convert_samples(tmp_path, frames, 500, callstack=3)
-    whole = (tmp_path / "o.prv").read_bytes()
+    expected = (tmp_path / "o.prv").read_bytes()
     monkeypatch.setattr(reading, "PART_ROWS", 11)
     monkeypatch.setattr(reading, "TASK_ROWS", 60)
     convert_samples(tmp_path, frames, 500, callstack=3)
-    assert (tmp_path / "o.prv").read_bytes() == whole
+    assert (tmp_path / "o.prv").read_bytes() == expected
 
 
 def test_rows_without_cycles_are_no_samples_and_states_but_running_are_told(tmp_path: Path) -> None:
@@ -515,12 +515,12 @@ def test_states_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]
                 == true["off_by_state"]
             )
             assert {item.others[CPU] for item in off} == {0}
-            told = (
+            labels = (
                 trace.get_label(REASON, item.others[REASON])
                 for item in off
                 if REASON in item.others
             )
-            assert Counter(reasons[reason] for reason in told) == true["off_by_reason"]
+            assert Counter(reasons[reason] for reason in labels) == true["off_by_reason"]
 
 
 def test_samples_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]]) -> None:

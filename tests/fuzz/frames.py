@@ -64,7 +64,7 @@ def change_frame(random: Random, frame: pl.DataFrame) -> pl.DataFrame:
     some = [random.random() < random.choice((0.05, 1.0)) for _ in range(rows)]
     if column.dtype.is_integer():
         low, high = (0, 2**64 - 1) if column.dtype.is_unsigned_integer() else (-(2**63), 2**63 - 1)
-        value = min(max(values.integer(random), low), high)
+        value = min(max(values.draw_integer(random), low), high)
         return frame.with_columns(
             pl.Series(
                 name,

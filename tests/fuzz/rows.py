@@ -155,7 +155,7 @@ def set_nulls(random: Random, connection: sqlite3.Connection) -> None:
 
 
 def set_wrong_values(random: Random, connection: sqlite3.Connection) -> None:
-    update(random, connection, *choose_column(random, connection), values.anything(random))
+    update(random, connection, *choose_column(random, connection), values.draw_anything(random))
 
 
 def add_wrong_row(random: Random, connection: sqlite3.Connection) -> None:
@@ -164,7 +164,7 @@ def add_wrong_row(random: Random, connection: sqlite3.Connection) -> None:
     for _ in range(random.randrange(1, 4)):
         connection.execute(
             f"INSERT OR IGNORE INTO {quote(table)} VALUES ({', '.join('?' * len(names))})",
-            [values.anything(random) for _ in names],
+            [values.draw_anything(random) for _ in names],
         )
 
 
@@ -222,7 +222,7 @@ def set_dangling_ids(random: Random, connection: sqlite3.Connection) -> None:
         if column.lower().endswith(("id", "name", "tid", "pid", "index", "type"))
     ]
     table, column = random.choice(found or [choose_column(random, connection)])
-    update(random, connection, table, column, values.integer(random))
+    update(random, connection, table, column, values.draw_integer(random))
 
 
 def change_names(random: Random, connection: sqlite3.Connection) -> None:
@@ -234,7 +234,7 @@ def change_names(random: Random, connection: sqlite3.Connection) -> None:
         or column.lower() in {"text", "name", "domainname", "uuid", "filename"}
     ]
     table, column = random.choice(found or [choose_column(random, connection)])
-    connection.create_function("hostile", 1, lambda _: values.text(random))
+    connection.create_function("hostile", 1, lambda _: values.draw_text(random))
     many = random.random() < 0.5
     if many:
         connection.execute(
@@ -242,13 +242,14 @@ def change_names(random: Random, connection: sqlite3.Connection) -> None:
             f"WHERE {choose_rows(random).format(quote(table))}"
         )
     else:
-        update(random, connection, table, column, values.text(random))
+        update(random, connection, table, column, values.draw_text(random))
 
 
 def change_host_name(random: Random, connection: sqlite3.Connection) -> None:
     if "TARGET_INFO_SYSTEM_ENV" in list_tables(connection, private=True):
         connection.execute(
-            f"UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE {HOST}", (values.anything(random),)
+            f"UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE {HOST}",
+            (values.draw_anything(random),),
         )
 
 

@@ -37,15 +37,15 @@ class Tally:
     slowest: float = 0.0
     told: int = 0
 
-    def add(self, told: dict) -> None:
+    def add(self, message: dict) -> None:
         self.inputs += 1
-        self.statuses[str(told["status"])] += 1
-        self.mutations.update(told["told"][1:])
-        self.slowest = max(self.slowest, told["seconds"])
-        if told["faults"]:
-            self.faults[told["seed"]] = [
-                *told["faults"],
-                f"({', '.join(told['told'])}; {told['commands']})",
+        self.statuses[str(message["status"])] += 1
+        self.mutations.update(message["told"][1:])
+        self.slowest = max(self.slowest, message["seconds"])
+        if message["faults"]:
+            self.faults[message["seed"]] = [
+                *message["faults"],
+                f"({', '.join(message['told'])}; {message['commands']})",
             ]
 
 
@@ -118,10 +118,10 @@ def _run_batch(
                 break
             if not line:
                 break
-            told = json.loads(line)
-            if "status" in told:
-                tally.add(told)
-                at = told["seed"] + 1
+            message = json.loads(line)
+            if "status" in message:
+                tally.add(message)
+                at = message["seed"] + 1
                 if time.monotonic() > until:
                     child.kill()
                     return last

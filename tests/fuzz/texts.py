@@ -68,19 +68,19 @@ def make_folder(report: Path) -> Path:
 def mutate(random: Random, content: bytes) -> tuple[bytes, list[str]]:
     """Return other content, and what was done."""
     text = content.decode("utf-8", "replace")
-    told = []
+    changes = []
     for mutation in random.choices(
         list(MUTATIONS), list(MUTATIONS.values()), k=random.choice((1, 1, 2, 4))
     ):
         text = mutation(random, text)
-        told.append(mutation.__name__)
+        changes.append(mutation.__name__)
     data = bytearray(text.encode("utf-8", "surrogatepass"))
     if random.random() < 0.1 and data:
         random.choice(files.MUTATIONS)(random, data)
-        told.append("bytes")
+        changes.append("bytes")
     if random.random() < 0.02:
         data = bytearray(text.encode("utf-16", "replace"))
-    return bytes(data), told
+    return bytes(data), changes
 
 
 def change_number(random: Random, text: str) -> str:
@@ -90,7 +90,7 @@ def change_number(random: Random, text: str) -> str:
         text,
         lambda: random.choice(
             (
-                str(values.integer(random)),
+                str(values.draw_integer(random)),
                 "9" * 30,
                 "-1",
                 "0",

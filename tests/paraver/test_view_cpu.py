@@ -90,7 +90,7 @@ def _read_rows(text: str) -> list[tuple[str, dict[str, float]]]:
     params=[MACHINE, *([path] for path in CHOSEN or [UNSET.values[0]])],
     ids=["machine", *(path.stem for path in CHOSEN or [Path("corpus")])],
 )
-def asked(
+def views(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Trace, Tables, str]:
     if request.param == [None]:
@@ -113,8 +113,8 @@ def sum_by_row(trace: Trace, code: int, weigh: str) -> list[tuple[str, dict[str,
     return [(trace.get_row_name(row), dict(sums[row])) for row in rows]
 
 
-def test_paraver_does_not_complain(asked: tuple[Trace, Tables, str]) -> None:
-    _, tables, output = asked
+def test_paraver_does_not_complain(views: tuple[Trace, Tables, str]) -> None:
+    _, tables, output = views
     assert tables
     assert not [
         line
@@ -123,8 +123,8 @@ def test_paraver_does_not_complain(asked: tuple[Trace, Tables, str]) -> None:
     ]
 
 
-def test_tables_by_state_reason_function_and_module(asked: tuple[Trace, Tables, str]) -> None:
-    trace, tables, _ = asked
+def test_tables_by_state_reason_function_and_module(views: tuple[Trace, Tables, str]) -> None:
+    trace, tables, _ = views
     for view, code, weigh in (
         ("thread_state_time_2dh", STATE, "time"),
         ("thread_state_calls_2dh", STATE, "count"),
@@ -138,8 +138,8 @@ def test_tables_by_state_reason_function_and_module(asked: tuple[Trace, Tables, 
             ), view
 
 
-def test_time_by_cpu_and_by_threads_that_run(asked: tuple[Trace, Tables, str]) -> None:
-    trace, tables, _ = asked
+def test_time_by_cpu_and_by_threads_that_run(views: tuple[Trace, Tables, str]) -> None:
+    trace, tables, _ = views
     times: Counter[int] = Counter()
     changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for item in trace.list_intervals(STATE):

@@ -204,14 +204,16 @@ def walk_path(work: Operations, host: HostCalls, duration: int) -> list[tuple[in
                 break
         elif at_end:
             begin, cause, sender = int(host.begin[k]), int(host.cause[k]), int(host.sender[k])
-            mine = [(int(e), j) for j, e in enumerate(work.end) if work.task[j] == host.task[k]]
-            done, place = latest(mine, now)
+            task_ends = [
+                (int(e), j) for j, e in enumerate(work.end) if work.task[j] == host.task[k]
+            ]
+            latest_end, place = latest(task_ends, now)
             if sender >= 0 and begin < host.begin[sender] < now:
                 found.append((int(host.begin[sender]), now, cause))
                 now, k, at_end = int(host.begin[sender]), sender, False
-            elif cause == WAIT and done > begin:
-                found.append((done, now, RETURN))
-                what, now, k = "op", done, place
+            elif cause == WAIT and latest_end > begin:
+                found.append((latest_end, now, RETURN))
+                what, now, k = "op", latest_end, place
             else:
                 found.append((begin, now, cause))
                 now, at_end = begin, False
@@ -322,18 +324,18 @@ def test_random_jobs(seed: int) -> None:
 @pytest.mark.slow
 def test_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path in the trace adds up to its duration, and is that of the slow implementation."""
-    asked = []
+    calls_of_search = []
     monkeypatch.setattr(
         conversion.path,
         "find_critical_path",
-        lambda *given: asked.append(given) or find_critical_path(*given),
+        lambda *given: calls_of_search.append(given) or find_critical_path(*given),
     )
     trace, summary = convert_and_read(
         sorted((SAMPLES / "training").glob("rank*.sqlite")),
         tmp_path / "o.prv",
         demanded=("critical_path",),
     )
-    check_against_slow_walk(*asked[0])
+    check_against_slow_walk(*calls_of_search[0])
     result = trace.list_intervals(CAUSE)
     assert sum(item.end - item.begin for item in result) == summary.duration
     assert len(result) == summary.events["critical_path"]

@@ -234,7 +234,7 @@ def test_examples_of_the_documentation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("rules: 3", "list under the one key `rules`"),
         ("rules: [3]", "rule 1: a rule has keys match, replace, drop, domain"),
@@ -255,9 +255,9 @@ def test_examples_of_the_documentation() -> None:
     ],
 )
 def test_what_is_wrong_is_one_line(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(Nsys2prvError, match=re.escape(said)):
+    with pytest.raises(Nsys2prvError, match=re.escape(message)):
         read_rules(text, "rules.yaml")
     rules = tmp_path / "rules.yaml"
     rules.write_text(text)
