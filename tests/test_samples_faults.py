@@ -4,15 +4,14 @@ By plain SQL and truth.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
-from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from samples import generate
+from tools.exports import query_export
 
 #: Clocks that do not drift: local times are true ones since the capture's start, to the ns.
 JOB: dict[str, Any] = {
@@ -39,15 +38,12 @@ NCCL_KERNELS = "FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.d
 NCCL_RANGES = "FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId WHERE n.domainId = 1 AND n.eventType = 59"
 
 
-def query(report: Path, sql: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(report)) as database:
-        return database.execute(sql).fetchall()
-
-
 def count_rows(report: Path, table: str) -> int:
-    if not query(report, f"SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{table}'"):
+    if not query_export(
+        report, f"SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{table}'"
+    ):
         return 0
-    return query(report, f"SELECT count(*) FROM {table}")[0][0]
+    return query_export(report, f"SELECT count(*) FROM {table}")[0][0]
 
 
 def check_totals(folder: Path, truth: dict[str, Any]) -> None:
@@ -57,7 +53,7 @@ def check_totals(folder: Path, truth: dict[str, Any]) -> None:
             expected = rank["tables"].get(table, {"rows": 0, "ns": 0})
             assert expected["rows"] == count_rows(folder / rank["report"], table), table
             if expected["rows"]:
-                total = query(
+                total = query_export(
                     folder / rank["report"],
                     f"SELECT sum(coalesce(end, start) - start) FROM {table}",
                 )[0][0]
@@ -94,7 +90,7 @@ def test_lost_rows_are_exactly_those_told(tmp_path: Path) -> None:
         rank_losses = [item for item in lost if item["rank"] == rank["rank"]]
 
         def gone(sql: str, both: list[Path] = both) -> Counter[tuple[Any, ...]]:
-            before, after = (Counter(query(report, sql)) for report in both)
+            before, after = (Counter(query_export(report, sql)) for report in both)
             assert not after - before
             return before - after
 
@@ -180,7 +176,7 @@ def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) ->
             item["library"] for item in extra if item["rank"] == rank["rank"]
         )
         assert count_by_library["NCCL"]
-        assert query(report, f"SELECT count(*) {NCCL_KERNELS}") == [
+        assert query_export(report, f"SELECT count(*) {NCCL_KERNELS}") == [
             (listed[rank["rank"]] + count_by_library["NCCL"],)
         ]
         assert (
@@ -188,14 +184,14 @@ def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) ->
             == messages[rank["rank"]] + count_by_library["MPI"]
         )
         shift = rank["capture_start_true_ns"]
-        kernels = set(query(report, f"SELECT k.start, k.end {NCCL_KERNELS}"))
-        calls = set(query(report, "SELECT start, end FROM MPI_COLLECTIVES_EVENTS"))
+        kernels = set(query_export(report, f"SELECT k.start, k.end {NCCL_KERNELS}"))
+        calls = set(query_export(report, "SELECT start, end FROM MPI_COLLECTIVES_EVENTS"))
         for item in extra:
             if item["rank"] == rank["rank"]:
                 assert (item["begin"] - shift, item["end"] - shift) in (
                     kernels if item["library"] == "NCCL" else calls
                 )
-        ids = query(
+        ids = query_export(
             report,
             "SELECT count(*), count(DISTINCT correlationId) FROM CUPTI_ACTIVITY_KIND_RUNTIME",
         )[0]
@@ -204,7 +200,7 @@ def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) ->
             "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId NOT IN "
             "(SELECT correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME)"
         )
-        assert query(report, unlaunched) == [(0,)]
+        assert query_export(report, unlaunched) == [(0,)]
 
 
 @pytest.mark.slow
@@ -218,7 +214,7 @@ def test_extra_collectives_lie_between_steps(tmp_path: Path) -> None:
             f"SELECT k.streamId, k.start, k.end {NCCL_KERNELS} ORDER BY 1, 2",
             "SELECT globalTid, start, end FROM MPI_COLLECTIVES_EVENTS ORDER BY 1, 2",
         ):
-            rows = query(tmp_path / rank["report"], sql)
+            rows = query_export(tmp_path / rank["report"], sql)
             assert rows
             for (place, _, end), (other, begin, _) in pairwise(rows):
                 assert place != other or end <= begin
@@ -256,17 +252,17 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
         beyond = f"end > {at}" if kind == "end" else f"start < {at}"
         for table in EVENTS:
             own = f"(globalTid & 0xffffff) NOT IN ({others})" if table == "OSRT_API" else "1"
-            left = query(
+            left = query_export(
                 before, f"SELECT start, end FROM {table} WHERE {own} AND NOT {beyond} ORDER BY 1, 2"
             )
             result = (
-                query(after, f"SELECT start, end FROM {table} WHERE {own} ORDER BY 1, 2")
+                query_export(after, f"SELECT start, end FROM {table} WHERE {own} ORDER BY 1, 2")
                 if count_rows(after, table)
                 else []
             )
             assert result == left, table
             if result:
-                assert query(after, f"SELECT count(*) FROM {table} WHERE {beyond}") == [(0,)]
+                assert query_export(after, f"SELECT count(*) FROM {table} WHERE {beyond}") == [(0,)]
         share_left = count_rows(after, "CUPTI_ACTIVITY_KIND_KERNEL") / count_rows(
             before, "CUPTI_ACTIVITY_KIND_KERNEL"
         )
@@ -274,11 +270,11 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
         assert count_rows(after, "MPI_RANKS") == 1
         assert count_rows(after, "MPI_COMMUNICATORS") == count_rows(before, "MPI_COMMUNICATORS")
         definitions = "SELECT count(*) FROM NVTX_EVENTS WHERE eventType IN (33, 39, 75)"
-        assert query(after, definitions) == query(before, definitions)
+        assert query_export(after, definitions) == query_export(before, definitions)
         start = "SELECT utcEpochNs, systemClockNs FROM TARGET_INFO_SESSION_START_TIME"
-        assert query(after, start) == query(before, start)
+        assert query_export(after, start) == query_export(before, start)
         ranges = "SELECT start, end FROM NVTX_EVENTS WHERE eventType NOT IN (33, 39, 75)"
-        duration, first, last = query(
+        duration, first, last = query_export(
             after, "SELECT duration, startTime, stopTime FROM ANALYSIS_DETAILS"
         )[0]
         assert last - first == duration
@@ -287,17 +283,18 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
             assert rank["capture_end_true_ns"] == rank["cut"]["true_ns"]
             still = {
                 begin
-                for begin, end in query(before, ranges)
+                for begin, end in query_export(before, ranges)
                 if begin <= at and (end is None or end > at)
             }
-            assert {begin for begin, end in query(after, ranges) if end is None} == still
+            assert {begin for begin, end in query_export(after, ranges) if end is None} == still
             assert all(
-                begin <= at and (end is None or end <= at) for begin, end in query(after, ranges)
+                begin <= at and (end is None or end <= at)
+                for begin, end in query_export(after, ranges)
             )
         else:
             assert rank["capture_end_true_ns"] == uncut["capture_end_true_ns"]
-            assert sorted(query(after, ranges), key=str) == sorted(
-                (row for row in query(before, ranges) if row[0] >= at), key=str
+            assert sorted(query_export(after, ranges), key=str) == sorted(
+                (row for row in query_export(before, ranges) if row[0] >= at), key=str
             )
 
 

@@ -9,17 +9,10 @@ from pathlib import Path
 
 import pytest
 from tools.commands import ENVIRONMENT, SAMPLES, build_arguments, run_command
-from tools.exports import make_large_export
 
 #: Ranks of one job on several hosts, so that no stage is without work.
 CLUSTER = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
 LINE = re.compile(r"^  CPU seconds: (\d+\.\d\d [a-z ]+(?:, \d+\.\d\d [a-z ]+)*)$", re.MULTILINE)
-
-
-@pytest.fixture(scope="module")
-def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a report large enough for worker processes."""
-    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
 def measure_seconds(folder: Path, *given: object) -> tuple[dict[str, float], float]:

@@ -71,7 +71,6 @@ def test_what_the_answers_name_is_there() -> None:
 def test_the_page_tells_all_of_them() -> None:
     page = (DOCS / "from-bsc.md").read_text()
     assert all(f"`{option}" in page for option in LEGACY)
-    assert "docs/from-bsc.md" in (DOCS.parent / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tools.exports import KERNEL, make_export, make_kernel, make_large_export, make_strings
+from tools.exports import KERNEL, make_export, make_kernel, make_strings
 from tools.processes import list_group
 
 SAMPLE = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank0.sqlite"
@@ -145,12 +145,6 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     )
     assert process.returncode == 0, process.stderr[-400:]
     assert (tmp_path / "out.prv").exists()
-
-
-@pytest.fixture(scope="module")
-def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a report large enough for worker processes."""
-    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
 @pytest.mark.slow

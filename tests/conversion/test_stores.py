@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 import pytest
 from msgspec import Struct, field
+from tools.commands import read_error_line, run_main
 from tools.conversions import convert_to_bytes
 from tools.corpus import EXPORTS, NO_CORPUS
 from tools.folders import convert_export_folder
@@ -26,7 +27,6 @@ from tools.folders import convert_export_folder
 from nsys2prv import Options, convert
 from nsys2prv._util.archive import from_json, to_json
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
-from nsys2prv.cli.main import main
 from nsys2prv.conversion import extract, opened_reports
 from nsys2prv.conversion.extract import extract_to
 from nsys2prv.conversion.report_stores import compute_digest
@@ -44,10 +44,6 @@ rules:
 """
 
 
-def run_convert(*arguments: object) -> int:
-    return main([str(argument) for argument in arguments])
-
-
 def read_files(folder: Path) -> dict[str, bytes]:
     """Return the files of a trace, without the one that says of what it was made."""
     return {
@@ -61,12 +57,6 @@ def read_files(folder: Path) -> dict[str, bytes]:
 def store(tmp_path: Path) -> Path:
     extract_to(GRAPHS, tmp_path / "graphs.store")
     return tmp_path / "graphs.store"
-
-
-def read_error(capsys: pytest.CaptureFixture[str]) -> str:
-    text = capsys.readouterr().err
-    assert text.count("\n") == 1, text
-    return text
 
 
 @pytest.mark.slow
@@ -124,13 +114,13 @@ def test_a_store_knows_what_it_was_read_with(tmp_path: Path) -> None:
     for folder in ("expected", "merged", "beside"):
         (tmp_path / folder).mkdir()
     assert (
-        run_convert("-q", *reading, "--align", "utc", *TRAINING, tmp_path / "expected" / "out.prv")
+        run_main("-q", *reading, "--align", "utc", *TRAINING, tmp_path / "expected" / "out.prv")
         == 0
     )
-    assert run_convert("extract", "-q", *reading, *TRAINING[:2], "-o", tmp_path / "a.store") == 0
-    assert run_convert("extract", "-q", *reading, *TRAINING[2:], "-o", tmp_path / "b.store") == 0
+    assert run_main("extract", "-q", *reading, *TRAINING[:2], "-o", tmp_path / "a.store") == 0
+    assert run_main("extract", "-q", *reading, *TRAINING[2:], "-o", tmp_path / "b.store") == 0
     assert (
-        run_convert(
+        run_main(
             "merge",
             "-q",
             "--align",
@@ -144,7 +134,7 @@ def test_a_store_knows_what_it_was_read_with(tmp_path: Path) -> None:
     assert read_files(tmp_path / "merged") == read_files(tmp_path / "expected")
     # Reports beside a store are read with the same.
     assert (
-        run_convert(
+        run_main(
             "-q",
             "--align",
             "utc",
@@ -161,7 +151,7 @@ def test_other_options_are_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
-        run_convert(
+        run_main(
             "extract",
             "-q",
             "-t",
@@ -174,18 +164,22 @@ def test_other_options_are_refused(
         )
         == 0
     )
-    assert run_convert("merge", "-q", store, tmp_path / "other.store", tmp_path / "out.prv") == 1
-    assert "was extracted with other options (-t, --min-duration) than" in read_error(capsys)
-    assert run_convert("-q", "--callstack", 2, store, tmp_path / "out.prv") == 1
-    assert "was extracted with other options (--callstack) than this command" in read_error(capsys)
+    assert run_main("merge", "-q", store, tmp_path / "other.store", tmp_path / "out.prv") == 1
+    assert "was extracted with other options (-t, --min-duration) than" in read_error_line(capsys)
+    assert run_main("-q", "--callstack", 2, store, tmp_path / "out.prv") == 1
+    assert "was extracted with other options (--callstack) than this command" in read_error_line(
+        capsys
+    )
     assert not list(tmp_path.glob("out*"))
 
 
 def test_the_same_report_twice_is_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_convert("-q", store, GRAPHS[1], tmp_path / "out.prv") == 1
-    assert f"{GRAPHS[1]}: contains rank1.sqlite, which is in {store}, too" in read_error(capsys)
+    assert run_main("-q", store, GRAPHS[1], tmp_path / "out.prv") == 1
+    assert f"{GRAPHS[1]}: contains rank1.sqlite, which is in {store}, too" in read_error_line(
+        capsys
+    )
 
 
 @pytest.mark.slow
@@ -239,8 +233,8 @@ def test_what_is_given_wrongly(
     shutil.copyfile(GRAPHS[0], report)
     names = {"report": str(report), "store": str(store), "out": str(tmp_path / "out")}
     before = read_files(tmp_path)
-    assert run_convert(*(argument.format_map(names) for argument in arguments)) == status
-    assert message in read_error(capsys)
+    assert run_main(*(argument.format_map(names) for argument in arguments)) == status
+    assert message in read_error_line(capsys)
     assert read_files(tmp_path) == before
 
 
@@ -270,8 +264,8 @@ def test_a_store_of_another_version_is_refused(
             "store.json",
             json.dumps({**metadata, name: value}).encode(),
         )
-        assert run_convert("merge", "-q", other, tmp_path / "out.prv") == 1
-        assert "was made by another nsys2prv" in read_error(capsys)
+        assert run_main("merge", "-q", other, tmp_path / "out.prv") == 1
+        assert "was made by another nsys2prv" in read_error_line(capsys)
 
 
 @pytest.mark.slow

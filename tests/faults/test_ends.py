@@ -21,18 +21,11 @@ from tools.commands import (
     run_command,
     wait_for,
 )
-from tools.exports import make_large_export
 from tools.processes import list_children, list_group
 
 from nsys2prv._util import files
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
-
-
-@pytest.fixture(scope="module")
-def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a report large enough for worker processes."""
-    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
 def start_command(folder: Path, *given: object, **more: object) -> subprocess.Popen[str]:
