@@ -15,13 +15,13 @@ CLUSTER = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
 LINE = re.compile(r"^  CPU seconds: (\d+\.\d\d [a-z ]+(?:, \d+\.\d\d [a-z ]+)*)$", re.MULTILINE)
 
 
-def measure_seconds(folder: Path, *given: object) -> tuple[dict[str, float], float]:
+def measure_seconds(folder: Path, *arguments: object) -> tuple[dict[str, float], float]:
     """Return the CPU seconds by stage as the command prints them, and those that it and the workers
     it waited for used in all.
     """
     with (folder / "told").open("w+") as output_file:
         child = subprocess.Popen(
-            build_arguments(*given),
+            build_arguments(*arguments),
             cwd=folder,
             env=ENVIRONMENT,
             stdout=output_file,

@@ -73,18 +73,18 @@ def group_durations(rows: Iterable[tuple]) -> dict[object, list[int]]:
     return result
 
 
-def are_close(found: Iterable[tuple], expected: Iterable[tuple]) -> bool:
+def are_close(actual: Iterable[tuple], expected: Iterable[tuple]) -> bool:
     """Return whether rows of figures are equal, in any order."""
 
     def key(row: tuple) -> tuple:
         return row[0], row[1], row[4], row[5]
 
-    found = sorted(
-        (tuple(-1 if value is None else value for value in row) for row in found), key=key
+    actual = sorted(
+        (tuple(-1 if value is None else value for value in row) for row in actual), key=key
     )
     expected = sorted(expected, key=key)
-    return len(found) == len(expected) and all(
-        item == pytest.approx(other, rel=1e-9) for item, other in zip(found, expected, strict=True)
+    return len(actual) == len(expected) and all(
+        item == pytest.approx(other, rel=1e-9) for item, other in zip(actual, expected, strict=True)
     )
 
 

@@ -103,15 +103,15 @@ def split_times(kinds: dict[str, list[Interval]], since: int, until: int) -> dic
             *(
                 time
                 for item in kinds.values()
-                for one in item
-                for time in one
+                for stretch in item
+                for time in stretch
                 if since < time < until
             ),
         }
     )
     times: dict[str, int] = defaultdict(int)
     near = {
-        name: [one for one in item if one[0] < until and one[1] > since]
+        name: [stretch for stretch in item if stretch[0] < until and stretch[1] > since]
         for name, item in kinds.items()
     }
     for begin, end in pairwise(edges):

@@ -166,11 +166,11 @@ def test_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert set(same["kernels_kernels"]["columns"]["change_ns"]) == {0}
     assert main(["diff", a, c, "--json", str(tmp_path / "other.json")]) == 0
     analyses = [json.loads((tmp_path / f"{name}.json").read_text())["analyses"] for name in "ac"]
-    one, other = (item["kernels"]["tables"]["kernels"]["columns"] for item in analyses)
+    first, second = (item["kernels"]["tables"]["kernels"]["columns"] for item in analyses)
     columns = json.loads((tmp_path / "other.json").read_text())["analyses"]["difference"]["tables"][
         "kernels_kernels"
     ]["columns"]
-    times = [dict(zip(item["kernel"], item["time_ns"], strict=True)) for item in (one, other)]
+    times = [dict(zip(item["kernel"], item["time_ns"], strict=True)) for item in (first, second)]
     changes = dict(zip(columns["kernel"], columns["change_ns"], strict=True))
     assert changes == {
         name: times[1].get(name, 0) - times[0].get(name, 0)

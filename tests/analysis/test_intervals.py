@@ -57,12 +57,12 @@ def list_held_times(found: Spans) -> set[int]:
 @relaxed
 @given(intervals, intervals)
 def test_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
-    one, other = draw_spans(first), draw_spans(second)
-    assert list_held_times(one) == list_times(first)
-    assert one.length == len(list_times(first))
-    assert list_held_times(intersect_spans(one, other)) == list_times(first) & list_times(second)
-    assert list_held_times(subtract_spans(one, other)) == list_times(first) - list_times(second)
-    assert list_held_times(unite_span_sets([one, other])) == list_times(first) | list_times(second)
+    left, right = draw_spans(first), draw_spans(second)
+    assert list_held_times(left) == list_times(first)
+    assert left.length == len(list_times(first))
+    assert list_held_times(intersect_spans(left, right)) == list_times(first) & list_times(second)
+    assert list_held_times(subtract_spans(left, right)) == list_times(first) - list_times(second)
+    assert list_held_times(unite_span_sets([left, right])) == list_times(first) | list_times(second)
 
 
 @pytest.mark.slow

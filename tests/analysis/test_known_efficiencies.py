@@ -66,8 +66,8 @@ def make_copy(
     }
 
 
-def make_nccl_kernel(start: int, end: int, stream: int = 9, **more: object) -> Row:
-    return make_kernel(start, end, streamId=stream, demangledName=NCCL, shortName=NCCL, **more)
+def make_nccl_kernel(start: int, end: int, stream: int = 9, **columns: object) -> Row:
+    return make_kernel(start, end, streamId=stream, demangledName=NCCL, shortName=NCCL, **columns)
 
 
 def make_range(start: int, end: int, name: int = STEP, tid: int = PID) -> Row:
@@ -92,14 +92,14 @@ def make_barrier(start: int, end: int) -> Row:
 
 
 def analyze_tables(
-    folder: Path, ranks: Sequence[dict[str, list[Row]]], **asked: object
+    folder: Path, ranks: Sequence[dict[str, list[Row]]], **options: object
 ) -> dict[str, Result]:
     paths = [
         make_export(folder / f"rank{number}.sqlite", {"StringIds": NAMES, **tables})
         for number, tables in enumerate(ranks)
     ]
     with nsys2prv.open(paths, align="none") as job:
-        return job.analyse(**asked)
+        return job.analyse(**options)
 
 
 def get_only_row(results: dict[str, Result], analysis: str, table: str) -> dict[str, object]:

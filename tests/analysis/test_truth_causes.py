@@ -29,9 +29,9 @@ def job() -> Iterator[OpenJob]:
 @pytest.fixture(scope="module")
 def findings(job: OpenJob) -> dict[str, Finding]:
     """Return the findings by kind; each kind is found once."""
-    found = job.findings()
-    assert len({finding.kind for finding in found}) == len(found)
-    return {finding.kind: finding for finding in found}
+    results = job.findings()
+    assert len({finding.kind for finding in results}) == len(results)
+    return {finding.kind: finding for finding in results}
 
 
 def test_the_sample_is_a_realistic_job() -> None:

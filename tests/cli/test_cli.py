@@ -79,12 +79,12 @@ def test_order_of_arguments_jobs_and_compression_do_not_matter(
 
 
 def test_options_may_stand_anywhere(tmp_path: Path) -> None:
-    one, other, out = RANKS[0], RANKS[1], "out.prv"
+    first, second, out = RANKS[0], RANKS[1], "out.prv"
     for number, given in enumerate(
         [
-            ("-q", "-t", "kernels", one, other, out),
-            (one, "-q", other, "-t", "kernels", out),
-            (one, other, out, "-t", "kernels", "-q"),
+            ("-q", "-t", "kernels", first, second, out),
+            (first, "-q", second, "-t", "kernels", out),
+            (first, second, out, "-t", "kernels", "-q"),
         ]
     ):
         (tmp_path / str(number)).mkdir()

@@ -20,7 +20,7 @@ SAMPLE = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank0.sqlite
 
 
 def run_command(
-    folder: Path, *arguments: object, **more: object
+    folder: Path, *arguments: object, **options: object
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "nsys2prv", *map(os.fspath, map(str, arguments))],
@@ -30,7 +30,7 @@ def run_command(
         stderr=subprocess.PIPE,
         timeout=60,
         check=False,
-        **{"stdout": subprocess.PIPE, **more},
+        **{"stdout": subprocess.PIPE, **options},
     )
 
 

@@ -310,7 +310,7 @@ def test_true_clocks_are_left_alone(seed: int) -> None:
 def test_the_order_of_rows_does_not_matter(seed: int) -> None:
     calls, them, _ = make_job(seed)
     rng = np.random.default_rng(seed)
-    one, other = (
+    original, reordered = (
         restore_order(4, calls, them),
         restore_order(
             4,
@@ -318,10 +318,10 @@ def test_the_order_of_rows_does_not_matter(seed: int) -> None:
             select_rows(them, rng.permutation(len(them.sender))),
         ),
     )
-    assert one.moves == other.moves
-    for report, curve in one.shifts.items():
-        assert (curve.times == other.shifts[report].times).all()
-        assert (curve.shifts == other.shifts[report].shifts).all()
+    assert original.moves == reordered.moves
+    for report, curve in original.shifts.items():
+        assert (curve.times == reordered.shifts[report].times).all()
+        assert (curve.shifts == reordered.shifts[report].shifts).all()
 
 
 @pytest.mark.slow

@@ -92,13 +92,14 @@ def list_backward_lines(trace: Trace) -> int:
 
 def list_separate_collectives(trace: Trace) -> int:
     """Return NCCL collectives of which a kernel ends before another one begins."""
-    found = defaultdict(list)
+    intervals = defaultdict(list)
     for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
-        found[item.others[NUMBER]].append((item.begin, item.end))
+        intervals[item.others[NUMBER]].append((item.begin, item.end))
     return sum(
-        min(end for _, end in items) < max(begin for begin, _ in items) for items in found.values()
+        min(end for _, end in items) < max(begin for begin, _ in items)
+        for items in intervals.values()
     )
 
 

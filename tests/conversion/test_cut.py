@@ -53,10 +53,10 @@ class Sample:
     trace: ParsedTrace
     job: Job
 
-    def cut(self, prv: Path, **asked: object) -> Summary:
+    def cut(self, prv: Path, **options: object) -> Summary:
         """Write the trace of the job with a cut, without reading the reports again."""
         return write_job(
-            cut_job(self.job, Plan.from_options(Options(cut=CutOptions(**asked))).cut), prv
+            cut_job(self.job, Plan.from_options(Options(cut=CutOptions(**options))).cut), prv
         )
 
 

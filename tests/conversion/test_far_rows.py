@@ -60,10 +60,10 @@ def copy_damaged(
     shutil.copyfile(source, target)
     damaged = []
     with closing(sqlite3.connect(target)) as connection:
-        found = connection.execute(
+        tables_with_rows = connection.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
         ).fetchall()
-        for name in tables or [name for (name,) in found if name not in OTHERS]:
+        for name in tables or [name for (name,) in tables_with_rows if name not in OTHERS]:
             columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{name}")')]
             times = [column for column in (*capture.TIMES, *capture.ENDS) if column in columns]
             rows = (
@@ -194,7 +194,9 @@ def test_wild_calls_launch_and_enclose_nothing(tmp_path: Path) -> None:
 # ---- what is a capture ------------------------------------------------------------------------------------------------------------------
 
 
-def export(folder: Path, starts: Sequence[int], duration: object = None, **more: list[Row]) -> Path:
+def export(
+    folder: Path, starts: Sequence[int], duration: object = None, **columns: list[Row]
+) -> Path:
     details = {"ANALYSIS_DETAILS": [{"duration": duration}]} if duration is not None else {}
     return make_export(
         folder / "r.sqlite",
@@ -202,7 +204,7 @@ def export(folder: Path, starts: Sequence[int], duration: object = None, **more:
             "StringIds": make_strings("kern"),
             KERNEL: [make_kernel(start, start + 5) for start in starts],
             **details,
-            **more,
+            **columns,
         },
     )
 

@@ -41,7 +41,7 @@ def make_sched_event(
     cpu: int = 3,
     tid: int = PID,
     pid: int = PID,
-    **more: object,
+    **columns: object,
 ) -> Row:
     """Return a row of a thread that is scheduled in or out."""
     return {
@@ -49,7 +49,7 @@ def make_sched_event(
         "cpu": cpu,
         "isSchedIn": inside,
         "globalTid": make_global_tid(tid, pid),
-        **more,
+        **columns,
     }
 
 
@@ -525,7 +525,7 @@ def test_states_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]
 
 def test_samples_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]]) -> None:
     trace, _, truth = machine
-    for code, what in ((FUNCTION, "functions"), (CALLER + 1, "callers"), (MODULE, "modules")):
+    for code, key in ((FUNCTION, "functions"), (CALLER + 1, "callers"), (MODULE, "modules")):
         result = {
             thread: Counter(trace.get_label(code, item.value) for item in items)
             for thread, items in group_by_thread(trace, code).items()
@@ -533,7 +533,7 @@ def test_samples_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict
         assert result == {
             thread: {
                 re.sub(r"^\[(.*)\]$", r"(\1)", name): count
-                for name, count in true["samples"][what].items()
+                for name, count in true["samples"][key].items()
             }
             for rank in truth
             for thread, true in rank["threads"].items()

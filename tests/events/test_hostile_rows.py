@@ -44,7 +44,7 @@ STRINGS = make_strings("kern", "cudaLaunchKernel", "outer", "inner", "other")
 
 
 def make_nvtx_row(
-    start: int, end: int | None, text: str | None, kind: int = PUSHPOP, **more: object
+    start: int, end: int | None, text: str | None, kind: int = PUSHPOP, **columns: object
 ) -> Row:
     row: dict[str, object] = {
         "start": start,
@@ -56,7 +56,7 @@ def make_nvtx_row(
         "text": text,
         "textId": None,
     }
-    row.update(more)
+    row.update(columns)
     return row
 
 

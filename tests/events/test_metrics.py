@@ -91,14 +91,14 @@ def make_gpus(*uuids: str, first: int = 0) -> list[Row]:
 
 
 def convert_tables(
-    folder: Path, *reports: Mapping[str, Sequence[Row]], **more: object
+    folder: Path, *reports: Mapping[str, Sequence[Row]], **options: object
 ) -> tuple[Trace, Summary, list[Path]]:
     """Convert reports rank0, rank1... made of these tables."""
     paths = [
         make_export(folder / f"rank{number}.sqlite", tables)
         for number, tables in enumerate(reports)
     ]
-    return *convert_and_read(paths, folder / "out.prv", **more), paths
+    return *convert_and_read(paths, folder / "out.prv", **options), paths
 
 
 def read_series(trace: Trace, code: int) -> dict[str, list[tuple[int, int]]]:

@@ -28,15 +28,15 @@ from nsys2prv._util import files
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 
 
-def start_command(folder: Path, *given: object, **more: object) -> subprocess.Popen[str]:
+def start_command(folder: Path, *arguments: object, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        build_arguments("-q", *given),
+        build_arguments("-q", *arguments),
         cwd=folder,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **more,
+        **options,
     )
 
 

@@ -51,11 +51,11 @@ def copy_damaged(random: Random, source: Path, target: Path) -> list[str]:
 def change_frame(random: Random, path: Path) -> None:
     suffix = path.suffix
     try:
-        found = frames.change_frame(
+        changed = frames.change_frame(
             random, (pl.read_parquet if suffix == ".parquet" else pl.read_ipc)(path.read_bytes())
         )
         with path.with_suffix(".made").open("wb") as file:
-            found.write_parquet(file) if suffix == ".parquet" else found.write_ipc(file)
+            changed.write_parquet(file) if suffix == ".parquet" else changed.write_ipc(file)
         path.with_suffix(".made").replace(path)
     except Exception:
         path.with_suffix(".made").unlink(missing_ok=True)
@@ -87,14 +87,14 @@ def change_form(random: Random, path: Path) -> None:
 def replace_by_no_file(random: Random, path: Path) -> None:
     """Put something else under a table's name."""
     path.unlink()
-    what = random.randrange(5)
-    if what == 0:
+    choice = random.randrange(5)
+    if choice == 0:
         path.mkdir()
-    elif what == 1:
+    elif choice == 1:
         path.symlink_to(path.name)
-    elif what == 2:
+    elif choice == 2:
         path.symlink_to(path.parent / "nowhere")
-    elif what == 3:
+    elif choice == 3:
         os.mkfifo(path)
     else:
         path.touch()

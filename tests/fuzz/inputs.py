@@ -98,12 +98,12 @@ def make_tables(random: Random, base: Path, bases: Sequence[Path], folder: Path)
             path,
         ),
     ]
-    what = random.random()
-    if what < 0.1:
+    share = random.random()
+    if share < 0.1:
         return Input([["--list", str(path)]], None, changes)
-    if what < 0.2:
+    if share < 0.2:
         return Input([["report", "-q", "-j", "1", "--tmp", str(folder), str(path)]], None, changes)
-    if what < 0.3:
+    if share < 0.3:
         return Input(
             [
                 ["extract", "-q", "-j", "1", str(path), "-o", str(folder / "store")],
@@ -124,7 +124,7 @@ def make_tables(random: Random, base: Path, bases: Sequence[Path], folder: Path)
 
 def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
     """Make a file that people give beside reports, or have nsys2prv look at."""
-    what = random.choice(
+    kind = random.choice(
         (
             "clock",
             "clock",
@@ -148,7 +148,7 @@ def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -
         "report": "out.report.json",
         "diff": "out.report.json",
     }
-    name = source.get(what) or random.choice(("out.prv", "out.pcf", "out.row"))
+    name = source.get(kind) or random.choice(("out.prv", "out.pcf", "out.row"))
     for path in base_folder.iterdir():
         shutil.copyfile(
             path,
@@ -159,24 +159,24 @@ def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -
     path = folder / f"given{name.removeprefix('out')}" if name.startswith("out") else folder / name
     content, changes = texts.mutate(random, path.read_bytes())
     path.write_bytes(content)
-    changes = [base.name, what, *changes]
-    if what == "clock":
+    changes = [base.name, kind, *changes]
+    if kind == "clock":
         return Input([["clock", str(path)]], None, changes)
-    if what == "report":
+    if kind == "report":
         return Input([["report", "-q", str(path)]], None, changes)
-    if what == "diff":
+    if kind == "diff":
         return Input(
             [["diff", "-q", str(path), str(base_folder / "out.report.json")]], None, changes
         )
-    if what == "check":
+    if kind == "check":
         return Input(
             [["check", *(["--json"] if random.random() < 0.3 else []), str(folder / "given.prv")]],
             None,
             changes,
         )
-    if what == "cfgs":
+    if kind == "cfgs":
         return Input([["cfgs", "--for", str(folder / "given.prv")]], None, changes)
-    option = "--align" if what == "align" else what
+    option = "--align" if kind == "align" else kind
     return Input(
         [
             [
@@ -208,19 +208,19 @@ def make_database(random: Random, base: Path, bases: Sequence[Path], folder: Pat
         other = folder / "other.sqlite"
         shutil.copyfile(random.choice(bases), other)
         reports.append(str(other))
-    what = random.random()
+    share = random.random()
     chosen = [word for option in OPTIONS if random.random() < 0.12 for word in option]
     if "--causal" in chosen and "--align" in chosen:
         chosen.remove("--causal")
-    if what < 0.84:
+    if share < 0.84:
         output = folder / "out.prv"
         arguments = [*chosen, "-j", "1", *reports, str(output)]
         return Input(
             [arguments], output.with_suffix(".prv.gz") if "-z" in chosen else output, changes
         )
-    if what < 0.90:
+    if share < 0.90:
         return Input([["--list", *reports]], None, changes)
-    if what < 0.94:
+    if share < 0.94:
         return Input([["report", "-q", "-j", "1", "--tmp", str(folder), *reports]], None, changes)
     store = folder / "store"
     return Input(

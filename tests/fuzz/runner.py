@@ -106,7 +106,7 @@ def _run_batch(
         ]
         for reader in readers:
             reader.start()
-        at, what = first, None
+        at, problem = first, None
         # The first answer takes as long as the imports.
         patience = 60.0
         while True:
@@ -114,7 +114,7 @@ def _run_batch(
                 line = lines.get(timeout=patience)
             except queue.Empty:
                 child.kill()
-                what = f"no end within {LIMIT:g} s"
+                problem = f"no end within {LIMIT:g} s"
                 break
             if not line:
                 break
@@ -131,9 +131,9 @@ def _run_batch(
             reader.join(5)
     if at >= last:
         return last
-    what = what or f"the process ended with {child.returncode}: {''.join(complaints)[-400:]}"
+    problem = problem or f"the process ended with {child.returncode}: {''.join(complaints)[-400:]}"
     if last - first > 1:
         return _run_batch(at, at + 1, folder, keep, until, tally)
     tally.inputs += 1
-    tally.faults[at] = [what]
+    tally.faults[at] = [problem]
     return at + 1

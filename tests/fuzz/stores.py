@@ -77,12 +77,12 @@ def _change_document(random: Random, document: object) -> object:
     if isinstance(document, list | dict) and document and random.random() < 0.93:
         keys = list(range(len(document))) if isinstance(document, list) else list(document)
         key = random.choice(keys)
-        what = random.random()
-        if what < 0.85:
+        share = random.random()
+        if share < 0.85:
             document[key] = _change_document(random, document[key])
-        elif what < 0.90:
+        elif share < 0.90:
             del document[key]
-        elif what < 0.95 and isinstance(document, list):
+        elif share < 0.95 and isinstance(document, list):
             document.insert(key, document[random.choice(keys)])
         else:
             other = random.choice(keys)
@@ -157,12 +157,12 @@ def damage_bytes(random: Random, members: Members) -> None:
 def damage_frame(random: Random, members: Members) -> None:
     name = _choose_member(random, members, ".arrow")
     try:
-        found = pl.read_ipc(members[name])
+        frame = pl.read_ipc(members[name])
     except Exception:
         return
     data = io.BytesIO()
     try:
-        frames.change_frame(random, found).write_ipc(data, compression="zstd")
+        frames.change_frame(random, frame).write_ipc(data, compression="zstd")
     except Exception:
         return
     members[name] = data.getvalue()

@@ -109,12 +109,12 @@ def change_word(random: Random, text: str) -> str:
     return _replace(random, WORD, text, lambda: random.choice(WORDS))
 
 
-def _replace(random: Random, what: re.Pattern[str], text: str, other: Callable[[], str]) -> str:
-    found = list(what.finditer(text))
-    if not found:
+def _replace(random: Random, pattern: re.Pattern[str], text: str, other: Callable[[], str]) -> str:
+    matches = list(pattern.finditer(text))
+    if not matches:
         return text + other()
     for match in sorted(
-        random.sample(found, min(len(found), random.choice((1, 1, 3)))),
+        random.sample(matches, min(len(matches), random.choice((1, 1, 3)))),
         key=lambda match: -match.start(),
     ):
         text = text[: match.start()] + other() + text[match.end() :]

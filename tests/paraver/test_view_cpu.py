@@ -37,11 +37,11 @@ def run_cpu_views(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str
     """
     trace = folder / "out.prv"
     convert(exports, trace, Options(kinds=("cpu",), callstack=2))
-    found = read_trace(trace)
+    trace_read = read_trace(trace)
     views = [
         view
         for view in VIEWS
-        if not find_reason_to_ask(view.cfg, set(found.labels.types))
+        if not find_reason_to_ask(view.cfg, set(trace_read.labels.types))
         and ("cpu" in view.path or "thread" in view.path)
     ]
     outputs = {
@@ -67,7 +67,7 @@ def run_cpu_views(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str
         for view in views
         if view.cfg.histogram
     }
-    return found, tables, process.stdout
+    return trace_read, tables, process.stdout
 
 
 def _read_rows(text: str) -> list[tuple[str, dict[str, float]]]:

@@ -529,8 +529,12 @@ CASES = {name: (GEMM, *expected) for name, expected in GEMMS.items()} | {
 
 
 def classify(name: str, classifier: Classifier = SHIPPED) -> tuple[str, str, str]:
-    found = classifier.classify(name)
-    return LABELS[CLASS][found.kind], LABELS[TENSOR][found.tensor_cores], found.shape
+    kernel_class = classifier.classify(name)
+    return (
+        LABELS[CLASS][kernel_class.kind],
+        LABELS[TENSOR][kernel_class.tensor_cores],
+        kernel_class.shape,
+    )
 
 
 @pytest.mark.parametrize(("name", "expected"), CASES.items())

@@ -393,8 +393,8 @@ def test_names_of_real_exports_as_python_strips_them(tmp_path: Path) -> None:
             item.others[NUMBER] for item in trace.list_intervals(PUSHPOP) if NUMBER in item.others
         )
         assert numbers == Counter(
-            int(found[1])
+            int(match[1])
             for name in names
-            if (found := re.search(r", seq = (\d+)", name)) and int(found[1])
+            if (match := re.search(r", seq = (\d+)", name)) and int(match[1])
         )
     assert met > 10_000

@@ -258,9 +258,9 @@ def test_the_sound_trace_is_sound(tmp_path: Path) -> None:
 @pytest.mark.parametrize("defect", DEFECTS, ids=str)
 def test_a_defect_is_found_by_its_rule(tmp_path: Path, defect: Defect) -> None:
     result = check_trace(write_trace(tmp_path, {defect.file: defect.edit}))
-    found = {(finding.rule, finding.file): finding for finding in result.findings}
-    finding = found.get((defect.rule, f"t.{defect.file}"))
-    assert finding, list(found)
+    findings = {(finding.rule, finding.file): finding for finding in result.findings}
+    finding = findings.get((defect.rule, f"t.{defect.file}"))
+    assert finding, list(findings)
     assert (finding.line, finding.count) == (defect.line, defect.count)
     others = {other.rule for other in result.findings if other.severity is not Severity.REMARK} - {
         defect.rule
