@@ -25,7 +25,7 @@ from nsys2prv.clock import MPI, NCCL, Role
 from nsys2prv.clock.observations import Calls
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from tools.clocks import align
+from tools.clocks import align_hosts
 
 HOSTS, OFFSET, DRIFT = 4, 50e6, 50e-6
 COUNTS, GAPS = (1, 2, 3, 4, 6, 8, 12, 20, 50), (5, 50, 500)
@@ -81,7 +81,9 @@ def errors(
             np.random.default_rng([seed, count, int(gap), source]), count, gap, source, began
         )
         until = int(calls.end.max()) + LATER * SECOND
-        for found in align(HOSTS, calls, span=(int(calls.begin.min()), until)).corrections[1:]:
+        for found in align_hosts(HOSTS, calls, span=(int(calls.begin.min()), until)).corrections[
+            1:
+        ]:
             if found.reference != 0:
                 continue
             host = found.host

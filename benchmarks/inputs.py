@@ -107,10 +107,10 @@ def _counts(report: Path) -> Counter[str]:
 def parquet(reports: list[Path], folder: Path) -> list[Path]:
     """The same tables as folders of Parquet files, as `nsys export -t parquetdir` writes them."""
     sys.path.append(str(ROOT / "tests" / "tools"))
-    from folders import as_folder
+    from folders import convert_export_folder
 
     made = []
     for report in reports:
         target = folder / f"{report.stem}.parquetdir"
-        made.append(target if target.exists() else as_folder(report, target))
+        made.append(target if target.exists() else convert_export_folder(report, target))
     return made

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from tools.corpus import EXPORTS
+from tools.exports import make_large_export
 from tools.slow import LARGE_SAMPLES
 
 from nsys2prv import Options, Summary
@@ -124,3 +125,9 @@ def answers(request: pytest.FixtureRequest) -> Answers:
     from tools.view_answers import answer_views
 
     return answer_views(request.param)
+
+
+@pytest.fixture(scope="module")
+def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a report large enough for worker processes."""
+    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")

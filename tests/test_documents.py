@@ -185,9 +185,9 @@ def test_the_tutorial_s_python_prints_the_figures_that_it_tells(
     exec(compile(code, "tutorial.md", "exec"), {})
     printed = re.findall(r"^│ (\d) +┆ ([\d.]+) +│$", capsys.readouterr().out, re.M)
     times = {int(rank): round(float(us)) for rank, us in printed}
-    told = re.search(r"ranks 0 to 2 `load_batch` takes (\d+) µs, on rank 3 (\d+) µs", text)
-    assert told
-    assert [times[rank] for rank in range(4)] == [int(told[1])] * 3 + [int(told[2])]
+    match = re.search(r"ranks 0 to 2 `load_batch` takes (\d+) µs, on rank 3 (\d+) µs", text)
+    assert match
+    assert [times[rank] for rank in range(4)] == [int(match[1])] * 3 + [int(match[2])]
 
 
 def test_the_tutorial_has_the_figures_of_paraver(tmp_path: Path) -> None:
@@ -202,12 +202,12 @@ def test_the_tutorial_has_the_figures_of_paraver(tmp_path: Path) -> None:
         "gemm_without_tensor_cores_2dh",
         "nccl-exposed-2dh",
     )
-    asked = [
+    words = [
         word
         for view in views
         for word in (find_views_folder() / "analysis" / f"{view}.cfg", tmp_path / view)
     ]
-    assert run_paramedir(tmp_path, tmp_path / "t.prv", *asked)[0] == "done"
+    assert run_paramedir(tmp_path, tmp_path / "t.prv", *words)[0] == "done"
     text = (DOCS / "tutorial.md").read_text(encoding="utf-8")
     for view, row in zip(views, ("rank 3", "CUDA-D0.S7", "rank 2"), strict=True):
         cells = next(

@@ -21,15 +21,15 @@ ROOMS = (
 
 
 def test_rooms_import_in_one_direction():
-    wrong = []
+    violations = []
     for path in (path for room in ROOMS for path in sorted((PACKAGE / room).rglob("*.py"))):
         place = ROOMS.index(path.relative_to(PACKAGE).parts[0])
         for node in ast.walk(ast.parse(path.read_text())):
             for module in _list_imported(node):
                 parts = module.split(".")
                 if parts[0] == "nsys2prv" and not {*parts[1:2]} & {*ROOMS[: place + 1]}:
-                    wrong.append(f"{path.relative_to(PACKAGE)}:{node.lineno} imports {module}")
-    assert not wrong, "\n".join(wrong)
+                    violations.append(f"{path.relative_to(PACKAGE)}:{node.lineno} imports {module}")
+    assert not violations, "\n".join(violations)
 
 
 def test_the_package_is_its_rooms():

@@ -54,15 +54,15 @@ def _read_dependencies() -> dict[str, str]:
 
 
 def test_spack_asks_for_what_the_package_needs(recipe: list[tuple[str, tuple, dict]]) -> None:
-    asked = dict(
-        given[0].removeprefix("py-").rstrip(":").split("@")
-        for name, given, more in recipe
-        if name == "depends_on" and "@" in given[0] and "when" not in more
+    versions = dict(
+        arguments[0].removeprefix("py-").rstrip(":").split("@")
+        for name, arguments, more in recipe
+        if name == "depends_on" and "@" in arguments[0] and "when" not in more
     )
     needed = _read_dependencies()
     assert len(needed) > 5
     del needed["adbc-driver-sqlite"]
-    assert {name: asked[name] for name in needed} == needed
+    assert {name: versions[name] for name in needed} == needed
 
 
 def test_the_driver_for_spack_is_the_one_that_the_package_needs() -> None:

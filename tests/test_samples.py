@@ -144,10 +144,10 @@ def test_committed_samples_come_out_of_the_generator(name: str, tmp_path: Path) 
     assert (tmp_path / "truth.json").read_bytes() == (SAMPLES / name / "truth.json").read_bytes()
     for report in list_reports(name):
         with (
-            closing(sqlite3.connect(tmp_path / report.name)) as made,
+            closing(sqlite3.connect(tmp_path / report.name)) as generated,
             closing(sqlite3.connect(report)) as committed,
         ):
-            assert list(made.iterdump()) == list(committed.iterdump())
+            assert list(generated.iterdump()) == list(committed.iterdump())
 
 
 def test_generator_repeats_itself(tmp_path: Path) -> None:

@@ -4,9 +4,7 @@ their truth.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable
-from contextlib import closing
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 from samples import Options, generate
+from tools.exports import query_export
 
 START = "SELECT utcEpochNs, systemClockNs FROM TARGET_INFO_SESSION_START_TIME"
 NCCL_KERNELS = (
@@ -22,14 +21,10 @@ NCCL_KERNELS = (
 )
 
 
-def query(report: Path, sql: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(report)) as database:
-        return database.execute(sql).fetchall()
-
-
 def list_tables(report: Path) -> set[str]:
     return {
-        name for (name,) in query(report, "SELECT name FROM sqlite_master WHERE type = 'table'")
+        name
+        for (name,) in query_export(report, "SELECT name FROM sqlite_master WHERE type = 'table'")
     }
 
 
@@ -70,15 +65,17 @@ def test_the_truth_tells_every_clocks_error_at_every_instant(tmp_path: Path) -> 
         for rank, begin, end in zip(item["ranks"], item["begin"], item["end"], strict=True):
             expected[rank].append((begin, end))
     for rank, host, report in list_rank_events(tmp_path, truth):
-        start = query(report, START)[0]
+        start = query_export(report, START)[0]
         assert start == (rank["utcEpochNs"], rank["systemClockNs"])
         times = [
             [to_true_time(host, truth["epoch_utc_ns"], start, local) for local in row]
-            for row in query(report, NCCL_KERNELS)
+            for row in query_export(report, NCCL_KERNELS)
         ]
         assert len(times) == len(expected[rank["rank"]]) > 0
-        for own, told in zip(times, sorted(expected[rank["rank"]]), strict=True):
-            assert all(abs(item - other) <= 2 for item, other in zip(own, told, strict=True))
+        for own, expected_error in zip(times, sorted(expected[rank["rank"]]), strict=True):
+            assert all(
+                abs(item - other) <= 2 for item, other in zip(own, expected_error, strict=True)
+            )
         assert (
             abs(to_true_time(host, truth["epoch_utc_ns"], start, 0) - rank["capture_start_true_ns"])
             <= 1
@@ -114,7 +111,7 @@ def test_pace_stretches_a_job_without_more_events(tmp_path: Path) -> None:
         assert item["capture_end_true_ns"] - other["capture_end_true_ns"] == 5 * 4_000_000_000
     spans = [
         row[0]
-        for row in query(
+        for row in query_export(
             tmp_path / "4000.0" / "rank0.sqlite",
             "SELECT max(end) - min(start) FROM CUPTI_ACTIVITY_KIND_KERNEL",
         )
@@ -207,13 +204,15 @@ def test_a_job_without_nccl_meets_in_mpi_only(tmp_path: Path) -> None:
     assert truth["mpi"]["messages"]
     for rank in truth["ranks"]:
         report = tmp_path / rank["report"]
-        assert query(report, NCCL_KERNELS) == []
-        assert query(
+        assert query_export(report, NCCL_KERNELS) == []
+        assert query_export(
             report, "SELECT count(*) FROM NVTX_EVENTS WHERE domainId = 1 AND eventType = 59"
         ) == [(0,)]
         assert not [name for name in list_tables(report) if "PAYLOAD" in name]
         steps = [item for item in truth["mpi"]["collectives"] if rank["rank"] in item["ranks"]]
-        assert query(report, "SELECT count(*) FROM MPI_COLLECTIVES_EVENTS") == [(len(steps),)]
+        assert query_export(report, "SELECT count(*) FROM MPI_COLLECTIVES_EVENTS") == [
+            (len(steps),)
+        ]
 
 
 @pytest.mark.slow
@@ -242,15 +241,17 @@ def test_a_lonely_host_shares_nothing_with_others(tmp_path: Path, ranks: int, ho
         report = tmp_path / rank["report"]
         known = {
             uid: tuple(map(int, members.split(",")))
-            for uid, members in query(report, "SELECT commUid, members FROM MPI_COMMUNICATORS")
+            for uid, members in query_export(
+                report, "SELECT commUid, members FROM MPI_COMMUNICATORS"
+            )
         }
         kinds = sorted({"MPI_COLLECTIVES_EVENTS", "MPI_P2P_EVENTS"} & list_tables(report))
-        used = query(report, " UNION ".join(f"SELECT commUid FROM {kind}" for kind in kinds))
+        used = query_export(report, " UNION ".join(f"SELECT commUid FROM {kind}" for kind in kinds))
         assert used
         assert all(rank["rank"] in known[uid] and apart(known[uid]) for (uid,) in used)
-        told = {comm["uid"]: tuple(comm["ranks"]) for comm in truth["mpi"]["communicators"]}
-        assert known == {uid: told[uid] for uid in known}
-        handles = query(
+        ranks_by_uid = {comm["uid"]: tuple(comm["ranks"]) for comm in truth["mpi"]["communicators"]}
+        assert known == {uid: ranks_by_uid[uid] for uid in known}
+        handles = query_export(
             report,
             "SELECT commHandle, count(DISTINCT commUid) FROM MPI_COLLECTIVES_EVENTS GROUP BY 1",
         )
@@ -263,11 +264,11 @@ def test_hosts_of_one_name_differ_in_their_clocks_only(tmp_path: Path) -> None:
     for rank, host, report in list_rank_events(tmp_path, truth):
         names |= {
             row[0]
-            for row in query(
+            for row in query_export(
                 report, "SELECT value FROM TARGET_INFO_SYSTEM_ENV WHERE name = 'Hostname'"
             )
         }
-        utc, system = query(report, START)[0]
+        utc, system = query_export(report, START)[0]
         boots.setdefault(rank["host_index"], set()).add(utc - system)
         assert utc - system == host["utc_minus_system_clock_ns"]
     assert len(names) == 1
@@ -277,7 +278,7 @@ def test_hosts_of_one_name_differ_in_their_clocks_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "wrong"),
+    ("message", "options"),
     [
         ("cut_rank", {"cut_rank": 4}),
         ("cannot be cut", {"cut_report": "end", "gpu_metrics": 10.0}),
@@ -285,6 +286,6 @@ def test_hosts_of_one_name_differ_in_their_clocks_only(tmp_path: Path) -> None:
         ("names of their own", {"same_host_name": True, "storage_metrics": 10.0}),
     ],
 )
-def test_options_that_make_no_sense_are_refused(message: str, wrong: dict[str, Any]) -> None:
+def test_options_that_make_no_sense_are_refused(message: str, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=message):
-        Options(**wrong)
+        Options(**options)

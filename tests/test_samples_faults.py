@@ -4,15 +4,14 @@ By plain SQL and truth.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
-from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 from samples import generate
+from tools.exports import query_export
 
 #: Clocks that do not drift: local times are true ones since the capture's start, to the ns.
 JOB: dict[str, Any] = {
@@ -39,29 +38,26 @@ NCCL_KERNELS = "FROM CUPTI_ACTIVITY_KIND_KERNEL k JOIN StringIds s ON s.id = k.d
 NCCL_RANGES = "FROM NVTX_EVENTS n LEFT JOIN StringIds s ON s.id = n.textId WHERE n.domainId = 1 AND n.eventType = 59"
 
 
-def query(report: Path, sql: str) -> list[tuple[Any, ...]]:
-    with closing(sqlite3.connect(report)) as database:
-        return database.execute(sql).fetchall()
-
-
 def count_rows(report: Path, table: str) -> int:
-    if not query(report, f"SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{table}'"):
+    if not query_export(
+        report, f"SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = '{table}'"
+    ):
         return 0
-    return query(report, f"SELECT count(*) FROM {table}")[0][0]
+    return query_export(report, f"SELECT count(*) FROM {table}")[0][0]
 
 
 def check_totals(folder: Path, truth: dict[str, Any]) -> None:
     """Check that the truth sums the rows as they are in the reports."""
     for rank in truth["ranks"]:
         for table in (*EVENTS, "NVTX_EVENTS"):
-            told = rank["tables"].get(table, {"rows": 0, "ns": 0})
-            assert told["rows"] == count_rows(folder / rank["report"], table), table
-            if told["rows"]:
-                total = query(
+            expected = rank["tables"].get(table, {"rows": 0, "ns": 0})
+            assert expected["rows"] == count_rows(folder / rank["report"], table), table
+            if expected["rows"]:
+                total = query_export(
                     folder / rank["report"],
                     f"SELECT sum(coalesce(end, start) - start) FROM {table}",
                 )[0][0]
-                assert told["ns"] == total, table
+                assert expected["ns"] == total, table
 
 
 def find_function(range_text: str) -> str:
@@ -79,9 +75,9 @@ def test_lost_rows_are_exactly_those_told(tmp_path: Path) -> None:
     """Against the same job without losses: the reports differ by the lost rows, found by their
     times, and by nothing else.
     """
-    whole = generate(tmp_path / "whole", **JOB, mpi=True)
+    full_truth = generate(tmp_path / "whole", **JOB, mpi=True)
     truth = generate(tmp_path / "lossy", **JOB, mpi=True, lost_collectives=0.1)
-    assert whole["collectives"] == truth["collectives"]
+    assert full_truth["collectives"] == truth["collectives"]
     lost = truth["faults"]["lost"]
     total = truth["collectives_total"] + sum(
         item["step"] is not None for item in truth["mpi"]["collectives"]
@@ -91,28 +87,28 @@ def test_lost_rows_are_exactly_those_told(tmp_path: Path) -> None:
     check_totals(tmp_path / "lossy", truth)
     for rank in truth["ranks"]:
         both = [tmp_path / name / rank["report"] for name in ("whole", "lossy")]
-        mine = [item for item in lost if item["rank"] == rank["rank"]]
+        rank_losses = [item for item in lost if item["rank"] == rank["rank"]]
 
         def gone(sql: str, both: list[Path] = both) -> Counter[tuple[Any, ...]]:
-            before, after = (Counter(query(report, sql)) for report in both)
+            before, after = (Counter(query_export(report, sql)) for report in both)
             assert not after - before
             return before - after
 
         kernels = gone(f"SELECT k.start, k.end {NCCL_KERNELS}")
-        told = [item for item in mine if "kernel" in item["rows"]]
-        assert told
+        kernel_losses = [item for item in rank_losses if "kernel" in item["rows"]]
+        assert kernel_losses
         shift = rank["capture_start_true_ns"]
         assert sorted(kernels.elements()) == sorted(
-            (item["begin"] - shift, item["end"] - shift) for item in told
+            (item["begin"] - shift, item["end"] - shift) for item in kernel_losses
         )
         calls = gone("SELECT start, end, correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME")
-        assert len(list(calls.elements())) == sum("call" in item["rows"] for item in mine)
+        assert len(list(calls.elements())) == sum("call" in item["rows"] for item in rank_losses)
         ranges = Counter(
             find_function(text)
             for (text, _, _) in gone(f"SELECT s.value, n.start, n.end {NCCL_RANGES}").elements()
         )
         expected: Counter[str] = Counter()
-        for item in mine:
+        for item in rank_losses:
             if "range" in item["rows"]:
                 ring = item["function"] == "SendRecv"
                 expected.update(
@@ -122,7 +118,7 @@ def test_lost_rows_are_exactly_those_told(tmp_path: Path) -> None:
         messages = gone(
             "SELECT s.value, start, end FROM MPI_COLLECTIVES_EVENTS JOIN StringIds s ON s.id = textId"
         )
-        missed = Counter(item["function"] for item in mine if item["library"] == "MPI")
+        missed = Counter(item["function"] for item in rank_losses if item["library"] == "MPI")
         assert Counter(function for (function, _, _) in messages.elements()) == missed
         for table in (
             "CUPTI_ACTIVITY_KIND_MEMCPY",
@@ -176,21 +172,26 @@ def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) ->
     messages = Counter(rank for item in truth["mpi"]["collectives"] for rank in item["ranks"])
     for rank in truth["ranks"]:
         report = tmp_path / rank["report"]
-        mine = Counter(item["library"] for item in extra if item["rank"] == rank["rank"])
-        assert mine["NCCL"]
-        assert query(report, f"SELECT count(*) {NCCL_KERNELS}") == [
-            (listed[rank["rank"]] + mine["NCCL"],)
+        count_by_library = Counter(
+            item["library"] for item in extra if item["rank"] == rank["rank"]
+        )
+        assert count_by_library["NCCL"]
+        assert query_export(report, f"SELECT count(*) {NCCL_KERNELS}") == [
+            (listed[rank["rank"]] + count_by_library["NCCL"],)
         ]
-        assert count_rows(report, "MPI_COLLECTIVES_EVENTS") == messages[rank["rank"]] + mine["MPI"]
+        assert (
+            count_rows(report, "MPI_COLLECTIVES_EVENTS")
+            == messages[rank["rank"]] + count_by_library["MPI"]
+        )
         shift = rank["capture_start_true_ns"]
-        kernels = set(query(report, f"SELECT k.start, k.end {NCCL_KERNELS}"))
-        calls = set(query(report, "SELECT start, end FROM MPI_COLLECTIVES_EVENTS"))
+        kernels = set(query_export(report, f"SELECT k.start, k.end {NCCL_KERNELS}"))
+        calls = set(query_export(report, "SELECT start, end FROM MPI_COLLECTIVES_EVENTS"))
         for item in extra:
             if item["rank"] == rank["rank"]:
                 assert (item["begin"] - shift, item["end"] - shift) in (
                     kernels if item["library"] == "NCCL" else calls
                 )
-        ids = query(
+        ids = query_export(
             report,
             "SELECT count(*), count(DISTINCT correlationId) FROM CUPTI_ACTIVITY_KIND_RUNTIME",
         )[0]
@@ -199,7 +200,7 @@ def test_extra_collectives_are_in_one_report_only(tmp_path: Path, trace: str) ->
             "SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE correlationId NOT IN "
             "(SELECT correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME)"
         )
-        assert query(report, unlaunched) == [(0,)]
+        assert query_export(report, unlaunched) == [(0,)]
 
 
 @pytest.mark.slow
@@ -213,7 +214,7 @@ def test_extra_collectives_lie_between_steps(tmp_path: Path) -> None:
             f"SELECT k.streamId, k.start, k.end {NCCL_KERNELS} ORDER BY 1, 2",
             "SELECT globalTid, start, end FROM MPI_COLLECTIVES_EVENTS ORDER BY 1, 2",
         ):
-            rows = query(tmp_path / rank["report"], sql)
+            rows = query_export(tmp_path / rank["report"], sql)
             assert rows
             for (place, _, end), (other, begin, _) in pairwise(rows):
                 assert place != other or end <= begin
@@ -226,7 +227,7 @@ def test_extra_collectives_lie_between_steps(tmp_path: Path) -> None:
 def test_a_cut_report_lacks_all_rows_beyond_the_cut(
     tmp_path: Path, kind: str, share: float
 ) -> None:
-    whole = generate(tmp_path / "whole", **JOB, mpi=True, osrt=20, pace_ms=5.0)
+    full_truth = generate(tmp_path / "whole", **JOB, mpi=True, osrt=20, pace_ms=5.0)
     truth = generate(
         tmp_path / "cut",
         **JOB,
@@ -238,7 +239,7 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
         cut_at=share,
     )
     check_totals(tmp_path / "cut", truth)
-    for rank, uncut in zip(truth["ranks"], whole["ranks"], strict=True):
+    for rank, uncut in zip(truth["ranks"], full_truth["ranks"], strict=True):
         before, after = (tmp_path / name / rank["report"] for name in ("whole", "cut"))
         if rank["rank"] != 2:
             assert rank == uncut
@@ -251,17 +252,17 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
         beyond = f"end > {at}" if kind == "end" else f"start < {at}"
         for table in EVENTS:
             own = f"(globalTid & 0xffffff) NOT IN ({others})" if table == "OSRT_API" else "1"
-            left = query(
+            left = query_export(
                 before, f"SELECT start, end FROM {table} WHERE {own} AND NOT {beyond} ORDER BY 1, 2"
             )
             result = (
-                query(after, f"SELECT start, end FROM {table} WHERE {own} ORDER BY 1, 2")
+                query_export(after, f"SELECT start, end FROM {table} WHERE {own} ORDER BY 1, 2")
                 if count_rows(after, table)
                 else []
             )
             assert result == left, table
             if result:
-                assert query(after, f"SELECT count(*) FROM {table} WHERE {beyond}") == [(0,)]
+                assert query_export(after, f"SELECT count(*) FROM {table} WHERE {beyond}") == [(0,)]
         share_left = count_rows(after, "CUPTI_ACTIVITY_KIND_KERNEL") / count_rows(
             before, "CUPTI_ACTIVITY_KIND_KERNEL"
         )
@@ -269,11 +270,11 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
         assert count_rows(after, "MPI_RANKS") == 1
         assert count_rows(after, "MPI_COMMUNICATORS") == count_rows(before, "MPI_COMMUNICATORS")
         definitions = "SELECT count(*) FROM NVTX_EVENTS WHERE eventType IN (33, 39, 75)"
-        assert query(after, definitions) == query(before, definitions)
+        assert query_export(after, definitions) == query_export(before, definitions)
         start = "SELECT utcEpochNs, systemClockNs FROM TARGET_INFO_SESSION_START_TIME"
-        assert query(after, start) == query(before, start)
+        assert query_export(after, start) == query_export(before, start)
         ranges = "SELECT start, end FROM NVTX_EVENTS WHERE eventType NOT IN (33, 39, 75)"
-        duration, first, last = query(
+        duration, first, last = query_export(
             after, "SELECT duration, startTime, stopTime FROM ANALYSIS_DETAILS"
         )[0]
         assert last - first == duration
@@ -282,17 +283,18 @@ def test_a_cut_report_lacks_all_rows_beyond_the_cut(
             assert rank["capture_end_true_ns"] == rank["cut"]["true_ns"]
             still = {
                 begin
-                for begin, end in query(before, ranges)
+                for begin, end in query_export(before, ranges)
                 if begin <= at and (end is None or end > at)
             }
-            assert {begin for begin, end in query(after, ranges) if end is None} == still
+            assert {begin for begin, end in query_export(after, ranges) if end is None} == still
             assert all(
-                begin <= at and (end is None or end <= at) for begin, end in query(after, ranges)
+                begin <= at and (end is None or end <= at)
+                for begin, end in query_export(after, ranges)
             )
         else:
             assert rank["capture_end_true_ns"] == uncut["capture_end_true_ns"]
-            assert sorted(query(after, ranges), key=str) == sorted(
-                (row for row in query(before, ranges) if row[0] >= at), key=str
+            assert sorted(query_export(after, ranges), key=str) == sorted(
+                (row for row in query_export(before, ranges) if row[0] >= at), key=str
             )
 
 

@@ -9,29 +9,22 @@ from pathlib import Path
 
 import pytest
 from tools.commands import ENVIRONMENT, SAMPLES, build_arguments, run_command
-from tools.exports import make_large_export
 
 #: Ranks of one job on several hosts, so that no stage is without work.
 CLUSTER = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))
 LINE = re.compile(r"^  CPU seconds: (\d+\.\d\d [a-z ]+(?:, \d+\.\d\d [a-z ]+)*)$", re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a report large enough for worker processes."""
-    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")
-
-
-def measure_seconds(folder: Path, *given: object) -> tuple[dict[str, float], float]:
+def measure_seconds(folder: Path, *arguments: object) -> tuple[dict[str, float], float]:
     """Return the CPU seconds by stage as the command prints them, and those that it and the workers
     it waited for used in all.
     """
-    with (folder / "told").open("w+") as told:
+    with (folder / "told").open("w+") as output_file:
         child = subprocess.Popen(
-            build_arguments(*given),
+            build_arguments(*arguments),
             cwd=folder,
             env=ENVIRONMENT,
-            stdout=told,
+            stdout=output_file,
             stderr=subprocess.PIPE,
             text=True,
         )
@@ -40,8 +33,8 @@ def measure_seconds(folder: Path, *given: object) -> tuple[dict[str, float], flo
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         assert child.returncode == 0, problems
-        told.seek(0)
-        lines = LINE.findall(told.read())
+        output_file.seek(0)
+        lines = LINE.findall(output_file.read())
     assert len(lines) == 1
     parts = [part.split(" ", 1) for part in lines[0].split(", ")]
     seconds = {stage: float(number) for number, stage in parts}

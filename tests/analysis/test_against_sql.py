@@ -38,11 +38,11 @@ class Export:
             name for (name,) in self._connection.execute("SELECT name FROM sqlite_master")
         }
 
-    def rows(self, table: str, query: str) -> list[tuple]:
-        """The rows of a query, none where the table is not there."""
+    def query(self, table: str, query: str) -> list[tuple]:
+        """Return the rows of a query, none if the table is missing."""
         return self._connection.execute(query).fetchall() if table in self.tables else []
 
-    def columns(self, table: str) -> set[str]:
+    def list_columns(self, table: str) -> set[str]:
         return {row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")}
 
     def close(self) -> None:
@@ -73,18 +73,18 @@ def group_durations(rows: Iterable[tuple]) -> dict[object, list[int]]:
     return result
 
 
-def are_close(found: Iterable[tuple], expected: Iterable[tuple]) -> bool:
+def are_close(actual: Iterable[tuple], expected: Iterable[tuple]) -> bool:
     """Return whether rows of figures are equal, in any order."""
 
     def key(row: tuple) -> tuple:
         return row[0], row[1], row[4], row[5]
 
-    found = sorted(
-        (tuple(-1 if value is None else value for value in row) for row in found), key=key
+    actual = sorted(
+        (tuple(-1 if value is None else value for value in row) for row in actual), key=key
     )
     expected = sorted(expected, key=key)
-    return len(found) == len(expected) and all(
-        item == pytest.approx(other, rel=1e-9) for item, other in zip(found, expected, strict=True)
+    return len(actual) == len(expected) and all(
+        item == pytest.approx(other, rel=1e-9) for item, other in zip(actual, expected, strict=True)
     )
 
 
@@ -98,18 +98,18 @@ def check_summaries(job: OpenJob, exports: Sequence[Export]) -> None:
     calls, copies = defaultdict(list), Counter()
     for number, export in enumerate(exports):
         for name, item in group_durations(
-            export.rows(KERNEL, f"SELECT demangledName, start, end FROM {KERNEL}")
+            export.query(KERNEL, f"SELECT demangledName, start, end FROM {KERNEL}")
         ).items():
-            text = export.rows("StringIds", f"SELECT value FROM StringIds WHERE id = {name}")
+            text = export.query("StringIds", f"SELECT value FROM StringIds WHERE id = {name}")
             kernels[text[0][0] if text else name] += item
         for name, item in group_durations(
-            export.rows(GRAPH, f"SELECT graphExecId, start, end FROM {GRAPH}")
+            export.query(GRAPH, f"SELECT graphExecId, start, end FROM {GRAPH}")
         ).items():
             graphs[number, name] += item
         query = f"SELECT value, start, end FROM {RUNTIME} LEFT JOIN StringIds ON id = nameId WHERE eventClass <> {BACKTRACES}"
-        for name, item in group_durations(export.rows(RUNTIME, query)).items():
+        for name, item in group_durations(export.query(RUNTIME, query)).items():
             calls[name] += item
-        for kind, size, start, end in export.rows(
+        for kind, size, start, end in export.query(
             MEMCPY, f"SELECT copyKind, bytes, start, end FROM {MEMCPY}"
         ):
             copies[kind, "count"] += 1
@@ -158,14 +158,14 @@ def read_device_work(export: Export) -> dict[tuple, dict[str, list[tuple[int, in
     """Return the intervals of the work of each process on each device, by kind."""
     result: dict[tuple, dict[str, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
     name = "(SELECT value FROM StringIds WHERE id = demangledName)"
-    for pid, device, start, end, text in export.rows(
+    for pid, device, start, end, text in export.query(
         KERNEL, f"SELECT globalPid, deviceId, start, end, {name} FROM {KERNEL}"
     ):
         result[pid, device]["nccl" if text.startswith("nccl") else "compute"].append(
             (start, max(end, start + 1))
         )
     for table, kind in ((GRAPH, "compute"), (MEMCPY, "memory"), (MEMSET, "memory")):
-        for pid, device, start, end in export.rows(
+        for pid, device, start, end in export.query(
             table, f"SELECT globalPid, deviceId, start, end FROM {table}"
         ):
             result[pid, device][kind].append((start, max(end, start + 1)))
@@ -245,7 +245,7 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
     for export in exports:
         if "NVTX_EVENTS" not in export.tables:
             continue
-        columns = export.columns("NVTX_EVENTS")
+        columns = export.list_columns("NVTX_EVENTS")
         text = (
             "COALESCE(text, (SELECT value FROM StringIds WHERE id = textId))"
             if "textId" in columns
@@ -253,21 +253,21 @@ def check_operations(job: OpenJob, exports: Sequence[Export]) -> None:
         )
         nccl = {
             (domain, tid >> 24)
-            for domain, tid in export.rows(
+            for domain, tid in export.query(
                 "NVTX_EVENTS",
                 f"SELECT domainId, globalTid FROM NVTX_EVENTS WHERE eventType = 75 AND {text} = 'NCCL'",
             )
         }
         unclosed |= {
             name or ""
-            for (name,) in export.rows(
+            for (name,) in export.query(
                 "NVTX_EVENTS",
                 f"SELECT {text} FROM NVTX_EVENTS WHERE eventType = 59 AND end IS NULL",
             )
         }
         query = f"SELECT globalTid, start, end, domainId, {text} FROM NVTX_EVENTS WHERE eventType = 59 AND end IS NOT NULL"
         ranges = [
-            row for row in export.rows("NVTX_EVENTS", query) if (row[3], row[0] >> 24) not in nccl
+            row for row in export.query("NVTX_EVENTS", query) if (row[3], row[0] >> 24) not in nccl
         ]
         launched = read_launches(export)
         for tid, start, end, _, name in ranges:
@@ -304,7 +304,7 @@ def read_launches(export: Export) -> dict[int, list[tuple[int, int, bool]]]:
     or graph.
     """
     calls: dict[tuple[int, int], tuple[int, int]] = {}
-    for tid, start, correlation in export.rows(
+    for tid, start, correlation in export.query(
         RUNTIME, f"SELECT globalTid, start, correlationId FROM {RUNTIME} WHERE correlationId <> 0"
     ):
         key = tid >> 24, correlation
@@ -312,7 +312,7 @@ def read_launches(export: Export) -> dict[int, list[tuple[int, int, bool]]]:
             calls[key] = tid, start
     result: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
     for table in (KERNEL, GRAPH, MEMCPY, MEMSET):
-        for pid, correlation, start, end in export.rows(
+        for pid, correlation, start, end in export.query(
             table, f"SELECT globalPid, correlationId, start, end FROM {table}"
         ):
             if (pid >> 24, correlation) in calls:
@@ -352,7 +352,7 @@ def test_real_exports(path: Path) -> None:
             check_operations(job, [export])
     except NothingToWrite:
         assert not any(
-            export.rows(table, f"SELECT 1 FROM {table} LIMIT 1")
+            export.query(table, f"SELECT 1 FROM {table} LIMIT 1")
             for table in (KERNEL, RUNTIME, MEMCPY)
         )
     finally:

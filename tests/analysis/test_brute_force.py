@@ -103,15 +103,15 @@ def split_times(kinds: dict[str, list[Interval]], since: int, until: int) -> dic
             *(
                 time
                 for item in kinds.values()
-                for one in item
-                for time in one
+                for stretch in item
+                for time in stretch
                 if since < time < until
             ),
         }
     )
     times: dict[str, int] = defaultdict(int)
     near = {
-        name: [one for one in item if one[0] < until and one[1] > since]
+        name: [stretch for stretch in item if stretch[0] < until and stretch[1] > since]
         for name, item in kinds.items()
     }
     for begin, end in pairwise(edges):
@@ -271,10 +271,10 @@ def test_measured_activity_of_kernels() -> None:
     """Each sample holds since the one before; a kernel's mean is over its executions' time."""
     with nsys2prv.open(SAMPLES["cluster"]) as job:
         device_of = dict(job.rows.select("thread", "device").rows())
-        held: dict[int, list[tuple[int, int, float]]] = {}
+        activities: dict[int, list[tuple[int, int, float]]] = {}
         for samples in job.samples("gpu_metric"):
             column = samples.values[:, samples.metrics.index("Tensor Active [Throughput %]")]
-            held[device_of[samples.thread]] = [
+            activities[device_of[samples.thread]] = [
                 (begin, end, value)
                 for (begin, end), value in zip(
                     pairwise(samples.time.tolist()), column[1:].tolist(), strict=True
@@ -285,7 +285,7 @@ def test_measured_activity_of_kernels() -> None:
             for name, device, begin, end in (
                 job.frame(layout, "kernel").select("kernel", "device", "begin", "end").rows()
             ):
-                for since, until, value in held[device]:
+                for since, until, value in activities[device]:
                     both = max(0, min(end, until) - max(begin, since))
                     sums[name][0] += both * value / 100
                     sums[name][1] += both

@@ -62,36 +62,36 @@ def test_a_terminal_has_the_analyses_that_fit(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What it has no room for is not made, and named at the end."""
-    made: list[str] = []
+    analyses: list[str] = []
     analyse = OpenJob.analyse
     monkeypatch.setattr(
         OpenJob,
         "analyse",
-        lambda job, *names, **given: made.extend(names) or analyse(job, *names, **given),
+        lambda job, *names, **given: analyses.extend(names) or analyse(job, *names, **given),
     )
     assert main(["report", GRAPHS[0], "-q", "-j", "1"]) == 0
     out = capsys.readouterr().out
-    assert made == ANALYSES[:2]
+    assert analyses == ANALYSES[:2]
     assert len(out.splitlines()) <= 60
     last = out.rstrip().rpartition("\n\n")[2]
     assert last.startswith("more tables: --full shows all, --only one of ")
     assert " ".join(last.split()).endswith(", ".join(ANALYSES[2:]))
-    made.clear()
+    analyses.clear()
     monkeypatch.setattr("nsys2prv.analysis.text.MOST_LINES", 200)
     assert main(["report", GRAPHS[0], "-q", "-j", "1"]) == 0
-    assert made[:3] == ANALYSES[:3]
+    assert analyses[:3] == ANALYSES[:3]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("reports", [GRAPHS, GRAPHS[:1]])
 def test_progress_of_analyses(reports: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A bar that is full in the end, on a terminal alone."""
-    made: list[dict] = []
+    bars: list[dict] = []
 
     class Bar:
         def __init__(self, items: Iterable = (), **given: object) -> None:
             self.items, self.given = items, {**given, "done": 0}
-            made.append(self.given)
+            bars.append(self.given)
 
         def __iter__(self) -> Iterator:
             return iter(self.items)
@@ -107,14 +107,14 @@ def test_progress_of_analyses(reports: list[str], monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("tqdm.tqdm", Bar)
     assert main(["report", *reports, "--only", "findings,kernels", "-j", "1"]) == 0
-    assert not made
+    assert not bars
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     assert main(["report", *reports, "--only", "findings,kernels", "-j", "1"]) == 0
-    (analysing,) = (bar for bar in made if bar["desc"] == "analysing")
+    (analysing,) = (bar for bar in bars if bar["desc"] == "analysing")
     assert analysing["done"] == analysing["total"] == 4
-    made.clear()
+    bars.clear()
     assert main(["report", *reports, "--only", "findings,kernels", "-j", "1", "-q"]) == 0
-    assert not made
+    assert not bars
 
 
 def test_parts_of_a_report(capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,11 +166,11 @@ def test_a_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert set(same["kernels_kernels"]["columns"]["change_ns"]) == {0}
     assert main(["diff", a, c, "--json", str(tmp_path / "other.json")]) == 0
     analyses = [json.loads((tmp_path / f"{name}.json").read_text())["analyses"] for name in "ac"]
-    one, other = (item["kernels"]["tables"]["kernels"]["columns"] for item in analyses)
+    first, second = (item["kernels"]["tables"]["kernels"]["columns"] for item in analyses)
     columns = json.loads((tmp_path / "other.json").read_text())["analyses"]["difference"]["tables"][
         "kernels_kernels"
     ]["columns"]
-    times = [dict(zip(item["kernel"], item["time_ns"], strict=True)) for item in (one, other)]
+    times = [dict(zip(item["kernel"], item["time_ns"], strict=True)) for item in (first, second)]
     changes = dict(zip(columns["kernel"], columns["change_ns"], strict=True))
     assert changes == {
         name: times[1].get(name, 0) - times[0].get(name, 0)
@@ -297,11 +297,11 @@ def test_jobs_in_any_form_side_by_side(tmp_path: Path, capsys: pytest.CaptureFix
             )
             == 0
         )
-    told = []
+    outputs = []
     for form in ("tables", "stores"):
         assert main(["diff", "-q", str(tmp_path / "sqlite"), str(tmp_path / form)]) == 0
-        told.append(capsys.readouterr().out.replace(str(tmp_path / form), "B"))
-    assert told[0] == told[1]
+        outputs.append(capsys.readouterr().out.replace(str(tmp_path / form), "B"))
+    assert outputs[0] == outputs[1]
     assert (
         main(["diff", "-q", *[str(tmp_path / "tables" / f"{Path(GRAPHS[0]).stem}.parquetdir")] * 2])
         == 0

@@ -55,12 +55,15 @@ def test_a_difference_as_a_page(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has the headline and every table, and needs no matplotlib."""
-    told, page = tmp_path / "graphs.json", tmp_path / "diff.html"
-    assert main(["report", *map(str, SAMPLES["graphs"]), "-q", "--json", str(told)]) == 0
+    json_file, page = tmp_path / "graphs.json", tmp_path / "diff.html"
+    assert main(["report", *map(str, SAMPLES["graphs"]), "-q", "--json", str(json_file)]) == 0
     capsys.readouterr()
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     both = tmp_path / "diff.json"
-    assert main(["diff", str(told), str(told), "--html", str(page), "--json", str(both)]) == 0
+    assert (
+        main(["diff", str(json_file), str(json_file), "--html", str(page), "--json", str(both)])
+        == 0
+    )
     headline = capsys.readouterr().out.splitlines()[0]
     result = Page(page.read_text(encoding="utf-8"))
     assert headline in result.text

@@ -39,21 +39,25 @@ def test_counts_are_those_of_sql() -> None:
     result, kernels = tables["durations"].frame, tables["kernels"].frame
     assert result["row"].unique().sort().to_list() == list(range(20))
     for row in range(20):
-        mine = result.filter(pl.col("row") == row)
-        name = mine["kernel"][0]
+        row_histogram = result.filter(pl.col("row") == row)
+        name = row_histogram["kernel"][0]
         assert kernels["kernel"][row] == name
         known = sorted(durations[name])
-        assert (mine["low_ns"][0], mine["high_ns"][-1], mine["count"].sum()) == (
+        assert (
+            row_histogram["low_ns"][0],
+            row_histogram["high_ns"][-1],
+            row_histogram["count"].sum(),
+        ) == (
             known[0],
             known[-1],
             len(known),
         )
-        edges = [*mine["low_ns"], mine["high_ns"][-1]]
-        counted = [0] * mine.height
+        edges = [*row_histogram["low_ns"], row_histogram["high_ns"][-1]]
+        counted = [0] * row_histogram.height
         for duration in known:
-            counted[min(bisect_right(edges, duration) - 1, mine.height - 1)] += 1
-        assert mine["count"].to_list() == counted
-        steps = [high / low for low, high in mine.select("low_ns", "high_ns").rows()]
+            counted[min(bisect_right(edges, duration) - 1, row_histogram.height - 1)] += 1
+        assert row_histogram["count"].to_list() == counted
+        steps = [high / low for low, high in row_histogram.select("low_ns", "high_ns").rows()]
         assert max(steps) - min(steps) < 1e-9
 
 

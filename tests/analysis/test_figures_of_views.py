@@ -106,8 +106,8 @@ def test_overlap(sample: str, answers: Answers) -> None:
             ("exposed_share_of_elapsed", "overlapped_share_of_elapsed"),
         ),
     ):
-        said = [cells + [0.0] * (2 - len(cells)) for cells in answers.read_rows(view)]
-        assert said == [
+        cells_of_view = [cells + [0.0] * (2 - len(cells)) for cells in answers.read_rows(view)]
+        assert cells_of_view == [
             [pytest.approx(100 * row[name], rel=CLOSE, abs=1e-10) for name in columns]
             for row in rows
         ], view
@@ -120,10 +120,10 @@ def test_gaps(sample: str, answers: Answers) -> None:
         ("analysis/gpu-gaps-time_2dh.cfg", "time_ns"),
         ("extra/analysis/gpu-gaps-count_2dh.cfg", "count"),
     ):
-        said: dict[str, float] = defaultdict(float)
+        view_gaps: dict[str, float] = defaultdict(float)
         for name, value in answers.sum_columns(view).items():
             dash = " - " if name.count(" ") > len(["1", "to", "10", "us"]) - 1 else "-"
-            said[
+            view_gaps[
                 "< 1 us"
                 if " ns" in name
                 else ">= 100 ms"
@@ -132,7 +132,7 @@ def test_gaps(sample: str, answers: Answers) -> None:
             ] += value
         result = dict(zip(gaps["length"], gaps[column], strict=True))
         assert {name: value for name, value in result.items() if value} == {
-            name: pytest.approx(value, rel=CLOSE) for name, value in said.items() if value
+            name: pytest.approx(value, rel=CLOSE) for name, value in view_gaps.items() if value
         }, view
 
 
@@ -142,7 +142,7 @@ def test_time_of_kernels_and_classes(sample: str, answers: Answers) -> None:
         ("analysis/kernel_time_2dh.cfg", "kernels", "kernel"),
         ("analysis/kernel-class-time_2dh.cfg", "classes", "class"),
     ):
-        said = {
+        view_sums = {
             name.split(" (")[0]: value for name, value in answers.sum_columns(view).items() if value
         }
         frame = kernels.tables[table].frame
@@ -151,7 +151,7 @@ def test_time_of_kernels_and_classes(sample: str, answers: Answers) -> None:
             for name, time in zip(frame[key], frame["time_ns"], strict=True)
             if name != "CUDA graph"
         }
-        assert sorted(result.values()) == pytest.approx(sorted(said.values())), view
+        assert sorted(result.values()) == pytest.approx(sorted(view_sums.values())), view
 
 
 def test_tensor_cores(sample: str, answers: Answers) -> None:
@@ -165,13 +165,13 @@ def test_tensor_cores(sample: str, answers: Answers) -> None:
             if "nccl_kernel" in job.layouts
             else frame.clear()
         )
-    said = answers.sum_columns("extra/analysis/tensor_cores_time_2dh.cfg")
+    view_sums = answers.sum_columns("extra/analysis/tensor_cores_time_2dh.cfg")
     times = dict.fromkeys(("Yes", "No", "Unknown"), 0)
     for part in (frame, nccl):
         for label, begin, end in part.select("tensor_cores", "begin", "end").rows():
             times[label] += end - begin
     assert {label: time for label, time in times.items() if time} == {
-        label: pytest.approx(value) for label, value in said.items() if value
+        label: pytest.approx(value) for label, value in view_sums.items() if value
     }
 
 
@@ -183,7 +183,7 @@ def test_collectives(sample: str, answers: Answers) -> None:
         ("extra/analysis/nccl_wait_2dh.cfg", "wait_ns"),
         ("extra/analysis/nccl_transfer_2dh.cfg", "transfer_ns"),
     ):
-        said = {
+        view_sums = {
             name: value
             for name, value in answers.sum_columns(view).items()
             if value and name not in ("Send", "Recv", "SendRecv")
@@ -193,7 +193,7 @@ def test_collectives(sample: str, answers: Answers) -> None:
             for name, value in across.group_by("operation").agg(pl.col(column).sum()).rows()
             if value
         }
-        assert result == {name: pytest.approx(value) for name, value in said.items()}, view
+        assert result == {name: pytest.approx(value) for name, value in view_sums.items()}, view
 
 
 def test_memory_operations(sample: str, answers: Answers) -> None:
@@ -208,16 +208,16 @@ def test_memory_operations(sample: str, answers: Answers) -> None:
         ("extra/analysis/memory_calls_2dh.cfg", "count"),
         ("analysis/memory_bytes_2dh.cfg", "bytes"),
     ):
-        said = {name: value for name, value in answers.sum_columns(view).items() if value}
+        view_sums = {name: value for name, value in answers.sum_columns(view).items() if value}
         result = dict(zip(memory["operation"], memory[column], strict=True))
-        assert result == {name: pytest.approx(value) for name, value in said.items()}, view
+        assert result == {name: pytest.approx(value) for name, value in view_sums.items()}, view
 
 
 def test_api_calls(sample: str, answers: Answers) -> None:
     calls = analyze_sample(sample, "compute")["idle"].tables["calls"].frame
-    said = {
+    view_sums = {
         name: value
         for name, value in answers.sum_columns("extra/analysis/api_calls_2dh.cfg").items()
         if value
     }
-    assert dict(zip(calls["call"], calls["count"], strict=True)) == said
+    assert dict(zip(calls["call"], calls["count"], strict=True)) == view_sums

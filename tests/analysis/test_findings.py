@@ -151,7 +151,7 @@ def test_the_greatest_noise_is_no_event() -> None:
     assert event.tasks == [3]
 
 
-def make_grouped_kernels(groups: list[list[int]], wrong: int = 0) -> pl.DataFrame:
+def make_grouped_kernels(groups: list[list[int]], clock_error_ns: int = 0) -> pl.DataFrame:
     """Return NCCL kernels of one name, 20 on each device.
 
     All kernels of a group end together to some us, begin at random and last 300 us; the others'
@@ -161,7 +161,7 @@ def make_grouped_kernels(groups: list[list[int]], wrong: int = 0) -> pl.DataFram
     for group in groups:
         ends = np.arange(1, 21) * 10_000_000 + rng.integers(0, 2_000_000, 20)
         for device in group:
-            end = ends + rng.integers(0, 5_000, 20) + wrong * (device % 2)
+            end = ends + rng.integers(0, 5_000, 20) + clock_error_ns * (device % 2)
             frames.append(
                 pl.DataFrame(
                     {"device": device, "number": range(20), "begin": end - 300_000, "end": end}
@@ -170,9 +170,9 @@ def make_grouped_kernels(groups: list[list[int]], wrong: int = 0) -> pl.DataFram
     return pl.concat(frames).select(pl.lit("NCCL 1").alias("name"), pl.all())
 
 
-@pytest.mark.parametrize("wrong", [0, 4_000_000])
-def test_devices_whose_kernels_end_together_are_a_group(wrong: int) -> None:
-    kernels = make_grouped_kernels([[0, 2, 3], [1, 4]], wrong)
+@pytest.mark.parametrize("clock_error_ns", [0, 4_000_000])
+def test_devices_whose_kernels_end_together_are_a_group(clock_error_ns: int) -> None:
+    kernels = make_grouped_kernels([[0, 2, 3], [1, 4]], clock_error_ns)
     result = find_device_groups(kernels).sort("device")
     assert result["device"].to_list() == [0, 1, 2, 3, 4]
     assert result["group"].rank("dense").to_list() == [1, 2, 1, 1, 2]

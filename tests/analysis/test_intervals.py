@@ -57,12 +57,12 @@ def list_held_times(found: Spans) -> set[int]:
 @relaxed
 @given(intervals, intervals)
 def test_sets(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
-    one, other = draw_spans(first), draw_spans(second)
-    assert list_held_times(one) == list_times(first)
-    assert one.length == len(list_times(first))
-    assert list_held_times(intersect_spans(one, other)) == list_times(first) & list_times(second)
-    assert list_held_times(subtract_spans(one, other)) == list_times(first) - list_times(second)
-    assert list_held_times(unite_span_sets([one, other])) == list_times(first) | list_times(second)
+    left, right = draw_spans(first), draw_spans(second)
+    assert list_held_times(left) == list_times(first)
+    assert left.length == len(list_times(first))
+    assert list_held_times(intersect_spans(left, right)) == list_times(first) & list_times(second)
+    assert list_held_times(subtract_spans(left, right)) == list_times(first) - list_times(second)
+    assert list_held_times(unite_span_sets([left, right])) == list_times(first) | list_times(second)
 
 
 @pytest.mark.slow
@@ -81,10 +81,10 @@ def test_gaps_and_clips(pairs: list[tuple[int, int]], begin: int, length: int) -
 @pytest.mark.slow
 @relaxed
 @given(intervals, intervals)
-def test_how_much_lies_within(pairs: list[tuple[int, int]], asked: list[tuple[int, int]]) -> None:
-    begin, end = split_columns(asked)
+def test_how_much_lies_within(pairs: list[tuple[int, int]], windows: list[tuple[int, int]]) -> None:
+    begin, end = split_columns(windows)
     assert draw_spans(pairs).within(begin, end).tolist() == [
-        len(list_times(pairs) & set(range(*item))) for item in asked
+        len(list_times(pairs) & set(range(*item))) for item in windows
     ]
     every = np.arange(-3, LATEST + 20)
     assert draw_spans(pairs).contains(every).tolist() == [
@@ -114,16 +114,16 @@ def test_time_before_as_numpy_has_it(order: str, monkeypatch: pytest.MonkeyPatch
     for count in (1, 2, 3, 50, 1000):
         edges = np.cumsum(random.integers(1, 9, 2 * count))
         result = Spans(edges[::2], edges[1::2])
-        asked = np.sort(random.integers(-5, int(edges[-1]) + 5, 3000))
-        asked = {
-            "ascending": asked,
-            "descending": asked[::-1],
-            "shuffled": random.permutation(asked),
+        instants = np.sort(random.integers(-5, int(edges[-1]) + 5, 3000))
+        instants = {
+            "ascending": instants,
+            "descending": instants[::-1],
+            "shuffled": random.permutation(instants),
         }[order]
-        compiled = result.until(asked)
+        compiled = result.until(instants)
         with monkeypatch.context() as patch:
             patch.setattr(intervals_module, "core", None)
-            assert (compiled == result.until(asked)).all()
+            assert (compiled == result.until(instants)).all()
     # Where an end is missing it is refused.
     with pytest.raises(ValueError, match="room for each time"):
         intervals_module.core.time_before(edges, edges[1:], edges, edges.copy())

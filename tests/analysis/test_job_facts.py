@@ -21,19 +21,19 @@ from nsys2prv.nsight.info import parse_driver_version
 def test_a_report_says_when_and_where_it_was_recorded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = tmp_path / "r.json"
+    json_file = tmp_path / "r.json"
     command = ["report", *map(str, SAMPLES["training"]), "--only", "clocks", "-q"]
-    assert main([*command, "--title", "Batch of 8", "--json", str(told)]) == 0
+    assert main([*command, "--title", "Batch of 8", "--json", str(json_file)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Batch of 8"
     assert lines[2].startswith(
         "2026-05-28 20:26:40 UTC; 4 x NVIDIA H100 80GB HBM3; driver 580.95.05"
     )
-    written = json.loads(told.read_text())
+    written = json.loads(json_file.read_text())
     assert written["job"]["title"] == "Batch of 8"
     assert written["job"]["gpu_models"] == {"NVIDIA H100 80GB HBM3": 4}
     # The job from its JSON has the same head.
-    assert main(["report", str(told)]) == 0
+    assert main(["report", str(json_file)]) == 0
     assert capsys.readouterr().out.splitlines()[:3] == lines[:3]
     clocks = written["analyses"]["clocks"]["tables"]["hosts"]["columns"]
     assert sorted(clocks["host"]) == ["node01", "node02"]
@@ -48,7 +48,7 @@ def test_nothing_known_is_nothing_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recorded", "told"),
+    ("recorded", "driver_text"),
     [
         ("580.95.05", "580.95.05"),
         ("5156501", "515.65.01"),
@@ -58,8 +58,8 @@ def test_nothing_known_is_nothing_told() -> None:
         ("0", ""),
     ],
 )
-def test_versions_of_drivers(recorded: str, told: str) -> None:
-    assert parse_driver_version(recorded) == told
+def test_versions_of_drivers(recorded: str, driver_text: str) -> None:
+    assert parse_driver_version(recorded) == driver_text
 
 
 def test_notes_that_need_no_action_are_not_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,8 +66,8 @@ def make_copy(
     }
 
 
-def make_nccl_kernel(start: int, end: int, stream: int = 9, **more: object) -> Row:
-    return make_kernel(start, end, streamId=stream, demangledName=NCCL, shortName=NCCL, **more)
+def make_nccl_kernel(start: int, end: int, stream: int = 9, **columns: object) -> Row:
+    return make_kernel(start, end, streamId=stream, demangledName=NCCL, shortName=NCCL, **columns)
 
 
 def make_range(start: int, end: int, name: int = STEP, tid: int = PID) -> Row:
@@ -92,14 +92,14 @@ def make_barrier(start: int, end: int) -> Row:
 
 
 def analyze_tables(
-    folder: Path, ranks: Sequence[dict[str, list[Row]]], **asked: object
+    folder: Path, ranks: Sequence[dict[str, list[Row]]], **options: object
 ) -> dict[str, Result]:
     paths = [
         make_export(folder / f"rank{number}.sqlite", {"StringIds": NAMES, **tables})
         for number, tables in enumerate(ranks)
     ]
     with nsys2prv.open(paths, align="none") as job:
-        return job.analyse(**asked)
+        return job.analyse(**options)
 
 
 def get_only_row(results: dict[str, Result], analysis: str, table: str) -> dict[str, object]:
@@ -345,13 +345,13 @@ def test_rules(tmp_path: Path) -> None:
 
 def test_missing_inputs_are_named(tmp_path: Path) -> None:
     results = analyze_tables(tmp_path, [{RUNTIME: [make_call(0, 5, 1)]}])
-    said = {name: " ".join(result.missing) for name, result in results.items()}
+    missing = {name: " ".join(result.missing) for name, result in results.items()}
     for name in ("efficiencies", "kernels", "overlap"):
-        assert "CUPTI_ACTIVITY_KIND_KERNEL" in said[name], said[name]
+        assert "CUPTI_ACTIVITY_KIND_KERNEL" in missing[name], missing[name]
         assert "device" not in results[name].tables
-    assert "MPI_P2P_EVENTS" in said["efficiencies"]
-    assert "NVTX_EVENTS" in said["operations"]
-    assert "GPU_METRICS" in said["metrics"]
+    assert "MPI_P2P_EVENTS" in missing["efficiencies"]
+    assert "NVTX_EVENTS" in missing["operations"]
+    assert "GPU_METRICS" in missing["metrics"]
     assert results["operations"].tables == {}
 
 

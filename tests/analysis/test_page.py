@@ -19,7 +19,7 @@ def test_code_of_the_page_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     maker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(maker)
     monkeypatch.chdir(ROOT)
-    made, written = maker.page(), (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
+    page, written = maker.page(), (ROOT / "docs" / "analysis.md").read_text(encoding="utf-8")
     # How polars prints frames is its own affair.
     printed = re.compile(r"```text\n.*?```", re.DOTALL)
-    assert printed.sub("", made) == printed.sub("", written), "run python tools/make_analysis.py"
+    assert printed.sub("", page) == printed.sub("", written), "run python tools/make_analysis.py"

@@ -104,7 +104,7 @@ def test_figures_of_spilled_durations(tmp_path: Path) -> None:
         "b": rng.integers(1, 5, 40).tolist(),
         "c": [7],
     }
-    rows = [(name, 10, 10 + length) for name, found in durations.items() for length in found]
+    rows = [(name, 10, 10 + length) for name, expected in durations.items() for length in expected]
     groups = []
     for part in range(3):
         frame = pl.DataFrame(
@@ -114,17 +114,19 @@ def test_figures_of_spilled_durations(tmp_path: Path) -> None:
         )
         groups.append(spill_durations(frame, ["name"], tmp_path / f"{part}.bin"))
     for row in make_statistics(pl.concat(groups), ["name"]).rows(named=True):
-        found = durations[row["name"]]
+        expected = durations[row["name"]]
         assert (row["count"], row["time_ns"], row["min_ns"], row["max_ns"]) == (
-            len(found),
-            sum(found),
-            min(found),
-            max(found),
+            len(expected),
+            sum(expected),
+            min(expected),
+            max(expected),
         )
-        assert row["mean_ns"] == pytest.approx(python_statistics.fmean(found), rel=1e-12)
-        assert row["median_ns"] == python_statistics.median(found)
+        assert row["mean_ns"] == pytest.approx(python_statistics.fmean(expected), rel=1e-12)
+        assert row["median_ns"] == python_statistics.median(expected)
         assert row["std_dev_ns"] == (
-            pytest.approx(python_statistics.stdev(found), rel=1e-12) if len(found) > 1 else None
+            pytest.approx(python_statistics.stdev(expected), rel=1e-12)
+            if len(expected) > 1
+            else None
         )
 
 

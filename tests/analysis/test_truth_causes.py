@@ -29,9 +29,9 @@ def job() -> Iterator[OpenJob]:
 @pytest.fixture(scope="module")
 def findings(job: OpenJob) -> dict[str, Finding]:
     """Return the findings by kind; each kind is found once."""
-    found = job.findings()
-    assert len({finding.kind for finding in found}) == len(found)
-    return {finding.kind: finding for finding in found}
+    results = job.findings()
+    assert len({finding.kind for finding in results}) == len(results)
+    return {finding.kind: finding for finding in results}
 
 
 def test_the_sample_is_a_realistic_job() -> None:
@@ -79,21 +79,23 @@ def test_the_hiccup(findings: dict[str, Finding]) -> None:
     hiccup = CAUSES["hiccup"]
     result = findings["hiccup"]
     assert result.ranks == (hiccup["rank"],)
-    told = float(re.search(r"was held up once, at [\d.]+ ms for ([\d.]+) ms", result.title)[1])
-    assert 0.5 < told * 1e6 / (hiccup["end"] - hiccup["begin"]) < 1
+    duration_ms = float(
+        re.search(r"was held up once, at [\d.]+ ms for ([\d.]+) ms", result.title)[1]
+    )
+    assert 0.5 < duration_ms * 1e6 / (hiccup["end"] - hiccup["begin"]) < 1
 
 
 def test_the_exposed_communication(job: OpenJob, findings: dict[str, Finding]) -> None:
     assert findings["exposed_communication"].ranks == ()
     frame = job.analyse("overlap")["overlap"].tables["devices"].frame
-    told = frame.filter(pl.col("device") != "all")["nccl_exposed_ns"].to_list()
-    assert told == pytest.approx([rank["exposed_ns"] for rank in CAUSES["ranks"]], rel=0.01)
+    exposed = frame.filter(pl.col("device") != "all")["nccl_exposed_ns"].to_list()
+    assert exposed == pytest.approx([rank["exposed_ns"] for rank in CAUSES["ranks"]], rel=0.01)
 
 
 def test_the_gemm_without_tensor_cores(findings: dict[str, Finding]) -> None:
-    (told,) = findings["no_tensor_cores"].evidence
+    (evidence,) = findings["no_tensor_cores"].evidence
     mean = np.mean(CAUSES["gemm_without_tensor_cores"]["ns"])
-    assert float(re.match(r"([\d.]+) ms", told)[1]) * 1e6 == pytest.approx(mean, rel=0.001)
+    assert float(re.match(r"([\d.]+) ms", evidence)[1]) * 1e6 == pytest.approx(mean, rel=0.001)
 
 
 def test_nothing_is_found_that_was_not_put_in(findings: dict[str, Finding]) -> None:

@@ -11,27 +11,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from tools.commands import wait_for
+from tools.commands import read_error_line, run_main, wait_for
 from tools.exports import KERNEL, make_export, make_kernel, make_strings
 
 from nsys2prv import __version__
 from nsys2prv._util.version import format_version
 from nsys2prv.analysis.text import Style
-from nsys2prv.cli.main import main
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 RANKS = sorted(map(str, (SAMPLES / "graphs").glob("rank*.sqlite")))
-
-
-def run_main(*arguments: object) -> int:
-    return main([str(argument) for argument in arguments])
-
-
-def read_error(capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the one line on standard error."""
-    text = capsys.readouterr().err
-    assert text.count("\n") == 1, text
-    return text
 
 
 @pytest.mark.parametrize(
@@ -91,12 +79,12 @@ def test_order_of_arguments_jobs_and_compression_do_not_matter(
 
 
 def test_options_may_stand_anywhere(tmp_path: Path) -> None:
-    one, other, out = RANKS[0], RANKS[1], "out.prv"
+    first, second, out = RANKS[0], RANKS[1], "out.prv"
     for number, given in enumerate(
         [
-            ("-q", "-t", "kernels", one, other, out),
-            (one, "-q", other, "-t", "kernels", out),
-            (one, other, out, "-t", "kernels", "-q"),
+            ("-q", "-t", "kernels", first, second, out),
+            (first, "-q", second, "-t", "kernels", out),
+            (first, second, out, "-t", "kernels", "-q"),
         ]
     ):
         (tmp_path / str(number)).mkdir()
@@ -124,7 +112,7 @@ def test_what_is_no_export_is_one_line(
     if content is not None:
         report.write_bytes(content)
     assert run_main(RANKS[0], report, tmp_path / "out.prv") == 1
-    assert message in (line := read_error(capsys))
+    assert message in (line := read_error_line(capsys))
     assert "bad.sqlite" in line
     assert not list(tmp_path.glob("*out*"))
 
@@ -137,7 +125,7 @@ def test_nothing_to_write_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str
         )
         == 3
     )
-    assert "nothing to write" in read_error(capsys)
+    assert "nothing to write" in read_error_line(capsys)
     assert not list(tmp_path.glob("*out*"))
 
 
@@ -158,7 +146,7 @@ def test_nothing_to_write_is_3(tmp_path: Path, capsys: pytest.CaptureFixture[str
 )
 def test_usage_errors_are_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run_main(*arguments) == 2
-    read_error(capsys)
+    read_error_line(capsys)
 
 
 def test_kinds_asked_for_and_absent_are_a_warning(
@@ -205,7 +193,7 @@ def test_nsys_rep_without_nsys_gives_the_command(
     assert run_main(report, tmp_path / "out.prv") == 1
     assert (
         f"nsys export --type sqlite --include-json true --force-overwrite true --output '{tmp_path}/my rank.sqlite'"
-        in read_error(capsys)
+        in read_error_line(capsys)
     )
 
 
@@ -218,7 +206,7 @@ def test_nsys_rep_without_nsys_points_at_its_export(
     report.write_bytes(b"x")
     export.write_bytes(Path(RANKS[0]).read_bytes())
     assert run_main(report, tmp_path / "out.prv") == 1
-    assert f"give {export}, which lies beside it" in read_error(capsys)
+    assert f"give {export}, which lies beside it" in read_error_line(capsys)
 
 
 def test_nsys_rep_goes_through_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

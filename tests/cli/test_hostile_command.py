@@ -13,14 +13,14 @@ import time
 from pathlib import Path
 
 import pytest
-from tools.exports import KERNEL, make_export, make_kernel, make_large_export, make_strings
+from tools.exports import KERNEL, make_export, make_kernel, make_strings
 from tools.processes import list_group
 
 SAMPLE = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank0.sqlite"
 
 
 def run_command(
-    folder: Path, *arguments: object, **more: object
+    folder: Path, *arguments: object, **options: object
 ) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "nsys2prv", *map(os.fspath, map(str, arguments))],
@@ -30,14 +30,14 @@ def run_command(
         stderr=subprocess.PIPE,
         timeout=60,
         check=False,
-        **{"stdout": subprocess.PIPE, **more},
+        **{"stdout": subprocess.PIPE, **options},
     )
 
 
-def read_one_line(done: subprocess.CompletedProcess[str], status: int) -> None:
-    assert "Traceback" not in done.stderr, done.stderr[-500:]
-    assert done.returncode == status
-    assert len(done.stderr.splitlines()) == 1, done.stderr
+def read_one_line(process: subprocess.CompletedProcess[str], status: int) -> None:
+    assert "Traceback" not in process.stderr, process.stderr[-500:]
+    assert process.returncode == status
+    assert len(process.stderr.splitlines()) == 1, process.stderr
 
 
 @pytest.mark.slow
@@ -145,12 +145,6 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     )
     assert process.returncode == 0, process.stderr[-400:]
     assert (tmp_path / "out.prv").exists()
-
-
-@pytest.fixture(scope="module")
-def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a report large enough for worker processes."""
-    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")
 
 
 @pytest.mark.slow

@@ -279,7 +279,7 @@ def test_the_list_of_many_reports_has_nothing_but_differences(
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "message"),
     [
         ((3, 3, 3), "3"),
         ((100, 95, 100), "95 (b) to 100 (a)"),
@@ -288,8 +288,8 @@ def test_the_list_of_many_reports_has_nothing_but_differences(
         ((0, 0, 8), "* 8, only in c"),
     ],
 )
-def test_rows_in_each_report(rows: tuple[int, ...], told: str) -> None:
-    assert _format_counts(rows, ("a", "b", "c")) == told
+def test_rows_in_each_report(rows: tuple[int, ...], message: str) -> None:
+    assert _format_counts(rows, ("a", "b", "c")) == message
 
 
 @pytest.mark.slow

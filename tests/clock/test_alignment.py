@@ -120,14 +120,14 @@ def test_one_straggler_leaves_a_wide_bound() -> None:
     ends = draw_end_times(rng, 1_000, 60)
     both = align_hosts(2, simulate_collectives(rng, clocks, np.arange(2), ends))
     for late in (0.0, 10e3):
-        one = align_hosts(
+        alignment = align_hosts(
             2,
             simulate_collectives(
                 rng, clocks, np.arange(2), ends, slowest=np.zeros(1_000, np.int64), late=late
             ),
         )
-        assert measure_error(one, clocks, 1) < CLOSE
-        assert one.corrections[1].bound_ns > 2 * both.corrections[1].bound_ns
+        assert measure_error(alignment, clocks, 1) < CLOSE
+        assert alignment.corrections[1].bound_ns > 2 * both.corrections[1].bound_ns
 
 
 def test_mpi_collectives_align_too() -> None:
@@ -298,8 +298,8 @@ def test_violations_are_counted() -> None:
     verdict = align_hosts(2, calls).verdict
     end, begin = calls.end.reshape(100, 2), calls.begin.reshape(100, 2)
     missed = np.maximum(begin[:, ::-1] - end, 0)
-    held = np.arange(100) % 10 == 9
-    for violations, which in ((verdict.used_before, ~held), (verdict.held_before, held)):
+    is_held = np.arange(100) % 10 == 9
+    for violations, which in ((verdict.used_before, ~is_held), (verdict.held_before, is_held)):
         assert (violations.checked, violations.number) == (
             2 * which.sum(),
             (missed[which] > 0).sum(),

@@ -216,11 +216,11 @@ def make_job(
 
 def count_violated_pairs(order: CausalOrder, calls: Calls, them: Messages) -> int:
     """Count the bindings that the moved times violate, one by one."""
-    wrong = 0
+    violated = 0
     for sender, begin, receiver, end in zip(
         them.sender, them.send_begin, them.receiver, them.receive_end, strict=True
     ):
-        wrong += bool(
+        violated += bool(
             begin + compute_moves(order, sender, begin) > end + compute_moves(order, receiver, end)
         )
     by_call = defaultdict(list)
@@ -232,7 +232,7 @@ def count_violated_pairs(order: CausalOrder, calls: Calls, them: Messages) -> in
                 for time in (calls.begin[row], calls.end[row])
             )
         )
-    return wrong + sum(
+    return violated + sum(
         min(end for _, end in members) < max(begin for begin, _ in members)
         for members in by_call.values()
     )
@@ -310,7 +310,7 @@ def test_true_clocks_are_left_alone(seed: int) -> None:
 def test_the_order_of_rows_does_not_matter(seed: int) -> None:
     calls, them, _ = make_job(seed)
     rng = np.random.default_rng(seed)
-    one, other = (
+    original, reordered = (
         restore_order(4, calls, them),
         restore_order(
             4,
@@ -318,10 +318,10 @@ def test_the_order_of_rows_does_not_matter(seed: int) -> None:
             select_rows(them, rng.permutation(len(them.sender))),
         ),
     )
-    assert one.moves == other.moves
-    for report, curve in one.shifts.items():
-        assert (curve.times == other.shifts[report].times).all()
-        assert (curve.shifts == other.shifts[report].shifts).all()
+    assert original.moves == reordered.moves
+    for report, curve in original.shifts.items():
+        assert (curve.times == reordered.shifts[report].times).all()
+        assert (curve.shifts == reordered.shifts[report].shifts).all()
 
 
 @pytest.mark.slow

@@ -132,10 +132,10 @@ def test_the_numbers_of_hosts_do_not_matter(seed: int) -> None:
 @given(seeds, st.floats(0.2, 0.95))
 def test_more_collectives_never_widen_a_bound(seed: int, share: float) -> None:
     calls = draw_job(seed, count=200)
-    kept = np.random.default_rng(seed).random(200) < share
+    is_kept = np.random.default_rng(seed).random(200) < share
     # The same span: bounds are for its worst instant.
-    kept[:2] = kept[-2:] = True
-    some, more = align_hosts(3, select_rows(calls, kept[calls.number])), align_hosts(3, calls)
+    is_kept[:2] = is_kept[-2:] = True
+    some, more = align_hosts(3, select_rows(calls, is_kept[calls.number])), align_hosts(3, calls)
     for less, full in zip(some.corrections[1:], more.corrections[1:], strict=True):
         # One collective in ten is held back, sometimes the last one.
         assert full.bound_ns <= less.bound_ns * 1.01
@@ -147,8 +147,8 @@ def test_more_collectives_never_widen_a_bound(seed: int, share: float) -> None:
 def test_more_messages_never_widen_a_bound(seed: int, share: float) -> None:
     rng = np.random.default_rng(seed)
     sent = simulate_messages(rng, Clocks.random(rng, 2), [(0, 1), (1, 0)], 300, 20)
-    kept = rng.random(600) < share
-    some, more = align_hosts(2, messages=select_rows(sent, kept)), align_hosts(2, messages=sent)
+    is_kept = rng.random(600) < share
+    some, more = align_hosts(2, messages=select_rows(sent, is_kept)), align_hosts(2, messages=sent)
     less, full = some.corrections[1].bound_ns, more.corrections[1].bound_ns
     # One message in ten is held back, now and then one of the tightest, on which the bound rests.
     assert less is None or full <= less * 1.5

@@ -90,7 +90,7 @@ def recognize(
 def test_calls_are_recognised(case: str, seed: int) -> None:
     calls, number, member = simulate_unnumbered(seed)
     rng = np.random.default_rng(seed)
-    kept = {
+    masks = {
         "all": np.ones(len(number), bool),
         "signatures unknown": (member != 1) | (number % 17 != 3),
         "missing": (member != 1) | (rng.random(len(number)) > 0.03),
@@ -102,11 +102,11 @@ def test_calls_are_recognised(case: str, seed: int) -> None:
     }[case]
     if case == "signatures unknown":
         calls = replace_columns(calls, signature=0)
-    meant, count, findings = recognize(select_rows(calls, kept), number[kept])
+    meant, count, findings = recognize(select_rows(calls, masks), number[masks])
     assert all(len(true) == 1 for true in meant.values())
     assert not {finding.kind for finding in findings} - {"partial"}
     # All calls that the compared member has as well.
-    assert count >= 0.9 * kept.sum()
+    assert count >= 0.9 * masks.sum()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -116,8 +116,8 @@ def test_extra_calls_fall_out(seed: int) -> None:
     meant, count, findings = recognize(
         concatenate_calls(calls, extra), np.append(number, np.full(20, -1))
     )
-    wrong = sum(len(true) > 1 for true in meant.values())
-    assert wrong == 0
+    mixed = sum(len(true) > 1 for true in meant.values())
+    assert mixed == 0
     assert count >= len(number) - 4
     assert [(f.kind, f.member) for f in findings] == [("partial", 1)]
     assert 20 <= findings[0].count <= 24
@@ -174,8 +174,8 @@ def make_regular_calls(
         numbered=False,
     )
     number = np.repeat(np.arange(count), 2)
-    kept = (number != np.where(calls.member == 0, 0, count - 1)) | (not cut)
-    return select_rows(replace_columns(calls, signature=1), kept), clocks
+    is_kept = (number != np.where(calls.member == 0, 0, count - 1)) | (not cut)
+    return select_rows(replace_columns(calls, signature=1), is_kept), clocks
 
 
 @pytest.mark.slow
@@ -184,13 +184,13 @@ def make_regular_calls(
 def test_a_few_regular_calls_of_captures_one_call_apart_are_not_taken_for_each_other(
     count: int, spread: float
 ) -> None:
-    wrong = 0
+    mistakes = 0
     for seed in range(50):
         calls, _ = make_regular_calls(seed, count, 20e6, spread, cut=True)
         result = align_hosts(2, calls).corrections[1]
-        wrong += result.reference == 0 and abs(result.offset_ns + 20e6) > 1e6
+        mistakes += result.reference == 0 and abs(result.offset_ns + 20e6) > 1e6
     # Of five calls, four pairs shifted fit by chance now and then.
-    assert wrong <= 2
+    assert mistakes <= 2
 
 
 @pytest.mark.slow
@@ -215,10 +215,10 @@ def test_signatures_or_jitter_decide_between_regular_calls(by: str, cut: bool) -
     calls, number, member = simulate_unnumbered(10, ends)
     if by == "jitter":
         calls = replace_columns(calls, signature=1)
-    kept = (member != 2) | (number >= 100) | (not cut)
-    meant, count, findings = recognize(select_rows(calls, kept), number[kept])
+    is_kept = (member != 2) | (number >= 100) | (not cut)
+    meant, count, findings = recognize(select_rows(calls, is_kept), number[is_kept])
     assert all(len(true) == 1 for true in meant.values())
-    assert count == kept.sum()
+    assert count == is_kept.sum()
     assert not findings
 
 
@@ -299,9 +299,9 @@ def test_a_communicator_recorded_from_its_beginning_is_no_proof_where_a_member_h
         began=True,
     )
     number = np.repeat(np.arange(12), 3)
-    kept = (number != 0) | (calls.member != 0)
-    kept &= (number != 11) | (calls.member != 1)
-    for correction in align_hosts(3, select_rows(calls, kept)).corrections[1:]:
+    is_kept = (number != 0) | (calls.member != 0)
+    is_kept &= (number != 11) | (calls.member != 1)
+    for correction in align_hosts(3, select_rows(calls, is_kept)).corrections[1:]:
         assert not correction.sure or correction.reference == correction.host
 
 
@@ -332,8 +332,8 @@ def test_regular_calls_some_of_which_are_missing_are_never_off_by_a_period_with_
             rng.integers(0, 3, 3)[calls.member],
             count - rng.integers(0, 3, 3)[calls.member],
         )
-        kept = (number >= first) & (number < last) & (rng.random(len(number)) > 0.03)
-        alignment = align_hosts(3, select_rows(calls, kept))
+        is_kept = (number >= first) & (number < last) & (rng.random(len(number)) > 0.03)
+        alignment = align_hosts(3, select_rows(calls, is_kept))
         for correction in alignment.corrections[1:]:
             if (
                 correction.reference != correction.host
@@ -356,10 +356,10 @@ def test_bursts_with_gaps_between() -> None:
         + rng.uniform(0, 100e3, COUNT)
     )
     calls, number, member = simulate_unnumbered(12, ends)
-    kept = (rng.random(len(number)) > 0.05) & ((member != 1) | (number > 100))
-    meant, count, _ = recognize(select_rows(calls, kept), number[kept])
+    is_kept = (rng.random(len(number)) > 0.05) & ((member != 1) | (number > 100))
+    meant, count, _ = recognize(select_rows(calls, is_kept), number[is_kept])
     assert all(len(true) == 1 for true in meant.values())
-    assert count >= 0.9 * kept.sum()
+    assert count >= 0.9 * is_kept.sum()
 
 
 def test_repeated_and_unlike_numbers_are_left_out() -> None:

@@ -77,7 +77,7 @@ LONELY = {"a lonely host": 1}
 GOOD = 10_000
 
 
-class Known:
+class AlignedJob:
     """A generated job, its truth and its conversion."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -90,9 +90,9 @@ class Known:
     def convert(self, name: str, align: str = "auto", **options: object) -> Summary:
         return convert(self.reports, self.folder / name, Options(align=align, jobs=1, **options))
 
-    def error(self, host: int, name: str, true: float) -> float:
-        """Of a corrected clock at a true time (ns since the job's begin), against the true time:
-        ns, in exact arithmetic.
+    def measure_error(self, host: int, name: str, true: float) -> float:
+        """Return the error (ns) of a corrected clock at a true time (ns since the job's begin), in
+        exact arithmetic.
         """
         clock, known = self.truth["hosts"][host], self.clocks["hosts"][name]
         shown = (
@@ -108,12 +108,12 @@ class Known:
 
 
 @pytest.fixture(scope="module", params=mark_slow_except(JOBS, "two hosts"), ids=list(JOBS))
-def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Known:
-    return Known(tmp_path_factory.mktemp("job"), request.param)
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AlignedJob:
+    return AlignedJob(tmp_path_factory.mktemp("job"), request.param)
 
 
 @pytest.mark.slow
-def test_every_host_is_right_to_ten_microseconds_at_every_instant(job: Known) -> None:
+def test_every_host_is_right_to_ten_microseconds_at_every_instant(job: AlignedJob) -> None:
     names = list(job.clocks["hosts"])
     assert len(names) == len(job.truth["hosts"])
     span = max(rank["capture_end_true_ns"] for rank in job.truth["ranks"])
@@ -125,7 +125,10 @@ def test_every_host_is_right_to_ten_microseconds_at_every_instant(job: Known) ->
             assert (known["offset_ns"], known["drift_ppm"]) == (0, 0.0)
             continue
         errors = [
-            abs(job.error(host, name, true) - job.error(reference, names[reference], true))
+            abs(
+                job.measure_error(host, name, true)
+                - job.measure_error(reference, names[reference], true)
+            )
             for true in range(first, span, (span - first) // 50)
         ]
         assert max(errors) < GOOD
@@ -139,7 +142,7 @@ def test_every_host_is_right_to_ten_microseconds_at_every_instant(job: Known) ->
     assert all(any(name in warning for warning in job.summary.warnings) for name in alone)
 
 
-def test_causality_is_violated_before_and_not_after(job: Known) -> None:
+def test_causality_is_violated_before_and_not_after(job: AlignedJob) -> None:
     for used in ("used", "held back"):
         counts = job.clocks["causality"][used]
         assert counts["before"]["checked"] == counts["after"]["checked"] > 10
@@ -148,7 +151,7 @@ def test_causality_is_violated_before_and_not_after(job: Known) -> None:
 
 
 @pytest.mark.slow
-def test_the_trace_is_placed_by_the_clock_file_to_the_nanosecond(job: Known) -> None:
+def test_the_trace_is_placed_by_the_clock_file_to_the_nanosecond(job: AlignedJob) -> None:
     """Every CUDA API call: where its report's UTC and the file's correction put it, hence all
     reports of a host alike.
     """
@@ -181,7 +184,7 @@ def test_the_trace_is_placed_by_the_clock_file_to_the_nanosecond(job: Known) -> 
         assert [time - epoch for time in times] == [time - begin for time in sorted(shown[task])]
 
 
-def find_anchor(job: Known, host: int) -> dict:
+def find_anchor(job: AlignedJob, host: int) -> dict:
     """Return the report that ties a host's monotonic clock to UTC: its first."""
     names = [item["name"] for item in job.truth["hosts"]]
     return next(
@@ -192,7 +195,7 @@ def find_anchor(job: Known, host: int) -> dict:
 
 
 @pytest.mark.slow
-def test_a_clock_file_gives_the_same_trace_again(job: Known) -> None:
+def test_a_clock_file_gives_the_same_trace_again(job: AlignedJob) -> None:
     job.convert("again.prv", str(job.folder / "out.clock.yaml"))
     assert (job.folder / "again.prv").read_bytes() == (job.folder / "out.prv").read_bytes()
     assert (job.folder / "again.clock.yaml").read_bytes() == (
@@ -201,7 +204,7 @@ def test_a_clock_file_gives_the_same_trace_again(job: Known) -> None:
 
 
 @pytest.mark.slow
-def test_the_order_of_the_reports_means_nothing(job: Known) -> None:
+def test_the_order_of_the_reports_means_nothing(job: AlignedJob) -> None:
     convert(job.reports[::-1], job.folder / "back.prv", Options(jobs=1))
     for ending in ("prv", "clock.yaml"):
         assert (job.folder / f"back.{ending}").read_bytes() == (
@@ -210,7 +213,7 @@ def test_the_order_of_the_reports_means_nothing(job: Known) -> None:
 
 
 @pytest.mark.slow
-def test_utc_alone_and_no_clock_at_all(job: Known) -> None:
+def test_utc_alone_and_no_clock_at_all(job: AlignedJob) -> None:
     """Where the first API call of each report lies against that of the first: by UTC and the hosts'
     own clocks, or by local times.
     """
@@ -243,9 +246,9 @@ def test_only_what_is_asked_for_is_observed(method: str, observed: str, tmp_path
     )
     reports = sorted(tmp_path.glob("rank*.sqlite"))
     counts = {}
-    for asked in ("auto", method):
-        convert(reports, tmp_path / f"{asked}.prv", Options(align=asked, jobs=1))
-        counts[asked] = yaml.safe_load((tmp_path / f"{asked}.clock.yaml").read_text())["causality"][
+    for align in ("auto", method):
+        convert(reports, tmp_path / f"{align}.prv", Options(align=align, jobs=1))
+        counts[align] = yaml.safe_load((tmp_path / f"{align}.clock.yaml").read_text())["causality"][
             "used"
         ]["before"]["checked"]
     assert 0 < counts[method] < counts["auto"]
@@ -272,9 +275,9 @@ def test_twenty_steps_align_hosts_and_nothing_is_said_that_is_not_so(tmp_path: P
         assert error < 5_000
         assert error <= clock["bound_ns"] < 50_000
     assert clock["observed_bound_ns"] < clock["bound_ns"]
-    told = [*summary.notes, *summary.warnings]
+    messages = [*summary.notes, *summary.warnings]
     assert not [
-        line for line in told if "clocks" in line or "ends before the last one begins" in line
+        line for line in messages if "clocks" in line or "ends before the last one begins" in line
     ]
     causality = yaml.safe_load((tmp_path / "o.clock.yaml").read_text())["causality"]["used"]
     assert causality["before"]["violated"] > 0 == causality["after"]["violated"]
@@ -314,12 +317,12 @@ def test_of_hosts_that_are_not_placed_nobody_is_said_to_be_late(tmp_path: Path) 
             )
             for wanted in (False, True)
         ]
-        told = [
+        lines = [
             line
             for line in summary.notes
             if "could not be aligned: the trace has no late arrivals" in line
         ]
-        assert bool(told) == (method == "mpi")
+        assert bool(lines) == (method == "mpi")
         assert not [line for line in summary.notes if "ends before the last one begins" in line]
     assert timed == {"mpi": [True, False], "nccl": [True, True]}
 
@@ -541,12 +544,12 @@ def test_clocks_are_the_same_whatever_is_asked_for(kinds: tuple[str, ...], tmp_p
     )
     convert(reports, tmp_path / "all.prv")
     summary = convert(reports, tmp_path / "some.prv", Options(kinds=kinds))
-    whole, some = (
+    clocks, some = (
         yaml.safe_load((tmp_path / f"{name}.clock.yaml").read_text())["hosts"]
         for name in ("all", "some")
     )
     assert not [line for line in summary.warnings if "clocks:" in line]
-    for host, clock in whole.items():
+    for host, clock in clocks.items():
         # How sure one is depends on how long the trace is.
         assert {key: value for key, value in clock.items() if "bound" not in key} == {
             key: value for key, value in some[host].items() if "bound" not in key

@@ -64,7 +64,7 @@ JOBS = {
 }
 
 
-class Moved:
+class ReorderedJob:
     """A generated job, by UTC as it is and with ranks moved."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -81,8 +81,8 @@ class Moved:
 
 
 @pytest.fixture(scope="module", params=mark_slow_except(JOBS), ids=list(JOBS))
-def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Moved:
-    return Moved(tmp_path_factory.mktemp("job"), request.param)
+def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ReorderedJob:
+    return ReorderedJob(tmp_path_factory.mktemp("job"), request.param)
 
 
 def list_backward_lines(trace: Trace) -> int:
@@ -92,13 +92,14 @@ def list_backward_lines(trace: Trace) -> int:
 
 def list_separate_collectives(trace: Trace) -> int:
     """Return NCCL collectives of which a kernel ends before another one begins."""
-    found = defaultdict(list)
+    intervals = defaultdict(list)
     for item in trace.list_intervals(COLLECTIVE):
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
-        found[item.others[NUMBER]].append((item.begin, item.end))
+        intervals[item.others[NUMBER]].append((item.begin, item.end))
     return sum(
-        min(end for _, end in items) < max(begin for begin, _ in items) for items in found.values()
+        min(end for _, end in items) < max(begin for begin, _ in items)
+        for items in intervals.values()
     )
 
 
@@ -114,7 +115,7 @@ def _drop_measures(trace: Trace) -> int:
 
 @pytest.mark.slow
 def test_no_message_goes_back_in_time_and_no_kernel_ends_before_its_collective_begins(
-    job: Moved,
+    job: ReorderedJob,
 ) -> None:
     assert list_backward_lines(job.before) + list_separate_collectives(job.before) > 20, (
         "nothing to put in order"
@@ -123,7 +124,7 @@ def test_no_message_goes_back_in_time_and_no_kernel_ends_before_its_collective_b
 
 
 @pytest.mark.slow
-def test_every_record_is_still_there_in_its_place(job: Moved) -> None:
+def test_every_record_is_still_there_in_its_place(job: ReorderedJob) -> None:
     """As many of every type on every row, in the same order and nesting, each as it was but for its
     times.
     """
@@ -153,7 +154,7 @@ def test_every_record_is_still_there_in_its_place(job: Moved) -> None:
 
 
 def test_times_of_a_rank_are_stretched_by_a_tenth_or_shortened_by_a_hundredth_at_most(
-    job: Moved,
+    job: ReorderedJob,
 ) -> None:
     """Where nothing stands in the way of growing slowly, as it does before a begin that must
     precede something: only few places.
@@ -178,7 +179,7 @@ def test_times_of_a_rank_are_stretched_by_a_tenth_or_shortened_by_a_hundredth_at
     assert steep < 0.2 * sum(len(trace.list_intervals(CALLS)) for trace in (job.before,))
 
 
-def test_what_was_done_is_said_in_summary_trace_and_clock_file(job: Moved) -> None:
+def test_what_was_done_is_said_in_summary_trace_and_clock_file(job: ReorderedJob) -> None:
     causal = job.record["causal"]
     assert causal["ranks"] == len(job.reports)
     assert (
@@ -194,12 +195,15 @@ def test_what_was_done_is_said_in_summary_trace_and_clock_file(job: Moved) -> No
     largest = moves[most]["largest_ns"]
     offsets = [host["offset_ns"] for host in job.truth["hosts"]]
     assert 1_000_000 < largest < max(offsets) - min(offsets) + 1_000_000
-    said = "\n".join(job.summary.clock_lines)
-    assert f"{causal['before']['violated']:,} of {causal['before']['checked']:,} violated" in said
-    assert f"0 of {causal['after']['checked']:,} violated after" in said
+    clock_text = "\n".join(job.summary.clock_lines)
+    assert (
+        f"{causal['before']['violated']:,} of {causal['before']['checked']:,} violated"
+        in clock_text
+    )
+    assert f"0 of {causal['after']['checked']:,} violated after" in clock_text
     assert (
         f"{len(moves)} of {len(job.reports)} ranks moved, by up to {largest / 1000:,.1f} us ({most})"
-        in said
+        in clock_text
     )
     comments = [
         line for line in (job.folder / "out.prv").read_text().splitlines() if line.startswith("#")
@@ -207,7 +211,7 @@ def test_what_was_done_is_said_in_summary_trace_and_clock_file(job: Moved) -> No
     assert any("ranks moved, by up to" in line for line in comments)
 
 
-def test_a_clock_file_does_not_move_ranks_again(job: Moved) -> None:
+def test_a_clock_file_does_not_move_ranks_again(job: ReorderedJob) -> None:
     job.convert("again.prv", align=str(job.folder / "out.clock.yaml"))
     again, before = (
         (job.folder / name).read_bytes().splitlines() for name in ("again.prv", "utc.prv")
@@ -218,7 +222,7 @@ def test_a_clock_file_does_not_move_ranks_again(job: Moved) -> None:
 
 @pytest.mark.slow
 def test_neither_processes_nor_the_order_of_reports_matter(
-    job: Moved, monkeypatch: pytest.MonkeyPatch
+    job: ReorderedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nsys2prv.conversion.opened_reports.SMALL_JOB_ROWS", 0)
     convert(job.reports[::-1], job.folder / "two.prv", Options(align="utc", causal=True, jobs=2))
@@ -229,7 +233,7 @@ def test_neither_processes_nor_the_order_of_reports_matter(
 
 
 @pytest.mark.slow
-def test_windows_do_not_matter(job: Moved, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_windows_do_not_matter(job: ReorderedJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nsys2prv.store.windows.WINDOW_RECORDS", 500)
     monkeypatch.setattr("nsys2prv.store.windows.RECORDS_PER_RUN", 1)
     job.convert("many.prv", align="utc", causal=True)
@@ -237,7 +241,7 @@ def test_windows_do_not_matter(job: Moved, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.slow
-def test_after_alignment_little_is_left_to_move(job: Moved) -> None:
+def test_after_alignment_little_is_left_to_move(job: ReorderedJob) -> None:
     job.convert("aligned.prv", causal=True)
     moves = (
         yaml.safe_load((job.folder / "aligned.clock.yaml").read_text())
@@ -361,7 +365,9 @@ def test_what_cannot_be_put_in_order_is_a_warning(tmp_path: Path) -> None:
     assert list_backward_lines(trace) == 2
 
 
-def test_the_clock_command_tells_of_it(job: Moved, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_clock_command_tells_of_it(
+    job: ReorderedJob, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["clock", str(job.folder / "out.clock.yaml")]) == 0
     output = capsys.readouterr().out
     assert f"{len(job.record['causal']['moved'])} of {len(job.reports)} ranks moved" in output

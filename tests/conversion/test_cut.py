@@ -53,10 +53,10 @@ class Sample:
     trace: ParsedTrace
     job: Job
 
-    def cut(self, prv: Path, **asked: object) -> Summary:
+    def cut(self, prv: Path, **options: object) -> Summary:
         """Write the trace of the job with a cut, without reading the reports again."""
         return write_job(
-            cut_job(self.job, Plan.from_options(Options(cut=CutOptions(**asked))).cut), prv
+            cut_job(self.job, Plan.from_options(Options(cut=CutOptions(**options))).cut), prv
         )
 
 
@@ -72,18 +72,18 @@ def prepare_sample(name: str, folder: Path, options: Options) -> Sample:
     return Sample(reports, folder / "whole.prv", cut_filter.parse_trace(folder / "whole.prv"), job)
 
 
-def check_cut(prv: Path, trace: ParsedTrace, asked: CutRequest) -> None:
+def check_cut(prv: Path, trace: ParsedTrace, request: CutRequest) -> None:
     """Check that a cut trace is, line for line, the whole one filtered; of begins at one time the
     outer ranges are first.
     """
     lines, order, duration = cut_filter.read_lines(prv)
-    wanted, wanted_order = cut_filter.filter_trace(trace, asked)
+    wanted, wanted_order = cut_filter.filter_trace(trace, request)
     assert lines == wanted, (
-        f"{asked}: {list((wanted - lines).items())[:5]} missing, {list((lines - wanted).items())[:5]} too much"
+        f"{request}: {list((wanted - lines).items())[:5]} missing, {list((lines - wanted).items())[:5]} too much"
     )
     # States and samples have no order among each other but that of time.
     assert {key: item for key, item in order.items() if key in wanted_order} == wanted_order
-    assert duration == asked.last - (0 if asked.keep_time else asked.first)
+    assert duration == request.last - (0 if request.keep_time else request.first)
 
 
 def list_times(trace: ParsedTrace) -> list[int]:
@@ -103,7 +103,7 @@ def compare_random_cuts(sample: Sample, prv: Path, places: int, seed: int) -> No
     while compared < places:
         first, last = sorted(time + luck.choice((-1, 0, 0, 1)) for time in luck.sample(times, 2))
         first, last = max(first, 0), min(last, sample.trace.duration)
-        asked = CutRequest(
+        request = CutRequest(
             first,
             last,
             attributes=luck.random() < 0.7,
@@ -111,18 +111,18 @@ def compare_random_cuts(sample: Sample, prv: Path, places: int, seed: int) -> No
             rate=luck.choice((None, None, 10, 1000, 10**6)),
             keep_time=luck.random() < 0.3,
         )
-        if first == last or not cut_filter.filter_trace(sample.trace, asked)[0]:
+        if first == last or not cut_filter.filter_trace(sample.trace, request)[0]:
             continue
         summary = sample.cut(
             prv,
             time=f"{first}ns:{last}ns",
-            keep_time=asked.keep_time,
-            arguments=asked.attributes,
-            lines=asked.lines,
-            rates={"all": asked.rate} if asked.rate else {},
+            keep_time=request.keep_time,
+            arguments=request.attributes,
+            lines=request.lines,
+            rates={"all": request.rate} if request.rate else {},
         )
-        check_cut(prv, sample.trace, asked)
-        if asked.lines:
+        check_cut(prv, sample.trace, request)
+        if request.lines:
             with_one_end = sum(
                 (first <= send and (send < last or last == sample.trace.duration))
                 != (first <= receive and (receive < last or last == sample.trace.duration))
@@ -242,8 +242,8 @@ def test_a_trace_of_one_moment(tmp_path: Path) -> None:
     }
     report = make_export(tmp_path / "r.sqlite", tables)
     convert([report], tmp_path / "whole.prv")
-    for asked in ({}, {"arguments": False}, {"max_size": 10**6}, {"rates": {"all": 5}}):
-        convert([report], tmp_path / "cut.prv", Options(cut=CutOptions(**asked)))
+    for options in ({}, {"arguments": False}, {"max_size": 10**6}, {"rates": {"all": 5}}):
+        convert([report], tmp_path / "cut.prv", Options(cut=CutOptions(**options)))
         assert (tmp_path / "cut.prv").read_bytes() == (tmp_path / "whole.prv").read_bytes()
     with pytest.raises(NothingToWrite, match="no part of the trace"):
         convert([report], tmp_path / "cut.prv", Options(cut=CutOptions(time="0:50%")))
@@ -348,18 +348,18 @@ def number_kept_rows(prv: Path, gone: object) -> dict[Row, Row | None]:
     gone: tells by (task from 1, name of the row).
     """
     trace = read_trace(prv)
-    kept: dict[Row, Row | None] = {}
+    numbers: dict[Row, Row | None] = {}
     task_number = 0
     for task, (threads, _) in enumerate(trace.tasks, 1):
-        mine = [
+        task_rows = [
             (task, thread)
             for thread in range(1, threads + 1)
             if not gone(task, trace.get_row_name((task, thread)))
         ]
-        task_number += bool(mine)
-        kept.update({(task, thread): None for thread in range(1, threads + 1)})
-        kept.update({row: (task_number, number) for number, row in enumerate(mine, 1)})
-    return kept
+        task_number += bool(task_rows)
+        numbers.update({(task, thread): None for thread in range(1, threads + 1)})
+        numbers.update({row: (task_number, number) for number, row in enumerate(task_rows, 1)})
+    return numbers
 
 
 @pytest.mark.slow
@@ -378,10 +378,10 @@ def test_devices_are_rows_of_the_trace(sample: Sample, tmp_path: Path) -> None:
             sample.cut(tmp_path / "cut.prv", devices=("1",))
         return
     sample.cut(tmp_path / "cut.prv", devices=("1",))
-    kept = number_kept_rows(sample.prv, other)
+    new_rows = number_kept_rows(sample.prv, other)
     check_cut(
         tmp_path / "cut.prv",
-        cut_filter.parse_trace(sample.prv, kept.get),
+        cut_filter.parse_trace(sample.prv, new_rows.get),
         CutRequest(0, sample.trace.duration),
     )
     violations = read_trace(tmp_path / "cut.prv").violations
@@ -405,7 +405,7 @@ def test_devices_are_rows_of_the_trace(sample: Sample, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "files"),
+    ("options", "files"),
     [
         ({"ranks": ("1-2",)}, (1, 2)),
         pytest.param({"ranks": ("0", "3")}, (0, 3), marks=pytest.mark.slow),
@@ -415,14 +415,14 @@ def test_devices_are_rows_of_the_trace(sample: Sample, tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("name", ["training", pytest.param("cluster", marks=pytest.mark.slow)])
 def test_ranks_and_hosts_are_rows_of_the_trace(
-    name: str, asked: dict, files: tuple[int, ...], tmp_path: Path
+    name: str, options: dict, files: tuple[int, ...], tmp_path: Path
 ) -> None:
     """They are aligned and related with all the others, which are left out then."""
     reports = sorted((SAMPLES / name).glob("rank*.sqlite"))
     # What is sampled of a machine stands with any of its ranks.
     kinds = ("cuda", "nccl", "nvtx", "osrt") if name == "training" else ()
     convert(reports, tmp_path / "whole.prv", Options(kinds=kinds))
-    convert(reports, tmp_path / "cut.prv", Options(kinds=kinds, cut=CutOptions(**asked)))
+    convert(reports, tmp_path / "cut.prv", Options(kinds=kinds, cut=CutOptions(**options)))
     names = read_trace(tmp_path / "whole.prv").names["TASK"]
     wanted = {
         number
@@ -430,10 +430,10 @@ def test_ranks_and_hosts_are_rows_of_the_trace(
         if any(text.startswith(f"rank {rank} ") for rank in files)
     }
     assert len(wanted) == len(files)
-    kept = number_kept_rows(tmp_path / "whole.prv", lambda task, row: task not in wanted)
+    new_rows = number_kept_rows(tmp_path / "whole.prv", lambda task, row: task not in wanted)
     expected, actual = (
         Counter(_read_events(path, rows))
-        for path, rows in ((tmp_path / "whole.prv", kept), (tmp_path / "cut.prv", None))
+        for path, rows in ((tmp_path / "whole.prv", new_rows), (tmp_path / "cut.prv", None))
     )
     assert expected
     assert read_trace(tmp_path / "whole.prv").duration == read_trace(tmp_path / "cut.prv").duration
@@ -491,7 +491,7 @@ def test_regions_are_the_spans_of_their_ranges(sample: Sample, tmp_path: Path) -
             sample.cut(tmp_path / "cut.prv", region="step")
         return
     # Ranges that overlap are on further rows of their thread, which are called as it is.
-    mine = sorted(
+    spans = sorted(
         {
             (row[0], trace.get_row_name(row).split()[-1], begin, -end)
             for text, row, begin, end in ranges
@@ -500,7 +500,7 @@ def test_regions_are_the_spans_of_their_ranges(sample: Sample, tmp_path: Path) -
     )
     counted: dict[tuple[int, str], int] = {}
     numbered = []
-    for task, thread, begin, end in mine:
+    for task, thread, begin, end in spans:
         counted[task, thread] = counted.get((task, thread), 0) + 1
         numbered.append((counted[task, thread], begin, -end))
     for text, chosen in (
@@ -556,20 +556,20 @@ def test_attributes_that_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_sizes_are_kept(sample: Sample, tmp_path: Path) -> None:
-    whole = sample.prv.stat().st_size
+    full_size = sample.prv.stat().st_size
     for share in (1.5, 0.9, 0.6, 0.4, 0.25, 0.1):
-        limit = int(whole * share)
+        limit = int(full_size * share)
         summary = sample.cut(tmp_path / "cut.prv", max_size=limit)
         size = (tmp_path / "cut.prv").stat().st_size
         assert size <= limit
-        said = [note for note in summary.notes if "left out to stay within" in note]
-        assert bool(said) == (whole * 1.01 + 3_000 > limit)
+        notes = [note for note in summary.notes if "left out to stay within" in note]
+        assert bool(notes) == (full_size * 1.01 + 3_000 > limit)
         violations = read_trace(tmp_path / "cut.prv").violations
         assert not violations, str(violations)
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("options", "message"),
     [
         ({"time": "5"}, "give two times"),
         ({"time": "1:x"}, "give two times"),
@@ -587,14 +587,14 @@ def test_sizes_are_kept(sample: Sample, tmp_path: Path) -> None:
         ({"max_size": 0}, "--max-size"),
     ],
 )
-def test_what_cannot_be_asked(asked: dict, message: str) -> None:
+def test_what_cannot_be_asked(options: dict, message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Plan.from_options(Options(cut=CutOptions(**asked)))
+        Plan.from_options(Options(cut=CutOptions(**options)))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("asked", "error", "message"),
+    ("options", "error", "message"),
     [
         ({"time": "100s:200s"}, NothingToWrite, "nothing to write: no part of the trace"),
         ({"time": "2ns:2ns"}, NothingToWrite, "no part of the trace"),
@@ -605,13 +605,13 @@ def test_what_cannot_be_asked(asked: dict, message: str) -> None:
     ],
 )
 def test_what_reports_do_not_hold(
-    asked: dict, error: type[Exception], message: str, tmp_path: Path
+    options: dict, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=message) as raised:
         convert(
             sorted((SAMPLES / "graphs").glob("rank*.sqlite")),
             tmp_path / "out.prv",
-            Options(cut=CutOptions(**asked)),
+            Options(cut=CutOptions(**options)),
         )
     assert "\n" not in str(raised.value)
     assert not list(tmp_path.iterdir())

@@ -58,12 +58,12 @@ def copy_damaged(
     If no table is named, all with rows enough are damaged.
     """
     shutil.copyfile(source, target)
-    done = []
+    damaged = []
     with closing(sqlite3.connect(target)) as connection:
-        found = connection.execute(
+        tables_with_rows = connection.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name"
         ).fetchall()
-        for name in tables or [name for (name,) in found if name not in OTHERS]:
+        for name in tables or [name for (name,) in tables_with_rows if name not in OTHERS]:
             columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{name}")')]
             times = [column for column in (*capture.TIMES, *capture.ENDS) if column in columns]
             rows = (
@@ -75,11 +75,11 @@ def copy_damaged(
                 continue
             connection.execute(
                 f'UPDATE "{name}" SET "{times[column]}" = ? WHERE rowid = ?',
-                (values[len(done) % len(values)], rows[len(rows) // 2][0]),
+                (values[len(damaged) % len(values)], rows[len(rows) // 2][0]),
             )
-            done.append(name)
+            damaged.append(name)
         connection.commit()
-    return done
+    return damaged
 
 
 def read_figures(summary: Summary) -> tuple[int, int]:
@@ -94,7 +94,7 @@ def read_figures(summary: Summary) -> tuple[int, int]:
 @pytest.mark.parametrize("sample", sorted(path.name for path in SAMPLES.iterdir() if path.is_dir()))
 def test_a_wild_row_in_every_table_moves_nothing(sample: str, column: int, tmp_path: Path) -> None:
     report = SAMPLES / sample / "rank0.sqlite"
-    whole, before = convert_and_read([report], tmp_path / "whole.prv")
+    undamaged, before = convert_and_read([report], tmp_path / "whole.prv")
     tables = copy_damaged(report, tmp_path / "rank0.sqlite", WILD, column)
     trace, summary = convert_and_read([tmp_path / "rank0.sqlite"], tmp_path / "out.prv")
     duration, far = read_figures(summary)
@@ -105,7 +105,7 @@ def test_a_wild_row_in_every_table_moves_nothing(sample: str, column: int, tmp_p
     for code in (KERNEL_CODE, OSRT_CODE, PTHREAD_CODE):
         one, other = (
             {(item.row, item.begin, item.end) for item in each.list_intervals(code)}
-            for each in (trace, whole)
+            for each in (trace, undamaged)
         )
         assert one <= other
         lost += len(other) - len(one)
@@ -158,12 +158,12 @@ def test_the_analyses_leave_them_out_too(
     copy_damaged(SAMPLES / "training" / "rank0.sqlite", report, WILD, 0)
     assert main(["report", "-q", str(report), "--json", str(json_file)]) == 0
     assert Reason.FAR.text in capsys.readouterr().err
-    told = json.loads(json_file.read_text())["job"]
+    job = json.loads(json_file.read_text())["job"]
     assert (
-        told["duration_ns"]
+        job["duration_ns"]
         == convert([SAMPLES / "training" / "rank0.sqlite"], tmp_path / "whole.prv").duration
     )
-    assert any(Reason.FAR.text in warning for warning in told["warnings"])
+    assert any(Reason.FAR.text in warning for warning in job["warnings"])
 
 
 def test_wild_calls_launch_and_enclose_nothing(tmp_path: Path) -> None:
@@ -194,7 +194,9 @@ def test_wild_calls_launch_and_enclose_nothing(tmp_path: Path) -> None:
 # ---- what is a capture ------------------------------------------------------------------------------------------------------------------
 
 
-def export(folder: Path, starts: Sequence[int], duration: object = None, **more: list[Row]) -> Path:
+def export(
+    folder: Path, starts: Sequence[int], duration: object = None, **columns: list[Row]
+) -> Path:
     details = {"ANALYSIS_DETAILS": [{"duration": duration}]} if duration is not None else {}
     return make_export(
         folder / "r.sqlite",
@@ -202,7 +204,7 @@ def export(folder: Path, starts: Sequence[int], duration: object = None, **more:
             "StringIds": make_strings("kern"),
             KERNEL: [make_kernel(start, start + 5) for start in starts],
             **details,
-            **more,
+            **columns,
         },
     )
 

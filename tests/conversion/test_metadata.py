@@ -30,11 +30,11 @@ def test_it_says_of_what_the_trace_was_made(tmp_path: Path) -> None:
         tmp_path / "out.prv",
         Options(min_duration={"osrt": 5_000}, cut=CutOptions(time="10%:90%")),
     )
-    told = json.loads((tmp_path / "out.nsys2prv.json").read_text())
-    assert told["nsys2prv"] == __version__
-    assert told["options"] == {"min_duration": {"osrt": 5000}, "cut": {"time": "10%:90%"}}
-    assert [item["name"] for item in told["inputs"]] == [str(path) for path in RANKS]
-    for item, path in zip(told["inputs"], RANKS, strict=True):
+    metadata = json.loads((tmp_path / "out.nsys2prv.json").read_text())
+    assert metadata["nsys2prv"] == __version__
+    assert metadata["options"] == {"min_duration": {"osrt": 5000}, "cut": {"time": "10%:90%"}}
+    assert [item["name"] for item in metadata["inputs"]] == [str(path) for path in RANKS]
+    for item, path in zip(metadata["inputs"], RANKS, strict=True):
         content = path.read_bytes()
         assert item["bytes"] == len(content)
         ends = content[: 1 << 20] + content[max(0, len(content) - (1 << 20)) :]
@@ -44,22 +44,22 @@ def test_it_says_of_what_the_trace_was_made(tmp_path: Path) -> None:
                 len(content).to_bytes(8, "little") + ends, digest_size=16
             ).hexdigest()
         )
-    assert told["clock_file"] == "out.clock.yaml"
-    assert told["trace"]["lines"] == summary.lines
-    for name, size in told["trace"]["files"].items():
+    assert metadata["clock_file"] == "out.clock.yaml"
+    assert metadata["trace"]["lines"] == summary.lines
+    for name, size in metadata["trace"]["files"].items():
         assert (tmp_path / name).stat().st_size == size
-    kinds, records = told["ledger"]["kinds"], told["ledger"]["records"]
+    kinds, records = metadata["ledger"]["kinds"], metadata["ledger"]["records"]
     assert kinds["osrt"]["dropped"][Reason.TOO_SHORT.with_detail("5 us")] > 0
     assert (
         records["osrt"]["made"]
         == records["osrt"]["written"] + records["osrt"]["left_out"][Reason.OUTSIDE_CUT]
     )
-    assert told["reasons"][Reason.TOO_SHORT.with_detail("5 us")] == "shorter than 5 us"
-    assert told["reasons"][Reason.OUTSIDE_CUT] == Reason.OUTSIDE_CUT.text
+    assert metadata["reasons"][Reason.TOO_SHORT.with_detail("5 us")] == "shorter than 5 us"
+    assert metadata["reasons"][Reason.OUTSIDE_CUT] == Reason.OUTSIDE_CUT.text
     assert not any(
         account["missing"]
         for part in ("kinds", "records", "lines")
-        for account in told["ledger"][part].values()
+        for account in metadata["ledger"][part].values()
     )
 
 
@@ -69,11 +69,11 @@ def test_clocks_lead_from_reports_to_the_trace(tmp_path: Path) -> None:
     convert(
         RANKS, tmp_path / "out.prv", Options(kinds=("kernels",), cut=CutOptions(time="30%:100%"))
     )
-    told = json.loads((tmp_path / "out.nsys2prv.json").read_text())
+    metadata = json.loads((tmp_path / "out.nsys2prv.json").read_text())
     trace = read_trace(tmp_path / "out.prv")
     begins = {item.begin for code in (63000006, 63000007) for item in trace.list_intervals(code)}
     compared = 0
-    for item in told["inputs"]:
+    for item in metadata["inputs"]:
         clock = item["clock"]
         for (start,) in sqlite3.connect(item["name"]).execute(
             "SELECT start FROM CUPTI_ACTIVITY_KIND_KERNEL"
@@ -141,6 +141,6 @@ def test_nothing_of_the_environment(tmp_path: Path) -> None:
     connection.commit()
     connection.close()
     convert([report], tmp_path / "out.prv")
-    told = (tmp_path / "out.nsys2prv.json").read_text()
-    assert "hunter2" not in told
-    assert "TOKEN" not in told
+    metadata = (tmp_path / "out.nsys2prv.json").read_text()
+    assert "hunter2" not in metadata
+    assert "TOKEN" not in metadata

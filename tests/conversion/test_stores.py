@@ -19,6 +19,7 @@ import numpy as np
 import polars as pl
 import pytest
 from msgspec import Struct, field
+from tools.commands import read_error_line, run_main
 from tools.conversions import convert_to_bytes
 from tools.corpus import EXPORTS, NO_CORPUS
 from tools.folders import convert_export_folder
@@ -44,10 +45,6 @@ rules:
 """
 
 
-def run_convert(*arguments: object) -> int:
-    return main([str(argument) for argument in arguments])
-
-
 def read_files(folder: Path) -> dict[str, bytes]:
     """Return the files of a trace, without the one that says of what it was made."""
     return {
@@ -61,12 +58,6 @@ def read_files(folder: Path) -> dict[str, bytes]:
 def store(tmp_path: Path) -> Path:
     extract_to(GRAPHS, tmp_path / "graphs.store")
     return tmp_path / "graphs.store"
-
-
-def read_error(capsys: pytest.CaptureFixture[str]) -> str:
-    text = capsys.readouterr().err
-    assert text.count("\n") == 1, text
-    return text
 
 
 @pytest.mark.slow
@@ -124,13 +115,13 @@ def test_a_store_knows_what_it_was_read_with(tmp_path: Path) -> None:
     for folder in ("expected", "merged", "beside"):
         (tmp_path / folder).mkdir()
     assert (
-        run_convert("-q", *reading, "--align", "utc", *TRAINING, tmp_path / "expected" / "out.prv")
+        run_main("-q", *reading, "--align", "utc", *TRAINING, tmp_path / "expected" / "out.prv")
         == 0
     )
-    assert run_convert("extract", "-q", *reading, *TRAINING[:2], "-o", tmp_path / "a.store") == 0
-    assert run_convert("extract", "-q", *reading, *TRAINING[2:], "-o", tmp_path / "b.store") == 0
+    assert run_main("extract", "-q", *reading, *TRAINING[:2], "-o", tmp_path / "a.store") == 0
+    assert run_main("extract", "-q", *reading, *TRAINING[2:], "-o", tmp_path / "b.store") == 0
     assert (
-        run_convert(
+        run_main(
             "merge",
             "-q",
             "--align",
@@ -144,7 +135,7 @@ def test_a_store_knows_what_it_was_read_with(tmp_path: Path) -> None:
     assert read_files(tmp_path / "merged") == read_files(tmp_path / "expected")
     # Reports beside a store are read with the same.
     assert (
-        run_convert(
+        run_main(
             "-q",
             "--align",
             "utc",
@@ -161,7 +152,7 @@ def test_other_options_are_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert (
-        run_convert(
+        run_main(
             "extract",
             "-q",
             "-t",
@@ -174,18 +165,22 @@ def test_other_options_are_refused(
         )
         == 0
     )
-    assert run_convert("merge", "-q", store, tmp_path / "other.store", tmp_path / "out.prv") == 1
-    assert "was extracted with other options (-t, --min-duration) than" in read_error(capsys)
-    assert run_convert("-q", "--callstack", 2, store, tmp_path / "out.prv") == 1
-    assert "was extracted with other options (--callstack) than this command" in read_error(capsys)
+    assert run_main("merge", "-q", store, tmp_path / "other.store", tmp_path / "out.prv") == 1
+    assert "was extracted with other options (-t, --min-duration) than" in read_error_line(capsys)
+    assert run_main("-q", "--callstack", 2, store, tmp_path / "out.prv") == 1
+    assert "was extracted with other options (--callstack) than this command" in read_error_line(
+        capsys
+    )
     assert not list(tmp_path.glob("out*"))
 
 
 def test_the_same_report_twice_is_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run_convert("-q", store, GRAPHS[1], tmp_path / "out.prv") == 1
-    assert f"{GRAPHS[1]}: contains rank1.sqlite, which is in {store}, too" in read_error(capsys)
+    assert run_main("-q", store, GRAPHS[1], tmp_path / "out.prv") == 1
+    assert f"{GRAPHS[1]}: contains rank1.sqlite, which is in {store}, too" in read_error_line(
+        capsys
+    )
 
 
 @pytest.mark.slow
@@ -239,8 +234,8 @@ def test_what_is_given_wrongly(
     shutil.copyfile(GRAPHS[0], report)
     names = {"report": str(report), "store": str(store), "out": str(tmp_path / "out")}
     before = read_files(tmp_path)
-    assert run_convert(*(argument.format_map(names) for argument in arguments)) == status
-    assert message in read_error(capsys)
+    assert run_main(*(argument.format_map(names) for argument in arguments)) == status
+    assert message in read_error_line(capsys)
     assert read_files(tmp_path) == before
 
 
@@ -262,16 +257,16 @@ def copy_changed(store: Path, target: Path, member: str, content: bytes | None) 
 def test_a_store_of_another_version_is_refused(
     store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = json.loads(zipfile.ZipFile(store).read("store.json"))
+    metadata = json.loads(zipfile.ZipFile(store).read("store.json"))
     for name, value in (("version", 999), ("program", "0.0.1"), ("catalogue", "other")):
         other = copy_changed(
             store,
             tmp_path / f"{name}.store",
             "store.json",
-            json.dumps({**told, name: value}).encode(),
+            json.dumps({**metadata, name: value}).encode(),
         )
-        assert run_convert("merge", "-q", other, tmp_path / "out.prv") == 1
-        assert "was made by another nsys2prv" in read_error(capsys)
+        assert run_main("merge", "-q", other, tmp_path / "out.prv") == 1
+        assert "was made by another nsys2prv" in read_error_line(capsys)
 
 
 @pytest.mark.slow
@@ -339,11 +334,15 @@ def test_members_in_the_place_of_each_other_are_refused(store: Path, tmp_path: P
 
 
 def test_kinds_that_there_are_not_are_refused(store: Path, tmp_path: Path) -> None:
-    told = json.loads(zipfile.ZipFile(store).read("store.json"))
-    kinds = next(part for part in told["contents"] if isinstance(part, list) and "kernels" in part)
+    metadata = json.loads(zipfile.ZipFile(store).read("store.json"))
+    kinds = next(
+        part for part in metadata["contents"] if isinstance(part, list) and "kernels" in part
+    )
     kinds.append("gremlins")
-    told["digest"] = compute_digest(told)
-    other = copy_changed(store, tmp_path / "other.store", "store.json", json.dumps(told).encode())
+    metadata["digest"] = compute_digest(metadata)
+    other = copy_changed(
+        store, tmp_path / "other.store", "store.json", json.dumps(metadata).encode()
+    )
     with pytest.raises(
         Nsys2prvError, match="kinds of events that there are not: gremlins"
     ) as caught:
@@ -384,19 +383,21 @@ def test_tables_tell_what_they_unpack_to() -> None:
 def test_indices_beyond_what_a_store_holds_are_refused(store: Path, tmp_path: Path) -> None:
     archive = zipfile.ZipFile(store)
     for entry in [name for name in archive.namelist() if name.endswith("result.json")]:
-        told = json.loads(archive.read(entry))
+        document = json.loads(archive.read(entry))
         objects = (
             next(
                 index
-                for index, part in enumerate(told[0])
+                for index, part in enumerate(document[0])
                 if isinstance(part, list) and part and part[0][0] == "ThreadKey"
             )
-            if "ThreadKey" in str(told)
+            if "ThreadKey" in str(document)
             else None
         )
         if objects is not None:
-            told[0][objects] = []
-            other = copy_changed(store, tmp_path / "other.store", entry, json.dumps(told).encode())
+            document[0][objects] = []
+            other = copy_changed(
+                store, tmp_path / "other.store", entry, json.dumps(document).encode()
+            )
             with pytest.raises(Nsys2prvError, match="damaged"):
                 convert_to_bytes([other], tmp_path / "out")
             return
@@ -455,9 +456,9 @@ def test_structs_as_json_and_back() -> None:
         frozenset({"b", "a"}),
         (3, "c"),
     )
-    told = json.loads(json.dumps(to_json(thing, Thing)))
-    assert from_json(told, Thing) == thing
-    for index, wrong in (
+    document = json.loads(json.dumps(to_json(thing, Thing)))
+    assert from_json(document, Thing) == thing
+    for index, invalid in (
         (0, "1"),
         (0, True),
         (1, [["Thing", [1]]]),
@@ -469,7 +470,8 @@ def test_structs_as_json_and_back() -> None:
     ):
         with pytest.raises((ValueError, TypeError)):
             from_json(
-                [wrong if place == index else value for place, value in enumerate(told)], Thing
+                [invalid if place == index else value for place, value in enumerate(document)],
+                Thing,
             )
 
 

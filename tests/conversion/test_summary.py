@@ -53,9 +53,9 @@ def test_what_needs_no_action_is_told_on_request_and_beside_the_trace(summary: S
         assert part in full
     assert set(short.splitlines()[:2]) <= set(full.splitlines())
     (beside,) = [path for path in summary.sizes if path.name.endswith(".json")]
-    told = json.loads(beside.read_text())
-    assert told["notes"] == summary.notes
-    assert told["repaired"]
+    metadata = json.loads(beside.read_text())
+    assert metadata["notes"] == summary.notes
+    assert metadata["repaired"]
 
 
 def test_a_cut_is_one_line(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_completion_offers_nothing_private() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "said"),
+    ("what", "phrases"),
     [
         (nsys2prv.convert, ("reports: files", "Raises Nsys2prvError", "summary")),
         (nsys2prv.open, ("reports: files", "Raises Nsys2prvError")),
@@ -171,18 +171,18 @@ def test_completion_offers_nothing_private() -> None:
         (nsys2prv.OpenJob.analyse, ("useful:", "region:", "bins:", "polars frame")),
     ],
 )
-def test_help_gives_shapes_and_units(what: object, said: tuple[str, ...]) -> None:
+def test_help_gives_shapes_and_units(what: object, phrases: tuple[str, ...]) -> None:
     text = inspect.getdoc(what) or ""
-    assert all(part in text for part in said), text
+    assert all(part in text for part in phrases), text
 
 
 def test_bars_of_notebooks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
-    made: list[dict] = []
-    monkeypatch.setattr("tqdm.auto.tqdm", lambda *_, **given: made.append(given))
+    bars: list[dict] = []
+    monkeypatch.setattr("tqdm.auto.tqdm", lambda *_, **bar: bars.append(bar))
     Progress(quiet=False).bar("reading", 5, "rows")
     Progress(quiet=True).bar("reading", 5, "rows")
-    assert [given["total"] for given in made] == [5]
+    assert [bar["total"] for bar in bars] == [5]
 
 
 @pytest.mark.slow
@@ -192,14 +192,14 @@ def test_what_would_make_a_large_trace_smaller(
     assert "smaller:" not in summary.text()
     monkeypatch.setattr(importlib.import_module("nsys2prv.conversion.convert"), "LARGE_TRACE", 0)
     reports = sorted((SAMPLES / "training").glob("*.sqlite"))
-    told = convert(reports, tmp_path / "all.prv", Options(quiet=True)).text()
+    text = convert(reports, tmp_path / "all.prv", Options(quiet=True)).text()
     for option, cut in {
         "--no-args": CutOptions(arguments=False),
         "--no-lines": CutOptions(lines=False),
     }.items():
         convert(reports, tmp_path / "less.prv", Options(quiet=True, cut=cut))
-        result = re.search(rf"([0-9.]+) MB with {option}", told)
-        assert result, told
+        result = re.search(rf"([0-9.]+) MB with {option}", text)
+        assert result, text
         size = (tmp_path / "less.prv").stat().st_size / 1e6
         assert float(result[1]) == pytest.approx(size, rel=0.05)
-    assert re.search(r"smaller: .* with -z$", told, re.MULTILINE)
+    assert re.search(r"smaller: .* with -z$", text, re.MULTILINE)

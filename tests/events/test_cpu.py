@@ -41,7 +41,7 @@ def make_sched_event(
     cpu: int = 3,
     tid: int = PID,
     pid: int = PID,
-    **more: object,
+    **columns: object,
 ) -> Row:
     """Return a row of a thread that is scheduled in or out."""
     return {
@@ -49,7 +49,7 @@ def make_sched_event(
         "cpu": cpu,
         "isSchedIn": inside,
         "globalTid": make_global_tid(tid, pid),
-        **more,
+        **columns,
     }
 
 
@@ -121,12 +121,12 @@ def test_neither_the_order_of_rows_nor_their_parts_matter(
         for number in range(1_000)
     ]
     convert_sched_events(tmp_path, rows)
-    whole = (tmp_path / "o.prv").read_bytes()
+    expected = (tmp_path / "o.prv").read_bytes()
     random.Random(1).shuffle(rows)
     monkeypatch.setattr(reading, "PART_ROWS", 7)
     monkeypatch.setattr(reading, "TASK_ROWS", 40)
     convert_sched_events(tmp_path, rows)
-    assert (tmp_path / "o.prv").read_bytes() == whole
+    assert (tmp_path / "o.prv").read_bytes() == expected
 
 
 def test_states_and_reasons_where_a_system_records_them(tmp_path: Path) -> None:
@@ -369,11 +369,11 @@ def test_parts_of_samples_find_their_frames(
     ]
     random.Random(2).shuffle(frames)
     convert_samples(tmp_path, frames, 500, callstack=3)
-    whole = (tmp_path / "o.prv").read_bytes()
+    expected = (tmp_path / "o.prv").read_bytes()
     monkeypatch.setattr(reading, "PART_ROWS", 11)
     monkeypatch.setattr(reading, "TASK_ROWS", 60)
     convert_samples(tmp_path, frames, 500, callstack=3)
-    assert (tmp_path / "o.prv").read_bytes() == whole
+    assert (tmp_path / "o.prv").read_bytes() == expected
 
 
 def test_rows_without_cycles_are_no_samples_and_states_but_running_are_told(tmp_path: Path) -> None:
@@ -515,17 +515,17 @@ def test_states_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]
                 == true["off_by_state"]
             )
             assert {item.others[CPU] for item in off} == {0}
-            told = (
+            labels = (
                 trace.get_label(REASON, item.others[REASON])
                 for item in off
                 if REASON in item.others
             )
-            assert Counter(reasons[reason] for reason in told) == true["off_by_reason"]
+            assert Counter(reasons[reason] for reason in labels) == true["off_by_reason"]
 
 
 def test_samples_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict]]) -> None:
     trace, _, truth = machine
-    for code, what in ((FUNCTION, "functions"), (CALLER + 1, "callers"), (MODULE, "modules")):
+    for code, key in ((FUNCTION, "functions"), (CALLER + 1, "callers"), (MODULE, "modules")):
         result = {
             thread: Counter(trace.get_label(code, item.value) for item in items)
             for thread, items in group_by_thread(trace, code).items()
@@ -533,7 +533,7 @@ def test_samples_are_those_of_the_truth(machine: tuple[Trace, Summary, list[dict
         assert result == {
             thread: {
                 re.sub(r"^\[(.*)\]$", r"(\1)", name): count
-                for name, count in true["samples"][what].items()
+                for name, count in true["samples"][key].items()
             }
             for rank in truth
             for thread, true in rank["threads"].items()

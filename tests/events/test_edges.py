@@ -14,8 +14,8 @@ from tools.exports import (
     make_call,
     make_export,
     make_global_pid,
-    make_global_tid,
     make_kernel,
+    make_nvtx_range,
     make_strings,
 )
 from tools.installed_views import find_view_file
@@ -46,25 +46,11 @@ def list_sorted_intervals(trace: Trace, code: int) -> list[tuple[str, int, int]]
     )
 
 
-def make_nvtx_row(
-    start: int | None, end: int | None, text: str | None, kind: int = 59, **more: object
-) -> Row:
-    return {
-        "start": start,
-        "end": end,
-        "eventType": kind,
-        "text": text,
-        "globalTid": make_global_tid(4242),
-        "domainId": 0,
-        **more,
-    }
-
-
 def test_only_open_ranges_with_a_real_clock(tmp_path: Path) -> None:
     trace = convert_tables(
         tmp_path,
         {
-            NVTX: [make_nvtx_row(100, None, "open", 60)],
+            NVTX: [make_nvtx_range(100, None, "open", 60)],
             KERNEL: [make_kernel(50, 300)],
             "StringIds": make_strings("k"),
             START: [{"utcEpochNs": UTC, "systemClockNs": 5}],
@@ -80,9 +66,9 @@ def test_begins_of_one_time_are_outer_first_whatever_they_carry(tmp_path: Path) 
         make_call(0, 20, 0, nameId=3, correlationId=None),
     ]
     ranges = [
-        make_nvtx_row(0, 90, "inner", category=3),
-        make_nvtx_row(0, 95, "outer"),
-        make_nvtx_row(0, 0, "point", category=3),
+        make_nvtx_range(0, 90, "inner", category=3),
+        make_nvtx_range(0, 95, "outer"),
+        make_nvtx_range(0, 0, "point", category=3),
     ]
     trace = convert_tables(
         tmp_path,
@@ -106,10 +92,10 @@ def test_begins_of_one_time_are_outer_first_whatever_they_carry(tmp_path: Path) 
 
 def test_labels_of_types_are_unique(tmp_path: Path) -> None:
     domains = [
-        make_nvtx_row(0, None, name, 75, domainId=number)
+        make_nvtx_range(0, None, name, 75, domainId=number)
         for number, name in enumerate(("dom\tb", "dom b", "default domain"), 1)
     ]
-    ranges = [make_nvtx_row(number, number + 1, "x", domainId=number) for number in range(4)]
+    ranges = [make_nvtx_range(number, number + 1, "x", domainId=number) for number in range(4)]
     trace = convert_tables(tmp_path, {NVTX: domains + ranges})
     labels = [
         label for label in trace.labels.types.values() if label.startswith("NVTX pushpop ranges")
@@ -135,7 +121,7 @@ def test_synchronizations_inside_a_long_range_stay_on_their_thread(tmp_path: Pat
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": [
             {"start": 10, "end": 20, "globalPid": make_global_pid(), "correlationId": None}
         ],
-        NVTX: [make_nvtx_row(0, 100, "r", 60)],
+        NVTX: [make_nvtx_range(0, 100, "r", 60)],
     }
     assert len(convert_tables(tmp_path, tables).names["THREAD"]) == 1
 
@@ -145,9 +131,9 @@ def test_marks_of_one_time_both_show(tmp_path: Path) -> None:
         tmp_path,
         {
             NVTX: [
-                make_nvtx_row(5, None, "a", 34),
-                make_nvtx_row(5, None, "b", 34),
-                make_nvtx_row(0, 9, "r"),
+                make_nvtx_range(5, None, "a", 34),
+                make_nvtx_range(5, None, "b", 34),
+                make_nvtx_range(0, 9, "r"),
             ]
         },
     )
@@ -171,7 +157,8 @@ def test_names_that_could_break_the_files(tmp_path: Path) -> None:
         tmp_path,
         {
             NVTX: [
-                make_nvtx_row(10 * place, 10 * place + 5, name) for place, name in enumerate(names)
+                make_nvtx_range(10 * place, 10 * place + 5, name)
+                for place, name in enumerate(names)
             ]
         },
     )
@@ -205,7 +192,7 @@ def test_short_names_of_labels_with_brackets_stay_distinct(tmp_path: Path) -> No
         tmp_path,
         {
             NVTX: [
-                make_nvtx_row(10 * place, 10 * place + 5, name)
+                make_nvtx_range(10 * place, 10 * place + 5, name)
                 for place, name in enumerate(BRACKETED)
             ]
         },
@@ -240,7 +227,7 @@ def test_paraver_cuts_brackets_out_of_short_names(tmp_path: Path) -> None:
         tmp_path,
         {
             NVTX: [
-                make_nvtx_row(10 * place, 10 * place + 5, name)
+                make_nvtx_range(10 * place, 10 * place + 5, name)
                 for place, name in enumerate(BRACKETED)
             ]
         },
@@ -270,7 +257,7 @@ def _shorten_labels(folder: Path) -> list[str]:
 
 def test_text_that_is_no_utf8(tmp_path: Path) -> None:
     trace = convert_tables(
-        tmp_path, {NVTX: [make_nvtx_row(0, 5, "ok"), make_nvtx_row(10, 15, b"\xff\xfebad")]}
+        tmp_path, {NVTX: [make_nvtx_range(0, 5, "ok"), make_nvtx_range(10, 15, b"\xff\xfebad")]}
     )  # type: ignore[arg-type]
     assert [label for label, *_ in list_sorted_intervals(trace, PUSHPOP)] == [
         "ok",
@@ -405,8 +392,8 @@ def test_many_reports_need_few_descriptors(tmp_path: Path) -> None:
 @pytest.mark.parametrize("domain", ["x", "1) OR (1", b"blob", 0.5])
 def test_domain_numbers_that_are_none_never_reach_sql(domain: object, tmp_path: Path) -> None:
     rows = [
-        make_nvtx_row(0, None, "NCCL", 75, domainId=domain),
-        make_nvtx_row(0, None, "NCCL", 75, domainId=3),
-        make_nvtx_row(5, 9, "r"),
+        make_nvtx_range(0, None, "NCCL", 75, domainId=domain),
+        make_nvtx_range(0, None, "NCCL", 75, domainId=3),
+        make_nvtx_range(5, 9, "r"),
     ]
     assert list_sorted_intervals(convert_tables(tmp_path, {NVTX: rows}), PUSHPOP) == [("r", 0, 4)]

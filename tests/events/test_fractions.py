@@ -44,7 +44,7 @@ def make_report(
         }
     ]
     for number, text in enumerate(texts):
-        told = (
+        content = (
             json.dumps({name: text}) if column == "jsonText" and isinstance(text, float) else text
         )
         rows.append(
@@ -55,7 +55,7 @@ def make_report(
                 "text": "r",
                 "globalTid": make_global_tid(pid),
                 "domainId": 1,
-                column: told,
+                column: content,
             }
         )
     return make_export(path, {"NVTX_EVENTS": rows})
@@ -165,18 +165,18 @@ def test_one_scale_for_all_ranks_parts_and_stores(
         )
         return [(tmp_path / f"{name}{ending}").read_bytes() for ending in (".prv", ".pcf", ".row")]
 
-    whole = written("whole", reports)
+    expected = written("whole", reports)
     assert [kind.label for kind in read_pcf(tmp_path / "whole.pcf") if "lr" in kind.label] == [
         "lib: lr (fraction) (x 100000)"
     ]
-    assert written("workers", reports, jobs=2) == whole
+    assert written("workers", reports, jobs=2) == expected
     stores = []
     for report in reports:
         stores.append(report.with_suffix(".n2p"))
         extract_to([report], stores[-1], options)
-    assert written("stores", stores) == whole
+    assert written("stores", stores) == expected
     monkeypatch.setattr("nsys2prv.conversion.reading.PART_ROWS", 2)
-    assert written("parts", reports) == whole
+    assert written("parts", reports) == expected
 
 
 def test_integers_stay_integers_and_types_do_not_depend_on_the_scale(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ STRINGS = make_strings("kern", "cudaLaunchKernel", "outer", "inner", "other")
 
 
 def make_nvtx_row(
-    start: int, end: int | None, text: str | None, kind: int = PUSHPOP, **more: object
+    start: int, end: int | None, text: str | None, kind: int = PUSHPOP, **columns: object
 ) -> Row:
     row: dict[str, object] = {
         "start": start,
@@ -56,7 +56,7 @@ def make_nvtx_row(
         "text": text,
         "textId": None,
     }
-    row.update(more)
+    row.update(columns)
     return row
 
 
@@ -562,14 +562,14 @@ def test_a_column_that_a_condition_names_reads_as_null(
 ) -> None:
     report = tmp_path / "r.sqlite"
     shutil.copy(SAMPLES / "cluster" / "rank0.sqlite", report)
-    whole = convert_tables(tmp_path, report)
+    first_trace = convert_tables(tmp_path, report)
     with contextlib.closing(sqlite3.connect(report)) as connection:
         connection.execute(f'ALTER TABLE "{table}" DROP COLUMN "{column}"')
     assert main(["--list", str(report)]) == 0
     assert report.name in capsys.readouterr().out
     trace = convert_tables(tmp_path, report)
     for code in (KERNEL_CODE, API_CODE, NVTX_CODE, NCCL_CODE, PTHREAD_CODE, OSRT_CODE):
-        before, after = len(whole.list_intervals(code)), len(trace.list_intervals(code))
+        before, after = len(first_trace.list_intervals(code)), len(trace.list_intervals(code))
         assert before > 0
         assert (after == 0) == (code in lost)
         assert (after > before) == (code in more)

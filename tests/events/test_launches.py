@@ -83,14 +83,20 @@ def test_the_earliest_call_of_an_id_is_found(tmp_path: Path, ids: np.ndarray, se
     processes = (
         random.choice([*PROCESSES, NULL, 7], 500) if seed % 3 else np.full(500, PROCESSES[0])
     )
-    asked = random.choice(np.append(ids, [0, NULL, 12345]), 500)
-    found = LaunchIndex(writer.segments).find(processes, asked)
-    for row, key in enumerate(zip(processes.tolist(), asked.tolist(), strict=True)):
+    queried = random.choice(np.append(ids, [0, NULL, 12345]), 500)
+    positions = LaunchIndex(writer.segments).find(processes, queried)
+    for row, key in enumerate(zip(processes.tolist(), queried.tolist(), strict=True)):
         call = tuple(
             int(column[row])
-            for column in (found.begin, found.end, found.thread, found.name, found.result)
+            for column in (
+                positions.begin,
+                positions.end,
+                positions.thread,
+                positions.name,
+                positions.result,
+            )
         )
-        assert bool(found.hit[row]) == (key in expected)
+        assert bool(positions.hit[row]) == (key in expected)
         # Calls of one id and begin are equally early.
         assert call[0] == expected.get(key, (0,))[0]
         assert key in expected or call == (0, 0, 0, 0, 0)

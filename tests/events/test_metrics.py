@@ -91,14 +91,14 @@ def make_gpus(*uuids: str, first: int = 0) -> list[Row]:
 
 
 def convert_tables(
-    folder: Path, *reports: Mapping[str, Sequence[Row]], **more: object
+    folder: Path, *reports: Mapping[str, Sequence[Row]], **options: object
 ) -> tuple[Trace, Summary, list[Path]]:
     """Convert reports rank0, rank1... made of these tables."""
     paths = [
         make_export(folder / f"rank{number}.sqlite", tables)
         for number, tables in enumerate(reports)
     ]
-    return *convert_and_read(paths, folder / "out.prv", **more), paths
+    return *convert_and_read(paths, folder / "out.prv", **options), paths
 
 
 def read_series(trace: Trace, code: int) -> dict[str, list[tuple[int, int]]]:
@@ -262,10 +262,10 @@ def test_counts_and_sums_are_those_of_sql(tmp_path: Path) -> None:
         for row, values in read_series(
             trace, codes[find_known_label("gpu_metric", name) or name]
         ).items():
-            kept = values[:-1]  # the zero at the end
+            values_before_end = values[:-1]  # the zero at the end
             result[name, int(row.removeprefix("Metrics GPU"))] = (
-                len(kept),
-                sum(value for _, value in kept),
+                len(values_before_end),
+                sum(value for _, value in values_before_end),
             )
     assert result == truth
     assert summary.events["gpu_metric"] == len(rows)
@@ -950,7 +950,7 @@ def test_paraver_shows_what_was_sampled(tmp_path: Path) -> None:
         ],
     }
     convert_tables(tmp_path, tables)
-    seen = run_views(
+    tables_of_views = run_views(
         tmp_path,
         [
             f"hwcounters/{name}"
@@ -970,23 +970,23 @@ def test_paraver_shows_what_was_sampled(tmp_path: Path) -> None:
         ],
     )
     before = [(0, 1000, 10), (1000, 500, 20), (1500, 500, 40), (2000, 1000, 50), (3000, 1000, 60)]
-    assert list_bursts(seen["hwcounters/sm_active"], "1.1.2") == before
-    assert list_bursts(seen["hwcounters/dram_bw_throughput"], "1.1.2") == [
+    assert list_bursts(tables_of_views["hwcounters/sm_active"], "1.1.2") == before
+    assert list_bursts(tables_of_views["hwcounters/dram_bw_throughput"], "1.1.2") == [
         (begin, length, 2 * value) for begin, length, value in before
     ]
-    assert list_bursts(seen["hwcounters/gpc_clock"], "1.1.2")[-1][2] == 1000
-    assert list_bursts(seen["hwcounters/nic/ib-send-waits"], "1.2.1") == [
+    assert list_bursts(tables_of_views["hwcounters/gpc_clock"], "1.1.2")[-1][2] == 1000
+    assert list_bursts(tables_of_views["hwcounters/nic/ib-send-waits"], "1.2.1") == [
         (0, 1000, 0),
         (1000, 1000, 3),
         (2000, 2000, 0),
     ]
-    assert list_bursts(seen["hwcounters/nic_bytes_sent"], "1.2.1") == [
+    assert list_bursts(tables_of_views["hwcounters/nic_bytes_sent"], "1.2.1") == [
         (0, 1000, 0),
         (1000, 1000, 70),
         (2000, 1000, 80),
         (3000, 1000, 0),
     ]
-    head, row = seen["hwcounters/tensor_util_per_kernel-2dh"].splitlines()[:2]
+    head, row = tables_of_views["hwcounters/tensor_util_per_kernel-2dh"].splitlines()[:2]
     assert dict(
         zip(head.split("\t")[1:], map(float, filter(None, row.split("\t")[1:])), strict=False)
     ) == {"k": 30.0, "l": 60.0}

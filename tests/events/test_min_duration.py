@@ -213,7 +213,7 @@ def test_a_kinds_own_name_goes_before_groups_and_these_before_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("durations", "message"),
     [
         ({"nonsense": 5}, "no such kind"),
         ({"nvtx_marks": 5}, "have no duration"),
@@ -221,9 +221,9 @@ def test_a_kinds_own_name_goes_before_groups_and_these_before_all() -> None:
         ({"osrt": 1 << 63}, "no duration"),
     ],
 )
-def test_least_durations_that_cannot_be(given: dict[str, int], message: str) -> None:
+def test_least_durations_that_cannot_be(durations: dict[str, int], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        parse_least_durations(given)
+        parse_least_durations(durations)
 
 
 @pytest.mark.parametrize(

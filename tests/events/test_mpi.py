@@ -176,7 +176,7 @@ def test_reports_without_ranks_and_communicators(known: bool, tmp_path: Path) ->
         make_p2p_call("MPI_Send", 20, 30, 1, comm=MPICH_WORLD),
         make_p2p_call("MPI_Recv", 25, 40, 0, comm=MPICH_WORLD),
     )
-    said = [
+    launcher_rows = [
         (
             "META_DATA_CAPTURE",
             {"name": "PROCESS_0:ENVIRONMENT_VARIABLE", "value": f'PMI_RANK="{rank}"'},
@@ -189,7 +189,7 @@ def test_reports_without_ranks_and_communicators(known: bool, tmp_path: Path) ->
             write_rank(
                 tmp_path / f"{rank}.sqlite",
                 rank,
-                [make_init_call(), own, *([said[rank]] if known else [])],
+                [make_init_call(), own, *([launcher_rows[rank]] if known else [])],
                 leave_out=(RANKS, COMMUNICATORS),
             )
             for rank, own in enumerate((send, receive))
@@ -358,20 +358,23 @@ def test_what_calls_say(tmp_path: Path) -> None:
     trace, _ = convert_reports(
         tmp_path, write_rank(tmp_path / "r.sqlite", 2, calls, members=range(4))
     )
-    said = {
+    attributes = {
         item.begin: {code: value for code, value in item.others.items() if value}
         for item in trace.list_intervals(POINT_TO_POINT)
     }
-    assert said == {
+    assert attributes == {
         0: {SIZE: 64, TAG: 1, PARTNER: 1, COMMUNICATOR: 3},
         20: {SIZE: 64, COMMUNICATOR: 1},
         40: {SIZE: 64, TAG: 6},
     }
-    said = {
+    attributes = {
         item.begin: {code: value for code, value in item.others.items() if value}
         for item in trace.list_intervals(COLLECTIVE)
     }
-    assert said == {60: {SENT: 100, RECEIVED: 400, ROOT: 3, COMMUNICATOR: 3}, 80: {COMMUNICATOR: 2}}
+    assert attributes == {
+        60: {SENT: 100, RECEIVED: 400, ROOT: 3, COMMUNICATOR: 3},
+        80: {COMMUNICATOR: 2},
+    }
     assert trace.labels.values[COMMUNICATOR] == {
         0: "End",
         1: "MPI_COMM_WORLD",

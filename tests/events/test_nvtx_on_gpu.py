@@ -86,7 +86,7 @@ def test_equal_to_sql(export: Path, tmp_path: Path) -> None:
     assert Counter(list_projected_ranges(trace)) == expected
 
 
-def make_range(name: str, start: int, end: int | None, tid: int = 4242, **more: object) -> Row:
+def make_range(name: str, start: int, end: int | None, tid: int = 4242, **columns: object) -> Row:
     return {
         "start": start,
         "end": end,
@@ -95,7 +95,7 @@ def make_range(name: str, start: int, end: int | None, tid: int = 4242, **more: 
         "globalTid": make_global_tid(tid),
         "domainId": 0,
         "textId": None,
-        **more,
+        **columns,
     }
 
 
@@ -103,12 +103,12 @@ def make_launch(correlation: int, start: int, end: int, tid: int = 4242) -> Row:
     return make_call(start, end, correlation, globalTid=make_global_tid(tid))
 
 
-def make_launched_kernel(correlation: int, start: int, end: int, **more: object) -> Row:
-    return make_kernel(start, end, correlationId=correlation, **more)
+def make_launched_kernel(correlation: int, start: int, end: int, **columns: object) -> Row:
+    return make_kernel(start, end, correlationId=correlation, **columns)
 
 
 def convert_projected(
-    folder: Path, ranges: list[Row], calls: list[Row], kernels: list[Row], **more: object
+    folder: Path, ranges: list[Row], calls: list[Row], kernels: list[Row], **tables: object
 ) -> Trace:
     """Convert an export with these ranges, calls and kernels, with the ranges on streams."""
     report = make_export(
@@ -118,7 +118,7 @@ def convert_projected(
             RUNTIME: calls,
             KERNEL: kernels,
             "StringIds": make_strings("k", "launch"),
-            **more,
+            **tables,
         },
     )
     return convert_and_read([report], folder / "o.prv", demanded=("nvtx_on_gpu",))[0]

@@ -28,7 +28,7 @@ def make_event(
     kind: int = PUSHPOP,
     domain: int = 1,
     tid: int = 4242,
-    **more: object,
+    **columns: object,
 ) -> Row:
     """Return an NVTX row with a payload."""
     text = payload if payload is None or isinstance(payload, (str, bytes)) else json.dumps(payload)
@@ -41,7 +41,7 @@ def make_event(
         "domainId": domain,
         "jsonText": text,
         "jsonTextId": None,
-        **more,
+        **columns,
     }
 
 

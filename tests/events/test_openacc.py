@@ -22,7 +22,7 @@ NAMES = make_strings("acc_wait", "a.c", "main", "", "u")
 NVIDIA = 4
 
 
-def make_construct(start: int, end: int | None, kind: int | None, **more: object) -> Row:
+def make_construct(start: int, end: int | None, kind: int | None, **columns: object) -> Row:
     return {
         "start": start,
         "end": end,
@@ -34,7 +34,7 @@ def make_construct(start: int, end: int | None, kind: int | None, **more: object
         "cuDeviceId": 1,
         "srcFile": 2,
         "funcName": 3,
-        **more,
+        **columns,
     }
 
 

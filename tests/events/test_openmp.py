@@ -20,7 +20,7 @@ ELSEWHERE = 3 * 86_400 * 10**9
 
 
 def make_event(
-    start: int | None, end: int | None, tid: int = PID, pid: int = PID, **more: object
+    start: int | None, end: int | None, tid: int = PID, pid: int = PID, **columns: object
 ) -> Row:
     return {
         "start": start,
@@ -28,7 +28,7 @@ def make_event(
         "eventClass": 78,
         "globalTid": make_global_tid(tid, pid),
         "nameId": 1,
-        **more,
+        **columns,
     }
 
 

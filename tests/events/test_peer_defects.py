@@ -22,6 +22,7 @@ from tools.exports import (
     make_global_pid,
     make_global_tid,
     make_kernel,
+    make_nvtx_range,
     make_os_call,
     make_strings,
 )
@@ -63,20 +64,6 @@ def make_host(name: str, utc: int = UTC, clock: int = 10**12) -> dict[str, list[
     return {
         ENV: [{"name": "Hostname", "value": name}],
         START: [{"utcEpochNs": utc, "systemClockNs": clock}],
-    }
-
-
-def make_nvtx_row(
-    start: int, end: int | None, text: str | None, kind: int = 59, tid: int = 4242, **more: object
-) -> Row:
-    return {
-        "start": start,
-        "end": end,
-        "eventType": kind,
-        "text": text,
-        "globalTid": make_global_tid(tid),
-        "domainId": 0,
-        **more,
     }
 
 
@@ -191,12 +178,12 @@ def test_graphs_need_no_option_in_the_capture(mode: str | None, tmp_path: Path) 
 
 def test_domains_named_by_registered_string_and_created_on_two_threads(tmp_path: Path) -> None:
     created = [
-        make_nvtx_row(0, None, None, 75, tid=tid, domainId=1, textId=1) for tid in (4242, 4243)
+        make_nvtx_range(0, None, None, 75, tid=tid, domainId=1, textId=1) for tid in (4242, 4243)
     ]
     trace = convert_tables(
         tmp_path,
         {
-            NVTX: [*created, make_nvtx_row(5, 9, "work", domainId=1)],
+            NVTX: [*created, make_nvtx_range(5, 9, "work", domainId=1)],
             "StringIds": make_strings("own domain"),
         },
     )
@@ -209,14 +196,14 @@ def test_domains_named_by_registered_string_and_created_on_two_threads(tmp_path:
 
 
 def test_ranges_of_nesmik_have_the_type_that_its_views_ask_for(tmp_path: Path) -> None:
-    created = make_nvtx_row(0, None, "neSmiK", 75, domainId=1)
+    created = make_nvtx_range(0, None, "neSmiK", 75, domainId=1)
     trace = convert_tables(
         tmp_path,
         {
             NVTX: [
                 created,
-                make_nvtx_row(5, 9, "timestep", domainId=1),
-                make_nvtx_row(6, 8, "other"),
+                make_nvtx_range(5, 9, "timestep", domainId=1),
+                make_nvtx_range(6, 8, "other"),
             ]
         },
     )
@@ -325,7 +312,7 @@ def test_every_sample_of_a_gpu_is_there_beside_a_gpu_that_no_process_uses(tmp_pa
 ALONE: dict[str, Tables] = {
     "kernels": {KERNEL: [make_kernel(0, 5)], "StringIds": make_strings("k")},
     "calls": {RUNTIME: [make_call(0, 5, 1)], "StringIds": LAUNCH},
-    "ranges": {NVTX: [make_nvtx_row(0, 5, "r")]},
+    "ranges": {NVTX: [make_nvtx_range(0, 5, "r")]},
     "os calls": {"OSRT_API": [make_os_call(0, 5)], "StringIds": make_strings("read")},
     "events": {
         EVENTS: [
@@ -367,7 +354,7 @@ def test_events_of_one_kind_need_no_other_table(alone: str, tmp_path: Path) -> N
 @pytest.mark.parametrize("lacking", [NVTX, KERNEL, RUNTIME])
 def test_one_report_of_several_may_lack_a_table(lacking: str, tmp_path: Path) -> None:
     whole = {
-        NVTX: [make_nvtx_row(0, 50, "r")],
+        NVTX: [make_nvtx_range(0, 50, "r")],
         KERNEL: [make_kernel(20, 30, correlationId=1)],
         RUNTIME: [make_call(5, 10, 1)],
         "StringIds": LAUNCH,
@@ -388,8 +375,8 @@ def test_one_report_of_several_may_lack_a_table(lacking: str, tmp_path: Path) ->
 def test_start_end_ranges_of_several_reports(tmp_path: Path) -> None:
     trace = convert_tables(
         tmp_path,
-        {NVTX: [make_nvtx_row(0, 50, "a", 60)], **make_host("a")},
-        {NVTX: [make_nvtx_row(0, 40, "b", 60)], **make_host("b")},
+        {NVTX: [make_nvtx_range(0, 50, "a", 60)], **make_host("a")},
+        {NVTX: [make_nvtx_range(0, 40, "b", 60)], **make_host("b")},
     )
     assert list_labelled_intervals(trace, STARTEND) == [("a", 0, 50), ("b", 0, 40)]
 

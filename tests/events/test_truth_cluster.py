@@ -126,20 +126,20 @@ def test_kernels_of_collectives_say_what_the_calls_did(cluster: SampleSet) -> No
             ] += 1
     trace, actual = cluster.trace, Counter()
     for item in trace.list_intervals(NCCL_KERNEL):
-        said = item.others
+        attributes = item.others
         stream = re.split(r"[.-]", trace.get_row_name(item.row))[2]
         actual[
             item.row[0] - 1,
             stream,
             item.begin,
             item.end,
-            trace.get_label(OPERATION, said[OPERATION]),
-            said[BYTES],
-            said.get(ROOT),
-            trace.get_label(COMMUNICATOR, said[COMMUNICATOR]),
-            said[RANKS],
-            said[RANK],
-            said[FUSED],
+            trace.get_label(OPERATION, attributes[OPERATION]),
+            attributes[BYTES],
+            attributes.get(ROOT),
+            trace.get_label(COMMUNICATOR, attributes[COMMUNICATOR]),
+            attributes[RANKS],
+            attributes[RANK],
+            attributes[FUSED],
         ] += 1
     assert actual == expected
 
@@ -184,7 +184,7 @@ def test_late_wait_transfer_and_bandwidths_of_collectives(cluster: SampleSet) ->
 
 def list_traced_collectives(cluster: SampleSet) -> list[tuple[str, list[tuple]]]:
     """Return operation, and each rank's record."""
-    found: dict[int, tuple[str, list[tuple]]] = {}
+    collectives: dict[int, tuple[str, list[tuple]]] = {}
     speeds = {
         (item.row, item.begin, item.end): (item.others[ALGORITHM], item.others[BUS])
         for item in cluster.trace.list_intervals(TRANSFERS)
@@ -194,7 +194,7 @@ def list_traced_collectives(cluster: SampleSet) -> list[tuple[str, list[tuple]]]
         if NUMBER not in item.others:
             continue  # a kernel that sends and receives
         label = cluster.trace.get_label(COLLECTIVE, item.value)
-        found.setdefault(item.others[NUMBER], (label, []))[1].append(
+        collectives.setdefault(item.others[NUMBER], (label, []))[1].append(
             (
                 item.row[0] - 1,
                 item.begin,
@@ -206,7 +206,7 @@ def list_traced_collectives(cluster: SampleSet) -> list[tuple[str, list[tuple]]]
             )
         )
     assert not speeds
-    return [(label, sorted(records)) for label, records in found.values()]
+    return [(label, sorted(records)) for label, records in collectives.values()]
 
 
 def test_the_truth_s_own_figures_of_collectives(cluster: SampleSet) -> None:
@@ -308,10 +308,10 @@ def test_collectives_of_the_advanced_trace_have_the_truth_s_numbers(cluster: Sam
 
 
 def test_messages_are_lines(cluster: SampleSet) -> None:
-    told = cluster.truth["mpi"]
-    assert told["messages_total"] == len(told["messages"])
+    truth = cluster.truth["mpi"]
+    assert truth["messages_total"] == len(truth["messages"])
     expected = Counter()
-    for message in told["messages"]:
+    for message in truth["messages"]:
         sender, receiver = message["sender"], message["receiver"]
         end = (
             message["completed"]
@@ -333,25 +333,25 @@ def test_messages_are_lines(cluster: SampleSet) -> None:
         == expected
     )
     assert (
-        f"MPI messages: {told['unmatched_total']:,} sends without a partner"
+        f"MPI messages: {truth['unmatched_total']:,} sends without a partner"
         in cluster.summary.notes
     )
-    assert told["unmatched_total"] == len(told["unmatched"])
+    assert truth["unmatched_total"] == len(truth["unmatched"])
 
 
 def test_mpi_calls_of_each_rank(cluster: SampleSet) -> None:
-    for rank, told in enumerate(cluster.truth["ranks"]):
+    for rank, rank_truth in enumerate(cluster.truth["ranks"]):
         assert cluster.sum_by_label(rank, *MPI_CODES) == {
-            name: (call["calls"], call["ns"]) for name, call in told["mpi_calls"].items()
+            name: (call["calls"], call["ns"]) for name, call in rank_truth["mpi_calls"].items()
         }
 
 
 def test_mpi_collectives(cluster: SampleSet) -> None:
     """Function, times, root, bytes sent and received; and one number for each communicator."""
-    told = cluster.truth["mpi"]["collectives"]
-    assert cluster.truth["mpi"]["collectives_total"] == len(told)
+    truth = cluster.truth["mpi"]["collectives"]
+    assert cluster.truth["mpi"]["collectives_total"] == len(truth)
     expected, uids, numbers = Counter(), {}, {}
-    for item in told:
+    for item in truth:
         root = None if item["root"] is None else item["root"] + 1
         for rank, begin, end in zip(item["ranks"], item["begin"], item["end"], strict=True):
             received = (
@@ -453,10 +453,10 @@ def test_no_table_of_the_truth_is_passed_over(cluster: SampleSet) -> None:
 def test_rows_and_durations_by_name(cluster: SampleSet, table: str) -> None:
     """What lasts nothing lasts 1 ns in the trace."""
     codes, named = TRANSLATED[table]
-    for rank, told in enumerate(cluster.truth["ranks"]):
+    for rank, rank_truth in enumerate(cluster.truth["ranks"]):
         expected = {
             named(name): (entry["rows"], entry["ns"] or entry["rows"])
-            for name, entry in told["tables"][table]["by_name"].items()
+            for name, entry in rank_truth["tables"][table]["by_name"].items()
             if name != NO_CALL
         }
         actual = cluster.sum_by_label(rank, *codes)
@@ -470,21 +470,21 @@ def test_rows_and_durations_by_name(cluster: SampleSet, table: str) -> None:
 
 
 def test_bytes_of_memory_operations(cluster: SampleSet) -> None:
-    for rank, told in enumerate(cluster.truth["ranks"]):
+    for rank, rank_truth in enumerate(cluster.truth["ranks"]):
         result = Counter()
         for name, item in cluster.list_intervals(rank, 63000001):
             result["MEMSET" if name == "CUDA memset" else "MEMCPY"] += item.others[63000002]
         assert result == {
-            kind: told["tables"][f"CUPTI_ACTIVITY_KIND_{kind}"]["bytes"]
+            kind: rank_truth["tables"][f"CUPTI_ACTIVITY_KIND_{kind}"]["bytes"]
             for kind in ("MEMCPY", "MEMSET")
         }
 
 
 def test_cuda_events(cluster: SampleSet) -> None:
-    for rank, told in enumerate(cluster.truth["ranks"]):
+    for rank, rank_truth in enumerate(cluster.truth["ranks"]):
         assert (
             len(cluster.list_intervals(rank, 63000050))
-            == told["tables"]["CUPTI_ACTIVITY_KIND_CUDA_EVENT"]["rows"]
+            == rank_truth["tables"]["CUPTI_ACTIVITY_KIND_CUDA_EVENT"]["rows"]
         )
 
 
@@ -498,14 +498,14 @@ def test_ranges_of_the_nccl_domain_and_of_the_job(cluster: SampleSet) -> None:
         for label, code in codes.items()
         if re.match(r"NCCL regions$|NVTX (pushpop ranges|startend ranges|marks) ", label)
     ]
-    for rank, told in enumerate(cluster.truth["ranks"]):
+    for rank, rank_truth in enumerate(cluster.truth["ranks"]):
         by_name = {
             name: (entry["rows"], entry["ns"])
-            for name, entry in told["tables"]["NVTX_EVENTS"]["by_name"].items()
+            for name, entry in rank_truth["tables"]["NVTX_EVENTS"]["by_name"].items()
         }
         assert (
             len(cluster.list_intervals(rank, *every))
-            == told["tables"]["NVTX_EVENTS"]["rows"] - by_name["definitions"][0]
+            == rank_truth["tables"]["NVTX_EVENTS"]["rows"] - by_name["definitions"][0]
         )
         calls, operations, marks = ({}, {}, {})
         for name, entry in by_name.items():

@@ -104,12 +104,12 @@ def find_gpu_rows(cluster: SampleSet) -> dict[str, tuple[int, str]]:
 @pytest.mark.slow
 def test_samples_of_gpus(cluster: SampleSet) -> None:
     """Number and sum of each metric on each GPU, of the first report that has it."""
-    result, rows, seen, zeros = read_series(cluster), find_gpu_rows(cluster), set(), 0
+    result, rows, sampled_rows, zeros = read_series(cluster), find_gpu_rows(cluster), set(), 0
     for number, rank in enumerate(cluster.truth["ranks"]):
         for gpu in rank["gpu_metrics"]:
-            if gpu["uuid"] in seen:
+            if gpu["uuid"] in sampled_rows:
                 continue
-            seen.add(gpu["uuid"])
+            sampled_rows.add(gpu["uuid"])
             below = dict(
                 cluster.query(
                     number,
@@ -138,12 +138,12 @@ def test_samples_of_gpus(cluster: SampleSet) -> None:
             } == expected
             assert all(not any(each[:early]) and each[-1] == 0 for each in values.values())
     assert zeros == cluster.summary.ledger.kinds["gpu_metrics"].synthesized[Reason.ZERO_UNSAMPLED]
-    assert seen == cluster.truth["gpus"].keys() == rows.keys()
+    assert sampled_rows == cluster.truth["gpus"].keys() == rows.keys()
 
 
 def test_sums_and_means_of_gpus(cluster: SampleSet) -> None:
     """Of all samples in any report: the trace has them all where the first report does."""
-    result, rows, whole = read_series(cluster), find_gpu_rows(cluster), 0
+    result, rows, complete = read_series(cluster), find_gpu_rows(cluster), 0
     for uuid, gpu in cluster.truth["gpus"].items():
         held = [
             (number, own)
@@ -155,7 +155,7 @@ def test_sums_and_means_of_gpus(cluster: SampleSet) -> None:
         assert gpu["samples"] >= max(own["samples"] for _, own in held)
         if first["samples"] < gpu["samples"]:
             continue
-        whole += 1
+        complete += 1
         node, row = rows[uuid]
         for name, total in gpu["sums"].items():
             ((below,),) = cluster.query(
@@ -178,7 +178,7 @@ def test_sums_and_means_of_gpus(cluster: SampleSet) -> None:
             max(abs(later - time - gpu["period_ns"]) for time, later in pairwise(times))
             <= gpu["period_ns"] * LARGEST_DRIFT + 2
         )
-    assert whole
+    assert complete
 
 
 # ---- networks ---------------------------------------------------------------------------------------------------------
@@ -196,34 +196,36 @@ def read_rates(cluster: SampleSet, node: int, row: str) -> dict[str, list[tuple[
 def test_counters_of_network_interfaces(cluster: SampleSet) -> None:
     for host, rank in find_first_ranks(cluster).items():
         ports = {
-            name: told
-            for name, told in cluster.truth["ranks"][rank]["network"].items()
+            name: counters
+            for name, counters in cluster.truth["ranks"][rank]["network"].items()
             if not name.startswith("switch")
         }
         assert ports
-        for name, told in ports.items():
-            check_counters(read_rates(cluster, host, f"NIC {name} port 0"), told)
+        for name, counters in ports.items():
+            check_counters(read_rates(cluster, host, f"NIC {name} port 0"), counters)
 
 
 def test_counters_of_the_switch(cluster: SampleSet) -> None:
     """In every report; the first rank's are written."""
     (switch,) = cluster.truth["switches"]
     ports = {
-        name.removeprefix("switch "): told
-        for name, told in cluster.truth["ranks"][0]["network"].items()
+        name.removeprefix("switch "): counters
+        for name, counters in cluster.truth["ranks"][0]["network"].items()
         if name.startswith("switch")
     }
     assert len(ports) == sum("mlx5" in nic for nic in cluster.truth["nics"])
-    for name, told in ports.items():
-        check_counters(read_rates(cluster, 0, f"Switch {switch} {name}"), told)
+    for name, counters in ports.items():
+        check_counters(read_rates(cluster, 0, f"Switch {switch} {name}"), counters)
 
 
-def check_counters(found: dict[str, list[tuple[int, int]]], told: dict[str, int]) -> None:
+def check_counters(found: dict[str, list[tuple[int, int]]], truth: dict[str, int]) -> None:
     """Check samples and sums of values; a counter has two zeros behind its last sample: at its end,
     and at the trace's.
     """
     expected = {
-        counter: (told["samples"], total) for counter, total in told.items() if counter != "samples"
+        counter: (truth["samples"], total)
+        for counter, total in truth.items()
+        if counter != "samples"
     }
     assert {
         counter: (len(times) - 2, sum(value for _, value in times))
@@ -236,7 +238,7 @@ def test_bytes_through_network_interfaces(cluster: SampleSet) -> None:
     it.
     """
     hosts = [host["name"] for host in cluster.truth["hosts"]]
-    for name, told in cluster.truth["nics"].items():
+    for name, truth in cluster.truth["nics"].items():
         host, nic = name.split()
         for way in ("received", "sent"):
             times = read_rates(cluster, hosts.index(host), f"NIC {nic} port 0")[f"IB: Bytes {way}"]
@@ -247,16 +249,16 @@ def test_bytes_through_network_interfaces(cluster: SampleSet) -> None:
             drift = cluster.truth["hosts"][hosts.index(host)]["drift_ppm"] * 1e-6
             margin = (
                 0.5 * (times[-1][0] - times[0][0]) / NS_PER_MS
-                + told[f"bytes_{way}"] * (drift + 1e-6)
+                + truth[f"bytes_{way}"] * (drift + 1e-6)
                 + 1
             )
-            assert told[f"bytes_{way}"] > 100 * margin
-            assert total == pytest.approx(told[f"bytes_{way}"], abs=margin)
+            assert truth[f"bytes_{way}"] > 100 * margin
+            assert total == pytest.approx(truth[f"bytes_{way}"], abs=margin)
 
 
 def test_congestion_of_the_switch(cluster: SampleSet) -> None:
     """From which interface to which, by their local identifiers, and when."""
-    ((name, told),) = cluster.truth["switches"].items()
+    ((name, truth),) = cluster.truth["switches"].items()
     lids = dict(cluster.query(0, "SELECT name, lid FROM NET_IB_DEVICE_INFO"))
     expected = Counter()
     for pair, count in cluster.truth["ranks"][0]["congestion"].items():
@@ -270,12 +272,12 @@ def test_congestion_of_the_switch(cluster: SampleSet) -> None:
     assert (
         Counter((item.others[SOURCE_LID], item.others[TARGET_LID]) for item in events) == expected
     )
-    assert told["congestion"] == cluster.truth["ranks"][0]["congestion"]
+    assert truth["congestion"] == cluster.truth["ranks"][0]["congestion"]
     rows = cluster.query(
         0,
         "SELECT start, globalId, switchIngressPort, switchEgressPort FROM NET_IB_SWITCH_CONGESTION_EVENT",
     )
-    assert {guid for _, guid, _, _ in rows} == {told["guid"]}
+    assert {guid for _, guid, _, _ in rows} == {truth["guid"]}
     start = cluster.truth["ranks"][0]["utcEpochNs"] - cluster.zero
     assert Counter(
         (item.begin, item.others[INGRESS], item.others[EGRESS]) for item in events
@@ -307,12 +309,12 @@ def test_samples_of_plugins(cluster: SampleSet) -> None:
             WHERE coalesce(intVal, uintVal, floatVal, doubleVal) < 0 GROUP BY 1, 2""",
             )
         }
-        for device, told in cluster.truth["ranks"][rank]["generic_events"].items():
+        for device, truth in cluster.truth["ranks"][rank]["generic_events"].items():
             source = "efa_metrics" if device.startswith("rdmap") else "storage_metrics"
-            for field, total in told["sums"].items():
+            for field, total in truth["sums"].items():
                 label = f"{source}: {field}"
                 values = [value for _, value in result[host, f"{source} {device}", label]]
-                assert (len(values) - 1, values[-1]) == (told["events"], 0)
+                assert (len(values) - 1, values[-1]) == (truth["events"], 0)
                 decimals = cluster.trace.labels.precision.get(codes[label], 0)
                 assert sum(values) / 10**decimals == pytest.approx(
                     total + below.get((device, field), 0), abs=0.001 * len(values)
@@ -322,8 +324,8 @@ def test_samples_of_plugins(cluster: SampleSet) -> None:
 def test_bytes_of_storage(cluster: SampleSet) -> None:
     """What applications read and wrote on a host, over all volumes; samples are of whole bytes."""
     hosts, result = [host["name"] for host in cluster.truth["hosts"]], read_series(cluster)
-    for name, told in cluster.truth["storage"].items():
-        for field, total in (("Read", told["bytes_read"]), ("Write", told["bytes_written"])):
+    for name, truth in cluster.truth["storage"].items():
+        for field, total in (("Read", truth["bytes_read"]), ("Write", truth["bytes_written"])):
             each = [
                 [value for _, value in times]
                 for (node, _, metric), times in result.items()
@@ -342,7 +344,10 @@ def test_samples_by_table(cluster: SampleSet) -> None:
             sum(gpu["samples"] * len(gpu["sums"]) for gpu in rank["gpu_metrics"])
             == tables["GPU_METRICS"]
         )
-        counts = {name: told["samples"] * (len(told) - 1) for name, told in rank["network"].items()}
+        counts = {
+            name: counters["samples"] * (len(counters) - 1)
+            for name, counters in rank["network"].items()
+        }
         assert (
             sum(count for name, count in counts.items() if name.startswith("switch"))
             == tables["NET_IB_SWITCH_METRIC"]
@@ -352,7 +357,7 @@ def test_samples_by_table(cluster: SampleSet) -> None:
             == tables["NET_NIC_METRIC"]
         )
         assert (
-            sum(told["events"] for told in rank["generic_events"].values())
+            sum(counters["events"] for counters in rank["generic_events"].values())
             == tables["GENERIC_EVENTS"]
         )
         assert sum(rank["congestion"].values()) == tables["NET_IB_SWITCH_CONGESTION_EVENT"]

@@ -84,7 +84,7 @@ def _read_truth(connection: sqlite3.Connection, zero: int, duration: int) -> Tru
         name
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     }
-    found = [table for table in ("SCHED_EVENTS", "COMPOSITE_EVENTS") if table in tables]
+    event_tables = [table for table in ("SCHED_EVENTS", "COMPOSITE_EVENTS") if table in tables]
     pieces = [
         f"SELECT {column} >> 24 AS process FROM {table}"
         for table, column in OF_PROCESSES
@@ -93,9 +93,9 @@ def _read_truth(connection: sqlite3.Connection, zero: int, duration: int) -> Tru
     pieces = (
         pieces
         if pieces and connection.execute(" UNION ".join(pieces)).fetchone()
-        else [f"SELECT globalTid >> 24 AS process FROM {table}" for table in found]
+        else [f"SELECT globalTid >> 24 AS process FROM {table}" for table in event_tables]
     )
-    if not found:
+    if not event_tables:
         return Truth()
     own = " UNION ".join(pieces)
     columns = {row[1] for row in connection.execute("PRAGMA table_info(SCHED_EVENTS)")}
@@ -105,18 +105,18 @@ def _read_truth(connection: sqlite3.Connection, zero: int, duration: int) -> Tru
             f"SELECT min(start), max(start + ({ends if table == 'SCHED_EVENTS' else '0'})) FROM {table} "
             f"WHERE globalTid >> 24 IN ({own})"
         ).fetchone()
-        for table in found
+        for table in event_tables
     ]
     times = [(first, last) for first, last in times if first is not None]
     if not times:
         return Truth()
     end = zero + duration
     truth = Truth(last=max(last for _, last in times) - zero)
-    for table in found:
+    for table in event_tables:
         truth.others += connection.execute(
             f"SELECT count(*) FROM {table} WHERE NOT globalTid >> 24 IN ({own})"
         ).fetchone()[0]
-    if "SCHED_EVENTS" in found:
+    if "SCHED_EVENTS" in event_tables:
         query = STATES.format(
             threadState="threadState" if "threadState" in columns else "NULL",
             end=end,
@@ -131,7 +131,7 @@ def _read_truth(connection: sqlite3.Connection, zero: int, duration: int) -> Tru
             ((pid, tid), state, cpu, begin - zero, until - zero)
             for pid, tid, state, cpu, begin, until in connection.execute(query)
         )
-    if "COMPOSITE_EVENTS" in found:
+    if "COMPOSITE_EVENTS" in event_tables:
         for pid, tid, depth, function, module, count in connection.execute(SAMPLES.format(own=own)):
             name = module.rstrip("/").split("/")[-1]
             truth.functions[

@@ -59,8 +59,10 @@ def usage(rank: int, tmp_path_factory: pytest.TempPathFactory) -> tuple[Trace, S
     that is 0 there.
     """
     output = tmp_path_factory.mktemp("usage") / "o.prv"
-    made = convert_and_read([REPORTS[rank]], output, kinds=("memory_usage", "-memory_pools"))
-    return *made, find_time_zero(output, REPORTS[rank])
+    trace_and_summary = convert_and_read(
+        [REPORTS[rank]], output, kinds=("memory_usage", "-memory_pools")
+    )
+    return *trace_and_summary, find_time_zero(output, REPORTS[rank])
 
 
 def test_bytes_are_what_was_put_in(usage: tuple[Trace, Summary, int], rank: int) -> None:

@@ -66,9 +66,9 @@ def count_by_thread(trace: Trace, rank: int, code: int, *attributes: int) -> Cou
 def test_openacc_is_what_was_put_in(trace: Trace, table: str, rank: int) -> None:
     truth = TRUTH[rank]["additions"]["openacc"][table]
     code = CONSTRUCTS[table]
-    for other, said in ((code, truth["by_construct"]), (code + 100000, truth["by_source"])):
+    for other, expected in ((code, truth["by_construct"]), (code + 100000, truth["by_source"])):
         assert sum_figures(trace, rank, other) == {
-            name: (entry["rows"], entry["ns"]) for name, entry in said.items()
+            name: (entry["rows"], entry["ns"]) for name, entry in expected.items()
         }
     if table == "DATA":
         result = Counter[str]()

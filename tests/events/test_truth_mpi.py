@@ -86,14 +86,14 @@ def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     ]
     zeros = [first - begin for first, begin in zip(firsts, local, strict=True)]
     mpi = json.loads((folder / "truth.json").read_text())["mpi"] | {"ranks_told": truth["ranks"]}
-    told = mpi["messages"]
+    true_messages = mpi["messages"]
     if truth["options"]["row_order"] == "shuffled":
-        told = [
+        true_messages = [
             message
-            for message in told
+            for message in true_messages
             if message["functions"][0] != "MPI_Sendrecv" or message["bytes"] == message["capacity"]
         ]
-    return Job(mpi, told, trace, summary, exports, zeros, folder / "mpi.prv")
+    return Job(mpi, true_messages, trace, summary, exports, zeros, folder / "mpi.prv")
 
 
 @pytest.mark.slow
@@ -115,8 +115,8 @@ def test_counts_and_durations_by_function(job: Job) -> None:
             name: (calls, ns) for name, calls, ns in export.execute(sql)
         }
         put_in = job.truth["ranks_told"][rank]["mpi_calls"]
-        assert dict(count) == {name: told["calls"] for name, told in put_in.items()}
-        assert dict(total) == {name: told["ns"] for name, told in put_in.items()}
+        assert dict(count) == {name: truth["calls"] for name, truth in put_in.items()}
+        assert dict(total) == {name: truth["ns"] for name, truth in put_in.items()}
 
 
 def test_every_message_has_its_line(job: Job) -> None:

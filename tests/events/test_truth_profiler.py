@@ -182,28 +182,32 @@ def test_overhead_of_samples(name: str, tmp_path: Path) -> None:
         kinds=("profiler_overhead",),
     )
     for task, rank in enumerate(truth["ranks"], 1):
-        mine = [item for item in trace.list_intervals(OVERHEAD) if item.row[0] == task]
+        intervals = [item for item in trace.list_intervals(OVERHEAD) if item.row[0] == task]
         tables = [rank["tables"][table] for table in TABLES]
-        assert len(mine) == sum(table["rows"] for table in tables)
+        assert len(intervals) == sum(table["rows"] for table in tables)
         # Clocks that drift change a sum by some ns for each range.
         assert (
-            abs(sum(item.end - item.begin for item in mine) - sum(table["ns"] for table in tables))
+            abs(
+                sum(item.end - item.begin for item in intervals)
+                - sum(table["ns"] for table in tables)
+            )
             <= 2000
         )
-        assert {item.others.get(TYPE) for item in mine} == {None, 3, 4, 5, 6, 7}
+        assert {item.others.get(TYPE) for item in intervals} == {None, 3, 4, 5, 6, 7}
 
 
 def test_losses_come_first_in_the_summary(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     truth = json.loads((SAMPLES / "machine" / "truth.json").read_text())
-    told = truth["ranks"][0]["additions"]["profiler"]["messages"]
+    messages = truth["ranks"][0]["additions"]["profiler"]["messages"]
     reports = [str(SAMPLES / "machine" / rank["report"]) for rank in truth["ranks"]]
     assert main(["-v", *reports, str(tmp_path / "o.prv")]) == 0
     output = capsys.readouterr()
     warnings = [line for line in output.err.splitlines() if "warning: Nsight Systems" in line]
     order = [
-        next(item["tells"] for item in told if item["begins"].strip() in line) for line in warnings
+        next(item["tells"] for item in messages if item["begins"].strip() in line)
+        for line in warnings
     ]
     assert order == ["lost", "lost", "fallback", "error"]
     assert output.err.splitlines().index(warnings[0]) == next(

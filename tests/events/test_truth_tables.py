@@ -188,7 +188,7 @@ class Machine:
         reports = [SAMPLES / "machine" / rank["report"] for rank in self.truth["ranks"]]
         self.trace, self.summary = convert_and_read(reports, folder / "o.prv", align="none")
 
-    def of(self, rank: int, code: int) -> list[Interval]:
+    def list_intervals(self, rank: int, code: int) -> list[Interval]:
         return [item for item in self.trace.list_intervals(code) if item.row[0] == rank + 1]
 
     def sum_by_label(self, rank: int, code: int) -> dict[str, dict[str, dict[str, int]]]:
@@ -197,7 +197,7 @@ class Machine:
         """
         pid = self.truth["ranks"][rank]["pid"]
         result: dict[str, dict[str, dict[str, int]]] = {}
-        for item in self.of(rank, code):
+        for item in self.list_intervals(rank, code):
             row = self.trace.get_row_name(item.row)
             place = row.split(" GPU")[0] if " GPU" in row else str(int(row.split()[-1]) - pid)
             entry = result.setdefault(place, {}).setdefault(
@@ -215,34 +215,34 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_graphics_and_libraries_of_the_sample(machine: Machine, rank: int) -> None:
-    told = machine.truth["ranks"][rank]["additions"]["graphics"]
-    for table, expected in told["tables"].items():
+    truth = machine.truth["ranks"][rank]["additions"]["graphics"]
+    for table, expected in truth["tables"].items():
         assert machine.sum_by_label(rank, LINES[table].code) == expected, table
     frames = {
         item.others[LINES["OPENGL_API"].code + 2]
-        for item in machine.of(rank, LINES["OPENGL_API"].code)
+        for item in machine.list_intervals(rank, LINES["OPENGL_API"].code)
     }
-    assert frames == set(range(1, told["frames"] + 1))
+    assert frames == set(range(1, truth["frames"] + 1))
     rows = {
         machine.trace.get_row_name(item.row)
-        for item in machine.of(rank, LINES["VULKAN_WORKLOAD"].code)
+        for item in machine.list_intervals(rank, LINES["VULKAN_WORKLOAD"].code)
     }
     assert rows == {f"Vulkan GPU{machine.truth['ranks'][rank]['gpu_index_on_host']}"}
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_file_accesses_of_the_sample(machine: Machine, rank: int) -> None:
-    told = machine.truth["ranks"][rank]["additions"]["system"]["file_accesses"]
-    assert machine.sum_by_label(rank, CALL) == told["by_thread"]
+    truth = machine.truth["ranks"][rank]["additions"]["system"]["file_accesses"]
+    assert machine.sum_by_label(rank, CALL) == truth["by_thread"]
     moved: Counter[str] = Counter()
-    for item in machine.of(rank, CALL):
+    for item in machine.list_intervals(rank, CALL):
         moved[machine.trace.get_label(FILE, item.others[FILE])] += item.others.get(BYTES, 0)
-    assert moved == told["bytes_by_file"]
+    assert moved == truth["bytes_by_file"]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_contexts_on_gpus_of_the_sample(machine: Machine, rank: int) -> None:
-    told = machine.truth["ranks"][rank]["additions"]["system"]["gpu_contexts"]
+    truth = machine.truth["ranks"][rank]["additions"]["system"]["gpu_contexts"]
     result: dict[str, dict[str, int]] = {}
     still: dict[str, int] = {}
     for item in machine.trace.list_intervals(PROCESS):
@@ -255,8 +255,8 @@ def test_contexts_on_gpus_of_the_sample(machine: Machine, rank: int) -> None:
         entry = result.setdefault(pid, {"rows": 0, "ns": 0})
         entry["rows"] += 1
         entry["ns"] += item.end - item.begin
-    assert result == told["by_process"]
-    assert still.keys() == told["open"].keys()
+    assert result == truth["by_process"]
+    assert still.keys() == truth["open"].keys()
     dropped = {
         reason_: count
         for (kind, reason_), count in machine.summary.dropped.items()
@@ -266,8 +266,8 @@ def test_contexts_on_gpus_of_the_sample(machine: Machine, rank: int) -> None:
         count for (kind, _), count in machine.summary.repaired.items() if kind == "gpu_contexts"
     ]
     ranks = len(machine.truth["ranks"])
-    assert list(dropped.values()) == [told["before"] * ranks]
-    assert sorted(repaired) == [told["lost"] * ranks, len(told["open"]) * ranks]
+    assert list(dropped.values()) == [truth["before"] * ranks]
+    assert sorted(repaired) == [truth["lost"] * ranks, len(truth["open"]) * ranks]
     assert {
         machine.trace.get_task_name(item.row) for item in machine.trace.list_intervals(PROCESS)
     } == {"devices of node01"}

@@ -141,9 +141,11 @@ def test_an_output_folder_that_vanishes(tmp_path: Path, monkeypatch: pytest.Monk
     for module, name in ((reading, "read_task"), (conversion, "write_pcf")):
         folder.mkdir()
         with monkeypatch.context() as patch:
-            done = getattr(module, name)
+            original = getattr(module, name)
             patch.setattr(
-                module, name, lambda *given, done=done: (shutil.rmtree(folder), done(*given))
+                module,
+                name,
+                lambda *given, original=original: (shutil.rmtree(folder), original(*given)),
             )
             with pytest.raises(Nsys2prvError, match=f"{folder}: is gone"):
                 convert(REPORTS[:1], folder / "out.prv", Options())
@@ -155,9 +157,9 @@ def test_a_folder_for_temporary_files_that_vanishes(
 ) -> None:
     folder, target = tmp_path / "gone", tmp_path / "store"
     folder.mkdir()
-    done = storing.pack_result
+    original = storing.pack_result
     monkeypatch.setattr(
-        storing, "pack_result", lambda *given: (shutil.rmtree(folder), done(*given))
+        storing, "pack_result", lambda *given: (shutil.rmtree(folder), original(*given))
     )
     with pytest.raises(Nsys2prvError, match=f"{folder}: is gone"):
         storing.extract_to(REPORTS[:1], target, Options(tmp=folder))
@@ -168,10 +170,12 @@ def test_temporary_files_go_where_they_should(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "tmp").mkdir()
-    seen = []
-    done = reading.read_task
-    monkeypatch.setattr(reading, "read_task", lambda task: (seen.append(task.spill), done(task))[1])
+    folders = []
+    original = reading.read_task
+    monkeypatch.setattr(
+        reading, "read_task", lambda task: (folders.append(task.spill), original(task))[1]
+    )
     convert(REPORTS[:1], tmp_path / "out.prv", Options(tmp=tmp_path / "tmp"))
-    assert seen
-    assert all(tmp_path / "tmp" in folder.parents for folder in seen)
+    assert folders
+    assert all(tmp_path / "tmp" in folder.parents for folder in folders)
     assert read_folder(tmp_path / "tmp") == {}

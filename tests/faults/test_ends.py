@@ -21,7 +21,6 @@ from tools.commands import (
     run_command,
     wait_for,
 )
-from tools.exports import make_large_export
 from tools.processes import list_children, list_group
 
 from nsys2prv._util import files
@@ -29,21 +28,15 @@ from nsys2prv._util import files
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 
 
-@pytest.fixture(scope="module")
-def large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a report large enough for worker processes."""
-    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite")
-
-
-def start_command(folder: Path, *given: object, **more: object) -> subprocess.Popen[str]:
+def start_command(folder: Path, *arguments: object, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        build_arguments("-q", *given),
+        build_arguments("-q", *arguments),
         cwd=folder,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **more,
+        **options,
     )
 
 
@@ -127,15 +120,15 @@ def test_what_a_killed_run_leaves_goes_at_the_next_run(large_report: Path, tmp_p
 
 def make_owned_folder(folder: Path, **other: object) -> Path:
     """Make a temporary folder of this process, or of one that is other than it."""
-    made = folder / replace(files.Owner.current(), **other).new_name()
-    made.mkdir()
-    return made
+    path = folder / replace(files.Owner.current(), **other).new_name()
+    path.mkdir()
+    return path
 
 
 @pytest.mark.slow
 def test_files_of_the_living_stay(tmp_path: Path) -> None:
-    with files.make_temporary_folder(tmp_path) as mine:
-        (mine / "file").write_text("of a run")
+    with files.make_temporary_folder(tmp_path) as own_folder:
+        (own_folder / "file").write_text("of a run")
         foreign, other = (
             make_owned_folder(tmp_path, host="0" * 8, pid=1 << 30),
             tmp_path / ".nsys2prv-mine",
@@ -144,7 +137,7 @@ def test_files_of_the_living_stay(tmp_path: Path) -> None:
         link = tmp_path / replace(files.Owner.current(), pid=1 << 30).new_name()
         link.symlink_to(other)
         assert run_command("-q", GRAPHS, tmp_path / "out.prv").returncode == 0
-        assert (mine / "file").exists()
+        assert (own_folder / "file").exists()
     assert sorted(list_leftovers(tmp_path)) == sorted([foreign, other, link])
 
 
@@ -172,9 +165,9 @@ def test_a_number_that_another_process_has_now(
 
     if not reachable:
         monkeypatch.setattr(os, "kill", refuse)
-    mine, dead = make_owned_folder(tmp_path), make_owned_folder(tmp_path, began=1)
+    own_folder, dead = make_owned_folder(tmp_path), make_owned_folder(tmp_path, began=1)
     files.remove_leftovers(tmp_path)
-    assert list_leftovers(tmp_path) == [mine]
+    assert list_leftovers(tmp_path) == [own_folder]
     assert not dead.exists()
 
 

@@ -42,14 +42,14 @@ def plant_secrets(source: Path, target: Path) -> Path:
         assert connection.execute(
             "SELECT count(*) FROM TARGET_INFO_SYSTEM_ENV WHERE value LIKE ?", (f"%{PLANTED}%",)
         ).fetchone()[0]
-        for table, kept in (
+        for table, kept_rows in (
             ("TARGET_INFO_SYSTEM_ENV", "name = 'Hostname'"),
             ("META_DATA_CAPTURE", "0"),
         ):
             columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
             for column in columns:
                 connection.execute(
-                    f"UPDATE {table} SET {column} = {column} || ? WHERE typeof({column}) = 'text' AND NOT ({kept}) "
+                    f"UPDATE {table} SET {column} = {column} || ? WHERE typeof({column}) = 'text' AND NOT ({kept_rows}) "
                     "AND name NOT LIKE '%ENVIRONMENT_VARIABLE'",
                     (TOKEN,),
                 )
@@ -192,17 +192,17 @@ def test_names_of_text_that_terminals_obey(tmp_path: Path) -> None:
             evil: [{"start": 1}],
         },
     )
-    for given in (
+    for arguments in (
         ["-v", report, tmp_path / "out.prv"],
         ["--list", report],
         ["report", report],
         ["extract", report, "-o", tmp_path / "s"],
         ["-t", "osrt", report, tmp_path / "out.prv"],
     ):
-        process = run_command(*given)
+        process = run_command(*arguments)
         assert not re.search(
             "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", process.stdout + process.stderr
-        ), given
+        ), arguments
         assert process.returncode in (0, 3)
 
 

@@ -91,13 +91,14 @@ def test_an_export_that_changes_while_it_is_read(
     change: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report = Path(shutil.copy(GRAPHS, tmp_path / "r.sqlite"))
-    done = reading.read_task
+    original = reading.read_task
     monkeypatch.setattr(
         reading,
         "read_task",
-        lambda task: (change(report) if report.exists() and not task.number else None, done(task))[
-            1
-        ],
+        lambda task: (
+            change(report) if report.exists() and not task.number else None,
+            original(task),
+        )[1],
     )
     with pytest.raises(Nsys2prvError, match=r"r\.sqlite: was .* while it was read") as raised:
         convert([report], tmp_path / "out.prv", Options())
@@ -113,11 +114,14 @@ def test_a_folder_of_tables_that_changes_while_it_is_read(
     report = tmp_path / "r"
     report.mkdir()
     pl.DataFrame([make_kernel(1, 5, correlationId=1)]).write_parquet(report / f"{KERNEL}.parquet")
-    done = reading.read_task
+    original = reading.read_task
     monkeypatch.setattr(
         reading,
         "read_task",
-        lambda task: (done(task), pl.DataFrame({"id": [1]}).write_parquet(report / "X.parquet"))[0],
+        lambda task: (
+            original(task),
+            pl.DataFrame({"id": [1]}).write_parquet(report / "X.parquet"),
+        )[0],
     )
     with pytest.raises(Nsys2prvError, match="while it was read"):
         convert([report], tmp_path / "out.prv", Options())
@@ -135,9 +139,11 @@ def test_what_is_no_file(arguments: tuple[str, ...], tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
         for name in ("fifo", "fifo.nsys-rep", "folder", "tables", "empty", "socket", "nowhere"):
-            given = [*arguments, tmp_path / name] + ([] if arguments else [tmp_path / "out.prv"])
+            command_line = [*arguments, tmp_path / name] + (
+                [] if arguments else [tmp_path / "out.prv"]
+            )
             assert f"{tmp_path / name}: " in read_error(
-                run_command("-q", *given) if not arguments else run_command(*given)
+                run_command("-q", *command_line) if not arguments else run_command(*command_line)
             )
     assert not [name for name in read_folder(tmp_path) if name.startswith((".", "out"))]
 

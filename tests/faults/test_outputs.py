@@ -147,8 +147,8 @@ def test_a_trace_over_an_earlier_one(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_no_earlier_trace_of_the_other_form_stays_beside_new_labels(tmp_path: Path) -> None:
-    for given, form in (("out.prv", "out.prv"), ("out.prv.gz", "out.prv.gz"), ("out", "out.prv")):
-        assert run_command("-q", GRAPHS, tmp_path / given).returncode == 0
+    for output, form in (("out.prv", "out.prv"), ("out.prv.gz", "out.prv.gz"), ("out", "out.prv")):
+        assert run_command("-q", GRAPHS, tmp_path / output).returncode == 0
         assert sorted(path.name for path in tmp_path.glob("out.prv*")) == [form]
 
 
@@ -182,19 +182,19 @@ def move_file(target: Path, link: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [*NAMES, "out.prv.gz"])
-@pytest.mark.parametrize("made", [move_file, make_hard_link, make_soft_link])
+@pytest.mark.parametrize("make_link", [move_file, make_hard_link, make_soft_link])
 def test_no_report_is_written_over(
-    name: str, made: Callable[[Path, Path], None], tmp_path: Path
+    name: str, make_link: Callable[[Path, Path], None], tmp_path: Path
 ) -> None:
     report, further = tmp_path / "r.sqlite", tmp_path / "s.sqlite"
     for path in (report, further):
         shutil.copyfile(GRAPHS, path)
-    made(report, tmp_path / name)
+    make_link(report, tmp_path / name)
     before = read_folder(tmp_path)
-    given = report if report.exists() else tmp_path / name
+    output = report if report.exists() else tmp_path / name
     with pytest.raises(UsageError, match=f"{name}: would be written over .*, which is read"):
-        convert([further, given], tmp_path / "out.prv")
-    assert main(["-q", str(given), str(further), str(tmp_path / "out")]) == 2
+        convert([further, output], tmp_path / "out.prv")
+    assert main(["-q", str(output), str(further), str(tmp_path / "out")]) == 2
     assert read_folder(tmp_path) == before
 
 

@@ -51,7 +51,7 @@ def main() -> int:
     if options.batch:
         first, last = map(int, options.batch.split(":"))
         bases = sorted((options.folder / "bases").iterdir(), key=lambda path: int(path.stem[4:]))
-        batch.run(first, last, bases, options.folder / "work", options.keep)
+        batch.run_seeds(first, last, bases, options.folder / "work", options.keep)
         return 0
     runner.LIMIT = options.limit
     if options.minutes is None and options.count == MANY:
@@ -63,7 +63,7 @@ def main() -> int:
         until = time.monotonic() + (
             60 * options.minutes if options.minutes is not None else float("inf")
         )
-        tally = runner.run(
+        tally = runner.run_all(
             range(options.seed, options.seed + options.count),
             folder,
             options.keep and options.keep.resolve(),

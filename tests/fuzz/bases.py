@@ -28,14 +28,14 @@ WHOLE = (
 
 def make_bases(folder: Path) -> list[Path]:
     """Write small copies into a folder, in an order that is always the same."""
-    found = sorted(ROOT.glob("sample_reports/*/rank[01].sqlite"))
+    samples = sorted(ROOT.glob("sample_reports/*/rank[01].sqlite"))
     corpus = os.environ.get("NSYS2PRV_CORPUS")
     if corpus:
-        found += sorted(
+        samples += sorted(
             path for path in Path(corpus).glob("*.sqlite") if path.stat().st_size < LARGEST
         )
     return [
-        copy_few_rows(path, folder / f"base{number}.sqlite") for number, path in enumerate(found)
+        copy_few_rows(path, folder / f"base{number}.sqlite") for number, path in enumerate(samples)
     ]
 
 
@@ -44,10 +44,10 @@ def copy_few_rows(source: Path, target: Path) -> Path:
     shutil.copyfile(source, target)
     target.chmod(0o644)
     with closing(sqlite3.connect(target)) as connection:
-        found = connection.execute(
+        names = connection.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'"
         )
-        tables = [name for (name,) in found]
+        tables = [name for (name,) in names]
         for table in tables:
             if not table.startswith(WHOLE):
                 limit = STRINGS if table == "StringIds" else ROWS

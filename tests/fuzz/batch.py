@@ -33,20 +33,20 @@ def run_seeds(first: int, last: int, bases: list[Path], folder: Path, keep: Path
 
 def run_seed(seed: int, bases: list[Path], folder: Path, keep: Path | None) -> dict[str, object]:
     """Return the input of a seed, and the outcome."""
-    made = inputs.make(seed, bases, folder)
+    case = inputs.make_input(seed, bases, folder)
     faults: list[str] = []
     seconds, status = 0.0, None
-    for number, arguments in enumerate(made.commands):
-        output = made.output if number == len(made.commands) - 1 else folder / "store"
-        done = _run_command(arguments, folder)
-        seconds, status = max(seconds, done.seconds), done.status
+    for number, arguments in enumerate(case.commands):
+        output = case.output if number == len(case.commands) - 1 else folder / "store"
+        outcome = _run_command(arguments, folder)
+        seconds, status = max(seconds, outcome.seconds), outcome.status
         try:
-            faults += oracle.faults(done, folder, output if made.output else None)
+            faults += oracle.find_faults(outcome, folder, output if case.output else None)
         except Exception as error:
             faults.append(
                 f"oracle: {type(error).__name__}: {error}: {traceback.format_exc()[-600:]}"
             )
-        if done.status:
+        if outcome.status:
             break
     if faults and keep:
         shutil.copytree(folder, keep / str(seed), dirs_exist_ok=True)
@@ -54,15 +54,15 @@ def run_seed(seed: int, bases: list[Path], folder: Path, keep: Path | None) -> d
         "seed": seed,
         "status": status,
         "seconds": seconds,
-        "told": made.told,
+        "told": case.told,
         "faults": faults,
-        "commands": made.commands if faults else [],
+        "commands": case.commands if faults else [],
     }
 
 
 def _run_command(arguments: list[str], folder: Path) -> oracle.Outcome:
     """Run a command with its streams in files: code that is not Python writes there too."""
-    before = oracle.state(folder)
+    before = oracle.read_state(folder)
     streams = [folder.with_name(f"{folder.name}.{name}") for name in ("stdout", "stderr")]
     saved = [os.dup(number) for number in (1, 2)]
     raised, status = "", None

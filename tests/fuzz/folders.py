@@ -33,7 +33,7 @@ def copy_damaged(random: Random, source: Path, target: Path) -> list[str]:
             ("StringIds", "TARGET", "PROCESSES", "ANALYSIS")
         ):
             shutil.copyfile(path, target / path.name)
-    told = []
+    changes = []
     for mutation in random.choices(
         list(MUTATIONS), list(MUTATIONS.values()), k=random.choice((1, 1, 2, 4))
     ):
@@ -44,18 +44,18 @@ def copy_damaged(random: Random, source: Path, target: Path) -> list[str]:
         )
         if tables:
             mutation(random, random.choice(tables))
-            told.append(mutation.__name__)
-    return told
+            changes.append(mutation.__name__)
+    return changes
 
 
 def change_frame(random: Random, path: Path) -> None:
     suffix = path.suffix
     try:
-        found = frames.changed(
+        changed = frames.change_frame(
             random, (pl.read_parquet if suffix == ".parquet" else pl.read_ipc)(path.read_bytes())
         )
-        with path.with_suffix(".made").open("wb") as made:
-            found.write_parquet(made) if suffix == ".parquet" else found.write_ipc(made)
+        with path.with_suffix(".made").open("wb") as file:
+            changed.write_parquet(file) if suffix == ".parquet" else changed.write_ipc(file)
         path.with_suffix(".made").replace(path)
     except Exception:
         path.with_suffix(".made").unlink(missing_ok=True)
@@ -87,14 +87,14 @@ def change_form(random: Random, path: Path) -> None:
 def replace_by_no_file(random: Random, path: Path) -> None:
     """Put something else under a table's name."""
     path.unlink()
-    what = random.randrange(5)
-    if what == 0:
+    choice = random.randrange(5)
+    if choice == 0:
         path.mkdir()
-    elif what == 1:
+    elif choice == 1:
         path.symlink_to(path.name)
-    elif what == 2:
+    elif choice == 2:
         path.symlink_to(path.parent / "nowhere")
-    elif what == 3:
+    elif choice == 3:
         os.mkfifo(path)
     else:
         path.touch()

@@ -42,29 +42,29 @@ def change_frame(random: Random, frame: pl.DataFrame) -> pl.DataFrame:
     likely = [name for name in frame.columns if any(word in name.lower() for word in OF_PLACE)]
     name = random.choice(likely if likely and random.random() < 0.6 else frame.columns)
     column, rows = frame[name], frame.height
-    what = random.randrange(9)
-    if what == 0:
+    choice = random.randrange(9)
+    if choice == 0:
         return frame.drop(name)
-    if what == 1:
+    if choice == 1:
         return frame.rename({name: random.choice(("x", "START", f" {name}", name + "\0"))})
-    if what == 2:
+    if choice == 2:
         return frame.with_columns(_cast(random, column))
-    if what == 3:
+    if choice == 3:
         return frame.slice(0, random.randrange(rows + 1))
-    if what == 4:
+    if choice == 4:
         return pl.concat([frame, frame.head(random.randrange(5))])
-    if what == 5:
+    if choice == 5:
         return (
             frame.reverse()
             if random.random() < 0.5
             else frame.with_columns(column.shuffle(random.randrange(99)))
         )
-    if what == 6:
+    if choice == 6:
         return frame.select(random.sample(frame.columns, len(frame.columns)))
     some = [random.random() < random.choice((0.05, 1.0)) for _ in range(rows)]
     if column.dtype.is_integer():
         low, high = (0, 2**64 - 1) if column.dtype.is_unsigned_integer() else (-(2**63), 2**63 - 1)
-        value = min(max(values.integer(random), low), high)
+        value = min(max(values.draw_integer(random), low), high)
         return frame.with_columns(
             pl.Series(
                 name,

@@ -56,17 +56,17 @@ def make_input(seed: int, bases: Sequence[Path], folder: Path) -> Input:
 def make_store(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
     """Make a store of a report, alone, beside another or beside an export."""
     path = folder / "in.store"
-    told = [base.name, *stores.mutated(random, stores.store_of(base), path)]
+    changes = [base.name, *stores.copy_damaged(random, stores.find_store(base), path)]
     beside = random.random()
-    given = [str(path)]
+    arguments = [str(path)]
     if beside < 0.15:
-        shutil.copyfile(stores.store_of(random.choice(bases)), folder / "other.store")
-        given.append(str(folder / "other.store"))
+        shutil.copyfile(stores.find_store(random.choice(bases)), folder / "other.store")
+        arguments.append(str(folder / "other.store"))
     elif beside < 0.25:
         shutil.copyfile(random.choice(bases), folder / "other.sqlite")
-        given.append(str(folder / "other.sqlite"))
+        arguments.append(str(folder / "other.sqlite"))
     if random.random() < 0.15:
-        return Input([["report", "-q", "-j", "1", "--tmp", str(folder), *given]], None, told)
+        return Input([["report", "-q", "-j", "1", "--tmp", str(folder), *arguments]], None, changes)
     chosen = [
         word
         for option in (
@@ -81,34 +81,36 @@ def make_store(random: Random, base: Path, bases: Sequence[Path], folder: Path) 
         for word in option
     ]
     return Input(
-        [[*chosen, "-j", "1", *given, str(folder / "out.prv")]],
+        [[*chosen, "-j", "1", *arguments, str(folder / "out.prv")]],
         folder / ("out.prv.gz" if "-z" in chosen else "out.prv"),
-        told,
+        changes,
     )
 
 
 def make_tables(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
     """Make a folder of tables, of which some are damaged."""
     path = folder / "in"
-    told = [
+    changes = [
         base.name,
-        *folders.mutated(
-            random, folders.folder_of(base, random.choice((".parquet", ".parquet", ".arrow"))), path
+        *folders.copy_damaged(
+            random,
+            folders.find_folder(base, random.choice((".parquet", ".parquet", ".arrow"))),
+            path,
         ),
     ]
-    what = random.random()
-    if what < 0.1:
-        return Input([["--list", str(path)]], None, told)
-    if what < 0.2:
-        return Input([["report", "-q", "-j", "1", "--tmp", str(folder), str(path)]], None, told)
-    if what < 0.3:
+    share = random.random()
+    if share < 0.1:
+        return Input([["--list", str(path)]], None, changes)
+    if share < 0.2:
+        return Input([["report", "-q", "-j", "1", "--tmp", str(folder), str(path)]], None, changes)
+    if share < 0.3:
         return Input(
             [
                 ["extract", "-q", "-j", "1", str(path), "-o", str(folder / "store")],
                 ["merge", "-j", "1", str(folder / "store"), str(folder / "out.prv")],
             ],
             folder / "out.prv",
-            told,
+            changes,
         )
     chosen = [
         word for option in OPTIONS if option != ["-z"] and random.random() < 0.1 for word in option
@@ -116,13 +118,13 @@ def make_tables(random: Random, base: Path, bases: Sequence[Path], folder: Path)
     if "--causal" in chosen and "--align" in chosen:
         chosen.remove("--causal")
     return Input(
-        [[*chosen, "-j", "1", str(path), str(folder / "out.prv")]], folder / "out.prv", told
+        [[*chosen, "-j", "1", str(path), str(folder / "out.prv")]], folder / "out.prv", changes
     )
 
 
 def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -> Input:
     """Make a file that people give beside reports, or have nsys2prv look at."""
-    what = random.choice(
+    kind = random.choice(
         (
             "clock",
             "clock",
@@ -136,7 +138,7 @@ def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -
             "cfgs",
         )
     )
-    made = texts.made_of(base)
+    base_folder = texts.make_folder(base)
     source = {
         "clock": "out.clock.yaml",
         "align": "out.clock.yaml",
@@ -146,8 +148,8 @@ def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -
         "report": "out.report.json",
         "diff": "out.report.json",
     }
-    name = source.get(what) or random.choice(("out.prv", "out.pcf", "out.row"))
-    for path in made.iterdir():
+    name = source.get(kind) or random.choice(("out.prv", "out.pcf", "out.row"))
+    for path in base_folder.iterdir():
         shutil.copyfile(
             path,
             folder / f"given{path.name.removeprefix('out')}"
@@ -155,24 +157,26 @@ def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -
             else folder / path.name,
         )
     path = folder / f"given{name.removeprefix('out')}" if name.startswith("out") else folder / name
-    content, told = texts.mutated(random, path.read_bytes())
+    content, changes = texts.mutate(random, path.read_bytes())
     path.write_bytes(content)
-    told = [base.name, what, *told]
-    if what == "clock":
-        return Input([["clock", str(path)]], None, told)
-    if what == "report":
-        return Input([["report", "-q", str(path)]], None, told)
-    if what == "diff":
-        return Input([["diff", "-q", str(path), str(made / "out.report.json")]], None, told)
-    if what == "check":
+    changes = [base.name, kind, *changes]
+    if kind == "clock":
+        return Input([["clock", str(path)]], None, changes)
+    if kind == "report":
+        return Input([["report", "-q", str(path)]], None, changes)
+    if kind == "diff":
+        return Input(
+            [["diff", "-q", str(path), str(base_folder / "out.report.json")]], None, changes
+        )
+    if kind == "check":
         return Input(
             [["check", *(["--json"] if random.random() < 0.3 else []), str(folder / "given.prv")]],
             None,
-            told,
+            changes,
         )
-    if what == "cfgs":
-        return Input([["cfgs", "--for", str(folder / "given.prv")]], None, told)
-    option = "--align" if what == "align" else what
+    if kind == "cfgs":
+        return Input([["cfgs", "--for", str(folder / "given.prv")]], None, changes)
+    option = "--align" if kind == "align" else kind
     return Input(
         [
             [
@@ -180,12 +184,12 @@ def make_text(random: Random, base: Path, bases: Sequence[Path], folder: Path) -
                 "1",
                 option,
                 str(path),
-                str(made.parent.with_name("bases") / base.name),
+                str(base_folder.parent.with_name("bases") / base.name),
                 str(folder / "out.prv"),
             ]
         ],
         folder / "out.prv",
-        told,
+        changes,
     )
 
 
@@ -193,29 +197,31 @@ def make_database(random: Random, base: Path, bases: Sequence[Path], folder: Pat
     """Make an SQLite export."""
     report = folder / "in.sqlite"
     shutil.copyfile(base, report)
-    told = [base.name]
+    changes = [base.name]
     drop_event_tables(random, report)
     if random.random() < 0.72:
-        told += mutate_rows(random, report)
-    if len(told) == 1 or random.random() < 0.12:
-        told += mutate_bytes(random, report)
+        changes += mutate_rows(random, report)
+    if len(changes) == 1 or random.random() < 0.12:
+        changes += mutate_bytes(random, report)
     reports = [str(report)]
     if random.random() < 0.25:
         other = folder / "other.sqlite"
         shutil.copyfile(random.choice(bases), other)
         reports.append(str(other))
-    what = random.random()
+    share = random.random()
     chosen = [word for option in OPTIONS if random.random() < 0.12 for word in option]
     if "--causal" in chosen and "--align" in chosen:
         chosen.remove("--causal")
-    if what < 0.84:
+    if share < 0.84:
         output = folder / "out.prv"
         arguments = [*chosen, "-j", "1", *reports, str(output)]
-        return Input([arguments], output.with_suffix(".prv.gz") if "-z" in chosen else output, told)
-    if what < 0.90:
-        return Input([["--list", *reports]], None, told)
-    if what < 0.94:
-        return Input([["report", "-q", "-j", "1", "--tmp", str(folder), *reports]], None, told)
+        return Input(
+            [arguments], output.with_suffix(".prv.gz") if "-z" in chosen else output, changes
+        )
+    if share < 0.90:
+        return Input([["--list", *reports]], None, changes)
+    if share < 0.94:
+        return Input([["report", "-q", "-j", "1", "--tmp", str(folder), *reports]], None, changes)
     store = folder / "store"
     return Input(
         [
@@ -223,7 +229,7 @@ def make_database(random: Random, base: Path, bases: Sequence[Path], folder: Pat
             ["merge", "-j", "1", str(store), str(folder / "out.prv")],
         ],
         folder / "out.prv",
-        told,
+        changes,
     )
 
 
@@ -232,15 +238,15 @@ def drop_event_tables(random: Random, path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA journal_mode = OFF")
         connection.execute("PRAGMA synchronous = OFF")
-        for table in rows.tables(connection):
+        for table in rows.list_tables(connection):
             if table != "StringIds" and not table.startswith(WHOLE) and random.random() < 0.6:
-                connection.execute(f"DROP TABLE {rows.quoted(table)}")
+                connection.execute(f"DROP TABLE {rows.quote(table)}")
         connection.commit()
 
 
 def mutate_rows(random: Random, path: Path) -> list[str]:
     """Apply some mutations to what a database says; leave out those that it refuses."""
-    told = []
+    changes = []
     chosen = random.choices(
         list(rows.MUTATIONS), list(rows.MUTATIONS.values()), k=random.choice((1, 1, 2, 3, 6, 15))
     )
@@ -250,18 +256,18 @@ def mutate_rows(random: Random, path: Path) -> list[str]:
         for mutation in chosen:
             with suppress(sqlite3.Error, IndexError, OverflowError, MemoryError):
                 mutation(random, connection)
-                told.append(mutation.__name__)
+                changes.append(mutation.__name__)
         with suppress(sqlite3.Error):
             connection.commit()
-    return told
+    return changes
 
 
 def mutate_bytes(random: Random, path: Path) -> list[str]:
     data = bytearray(path.read_bytes())
-    told = []
+    changes = []
     for mutation in random.choices(files.MUTATIONS, k=random.choice((1, 1, 2, 4))):
         if data:
             mutation(random, data)
-            told.append(mutation.__name__)
+            changes.append(mutation.__name__)
     path.write_bytes(data)
-    return told
+    return changes

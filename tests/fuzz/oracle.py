@@ -42,15 +42,15 @@ def read_state(folder: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-def find_faults(done: Outcome, folder: Path, output: Path | None) -> list[str]:
+def find_faults(outcome: Outcome, folder: Path, output: Path | None) -> list[str]:
     """Return the faults of an outcome; none, as it should be.
 
     output: the trace or store that was asked for.
     """
-    result = [f"raised {done.raised}"] if done.raised else []
-    if not done.raised and done.status not in STATUSES:
-        result.append(f"exit status {done.status}")
-    lines = done.stderr.splitlines()
+    result = [f"raised {outcome.raised}"] if outcome.raised else []
+    if not outcome.raised and outcome.status not in STATUSES:
+        result.append(f"exit status {outcome.status}")
+    lines = outcome.stderr.splitlines()
     odd = [
         line for line in lines if not line.startswith(("nsys2prv: error: ", "nsys2prv: warning: "))
     ]
@@ -58,36 +58,38 @@ def find_faults(done: Outcome, folder: Path, output: Path | None) -> list[str]:
         result.append(f"stderr: {odd[0][:200]!r}")
     errors = [line for line in lines if line.startswith("nsys2prv: error: ")]
     # What `check` finds wrong with a trace is its result, on stdout.
-    told = errors or (done.arguments[:1] == ["check"] and done.status == 1 and done.stdout)
-    if (done.status in (1, 3) and not told) or (done.status == 0 and errors):
-        result.append(f"{len(errors)} lines of errors with exit status {done.status}")
-    for name, text in (("stdout", done.stdout), ("stderr", done.stderr)):
+    reported = errors or (
+        outcome.arguments[:1] == ["check"] and outcome.status == 1 and outcome.stdout
+    )
+    if (outcome.status in (1, 3) and not reported) or (outcome.status == 0 and errors):
+        result.append(f"{len(errors)} lines of errors with exit status {outcome.status}")
+    for name, text in (("stdout", outcome.stdout), ("stderr", outcome.stderr)):
         if control := CONTROL.search(text):
             result.append(
                 f"{name}: control character {control[0]!r} in {text[max(0, control.start() - 40) : control.end() + 20]!r}"
             )
         if SECRET in text:
             result.append(f"{name}: secret")
-    return result + _check_files(done, folder, output)
+    return result + _check_files(outcome, folder, output)
 
 
-def _check_files(done: Outcome, folder: Path, output: Path | None) -> list[str]:
+def _check_files(outcome: Outcome, folder: Path, output: Path | None) -> list[str]:
     after = read_state(folder)
     result = [
-        f"input changed: {name}" for name, what in done.before.items() if after.get(name) != what
+        f"input changed: {name}" for name, what in outcome.before.items() if after.get(name) != what
     ]
-    new = sorted(after.keys() - done.before.keys())
+    new = sorted(after.keys() - outcome.before.keys())
     result += [
         f"left behind: {name}"
         for name in new
         if any(LEFTOVER.search(part) for part in Path(name).parts)
     ]
-    complete = done.status == 0 or "--keep-going" in done.arguments
+    complete = outcome.status == 0 or "--keep-going" in outcome.arguments
     if output is None or not complete:
         return result + [
             f"written although it failed: {name}" for name in new if not LEFTOVER.search(name)
         ]
-    if done.status == 0 and not output.exists():
+    if outcome.status == 0 and not output.exists():
         return [*result, f"not written: {output.name}"]
     for name in new:
         if SECRET.encode() in _read_content(folder / name):
@@ -96,7 +98,8 @@ def _check_files(done: Outcome, folder: Path, output: Path | None) -> list[str]:
         result += [
             f"check: {finding.file}:{finding.line} {finding.rule}: {finding.message}"
             for finding in check_trace(output).findings
-            if finding.severity is Severity.ERROR and not _is_announced(finding.rule, done.stderr)
+            if finding.severity is Severity.ERROR
+            and not _is_announced(finding.rule, outcome.stderr)
         ]
     if (report := output.with_name("out.report.json")).exists():
         json.loads(report.read_text())

@@ -17,10 +17,10 @@ HOST = "name = 'Hostname'"
 
 
 def list_tables(connection: sqlite3.Connection, private: bool = False) -> list[str]:
-    found = connection.execute(
+    names = connection.execute(
         "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%' ORDER BY name"
     )
-    return [name for (name,) in found if private or name not in PRIVATE]
+    return [name for (name,) in names if private or name not in PRIVATE]
 
 
 def list_columns(connection: sqlite3.Connection, table: str) -> list[str]:
@@ -32,9 +32,9 @@ def quote(name: str) -> str:
 
 
 def choose_table(random: Random, connection: sqlite3.Connection) -> str:
-    found = list_tables(connection)
-    events = [name for name in found if not name.startswith("ENUM_")]
-    return random.choice(events or found)
+    names = list_tables(connection)
+    events = [name for name in names if not name.startswith("ENUM_")]
+    return random.choice(events or names)
 
 
 def choose_column(random: Random, connection: sqlite3.Connection) -> tuple[str, str]:
@@ -113,13 +113,13 @@ def rename_column(random: Random, connection: sqlite3.Connection) -> None:
 
 def swap_columns(random: Random, connection: sqlite3.Connection) -> None:
     table = choose_table(random, connection)
-    one, other = (
+    first, second = (
         random.choice(list_columns(connection, table)),
         random.choice(list_columns(connection, table)),
     )
     connection.execute(
-        f"UPDATE OR IGNORE {quote(table)} SET {quote(one)} = {quote(other)}, {quote(other)} = {quote(one)}"
-        if one != other
+        f"UPDATE OR IGNORE {quote(table)} SET {quote(first)} = {quote(second)}, {quote(second)} = {quote(first)}"
+        if first != second
         else "SELECT 1"
     )
 
@@ -155,7 +155,7 @@ def set_nulls(random: Random, connection: sqlite3.Connection) -> None:
 
 
 def set_wrong_values(random: Random, connection: sqlite3.Connection) -> None:
-    update(random, connection, *choose_column(random, connection), values.anything(random))
+    update(random, connection, *choose_column(random, connection), values.draw_anything(random))
 
 
 def add_wrong_row(random: Random, connection: sqlite3.Connection) -> None:
@@ -164,13 +164,13 @@ def add_wrong_row(random: Random, connection: sqlite3.Connection) -> None:
     for _ in range(random.randrange(1, 4)):
         connection.execute(
             f"INSERT OR IGNORE INTO {quote(table)} VALUES ({', '.join('?' * len(names))})",
-            [values.anything(random) for _ in names],
+            [values.draw_anything(random) for _ in names],
         )
 
 
 def change_times(random: Random, connection: sqlite3.Connection) -> None:
     """Make times negative, huge, scaled, all the same, or the end before the begin."""
-    found = [
+    columns = [
         (table, column)
         for table in list_tables(connection)
         for column in list_columns(connection, table)
@@ -186,7 +186,7 @@ def change_times(random: Random, connection: sqlite3.Connection) -> None:
             "time",
         }
     ]
-    table, column = random.choice(found or [choose_column(random, connection)])
+    table, column = random.choice(columns or [choose_column(random, connection)])
     change = random.choice(
         (
             "-{0}",
@@ -215,26 +215,26 @@ def change_times(random: Random, connection: sqlite3.Connection) -> None:
 
 
 def set_dangling_ids(random: Random, connection: sqlite3.Connection) -> None:
-    found = [
+    columns = [
         (table, column)
         for table in list_tables(connection)
         for column in list_columns(connection, table)
         if column.lower().endswith(("id", "name", "tid", "pid", "index", "type"))
     ]
-    table, column = random.choice(found or [choose_column(random, connection)])
-    update(random, connection, table, column, values.integer(random))
+    table, column = random.choice(columns or [choose_column(random, connection)])
+    update(random, connection, table, column, values.draw_integer(random))
 
 
 def change_names(random: Random, connection: sqlite3.Connection) -> None:
-    found = [
+    columns = [
         (table, column)
         for table in list_tables(connection)
         for column in list_columns(connection, table)
         if (table, column) == ("StringIds", "value")
         or column.lower() in {"text", "name", "domainname", "uuid", "filename"}
     ]
-    table, column = random.choice(found or [choose_column(random, connection)])
-    connection.create_function("hostile", 1, lambda _: values.text(random))
+    table, column = random.choice(columns or [choose_column(random, connection)])
+    connection.create_function("hostile", 1, lambda _: values.draw_text(random))
     many = random.random() < 0.5
     if many:
         connection.execute(
@@ -242,13 +242,14 @@ def change_names(random: Random, connection: sqlite3.Connection) -> None:
             f"WHERE {choose_rows(random).format(quote(table))}"
         )
     else:
-        update(random, connection, table, column, values.text(random))
+        update(random, connection, table, column, values.draw_text(random))
 
 
 def change_host_name(random: Random, connection: sqlite3.Connection) -> None:
     if "TARGET_INFO_SYSTEM_ENV" in list_tables(connection, private=True):
         connection.execute(
-            f"UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE {HOST}", (values.anything(random),)
+            f"UPDATE TARGET_INFO_SYSTEM_ENV SET value = ? WHERE {HOST}",
+            (values.draw_anything(random),),
         )
 
 

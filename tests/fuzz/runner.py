@@ -37,15 +37,15 @@ class Tally:
     slowest: float = 0.0
     told: int = 0
 
-    def add(self, told: dict) -> None:
+    def add(self, message: dict) -> None:
         self.inputs += 1
-        self.statuses[str(told["status"])] += 1
-        self.mutations.update(told["told"][1:])
-        self.slowest = max(self.slowest, told["seconds"])
-        if told["faults"]:
-            self.faults[told["seed"]] = [
-                *told["faults"],
-                f"({', '.join(told['told'])}; {told['commands']})",
+        self.statuses[str(message["status"])] += 1
+        self.mutations.update(message["told"][1:])
+        self.slowest = max(self.slowest, message["seconds"])
+        if message["faults"]:
+            self.faults[message["seed"]] = [
+                *message["faults"],
+                f"({', '.join(message['told'])}; {message['commands']})",
             ]
 
 
@@ -106,7 +106,7 @@ def _run_batch(
         ]
         for reader in readers:
             reader.start()
-        at, what = first, None
+        at, problem = first, None
         # The first answer takes as long as the imports.
         patience = 60.0
         while True:
@@ -114,14 +114,14 @@ def _run_batch(
                 line = lines.get(timeout=patience)
             except queue.Empty:
                 child.kill()
-                what = f"no end within {LIMIT:g} s"
+                problem = f"no end within {LIMIT:g} s"
                 break
             if not line:
                 break
-            told = json.loads(line)
-            if "status" in told:
-                tally.add(told)
-                at = told["seed"] + 1
+            message = json.loads(line)
+            if "status" in message:
+                tally.add(message)
+                at = message["seed"] + 1
                 if time.monotonic() > until:
                     child.kill()
                     return last
@@ -131,9 +131,9 @@ def _run_batch(
             reader.join(5)
     if at >= last:
         return last
-    what = what or f"the process ended with {child.returncode}: {''.join(complaints)[-400:]}"
+    problem = problem or f"the process ended with {child.returncode}: {''.join(complaints)[-400:]}"
     if last - first > 1:
         return _run_batch(at, at + 1, folder, keep, until, tally)
     tally.inputs += 1
-    tally.faults[at] = [what]
+    tally.faults[at] = [problem]
     return at + 1

@@ -33,12 +33,12 @@ def copy_damaged(random: Random, source: Path, target: Path) -> list[str]:
     """Write a store made of another's members, and return what was done to them."""
     with zipfile.ZipFile(source) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
-    told = []
+    changes = []
     for mutation in random.choices(
         list(MUTATIONS), list(MUTATIONS.values()), k=random.choice((1, 1, 2, 4))
     ):
         mutation(random, members)
-        told.append(mutation.__name__)
+        changes.append(mutation.__name__)
     with zipfile.ZipFile(target, "w") as archive:
         for name, content in members.items():
             packed = (
@@ -47,7 +47,7 @@ def copy_damaged(random: Random, source: Path, target: Path) -> list[str]:
                 else zipfile.ZIP_STORED
             )
             archive.writestr(name, content, packed)
-    return told
+    return changes
 
 
 def _choose_member(random: Random, members: Members, ending: str) -> str:
@@ -64,36 +64,36 @@ def change_metadata(random: Random, members: Members) -> None:
         else _choose_member(random, members, ".json")
     )
     try:
-        told = json.loads(members[name])
+        document = json.loads(members[name])
     except ValueError:
         return
     for _ in range(random.choice((1, 1, 1, 3))):
-        told = _change_document(random, told)
-    members[name] = json.dumps(told).encode()
+        document = _change_document(random, document)
+    members[name] = json.dumps(document).encode()
 
 
-def _change_document(random: Random, told: object) -> object:
+def _change_document(random: Random, document: object) -> object:
     """Return a document with something else in one place, found by going down."""
-    if isinstance(told, list | dict) and told and random.random() < 0.93:
-        keys = list(range(len(told))) if isinstance(told, list) else list(told)
+    if isinstance(document, list | dict) and document and random.random() < 0.93:
+        keys = list(range(len(document))) if isinstance(document, list) else list(document)
         key = random.choice(keys)
-        what = random.random()
-        if what < 0.85:
-            told[key] = _change_document(random, told[key])
-        elif what < 0.90:
-            del told[key]
-        elif what < 0.95 and isinstance(told, list):
-            told.insert(key, told[random.choice(keys)])
+        share = random.random()
+        if share < 0.85:
+            document[key] = _change_document(random, document[key])
+        elif share < 0.90:
+            del document[key]
+        elif share < 0.95 and isinstance(document, list):
+            document.insert(key, document[random.choice(keys)])
         else:
             other = random.choice(keys)
-            told[key], told[other] = told[other], told[key]
-        return told
-    if isinstance(told, int) and not isinstance(told, bool) and random.random() < 0.6:
+            document[key], document[other] = document[other], document[key]
+        return document
+    if isinstance(document, int) and not isinstance(document, bool) and random.random() < 0.6:
         return random.choice(
             (
-                told + 1,
-                told - 1,
-                -told,
+                document + 1,
+                document - 1,
+                -document,
                 0,
                 1,
                 2**31,
@@ -102,13 +102,13 @@ def _change_document(random: Random, told: object) -> object:
                 -(2**63),
                 2**64,
                 10**30,
-                told ^ 1,
-                told * 1000,
+                document ^ 1,
+                document * 1000,
             )
         )
     value = random.choice(
         (
-            values.integer(random),
+            values.draw_integer(random),
             10**40,
             0.5,
             True,
@@ -157,12 +157,12 @@ def damage_bytes(random: Random, members: Members) -> None:
 def damage_frame(random: Random, members: Members) -> None:
     name = _choose_member(random, members, ".arrow")
     try:
-        found = pl.read_ipc(members[name])
+        frame = pl.read_ipc(members[name])
     except Exception:
         return
     data = io.BytesIO()
     try:
-        frames.changed(random, found).write_ipc(data, compression="zstd")
+        frames.change_frame(random, frame).write_ipc(data, compression="zstd")
     except Exception:
         return
     members[name] = data.getvalue()

@@ -17,7 +17,7 @@ FEW, MANY = 40, 2000
 def check_handled(count: int, first: int, folder: Path) -> None:
     (folder / "bases").mkdir()
     make_bases(folder / "bases")
-    tally = runner.run(range(first, first + count), folder)
+    tally = runner.run_all(range(first, first + count), folder)
     assert tally.inputs == count
     assert not tally.faults, tally.faults
     # Inputs that are all refused, or all sound, would show nothing.

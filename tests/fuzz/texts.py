@@ -68,19 +68,19 @@ def make_folder(report: Path) -> Path:
 def mutate(random: Random, content: bytes) -> tuple[bytes, list[str]]:
     """Return other content, and what was done."""
     text = content.decode("utf-8", "replace")
-    told = []
+    changes = []
     for mutation in random.choices(
         list(MUTATIONS), list(MUTATIONS.values()), k=random.choice((1, 1, 2, 4))
     ):
         text = mutation(random, text)
-        told.append(mutation.__name__)
+        changes.append(mutation.__name__)
     data = bytearray(text.encode("utf-8", "surrogatepass"))
     if random.random() < 0.1 and data:
         random.choice(files.MUTATIONS)(random, data)
-        told.append("bytes")
+        changes.append("bytes")
     if random.random() < 0.02:
         data = bytearray(text.encode("utf-16", "replace"))
-    return bytes(data), told
+    return bytes(data), changes
 
 
 def change_number(random: Random, text: str) -> str:
@@ -90,7 +90,7 @@ def change_number(random: Random, text: str) -> str:
         text,
         lambda: random.choice(
             (
-                str(values.integer(random)),
+                str(values.draw_integer(random)),
                 "9" * 30,
                 "-1",
                 "0",
@@ -109,12 +109,12 @@ def change_word(random: Random, text: str) -> str:
     return _replace(random, WORD, text, lambda: random.choice(WORDS))
 
 
-def _replace(random: Random, what: re.Pattern[str], text: str, other: Callable[[], str]) -> str:
-    found = list(what.finditer(text))
-    if not found:
+def _replace(random: Random, pattern: re.Pattern[str], text: str, other: Callable[[], str]) -> str:
+    matches = list(pattern.finditer(text))
+    if not matches:
         return text + other()
     for match in sorted(
-        random.sample(found, min(len(found), random.choice((1, 1, 3)))),
+        random.sample(matches, min(len(matches), random.choice((1, 1, 3)))),
         key=lambda match: -match.start(),
     ):
         text = text[: match.start()] + other() + text[match.end() :]

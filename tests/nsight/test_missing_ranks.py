@@ -72,8 +72,10 @@ def test_two_reports_of_one_rank(
     generate(tmp_path / "other", ranks=2, hosts=1, steps=1, layers=1, seed=9)
     other = str(tmp_path / "other" / "rank0.sqlite")
     assert main([reports[0], other, str(tmp_path / "x.prv"), "-q"]) == 0
-    said = f"rank 0 (RANK) is in {reports[0]} and in {other}: are they of one job?"
-    assert said in _list_warnings(capsys), "reports of the same name are told apart by their paths"
+    expected = f"rank 0 (RANK) is in {reports[0]} and in {other}: are they of one job?"
+    assert expected in _list_warnings(capsys), (
+        "reports of the same name are told apart by their paths"
+    )
 
 
 def _read_info(

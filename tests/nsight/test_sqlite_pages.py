@@ -95,7 +95,7 @@ def read_rows_by_pages(pages: Pages, name: str, root: int) -> list[tuple] | None
 
 def to_plain_values(values: np.ndarray, types: np.ndarray, texts: list[bytes]) -> Iterable[object]:
     """Return values as the sqlite3 module has them."""
-    made: tuple[Callable[[int, float], object], ...] = (
+    conversions: tuple[Callable[[int, float], object], ...] = (
         lambda value, real: None,
         lambda value, real: value,
         lambda value, real: real,
@@ -103,7 +103,7 @@ def to_plain_values(values: np.ndarray, types: np.ndarray, texts: list[bytes]) -
         lambda value, real: texts[value],
     )
     return [
-        made[kind](value, real)
+        conversions[kind](value, real)
         for value, real, kind in zip(
             values.tolist(), values.view(np.float64).tolist(), types.tolist(), strict=True
         )
@@ -274,8 +274,8 @@ ASIDE = {
 }
 
 
-def make_database(path: Path, given: Case) -> Path:
-    before, table, insert, rows, then = given
+def make_database(path: Path, case: Case) -> Path:
+    before, table, insert, rows, then = case
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
         for statement in [*before, table, "BEGIN"]:
             connection.execute(statement)
@@ -356,7 +356,7 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
             f"SELECT a, b, c, n FROM t WHERE rowid BETWEEN {first} AND {last} ORDER BY rowid"
         ).fetchall()
         pages = open_database(gaps, connection)
-        columns, asked = pages.read(
+        columns, requested = pages.read(
             Part("t", first, last),
             list_tables(gaps)["t"],
             ("a", "n", "lacking"),
@@ -367,11 +367,11 @@ def test_parts(first: int, last: int, gaps: Path) -> None:
     assert columns["a"].tolist() == [row[0] for row in expected]
     assert (
         columns["n"].tolist()
-        == asked["n"].tolist()
+        == requested["n"].tolist()
         == [NULL if row[3] is None else row[3] for row in expected]
     )
-    assert asked["c"].tolist() == [REAL] * len(expected)
-    assert asked["b"].tolist() == [NONE if row[1] is None else TEXT for row in expected]
+    assert requested["c"].tolist() == [REAL] * len(expected)
+    assert requested["b"].tolist() == [NONE if row[1] is None else TEXT for row in expected]
     assert (columns["lacking"] == NULL).all()
     codes, texts = columns.texts["b"][0], columns.texts["b"][1].series
     assert texts.gather(codes).to_list() == [row[1] or b"" for row in expected]
@@ -471,7 +471,7 @@ def test_what_does_not_fit_is_refused(gaps: Path) -> None:
     column = (0, INTEGERS, False, False, False, NULL, np.empty(10, np.int64), None, None)
     with pytest.raises(core.StandAside, match="more rows"):
         table.decode(0, table.leaves, *ALL, [column])
-    for wrong in (
+    for invalid in (
         (-2, *column[1:]),
         (0, 9, *column[2:]),
         (*column[:6], np.empty(9, np.uint8), None, None),
@@ -480,7 +480,7 @@ def test_what_does_not_fit_is_refused(gaps: Path) -> None:
         (0, VALUES, *column[2:]),
     ):
         with pytest.raises(ValueError, match="column"):
-            table.decode(0, 1, *ALL, [column, wrong])
+            table.decode(0, 1, *ALL, [column, invalid])
     for leaves in ((-1, 1), (0, table.leaves + 1), (2, 1)):
         with pytest.raises(ValueError, match="no such leaves"):
             table.decode(*leaves, *ALL, [column])

@@ -270,7 +270,7 @@ def test_sets_of_a_space_do_not_overlap_and_fixed_values_stay(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"#Paraver (01/01/2026 at 00:00):1:0:1:1(1:0)\n", "is a trace; give the .pcf beside it"),
         (b"hello\n", "is no .pcf"),
@@ -281,7 +281,7 @@ def test_sets_of_a_space_do_not_overlap_and_fixed_values_stay(tmp_path: Path) ->
     ],
 )
 def test_what_is_no_pcf_is_one_line(
-    content: bytes | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    content: bytes | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     base = tmp_path / "base.pcf"
     if content is not None:
@@ -294,7 +294,7 @@ def test_what_is_no_pcf_is_one_line(
     )
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert said in error
+    assert message in error
     assert not (tmp_path / "o.prv").exists()
 
 

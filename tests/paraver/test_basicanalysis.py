@@ -32,10 +32,12 @@ def list_host_rows(trace: Trace) -> list[str]:
     names = iter(trace.names["THREAD"])
     result: list[str] = []
     for threads, _ in trace.tasks:
-        mine = [next(names) for _ in range(threads)]
-        if any(STREAM.fullmatch(name) for name in mine):
+        task_names = [next(names) for _ in range(threads)]
+        if any(STREAM.fullmatch(name) for name in task_names):
             result += [
-                name for name in mine if not STREAM.fullmatch(name) and not LEFT_OUT.fullmatch(name)
+                name
+                for name in task_names
+                if not STREAM.fullmatch(name) and not LEFT_OUT.fullmatch(name)
             ]
     return result
 

@@ -263,7 +263,7 @@ def test_orders_out_of_bounds_are_refused() -> None:
     second = order + np.uint64(1 << ROW_BITS)
     assert line_writer.core.write([batch], order, out) == (3, 6)
     assert line_writer.core.write([batch, batch], second, out) == (3, 6)
-    for wrong in (
+    for invalid in (
         ([batch], order + np.uint64(1)),
         ([batch], order - np.uint64(1)),
         ([batch], second),
@@ -271,7 +271,7 @@ def test_orders_out_of_bounds_are_refused() -> None:
         ([batch, batch], second + np.uint64(1 << ROW_BITS)),
     ):
         with pytest.raises(ValueError, match="out of its bounds"):
-            line_writer.core.write(*wrong, out)
+            line_writer.core.write(*invalid, out)
     with pytest.raises(TypeError):
         line_writer.core.write(None, order, out)
     with pytest.raises((TypeError, BufferError)):

@@ -35,16 +35,16 @@ WORK = ("kernel", "nccl_kernel", "memory", "graph")
 
 
 @dataclass
-class Asked:
-    """A trace, its truth by SQL, and where paramedir writes."""
+class ConvertedReport:
+    """A converted report, its truth by SQL, and the folder that paramedir writes into."""
 
     trace: Trace
     ranges: list[ProjectedRange]
     work: list[tuple]
     folder: Path
 
-    def ask(self, view: str) -> str:
-        """What paramedir says of a view."""
+    def run_view(self, view: str) -> str:
+        """Return what paramedir writes for a view."""
         process = subprocess.run(
             [PARAMEDIR, "o.prv", find_view_file(f"{view}.cfg"), "out"],
             cwd=self.folder,
@@ -61,10 +61,10 @@ class Asked:
         written.unlink()
         return text
 
-    def busy(
+    def list_work(
         self, row: tuple[int, str], begin: int, end: int, kinds: tuple[str, ...] = WORK
     ) -> Iterator[tuple[str, int]]:
-        """Name and length of what runs on a row within a time."""
+        """Yield name and length of what runs on a row within a time."""
         for kind, pid, name, label, start, stop in self.work:
             if (pid, name) == row and kind in kinds and start < end and begin < stop:
                 yield label, min(stop, end) - max(start, begin)
@@ -73,9 +73,9 @@ class Asked:
 @pytest.fixture(
     scope="module", params=REPORTS, ids=lambda path: f"{path.parent.name}-{path.stem}"[:30]
 )
-def asked(
+def report(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Asked]:
+) -> Iterator[ConvertedReport]:
     folder = tmp_path_factory.mktemp("views")
     truth = Truth(request.param)
     convert(
@@ -103,7 +103,7 @@ def asked(
         "SELECT kind, process >> 24 & 0xFFFFFF, row, name, start - :base, end - :base FROM event WHERE row LIKE 'CUDA%'",
         base=base,
     )
-    yield Asked(trace, project_ranges_by_sql(truth, base), work, folder)
+    yield ConvertedReport(trace, project_ranges_by_sql(truth, base), work, folder)
     truth.close()
 
 
@@ -118,40 +118,40 @@ def sum_columns(table: str) -> dict[str, float]:
     return {name: cell for name, cell in sums.items() if cell}
 
 
-def find_innermost_times(asked: Asked, default_domain: bool = False) -> list[tuple]:
+def find_innermost_times(report: ConvertedReport, default_domain: bool = False) -> list[tuple]:
     """Return the stretches in which one range is the innermost: of all domains, or of the default
     one.
     """
     return list(
         find_innermost_stretches(
-            item for item in asked.ranges if not (default_domain and item.domain)
+            item for item in report.ranges if not (default_domain and item.domain)
         )
     )
 
 
-def test_time_by_range(asked: Asked) -> None:
+def test_time_by_range(report: ConvertedReport) -> None:
     expected: Counter[str] = Counter()
-    for _, begin, end, name, _ in find_innermost_times(asked):
+    for _, begin, end, name, _ in find_innermost_times(report):
         expected[name] += end - begin
-    assert sum_columns(asked.ask("analysis/nvtx_on_gpu_time_2dh")) == expected
+    assert sum_columns(report.run_view("analysis/nvtx_on_gpu_time_2dh")) == expected
 
 
-def test_work_by_range(asked: Asked) -> None:
+def test_work_by_range(report: ConvertedReport) -> None:
     expected: Counter[str] = Counter()
-    for row, begin, end, name, _ in find_innermost_times(asked):
-        expected[name] += sum(length for _, length in asked.busy(row, begin, end))
-    assert sum_columns(asked.ask("extra/analysis/nvtx_on_gpu_work_2dh")) == {
+    for row, begin, end, name, _ in find_innermost_times(report):
+        expected[name] += sum(length for _, length in report.list_work(row, begin, end))
+    assert sum_columns(report.run_view("extra/analysis/nvtx_on_gpu_work_2dh")) == {
         name: time for name, time in expected.items() if time
     }
 
 
-def test_kernels_by_range(asked: Asked) -> None:
+def test_kernels_by_range(report: ConvertedReport) -> None:
     expected: dict[str, Counter[str]] = defaultdict(Counter)
-    for row, begin, end, name, _ in find_innermost_times(asked):
-        for kernel, length in asked.busy(row, begin, end, ("kernel", "nccl_kernel", "graph")):
+    for row, begin, end, name, _ in find_innermost_times(report):
+        for kernel, length in report.list_work(row, begin, end, ("kernel", "nccl_kernel", "graph")):
             expected[name][kernel] += length
     result = {}
-    for plane in asked.ask("extra/analysis/nvtx_on_gpu_kernels_3dh").split("Avg/Max")[:-1]:
+    for plane in report.run_view("extra/analysis/nvtx_on_gpu_kernels_3dh").split("Avg/Max")[:-1]:
         name, _, table = (
             (plane if not result else plane.split("\n\n", 1)[1]).lstrip("\n").partition("\n")
         )
@@ -167,23 +167,23 @@ def test_kernels_by_range(asked: Asked) -> None:
         ("extra/views/nvtx_on_gpu_depth", False, 4),
     ],
 )
-def test_timelines(asked: Asked, view: str, default_domain: bool, field: int) -> None:
+def test_timelines(report: ConvertedReport, view: str, default_domain: bool, field: int) -> None:
     expected: Counter[object] = Counter()
-    for stretch in find_innermost_times(asked, default_domain):
+    for stretch in find_innermost_times(report, default_domain):
         expected[stretch[field]] += stretch[2] - stretch[1]
     actual: Counter[object] = Counter()
     labels = {
         value: label
-        for code, values in asked.trace.labels.values.items()
-        if asked.trace.labels.types[code].startswith("NVTX on GPU")
+        for code, values in report.trace.labels.values.items()
+        if report.trace.labels.types[code].startswith("NVTX on GPU")
         for value, label in values.items()
     }
-    for line in asked.ask(view).splitlines():
+    for line in report.run_view(view).splitlines():
         _, _, length, value = line.split("\t")
         if float(value) and float(length):
             actual[labels[int(float(value))] if field == 3 else int(float(value))] += float(length)
     assert actual == expected
 
 
-def test_ranges_beside_kernels_are_shown(asked: Asked) -> None:
-    assert asked.ask("extra/views/nvtx_on_gpu_beside_kernels")
+def test_ranges_beside_kernels_are_shown(report: ConvertedReport) -> None:
+    assert report.run_view("extra/views/nvtx_on_gpu_beside_kernels")

@@ -167,9 +167,9 @@ def test_isolated_ranks_have_the_physical_gpus_numbers() -> None:
 
 @pytest.mark.slow
 def test_too_many_rows_are_one_clear_error() -> None:
-    seen = [(0, ThreadKey(make_global_pid(5) | tid)) for tid in range(65_536)]
+    keys = [(0, ThreadKey(make_global_pid(5) | tid)) for tid in range(65_536)]
     with pytest.raises(Nsys2prvError, match="65536 threads"):
-        build_object_model([make_info("r")], [0], seen)
+        build_object_model([make_info("r")], [0], keys)
 
 
 def test_two_gpus_of_one_process_have_rows_of_their_own(tmp_path: Path) -> None:

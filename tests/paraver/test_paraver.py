@@ -98,7 +98,7 @@ def list_varied_exports() -> list[Path]:
 
 
 @dataclass
-class Asked:
+class ConvertedReport:
     """A trace, as Paraver and the independent reader see it, and the truth about it."""
 
     home: Path
@@ -106,10 +106,10 @@ class Asked:
     trace: Trace
     truth: Truth
 
-    def timeline(
+    def list_bursts(
         self, code: int, composed: str = "As Is"
     ) -> Iterator[tuple[tuple[int, str], str, int, int]]:
-        """Row as the truth names it, label, begin and length of every burst that is not 0."""
+        """Yield row as the truth names it, label, begin and length of every burst that is not 0."""
         for line in run_view(
             self.home, self.prv, TIMELINE.format(code=code, composed=composed)
         ).splitlines():
@@ -124,20 +124,22 @@ class Asked:
                     length,
                 )
 
-    def by_value(self, code: int, statistic: str) -> dict[str, int]:
-        """Label of a type's value -> the statistic of its bursts, summed over all rows."""
+    def sum_by_label(self, code: int, statistic: str) -> dict[str, int]:
+        """Return label of a type's value -> the statistic of its bursts, summed over all rows."""
         values = [value for value in self.trace.labels.values[code] if value]
-        labels, cells = self._histogram(code, "Semantic", statistic, min(values), max(values))
+        labels, cells = self._run_histogram(code, "Semantic", statistic, min(values), max(values))
         sums: Counter[str] = Counter()
         for (_, column), cell in cells.items():
             sums[labels[column]] += cell
         return dict(sums)
 
-    def by_partner(self, statistic: str) -> dict[tuple, int]:
-        """Row of the sender and row of the receiver, as the truth names them -> the statistic of
-        the lines.
+    def sum_by_partner(self, statistic: str) -> dict[tuple, int]:
+        """Return row of the sender and row of the receiver, as the truth names them -> the
+        statistic of the lines.
         """
-        _, cells = self._histogram(next(iter(self.trace.events)), "Communication", statistic, 0, 1)
+        _, cells = self._run_histogram(
+            next(iter(self.trace.events)), "Communication", statistic, 0, 1
+        )
         rows = [
             locate(self.trace, task, thread)
             for task, (threads, _) in enumerate(self.trace.tasks, 1)
@@ -148,10 +150,10 @@ class Asked:
             sums[rows[row], rows[column]] += cell
         return dict(sums)
 
-    def _histogram(
+    def _run_histogram(
         self, code: int, accumulator: str, statistic: str, first: int, last: int
     ) -> tuple[list[str], dict]:
-        """Labels of the columns, and the cells that are not 0 by row and column from 0."""
+        """Return the labels of the columns, and the cells that are not 0 by row and column from 0."""
         view = TIMELINE.format(code=code, composed="As Is")
         view += HISTOGRAM.format(
             accumulator=accumulator, statistic=statistic, first=first, last=last
@@ -180,10 +182,10 @@ def run_view(home: Path, prv: Path, view: str) -> str:
         timeout=SECONDS,
         check=True,
     )
-    said = process.stdout + process.stderr
-    assert not COMPLAINTS.search(said), said
+    messages = process.stdout + process.stderr
+    assert not COMPLAINTS.search(messages), messages
     written = output if output.exists() else home / "output.csv"
-    assert written.exists(), said
+    assert written.exists(), messages
     return written.read_text(errors="replace")
 
 
@@ -192,9 +194,9 @@ def run_view(home: Path, prv: Path, view: str) -> str:
     params=list_varied_exports() or [None],
     ids=lambda path: path.stem if path else "corpus",
 )
-def asked(
+def report(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Asked]:
+) -> Iterator[ConvertedReport]:
     if PARAMEDIR is None:
         pytest.skip("paramedir is not on the PATH")
     if request.param is None:
@@ -208,7 +210,7 @@ def asked(
     run_view(folder, prv, TIMELINE.format(code=next(iter(trace.events)), composed="As Is"))
     preferences = folder / ".paraver" / "paraver.xml"
     preferences.write_text(DECIMALS.sub(r"\g<1>9\2", preferences.read_text()))
-    yield Asked(folder, prv, trace, truth)
+    yield ConvertedReport(folder, prv, trace, truth)
     truth.close()
 
 
@@ -238,51 +240,55 @@ def sum_self_times(ranges: Counter[tuple]) -> dict[tuple, int]:
 
 
 @pytest.mark.parametrize(("code", "kind"), FLAT)
-def test_timelines(asked: Asked, code: int, kind: str) -> None:
+def test_timelines(report: ConvertedReport, code: int, kind: str) -> None:
     """Every kernel and every memory operation is a burst on its own row, at its time."""
     result = Counter()
-    if asked.trace.list_intervals(code):
+    if report.trace.list_intervals(code):
         result.update(
             (*row, "", label, begin, begin + length)
-            for row, label, begin, length in asked.timeline(code)
+            for row, label, begin, length in report.list_bursts(code)
         )
-    assert result == asked.truth.count_ranges(kind)
+    assert result == report.truth.count_ranges(kind)
 
 
 @pytest.mark.parametrize(("code", "kind"), FLAT)
-def test_histograms(asked: Asked, code: int, kind: str) -> None:
+def test_histograms(report: ConvertedReport, code: int, kind: str) -> None:
     """Time and number of bursts by label."""
-    expected = asked.truth.sum_by_name(kind)
-    if not asked.trace.list_intervals(code):
+    expected = report.truth.sum_by_name(kind)
+    if not report.trace.list_intervals(code):
         assert not expected
         return
-    assert asked.by_value(code, "Time") == {name: total for name, (_, total) in expected.items()}
-    assert asked.by_value(code, "# Bursts") == {
+    assert report.sum_by_label(code, "Time") == {
+        name: total for name, (_, total) in expected.items()
+    }
+    assert report.sum_by_label(code, "# Bursts") == {
         name: count for name, (count, _) in expected.items()
     }
 
 
 @pytest.mark.parametrize(("code", "kind"), NESTED)
-def test_nested_ranges(asked: Asked, code: int, kind: str) -> None:
+def test_nested_ranges(report: ConvertedReport, code: int, kind: str) -> None:
     """Stacked Val shows at every moment the innermost range (of NVTX, in the default domain)."""
     result: Counter[tuple] = Counter()
-    if asked.trace.list_intervals(code):
-        for row, label, _, length in asked.timeline(code, "Stacked Val"):
+    if report.trace.list_intervals(code):
+        for row, label, _, length in report.list_bursts(code, "Stacked Val"):
             result[(*row, label)] += length
     assert result == sum_self_times(
         Counter(
-            {key: count for key, count in asked.truth.count_ranges(kind).items() if key[2] == ""}
+            {key: count for key, count in report.truth.count_ranges(kind).items() if key[2] == ""}
         )
     )
 
 
-def test_lines(asked: Asked) -> None:
+def test_lines(report: ConvertedReport) -> None:
     """Number and bytes of the lines from every thread to every stream."""
     counts: Counter[tuple] = Counter()
     sizes: Counter[tuple] = Counter()
     for kind in ("launch", "memory"):
-        for (pid, caller, _, row, _, size), count in asked.truth.count_lines(kind).items():
+        for (pid, caller, _, row, _, size), count in report.truth.count_lines(kind).items():
             counts[(pid, caller), (pid, row)] += count
             sizes[(pid, caller), (pid, row)] += count * size
-    assert asked.by_partner("#Sends") == dict(counts)
-    assert asked.by_partner("Bytes sent") == {rows: size for rows, size in sizes.items() if size}
+    assert report.sum_by_partner("#Sends") == dict(counts)
+    assert report.sum_by_partner("Bytes sent") == {
+        rows: size for rows, size in sizes.items() if size
+    }

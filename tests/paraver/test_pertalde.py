@@ -61,9 +61,9 @@ def test_samples(sample: str, states: bool, tmp_path: Path) -> None:
     trace = tmp_path / "out.prv"
     convert(sorted((SAMPLES / sample).glob("rank*.sqlite")), trace, Options(states=states, jobs=1))
     assert check_with_pertalde(trace) == ""
-    told, there = count_events(trace), count_true_events(trace)
-    assert len(told) > 10
-    assert told == {label: there[label] for label in told}
+    counted, expected = count_events(trace), count_true_events(trace)
+    assert len(counted) > 10
+    assert counted == {label: expected[label] for label in counted}
 
 
 @needs_pertalde

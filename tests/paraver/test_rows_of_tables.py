@@ -129,10 +129,12 @@ def test_rows_that_are_left_out_are_empty_and_the_others_have_their_figures(
     assert chosen
     for view, table in chosen.items():
         (tmp_path / "whole").write_text(answers.tables[view])
-        whole = _read_cells(tmp_path / "whole")
+        full_cells = _read_cells(tmp_path / "whole")
         if view in OF_GAPS:
-            whole = {place: cells for place, cells in whole.items() if "devices of" not in place[0]}
-        assert _read_cells(table) == whole, view
+            full_cells = {
+                place: cells for place, cells in full_cells.items() if "devices of" not in place[0]
+            }
+        assert _read_cells(table) == full_cells, view
 
 
 def _read_cells(path: Path) -> dict[tuple[str, str], list[str]]:

@@ -37,11 +37,11 @@ def run_cpu_views(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str
     """
     trace = folder / "out.prv"
     convert(exports, trace, Options(kinds=("cpu",), callstack=2))
-    found = read_trace(trace)
+    trace_read = read_trace(trace)
     views = [
         view
         for view in VIEWS
-        if not find_reason_to_ask(view.cfg, set(found.labels.types))
+        if not find_reason_to_ask(view.cfg, set(trace_read.labels.types))
         and ("cpu" in view.path or "thread" in view.path)
     ]
     outputs = {
@@ -67,7 +67,7 @@ def run_cpu_views(exports: list[Path], folder: Path) -> tuple[Trace, Tables, str
         for view in views
         if view.cfg.histogram
     }
-    return found, tables, process.stdout
+    return trace_read, tables, process.stdout
 
 
 def _read_rows(text: str) -> list[tuple[str, dict[str, float]]]:
@@ -90,7 +90,7 @@ def _read_rows(text: str) -> list[tuple[str, dict[str, float]]]:
     params=[MACHINE, *([path] for path in CHOSEN or [UNSET.values[0]])],
     ids=["machine", *(path.stem for path in CHOSEN or [Path("corpus")])],
 )
-def asked(
+def views(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Trace, Tables, str]:
     if request.param == [None]:
@@ -113,8 +113,8 @@ def sum_by_row(trace: Trace, code: int, weigh: str) -> list[tuple[str, dict[str,
     return [(trace.get_row_name(row), dict(sums[row])) for row in rows]
 
 
-def test_paraver_does_not_complain(asked: tuple[Trace, Tables, str]) -> None:
-    _, tables, output = asked
+def test_paraver_does_not_complain(views: tuple[Trace, Tables, str]) -> None:
+    _, tables, output = views
     assert tables
     assert not [
         line
@@ -123,8 +123,8 @@ def test_paraver_does_not_complain(asked: tuple[Trace, Tables, str]) -> None:
     ]
 
 
-def test_tables_by_state_reason_function_and_module(asked: tuple[Trace, Tables, str]) -> None:
-    trace, tables, _ = asked
+def test_tables_by_state_reason_function_and_module(views: tuple[Trace, Tables, str]) -> None:
+    trace, tables, _ = views
     for view, code, weigh in (
         ("thread_state_time_2dh", STATE, "time"),
         ("thread_state_calls_2dh", STATE, "count"),
@@ -138,8 +138,8 @@ def test_tables_by_state_reason_function_and_module(asked: tuple[Trace, Tables, 
             ), view
 
 
-def test_time_by_cpu_and_by_threads_that_run(asked: tuple[Trace, Tables, str]) -> None:
-    trace, tables, _ = asked
+def test_time_by_cpu_and_by_threads_that_run(views: tuple[Trace, Tables, str]) -> None:
+    trace, tables, _ = views
     times: Counter[int] = Counter()
     changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for item in trace.list_intervals(STATE):

@@ -523,16 +523,18 @@ def test_mpi_profile(answers: Answers) -> None:
         sorted(mean for mean in (sum(sizes) / len(sizes) for sizes in by_row.values()) if mean),
         rel=CLOSE,
     )
-    given: dict[tuple, list[int]] = defaultdict(list)
+    expected_calls: dict[tuple, list[int]] = defaultdict(list)
     for thread, *_, name, table, size in calls:
         if table == "MPI_COLLECTIVES_EVENTS":
-            given[thread, name].append(size or 0)
+            expected_calls[thread, name].append(size or 0)
     cells = sorted(
         cell
         for row in answers.read_labelled_rows("extra/analysis/mpi_collective_sent_2dh.cfg")
         for cell in row.values()
     )
     assert cells == pytest.approx(
-        sorted(mean for mean in (sum(sizes) / len(sizes) for sizes in given.values()) if mean),
+        sorted(
+            mean for mean in (sum(sizes) / len(sizes) for sizes in expected_calls.values()) if mean
+        ),
         rel=CLOSE,
     )

@@ -98,11 +98,11 @@ class Timeline:
         self.times = np.array(sorted(times))
         self.lengths = np.diff(self.times)
 
-    def sampled(
+    def sum_samples(
         self, code: int, belongs: Callable[[int], bool], late: bool = False
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Sum of a metric over rows of tasks, each sample standing for the time before it, and how
-        many rows have another one coming.
+        """Return the sum of a metric over rows of tasks, each sample standing for the time before
+        it, and how many rows have another one coming.
 
         late: rows count from their first sample on, as Paraver has it above the level of CPUs.
         """
@@ -116,11 +116,11 @@ class Timeline:
                 coming += (place < len(moments)) & there
         return total, coming
 
-    def added(self, codes: tuple[int, ...], task: int) -> np.ndarray:
-        return sum(self.sampled(code, lambda number: number == task)[0] for code in codes)
+    def add_metrics(self, codes: tuple[int, ...], task: int) -> np.ndarray:
+        return sum(self.sum_samples(code, lambda number: number == task)[0] for code in codes)
 
-    def greatest(self, codes: tuple[int, ...], task: int, without: int = 0) -> np.ndarray:
-        """The greatest value of ranges of a task."""
+    def find_greatest(self, codes: tuple[int, ...], task: int, without: int = 0) -> np.ndarray:
+        """Return the greatest value of ranges of a task."""
         result = np.zeros(len(self.lengths), dtype=np.int64)
         for code in codes:
             for item in self.trace.events[code]:
@@ -136,11 +136,13 @@ class Timeline:
             if value in self.trace.labels.values.get(code, {})
         )
 
-    def by_value(
+    def sum_by_label(
         self, codes: tuple[int, ...], task: int, data: np.ndarray, without: int = 0
     ) -> dict[str, tuple[float, int]]:
-        """Label -> integral of the data, and time, while the greatest value of a task has it."""
-        values = self.greatest(codes, task, without)
+        """Return label -> integral of the data, and time, while the greatest value of a task has
+        it.
+        """
+        values = self.find_greatest(codes, task, without)
         return {
             self.get_label(codes, value): (
                 float((data * self.lengths)[values == value].sum()),
@@ -165,20 +167,20 @@ def test_means_of_tasks(
 ) -> None:
     codes, unit = METRICS[views]
     for task in range(1, len(answers.exports) + 1):
-        data = times.added(codes, task)
+        data = times.add_metrics(codes, task)
         shown = {
             view: answers.read_labelled_rows(f"hwcounters/{view}.cfg")[task - 1]
             for view in views
             if view
         }
         assert shown[views[0]] == pytest.approx(
-            _list_means(times.by_value((KERNEL, NCCL, GRAPH), task, data), unit), rel=CLOSE
+            _list_means(times.sum_by_label((KERNEL, NCCL, GRAPH), task, data), unit), rel=CLOSE
         )
         assert shown[views[1]] == pytest.approx(
-            _list_means(times.by_value((CLASS,), task, data, COMMUNICATION), unit), rel=CLOSE
+            _list_means(times.sum_by_label((CLASS,), task, data, COMMUNICATION), unit), rel=CLOSE
         )
         if views[2]:
-            computing = times.greatest((KERNEL, GRAPH), task) > 0
+            computing = times.find_greatest((KERNEL, GRAPH), task) > 0
             mean = (data * times.lengths)[computing].sum() / times.lengths[computing].sum() / unit
             assert shown[views[2]] == {"While computing": pytest.approx(mean, rel=CLOSE)}
 
@@ -188,14 +190,17 @@ def test_tensor_cores_by_gemm(answers: Answers, times: Timeline) -> None:
     assert any(rows)
     for task, row in enumerate(rows, 1):
         assert row == pytest.approx(
-            _list_means(times.by_value((GEMM,), task, times.added((TENSOR,), task))), rel=CLOSE
+            _list_means(times.sum_by_label((GEMM,), task, times.add_metrics((TENSOR,), task))),
+            rel=CLOSE,
         )
 
 
 def test_instructions(answers: Answers, times: Timeline) -> None:
     for task in range(1, len(answers.exports) + 1):
-        per_ns = times.added((GPC,), task) * times.added((SM_ISSUE,), task) * 4 / 100 / 1e9
-        by_kernel = times.by_value((KERNEL, NCCL, GRAPH), task, per_ns)
+        per_ns = (
+            times.add_metrics((GPC,), task) * times.add_metrics((SM_ISSUE,), task) * 4 / 100 / 1e9
+        )
+        by_kernel = times.sum_by_label((KERNEL, NCCL, GRAPH), task, per_ns)
         rows = {
             view: answers.read_labelled_rows(f"hwcounters/{view}.cfg")[task - 1]
             for view in (
@@ -213,11 +218,11 @@ def test_instructions(answers: Answers, times: Timeline) -> None:
         assert rows["mips_kernel_2dh"] == pytest.approx(
             {name: 1000 * mean for name, mean in _list_means(by_kernel).items()}, rel=CLOSE
         )
-        by_class = _list_means(times.by_value((CLASS,), task, per_ns, COMMUNICATION))
+        by_class = _list_means(times.sum_by_label((CLASS,), task, per_ns, COMMUNICATION))
         assert answers.read_labelled_rows("extra/hwcounters/mips_per_class-2dh.cfg")[
             task - 1
         ] == pytest.approx({name: 1000 * mean for name, mean in by_class.items()}, rel=CLOSE)
-        useful = (per_ns * times.lengths)[times.greatest((KERNEL, GRAPH), task) > 0].sum()
+        useful = (per_ns * times.lengths)[times.find_greatest((KERNEL, GRAPH), task) > 0].sum()
         assert rows["total-useful-instructions"] == {
             "While computing": pytest.approx(useful, rel=CLOSE)
         }
@@ -242,9 +247,9 @@ def test_means_of_nodes(answers: Answers, times: Timeline, view: str) -> None:
         def belongs(task: int, node: int = node) -> bool:
             return times.trace.tasks[task - 1][1] == node
 
-        total = sum(times.sampled(code, belongs, True)[0] for code in codes)
+        total = sum(times.sum_samples(code, belongs, True)[0] for code in codes)
         count = sum(
-            times.sampled(code, belongs, True)[1]
+            times.sum_samples(code, belongs, True)[1]
             for code in ((9425, 9440) if codes == NVLINK else codes[:1])
         )
         expected.append(

@@ -177,20 +177,20 @@ def test_paraver_reads_real_exports_without_complaint(export: Path, tmp_path: Pa
         if line.startswith("2:")
         for code in line.split(":")[6::2]
     }
-    mine = [
+    views = [
         view
         for view in VIEWS
         if not find_reason_to_ask(view.cfg, present)
         and re.search(r"file|profiler|messages", view.path)
     ]
-    assert len(mine) >= 7
+    assert len(views) >= 7
     command = [str(PARAMEDIR), "-npr", str(trace)]
-    for number, view in enumerate(mine):
+    for number, view in enumerate(views):
         command += [str(find_view_file(view.path)), str(tmp_path / f"view{number}")]
     process = subprocess.run(
         command, capture_output=True, text=True, errors="replace", check=True, timeout=120
     )
     assert not COMPLAINT.search(process.stdout + process.stderr), process.stdout + process.stderr
-    for number, view in enumerate(mine):
+    for number, view in enumerate(views):
         answer = tmp_path / (f"view{number}" if view.cfg.histogram else f"view{number}.csv")
         assert answer.read_text(errors="replace").strip(), view.path

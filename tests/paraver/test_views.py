@@ -62,11 +62,11 @@ OWN_DOMAINS = [
 
 # ----------------------------------------------------------------------------------------------- files and catalogue
 def test_files_are_those_of_the_catalogue() -> None:
-    made = files_of(VIEWS, FOLDER)
-    assert table_path(FOLDER) in made
+    files = files_of(VIEWS, FOLDER)
+    assert table_path(FOLDER) in files
     old = [
         str(path)
-        for path, text in made.items()
+        for path, text in files.items()
         if not path.exists() or path.read_text(encoding="utf-8") != text
     ]
     assert not old, "not current: run python tools/make_views.py"

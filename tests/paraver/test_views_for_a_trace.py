@@ -62,8 +62,8 @@ def trace(
     return path, summary.views
 
 
-def _read_lines(path: Path) -> Contents:
-    """Parse a file of views line by line."""
+def _read_contents(path: Path) -> Contents:
+    """Return the contents of a trace, read line by line."""
     pairs, tags = set(), set()
     for line in path.read_text().splitlines():
         fields = line.split(":")
@@ -88,7 +88,7 @@ def test_contents_of_a_trace(
     if block < 1000:
         path = _write_views(tmp_path, "".join(path.read_text().splitlines(keepends=True)[:60]))
     monkeypatch.setattr(blocks, "BLOCK", block)
-    expected = _read_lines(path)
+    expected = _read_contents(path)
     assert expected.types
     assert TraceContents(path).whole == expected
     packed = tmp_path / "packed.prv.gz"
@@ -148,7 +148,7 @@ def test_random_records_are_read_as_by_eye(tmp_path: Path) -> None:
         if random.random() < 0.2:
             lines.append(f"3:1:1:1:1:0:0:1:1:1:2:3:3:64:{random.integers(0, 10**12)}")
     path = _write_views(tmp_path, HEADER + "\n".join(lines) + "\n")
-    assert TraceContents(path).whole == _read_lines(path)
+    assert TraceContents(path).whole == _read_contents(path)
 
 
 def test_a_trace_without_records_is_empty(tmp_path: Path) -> None:
@@ -162,9 +162,11 @@ def test_a_trace_without_records_is_empty(tmp_path: Path) -> None:
 def test_what_is_no_trace_is_told_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    whole = gzip.compress(HEADER.encode() + np.random.default_rng(1).bytes(9000).hex().encode())
-    (tmp_path / "cut.prv.gz").write_bytes(whole[:2000])
-    (tmp_path / "spoilt.prv.gz").write_bytes(whole[:1000] + b"\xff" * 100 + whole[1100:])
+    compressed = gzip.compress(
+        HEADER.encode() + np.random.default_rng(1).bytes(9000).hex().encode()
+    )
+    (tmp_path / "cut.prv.gz").write_bytes(compressed[:2000])
+    (tmp_path / "spoilt.prv.gz").write_bytes(compressed[:1000] + b"\xff" * 100 + compressed[1100:])
     (tmp_path / "plain.prv.gz").write_text(HEADER)
     (tmp_path / "other.prv").write_text("SQLite format 3")
     (tmp_path / "empty.prv").write_text("")
@@ -213,13 +215,13 @@ def _find_reason(
     values: set[tuple[int, int]] | None = None,
 ) -> str:
     names = {KERNEL: "kernel", METRIC: "SMs active"}
-    held = Contents(
+    contents = Contents(
         frozenset(types),
         frozenset(types if filled is None else filled),
         frozenset(tags),
         values=None if values is None else frozenset(values),
     )
-    return explain_empty_view(VIEWS[path].cfg, held, names)
+    return explain_empty_view(VIEWS[path].cfg, contents, names)
 
 
 def test_views_need_their_events() -> None:
@@ -416,20 +418,22 @@ def test_what_is_made_of_zero_is_what_paraver_makes_of_it(tmp_path: Path) -> Non
     events = ["100:1:3", "150:2:0", "200:1:0", "400:1:7", "500:1:0", "600:2:0"]
     trace = _write_views(tmp_path, HEADER + "".join(f"2:1:1:1:1:{event}\n" for event in events))
     views = {name: Cfg(name, windows) for name, windows in _make_windows_of_zero().items()}
-    asked = []
+    arguments = []
     for number, view in enumerate(views.values()):
         (tmp_path / f"{number}.cfg").write_text(format_cfg(view))
-        asked += [f"{number}.cfg", f"out{number}"]
-    outcome, said = paramedir.run_paramedir(tmp_path, trace, *asked)
-    assert outcome == "done", said
+        arguments += [f"{number}.cfg", f"out{number}"]
+    outcome, output = paramedir.run_paramedir(tmp_path, trace, *arguments)
+    assert outcome == "done", output
     result = {}
     for number, name in enumerate(views):
         lines = [
             line.split("\t") for line in (tmp_path / f"out{number}.csv").read_text().splitlines()
         ]
         result[name] = any(float(length) and float(value) for _, _, length, value in lines)
-    held = TraceContents(trace).whole
-    assert {name: not explain_empty_view(view, held, {}) for name, view in views.items()} == result
+    contents = TraceContents(trace).whole
+    assert {
+        name: not explain_empty_view(view, contents, {}) for name, view in views.items()
+    } == result
 
 
 def test_the_summary_names_views_that_show_something(trace: tuple[Path, list[str]]) -> None:
@@ -540,7 +544,7 @@ def test_no_table_opens_silently_with_figures_of_something_else(
     """Whatever kind of event a trace lacks: Paraver asks, or the table's columns leave out 0, as
     which all of the time would count. Tables of lines are empty without them.
     """
-    held = TraceContents(trace[0]).whole
+    contents = TraceContents(trace[0]).whole
     tables = {
         path: (view.cfg, view.cfg.histogram)
         for path, view in VIEWS.items()
@@ -551,10 +555,10 @@ def test_no_table_opens_silently_with_figures_of_something_else(
     states = {path for path in tables if "/state_" in path}
     silent = set()
     for layout in load_catalogue().layouts.values():
-        lacking = held.types & {field.code for field in layout.fields}
-        left = held.types - lacking
-        values = frozenset(pair for pair in held.values or () if pair[0] in left)
-        without = replace(held, types=left, filled=held.filled - lacking, values=values)
+        lacking = contents.types & {field.code for field in layout.fields}
+        left = contents.types - lacking
+        values = frozenset(pair for pair in contents.values or () if pair[0] in left)
+        without = replace(contents, types=left, filled=contents.filled - lacking, values=values)
         if lacking:
             silent |= {
                 path
@@ -570,18 +574,18 @@ ASKED = {"extra/views/openmp_working_threads.cfg", "extra/analysis/openmp_workin
 
 def test_paraver_opens_views_without_a_question_that_show_something_of_one_kind_alone() -> None:
     """Three timelines of which a trace has one, too."""
-    asked = set()
+    questioned = set()
     for layout in load_catalogue().layouts.values():
         if all(isinstance(field.code, int) for field in layout.fields) and layout.fields:
             codes = frozenset(field.code for field in layout.fields)
-            held = Contents(codes, codes, frozenset())
-            asked |= {
+            contents = Contents(codes, codes, frozenset())
+            questioned |= {
                 path
                 for path, view in VIEWS.items()
-                if not explain_empty_view(view.cfg, held, {})
+                if not explain_empty_view(view.cfg, contents, {})
                 and find_reason_to_ask(view.cfg, codes)
             }
-    assert asked - ASKED == set()
+    assert questioned - ASKED == set()
 
 
 # ------------------------------------------------------------------------------------------------------ workspaces
@@ -603,7 +607,7 @@ def _import_workspace(path: Path) -> tuple[ElementTree.Element, dict[str, str]]:
 def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[str]]) -> None:
     target, written = installed
     assert sorted(str(path.relative_to(target)) for path in target.rglob("*.ws")) == sorted(written)
-    held = set()
+    listed = set()
     for name in written:
         root, parts = _import_workspace(target / name)
         space = root.find("workspace")
@@ -625,8 +629,8 @@ def test_workspaces_hold_the_views_that_are_copied(installed: tuple[Path, list[s
             assert len(candidates) == 1
             (path,) = candidates
             assert parts[file] == (target / path).read_text(encoding="utf-8")
-            held |= candidates
-    assert held == {
+            listed |= candidates
+    assert listed == {
         view.path for group in load_menus(find_views_folder() / FILE).values() for view in group
     }
 
@@ -658,7 +662,7 @@ def test_a_workspace_is_offered_wherever_one_of_its_views_shows_something(
     installed: tuple[Path, list[str]], trace: tuple[Path, list[str]]
 ) -> None:
     target, written = installed
-    held, shown = (
+    present, shown = (
         TraceContents(trace[0]).whole.types,
         {fit.title for fit in find_views_for_trace(trace[0]) if not fit.lacking},
     )
@@ -666,7 +670,7 @@ def test_a_workspace_is_offered_wherever_one_of_its_views_shows_something(
         space = _import_workspace(target / name)[0].find("workspace")
         types = {int(item.text) for item in space.iterfind("autoTypes/item")}
         if any(item.findtext("second") in shown for item in space.iterfind("hintCFGs/item")):
-            assert types & held, name
+            assert types & present, name
 
 
 def test_workspaces_of_what_few_traces_have_are_not_offered_on_others(

@@ -78,10 +78,10 @@ def test_every_answer_is_recorded(sample: str) -> None:
     """Who adds a view, or changes a trace, without Paraver at hand gets the list of what is to be
     recorded elsewhere.
     """
-    asked = answer_views(sample)
+    answers = answer_views(sample)
     unrecorded = sorted(
         select_valid_tables(
-            load_records(sample), compute_digests(asked.path, asked.present)
+            load_records(sample), compute_digests(answers.path, answers.present)
         ).unrecorded
     )
     if unrecorded and not PARAMEDIR:

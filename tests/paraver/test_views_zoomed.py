@@ -73,14 +73,14 @@ def different(
         timeout=600,
     )
     times = np.linspace(BEGIN * duration + 1, duration - 1, 4001).round() + 0.5
-    whole, zoomed = ([_read_rows(path) for path in outputs[first::2]] for first in (0, 1))
+    full, zoomed = ([_read_rows(path) for path in outputs[first::2]] for first in (0, 1))
     return {
         view: [
             row
             for row, bursts in item.items()
             if not np.array_equal(_find_value_at(bursts, times), _find_value_at(other[row], times))
         ]
-        for view, item, other in zip(views, whole, zoomed, strict=True)
+        for view, item, other in zip(views, full, zoomed, strict=True)
     }
 
 

@@ -40,8 +40,8 @@ def make_allocation(
     }
 
 
-def make_release(start: int, size: int = 0, address: int = 1, **more: object) -> Row:
-    return make_allocation(start, size, address, **more) | {"memoryOperationType": 1}
+def make_release(start: int, size: int = 0, address: int = 1, **columns: object) -> Row:
+    return make_allocation(start, size, address, **columns) | {"memoryOperationType": 1}
 
 
 def convert_memory_events(

@@ -156,11 +156,11 @@ def test_figures_agree_with_sql_on_the_reports_own_times(tmp_path: Path) -> None
             list(column) for column in zip(*group, strict=True)
         )
         ranks = len(tasks)
-        whole = sizes[0] * (1 if functions[0] == "ncclAllReduce" else ranks)
+        total_size = sizes[0] * (1 if functions[0] == "ncclAllReduce" else ranks)
         factor = 2 * (ranks - 1) / ranks if functions[0] == "ncclAllReduce" else (ranks - 1) / ranks
         wanted.append(
             [
-                (*record, whole * 1e9 / record[3], whole * 1e9 * factor / record[3])
+                (*record, total_size * 1e9 / record[3], total_size * 1e9 * factor / record[3])
                 for record in compute_records(begins, ends, tasks)
             ]
         )
@@ -285,9 +285,9 @@ def test_a_capture_that_begins_later_matches_nothing_by_order(tmp_path: Path) ->
 
 
 def test_a_rank_without_a_report_makes_nothing_complete(tmp_path: Path) -> None:
-    made = f'{{"{COMM}":7,"No. of ranks":3,"Rank":0}}'
+    payload = f'{{"{COMM}":7,"No. of ranks":3,"Rank":0}}'
     ranks = make_pair(
-        lambda rank: rank.add_range(1, 2, "ncclCommInitRank", jsonText=made).add_collective(
+        lambda rank: rank.add_range(1, 2, "ncclCommInitRank", jsonText=payload).add_collective(
             100, 1000, 1100, format_payload(7, 1)
         ),
         lambda rank: rank.add_collective(100, 1000, 1100, format_payload(7, 1)),
@@ -368,13 +368,13 @@ def test_without_payloads_nothing_is_guessed(
 def test_without_communicators_in_calls_but_one_made(tmp_path: Path) -> None:
     """NCCL before 2.25.1."""
 
-    def of(rank: Rank) -> Rank:
-        made = f'{{"{COMM}":7,"No. of ranks":2,"Rank":{rank.pid - 10}}}'
-        return rank.add_range(1, 2, "ncclCommInitRank", jsonText=made).add_collective(
+    def make_rank(rank: Rank) -> Rank:
+        payload = f'{{"{COMM}":7,"No. of ranks":2,"Rank":{rank.pid - 10}}}'
+        return rank.add_range(1, 2, "ncclCommInitRank", jsonText=payload).add_collective(
             100, 1000, 1300, '{"Message size [bytes]":4096}'
         )
 
-    trace, text = convert_and_summarize(tmp_path, *make_pair(of, of))
+    trace, text = convert_and_summarize(tmp_path, *make_pair(make_rank, make_rank))
     assert "by order on each stream, the one communicator: 1" in text
     assert next(iter(read_bandwidths(trace).values()))[0] == round(4096 * 1e9 / 300)
 
@@ -382,8 +382,8 @@ def test_without_communicators_in_calls_but_one_made(tmp_path: Path) -> None:
 def make_exchange(
     rank: Rank, start: int, begin: int, end: int, peer: int, size: int = 64, ranks: int | None = 2
 ) -> Rank:
-    made = f'{{"{COMM}":7,"No. of ranks":{ranks},"Rank":{rank.pid - 10}}}'
-    rank.add_range(1, 2, "ncclCommInitRank", jsonText=made)
+    payload = f'{{"{COMM}":7,"No. of ranks":{ranks},"Rank":{rank.pid - 10}}}'
+    rank.add_range(1, 2, "ncclCommInitRank", jsonText=payload)
     rank.add_range(start, start + 2, "ncclGroupStart").add_range(
         start + 3, start + 4, "ncclSend", jsonText=format_payload(7, size, **{"Peer rank": peer})
     )

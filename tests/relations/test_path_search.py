@@ -72,8 +72,8 @@ def list_pieces(
     work: Operations, host: HostCalls, duration: int
 ) -> list[tuple[int, int, int, int]]:
     """Return (begin, end, thread, cause), in order of begin."""
-    found = find_critical_path(work, host, duration)
-    columns = (found.begin, found.end, found.thread, found.cause)
+    path = find_critical_path(work, host, duration)
+    columns = (path.begin, path.end, path.thread, path.cause)
     return [tuple(row) for row in np.array(columns).T[::-1].tolist()]
 
 
@@ -156,25 +156,25 @@ def walk_path(work: Operations, host: HostCalls, duration: int) -> list[tuple[in
     """Return (begin, end, cause) of the path, the last first, a step at a time by looking at
     everything.
     """
-    found: list[tuple[int, int, int]] = []
+    pieces: list[tuple[int, int, int]] = []
     ends = [("op", int(end), k) for k, end in enumerate(work.end)]
     ends += [("call", int(end), k) for k, end in enumerate(host.end)]
     if not ends:
         return []
-    what, now, k = max(ends, key=lambda item: (item[1], item[0] == "op", -item[2]))
-    found.append((now, duration, OUTSIDE))
+    kind, now, k = max(ends, key=lambda item: (item[1], item[0] == "op", -item[2]))
+    pieces.append((now, duration, OUTSIDE))
     at_end = True
 
     def latest(pairs: list[tuple[int, int]], until: int) -> tuple[int, int]:
         return max(((end, place) for end, place in pairs if end <= until), default=(-1, -1))
 
     while True:
-        if what == "op" and at_end:
+        if kind == "op" and at_end:
             last = int(work.last[k])
             target = last if work.begin[k] < work.begin[last] < work.end[k] else k
-            found.append((int(work.begin[target]), now, int(work.cause[k])))
+            pieces.append((int(work.begin[target]), now, int(work.cause[k])))
             now, k, at_end = int(work.begin[target]), target, False
-        elif what == "op":
+        elif kind == "op":
             same = [(int(e), j) for j, e in enumerate(work.end) if work.stream[j] == work.stream[k]]
             ahead, before = latest(same, now)
             awaited = int(work.awaited[k])
@@ -192,28 +192,30 @@ def walk_path(work: Operations, host: HostCalls, duration: int) -> list[tuple[in
                 if other > max(ahead, released):
                     ahead, before, released = other, place, -1
             if ahead > released:
-                found.append((ahead, now, QUEUED))
+                pieces.append((ahead, now, QUEUED))
                 now, k, at_end = ahead, before, True
             elif released >= 0:
                 middle = min(int(host.end[launch]), now)
-                found += [(middle, now, LATENCY)]
-                found += [(int(host.begin[launch]), middle, int(host.cause[launch]))]
-                what, now, k = "call", int(host.begin[launch]), launch
+                pieces += [(middle, now, LATENCY)]
+                pieces += [(int(host.begin[launch]), middle, int(host.cause[launch]))]
+                kind, now, k = "call", int(host.begin[launch]), launch
             else:
-                found.append((0, now, OUTSIDE))
+                pieces.append((0, now, OUTSIDE))
                 break
         elif at_end:
             begin, cause, sender = int(host.begin[k]), int(host.cause[k]), int(host.sender[k])
-            mine = [(int(e), j) for j, e in enumerate(work.end) if work.task[j] == host.task[k]]
-            done, place = latest(mine, now)
+            task_ends = [
+                (int(e), j) for j, e in enumerate(work.end) if work.task[j] == host.task[k]
+            ]
+            latest_end, place = latest(task_ends, now)
             if sender >= 0 and begin < host.begin[sender] < now:
-                found.append((int(host.begin[sender]), now, cause))
+                pieces.append((int(host.begin[sender]), now, cause))
                 now, k, at_end = int(host.begin[sender]), sender, False
-            elif cause == WAIT and done > begin:
-                found.append((done, now, RETURN))
-                what, now, k = "op", done, place
+            elif cause == WAIT and latest_end > begin:
+                pieces.append((latest_end, now, RETURN))
+                kind, now, k = "op", latest_end, place
             else:
-                found.append((begin, now, cause))
+                pieces.append((begin, now, cause))
                 now, at_end = begin, False
         else:
             same = [(int(e), j) for j, e in enumerate(host.end) if host.thread[j] == host.thread[k]]
@@ -222,16 +224,16 @@ def walk_path(work: Operations, host: HostCalls, duration: int) -> list[tuple[in
                 task = [(int(e), j) for j, e in enumerate(host.end) if host.task[j] == host.task[k]]
                 end, place = latest(task, now)
             if place < 0:
-                found.append((0, now, OUTSIDE))
+                pieces.append((0, now, OUTSIDE))
                 break
-            found.append((end, now, HOST))
+            pieces.append((end, now, HOST))
             now, k, at_end = end, place, True
-    return [piece for piece in found if piece[1] > piece[0]]
+    return [piece for piece in pieces if piece[1] > piece[0]]
 
 
 def check_against_slow_walk(work: Operations, host: HostCalls, duration: int) -> None:
-    found = find_critical_path(work, host, duration)
-    begin, end, cause = (column.tolist() for column in (found.begin, found.end, found.cause))
+    path = find_critical_path(work, host, duration)
+    begin, end, cause = (column.tolist() for column in (path.begin, path.end, path.cause))
     assert list(zip(begin, end, cause, strict=True)) == walk_path(work, host, duration)
     assert [end[0], begin[-1]] == [duration, 0]
     assert begin[:-1] == end[1:]
@@ -322,18 +324,18 @@ def test_random_jobs(seed: int) -> None:
 @pytest.mark.slow
 def test_a_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The path in the trace adds up to its duration, and is that of the slow implementation."""
-    asked = []
+    calls_of_search = []
     monkeypatch.setattr(
         conversion.path,
         "find_critical_path",
-        lambda *given: asked.append(given) or find_critical_path(*given),
+        lambda *given: calls_of_search.append(given) or find_critical_path(*given),
     )
     trace, summary = convert_and_read(
         sorted((SAMPLES / "training").glob("rank*.sqlite")),
         tmp_path / "o.prv",
         demanded=("critical_path",),
     )
-    check_against_slow_walk(*asked[0])
+    check_against_slow_walk(*calls_of_search[0])
     result = trace.list_intervals(CAUSE)
     assert sum(item.end - item.begin for item in result) == summary.duration
     assert len(result) == summary.events["critical_path"]

@@ -131,13 +131,13 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
     for columns in thread_states._make_records(task):
         assert (np.diff(columns[1]) >= 0).all()
     table = list(zip(*(column.tolist() for column in asdict(ranges).values()), strict=True))
-    held = list(
+    stretches = list(
         zip(holding.object.tolist(), holding.begin.tolist(), holding.state.tolist(), strict=True)
     )
     expected = [
         (thread, *rest)
         for number, (thread, outside) in enumerate(task.states.items())
-        for _, *rest in compute_states_naively(table, held, number, outside)
+        for _, *rest in compute_states_naively(table, stretches, number, outside)
     ]
     assert sorted(result) == sorted(expected)
 
@@ -326,11 +326,11 @@ def test_chunks_and_workers_change_nothing(
     monkeypatch.setattr(thread_states, "CHUNK_RECORDS", chunk)
     monkeypatch.setattr(runs, "SAMPLE", 16)
     convert(reports, tmp_path / "chunks.prv", Options(states=True, jobs=workers))
-    whole, chunks = (
+    expected, chunks = (
         (tmp_path / name).read_text().splitlines() for name in ("whole.prv", "chunks.prv")
     )
     # Equal times of two rows may come in another order.
-    assert sorted(whole) == sorted(chunks)
+    assert sorted(expected) == sorted(chunks)
 
 
 @pytest.mark.slow
@@ -432,10 +432,10 @@ def test_all_layouts_with_states_name_known_states() -> None:
     known = {state.value for state in load_catalogue().states}
     for layout in load_catalogue().layouts.values():
         if layout.state is not None:
-            said = {
+            names = {
                 layout.state.otherwise,
                 *(state for state, _ in layout.state.names),
                 *(state for _, state in layout.state.values),
             }
-            assert said - {None} <= known, layout.name
+            assert names - {None} <= known, layout.name
             assert layout.state.field in ("", *(field.name for field in layout.fields)), layout.name

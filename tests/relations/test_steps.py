@@ -194,11 +194,11 @@ def test_a_member_at_a_time_gathers_what_all_at_once_do() -> None:
     }
 
     def load(member: int) -> MemberCalls:
-        kept = rows[member]
-        zero = np.zeros(len(kept), np.int64)
+        member_rows = rows[member]
+        zero = np.zeros(len(member_rows), np.int64)
         return MemberCalls(
             end[member].astype(np.float64),
-            sizes[kept],
+            sizes[member_rows],
             zero == 0,
             end[member] - 15_000,
             zero,
@@ -281,15 +281,15 @@ def test_facts_set_aside_are_those_that_are_read() -> None:
     read = {name for relation in all_relations() for name in relation.facts} | {
         name for kind in all_kinds() if kind.derived for name in kind.derived.collects
     }
-    found = set()
+    facts = set()
     for reports in SAMPLES.values():
         with nsys2prv.open(reports, demanded=("nvtx_on_gpu",)) as job:
             for result in job._job.results:
-                found |= result.facts.keys()
+                facts |= result.facts.keys()
                 for frame in map(read_frame, result.facts.values()):
                     assert all(
                         frame[name].dtype.is_integer()
                         for name in frame.columns
                         if name.startswith((TIME, OBJECT, NAME))
                     )
-    assert found == read
+    assert facts == read

@@ -336,9 +336,9 @@ def check_states(trace: Trace) -> None:
     """Check that every row with states has one at every time, without gap or overlap, as the plain
     sweep finds.
     """
-    found, expected = list_written_states(trace), sweep_states(trace)
-    assert set(found) == set(expected)
-    for row, states in found.items():
+    actual, expected = list_written_states(trace), sweep_states(trace)
+    assert set(actual) == set(expected)
+    for row, states in actual.items():
         assert (states[0][0], states[-1][1]) == (0, trace.duration), trace.get_row_name(row)
         assert all(before[1] == after[0] for before, after in pairwise(states)), trace.get_row_name(
             row

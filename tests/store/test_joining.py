@@ -34,8 +34,12 @@ def test_small_runs_of_a_shape_share_a_group_until_it_is_full(
     ]
     groups = joining.group_small_runs(runs)
     assert [[runs.index(run) for run in group] for group in groups] == [[0, 3], [1, 5], [2], [4]]
-    made = [make_run(begin, 17), make_run(end, 18)]
-    assert joining.replace_joined_groups(groups, iter([made])) == [*made, runs[2], runs[4]]
+    input_runs = [make_run(begin, 17), make_run(end, 18)]
+    assert joining.replace_joined_groups(groups, iter([input_runs])) == [
+        *input_runs,
+        runs[2],
+        runs[4],
+    ]
 
 
 def test_tasks_hold_about_as_many_records_as_a_joined_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,12 +101,12 @@ def test_ends_follow_their_begins() -> None:
         (runs[5], runs[6]),
     ]
     for order in permutations(range(len(runs))):
-        kept = [
+        places = [
             place
             for place, number in enumerate(order)
             if number in (0, 3, 5) and order[place + 1 : place + 2] == (number + 1,)
         ]
-        if len(kept) < 3:
+        if len(places) < 3:
             with pytest.raises(ValueError, match="ends of"):
                 list(pair_runs([runs[number] for number in order]))
     for missing in (0, 1, 3, 4, 5, 6):

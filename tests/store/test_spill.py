@@ -81,12 +81,12 @@ def _compute_expected(rows: Rows, wanted: list[int]) -> tuple[list[dict[str, int
             record["domain"] = int(rows.domain[row])
         for place, field in enumerate(layout.fields):
             value = int(rows.columns[field.name][row])
-            said = (
+            is_present = (
                 value != ABSENT
                 if field.optional
                 else value > 0 or layout.nests or not place or field.values is not None
             )
-            if said:
+            if is_present:
                 record[field.name] = max(value, 0)
         records.append(record)
     return records, counted

@@ -1,4 +1,4 @@
-"""Run the command as people do, in a process of its own."""
+"""Run the command, in a process of its own as people do or in this one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
+
+from nsys2prv.cli.main import main
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "sample_reports"
@@ -46,6 +50,18 @@ def read_error(process: subprocess.CompletedProcess[str], status: int = 1) -> st
     assert len(errors) == 1, process.stderr
     assert errors[0].startswith("nsys2prv: error: ")
     return errors[0]
+
+
+def run_main(*arguments: object) -> int:
+    """Run nsys2prv in this process and return its status."""
+    return main([str(argument) for argument in arguments])
+
+
+def read_error_line(capsys: pytest.CaptureFixture[str]) -> str:
+    """Check that standard error has one line, and return it."""
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1, text
+    return text
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:

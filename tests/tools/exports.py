@@ -110,6 +110,26 @@ def make_os_call(
     return row
 
 
+def make_nvtx_range(
+    start: int | None,
+    end: int | None,
+    text: str | None,
+    kind: int = 59,
+    tid: int = PID,
+    **columns: object,
+) -> Row:
+    """Return a row of an NVTX range in the default domain, on the main thread."""
+    return {
+        "start": start,
+        "end": end,
+        "eventType": kind,
+        "text": text,
+        "globalTid": make_global_tid(tid),
+        "domainId": 0,
+        **columns,
+    }
+
+
 def make_large_export(path: Path, rows: int = 2 * SMALL_JOB_ROWS + 100_000) -> Path:
     """Write a report large enough for two worker processes: kernels one after the other."""
     make_export(path, {"StringIds": make_strings("kern"), KERNEL: [make_kernel(1, 5)]})

@@ -87,7 +87,7 @@ def test_the_tree_has_the_figures_of_its_paths(page_and_json: tuple[str, dict]) 
 @pytest.mark.slow
 def test_every_table_is_on_the_page_or_drawn(page_and_json: tuple[str, dict]) -> None:
     text, data = page_and_json
-    given = {
+    tables = {
         f"{analysis}.{name}"
         for analysis, item in data["analyses"].items()
         for name, table in item["tables"].items()
@@ -104,7 +104,7 @@ def test_every_table_is_on_the_page_or_drawn(page_and_json: tuple[str, dict]) ->
         "efficiencies.device",
         "efficiencies.host",
     }
-    assert given - drawn == set(Page(text).tables)
+    assert tables - drawn == set(Page(text).tables)
 
 
 def test_the_tree_of_efficiencies(page_and_json: tuple[str, dict]) -> None:

@@ -113,7 +113,7 @@ def test_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert main(["report", *reports, "-q", "--only", "kernels", "--json", data]) == 0
     assert main(["diff", data, data, "--json", both]) == 0
     capsys.readouterr()
-    for arguments, status, said in (
+    for arguments, status, message in (
         ([both], 1, "holds the difference of two jobs"),
         ([data, data], 2, "give it alone"),
         ([data, "--iterations", "x"], 2, "give it alone"),
@@ -123,7 +123,7 @@ def test_what_is_no_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     ):
         assert main(["report", *arguments]) == status
         error = capsys.readouterr().err
-        assert said in error
+        assert message in error
         assert len(error.splitlines()) == 1
     # A page of a single analysis.
     assert main(["report", data, "--html", str(tmp_path / "x.html")]) == 0

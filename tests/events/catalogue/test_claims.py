@@ -25,11 +25,11 @@ def build_catalogue(monkeypatch: pytest.MonkeyPatch, **added: dict[str, Any]) ->
     return result
 
 
-def make_layout(code: Any, label: str = "New kind", **more: Any) -> dict[str, Any]:
+def make_layout(code: Any, label: str = "New kind", **entries: Any) -> dict[str, Any]:
     return {
         "new_kind": {
             "title": "new kind",
-            "fields": {"what": {"code": code, "label": label, **more}},
+            "fields": {"what": {"code": code, "label": label, **entries}},
         }
     }
 

@@ -529,8 +529,12 @@ CASES = {name: (GEMM, *expected) for name, expected in GEMMS.items()} | {
 
 
 def classify(name: str, classifier: Classifier = SHIPPED) -> tuple[str, str, str]:
-    found = classifier.classify(name)
-    return LABELS[CLASS][found.kind], LABELS[TENSOR][found.tensor_cores], found.shape
+    kernel_class = classifier.classify(name)
+    return (
+        LABELS[CLASS][kernel_class.kind],
+        LABELS[TENSOR][kernel_class.tensor_cores],
+        kernel_class.shape,
+    )
 
 
 @pytest.mark.parametrize(("name", "expected"), CASES.items())
@@ -638,13 +642,13 @@ rules:
   - {class: Attention, name: '^Jacobi', full: 'float \\*, const'}
   - {class: Other, name: saxpy}
 """)
-    mine = Classifier(load_rules(rules))
-    assert classify("my_product_tn_t64x32(float *)", mine) == (GEMM, YES, "tn 64x32")
-    assert classify("my_product_plain(float *)", mine) == (GEMM, YES, "")
-    assert classify("jacobi_kernel(float *, const float *)", mine) == (ATTENTION, UNKNOWN, "")
-    assert classify("jacobi_kernel(int)", mine) == (OTHER, UNKNOWN, "")
-    assert classify("saxpy(double *, double *)", mine) == (OTHER, UNKNOWN, "")
-    assert classify("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNN", mine) == (
+    classifier = Classifier(load_rules(rules))
+    assert classify("my_product_tn_t64x32(float *)", classifier) == (GEMM, YES, "tn 64x32")
+    assert classify("my_product_plain(float *)", classifier) == (GEMM, YES, "")
+    assert classify("jacobi_kernel(float *, const float *)", classifier) == (ATTENTION, UNKNOWN, "")
+    assert classify("jacobi_kernel(int)", classifier) == (OTHER, UNKNOWN, "")
+    assert classify("saxpy(double *, double *)", classifier) == (OTHER, UNKNOWN, "")
+    assert classify("nvjet_tst_192x192_64x4_2x1_v_bz_coopB_TNN", classifier) == (
         GEMM,
         YES,
         "tnn 192x192x64",
@@ -653,12 +657,16 @@ rules:
 
 def test_the_example_of_the_documentation_is_valid() -> None:
     page = (SAMPLES.parent / "docs" / "kernel-classes.md").read_text(encoding="utf-8")
-    mine = Classifier(
+    classifier = Classifier(
         read_rules(page.partition("```yaml\n")[2].partition("```")[0], "kernel-classes.md")
     )
-    assert classify("my_product_nt_tile64x64x16(float *)", mine) == (GEMM, YES, "nt 64x64x16")
-    assert classify("void launch<MyAttention<float>>(float *)", mine) == (ATTENTION, UNKNOWN, "")
-    assert classify("void ns::apply_stencil<2>(float *)", mine) == (CONVOLUTION, UNKNOWN, "")
+    assert classify("my_product_nt_tile64x64x16(float *)", classifier) == (GEMM, YES, "nt 64x64x16")
+    assert classify("void launch<MyAttention<float>>(float *)", classifier) == (
+        ATTENTION,
+        UNKNOWN,
+        "",
+    )
+    assert classify("void ns::apply_stencil<2>(float *)", classifier) == (CONVOLUTION, UNKNOWN, "")
 
 
 def test_the_rules_that_come_along_are_right() -> None:
@@ -697,14 +705,14 @@ def test_patterns_have_required_words() -> None:
 
 
 def test_case_does_not_count_and_escapes_are_kept() -> None:
-    mine = Classifier(
+    classifier = Classifier(
         read_rules(
             r"""rules: [{class: GEMM, name: '^[A-F]\D+\SX$', shape: '(?P<m>\d+)(?P<LAYOUT>)'}]""",
             "rules",
         )
     )
-    assert classify("Abcx", mine)[0] == classify("ABCX", mine)[0] == GEMM
-    assert classify("A1CX", mine)[0] == OTHER
+    assert classify("Abcx", classifier)[0] == classify("ABCX", classifier)[0] == GEMM
+    assert classify("A1CX", classifier)[0] == OTHER
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_sets_of_operations() -> None:
     assert named(calls.ALL_WAIT) == BUFFERS.keys() - ROOTED.keys()
     assert named(calls.SHARES) == {name for name, sizes in BUFFERS.items() if "n" in sizes}
     assert named((calls.GROUP,)) == {"Several operations in a group"}
-    making = tuple(f"ncclComm{what}" for what in ("Init", "Split", "Shrink", "Grow"))
+    making = tuple(f"ncclComm{word}" for word in ("Init", "Split", "Shrink", "Grow"))
     assert named(range(calls.FIRST_MAKING, calls.LAST_MAKING + 1)) == {
         name.removeprefix("nccl") for name in FUNCTIONS if name.startswith(making)
     }

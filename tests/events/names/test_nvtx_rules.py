@@ -234,7 +234,7 @@ def test_examples_of_the_documentation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("rules: 3", "list under the one key `rules`"),
         ("rules: [3]", "rule 1: a rule has keys match, replace, drop, domain"),
@@ -255,9 +255,9 @@ def test_examples_of_the_documentation() -> None:
     ],
 )
 def test_what_is_wrong_is_one_line(
-    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(Nsys2prvError, match=re.escape(said)):
+    with pytest.raises(Nsys2prvError, match=re.escape(message)):
         read_rules(text, "rules.yaml")
     rules = tmp_path / "rules.yaml"
     rules.write_text(text)
@@ -393,8 +393,8 @@ def test_names_of_real_exports_as_python_strips_them(tmp_path: Path) -> None:
             item.others[NUMBER] for item in trace.list_intervals(PUSHPOP) if NUMBER in item.others
         )
         assert numbers == Counter(
-            int(found[1])
+            int(match[1])
             for name in names
-            if (found := re.search(r", seq = (\d+)", name)) and int(found[1])
+            if (match := re.search(r", seq = (\d+)", name)) and int(match[1])
         )
     assert met > 10_000

@@ -229,10 +229,22 @@ DEFECTS = [
 def test_the_sound_trace_is_sound(tmp_path: Path) -> None:
     result = check_trace(write_trace(tmp_path))
     assert not result.findings
-    held = result.contents
-    assert (held.lines, held.states, held.events, held.comms, held.pairs) == (12, 3, 6, 1, 8)
-    assert (held.types, held.first, held.last, held.end, held.unit) == ((10, 20), 0, 90, 100, "ns")
-    assert held.objects == {
+    contents = result.contents
+    assert (contents.lines, contents.states, contents.events, contents.comms, contents.pairs) == (
+        12,
+        3,
+        6,
+        1,
+        8,
+    )
+    assert (contents.types, contents.first, contents.last, contents.end, contents.unit) == (
+        (10, 20),
+        0,
+        90,
+        100,
+        "ns",
+    )
+    assert contents.objects == {
         "WORKLOAD": 1,
         "APPL": 1,
         "TASK": 2,
@@ -246,9 +258,9 @@ def test_the_sound_trace_is_sound(tmp_path: Path) -> None:
 @pytest.mark.parametrize("defect", DEFECTS, ids=str)
 def test_a_defect_is_found_by_its_rule(tmp_path: Path, defect: Defect) -> None:
     result = check_trace(write_trace(tmp_path, {defect.file: defect.edit}))
-    found = {(finding.rule, finding.file): finding for finding in result.findings}
-    finding = found.get((defect.rule, f"t.{defect.file}"))
-    assert finding, list(found)
+    findings = {(finding.rule, finding.file): finding for finding in result.findings}
+    finding = findings.get((defect.rule, f"t.{defect.file}"))
+    assert finding, list(findings)
     assert (finding.line, finding.count) == (defect.line, defect.count)
     others = {other.rule for other in result.findings if other.severity is not Severity.REMARK} - {
         defect.rule
@@ -271,13 +283,13 @@ def test_blocks_of_any_size_tell_the_same(
     for defect in DEFECTS:
         prv = write_trace(tmp_path, {defect.file: defect.edit})
         monkeypatch.undo()
-        whole = check_trace(prv)
+        expected = check_trace(prv)
         monkeypatch.setattr("nsys2prv.paraver.check.blocks.BLOCK", size)
         parts = check_trace(prv)
         assert [(item.rule, item.line, item.count) for item in parts.findings] == [
-            (item.rule, item.line, item.count) for item in whole.findings
+            (item.rule, item.line, item.count) for item in expected.findings
         ], defect
-        assert parts.contents == whole.contents
+        assert parts.contents == expected.contents
 
 
 def test_the_pcf_that_was_read_is_named_whatever_the_trace_is_called(tmp_path: Path) -> None:
