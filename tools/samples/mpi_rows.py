@@ -10,6 +10,7 @@ unsigned.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,7 @@ class MpiTruth:
     def __init__(self, options: Options, cluster: Cluster) -> None:
         self.options, self.grid = options, build_grid(options.ranks, cluster.lonely)
         self.ordinals: dict[tuple[Any, ...], int] = {}
+        self.kept = True  # whether the run being recorded is told in full
         self.totals = {"messages": 0, "unmatched": 0, "collectives": 0}
         self.found: dict[str, list[Truth]] = {kind: [] for kind in self.totals}
 
@@ -154,9 +156,10 @@ class MpiTruth:
                 epoch + np.rint(np.nan_to_num(one[run])).astype(np.int64)
                 for one in (block.host_begin, block.host_end, block.arrival)
             )
-            kept = step is None or step % every == 0
-            self._record_messages(program, completing, step, begin, end, arrived, kept)
-            self._record_collectives(program, completing, step, begin, end, kept)
+            self.kept = step is None or step % every == 0
+            found = self._list_messages(program, completing, begin, end, arrived)
+            for kind, told in [*found, *self._list_collectives(program, completing, begin, end)]:
+                self.found[kind].append({"step": step, **told})
 
     def _next(self, kind: str, *key: int) -> int:
         """Count one more; return how many there were before."""
@@ -165,16 +168,9 @@ class MpiTruth:
         self.ordinals[known] = ordinal + 1
         return ordinal
 
-    def _record_messages(
-        self,
-        program: Program,
-        completing: dict[int, int],
-        step: int | None,
-        begin: Ints,
-        end: Ints,
-        arrived: Ints,
-        kept: bool,
-    ) -> None:
+    def _list_messages(
+        self, program: Program, completing: dict[int, int], begin: Ints, end: Ints, arrived: Ints
+    ) -> Iterator[tuple[str, Truth]]:
         for number, message in enumerate(program.messages):
             kind = "unmatched" if message.receive < 0 else "messages"
             for sender, receiver in enumerate(message.to):
@@ -182,9 +178,9 @@ class MpiTruth:
                     continue
                 communicator = uid(self.grid.members(message.team, sender), message.team)
                 ordinal = self._next(kind, communicator, sender, receiver, message.tag)
-                if not kept:
+                if not self.kept:
                     continue
-                told = {"step": step, "sender": sender, "receiver": receiver, "tag": message.tag}
+                told = {"sender": sender, "receiver": receiver, "tag": message.tag}
                 told |= {"communicator": communicator, "bytes": message.size, "ordinal": ordinal}
                 told["send"] = [int(edge[sender, message.send]) for edge in (begin, end)]
                 if message.receive >= 0:
@@ -195,31 +191,24 @@ class MpiTruth:
                     received = [int(edge[receiver, message.receive]) for edge in (begin, end)]
                     told |= {"receive": received, "arrived": int(arrived[receiver, number])}
                     told["completed"] = int(end[receiver, last])
-                self.found[kind].append(told)
+                yield kind, told
 
-    def _record_collectives(
-        self,
-        program: Program,
-        completing: dict[int, int],
-        step: int | None,
-        begin: Ints,
-        end: Ints,
-        kept: bool,
-    ) -> None:
+    def _list_collectives(
+        self, program: Program, completing: dict[int, int], begin: Ints, end: Ints
+    ) -> Iterator[tuple[str, Truth]]:
         for index in program.all_of(Kind.MPI):
             call = program.ops[index].mpi
             for members in self.grid.teams[call.team] if call.table is Table.COLLECTIVES else ():
                 communicator, ranks = uid(members, call.team), list(members)
                 ordinal = self._next("collectives", communicator)
-                if not kept:
+                if not self.kept:
                     continue
-                told = {"step": step, "function": call.function, "communicator": communicator}
-                root = members[call.root % len(members)] if call.root >= 0 else None
-                told |= {"ordinal": ordinal, "root": root}
+                told = {"function": call.function, "communicator": communicator, "ordinal": ordinal}
+                told["root"] = members[call.root % len(members)] if call.root >= 0 else None
                 told |= {"size": call.sent, "recv_size": call.received, "ranks": ranks}
                 ends = end[ranks, completing.get(index, index)]
                 told |= {"begin": begin[ranks, index].tolist(), "end": ends.tolist()}
-                self.found["collectives"].append(told)
+                yield "collectives", told
 
     def summarize(self) -> Truth:
         """Return the section of the truth."""
