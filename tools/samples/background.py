@@ -98,9 +98,7 @@ class Background:
         return rows
 
     def finish(self, at: int) -> None:
-        """Write what the capture's end cuts off: batches nobody took, and a range pushed at local
-        time ``at`` (ns) and never popped.
-        """
+        """Write what the capture's end cuts off: batches, and a range pushed at ``at`` (ns)."""
         last = make_row(self.report, PUSH_POP, Thread.PIN_MEMORY, start=at, text="pin_memory_loop")
         write_points(self.report, [*self._fetched.values(), last], "unfinished ranges")
 
@@ -124,9 +122,7 @@ def _list_functions(op: Op) -> Sequence[str]:
 
 
 class OsCalls:
-    """Writes OS runtime calls into one report: inside API and MPI calls, on the data loaders, and
-    on threads that only wait.
-    """
+    """Writes OS runtime calls into one report: inside other calls, on loaders and helpers."""
 
     def __init__(self, report: Report) -> None:
         self.report, self.per_step = report, report.options.osrt
@@ -134,9 +130,7 @@ class OsCalls:
         self.chains: dict[str, int] = {}  # of call chains, by function
 
     def begin(self, at: int) -> None:
-        """Begin tracing and make threads before the process's work, which begins at local time
-        ``at`` (ns).
-        """
+        """Begin tracing and make threads before work that begins at local time ``at`` (ns)."""
         self._mark(31, at - 24_000_000)
         starts = at - 20_000_000 + 1_500_000 * np.arange(7)
         lengths = np.array([310_000, 180_000, 95_000, 240_000, 870_000, 52_000, 640_000])

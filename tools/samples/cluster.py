@@ -181,9 +181,7 @@ def draw_uuid(rng: np.random.Generator) -> str:
 
 
 def build_cluster(options: Options) -> Cluster:
-    """Lay ranks out block by block over the hosts and draw clocks, GPUs and communicator ids from
-    the seed.
-    """
+    """Lay ranks out over the hosts block by block; draw clocks, GPUs and ids by the seed."""
     rng, per_host = np.random.default_rng([options.seed, 0]), options.gpus_per_host
     hosts, ranks = [], []
     for index in range(options.hosts):

@@ -42,9 +42,7 @@ def graph_id(graph: int) -> int:
 
 
 def node_id(graph: int, node: int, original: bool = False) -> int:
-    """Return the id of a graph's node, with that of the graph in the upper half; a replayed kernel
-    names the executable graph's clone.
-    """
+    """Return the id of a graph's node; a replayed kernel names the executable graph's clone."""
     return graph_id(graph) + (not original) << 32 | node + 1
 
 
@@ -214,9 +212,7 @@ class CudaRows:
 
 
 def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Report) -> None:
-    """Write rows for the graphs captured by the initial program, which ran once at ``epoch`` (true
-    time, ns).
-    """
+    """Write rows for the graphs that the initial program, run at ``epoch``, captured."""
     rank, ops = report.rank, program.ops
     begins, ends = (
         report.local(epoch, times[:, rank.rank]).tolist()[0]

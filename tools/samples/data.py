@@ -99,9 +99,7 @@ def tables() -> dict[str, str]:
 
 @cache
 def enums() -> dict[str, tuple[str, list[tuple[int, str, str]], str]]:
-    """Read the ENUM_* tables by name: statement, rows (id, name, label), and the table beside which
-    it stands ("": every export has it).
-    """
+    """Read the ENUM_* tables: statement, rows, and the table beside which it stands, if any."""
     found: dict[str, tuple[str, list[tuple[int, str, str]], str]] = {}
     for first, *others in read_rows("enums.tsv"):
         if first.startswith("> "):

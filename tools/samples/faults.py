@@ -97,9 +97,7 @@ class Causes:
 
 
 def _sum_shares(compute: Ints, nccl: Ints) -> Truth:
-    """Sum for how long a GPU did something, computed and communicated, and how much of the latter
-    nothing hid; ns.
-    """
+    """Sum for how long a GPU worked, and communicated while it computed nothing; ns."""
     work = np.concatenate([compute, nccl])
     busy, computed = _sum_covered(work), _sum_covered(compute)
     told = {"steps_ns": int(work[:, 1].max() - work[:, 0].min()), "busy_ns": busy}
@@ -140,9 +138,7 @@ def hide_beginning(options: Options, report: Report) -> None:
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective of a step: its operation, who takes part, and its place among those of one
-    communicator.
-    """
+    """A collective of a step: its operation, its ranks, its place in the communicator."""
 
     library: str
     operation: int
@@ -229,9 +225,7 @@ def _describe(library: str, step: int, rank: int, function: str, communicator: i
 
 
 def build_extra_programs(step: Program, options: Options) -> list[Program]:
-    """Build a program of one collective for each kind of collective in a step, to be run by one
-    rank alone.
-    """
+    """Build a program for each kind of collective in a step, to be run by one rank alone."""
     kinds: dict[Any, Op] = {}
     for op in step.ops:
         if op.kind is Kind.COLLECTIVE and op.payload.function != "Group":

@@ -59,9 +59,7 @@ class Metric:
 
 @cache
 def list_metrics(column: int, chosen: str) -> tuple[Metric, ...]:
-    """List the metrics of a model; "full" for all, "main" for some. They are numbered from 0 in the
-    set that is sampled.
-    """
+    """List the metrics of a model ("full": all), numbered from 0 in what is sampled."""
     found = [
         Metric(int(row[column]), *row[:3], float(row[3]))
         for row in read_rows("gpu_metrics.tsv")

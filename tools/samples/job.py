@@ -163,16 +163,12 @@ class Job:
                 b.aten(*stack, kernel=kernel)
 
     def _gather(self, b: Builder) -> int:
-        """Ask for a layer's parameters from all shards; return the event of their arrival (-1 with
-        a single rank).
-        """
+        """Ask for a layer's parameters; return the event of their arrival (-1: a single rank)."""
         gathered = Payload("AllGather", self.shard, LAYER_BYTES // self.shard_size)
         return b.collective(gathered, "nccl_all_gather") if self.several else -1
 
     def _next_parameters(self, b: Builder, ready: int, more: bool) -> int:
-        """Wait for the parameters of this layer, having asked for the next one's: those travel
-        while this one computes.
-        """
+        """Wait for this layer's parameters; the next one's travel while this one computes."""
         following = self._gather(b) if more else -1
         if ready >= 0:
             b.wait(Stream.COMPUTE, ready)
@@ -281,9 +277,7 @@ class MpiJob:
             self._collective(b, "MPI_Barrier", self.all)
 
     def exchange(self, b: Builder) -> None:
-        """Write a step's messages: halos over both directions of the grid, a ring along the rows,
-        pairs.
-        """
+        """Write a step's messages: halos along the grid, a ring along the rows, pairs."""
         with b.phase("halo_exchange", *MPI_PHASE):
             b.kernel("pack")
             b.copy(D2H, 2 * (FACE + EDGE))

@@ -136,9 +136,7 @@ def _add_samples(scene: Scene, turns: dict[Thread, Ints], truth: Truth) -> None:
 
 
 def _add_counters(scene: Scene) -> Truth:
-    """Add counters in intervals that follow each other, but for one that is left out. Truth:
-    component -> metric -> samples and sum.
-    """
+    """Add counters in intervals, one left out. Truth: component -> metric -> samples and sum."""
     report, random = scene.report, scene.random
     components = [(1, "Socket", 0, None), *((100 + core, "Core", core, 1) for core in range(CORES))]
     report.add("TARGET_INFO_COMPONENT", "componentId name instance parentId", components)
@@ -179,9 +177,7 @@ def add_system(scene: Scene) -> Truth:
 
 
 def _add_files(scene: Scene) -> Truth:
-    """Add accesses to files. Truth: accesses by thread (distance from the pid) and call; bytes by
-    file.
-    """
+    """Add accesses to files. Truth: accesses by thread and call; bytes by file."""
     rank, text = scene.report.rank, scene.report.export.string
     events: list[tuple[Any, ...]] = []
     files: list[tuple[Any, ...]] = []
@@ -235,9 +231,7 @@ def _add_contexts(scene: Scene) -> Truth:
 
 
 def add_profiler(scene: Scene) -> Truth:
-    """Add messages in which Nsight Systems says that it lost something, fell back to another way,
-    or could not do what it was asked for.
-    """
+    """Add messages of Nsight Systems about losses, fallbacks and failures."""
     end, process = scene.duration - 2_000_000, scene.report.rank.global_pid
     rows, messages = [], []
     for place, (severity, source, clock, tells, text) in enumerate(DATA["profiler_messages"]):

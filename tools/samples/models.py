@@ -97,9 +97,7 @@ def add_openmp(scene: Scene) -> Truth:
         columns: dict[str, Any],
         lost: int | None = None,
     ) -> None:
-        """Add one event of every step; ``lost`` stands for the end of the last step's, which then
-        ends with its region.
-        """
+        """Add an event of every step; ``lost`` stands for the last step's end."""
         begin = scene.at(low)
         end = begin if high is None else scene.at(high)
         length = np.ones(len(begin), np.int64) if high is None else end - begin
@@ -211,9 +209,7 @@ class _Drawing:
             self.add("KHR_DEBUG_EVENTS", name, begin, end, textId=name)
 
     def draw_vulkan(self, at: int) -> None:
-        """Add calls, a label, and two command buffers at work at the same time, of which the report
-        names one.
-        """
+        """Add calls, a label, and two command buffers at work, of which one has a name."""
         for place, name in enumerate(VULKAN_CALLS):
             self.calls += 1
             begin = at + place * 2 * CALL_NS

@@ -18,9 +18,7 @@ WORLD_HANDLE, SELF_HANDLE, FIRST_HANDLE = 0x4400_0000, 0x4400_0001, 0x8400_0000
 
 
 class Team(IntEnum):
-    """Kinds of communicators; every rank belongs to one of each kind. The value is also its number
-    at its root.
-    """
+    """Kinds of communicators, one of each for every rank; the value is its number at its root."""
 
     WORLD = 1
     SELF = 2

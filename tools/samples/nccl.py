@@ -66,9 +66,7 @@ class TraceRows:
         self.numbers = CallNumbers(program, report.cluster, report.rank.rank)
 
     def write(self, block: Block, epochs: Ints, first_run: int) -> None:
-        """Write the rows of runs that begin at ``epochs`` (true time, ns); the first is run
-        ``first_run``.
-        """
+        """Write the rows of runs that begin at ``epochs``; the first is run ``first_run``."""
         self._write_marks(block, epochs)
         for index in self.program.all_of(Kind.COLLECTIVE):
             begin, end = (
@@ -177,9 +175,7 @@ def bus_bytes(payload: Payload, size: int) -> float:
 
 
 class CollectiveTruth:
-    """Keeps true begin and end of the collectives of every n-th step, so that they stay below a
-    limit.
-    """
+    """Keeps true begin and end of the collectives of every n-th step, up to a limit."""
 
     def __init__(self, program: Program, cluster: Cluster, options: Options) -> None:
         self.program, self.cluster, self.options = program, cluster, options

@@ -92,9 +92,7 @@ def _as_signed(number: int) -> int:
 
 @dataclass(frozen=True)
 class Flow:
-    """Data that go from one interface to another, evenly from ``begin`` to ``end`` (true ns), which
-    have an entry for every run.
-    """
+    """Data that go from one interface to another, evenly (true ns; an entry for every run)."""
 
     source: Nic
     target: Nic

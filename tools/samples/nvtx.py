@@ -146,9 +146,7 @@ class CallNumbers:
 
 
 def range_json(text: str, trace: Any, numbers: CallNumbers, run: int) -> str:
-    """Write the JSON of a push/pop range of the advanced trace: of a group, of one of its stages,
-    or of a call.
-    """
+    """Write the JSON of a range of the advanced trace: of a group, its stage, or a call."""
     group, calls = trace
     number = 1 + run * numbers.program.nccl_groups + group
     if text == "API Group":
@@ -237,9 +235,7 @@ class RangeRows:
         return texts
 
     def write(self, block: Block, epochs: Ints, first_run: int) -> None:
-        """Write the ranges of runs that begin at ``epochs`` (true time, ns); the first is run
-        number ``first_run``.
-        """
+        """Write the ranges of runs that begin at ``epochs``; the first is run ``first_run``."""
         report, rank = self.report, self.report.rank.rank
         begin = report.local(epochs, block.host_begin[:, rank, self.first] - self.lead)
         end = report.local(epochs, block.host_end[:, rank, self.last] + self.trail)
@@ -265,9 +261,7 @@ class RangeRows:
         return ids.reshape(begin.shape)
 
     def _write_payload_tables(self, ids: Ints) -> None:
-        """Write the payloads of ranges whose rows are ``ids`` (run, range), each function's in its
-        table.
-        """
+        """Write payloads of ranges with rows ``ids`` (run, range), a table for each function."""
         export, process = self.report.export, self.report.rank.global_pid
         for function in sorted({one.payload.function for one in self.ranges if one.payload}):
             number, _, entries = SCHEMAS[function]

@@ -108,9 +108,7 @@ class Op:
 
 @dataclass
 class Range:
-    """A push/pop range around operations ``first`` to ``last``; ``lead`` and ``trail`` count edges
-    between it and them.
-    """
+    """A push/pop range around operations; ``lead`` and ``trail`` count edges between."""
 
     thread: Thread
     text: str
@@ -157,9 +155,7 @@ class Program:
 
 
 class Builder:
-    """Writes a :class:`Program`; with the ranges of the advanced NCCL trace, not NCCL's own, and
-    with those of PyTorch's operators, if asked for.
-    """
+    """Writes a :class:`Program`, with ranges of the advanced NCCL trace and of operators."""
 
     def __init__(self, advanced: bool = False, operators: bool = True) -> None:
         self.program, self.thread, self.advanced = Program(), Thread.MAIN, advanced
@@ -196,9 +192,7 @@ class Builder:
         domain: Domain = Domain.DEFAULT,
         **columns: Any,
     ) -> Iterator[None]:
-        """Open a push/pop range around the operations written inside (at least one). columns:
-        further fields of :class:`Range`.
-        """
+        """Open a push/pop range around what is written inside. columns: of :class:`Range`."""
         opened = Range(self.thread, text, style, domain, len(self.program.ops), **columns)
         self._opening.append(opened)
         self.program.ranges.append(opened)
@@ -231,9 +225,7 @@ class Builder:
         self._add(Kind.HOST, "", ns, gap_ns=0)
 
     def meet(self, group: Group, ns: float) -> None:
-        """Work on the host to an end that all ranks of a communicator have together, ``ns`` after
-        the last has begun.
-        """
+        """Work on the host until ``ns`` after all ranks of a communicator have begun to."""
         self._add(Kind.MEET, "", ns, payload=Payload("Init", group))
 
     def call(self, api: str, ns: float, launches: int = -1) -> None:
@@ -255,9 +247,7 @@ class Builder:
             self._add(Kind.KERNEL, shape.api, ns, gap_ns=2_600, **work)
 
     def aten(self, *stack: str, kernel: str, times: float = 1.0) -> None:
-        """Run PyTorch operators, one inside the other, and the kernel the innermost launches; a
-        replayed graph runs no operators.
-        """
+        """Run operators inside each other, and a kernel; a replayed graph runs no operators."""
         if not stack or self._graph >= 0 or not self.operators:
             self.kernel(kernel, times)
         else:
@@ -312,9 +302,7 @@ class Builder:
         return self._launch(payloads, Payload("Group", payloads[0].group, size), kernel, times)
 
     def _launch(self, calls: list[Payload], whole: Payload, kernel: str, times: float = 1.0) -> int:
-        """Write calls in a group (an explicit one if it is more than one call), and the kernel that
-        does them.
-        """
+        """Write calls, in a group if there are several, and the kernel that does them."""
         where, shape, first = whole.group.stream, KERNELS[kernel], len(self.program.nccl_calls)
         launch = Op(Kind.COLLECTIVE, self.thread, shape.api, 7_800, 3_100, stream=where)
         launch.kernel, launch.payload, launch.bytes = kernel, whole, whole.bytes
@@ -347,9 +335,7 @@ class Builder:
             self._append(launch)
 
     def _add_advanced(self, calls: list[Payload], launch: Op) -> None:
-        """Add the ranges of nsys's advanced NCCL trace; a single call is a group too, an implicit
-        one.
-        """
+        """Add the ranges of the advanced NCCL trace; a single call is a group too."""
         group = self.program.nccl_groups - 1
         with self.nccl("API Group", trace=(group, launch.calls)):
             for number, call in zip(launch.calls, calls, strict=True):

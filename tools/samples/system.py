@@ -105,9 +105,7 @@ def _write_session(report: Report, duration: int, facts: dict[str, Any]) -> None
 
 
 def _list_gpus(report: Report) -> list[tuple[int, int | None]]:
-    """List the GPUs the report knows: index on the host (and id in the report), CUDA ordinal in the
-    process.
-    """
+    """List the GPUs the report knows: index on the host, CUDA ordinal in the process."""
     own, gpus = report.rank.gpu, range(report.options.gpus_per_host)
     if report.options.visible == "all":
         return [(gpu, gpu) for gpu in gpus]
@@ -174,9 +172,7 @@ def _write_messages(report: Report, duration: int) -> None:
 
 
 def _write_overhead(report: Report) -> None:
-    """Write what the profiler cost before the process began its work, and what loading the first
-    kernel did.
-    """
+    """Write what the profiler cost, and what loading the first kernel did."""
     string = report.export.string
     main, worker = report.rank.global_tid(0), report.rank.global_tid(6)
     correlation, first, last = report.first_launch
