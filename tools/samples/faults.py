@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from .cluster import Cluster, Ints
+from .cluster import Cluster, Ints, build_grid, uid
 from .data import DATA, KERNELS
-from .mpi import Table, build_grid, uid
 from .options import Options
-from .program import Builder, Kind, Op, Program
+from .program import Builder, Kind, Op, Program, Table
 from .report import NEVER, Report, Truth
 from .timeline import Block, Floats, Timeline
 

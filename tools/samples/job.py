@@ -13,9 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
-from .cluster import Cluster, Group, Stream, Thread
+from .cluster import Cluster, Grid, Group, Stream, Team, Thread, build_grid
 from .data import DATA, KERNELS
-from .mpi import LEAKED, Grid, Meeting, Message, MpiCall, Table, Team, build_grid
 from .options import Options
 from .program import (
     D2D,
@@ -25,11 +24,16 @@ from .program import (
     GRAPH_INSTANTIATE,
     H2D_PAGEABLE,
     H2D_PINNED,
+    LEAKED,
     P2P,
     Builder,
+    Meeting,
+    Message,
+    MpiCall,
     Payload,
     Program,
     Style,
+    Table,
 )
 
 SUM, AVG = 0, 4  # ncclRedOp_t

@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Any
 
-from .cluster import Group, Stream, Thread
+from .cluster import Group, Stream, Team, Thread
 from .data import KERNELS, LAUNCHES
-from .mpi import Message, MpiCall
 
 PAD_NS = 130  # between the edges of nested NVTX ranges
 GRAPH_BEGIN, GRAPH_END = "cudaStreamBeginCapture_v10010", "cudaStreamEndCapture_v10000"
@@ -81,6 +80,68 @@ class Payload:
         """
         last = {"Broadcast": self.root - 1, "Reduce": self.root}.get(self.function)
         return last is None or rank != last % size
+
+
+LEAKED = 64  # the MPI request never waited for: every instance has a handle of its own
+
+
+class Table(str, Enum):
+    """The table that has a call's row."""
+
+    P2P = "MPI_P2P_EVENTS"
+    COLLECTIVES = "MPI_COLLECTIVES_EVENTS"
+    START_WAIT = "MPI_START_WAIT_EVENTS"
+    OTHER = "MPI_OTHER_EVENTS"
+
+
+class Meeting(IntEnum):
+    """Who of a communicator waits for whom in a call."""
+
+    NONE = 0
+    ALL = 1  # everybody for the last
+    FROM_ROOT = 2  # everybody for the root
+    TO_ROOT = 3  # the root for the last
+
+
+@dataclass(frozen=True)
+class MpiCall:
+    """One MPI call of a program, as every rank makes it (but for ``by_rank``)."""
+
+    function: str
+    table: Table
+    team: Team = Team.WORLD  # its communicator
+    meeting: Meeting = Meeting.NONE
+    sent: int | None = None  # bytes a rank gives, as the row says; None for a call without
+    received: int | None = None  # bytes a rank takes, likewise
+    root: int = -1  # the root's rank in the communicator
+    request: int = -1  # number of the request it starts; -1 for a blocking call
+    #: The operations whose requests it ends (or asks about, if it does not wait).
+    waits: tuple[int, ...] = ()
+    blocks: bool = True  # whether it waits for those
+    #: The function every world rank calls instead, "" for none; None if all call the same.
+    by_rank: tuple[str, ...] | None = None
+    creates: Team | None = None  # the communicator that exists from its end on
+
+    def function_of(self, rank: int) -> str:
+        """Return the function this world rank calls, "" for none."""
+        return self.function if self.by_rank is None else self.by_rank[rank]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that every rank sends, by one operation, and receives by another."""
+
+    send: int
+    receive: int  # -1: nobody ever receives it
+    team: Team
+    tag: int
+    size: int
+    capacity: int  # of the buffer it is received in, which is what the receiving call's row says
+    to: tuple[int, ...]  # for every world rank the world rank it sends to (-1: none)
+
+    def find_sources(self) -> list[int]:
+        """Find for every world rank the world rank it receives from (-1: none)."""
+        return [self.to.index(rank) if rank in self.to else -1 for rank in range(len(self.to))]
 
 
 @dataclass

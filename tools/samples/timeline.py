@@ -23,10 +23,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from .cluster import Cluster, Stream
-from .mpi import Meeting, Message, build_grid
+from .cluster import Cluster, Stream, build_grid
 from .options import Options
-from .program import PAD_NS, Kind, Op, Program
+from .program import PAD_NS, Kind, Meeting, Message, Op, Program
 
 Floats = NDArray[np.float64]
 Random = np.random.Generator
