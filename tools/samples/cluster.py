@@ -327,7 +327,7 @@ def build_grid(size: int, lonely: int = 0) -> Grid:
     return Grid(rows, columns, lonely, teams)
 
 
-def handle(team: Team, rank: int) -> int:
+def make_handle(team: Team, rank: int) -> int:
     """Return what the process ``rank`` calls its communicator of this kind."""
     if team in (Team.WORLD, Team.SELF):
         return WORLD_HANDLE if team is Team.WORLD else SELF_HANDLE
@@ -336,6 +336,6 @@ def handle(team: Team, rank: int) -> int:
     return FIRST_HANDLE + places[team]
 
 
-def uid(members: tuple[int, ...], team: Team) -> int:
+def make_uid(members: tuple[int, ...], team: Team) -> int:
     """Return the globally unique id: the root's world rank and its number for the communicator."""
     return members[0] << 32 | team

@@ -111,6 +111,6 @@ def enums() -> dict[str, tuple[str, list[tuple[int, str, str]], str]]:
 
 
 @cache
-def enum_label(enum: str, value: int) -> str:
+def find_enum_label(enum: str, value: int) -> str:
     """Return the human name of one value of an ENUM_* table, such as 'Host-to-Device'."""
     return next(label for number, _, label in enums()[enum][1] if number == value)

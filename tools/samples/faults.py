@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .cluster import Cluster, Ints, build_grid, uid
+from .cluster import Cluster, Ints, build_grid, make_uid
 from .data import DATA, KERNELS
 from .options import Options
 from .program import Builder, Kind, Op, Program, Table
@@ -162,7 +162,7 @@ def _list_mpi(program: Program, cluster: Cluster) -> Iterator[Collective]:
     for index in program.all_of(Kind.MPI):
         call = program.ops[index].mpi
         for ranks in grid.teams[call.team] if call.table is Table.COLLECTIVES else ():
-            yield Collective("MPI", index, call.function, uid(ranks, call.team), ranks)
+            yield Collective("MPI", index, call.function, make_uid(ranks, call.team), ranks)
 
 
 def list_collectives(step: Program, before: Program, cluster: Cluster) -> list[Collective]:
@@ -295,7 +295,7 @@ class Extras:
             at + round(float(edge[run, rank, index])) for edge in self.blocks[number].edges(op.kind)
         )
         if op.mpi:
-            comm = uid(self.grid.members(op.mpi.team, rank), op.mpi.team)
+            comm = make_uid(self.grid.members(op.mpi.team, rank), op.mpi.team)
             told = _describe("MPI", step, rank, op.mpi.function, comm)
         else:
             comm = self.cluster.communicator(op.payload.group, rank).hash

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .cluster import Ints, Thread
-from .data import DATA, enum_label
+from .data import DATA, find_enum_label
 from .nvtx import MARK, PUSH_POP
 from .report import Report, Scene, Truth, count, sum_events
 
@@ -59,7 +59,7 @@ def add_openacc(scene: Scene) -> Truth:
         added = scene.insert(f"CUPTI_ACTIVITY_KIND_OPENACC_{table}", begin, end, 0, **given)
         found = truth.setdefault(table, {"by_source": {}, "by_construct": {}})
         source = f"{name}@{SOURCE}:{line}" if line else name
-        construct = enum_label("ENUM_OPENACC_EVENT_KIND", kind)
+        construct = find_enum_label("ENUM_OPENACC_EVENT_KIND", kind)
         for way, label in (("by_source", source), ("by_construct", construct)):
             entry = count(found[way], label, *added)
             entry["bytes"] = entry.get("bytes", 0) + added[0] * (columns.get("bytes") or 0)

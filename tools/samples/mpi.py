@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .cluster import Cluster, Ints, Team, build_grid, handle, uid
+from .cluster import Cluster, Ints, Team, build_grid, make_handle, make_uid
 from .data import DATA
 from .options import Options
 from .program import LEAKED, Kind, Meeting, MpiCall, Program, Table
@@ -51,7 +51,7 @@ class MpiRows:
             waited = [self.program.ops[index].mpi.request for index in call.waits]
             return [{"requestHandle": FIRST_REQUEST + one} for one in waited]
         members = self.grid.members(call.team, self.rank)
-        where = {"commHandle": handle(call.team, self.rank), "commUid": self._uid(call.team)}
+        where = {"commHandle": make_handle(call.team, self.rank), "commUid": self._uid(call.team)}
         if call.table is Table.COLLECTIVES:
             root = call.root % len(members) if call.root >= 0 else None
             takes = call.meeting is not Meeting.TO_ROOT or members[root or 0] == self.rank
@@ -70,7 +70,7 @@ class MpiRows:
 
     def _uid(self, team: Team) -> int | None:
         known = self.report.options.mpi_comm_uids
-        return uid(self.grid.members(team, self.rank), team) if known else None
+        return make_uid(self.grid.members(team, self.rank), team) if known else None
 
     def _local(self, block: Block, epochs: Ints, which: Any) -> tuple[Ints, Ints]:
         begin, end = (
@@ -120,8 +120,8 @@ class MpiRows:
         for at, team in created:
             for one in (Team.WORLD, Team.SELF) if team is Team.WORLD else (team,):
                 members, parent = self.grid.members(one, self.rank), self.grid.find_parent(one)
-                above = None if parent is None else handle(parent, self.rank)
-                named = self.rank, at, handle(one, self.rank), above
+                above = None if parent is None else make_handle(parent, self.rank)
+                named = self.rank, at, make_handle(one, self.rank), above
                 place = members.index(self.rank), len(members), members[0]
                 listed = ",".join(map(str, members))
                 rows.append((*named, *place, int(one), listed, self._uid(one)))
@@ -175,7 +175,7 @@ class MpiTruth:
             for sender, receiver in enumerate(message.to):
                 if receiver < 0:
                     continue
-                communicator = uid(self.grid.members(message.team, sender), message.team)
+                communicator = make_uid(self.grid.members(message.team, sender), message.team)
                 ordinal = self._next(kind, communicator, sender, receiver, message.tag)
                 if not self.kept:
                     continue
@@ -198,7 +198,7 @@ class MpiTruth:
         for index in program.all_of(Kind.MPI):
             call = program.ops[index].mpi
             for members in self.grid.teams[call.team] if call.table is Table.COLLECTIVES else ():
-                communicator, ranks = uid(members, call.team), list(members)
+                communicator, ranks = make_uid(members, call.team), list(members)
                 ordinal = self._next("collectives", communicator)
                 if not self.kept:
                     continue
@@ -216,8 +216,8 @@ class MpiTruth:
         known = [(team, members) for team in sorted(teams) for members in self.grid.teams[team]]
         known += [(Team.OWN, (rank,)) for rank in range(self.options.ranks) if rank % 2]
         communicators = [
-            {"uid": uid(members, team), "kind": team.name.lower(), "ranks": list(members)}
-            | {"handles": [handle(team, rank) for rank in members]}
+            {"uid": make_uid(members, team), "kind": team.name.lower(), "ranks": list(members)}
+            | {"handles": [make_handle(team, rank) for rank in members]}
             for team, members in known
         ]
         told: Truth = {"about": DATA["about"]["mpi"], "grid": [self.grid.rows, self.grid.columns]}

@@ -88,7 +88,7 @@ VALUE_COLUMNS = ("intVal", "uintVal", "floatVal", "doubleVal")
 Fields = Sequence[tuple[str, int]]  # name and kind
 
 
-def source_id(number: int) -> int:
+def number_source(number: int) -> int:
     """Return a typeId (HW id 8 bits, VM id 8, source 16, type 32) of device 0."""
     return VM_ID | number << 32
 
@@ -97,7 +97,7 @@ def define_events(
     report: Report, number: int, source: str, types: Sequence[tuple[int, str, Fields]]
 ) -> None:
     """Add rows for a source and its types: device number, name, fields."""
-    string, known = report.export.string, source_id(number)
+    string, known = report.export.string, number_source(number)
 
     def data(value: Any) -> str | None:
         return as_json(value) if report.includes_json else None
@@ -125,7 +125,7 @@ def write_events(
     """Write events at ``times`` (local ns) with ``values`` (event, field)."""
     ids = report.generic_event + np.arange(len(times))
     report.generic_event += len(times)
-    columns: dict[str, Any] = {"genericEventId": ids, "typeId": source_id(number) | device}
+    columns: dict[str, Any] = {"genericEventId": ids, "typeId": number_source(number) | device}
     columns |= {"rawTimestamp": times + report.rank.start_clock, "timestamp": times}
     if report.includes_json:
         columns["data"] = []

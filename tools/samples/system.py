@@ -11,7 +11,7 @@ import numpy as np
 
 from .cluster import DEVICE, VM_ID, Stream, draw_uuid
 from .data import DATA, as_json, read_rows
-from .gpu_metrics import MODELS, model_of
+from .gpu_metrics import MODELS, find_model
 from .nccl import name_threads
 from .network import describe_nics
 from .report import LONG_AGO, Report
@@ -57,7 +57,7 @@ def write_system(report: Report, duration: int) -> None:
 def _collect_facts(report: Report, duration: int) -> dict[str, Any]:
     """Collect what is filled into the rows of ``system.tsv``."""
     rank, options = report.rank, report.options
-    model, gpus = model_of(options, rank.host_index), rank.host.gpus
+    model, gpus = find_model(options, rank.host_index), rank.host.gpus
     same = {"ChipName": model.chip, "SmCount": model.numbers["smCount"]}
     same["TotalMemory"] = str(model.numbers["totalMemory"])
     listed = [
@@ -114,7 +114,7 @@ def _list_gpus(report: Report) -> list[tuple[int, int | None]]:
 
 def _write_gpus(report: Report) -> None:
     rank, listed = report.rank, _list_gpus(report)
-    model, gpus = model_of(report.options, rank.host_index), rank.host.gpus
+    model, gpus = find_model(report.options, rank.host_index), rank.host.gpus
     numbers = [model.numbers[name] for name in MODELS[0].numbers]
     rows, visible = [], []
     for gpu, ordinal in listed:
