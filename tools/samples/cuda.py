@@ -225,12 +225,8 @@ def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Re
         begin = max(one for one in range(index) if ops[one].api == GRAPH_BEGIN)
         graph, count = ops[index].launches, index - begin - 2
         number = number_graph(graph)
-        created, captured, made, done = (
-            begins[begin] + 200,
-            ends[index - 1],
-            begins[index],
-            ends[index],
-        )
+        created, captured = begins[begin] + 200, ends[index - 1]
+        made, done = begins[index], ends[index]
         names = string("Graph Creation"), string("Graph Exec Creation")
         graphs.append((created, created + 90, GRAPH, main, names[0], number, None))
         graphs.append((made + 300, done - 300, EXECUTABLE, main, names[1], number, number + 1))

@@ -335,13 +335,10 @@ class MpiJob:
         # Along, places, bytes, tag.
         ways = [(Team.ROW, 1, FACE, 101), (Team.ROW, -1, FACE, 102)] * (self.grid.columns > 1)
         ways += [(Team.COLUMN, 1, EDGE, 103), (Team.COLUMN, -1, EDGE, 104)] * (self.grid.rows > 1)
-        receives, sends = (
-            [
-                b.mpi(MpiCall(call, Table.P2P, self.all, request=first + way), ns)
-                for way in range(len(ways))
-            ]
-            for call, first, ns in (("MPI_Irecv", 0, 900), ("MPI_Isend", len(ways), 1_400))
-        )
+        numbers = range(len(ways))
+        receive, send = (MpiCall(name, Table.P2P, self.all) for name in ("MPI_Irecv", "MPI_Isend"))
+        receives = [b.mpi(replace(receive, request=one), 900) for one in numbers]
+        sends = [b.mpi(replace(send, request=len(ways) + one), 1_400) for one in numbers]
         for (team, places, size, tag), send, receive in zip(ways, sends, receives, strict=True):
             self._message(b, send, receive, self.all, tag, size, self._neighbors(team, places))
         if ways:

@@ -15,13 +15,7 @@ from .data import DATA, enums
 from .report import Scene, Truth, sum_events
 
 #: Turns on a CPU, per thread.
-TURNS = {
-    Thread.MAIN: 40,
-    Thread.AUTOGRAD: 30,
-    Thread.WATCHDOG: 12,
-    Thread.LOADER_0: 25,
-    Thread.LOADER_1: 25,
-}
+TURNS = {Thread[name]: number for name, number in DATA["cpu_turns"].items()}
 ENDING = (Thread.LOADER_0, Thread.LOADER_1)  # threads whose end is recorded
 CPUS, SAMPLES = 8, 30  # SAMPLES: of each thread
 OTHER_TID, OTHER_NAME, OTHER_TURNS = VM_ID | 1_777 << 24 | 1_777, "irqbalance", 7
@@ -30,18 +24,7 @@ BLOCKS = np.array([0, 6, 7])  # not blocked, mutex, condition variable
 LIBRARY = "/usr/lib/x86_64-linux-gnu/"
 CORES, INTERVALS = 4, 25
 #: Table (behind PERF_EVENT_SOC_OR_CPU_), columns of number and value, name, unit, name for people.
-METRICS = {
-    11: ("RAW_EVENT", "eventId", "count", "CPU_CYCLES", "cycles", "CPU Cycles"),
-    12: ("RAW_EVENT", "eventId", "count", "INST_RETIRED", "instructions", "Instructions Retired"),
-    31: (
-        "METRIC_EVENT",
-        "metricId",
-        "value",
-        "IPC",
-        "instructions per cycle",
-        "Instructions per Cycle",
-    ),
-}
+METRICS = DATA["cpu_metrics"]
 
 
 def add_cpu(scene: Scene) -> Truth:

@@ -16,7 +16,7 @@ from enum import Enum, IntEnum
 from typing import Any
 
 from .cluster import Group, Stream, Team, Thread
-from .data import KERNELS, LAUNCHES
+from .data import DATA, KERNELS, LAUNCHES
 
 PAD_NS = 130  # between the edges of nested NVTX ranges
 GRAPH_BEGIN, GRAPH_END = "cudaStreamBeginCapture_v10010", "cudaStreamEndCapture_v10000"
@@ -373,7 +373,7 @@ class Builder:
         self.program.nccl_groups += 1
         self.call("cudaEventCreateWithFlags_v3020", 1_700)
         self.wait(where, self.record(Stream.COMPUTE))
-        with self.range(f"nccl:{TORCH_NAMES[whole.function]}"):
+        with self.range(f"nccl:{DATA['torch_names'][whole.function]}"):
             (self._add_advanced if self.advanced else self._add_plain)(calls, launch)
         return self.record(where)
 
@@ -407,14 +407,3 @@ class Builder:
                     self.host(1_100)
                 with self.nccl("KernelLaunch", trace=(group, launch.calls)):
                     self._append(launch)
-
-
-TORCH_NAMES = {
-    "AllGather": "_all_gather_base",
-    "ReduceScatter": "_reduce_scatter_base",
-    "AllReduce": "all_reduce",
-    "Broadcast": "broadcast",
-    "Reduce": "reduce",
-    "SendRecv": "coalesced",
-    "Group": "allreduce_coalesced",
-}
