@@ -10,16 +10,15 @@ ended - is in ``truth.json``. Modules, in the order of imports:
 
 * ``data``: the files of data. ``options``: what can be asked for. ``cluster``: hosts with their
   clocks, GPUs, ranks, communicators.
-* ``mpi``: terms of MPI. ``program``: what a rank does, as a sequence of operations. ``job`` and
-  ``mpi_job``: the training job's programs.
+* ``program``: what a rank does, as a sequence of operations. ``job``: the training job's programs.
 * ``timeline``: when each operation happens on each rank. ``report``: one report, as tables in
   SQLite.
-* ``cuda``, ``nvtx``, ``nccl``, ``mpi_rows``: a program's rows in a report, and what is true of
+* ``cuda``, ``nvtx``, ``nccl``, ``mpi``: a program's rows in a report, and what is true of
   collectives and messages.
 * ``background``: data loading, marks, calls into the OS runtime. ``sampling``, ``gpu_metrics``,
   ``network``: what is sampled.
-* ``machine`` and ``models``: families of further tables. ``faults``: what is missing in reports, or
-  too much.
+* ``machine`` and ``models``: families of further tables. ``faults``: what holds the job back, and
+  what is missing in reports, or too much.
 * ``system``: what a report says of itself. ``simulate``: runs all of that and writes
   ``truth.json``.
 

@@ -41,24 +41,24 @@ class Background:
         self._fetched: dict[int, dict[str, Any]] = {}  # the open range of each batch
 
     def begin(self, at: int) -> None:
-        """The first batches are asked for at local time ``at`` (ns), before the first step."""
+        """Ask for the first batches at local time ``at`` (ns), before the first step."""
         for batch in range(AHEAD):
             self._fetch(batch, at + 40_000 * batch)
 
     def _range(
         self, start: int, text: str, thread: int, domain: Domain = Domain.DEFAULT, **columns: Any
     ) -> dict[str, Any]:
+        columns |= {"text": text, "start": start, "rangeId": self.report.range_id}
         self.report.range_id += 1
-        row = make_row(self.report, START_END, thread, domain, text=text, start=start, **columns)
-        return {**row, "rangeId": self.report.range_id - 1}
+        return make_row(self.report, START_END, thread, domain, **columns)
 
     def _fetch(self, batch: int, at: int) -> None:
         thread = (Thread.LOADER_0, Thread.LOADER_1)[batch % 2]
         self._fetched[batch] = self._range(at, "batch in flight", thread, Domain.JOB, category=2)
 
     def write(self, begin: Ints, end: Ints, epochs: Ints, first_step: int) -> None:
-        """Rows of steps from ``begin`` to ``end`` (local ns); ``epochs`` (local ns) are when the
-        first rank could begin.
+        """Write rows of steps from ``begin`` to ``end`` (local ns); ``epochs`` (local ns) are when
+        the first rank could begin.
         """
         report, length = self.report, end - begin
         self.steps.append(np.stack([begin, end], axis=1))
@@ -67,30 +67,23 @@ class Background:
             return begin + (length * share).astype(np.int64)
 
         threads, functions, lows, highs, returned = zip(*DATA["os_calls"], strict=True)
-        report.insert_os_calls(
-            ["pthread_cond_wait", *functions],
-            [Thread.MAIN, *(Thread[name] for name in threads)],
-            [0, *returned],
-            np.stack([epochs - STEP_GAP_NS // 2, *map(at, lows)], axis=1),
-            np.stack([begin - 20, *map(at, highs)], axis=1),
-        )
+        called = ["pthread_cond_wait", *functions], [Thread.MAIN, *(Thread[one] for one in threads)]
+        starts = np.stack([epochs - STEP_GAP_NS // 2, *map(at, lows)], axis=1)
+        ends = np.stack([begin - 20, *map(at, highs)], axis=1)
+        report.insert_os_calls(*called, [0, *returned], starts, ends)
         starts = np.stack([at(share) for share in POLLS], axis=1)
         correlations = report.correlation + np.arange(starts.size).reshape(starts.shape)
         polled = ["cudaEventQuery_v3020"] * len(POLLS), [Thread.WATCHDOG] * len(POLLS)
         report.insert_calls(*polled, correlations, starts, starts + 1_450, NOT_READY)
         report.correlation += starts.size
-        steps = zip(begin.tolist(), length.tolist(), strict=True)
-        rows = [
-            row
-            for step, times in enumerate(steps, first_step)
-            for row in self._step_rows(step, *times)
-        ]
+        rows = []
+        for run, times in enumerate(zip(begin.tolist(), length.tolist(), strict=True)):
+            rows += self._list_step_rows(first_step + run, *times)
         write_points(report, rows, "marks and start/end ranges")
 
-    def _step_rows(self, step: int, start: int, length: int) -> list[dict[str, Any]]:
-        """A batch that arrives, marks, and ranges that overlap."""
-        main = self.report.rank.global_tid(Thread.MAIN)
-        pin = self.report.rank.global_tid(Thread.PIN_MEMORY)
+    def _list_step_rows(self, step: int, start: int, length: int) -> list[dict[str, Any]]:
+        """List a batch that arrives, marks, and ranges that overlap."""
+        main, pin = self.report.tids([Thread.MAIN, Thread.PIN_MEMORY]).tolist()
         self._fetch(step + AHEAD, start + length // 3)
         mark = partial(make_row, self.report, MARK, Thread.MAIN)
         loss = mark(Domain.JOB, category=1, doubleValue=round(11.0 / (1.0 + 0.05 * step), 4))
@@ -105,9 +98,7 @@ class Background:
         return rows
 
     def finish(self, at: int) -> None:
-        """What the capture's end cuts off: batches nobody took, and a range pushed at local time
-        ``at`` (ns) and never popped.
-        """
+        """Write what the capture's end cuts off: batches, and a range pushed at ``at`` (ns)."""
         last = make_row(self.report, PUSH_POP, Thread.PIN_MEMORY, start=at, text="pin_memory_loop")
         write_points(self.report, [*self._fetched.values(), last], "unfinished ranges")
 
@@ -117,27 +108,21 @@ EVENT_HANDLER, WORKER, STORE = 5, 6, 12  # distances of thread ids from the pid
 INNER, LOADING = DATA["os_inner"], DATA["os_loading"]
 
 
-def _functions(op: Op) -> Sequence[str]:
-    """What an API or MPI call does in the OS runtime."""
+def _list_functions(op: Op) -> Sequence[str]:
+    """List what an API or MPI call does in the OS runtime."""
+    if op.kind is Kind.MPI and "File" in op.mpi.function:
+        return ("fwrite", "pwrite64")
     if op.kind is Kind.MPI:
-        return (
-            ("fwrite", "pwrite64")
-            if "File" in op.mpi.function
-            else ("epoll_wait", "writev", "read", "sched_yield")
-        )
+        return ("epoll_wait", "writev", "read", "sched_yield")
     if op.kind in (Kind.SYNC_STREAM, Kind.SYNC_EVENT, Kind.SYNC_DEVICE):
         return ("poll", "sched_yield", "ioctl")
-    return (
-        ("ioctl", "mmap64", "ioctl", "munmap")
-        if op.api_ns > 50_000
-        else ("pthread_mutex_lock", "ioctl")
-    )
+    if op.api_ns > 50_000:
+        return ("ioctl", "mmap64", "ioctl", "munmap")
+    return ("pthread_mutex_lock", "ioctl")
 
 
 class OsCalls:
-    """Writes OS runtime calls into one report: inside API and MPI calls, on the data loaders, and
-    on threads that only wait.
-    """
+    """Writes OS runtime calls into one report: inside other calls, on loaders and helpers."""
 
     def __init__(self, report: Report) -> None:
         self.report, self.per_step = report, report.options.osrt
@@ -145,9 +130,7 @@ class OsCalls:
         self.chains: dict[str, int] = {}  # of call chains, by function
 
     def begin(self, at: int) -> None:
-        """Before the process's work, which begins at local time ``at`` (ns): tracing begins,
-        threads are made.
-        """
+        """Begin tracing and make threads before work that begins at local time ``at`` (ns)."""
         self._mark(31, at - 24_000_000)
         starts = at - 20_000_000 + 1_500_000 * np.arange(7)
         lengths = np.array([310_000, 180_000, 95_000, 240_000, 870_000, 52_000, 640_000])
@@ -155,31 +138,31 @@ class OsCalls:
         self._insert(functions, [Thread.MAIN] * 7, starts[None, :], (starts + lengths)[None, :])
 
     def write_in_calls(self, program: Program, block: Block, epochs: Ints, step: bool) -> None:
-        """Calls made from API and MPI calls: half of those of a step, else one from each."""
-        rank = self.report.rank.rank
+        """Write calls made from API and MPI calls: half of those of a step, else one from each."""
+        rank, ops = self.report.rank.rank, program.ops
         found = [
             index
-            for index, op in enumerate(program.ops)
+            for index, op in enumerate(ops)
             if (op.mpi.function_of(rank) if op.mpi else op.api)
         ]
         if not found:
             return
-        ops = [program.ops[index] for index in found]
-        weight = np.sqrt([op.api_ns + (op.work_ns if op.mpi else 0.0) for op in ops])
-        total = self.per_step // 2 if step else len(ops)
-        counts = np.diff(
-            np.floor(np.concatenate([[0.0], np.cumsum(weight)]) / weight.sum() * total + 1e-9)
-        ).astype(np.int64)
-        which = np.repeat(np.arange(len(ops)), counts)
+        works = [ops[index].api_ns + ops[index].work_ns * bool(ops[index].mpi) for index in found]
+        weight = np.sqrt(works)
+        total = self.per_step // 2 if step else len(found)
+        passed = np.concatenate([[0.0], np.cumsum(weight)]) / weight.sum() * total + 1e-9
+        counts = np.diff(np.floor(passed)).astype(np.int64)
+        which = np.repeat(np.arange(len(found)), counts)
         if not len(which):
             return
         place = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
-        functions = [
-            _functions(ops[op])[slot % len(_functions(ops[op]))]
-            for op, slot in zip(which, place, strict=True)
-        ]
+        called = np.array(found)[which]
+        functions = []
+        for index, slot in zip(called, place, strict=True):
+            known = _list_functions(ops[index])
+            functions.append(known[slot % len(known)])
         begin, end = (
-            self.report.local(epochs, times[:, rank, np.array(found)[which]])
+            self.report.local(epochs, times[:, rank, called])
             for times in (block.host_begin, block.host_end)
         )
         low, high = (
@@ -187,14 +170,13 @@ class OsCalls:
             for first, wide in ((0.1, 0.2), (0.35, 0.5))
         )
         edges = (begin + ((end - begin) * share).astype(np.int64) for share in (low, high))
-        self._insert(functions, [ops[op].thread for op in which], *edges)
+        self._insert(functions, [ops[index].thread for index in called], *edges)
 
     def write_on_loaders(self, begin: Ints, end: Ints) -> None:
-        """The data loaders' calls in steps from ``begin`` to ``end`` (local ns)."""
+        """Write the data loaders' calls in steps from ``begin`` to ``end`` (local ns)."""
         count = (self.per_step - self.per_step // 2) // 2
-        for thread, low, high in (
-            ((Thread.LOADER_0, 0.35, 0.98), (Thread.LOADER_1, 0.01, 0.19)) if count else ()
-        ):
+        spans = ((Thread.LOADER_0, 0.35, 0.98), (Thread.LOADER_1, 0.01, 0.19))
+        for thread, low, high in spans if count else ():
             passed = np.cumsum(0.05 + self.rng.lognormal(0.0, 1.6, (len(begin), 2 * count)), axis=1)
             edges = passed / passed[:, -1:] * ((end - begin)[:, None] * (high - low))
             times = (begin + (end - begin) * low)[:, None].astype(np.int64) + edges.astype(np.int64)
@@ -202,9 +184,7 @@ class OsCalls:
             self._insert(names, [thread] * count, times[:, 0::2], times[:, 1::2])
 
     def finish(self, first: int, duration: int) -> None:
-        """Threads that wait from local time ``first`` to the capture's end, and that end; then the
-        call chains.
-        """
+        """Let threads wait from local time ``first`` to the capture's end; write call chains."""
         last = duration - 4_000_000  # the longest call lasts about nine tenths of the capture
         for thread, function, length, pause in (
             (EVENT_HANDLER, "poll", 100_210_000, 90_000),
@@ -213,9 +193,8 @@ class OsCalls:
             count = max(0, (last - first) // (length + pause))
             starts = first + 2_000_000 + (length + pause) * np.arange(count)[None, :]
             if count:
-                self._insert(
-                    [function] * count, [thread] * count, starts, np.minimum(starts + length, last)
-                )
+                ends = np.minimum(starts + length, last)
+                self._insert([function] * count, [thread] * count, starts, ends)
         most = first + 1_100_000 + (last - first) * 9 // 10
         starts = np.array([[first + 1_000_000, most + 100_000]])
         self._insert(["accept"] * 2, [STORE] * 2, starts, np.array([[most, last]]))
@@ -225,7 +204,7 @@ class OsCalls:
             self._write_chains()
 
     def _mark(self, kind: int, at: int) -> None:
-        """A row of no length that says that tracing begins or ends in the process."""
+        """Add a row of no length that says that tracing begins or ends in the process."""
         columns = {"eventClass": kind, "globalTid": self.report.rank.global_pid}
         columns |= {"nameId": self.report.export.string("[Unknown]"), "returnValue": 0}
         columns |= {"callchainId": 0, "argumentsId": 0}
@@ -239,12 +218,10 @@ class OsCalls:
         end: Ints,
         level: int = 0,
     ) -> None:
-        """Calls with the axes (run, call), and what they call in turn."""
+        """Add calls with the axes (run, call), and what they call in turn."""
         chained: Any = 0
         if self.report.options.osrt_callchains:
-            numbers = [
-                self.chains.setdefault(function, len(self.chains) + 1) for function in functions
-            ]
+            numbers = [self.chains.setdefault(one, len(self.chains) + 1) for one in functions]
             chained = np.where(end - begin >= CHAINED_FROM_NS, numbers, 0)
         returned = [DATA["os_returned"].get(function, 0) for function in functions]
         self.report.insert_os_calls(functions, threads, returned, begin, end, chained, level)
@@ -261,11 +238,9 @@ class OsCalls:
     def _write_chains(self) -> None:
         string, rows = self.report.export.string, []
         for function, chain in self.chains.items():
-            frames = (
-                ("libc.so.6", f"{function}@@GLIBC_2.2.5"),
-                *DATA["os_callers"].get(function, (("python3", None),)),
-            )
-            for depth, (module, symbol) in enumerate(frames):
+            callers = DATA["os_callers"].get(function, (("python3", None),))
+            frames = enumerate((("libc.so.6", f"{function}@@GLIBC_2.2.5"), *callers))
+            for depth, (module, symbol) in frames:
                 address = 0x7F00_0000_0000 + 0x10_0000 * chain + 0x1234 * depth
                 path = module if module == "python3" else f"/usr/lib/x86_64-linux-gnu/{module}"
                 ids = string(symbol or hex(address)), string(path)

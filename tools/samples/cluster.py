@@ -1,5 +1,5 @@
 """The machine the job runs on: hosts with wrong clocks, GPUs, processes with threads and streams,
-NCCL communicators.
+communicators of NCCL and MPI.
 
 *True time* is ns since the job's beginning on a perfect clock. What a report says is true time seen
 through its host's clock:
@@ -8,10 +8,17 @@ through its host's clock:
   TARGET_INFO_SESSION_START_TIME.systemClockNs;
 * UTC clock = EPOCH_NS + offset + t + drift * t; at the capture start it is utcEpochNs;
 * event times = system clock now - system clock at the report's own capture start.
+
+MPI's handles are like MPICH's: the predefined ones are the same in every process, the others count
+up in each process for itself, and the number of a freed communicator is used again. Odd ranks have
+one communicator more (their own copy of MPI_COMM_SELF), so that one and the same handle is the
+row's communicator in some processes and the column's in others. With a lonely host the world is
+split first, into its ranks and the others; all else happens in these parts.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
@@ -28,6 +35,7 @@ EPOCH_NS = 1_780_000_000_000_000_000  # true UTC at true time 0, ns since 1970
 #: HW id 0, VM id 1: the upper bytes of globalPid and globalTid (HW 8 bits, VM 8, pid 24, tid 24).
 VM_ID = 1 << 48
 DEVICE = "Local (CLI)"  # what reports call the machine
+WORLD_HANDLE, SELF_HANDLE, FIRST_HANDLE = 0x4400_0000, 0x4400_0001, 0x8400_0000
 
 
 class Thread(IntEnum):
@@ -181,9 +189,7 @@ def draw_uuid(rng: np.random.Generator) -> str:
 
 
 def build_cluster(options: Options) -> Cluster:
-    """Lay ranks out block by block over the hosts and draw clocks, GPUs and communicator ids from
-    the seed.
-    """
+    """Lay ranks out over the hosts block by block; draw clocks, GPUs and ids by the seed."""
     rng, per_host = np.random.default_rng([options.seed, 0]), options.gpus_per_host
     hosts, ranks = [], []
     for index in range(options.hosts):
@@ -246,3 +252,90 @@ def _build_communicators(options: Options, rng: np.random.Generator) -> list[Com
     return [
         Communicator(int(rng.integers(1 << 60, 1 << 62)), group, ranks) for group, ranks in wanted
     ]
+
+
+class Team(IntEnum):
+    """Kinds of MPI's communicators, one of each for every rank; the value is its number at its root."""
+
+    WORLD = 1
+    SELF = 2
+    TEMPORARY = 3  # a copy of the world (or part), freed before the columns' communicators are made
+    ROW = 4
+    COLUMN = 5
+    OWN = 6  # odd ranks' copy of MPI_COMM_SELF
+    PART = 7  # the lonely host's ranks, and the others
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A torus of ``rows`` x ``columns`` processes, numbered row by row; the ``lonely`` ones behind
+    them are a torus of one row.
+    """
+
+    rows: int
+    columns: int
+    lonely: int
+    #: Every communicator of each kind: world ranks by their rank in it.
+    teams: dict[Team, list[tuple[int, ...]]]
+
+    @property
+    def size(self) -> int:
+        return self.rows * self.columns + self.lonely
+
+    @property
+    def everyone(self) -> Team:
+        """The largest communicator in which there is communication."""
+        return Team.PART if self.lonely else Team.WORLD
+
+    def find_parent(self, team: Team) -> Team | None:
+        """Find the communicator one of this kind is made from; MPI_Init makes those without."""
+        known = {Team.WORLD: None, Team.SELF: None, Team.OWN: Team.SELF, Team.PART: Team.WORLD}
+        return known.get(team, self.everyone)
+
+    def members(self, team: Team, rank: int) -> tuple[int, ...]:
+        """Return the communicator of this kind that ``rank`` belongs to."""
+        return next(ranks for ranks in self.teams[team] if rank in ranks)
+
+    def find_neighbor(self, rank: int, team: Team, places: int) -> int:
+        """Find the world rank so many places further in the communicator, going round."""
+        members = self.members(team, rank)
+        return members[(members.index(rank) + places) % len(members)]
+
+    def find_partner(self, team: Team, rank: int) -> int:
+        """Find the world rank of the other of a pair in the communicator; -1 for one left over."""
+        members = self.members(team, rank)
+        other = members.index(rank) ^ 1
+        return members[other] if other < len(members) else -1
+
+
+def build_grid(size: int, lonely: int = 0) -> Grid:
+    """Build the most nearly square grid of ``size`` processes, the last ``lonely`` of them apart."""
+    connected = size - lonely
+    rows = next(number for number in range(math.isqrt(connected), 0, -1) if connected % number == 0)
+    every, columns = tuple(range(size)), connected // rows
+    parts = [part for part in (every[:connected], every[connected:]) if part]
+    alone = [(rank,) for rank in every]
+    teams = {
+        Team.WORLD: [every],
+        Team.SELF: alone,
+        Team.OWN: alone,
+        Team.TEMPORARY: parts,
+        Team.PART: parts,
+        Team.ROW: [every[at : at + columns] for at in range(0, connected, columns)] + parts[1:],
+        Team.COLUMN: [every[at:connected:columns] for at in range(columns)] + alone[connected:],
+    }
+    return Grid(rows, columns, lonely, teams)
+
+
+def make_handle(team: Team, rank: int) -> int:
+    """Return what the process ``rank`` calls its communicator of this kind."""
+    if team in (Team.WORLD, Team.SELF):
+        return WORLD_HANDLE if team is Team.WORLD else SELF_HANDLE
+    own = rank % 2
+    places = {Team.OWN: 0, Team.TEMPORARY: own, Team.ROW: own + 1, Team.COLUMN: own, Team.PART: 3}
+    return FIRST_HANDLE + places[team]
+
+
+def make_uid(members: tuple[int, ...], team: Team) -> int:
+    """Return the globally unique id: the root's world rank and its number for the communicator."""
+    return members[0] << 32 | team

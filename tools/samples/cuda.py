@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .cluster import Ints
-from .data import KERNELS, LAUNCHES, enum_label
+from .data import KERNELS, LAUNCHES, find_enum_label
 from .options import Options
 from .program import GRAPH_BEGIN, GRAPH_INSTANTIATE, Kind, Op, Program
 from .report import Column, Report
@@ -36,16 +36,14 @@ def count_blocks(op: Op, options: Options) -> int:
     return min(grid, options.nccl_channels) if limited else grid
 
 
-def graph_id(graph: int) -> int:
+def number_graph(graph: int) -> int:
     """Return CUPTI's id of a captured graph; the executable graph made from it has the next."""
     return 2 * graph + 1
 
 
-def node_id(graph: int, node: int, original: bool = False) -> int:
-    """Return the id of a graph's node, with that of the graph in the upper half; a replayed kernel
-    names the executable graph's clone.
-    """
-    return graph_id(graph) + (not original) << 32 | node + 1
+def number_node(graph: int, node: int, original: bool = False) -> int:
+    """Return the id of a graph's node; a replayed kernel names the executable graph's clone."""
+    return number_graph(graph) + (not original) << 32 | node + 1
 
 
 class CudaRows:
@@ -103,7 +101,7 @@ class CudaRows:
         nodes = [(self.ops[index].graph, index) for index in self.kernels.tolist()]
         if any(graph >= 0 for graph, _ in nodes):
             ids = [
-                (node_id(graph, self.program.graphs[graph].index(index)), graph_id(graph))
+                (number_node(graph, self.program.graphs[graph].index(index)), number_graph(graph))
                 if graph >= 0
                 else (None, None)
                 for graph, index in nodes
@@ -158,7 +156,7 @@ class CudaRows:
             columns |= {"value": 0, "memKind": 2}
         else:
             table, kinds = "MEMCPY", self._each(which, lambda op: op.copy).T
-            labels = [enum_label("ENUM_CUDA_MEMCPY_OPER", one) for one in kinds[0].tolist()]
+            labels = [find_enum_label("ENUM_CUDA_MEMCPY_OPER", one) for one in kinds[0].tolist()]
             columns |= dict(zip(("copyKind", "srcKind", "dstKind"), kinds, strict=True))
             columns["copyCount"] = 1
             # A peer copy: from this process's device to the next on the host.
@@ -195,7 +193,7 @@ class CudaRows:
             columns["streamId"] = np.where(waits, columns["streamId"], NO_ID)
             columns["eventId"] = np.where(events < 0, NO_ID, events + FIRST_EVENT)
             columns["eventSyncId"] = np.where(events < 0, 0, recorded + events)
-            labels = [enum_label("ENUM_CUPTI_SYNC_TYPE", one) for one in types.tolist()]
+            labels = [find_enum_label("ENUM_CUPTI_SYNC_TYPE", one) for one in types.tolist()]
             report.insert(f"{TABLE}SYNCHRONIZATION", labels, columns, begin + inset, end - inset)
 
     def _write_graphs(
@@ -206,7 +204,7 @@ class CudaRows:
         heads, tails = (
             np.array([self.program.graphs[graph][place] for graph in graphs]) for place in (0, -1)
         )
-        ids = np.array([graph_id(graph) for graph in graphs])
+        ids = np.array([number_graph(graph) for graph in graphs])
         columns = {**self._place(heads, first), "graphId": ids, "graphExecId": ids + 1}
         edges = local(block.gpu_begin, heads), local(block.gpu_end, tails)
         labels = [f"graph {one}" for one in ids.tolist()]
@@ -214,9 +212,7 @@ class CudaRows:
 
 
 def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Report) -> None:
-    """Write rows for the graphs captured by the initial program, which ran once at ``epoch`` (true
-    time, ns).
-    """
+    """Write rows for the graphs that the initial program, run at ``epoch``, captured."""
     rank, ops = report.rank, program.ops
     begins, ends = (
         report.local(epoch, times[:, rank.rank]).tolist()[0]
@@ -227,21 +223,18 @@ def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Re
     nodes: list[tuple[int, int, int, int, int | None]] = []
     for index in (index for index, op in enumerate(ops) if op.api == GRAPH_INSTANTIATE):
         begin = max(one for one in range(index) if ops[one].api == GRAPH_BEGIN)
-        graph, number, count = ops[index].launches, graph_id(ops[index].launches), index - begin - 2
-        created, captured, made, done = (
-            begins[begin] + 200,
-            ends[index - 1],
-            begins[index],
-            ends[index],
-        )
+        graph, count = ops[index].launches, index - begin - 2
+        number = number_graph(graph)
+        created, captured = begins[begin] + 200, ends[index - 1]
+        made, done = begins[index], ends[index]
         names = string("Graph Creation"), string("Graph Exec Creation")
         graphs.append((created, created + 90, GRAPH, main, names[0], number, None))
         graphs.append((made + 300, done - 300, EXECUTABLE, main, names[1], number, number + 1))
         step = max(1, (done - made) // (2 * count + 2))
         for node in range(count):
-            original = node_id(graph, node, original=True)
+            original = number_node(graph, node, original=True)
             nodes.append((captured + 5 * node, NODE, main, original, None))
-            nodes.append((made + step * (node + 1), NODE, main, node_id(graph, node), original))
+            nodes.append((made + step * (node + 1), NODE, main, number_node(graph, node), original))
     if not graphs:
         return
     names = "eventClass globalTid nameId graphId graphExecId"

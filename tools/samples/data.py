@@ -99,9 +99,7 @@ def tables() -> dict[str, str]:
 
 @cache
 def enums() -> dict[str, tuple[str, list[tuple[int, str, str]], str]]:
-    """Read the ENUM_* tables by name: statement, rows (id, name, label), and the table beside which
-    it stands ("": every export has it).
-    """
+    """Read the ENUM_* tables: statement, rows, and the table beside which it stands, if any."""
     found: dict[str, tuple[str, list[tuple[int, str, str]], str]] = {}
     for first, *others in read_rows("enums.tsv"):
         if first.startswith("> "):
@@ -113,6 +111,6 @@ def enums() -> dict[str, tuple[str, list[tuple[int, str, str]], str]]:
 
 
 @cache
-def enum_label(enum: str, value: int) -> str:
+def find_enum_label(enum: str, value: int) -> str:
     """Return the human name of one value of an ENUM_* table, such as 'Host-to-Device'."""
     return next(label for number, _, label in enums()[enum][1] if number == value)

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from .cluster import Cluster, Ints
+from .cluster import Cluster, Ints, build_grid, make_uid
 from .data import DATA, KERNELS
-from .mpi import Table, build_grid, uid
 from .options import Options
-from .program import Builder, Kind, Op, Program
+from .program import Builder, Kind, Op, Program, Table
 from .report import NEVER, Report, Truth
 from .timeline import Block, Floats, Timeline
 
@@ -97,9 +96,7 @@ class Causes:
 
 
 def _sum_shares(compute: Ints, nccl: Ints) -> Truth:
-    """Sum for how long a GPU did something, computed and communicated, and how much of the latter
-    nothing hid; ns.
-    """
+    """Sum for how long a GPU worked, and communicated while it computed nothing; ns."""
     work = np.concatenate([compute, nccl])
     busy, computed = _sum_covered(work), _sum_covered(compute)
     told = {"steps_ns": int(work[:, 1].max() - work[:, 0].min()), "busy_ns": busy}
@@ -140,9 +137,7 @@ def hide_beginning(options: Options, report: Report) -> None:
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective of a step: its operation, who takes part, and its place among those of one
-    communicator.
-    """
+    """A collective of a step: its operation, its ranks, its place in the communicator."""
 
     library: str
     operation: int
@@ -167,7 +162,7 @@ def _list_mpi(program: Program, cluster: Cluster) -> Iterator[Collective]:
     for index in program.all_of(Kind.MPI):
         call = program.ops[index].mpi
         for ranks in grid.teams[call.team] if call.table is Table.COLLECTIVES else ():
-            yield Collective("MPI", index, call.function, uid(ranks, call.team), ranks)
+            yield Collective("MPI", index, call.function, make_uid(ranks, call.team), ranks)
 
 
 def list_collectives(step: Program, before: Program, cluster: Cluster) -> list[Collective]:
@@ -229,9 +224,7 @@ def _describe(library: str, step: int, rank: int, function: str, communicator: i
 
 
 def build_extra_programs(step: Program, options: Options) -> list[Program]:
-    """Build a program of one collective for each kind of collective in a step, to be run by one
-    rank alone.
-    """
+    """Build a program for each kind of collective in a step, to be run by one rank alone."""
     kinds: dict[Any, Op] = {}
     for op in step.ops:
         if op.kind is Kind.COLLECTIVE and op.payload.function != "Group":
@@ -302,7 +295,7 @@ class Extras:
             at + round(float(edge[run, rank, index])) for edge in self.blocks[number].edges(op.kind)
         )
         if op.mpi:
-            comm = uid(self.grid.members(op.mpi.team, rank), op.mpi.team)
+            comm = make_uid(self.grid.members(op.mpi.team, rank), op.mpi.team)
             told = _describe("MPI", step, rank, op.mpi.function, comm)
         else:
             comm = self.cluster.communicator(op.payload.group, rank).hash

@@ -19,7 +19,7 @@ from .data import DATA, read_rows
 from .options import Options
 from .program import Kind, Op, Program
 from .report import Report, Truth
-from .sampling import SIGNED, Intervals, Series, define_events, source_id
+from .sampling import SIGNED, Intervals, Series, define_events, number_source
 from .timeline import Block, Floats
 
 CHANNELS, MAIN = DATA["gpu_channels"], DATA["main_gpu_metrics"]
@@ -41,7 +41,7 @@ class Model:
 MODELS = [Model(**model) for model in DATA["gpus"]]
 
 
-def model_of(options: Options, host: int) -> Model:
+def find_model(options: Options, host: int) -> Model:
     """Return the model of a host's GPUs. The kernels stay those of the H100."""
     return MODELS[host % 2 if options.gpu_models == "mixed" else 0]
 
@@ -59,9 +59,7 @@ class Metric:
 
 @cache
 def list_metrics(column: int, chosen: str) -> tuple[Metric, ...]:
-    """List the metrics of a model; "full" for all, "main" for some. They are numbered from 0 in the
-    set that is sampled.
-    """
+    """List the metrics of a model ("full": all), numbered from 0 in what is sampled."""
     found = [
         Metric(int(row[column]), *row[:3], float(row[3]))
         for row in read_rows("gpu_metrics.tsv")
@@ -113,7 +111,7 @@ class GpuMetrics:
         return list(range(first, first + self.options.gpus_per_host))
 
     def _model(self, rank: int) -> tuple[Model, tuple[Metric, ...]]:
-        model = model_of(self.options, self.cluster.ranks[rank].host_index)
+        model = find_model(self.options, self.cluster.ranks[rank].host_index)
         return model, list_metrics(model.column, self.options.gpu_metric_set)
 
     def _since(self, rank: int) -> float:
@@ -145,7 +143,7 @@ class GpuMetrics:
             devices = [self.cluster.ranks[rank].gpu for rank in sampled]
             types = [(gpu, SOURCE_NAME, fields) for gpu in devices]
             define_events(report, SOURCE, SOURCE_NAME, types)
-            source = source_id(SOURCE)
+            source = number_source(SOURCE)
             rows = [
                 (source | gpu, source, SOURCE_NAME, place, name)
                 for gpu in devices
@@ -211,7 +209,7 @@ class GpuMetrics:
         self, report: Report, rank: int, metrics: tuple[Metric, ...], times: Ints, values: Ints
     ) -> None:
         gpu, names = self.cluster.ranks[rank].gpu, [metric.name for metric in metrics]
-        number = source_id(SOURCE) | gpu
+        number = number_source(SOURCE) | gpu
         new = {"uuid": report.rank.host.gpus[gpu].uuid, "type_id": number, "samples": 0}
         entry = self.seen.setdefault(
             (report.rank.rank, rank), new | {"sums": dict.fromkeys(names, 0)}

@@ -13,9 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
-from .cluster import Cluster, Group, Stream, Thread
+from .cluster import Cluster, Grid, Group, Stream, Team, Thread, build_grid
 from .data import DATA, KERNELS
-from .mpi import LEAKED, Grid, Meeting, Message, MpiCall, Table, Team, build_grid
 from .options import Options
 from .program import (
     D2D,
@@ -25,11 +24,16 @@ from .program import (
     GRAPH_INSTANTIATE,
     H2D_PAGEABLE,
     H2D_PINNED,
+    LEAKED,
     P2P,
     Builder,
+    Meeting,
+    Message,
+    MpiCall,
     Payload,
     Program,
     Style,
+    Table,
 )
 
 SUM, AVG = 0, 4  # ncclRedOp_t
@@ -163,16 +167,12 @@ class Job:
                 b.aten(*stack, kernel=kernel)
 
     def _gather(self, b: Builder) -> int:
-        """Ask for a layer's parameters from all shards; return the event of their arrival (-1 with
-        a single rank).
-        """
+        """Ask for a layer's parameters; return the event of their arrival (-1: a single rank)."""
         gathered = Payload("AllGather", self.shard, LAYER_BYTES // self.shard_size)
         return b.collective(gathered, "nccl_all_gather") if self.several else -1
 
     def _next_parameters(self, b: Builder, ready: int, more: bool) -> int:
-        """Wait for the parameters of this layer, having asked for the next one's: those travel
-        while this one computes.
-        """
+        """Wait for this layer's parameters; the next one's travel while this one computes."""
         following = self._gather(b) if more else -1
         if ready >= 0:
             b.wait(Stream.COMPUTE, ready)
@@ -281,9 +281,7 @@ class MpiJob:
             self._collective(b, "MPI_Barrier", self.all)
 
     def exchange(self, b: Builder) -> None:
-        """Write a step's messages: halos over both directions of the grid, a ring along the rows,
-        pairs.
-        """
+        """Write a step's messages: halos along the grid, a ring along the rows, pairs."""
         with b.phase("halo_exchange", *MPI_PHASE):
             b.kernel("pack")
             b.copy(D2H, 2 * (FACE + EDGE))
@@ -337,13 +335,10 @@ class MpiJob:
         # Along, places, bytes, tag.
         ways = [(Team.ROW, 1, FACE, 101), (Team.ROW, -1, FACE, 102)] * (self.grid.columns > 1)
         ways += [(Team.COLUMN, 1, EDGE, 103), (Team.COLUMN, -1, EDGE, 104)] * (self.grid.rows > 1)
-        receives, sends = (
-            [
-                b.mpi(MpiCall(call, Table.P2P, self.all, request=first + way), ns)
-                for way in range(len(ways))
-            ]
-            for call, first, ns in (("MPI_Irecv", 0, 900), ("MPI_Isend", len(ways), 1_400))
-        )
+        numbers = range(len(ways))
+        receive, send = (MpiCall(name, Table.P2P, self.all) for name in ("MPI_Irecv", "MPI_Isend"))
+        receives = [b.mpi(replace(receive, request=one), 900) for one in numbers]
+        sends = [b.mpi(replace(send, request=len(ways) + one), 1_400) for one in numbers]
         for (team, places, size, tag), send, receive in zip(ways, sends, receives, strict=True):
             self._message(b, send, receive, self.all, tag, size, self._neighbors(team, places))
         if ways:

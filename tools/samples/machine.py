@@ -15,13 +15,7 @@ from .data import DATA, enums
 from .report import Scene, Truth, sum_events
 
 #: Turns on a CPU, per thread.
-TURNS = {
-    Thread.MAIN: 40,
-    Thread.AUTOGRAD: 30,
-    Thread.WATCHDOG: 12,
-    Thread.LOADER_0: 25,
-    Thread.LOADER_1: 25,
-}
+TURNS = {Thread[name]: number for name, number in DATA["cpu_turns"].items()}
 ENDING = (Thread.LOADER_0, Thread.LOADER_1)  # threads whose end is recorded
 CPUS, SAMPLES = 8, 30  # SAMPLES: of each thread
 OTHER_TID, OTHER_NAME, OTHER_TURNS = VM_ID | 1_777 << 24 | 1_777, "irqbalance", 7
@@ -30,18 +24,7 @@ BLOCKS = np.array([0, 6, 7])  # not blocked, mutex, condition variable
 LIBRARY = "/usr/lib/x86_64-linux-gnu/"
 CORES, INTERVALS = 4, 25
 #: Table (behind PERF_EVENT_SOC_OR_CPU_), columns of number and value, name, unit, name for people.
-METRICS = {
-    11: ("RAW_EVENT", "eventId", "count", "CPU_CYCLES", "cycles", "CPU Cycles"),
-    12: ("RAW_EVENT", "eventId", "count", "INST_RETIRED", "instructions", "Instructions Retired"),
-    31: (
-        "METRIC_EVENT",
-        "metricId",
-        "value",
-        "IPC",
-        "instructions per cycle",
-        "Instructions per Cycle",
-    ),
-}
+METRICS = DATA["cpu_metrics"]
 
 
 def add_cpu(scene: Scene) -> Truth:
@@ -136,9 +119,7 @@ def _add_samples(scene: Scene, turns: dict[Thread, Ints], truth: Truth) -> None:
 
 
 def _add_counters(scene: Scene) -> Truth:
-    """Add counters in intervals that follow each other, but for one that is left out. Truth:
-    component -> metric -> samples and sum.
-    """
+    """Add counters in intervals, one left out. Truth: component -> metric -> samples and sum."""
     report, random = scene.report, scene.random
     components = [(1, "Socket", 0, None), *((100 + core, "Core", core, 1) for core in range(CORES))]
     report.add("TARGET_INFO_COMPONENT", "componentId name instance parentId", components)
@@ -179,9 +160,7 @@ def add_system(scene: Scene) -> Truth:
 
 
 def _add_files(scene: Scene) -> Truth:
-    """Add accesses to files. Truth: accesses by thread (distance from the pid) and call; bytes by
-    file.
-    """
+    """Add accesses to files. Truth: accesses by thread and call; bytes by file."""
     rank, text = scene.report.rank, scene.report.export.string
     events: list[tuple[Any, ...]] = []
     files: list[tuple[Any, ...]] = []
@@ -235,9 +214,7 @@ def _add_contexts(scene: Scene) -> Truth:
 
 
 def add_profiler(scene: Scene) -> Truth:
-    """Add messages in which Nsight Systems says that it lost something, fell back to another way,
-    or could not do what it was asked for.
-    """
+    """Add messages of Nsight Systems about losses, fallbacks and failures."""
     end, process = scene.duration - 2_000_000, scene.report.rank.global_pid
     rows, messages = [], []
     for place, (severity, source, clock, tells, text) in enumerate(DATA["profiler_messages"]):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .cluster import Ints, Thread
-from .data import DATA, enum_label
+from .data import DATA, find_enum_label
 from .nvtx import MARK, PUSH_POP
 from .report import Report, Scene, Truth, count, sum_events
 
@@ -59,7 +59,7 @@ def add_openacc(scene: Scene) -> Truth:
         added = scene.insert(f"CUPTI_ACTIVITY_KIND_OPENACC_{table}", begin, end, 0, **given)
         found = truth.setdefault(table, {"by_source": {}, "by_construct": {}})
         source = f"{name}@{SOURCE}:{line}" if line else name
-        construct = enum_label("ENUM_OPENACC_EVENT_KIND", kind)
+        construct = find_enum_label("ENUM_OPENACC_EVENT_KIND", kind)
         for way, label in (("by_source", source), ("by_construct", construct)):
             entry = count(found[way], label, *added)
             entry["bytes"] = entry.get("bytes", 0) + added[0] * (columns.get("bytes") or 0)
@@ -97,9 +97,7 @@ def add_openmp(scene: Scene) -> Truth:
         columns: dict[str, Any],
         lost: int | None = None,
     ) -> None:
-        """Add one event of every step; ``lost`` stands for the end of the last step's, which then
-        ends with its region.
-        """
+        """Add an event of every step; ``lost`` stands for the last step's end."""
         begin = scene.at(low)
         end = begin if high is None else scene.at(high)
         length = np.ones(len(begin), np.int64) if high is None else end - begin
@@ -136,16 +134,14 @@ def add_openmp(scene: Scene) -> Truth:
     return {"closed": closed, "open": opened}
 
 
-#: Event classes.
-GL, GL_DEBUG, GL_WORKLOAD, VULKAN, VULKAN_WORKLOAD, VULKAN_DEBUG = 2, 4, 5, 53, 54, 66
 FRAMES = 3  # of a step
 CALL_NS, FRAME_NS = 40_000, 1_000_000
 OPENGL = ("glClear", "glDrawElements", "glDrawElements", "eglSwapBuffers")
 VULKAN_CALLS = ("vkBeginCommandBuffer", "vkQueueSubmit", "vkQueuePresentKHR")
 VIDEO = (
-    ("NVVIDEO_DECODER_API", 86, Thread.LOADER_0, 0, "cuvidDecodePicture"),
-    ("NVVIDEO_DECODER_API", 86, Thread.LOADER_0, 1, "cuvidMapVideoFrame64"),
-    ("NVVIDEO_ENCODER_API", 83, Thread.LOADER_1, 0, "nvEncEncodePicture"),
+    ("NVVIDEO_DECODER_API", Thread.LOADER_0, 0, "cuvidDecodePicture"),
+    ("NVVIDEO_DECODER_API", Thread.LOADER_0, 1, "cuvidMapVideoFrame64"),
+    ("NVVIDEO_ENCODER_API", Thread.LOADER_1, 0, "nvEncEncodePicture"),
 )
 
 
@@ -162,10 +158,10 @@ def add_graphics(scene: Scene) -> Truth:
         drawing.draw_opengl(frame, at + int(scene.random.integers(10_000)))
         drawing.draw_vulkan(at + 500_000 + int(scene.random.integers(10_000)))
     for at in begins[::FRAMES]:
-        for table, kind, thread, place, name in VIDEO:
+        for table, thread, place, name in VIDEO:
             begin = at + place * 3 * CALL_NS
             end = begin + 2 * CALL_NS + place
-            drawing.add(table, name, begin, end, thread=thread, eventClass=kind, nameId=name)
+            drawing.add(table, name, begin, end, thread=thread, nameId=name)
     for table, rows in drawing.rows.items():
         scene.report.add(table, " ".join(rows[0]), [list(row.values()) for row in rows])
     found = {table: sum_events(events) for table, events in sorted(drawing.found.items())}
@@ -193,49 +189,39 @@ class _Drawing:
     ) -> None:
         """Add a row, told of under its queue, or its thread."""
         row = {"start": begin, "end": end, "globalTid": self.rank.global_tid(thread)}
-        self.rows.setdefault(table, []).append(row | self.scene.store_texts(columns))
+        row |= DATA["graphics_columns"][table] | self.scene.store_texts(columns)
+        self.rows.setdefault(table, []).append(row)
         told = (queue or str(int(thread)), name, begin, begin + 1 if end is None else end)
         self.found.setdefault(table, []).append(told)
 
     def draw_opengl(self, frame: int, at: int) -> None:
         """Draw a frame from `at` on: calls, their work on the GPU, and groups of debug output."""
-        common = {"endGlobalTid": None, "endNameId": None, "returnValue": 0, "contextId": 1}
-        common |= {"gpu": self.rank.gpu, "display": None}
+        gpu = self.rank.gpu
         for place, name in enumerate(OPENGL):
             self.calls += 1
             begin = at + place * 2 * CALL_NS
-            call = {"correlationId": self.calls, "endCorrelationId": None, "nameId": name}
-            call |= {"eventClass": GL, "frameId": frame}
-            self.add("OPENGL_API", name, begin, begin + CALL_NS + place, **call, **common)
-        work = {"correlationId": self.calls - 3, "endCorrelationId": self.calls, "frameId": None}
-        work |= {"eventClass": GL_WORKLOAD, "nameId": "glClear"}
-        work |= common | {"endNameId": "eglSwapBuffers"}
+            call = {"correlationId": self.calls, "nameId": name, "frameId": frame, "gpu": gpu}
+            self.add("OPENGL_API", name, begin, begin + CALL_NS + place, **call)
+        work = {"correlationId": self.calls - 3, "endCorrelationId": self.calls, "gpu": gpu}
+        work |= {"nameId": "glClear", "endNameId": "eglSwapBuffers"}
         self.add("OPENGL_WORKLOAD", "glClear", at + CALL_NS, at + 9 * CALL_NS, "OpenGL", **work)
-        debug = {"eventClass": GL_DEBUG, "source": 33354, "khrdType": 33385, "id": 0}
-        debug |= {"severity": 33387, "correlationId": None, "context": 1}
         for name, begin, end in (("frame", at - 100, at + 8 * CALL_NS), ("swap", at + 50, None)):
-            self.add("KHR_DEBUG_EVENTS", name, begin, end, textId=name, **debug)
+            self.add("KHR_DEBUG_EVENTS", name, begin, end, textId=name)
 
     def draw_vulkan(self, at: int) -> None:
-        """Add calls, a label, and two command buffers at work at the same time, of which the report
-        names one.
-        """
-        common: dict[str, Any] = {"endCorrelationId": None, "contextId": 7}
+        """Add calls, a label, and two command buffers at work, of which one has a name."""
         for place, name in enumerate(VULKAN_CALLS):
             self.calls += 1
             begin = at + place * 2 * CALL_NS
-            common |= {"correlationId": self.calls}
-            call = {"id": self.calls, "eventClass": VULKAN, "nameId": name}
-            self.add("VULKAN_API", name, begin, begin + CALL_NS, **call, **common)
-        common["color"] = None
+            call = {"id": self.calls, "correlationId": self.calls, "nameId": name}
+            self.add("VULKAN_API", name, begin, begin + CALL_NS, **call)
+        last = {"correlationId": self.calls}
         for name, shift, label in (("vkQueueSubmit", 0, None), ("shadows", CALL_NS, "shadows")):
             begin, end = at + 3 * CALL_NS + shift, at + 6 * CALL_NS + shift
-            work = {"eventClass": VULKAN_WORKLOAD, "nameId": "vkQueueSubmit", "textId": label}
-            work["gpu"] = self.rank.gpu
-            self.add("VULKAN_WORKLOAD", name, begin, end, "Vulkan", **work, **common)
-        debug = {"nameId": "vkCmdBeginDebugUtilsLabelEXT", "textId": "shadows"}
-        debug["eventClass"] = VULKAN_DEBUG
-        self.add("VULKAN_DEBUG_API", "shadows", at - 50, at + 7 * CALL_NS, **debug, **common)
+            work = {"nameId": "vkQueueSubmit", "textId": label, "gpu": self.rank.gpu} | last
+            self.add("VULKAN_WORKLOAD", name, begin, end, "Vulkan", **work)
+        named = {"nameId": "vkCmdBeginDebugUtilsLabelEXT", "textId": "shadows"} | last
+        self.add("VULKAN_DEBUG_API", "shadows", at - 50, at + 7 * CALL_NS, **named)
 
 
 DEPTH, OPERATORS, STREAM = 24, 4, 31

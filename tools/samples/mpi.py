@@ -1,165 +1,226 @@
-"""MPI: communicators, calls and messages. Sizes are in bytes.
+"""What reports record of a program's MPI calls, and the truth about messages and collectives.
 
-Handles are like MPICH's: the predefined ones are the same in every process, the others count up in
-each process for itself, and the number of a freed communicator is used again. Odd ranks have one
-communicator more (their own copy of MPI_COMM_SELF), so that one and the same handle is the row's
-communicator in some processes and the column's in others. With a lonely host the world is split
-first, into its ranks and the others; all else happens in these parts.
+Known of real reports: MPI_Wait*, MPI_Test* have a row for every request, all with the call's times;
+MPI_Sendrecv has two rows with the same times, one if rank, tag and size agree; nothing in a row
+tells sending from receiving but the function. Inferred: ``remoteRank`` and ``rootRank`` are ranks
+in the communicator; sizes of collectives are whole buffers, a Reduce receives only at its root;
+``members`` lists world ranks by their rank in the communicator, on every rank; handles are
+unsigned.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from enum import Enum, IntEnum
+from collections.abc import Iterator
+from typing import Any
 
-LEAKED = 64  # the request that is never waited for: every instance has a handle of its own
-WORLD_HANDLE, SELF_HANDLE, FIRST_HANDLE = 0x4400_0000, 0x4400_0001, 0x8400_0000
+import numpy as np
 
+from .cluster import Cluster, Ints, Team, build_grid, make_handle, make_uid
+from .data import DATA
+from .options import Options
+from .program import LEAKED, Kind, Meeting, MpiCall, Program, Table
+from .report import Report, Truth
+from .timeline import Block
 
-class Team(IntEnum):
-    """Kinds of communicators; every rank belongs to one of each kind. The value is also its number
-    at its root.
-    """
-
-    WORLD = 1
-    SELF = 2
-    TEMPORARY = 3  # a copy of the world (or part), freed before the columns' communicators are made
-    ROW = 4
-    COLUMN = 5
-    OWN = 6  # odd ranks' copy of MPI_COMM_SELF
-    PART = 7  # the lonely host's ranks, and the others
+#: Handles of requests, as MPICH counts them; one is used again once its request is complete.
+FIRST_REQUEST = 0x9800_0000
 
 
-class Table(str, Enum):
-    """The table that has a call's row."""
+class MpiRows:
+    """Writes the MPI calls of one program's runs into one report."""
 
-    P2P = "MPI_P2P_EVENTS"
-    COLLECTIVES = "MPI_COLLECTIVES_EVENTS"
-    START_WAIT = "MPI_START_WAIT_EVENTS"
-    OTHER = "MPI_OTHER_EVENTS"
+    def __init__(self, program: Program, report: Report) -> None:
+        self.program, self.report, self.rank = program, report, report.rank.rank
+        self.grid = build_grid(report.options.ranks, report.options.lonely_ranks)
+        self.calls = [
+            (index, call, function)
+            for index in program.all_of(Kind.MPI)
+            if (function := (call := program.ops[index].mpi).function_of(self.rank))
+        ]
+        self.rows: dict[Table, list[tuple[int, str, dict[str, Any]]]] = {one: [] for one in Table}
+        for index, call, function in self.calls:
+            for columns in self._list_columns(index, call):
+                self.rows[call.table].append((index, function, columns))
 
+    def _list_columns(self, index: int, call: MpiCall) -> list[dict[str, Any]]:
+        """List the columns of the rows that a call leaves."""
+        request = {"requestHandle": FIRST_REQUEST + call.request if call.request >= 0 else None}
+        if call.table is Table.OTHER:
+            return [{}]
+        if call.table is Table.START_WAIT:  # a row for every request; their times are the same
+            waited = [self.program.ops[index].mpi.request for index in call.waits]
+            return [{"requestHandle": FIRST_REQUEST + one} for one in waited]
+        members = self.grid.members(call.team, self.rank)
+        where = {"commHandle": make_handle(call.team, self.rank), "commUid": self._uid(call.team)}
+        if call.table is Table.COLLECTIVES:
+            root = call.root % len(members) if call.root >= 0 else None
+            takes = call.meeting is not Meeting.TO_ROOT or members[root or 0] == self.rank
+            taken = call.received if takes else 0
+            return [{**where, "rootRank": root, "size": call.sent, "recvSize": taken, **request}]
+        ends = []  # tag, the other's world rank, size, of what the call sends and receives
+        for message in self.program.messages:
+            if message.send == index and message.to[self.rank] >= 0:
+                ends.append((message.tag, message.to[self.rank], message.size))
+            if message.receive == index and (source := message.find_sources()[self.rank]) >= 0:
+                ends.append((message.tag, source, message.capacity))
+        return [
+            {**where, "tag": tag, "remoteRank": members.index(other), "size": size, **request}
+            for tag, other, size in dict.fromkeys(ends)
+        ]
 
-class Meeting(IntEnum):
-    """Who of a communicator waits for whom in a call."""
+    def _uid(self, team: Team) -> int | None:
+        known = self.report.options.mpi_comm_uids
+        return make_uid(self.grid.members(team, self.rank), team) if known else None
 
-    NONE = 0
-    ALL = 1  # everybody for the last
-    FROM_ROOT = 2  # everybody for the root
-    TO_ROOT = 3  # the root for the last
+    def _local(self, block: Block, epochs: Ints, which: Any) -> tuple[Ints, Ints]:
+        begin, end = (
+            self.report.local(epochs, times[:, self.rank, which])
+            for times in (block.host_begin, block.host_end)
+        )
+        return begin, end
 
+    def write(self, block: Block, epochs: Ints) -> None:
+        """Write the calls of runs that begin at ``epochs`` (true time, ns)."""
+        report = self.report
+        for table, rows in self.rows.items():
+            if rows:
+                self._write(table, rows, *self._local(block, epochs, [row[0] for row in rows]))
+        totals, created = report.facts.setdefault("mpi_calls", {}), []
+        for index, call, function in self.calls:
+            begin, end = self._local(block, epochs, [index])
+            kept = report.kept(begin, end, report.lost_rows("mpi", np.array([index])))
+            kept = np.ones(begin.shape, np.bool_) if kept is None else kept
+            entry = totals.setdefault(function, {"calls": 0, "ns": 0})
+            entry["calls"] += int(kept.sum())
+            entry["ns"] += int((end - begin)[kept].sum())
+            if call.creates is not None:
+                created.append((int(end[0, 0]), call.creates))
+        if created:
+            self._write_communicators(created)
 
-@dataclass(frozen=True)
-class MpiCall:
-    """One MPI call of a program, as every rank makes it (but for ``by_rank``)."""
+    def _write(self, table: Table, rows: list[Any], begin: Ints, end: Ints) -> None:
+        report = self.report
+        indices, functions, columns = zip(*rows, strict=True)
+        filled: dict[str, Any] = {"globalTid": report.rank.global_tid(0)}
+        filled["textId"] = report.strings(functions)
+        for name in columns[0]:
+            filled[name] = np.empty(begin.shape, dtype=object)
+            filled[name][:] = [one[name] for one in columns]
+        leaked = np.array([one.get("requestHandle") == FIRST_REQUEST + LEAKED for one in columns])
+        if leaked.any():
+            filled["requestHandle"][:, leaked] += report.leaked + np.arange(len(begin))[:, None]
+            report.leaked += len(begin)
+        sizes = np.array([one.get("size") or 0 for one in columns], dtype=np.int64)
+        lost = report.lost_rows("mpi", np.array(indices))
+        report.insert(table.value, functions, filled, begin, end, sizes, lost)
 
-    function: str
-    table: Table
-    team: Team = Team.WORLD  # its communicator
-    meeting: Meeting = Meeting.NONE
-    sent: int | None = None  # bytes a rank gives, as the row says; None for a call without
-    received: int | None = None  # bytes a rank takes, likewise
-    root: int = -1  # the root's rank in the communicator
-    request: int = -1  # number of the request it starts; -1 for a blocking call
-    #: The operations whose requests it ends (or asks about, if it does not wait).
-    waits: tuple[int, ...] = ()
-    blocks: bool = True  # whether it waits for those
-    #: The function every world rank calls instead, "" for none; None if all call the same.
-    by_rank: tuple[str, ...] | None = None
-    creates: Team | None = None  # the communicator that exists from its end on
-
-    def function_of(self, rank: int) -> str:
-        """Return the function this world rank calls, "" for none."""
-        return self.function if self.by_rank is None else self.by_rank[rank]
-
-
-@dataclass(frozen=True)
-class Message:
-    """A message that every rank sends, by one operation, and receives by another."""
-
-    send: int
-    receive: int  # -1: nobody ever receives it
-    team: Team
-    tag: int
-    size: int
-    capacity: int  # of the buffer it is received in, which is what the receiving call's row says
-    to: tuple[int, ...]  # for every world rank the world rank it sends to (-1: none)
-
-    def find_sources(self) -> list[int]:
-        """Find for every world rank the world rank it receives from (-1: none)."""
-        return [self.to.index(rank) if rank in self.to else -1 for rank in range(len(self.to))]
-
-
-@dataclass(frozen=True)
-class Grid:
-    """A torus of ``rows`` x ``columns`` processes, numbered row by row; the ``lonely`` ones behind
-    them are a torus of one row.
-    """
-
-    rows: int
-    columns: int
-    lonely: int
-    #: Every communicator of each kind: world ranks by their rank in it.
-    teams: dict[Team, list[tuple[int, ...]]]
-
-    @property
-    def size(self) -> int:
-        return self.rows * self.columns + self.lonely
-
-    @property
-    def everyone(self) -> Team:
-        """The largest communicator in which there is communication."""
-        return Team.PART if self.lonely else Team.WORLD
-
-    def find_parent(self, team: Team) -> Team | None:
-        """Find the communicator one of this kind is made from; MPI_Init makes those without."""
-        known = {Team.WORLD: None, Team.SELF: None, Team.OWN: Team.SELF, Team.PART: Team.WORLD}
-        return known.get(team, self.everyone)
-
-    def members(self, team: Team, rank: int) -> tuple[int, ...]:
-        """Return the communicator of this kind that ``rank`` belongs to."""
-        return next(ranks for ranks in self.teams[team] if rank in ranks)
-
-    def find_neighbor(self, rank: int, team: Team, places: int) -> int:
-        """Find the world rank so many places further in the communicator, going round."""
-        members = self.members(team, rank)
-        return members[(members.index(rank) + places) % len(members)]
-
-    def find_partner(self, team: Team, rank: int) -> int:
-        """Find the world rank of the other of a pair in the communicator; -1 for one left over."""
-        members = self.members(team, rank)
-        other = members.index(rank) ^ 1
-        return members[other] if other < len(members) else -1
-
-
-def build_grid(size: int, lonely: int = 0) -> Grid:
-    """Build the most nearly square grid of ``size`` processes, the last ``lonely`` of them apart."""
-    connected = size - lonely
-    rows = next(number for number in range(math.isqrt(connected), 0, -1) if connected % number == 0)
-    every, columns = tuple(range(size)), connected // rows
-    parts = [part for part in (every[:connected], every[connected:]) if part]
-    alone = [(rank,) for rank in every]
-    teams = {
-        Team.WORLD: [every],
-        Team.SELF: alone,
-        Team.OWN: alone,
-        Team.TEMPORARY: parts,
-        Team.PART: parts,
-        Team.ROW: [every[at : at + columns] for at in range(0, connected, columns)] + parts[1:],
-        Team.COLUMN: [every[at:connected:columns] for at in range(columns)] + alone[connected:],
-    }
-    return Grid(rows, columns, lonely, teams)
+    def _write_communicators(self, created: list[tuple[int, Team]]) -> None:
+        """Write the communicators, as they came to be (local ns); MPI_COMM_SELF with the world."""
+        rows = []
+        for at, team in created:
+            for one in (Team.WORLD, Team.SELF) if team is Team.WORLD else (team,):
+                members, parent = self.grid.members(one, self.rank), self.grid.find_parent(one)
+                above = None if parent is None else make_handle(parent, self.rank)
+                named = self.rank, at, make_handle(one, self.rank), above
+                place = members.index(self.rank), len(members), members[0]
+                listed = ",".join(map(str, members))
+                rows.append((*named, *place, int(one), listed, self._uid(one)))
+        names = "rank timestamp commHandle parentHandle localRank size groupRoot groupRootUid members commUid"
+        self.report.add("MPI_COMMUNICATORS", names, rows)
+        own = self.report.rank.global_tid(0), self.rank
+        self.report.add("MPI_RANKS", "globalTid rank", [own])
 
 
-def handle(team: Team, rank: int) -> int:
-    """Return what the process ``rank`` calls its communicator of this kind."""
-    if team in (Team.WORLD, Team.SELF):
-        return WORLD_HANDLE if team is Team.WORLD else SELF_HANDLE
-    own = rank % 2
-    places = {Team.OWN: 0, Team.TEMPORARY: own, Team.ROW: own + 1, Team.COLUMN: own, Team.PART: 3}
-    return FIRST_HANDLE + places[team]
+class MpiTruth:
+    """Collects the truth about MPI over all phases, steps in a sample of them as for NCCL."""
 
+    def __init__(self, options: Options, cluster: Cluster) -> None:
+        self.options, self.grid = options, build_grid(options.ranks, cluster.lonely)
+        self.ordinals: dict[tuple[Any, ...], int] = {}
+        self.kept = True  # whether the run being recorded is told in full
+        self.totals = {"messages": 0, "unmatched": 0, "collectives": 0}
+        self.found: dict[str, list[Truth]] = {kind: [] for kind in self.totals}
 
-def uid(members: tuple[int, ...], team: Team) -> int:
-    """Return the globally unique id: the root's world rank and its number for the communicator."""
-    return members[0] << 32 | team
+    def record(self, program: Program, block: Block, epochs: Ints, first_step: int | None) -> None:
+        """Record runs of a program; ``first_step`` is None for one that is no step."""
+        messages = self.options.ranks * max(1, len(program.messages)) * self.options.steps
+        every = max(1, -(-messages // max(1, self.options.truth_collectives)))
+        completing = {}  # of every operation that starts a request the one that completes it
+        for index in program.all_of(Kind.MPI):
+            if program.ops[index].mpi.blocks:
+                completing |= dict.fromkeys(program.ops[index].mpi.waits, index)
+        for run, epoch in enumerate(epochs.tolist()):
+            step = None if first_step is None else first_step + run
+            begin, end, arrived = (
+                epoch + np.rint(np.nan_to_num(one[run])).astype(np.int64)
+                for one in (block.host_begin, block.host_end, block.arrival)
+            )
+            self.kept = step is None or step % every == 0
+            found = self._list_messages(program, completing, begin, end, arrived)
+            for kind, told in [*found, *self._list_collectives(program, completing, begin, end)]:
+                self.found[kind].append({"step": step, **told})
+
+    def _next(self, kind: str, *key: int) -> int:
+        """Count one more; return how many there were before."""
+        self.totals[kind] += 1
+        ordinal = self.ordinals.get(known := (kind == "collectives", *key), 0)
+        self.ordinals[known] = ordinal + 1
+        return ordinal
+
+    def _list_messages(
+        self, program: Program, completing: dict[int, int], begin: Ints, end: Ints, arrived: Ints
+    ) -> Iterator[tuple[str, Truth]]:
+        for number, message in enumerate(program.messages):
+            kind = "unmatched" if message.receive < 0 else "messages"
+            for sender, receiver in enumerate(message.to):
+                if receiver < 0:
+                    continue
+                communicator = make_uid(self.grid.members(message.team, sender), message.team)
+                ordinal = self._next(kind, communicator, sender, receiver, message.tag)
+                if not self.kept:
+                    continue
+                told = {"sender": sender, "receiver": receiver, "tag": message.tag}
+                told |= {"communicator": communicator, "bytes": message.size, "ordinal": ordinal}
+                told["send"] = [int(edge[sender, message.send]) for edge in (begin, end)]
+                if message.receive >= 0:
+                    ends = ((message.send, sender), (message.receive, receiver))
+                    functions = [program.ops[op].mpi.function_of(rank) for op, rank in ends]
+                    last = completing.get(message.receive, message.receive)
+                    told |= {"capacity": message.capacity, "functions": functions}
+                    received = [int(edge[receiver, message.receive]) for edge in (begin, end)]
+                    told |= {"receive": received, "arrived": int(arrived[receiver, number])}
+                    told["completed"] = int(end[receiver, last])
+                yield kind, told
+
+    def _list_collectives(
+        self, program: Program, completing: dict[int, int], begin: Ints, end: Ints
+    ) -> Iterator[tuple[str, Truth]]:
+        for index in program.all_of(Kind.MPI):
+            call = program.ops[index].mpi
+            for members in self.grid.teams[call.team] if call.table is Table.COLLECTIVES else ():
+                communicator, ranks = make_uid(members, call.team), list(members)
+                ordinal = self._next("collectives", communicator)
+                if not self.kept:
+                    continue
+                told = {"function": call.function, "communicator": communicator, "ordinal": ordinal}
+                told["root"] = members[call.root % len(members)] if call.root >= 0 else None
+                told |= {"size": call.sent, "recv_size": call.received, "ranks": ranks}
+                ends = end[ranks, completing.get(index, index)]
+                told |= {"begin": begin[ranks, index].tolist(), "end": ends.tolist()}
+                yield "collectives", told
+
+    def summarize(self) -> Truth:
+        """Return the section of the truth."""
+        teams = [team for team in Team if team not in (Team.OWN, Team.PART)]
+        teams += [Team.PART] * bool(self.grid.lonely)
+        known = [(team, members) for team in sorted(teams) for members in self.grid.teams[team]]
+        known += [(Team.OWN, (rank,)) for rank in range(self.options.ranks) if rank % 2]
+        communicators = [
+            {"uid": make_uid(members, team), "kind": team.name.lower(), "ranks": list(members)}
+            | {"handles": [make_handle(team, rank) for rank in members]}
+            for team, members in known
+        ]
+        told: Truth = {"about": DATA["about"]["mpi"], "grid": [self.grid.rows, self.grid.columns]}
+        told["communicators"] = communicators
+        told |= {f"{kind}_total": total for kind, total in self.totals.items()}
+        return told | self.found

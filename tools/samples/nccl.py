@@ -23,7 +23,7 @@ from . import nvtx
 from .cluster import Cluster, Communicator, Ints
 from .cuda import count_blocks
 from .data import as_json
-from .nvtx import PAIRWISE, CallNumbers, category_of, make_row
+from .nvtx import PAIRWISE, CallNumbers, find_category, make_row
 from .options import Options
 from .program import Domain, Kind, Op, Payload, Program
 from .report import Bools, Report, Truth
@@ -45,7 +45,7 @@ def list_definitions(report: Report) -> list[dict[str, Any]]:
     """List NVTX rows: the communicators as categories, and the names of NCCL's threads."""
     rank, rows = report.rank.rank, []
     for comm, thread in list_communicators(report):
-        text, number = f"Communicator {comm.hash:#x}", category_of(comm)
+        text, number = f"Communicator {comm.hash:#x}", find_category(comm)
         name = f"NCCL Progress [{comm.ranks.index(rank)}/{len(comm.ranks)}]: {comm.hash:#x}"
         rows.append(make_row(report, nvtx.CATEGORY, 0, Domain.NCCL, category=number, text=text))
         rows.append(make_row(report, nvtx.THREAD, thread, text=name))
@@ -66,9 +66,7 @@ class TraceRows:
         self.numbers = CallNumbers(program, report.cluster, report.rank.rank)
 
     def write(self, block: Block, epochs: Ints, first_run: int) -> None:
-        """Write the rows of runs that begin at ``epochs`` (true time, ns); the first is run
-        ``first_run``.
-        """
+        """Write the rows of runs that begin at ``epochs``; the first is run ``first_run``."""
         self._write_marks(block, epochs)
         for index in self.program.all_of(Kind.COLLECTIVE):
             begin, end = (
@@ -87,7 +85,7 @@ class TraceRows:
             comm = report.cluster.communicator(self.program.ops[index].payload.group, rank.rank)
             at = report.local(epochs[:1], block.host_end[:1, rank.rank, index])
             mark = make_row(report, nvtx.MARK, INIT_THREAD, Domain.NCCL, text="CommInit")
-            mark |= {"start": int(at[0]), "category": category_of(comm)}
+            mark |= {"start": int(at[0]), "category": find_category(comm)}
             if report.includes_json:
                 fields = {"commHash": comm.hash, "commRank": comm.ranks.index(rank.rank)}
                 mark["jsonText"] = as_json({**fields, "nRanks": len(comm.ranks)})
@@ -157,7 +155,7 @@ class TraceRows:
         thread = report.rank.global_tid(PROGRESS_THREAD + int(comm.group))
         columns: dict[str, Any] = {"eventType": nvtx.START_END, "domainId": int(Domain.NCCL)}
         columns["rangeId"] = report.range_id + np.arange(begin.size).reshape(begin.shape)
-        columns |= {"globalTid": thread, "endGlobalTid": thread, "category": category_of(comm)}
+        columns |= {"globalTid": thread, "endGlobalTid": thread, "category": find_category(comm)}
         columns["textId"] = report.export.string(text)
         report.range_id += begin.size
         if report.includes_json:
@@ -166,20 +164,18 @@ class TraceRows:
                 fields = self.numbers.call_fields(number, first_run + run) | more
                 texts = [as_json(fields | {"channelId": channel}) for channel in channels]
                 columns["jsonText"][run] = texts
-        labels = [nvtx.label(Domain.NCCL, f"{kind} {text}")] * begin.shape[1]
+        labels = [nvtx.make_label(Domain.NCCL, f"{kind} {text}")] * begin.shape[1]
         report.insert("NVTX_EVENTS", labels, columns, begin, end, lost=lost)
 
 
-def bus_bytes(payload: Payload, size: int) -> float:
+def count_bus_bytes(payload: Payload, size: int) -> float:
     """Return the bytes per rank that cross the bus in a call among ``size`` ranks."""
     factor = {"AllReduce": 2 * (size - 1) / size, "AllGather": size - 1, "ReduceScatter": size - 1}
     return payload.bytes * factor.get(payload.function, 1)
 
 
 class CollectiveTruth:
-    """Keeps true begin and end of the collectives of every n-th step, so that they stay below a
-    limit.
-    """
+    """Keeps true begin and end of the collectives of every n-th step, up to a limit."""
 
     def __init__(self, program: Program, cluster: Cluster, options: Options) -> None:
         self.program, self.cluster, self.options = program, cluster, options
@@ -242,7 +238,7 @@ def _sum_costs(whole: Payload, calls: list[Payload], begin: list[int], end: list
         for rank in range(size)
     ]
     transfer = [done - ready for done, ready in zip(end, last, strict=True)]
-    volume = float(whole.bytes) if ring else sum(bus_bytes(call, size) for call in calls)
+    volume = float(whole.bytes) if ring else sum(count_bus_bytes(call, size) for call in calls)
     costs: Truth = {"late": [own - min(begin) for own in begin]}
     costs["wait"] = [ready - own for ready, own in zip(last, begin, strict=True)]
     costs |= {"transfer": transfer, "bus_bytes": volume}

@@ -18,7 +18,7 @@ import numpy as np
 
 from .cluster import DEVICE, VM_ID, Cluster, Ints
 from .data import DATA, as_json
-from .nccl import bus_bytes
+from .nccl import count_bus_bytes
 from .options import Options
 from .program import Kind, Program
 from .report import Report, Truth
@@ -69,7 +69,7 @@ def list_nics(options: Options, host: int) -> list[Nic]:
     return found
 
 
-def switch_guid(options: Options) -> int:
+def draw_switch_guid(options: Options) -> int:
     """Return the switch's GUID as exports write it."""
     drawn = int(np.random.default_rng([options.seed, 29]).integers(1 << 46))
     return _as_signed(0xFC6A << 48 | drawn)
@@ -92,9 +92,7 @@ def _as_signed(number: int) -> int:
 
 @dataclass(frozen=True)
 class Flow:
-    """Data that go from one interface to another, evenly from ``begin`` to ``end`` (true ns), which
-    have an entry for every run.
-    """
+    """Data that go from one interface to another, evenly (true ns; an entry for every run)."""
 
     source: Nic
     target: Nic
@@ -112,7 +110,7 @@ class Network:
         self.ports = [nic for nics in self.nics for nic in nics if nic.link == INFINIBAND]
         self.moved = {nic: [0.0, 0.0] for nic in self.ports}  # bytes received and sent
         self.congestion: Counter[str] = Counter()
-        self.guid = switch_guid(options)
+        self.guid = draw_switch_guid(options)
         # By rank: interface, samples, whether at the switch.
         self.watched: list[list[tuple[Nic, Series, bool]]] = []
         self.seen: list[Truth] = [{} for _ in reports]
@@ -150,7 +148,7 @@ class Network:
             calls = op.calls[:1] if op.payload.function == "SendRecv" else op.calls
             for comm in self.cluster.all_of(op.payload.group):
                 ranks, size = list(comm.ranks), len(comm.ranks)
-                volume = sum(bus_bytes(program.nccl_calls[number], size) for number in calls)
+                volume = sum(count_bus_bytes(program.nccl_calls[number], size) for number in calls)
                 begin = epochs + _round(block.gpu_begin[:, ranks, index].max(axis=1))
                 for own, rank in enumerate(ranks):
                     if op.payload.passes_on(own, size):

@@ -62,12 +62,12 @@ def _read_schemas() -> dict[str, tuple[int, int, list[tuple[str, int, int]]]]:
 SCHEMAS = _read_schemas()
 
 
-def label(domain: Domain, text: str) -> str:
+def make_label(domain: Domain, text: str) -> str:
     """Return the name under which ranges are tallied: domain and text without its varying end."""
     return f"{DOMAIN_NAMES[domain]}/{text}"
 
 
-def payload_values(payload: Payload, rank: Rank, cluster: Cluster) -> dict[str, int]:
+def list_payload_values(payload: Payload, rank: Rank, cluster: Cluster) -> dict[str, int]:
     """Return what one rank's NCCL call says, by entry name."""
     comm = cluster.communicator(payload.group, rank.rank)
     size, own = len(comm.ranks), comm.ranks.index(rank.rank)
@@ -84,13 +84,13 @@ def payload_values(payload: Payload, rank: Rank, cluster: Cluster) -> dict[str, 
     return {name: fields[name] for name, _, _ in SCHEMAS[payload.function][2]}
 
 
-def payload_json(values: dict[str, int]) -> str:
+def write_payload_json(values: dict[str, int]) -> str:
     """Write a flat object; the reduction by its name."""
     key = "Reduction operation"
     return as_json(values | ({key: REDUCTIONS[values[key]]} if key in values else {}))
 
 
-def payload_bytes(function: str, values: dict[str, int]) -> bytes:
+def write_payload_bytes(function: str, values: dict[str, int]) -> bytes:
     """Write a payload as ``binaryData`` has it."""
     number, size, entries = SCHEMAS[function]
     body = bytearray(size)
@@ -99,7 +99,7 @@ def payload_bytes(function: str, values: dict[str, int]) -> bytes:
     return struct.pack("<4Q", Domain.NCCL, number, size, 32) + bytes(body)
 
 
-def category_of(comm: Communicator) -> int:
+def find_category(comm: Communicator) -> int:
     """Return the NVTX category of a communicator's ranges."""
     return int(comm.group) + 1
 
@@ -145,10 +145,8 @@ class CallNumbers:
         return fields | root | {"seqNumber": self.sequence(number, run)}
 
 
-def range_json(text: str, trace: Any, numbers: CallNumbers, run: int) -> str:
-    """Write the JSON of a push/pop range of the advanced trace: of a group, of one of its stages,
-    or of a call.
-    """
+def write_range_json(text: str, trace: Any, numbers: CallNumbers, run: int) -> str:
+    """Write the JSON of a range of the advanced trace: of a group, its stage, or a call."""
     group, calls = trace
     number = 1 + run * numbers.program.nccl_groups + group
     if text == "API Group":
@@ -198,7 +196,7 @@ class RangeRows:
         self.collectives = np.array(collectives, dtype=np.int64)
         self.numbers = CallNumbers(program, report.cluster, report.rank.rank)
         self.payloads = [
-            one.payload and payload_values(one.payload, report.rank, report.cluster)
+            one.payload and list_payload_values(one.payload, report.rank, report.cluster)
             for one in self.ranges
         ]
         string = report.export.string
@@ -212,18 +210,18 @@ class RangeRows:
         self.columns["globalTid"] = report.tids([one.thread for one in self.ranges])
         self.columns["domainId"] = np.array([int(one.domain) for one in self.ranges])
         if any(self.payloads) and report.includes_json:
-            texts = [fields and payload_json(fields) for fields in self.payloads]
+            texts = [fields and write_payload_json(fields) for fields in self.payloads]
             self.columns["jsonText"] = _as_objects(texts)
         if any(self.payloads) and report.payload in ("both", "binary"):
             blobs = [
-                fields and payload_bytes(one.payload.function, fields)
+                fields and write_payload_bytes(one.payload.function, fields)
                 for one, fields in zip(self.ranges, self.payloads, strict=True)
             ]
             self.columns["binaryData"] = _as_objects(blobs)
 
     def _category(self, one: Range) -> int | None:
         """Return that of the range; of the advanced NCCL trace the communicator's."""
-        return category_of(self.numbers.comms[one.trace[1][0]]) if one.trace else one.category
+        return find_category(self.numbers.comms[one.trace[1][0]]) if one.trace else one.category
 
     def _write_texts(self, runs: int, first_run: int) -> NDArray[Any]:
         texts = np.empty((runs, len(self.ranges)), dtype=object)
@@ -237,9 +235,7 @@ class RangeRows:
         return texts
 
     def write(self, block: Block, epochs: Ints, first_run: int) -> None:
-        """Write the ranges of runs that begin at ``epochs`` (true time, ns); the first is run
-        number ``first_run``.
-        """
+        """Write the ranges of runs that begin at ``epochs``; the first is run ``first_run``."""
         report, rank = self.report, self.report.rank.rank
         begin = report.local(epochs, block.host_begin[:, rank, self.first] - self.lead)
         end = report.local(epochs, block.host_end[:, rank, self.last] + self.trail)
@@ -250,11 +246,11 @@ class RangeRows:
             for index, one in traced:
                 for run in range(len(epochs)):
                     known = one.trace, self.numbers, first_run + run
-                    texts[run, index] = range_json(one.text, *known)
+                    texts[run, index] = write_range_json(one.text, *known)
         if report.payload == "dynamic":
             columns["eventId"] = ids = self._next_ids(begin)
             self._write_payload_tables(ids)
-        labels = [label(one.domain, one.text) for one in self.ranges]
+        labels = [make_label(one.domain, one.text) for one in self.ranges]
         lost = report.lost_rows("range", self.collectives)
         report.insert("NVTX_EVENTS", labels, columns, begin, end, lost=lost)
 
@@ -265,9 +261,7 @@ class RangeRows:
         return ids.reshape(begin.shape)
 
     def _write_payload_tables(self, ids: Ints) -> None:
-        """Write the payloads of ranges whose rows are ``ids`` (run, range), each function's in its
-        table.
-        """
+        """Write payloads of ranges with rows ``ids`` (run, range), a table for each function."""
         export, process = self.report.export, self.report.rank.global_pid
         for function in sorted({one.payload.function for one in self.ranges if one.payload}):
             number, _, entries = SCHEMAS[function]

@@ -12,12 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import Enum, IntEnum
 from typing import Any
 
-from .cluster import Group, Stream, Thread
-from .data import KERNELS, LAUNCHES
-from .mpi import Message, MpiCall
+from .cluster import Group, Stream, Team, Thread
+from .data import DATA, KERNELS, LAUNCHES
 
 PAD_NS = 130  # between the edges of nested NVTX ranges
 GRAPH_BEGIN, GRAPH_END = "cudaStreamBeginCapture_v10010", "cudaStreamEndCapture_v10000"
@@ -83,6 +82,68 @@ class Payload:
         return last is None or rank != last % size
 
 
+LEAKED = 64  # the MPI request never waited for: every instance has a handle of its own
+
+
+class Table(str, Enum):
+    """The table that has a call's row."""
+
+    P2P = "MPI_P2P_EVENTS"
+    COLLECTIVES = "MPI_COLLECTIVES_EVENTS"
+    START_WAIT = "MPI_START_WAIT_EVENTS"
+    OTHER = "MPI_OTHER_EVENTS"
+
+
+class Meeting(IntEnum):
+    """Who of a communicator waits for whom in a call."""
+
+    NONE = 0
+    ALL = 1  # everybody for the last
+    FROM_ROOT = 2  # everybody for the root
+    TO_ROOT = 3  # the root for the last
+
+
+@dataclass(frozen=True)
+class MpiCall:
+    """One MPI call of a program, as every rank makes it (but for ``by_rank``)."""
+
+    function: str
+    table: Table
+    team: Team = Team.WORLD  # its communicator
+    meeting: Meeting = Meeting.NONE
+    sent: int | None = None  # bytes a rank gives, as the row says; None for a call without
+    received: int | None = None  # bytes a rank takes, likewise
+    root: int = -1  # the root's rank in the communicator
+    request: int = -1  # number of the request it starts; -1 for a blocking call
+    #: The operations whose requests it ends (or asks about, if it does not wait).
+    waits: tuple[int, ...] = ()
+    blocks: bool = True  # whether it waits for those
+    #: The function every world rank calls instead, "" for none; None if all call the same.
+    by_rank: tuple[str, ...] | None = None
+    creates: Team | None = None  # the communicator that exists from its end on
+
+    def function_of(self, rank: int) -> str:
+        """Return the function this world rank calls, "" for none."""
+        return self.function if self.by_rank is None else self.by_rank[rank]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that every rank sends, by one operation, and receives by another."""
+
+    send: int
+    receive: int  # -1: nobody ever receives it
+    team: Team
+    tag: int
+    size: int
+    capacity: int  # of the buffer it is received in, which is what the receiving call's row says
+    to: tuple[int, ...]  # for every world rank the world rank it sends to (-1: none)
+
+    def find_sources(self) -> list[int]:
+        """Find for every world rank the world rank it receives from (-1: none)."""
+        return [self.to.index(rank) if rank in self.to else -1 for rank in range(len(self.to))]
+
+
 @dataclass
 class Op:
     """One host operation, and the GPU work it starts (``work_ns``) on ``stream``."""
@@ -108,9 +169,7 @@ class Op:
 
 @dataclass
 class Range:
-    """A push/pop range around operations ``first`` to ``last``; ``lead`` and ``trail`` count edges
-    between it and them.
-    """
+    """A push/pop range around operations; ``lead`` and ``trail`` count edges between."""
 
     thread: Thread
     text: str
@@ -157,9 +216,7 @@ class Program:
 
 
 class Builder:
-    """Writes a :class:`Program`; with the ranges of the advanced NCCL trace, not NCCL's own, and
-    with those of PyTorch's operators, if asked for.
-    """
+    """Writes a :class:`Program`, with ranges of the advanced NCCL trace and of operators."""
 
     def __init__(self, advanced: bool = False, operators: bool = True) -> None:
         self.program, self.thread, self.advanced = Program(), Thread.MAIN, advanced
@@ -196,9 +253,7 @@ class Builder:
         domain: Domain = Domain.DEFAULT,
         **columns: Any,
     ) -> Iterator[None]:
-        """Open a push/pop range around the operations written inside (at least one). columns:
-        further fields of :class:`Range`.
-        """
+        """Open a push/pop range around what is written inside. columns: of :class:`Range`."""
         opened = Range(self.thread, text, style, domain, len(self.program.ops), **columns)
         self._opening.append(opened)
         self.program.ranges.append(opened)
@@ -231,9 +286,7 @@ class Builder:
         self._add(Kind.HOST, "", ns, gap_ns=0)
 
     def meet(self, group: Group, ns: float) -> None:
-        """Work on the host to an end that all ranks of a communicator have together, ``ns`` after
-        the last has begun.
-        """
+        """Work on the host until ``ns`` after all ranks of a communicator have begun to."""
         self._add(Kind.MEET, "", ns, payload=Payload("Init", group))
 
     def call(self, api: str, ns: float, launches: int = -1) -> None:
@@ -255,9 +308,7 @@ class Builder:
             self._add(Kind.KERNEL, shape.api, ns, gap_ns=2_600, **work)
 
     def aten(self, *stack: str, kernel: str, times: float = 1.0) -> None:
-        """Run PyTorch operators, one inside the other, and the kernel the innermost launches; a
-        replayed graph runs no operators.
-        """
+        """Run operators inside each other, and a kernel; a replayed graph runs no operators."""
         if not stack or self._graph >= 0 or not self.operators:
             self.kernel(kernel, times)
         else:
@@ -312,9 +363,7 @@ class Builder:
         return self._launch(payloads, Payload("Group", payloads[0].group, size), kernel, times)
 
     def _launch(self, calls: list[Payload], whole: Payload, kernel: str, times: float = 1.0) -> int:
-        """Write calls in a group (an explicit one if it is more than one call), and the kernel that
-        does them.
-        """
+        """Write calls, in a group if there are several, and the kernel that does them."""
         where, shape, first = whole.group.stream, KERNELS[kernel], len(self.program.nccl_calls)
         launch = Op(Kind.COLLECTIVE, self.thread, shape.api, 7_800, 3_100, stream=where)
         launch.kernel, launch.payload, launch.bytes = kernel, whole, whole.bytes
@@ -324,7 +373,7 @@ class Builder:
         self.program.nccl_groups += 1
         self.call("cudaEventCreateWithFlags_v3020", 1_700)
         self.wait(where, self.record(Stream.COMPUTE))
-        with self.range(f"nccl:{TORCH_NAMES[whole.function]}"):
+        with self.range(f"nccl:{DATA['torch_names'][whole.function]}"):
             (self._add_advanced if self.advanced else self._add_plain)(calls, launch)
         return self.record(where)
 
@@ -347,9 +396,7 @@ class Builder:
             self._append(launch)
 
     def _add_advanced(self, calls: list[Payload], launch: Op) -> None:
-        """Add the ranges of nsys's advanced NCCL trace; a single call is a group too, an implicit
-        one.
-        """
+        """Add the ranges of the advanced NCCL trace; a single call is a group too."""
         group = self.program.nccl_groups - 1
         with self.nccl("API Group", trace=(group, launch.calls)):
             for number, call in zip(launch.calls, calls, strict=True):
@@ -360,14 +407,3 @@ class Builder:
                     self.host(1_100)
                 with self.nccl("KernelLaunch", trace=(group, launch.calls)):
                     self._append(launch)
-
-
-TORCH_NAMES = {
-    "AllGather": "_all_gather_base",
-    "ReduceScatter": "_reduce_scatter_base",
-    "AllReduce": "all_reduce",
-    "Broadcast": "broadcast",
-    "Reduce": "reduce",
-    "SendRecv": "coalesced",
-    "Group": "allreduce_coalesced",
-}

@@ -43,9 +43,7 @@ class Export:
         self.create("StringIds")
 
     def create(self, table: str, statement: str = "") -> None:
-        """Create a table unless it exists; by ``statement`` if the schema does not have it, or not
-        so.
-        """
+        """Create a table unless it exists; by ``statement`` instead of the schema's."""
         if table not in self.rows:
             self.database.execute(statement or tables()[table])
             self.rows[table] = 0

@@ -45,9 +45,7 @@ class Intervals:
         return Intervals(begin, end, rates)
 
     def until(self, times: Ints, base: int) -> Floats:
-        """Integrate from the beginning to each of ``times``; axes (time, channel). ``base`` is near
-        them.
-        """
+        """Integrate from the beginning to each of ``times``, which are near ``base``."""
         at = (times - base).astype(np.float64)
         total = np.zeros((len(at), self.rates.shape[1]))
         for edges, sign in ((self.begin, 1.0), (self.end, -1.0)):
@@ -90,10 +88,8 @@ VALUE_COLUMNS = ("intVal", "uintVal", "floatVal", "doubleVal")
 Fields = Sequence[tuple[str, int]]  # name and kind
 
 
-def source_id(number: int) -> int:
-    """Return the upper half of a typeId: HW id 8 bits, VM id 8, source 16, type 32; the lowest 8
-    bits of the type number the device.
-    """
+def number_source(number: int) -> int:
+    """Return a typeId (HW id 8 bits, VM id 8, source 16, type 32) of device 0."""
     return VM_ID | number << 32
 
 
@@ -101,7 +97,7 @@ def define_events(
     report: Report, number: int, source: str, types: Sequence[tuple[int, str, Fields]]
 ) -> None:
     """Add rows for a source and its types: device number, name, fields."""
-    string, known = report.export.string, source_id(number)
+    string, known = report.export.string, number_source(number)
 
     def data(value: Any) -> str | None:
         return as_json(value) if report.includes_json else None
@@ -126,12 +122,10 @@ def define_events(
 def write_events(
     report: Report, number: int, device: int, fields: Fields, times: Ints, values: Any
 ) -> None:
-    """Write events of one type at ``times`` (local ns) with ``values`` (event, field), as rows and,
-    if asked for, as JSON.
-    """
+    """Write events at ``times`` (local ns) with ``values`` (event, field)."""
     ids = report.generic_event + np.arange(len(times))
     report.generic_event += len(times)
-    columns: dict[str, Any] = {"genericEventId": ids, "typeId": source_id(number) | device}
+    columns: dict[str, Any] = {"genericEventId": ids, "typeId": number_source(number) | device}
     columns |= {"rawTimestamp": times + report.rank.start_clock, "timestamp": times}
     if report.includes_json:
         columns["data"] = []

@@ -20,7 +20,7 @@ from .cuda import CudaRows, write_graph_creation
 from .data import DATA
 from .gpu_metrics import GpuMetrics
 from .job import Job
-from .mpi_rows import MpiRows, MpiTruth
+from .mpi import MpiRows, MpiTruth
 from .network import Network
 from .options import Options
 from .program import Program

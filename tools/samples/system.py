@@ -11,7 +11,7 @@ import numpy as np
 
 from .cluster import DEVICE, VM_ID, Stream, draw_uuid
 from .data import DATA, as_json, read_rows
-from .gpu_metrics import MODELS, model_of
+from .gpu_metrics import MODELS, find_model
 from .nccl import name_threads
 from .network import describe_nics
 from .report import LONG_AGO, Report
@@ -57,7 +57,7 @@ def write_system(report: Report, duration: int) -> None:
 def _collect_facts(report: Report, duration: int) -> dict[str, Any]:
     """Collect what is filled into the rows of ``system.tsv``."""
     rank, options = report.rank, report.options
-    model, gpus = model_of(options, rank.host_index), rank.host.gpus
+    model, gpus = find_model(options, rank.host_index), rank.host.gpus
     same = {"ChipName": model.chip, "SmCount": model.numbers["smCount"]}
     same["TotalMemory"] = str(model.numbers["totalMemory"])
     listed = [
@@ -105,9 +105,7 @@ def _write_session(report: Report, duration: int, facts: dict[str, Any]) -> None
 
 
 def _list_gpus(report: Report) -> list[tuple[int, int | None]]:
-    """List the GPUs the report knows: index on the host (and id in the report), CUDA ordinal in the
-    process.
-    """
+    """List the GPUs the report knows: index on the host, CUDA ordinal in the process."""
     own, gpus = report.rank.gpu, range(report.options.gpus_per_host)
     if report.options.visible == "all":
         return [(gpu, gpu) for gpu in gpus]
@@ -116,7 +114,7 @@ def _list_gpus(report: Report) -> list[tuple[int, int | None]]:
 
 def _write_gpus(report: Report) -> None:
     rank, listed = report.rank, _list_gpus(report)
-    model, gpus = model_of(report.options, rank.host_index), rank.host.gpus
+    model, gpus = find_model(report.options, rank.host_index), rank.host.gpus
     numbers = [model.numbers[name] for name in MODELS[0].numbers]
     rows, visible = [], []
     for gpu, ordinal in listed:
@@ -174,9 +172,7 @@ def _write_messages(report: Report, duration: int) -> None:
 
 
 def _write_overhead(report: Report) -> None:
-    """Write what the profiler cost before the process began its work, and what loading the first
-    kernel did.
-    """
+    """Write what the profiler cost, and what loading the first kernel did."""
     string = report.export.string
     main, worker = report.rank.global_tid(0), report.rank.global_tid(6)
     correlation, first, last = report.first_launch

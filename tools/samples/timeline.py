@@ -23,10 +23,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from .cluster import Cluster, Stream
-from .mpi import Meeting, Message, build_grid
+from .cluster import Cluster, Stream, build_grid
 from .options import Options
-from .program import PAD_NS, Kind, Op, Program
+from .program import PAD_NS, Kind, Meeting, Message, Op, Program
 
 Floats = NDArray[np.float64]
 Random = np.random.Generator
@@ -145,9 +144,7 @@ class Timeline:
         return run.block
 
     def transfer_times(self, op: Op, transfer: Floats) -> Floats:
-        """Return how long an NCCL operation transfers once all have begun (run, rank; ns): as the
-        dice gave it, unless a link is slow.
-        """
+        """Return how long an NCCL operation transfers: as drawn, unless a link is slow."""
         return transfer
 
 
@@ -183,9 +180,7 @@ class _Run:
         self.host = self.block.host_end[..., span.stop - 1].copy()
 
     def time_launches(self, span: range) -> None:
-        """Time launched work: the i-th of a stream begins at max(arrival_i, end_{i-1} + pause_i),
-        as a running maximum of sums.
-        """
+        """Time launched work: begin at max(arrival_i, end_{i-1} + pause_i), a running maximum."""
         ops = self.program.ops
         works = [index for index in span if ops[index].kind in GPU_WORK]
         for stream in sorted({ops[index].stream for index in works}):
@@ -244,9 +239,7 @@ class _Run:
 
 
 def _cut_into_sections(ops: list[Op]) -> Iterator[tuple[Kind | None, int, int]]:
-    """Cut a program into stretches of plain launches (None, first, last + 1) and single special
-    operations.
-    """
+    """Cut a program into stretches of launches (kind None) and single special operations."""
     first = 0
     for index, op in enumerate(ops):
         if op.kind not in (Kind.HOST, *GPU_WORK):
@@ -272,9 +265,7 @@ class _MpiTiming:
         self.met: dict[int, Floats] = {}  # when collectives only started are complete
 
     def time_call(self, index: int, api: Floats, cost: Floats) -> Floats:
-        """Tell when every rank leaves the call that is operation ``index``; ``api`` and ``cost``
-        are as drawn, in ns.
-        """
+        """Tell when every rank leaves operation ``index``; ``api`` and ``cost`` as drawn (ns)."""
         op = self.program.ops[index]
         begin = self.block.host_begin[..., index]
         end = begin + api
@@ -300,9 +291,7 @@ class _MpiTiming:
         return MPI_WAKE_NS + (self.rng.random(end.shape) * noise if noise else 0.0)
 
     def _meet(self, op: Op, begin: Floats, end: Floats, cost: Floats) -> Floats:
-        """End a collective whose calls begin at ``begin`` and, if nobody had to wait, end at
-        ``end``.
-        """
+        """End a collective that begins at ``begin`` and, if nobody had to wait, ends at ``end``."""
         spread = self.rng.random(begin.shape) * self.noise.spread_ns[Kind.MPI]
         met, until = end.copy(), begin.copy()  # until: when those a rank waits for have come
         for members in self.grid.teams[op.mpi.team]:
