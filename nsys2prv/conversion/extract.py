@@ -27,8 +27,7 @@ from nsys2prv.conversion.report_stores import (
     make_manifest,
 )
 from nsys2prv.conversion.summary import warn_of_far_rows
-from nsys2prv.nsight.report_files import ensure_unchanged
-from nsys2prv.nsight.sqlite_file import has_log
+from nsys2prv.nsight.report_files import ensure_unchanged, has_log
 from nsys2prv.store.packing import pack_result
 from nsys2prv.store.task_result import TaskResult
 

@@ -26,8 +26,8 @@ from nsys2prv.conversion.options import DEFAULTS, Options
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account
-from nsys2prv.events.reasons import describe_reason
-from nsys2prv.nsight.info import ReportInfo, explain_unread_table
+from nsys2prv.events.reasons import describe_reason, explain_unread_table
+from nsys2prv.nsight.info import ReportInfo
 
 ENDING = ".nsys2prv.json"
 #: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than

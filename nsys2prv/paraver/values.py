@@ -12,8 +12,7 @@ from msgspec import Struct, field
 from nsys2prv._util.columns import StoredFrame, read_frame
 from nsys2prv.events.catalogue import NameSet
 from nsys2prv.events.names.kernels import make_kernel_label, make_labels_unique
-from nsys2prv.paraver.base_values import NO_NAMES, count_families
-from nsys2prv.paraver.pcf import make_labels_safe
+from nsys2prv.paraver.pcf import NO_NAMES, count_families, make_labels_safe
 
 #: A set's distinct names (text and short form, in order of value) -> their labels.
 Labeller = Callable[[list[str], list[str]], list[str]]

@@ -18,8 +18,7 @@ import pytest
 from tools.commands import ENVIRONMENT, GRAPHS, SAMPLES, arguments, command, content, error_of
 from tools.exports import KERNEL, global_tid, kernel, make_export, strings
 
-from nsys2prv.nsight.info import read_report_info
-from nsys2prv.nsight.launcher import JOB_VARIABLES, RANK_VARIABLES
+from nsys2prv.nsight.info import JOB_VARIABLES, RANK_VARIABLES, read_report_info
 
 TOKEN = "pl4nt3d5ecret"
 PLANTED = "planted-secret-do-not-leak"

@@ -272,7 +272,7 @@ def test_blocks_of_any_size_tell_the_same(
         prv = write_trace(tmp_path, {defect.file: defect.edit})
         monkeypatch.undo()
         whole = check_trace(prv)
-        monkeypatch.setattr("nsys2prv.paraver.check.blocks.BLOCK", size)
+        monkeypatch.setattr("nsys2prv.paraver.check.lines.BLOCK", size)
         parts = check_trace(prv)
         assert [(found.rule, found.line, found.count) for found in parts.findings] == [
             (found.rule, found.line, found.count) for found in whole.findings
