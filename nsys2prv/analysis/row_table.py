@@ -9,7 +9,7 @@ from msgspec import Struct
 from nsys2prv.conversion.device_states import find_device
 from nsys2prv.conversion.job import Job
 from nsys2prv.events.extraction import GPU, DeviceKey, StreamKey, ThreadKey
-from nsys2prv.paraver.devices import OF_GPU, identify_gpu
+from nsys2prv.paraver.tree import OF_GPU, identify_gpu
 
 HOST, STREAM, SAMPLED = "host", "stream", "samples"
 

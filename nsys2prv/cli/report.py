@@ -31,7 +31,7 @@ from nsys2prv.cli.cut_arguments import join_kind_options, parse_kinds, split_lis
 from nsys2prv.cli.parsing import Group, Parser, check_pages
 from nsys2prv.conversion.cut_plan import CutOptions
 from nsys2prv.conversion.job import Job
-from nsys2prv.nsight.opening import is_report
+from nsys2prv.nsight.report_files import is_report
 
 JSON = ".json"
 #: Analyses that come first in a terminal; others are made as long as so many lines are left to them.

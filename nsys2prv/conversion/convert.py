@@ -37,9 +37,9 @@ from nsys2prv.events.kind import EventKind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.paraver import window_writer
-from nsys2prv.paraver.event_types import list_codes, make_counter_types, make_event_types
 from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput, derive_trace_paths
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
+from nsys2prv.paraver.values import list_codes, make_counter_types, make_event_types
 from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store import joining
 from nsys2prv.store.runs import COUNTER, STATE, Run

@@ -42,8 +42,8 @@ from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
 from nsys2prv.events.names.nvtx import load_rules, rename_ranges
 from nsys2prv.events.reasons import describe_reason
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
-from nsys2prv.paraver.devices import OF_GPU, GpuNumbers
 from nsys2prv.paraver.object_model import ObjectModel, build_object_model
+from nsys2prv.paraver.tree import OF_GPU, GpuNumbers
 from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, Run, SpillReader, take_records
 

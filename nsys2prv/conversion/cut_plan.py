@@ -24,8 +24,7 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.selection import Selection, describe_unknown_kind, list_kind_names
-from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.launcher import choose_launcher_ranks
+from nsys2prv.nsight.info import ReportInfo, choose_launcher_ranks
 from nsys2prv.relations import Relation, all_relations
 from nsys2prv.store.runs import Run
 

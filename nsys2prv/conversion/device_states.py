@@ -17,7 +17,7 @@ from nsys2prv.events.extraction import GPU, DeviceKey, ObjectKey, StreamKey
 from nsys2prv.events.kind import Account, Rows
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.paraver.devices import identify_gpu
+from nsys2prv.paraver.tree import identify_gpu
 from nsys2prv.store.runs import BEGIN, TRACE, Run, SpillReader, SpillWriter
 from nsys2prv.store.task_result import TaskResult
 from nsys2prv.store.windows import choose_window_bounds, read_window

@@ -15,7 +15,7 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import EventKind
 from nsys2prv.events.reasons import Reason
 from nsys2prv.events.selection import Selection
-from nsys2prv.nsight.diagnostics import ERROR, INFO, Message
+from nsys2prv.nsight.capture import ERROR, INFO, Message
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.opening import open_source
 from nsys2prv.store.task_result import TaskResult

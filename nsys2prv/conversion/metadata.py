@@ -26,8 +26,7 @@ from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.options import Options
 from nsys2prv.events import all_kinds
 from nsys2prv.events.kind import Account
-from nsys2prv.events.reasons import Reason, describe_reason
-from nsys2prv.nsight.info import explain_unread_table
+from nsys2prv.events.reasons import Reason, describe_reason, explain_unread_table
 from nsys2prv.store.task_result import TaskResult
 
 

@@ -36,9 +36,8 @@ from nsys2prv.conversion.timeline import Span, combine_spans, find_span, plan_sp
 from nsys2prv.events.kind import EventKind
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.report_files import ensure_unchanged
+from nsys2prv.nsight.report_files import ensure_unchanged, has_log
 from nsys2prv.nsight.source import Part
-from nsys2prv.nsight.sqlite_file import has_log
 from nsys2prv.paraver import object_model
 from nsys2prv.store.packing import pack_result
 from nsys2prv.store.task_result import TaskResult

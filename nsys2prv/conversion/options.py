@@ -21,7 +21,7 @@ from nsys2prv.events.extraction import ReadingSettings
 from nsys2prv.events.names.classes import load_rules
 from nsys2prv.events.names.nvtx import load_rules as load_nvtx_rules
 from nsys2prv.events.selection import Selection, parse_least_durations, select_kinds
-from nsys2prv.paraver.base_values import read_base_names
+from nsys2prv.paraver.pcf import read_base_names
 
 
 class Options(Struct, frozen=True):

@@ -49,8 +49,7 @@ from nsys2prv.events.reasons import describe_reason
 from nsys2prv.events.selection import Selection
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.report_files import ensure_unchanged
-from nsys2prv.nsight.sqlite_file import has_log
+from nsys2prv.nsight.report_files import ensure_unchanged, has_log
 from nsys2prv.paraver import object_model
 from nsys2prv.paraver import values as name_values
 from nsys2prv.relations import run_relations

@@ -1,4 +1,5 @@
-"""Reasons for which rows and records are lost, changed, or counted apart.
+"""Reasons for which rows and records are lost, changed, or counted apart, and for which tables are
+not read at all.
 
 Accounts (:class:`nsys2prv.events.kind.Account`) count by reason. A reason is a short key, which
 stays the same from version to version: scripts find it in ``out.nsys2prv.json``. Its text in
@@ -130,3 +131,37 @@ def describe_reason(key: str) -> str:
 def is_routine(key: str) -> bool:
     """True if rows dropped or changed for this reason need nobody's attention."""
     return parse_reason(key).routine
+
+
+#: Of tables that ``tables.yaml`` does not know.
+UNKNOWN_TABLE = "unknown to this version"
+
+
+@cache
+def _load_reasons_not_read() -> tuple[dict[str, str], dict[str, str]]:
+    """Return name -> reason, and the beginning of a name -> reason, the longest first."""
+    names: dict[str, str] = {}
+    beginnings: dict[str, str] = {}
+    for reason, tables in load_shipped(read_data_text(__package__, "tables.yaml")).items():
+        for table in tables:
+            target = beginnings if table.endswith("*") else names
+            if table.rstrip("*") in target:
+                raise ValueError(f"tables.yaml: {table} stands there twice")
+            target[table.rstrip("*")] = reason
+    return names, dict(sorted(beginnings.items(), key=lambda item: -len(item[0])))
+
+
+def explain_unread_table(table: str) -> str:
+    """Return why a table that no kind of event reads is not translated."""
+    names, beginnings = _load_reasons_not_read()
+    return names.get(table) or next(
+        (text for start, text in beginnings.items() if table.startswith(start)), UNKNOWN_TABLE
+    )
+
+
+def rank_reason(text: str) -> int:
+    """Return the place of a reason: unknown tables first, then as ``tables.yaml`` has them from its
+    end, where those with events are.
+    """
+    reasons = list(load_shipped(read_data_text(__package__, "tables.yaml")))
+    return -reasons.index(text) if text in reasons else -len(reasons)

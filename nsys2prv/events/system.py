@@ -14,10 +14,14 @@ from nsys2prv.events.attributes import blank_negative, group_rows, list_columns,
 from nsys2prv.events.extraction import GPU_CONTEXTS, DeviceKey, Extraction
 from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.capture import find_capture_span
+from nsys2prv.nsight.capture import (
+    NO_PROCESSES,
+    find_capture_span,
+    find_main_process,
+    shorten_message,
+)
+from nsys2prv.nsight.capture import TABLE as MESSAGES
 from nsys2prv.nsight.columns import NULL, Columns, decode_texts
-from nsys2prv.nsight.diagnostics import NO_PROCESSES, find_main_process, shorten_message
-from nsys2prv.nsight.diagnostics import TABLE as MESSAGES
 from nsys2prv.nsight.info import pid_of
 from nsys2prv.nsight.source import Part, quote_name
 

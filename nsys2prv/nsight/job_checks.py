@@ -9,10 +9,15 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nsys2prv._util.text import list_some
-from nsys2prv.nsight.capture import Capture
-from nsys2prv.nsight.diagnostics import NO_PROCESSES
-from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, pid_of
-from nsys2prv.nsight.launcher import RANK_VARIABLES, SIZE_VARIABLES, choose_launcher_ranks
+from nsys2prv.nsight.capture import NO_PROCESSES, Capture
+from nsys2prv.nsight.info import (
+    PROCESS_MASK,
+    RANK_VARIABLES,
+    SIZE_VARIABLES,
+    ReportInfo,
+    choose_launcher_ranks,
+    pid_of,
+)
 from nsys2prv.nsight.source import Source
 
 #: Reports of one job overlap in time, but for clocks of hosts that differ; those further apart (ns)

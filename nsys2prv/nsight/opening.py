@@ -10,19 +10,18 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from nsys2prv._util.archive import is_archive
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, describe_missing_file
-from nsys2prv.nsight.parquet import Folder, is_export_folder
-from nsys2prv.nsight.report_files import make_file_signature
+from nsys2prv._util.files import NOT_EXPORTED, describe_missing_file
+from nsys2prv.nsight.parquet import Folder
+from nsys2prv.nsight.report_files import (
+    check_file,
+    has_journal,
+    has_log,
+    is_export_folder,
+    make_file_signature,
+)
 from nsys2prv.nsight.source import Source
 from nsys2prv.nsight.sqlite import Database
-from nsys2prv.nsight.sqlite_file import check_file, has_journal, has_log
-
-
-def is_report(path: Path) -> bool:
-    """True if this looks like a report or a store of reports."""
-    return path.suffix.lower() in FILE_ENDINGS or is_export_folder(path) or is_archive(path)
 
 
 def open_source(path: str | Path) -> Source:

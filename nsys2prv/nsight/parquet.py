@@ -8,7 +8,6 @@ condition is decided once for each distinct combination of the values that it lo
 
 from __future__ import annotations
 
-import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,6 +23,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.untrusted import panics_unseen
 from nsys2prv.nsight.columns import Columns, cast_to_bytes, decode_texts, make_columns
 from nsys2prv.nsight.queries import Queries
+from nsys2prv.nsight.report_files import remove_quoted_content
 from nsys2prv.nsight.source import (
     SPREAD,
     Extent,
@@ -34,7 +34,6 @@ from nsys2prv.nsight.source import (
     SourceTable,
     Tables,
 )
-from nsys2prv.nsight.sqlite_file import remove_quoted_content
 from nsys2prv.nsight.sqlite_pages import list_columns_in
 
 T = TypeVar("T")
@@ -45,16 +44,6 @@ DAMAGE = pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, Value
 PIECE_ROWS = 200_000
 #: Types whose values read as integers though they are none.
 NO_NUMBERS = ("String", "Binary", "Float32", "Float64")
-
-
-def is_export_folder(path: Path) -> bool:
-    """True if this is a folder with at least one table."""
-    try:
-        return path.is_dir() and any(
-            Path(entry.name).suffix in SCANS and entry.is_file() for entry in os.scandir(path)
-        )
-    except OSError:
-        return False
 
 
 class Folder(Source):

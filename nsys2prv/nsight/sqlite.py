@@ -19,6 +19,14 @@ from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.nsight.columns import Columns, make_columns
+from nsys2prv.nsight.report_files import (
+    DAMAGE,
+    check_file,
+    has_journal,
+    has_log,
+    make_database_uri,
+    remove_quoted_content,
+)
 from nsys2prv.nsight.source import (
     Extent,
     Part,
@@ -30,14 +38,6 @@ from nsys2prv.nsight.source import (
     Tables,
     choose_spread_rows,
     quote_name,
-)
-from nsys2prv.nsight.sqlite_file import (
-    DAMAGE,
-    check_file,
-    has_journal,
-    has_log,
-    make_database_uri,
-    remove_quoted_content,
 )
 from nsys2prv.nsight.sqlite_pages import (
     Pages,

@@ -27,10 +27,18 @@ from nsys2prv.events.extraction import (
     StreamKey,
     ThreadKey,
 )
-from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, pid_of, tid_of
-from nsys2prv.nsight.launcher import choose_launcher_ranks
-from nsys2prv.paraver.devices import OF_GPU, Device, GpuNumbers, make_device_sort_key, place_devices
-from nsys2prv.paraver.tree import NO_PROCESS, ObjectTree, RankedProcess, Task
+from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, choose_launcher_ranks, pid_of, tid_of
+from nsys2prv.paraver.tree import (
+    NO_PROCESS,
+    OF_GPU,
+    Device,
+    GpuNumbers,
+    ObjectTree,
+    RankedProcess,
+    Task,
+    make_device_sort_key,
+    place_devices,
+)
 
 
 class ObjectModel(Struct):

@@ -1,4 +1,6 @@
-"""Event values of names: the same value for the same name in every trace, as far as that can be."""
+"""Event types of a trace for its .pcf, from the declarations of the kinds it holds, and event values
+of names: the same value for the same name in every trace, as far as that can be.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +9,21 @@ from types import MappingProxyType
 
 import numpy as np
 import polars as pl
-from msgspec import Struct, field
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import StoredFrame, read_frame
-from nsys2prv.events.catalogue import NameSet
+from nsys2prv.events.catalogue import DomainCode, Field, NameSet, ValueSet, load_catalogue
+from nsys2prv.events.catalogue.counters import Metric
 from nsys2prv.events.names.kernels import make_kernel_label, make_labels_unique
-from nsys2prv.paraver.base_values import NO_NAMES, count_families
-from nsys2prv.paraver.pcf import make_labels_safe
+from nsys2prv.paraver.pcf import (
+    LONGEST,
+    NO_NAMES,
+    EventType,
+    clean_label,
+    count_families,
+    make_labels_safe,
+)
 
 #: A set's distinct names (text and short form, in order of value) -> their labels.
 Labeller = Callable[[list[str], list[str]], list[str]]
@@ -21,6 +31,9 @@ Labeller = Callable[[list[str], list[str]], list[str]]
 Batch = list[tuple[int, "NameFile", pl.DataFrame]]
 #: Names handled together: more would cost memory, fewer time.
 BATCH_ROWS = 1_000_000
+
+
+NO_LABELS = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
 
 
 class NameFile(Struct, frozen=True):
@@ -39,13 +52,11 @@ class NameValues(Struct):
     """Values of the names of one set."""
 
     #: Frame of `value` and (safe) `label`.
-    labels: pl.DataFrame = field(
-        default_factory=lambda: pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
-    )
+    labels: pl.DataFrame = NO_LABELS
     #: Reading task -> value of each local index.
-    by_task: dict[int, np.ndarray] = field(default_factory=dict)
+    by_task: dict[int, np.ndarray] = {}
     #: NVTX domain -> frame of the values that occur in it.
-    domains: dict[str, pl.DataFrame] = field(default_factory=dict)
+    domains: dict[str, pl.DataFrame] = {}
     #: Names with their value of an earlier trace.
     kept: int = 0
     #: Names whose labels in the earlier trace fit several of them.
@@ -110,32 +121,19 @@ def assign_values(
 
 def describe_reused_values(values: Iterable[NameValues]) -> str:
     """Return a note on how many names have the values of an earlier trace."""
-    all_values = list(values)
-    kept, ambiguous = (
-        sum(item.kept for item in all_values),
-        sum(item.ambiguous for item in all_values),
-    )
-    return (
-        f"names with the values of earlier traces: {kept:,} of {sum(item.labels.height for item in all_values):,}"
-        + (f"; {ambiguous:,} with new ones, for several share their labels" if ambiguous else "")
-    )
+    counts = [(item.kept, item.ambiguous, item.labels.height) for item in values]
+    kept, ambiguous, names = map(sum, zip(*counts, strict=True)) if counts else (0, 0, 0)
+    new = f"; {ambiguous:,} with new ones, for several share their labels" if ambiguous else ""
+    return f"names with the values of earlier traces: {kept:,} of {names:,}{new}"
 
 
 def _list_used_values(
     sets: Mapping[str, NameSet], base: Mapping[str, pl.DataFrame], space: str
 ) -> np.ndarray:
     """Return the values that the base has in a space, in order."""
+    names = [name for name, name_set in sets.items() if name_set.space == space and name in base]
     return np.unique(
-        np.concatenate(
-            [
-                np.zeros(0, np.int64),
-                *(
-                    base[name]["value"].to_numpy()
-                    for name, name_set in sets.items()
-                    if name_set.space == space and name in base
-                ),
-            ]
-        )
+        np.concatenate([np.zeros(0, np.int64), *(base[name]["value"] for name in names)])
     )
 
 
@@ -234,34 +232,17 @@ def _find_distinct(batches: Iterable[Batch], shorts: bool) -> pl.DataFrame:
     """Return the distinct texts in order, each with the least of its short forms if those are
     wanted.
     """
-    distinct = pl.DataFrame(
-        schema={"text": pl.String, "short": pl.String} if shorts else {"text": pl.String}
-    )
+    columns = ["text", "short"] if shorts else ["text"]
+    distinct = pl.DataFrame(schema=dict.fromkeys(columns, pl.String))
     for batch in batches:
-        texts = pl.concat(
-            [
-                distinct,
-                *(
-                    _add_short_column(frame) if shorts else frame["text"].to_frame()
-                    for _, _, frame in batch
-                ),
-            ]
+        frames = (
+            frame if "short" in frame.columns else frame.with_columns(short=pl.lit(""))
+            for _, _, frame in batch
         )
-        lazy_texts = texts.lazy()
-        distinct = (
-            (
-                lazy_texts.group_by("text").agg(pl.col("short").min())
-                if shorts
-                else lazy_texts.unique()
-            )
-            .sort("text")
-            .collect()
-        )
+        texts = pl.concat([distinct, *(frame.select(columns) for frame in frames)]).lazy()
+        grouped = texts.group_by("text").agg(pl.col("short").min()) if shorts else texts.unique()
+        distinct = grouped.sort("text").collect()
     return distinct
-
-
-def _add_short_column(frame: pl.DataFrame) -> pl.DataFrame:
-    return frame.select("text", "short" if "short" in frame.columns else pl.lit("").alias("short"))
 
 
 def _look_up(values: NameValues, batches: Iterable[Batch], distinct: pl.DataFrame) -> None:
@@ -314,3 +295,121 @@ class _Batches:
             self._all = [batch]
         if batch:
             yield batch
+
+
+DEFAULT_DOMAIN = "default domain"
+#: Labels write out what fractions are multiplied by up to so many zeros, then as a power of ten.
+MOST_ZEROS = 6
+#: Layouts of work on GPUs, and the event types that are declared beside it even where the trace has
+#: none of them: POP's BasicAnalysis knows by their labels which traces it can read so, and nsys2prv
+#: of BSC declares them beside every kernel.
+ON_GPU = frozenset(("cuda_kernel", "cuda_graph"))
+BESIDE_IT = (("memory_operation", "operation"), ("nccl_kernel", "kernel"))
+#: The event type whose labels name what views compute, and the layouts from which they do: it is
+#: declared with these even where a trace has no kernels.
+NAMES_OF_VIEWS = ("cuda_kernel", "tensor_cores")
+COMPUTED_FROM = ON_GPU | {
+    *("cuda_api", "memory_operation", "nccl_kernel", "device_state", "mpi_point_to_point"),
+    *("mpi_collective", "mpi_other", "mpi_one_sided", "mpi_io"),
+}
+
+
+def make_event_types(
+    layouts: Sequence[str],
+    values: Mapping[str, NameValues],
+    domains: Mapping[str, int],
+    counters: Sequence[EventType] = (),
+) -> list[EventType]:
+    """Return every event type of these layouts, and the counters, by code. A type that several
+    layouts share is listed once.
+    """
+    types = {event_type.code: event_type for event_type in counters}
+    fields = [field for layout in layouts for field in load_catalogue().layouts[layout].fields]
+    beside = [] if ON_GPU.isdisjoint(layouts) else [*BESIDE_IT]
+    beside += [] if COMPUTED_FROM.isdisjoint(layouts) else [NAMES_OF_VIEWS]
+    fields += [
+        field
+        for layout, name in beside
+        for field in load_catalogue().layouts[layout].fields
+        if field.name == name
+    ]
+    for field in fields:
+        for event_type in _make_field_types(field, values, domains):
+            types.setdefault(event_type.code, event_type)
+    return _make_labels_unique([types[code] for code in sorted(types)])
+
+
+def list_codes(layouts: Iterable[str], domains: Mapping[str, int]) -> set[int]:
+    """Return the event types that all records of these layouts have; `domains`: the numbers of the
+    NVTX domains of the trace.
+    """
+    codes: set[int] = set()
+    for field in (field for layout in layouts for field in load_catalogue().layouts[layout].fields):
+        if isinstance(field.code, DomainCode) and not field.optional:
+            codes.update(field.code.code_of(*domain) for domain in domains.items())
+        elif not field.optional:
+            codes.add(field.code)
+    return codes
+
+
+def _make_labels_unique(types: list[EventType]) -> list[EventType]:
+    """Return the types with their code behind a label that an earlier one has: views look types up
+    by label, too.
+    """
+    taken: set[str] = set()
+    result = []
+    for event_type in types:
+        label = clean_label(event_type.label)
+        if label in taken:
+            label = f"{label[: LONGEST // 2]} ({event_type.code})"
+        taken.add(label)
+        result.append(replace(event_type, label=label))
+    return result
+
+
+def _format_scale(decimals: int) -> str:
+    """Return the end of a label that tells what its numbers are multiplied by."""
+    if not decimals:
+        return ""
+    return f" (x {10**decimals})" if decimals <= MOST_ZEROS else f" (x 10^{decimals})"
+
+
+def make_counter_types(
+    metrics: Mapping[str, Iterable[Metric]], codes: Mapping[tuple[str, str], int]
+) -> list[EventType]:
+    """Return the event types of the metrics met, by layout. Labels tell what fractions are
+    multiplied by: `PRECISION`, with which Paraver would show them as they are, is more than other
+    readers of .pcf files know.
+    """
+    return [
+        EventType(codes[layout, metric.name], metric.name + _format_scale(metric.precision))
+        for layout, layout_metrics in metrics.items()
+        for metric in sorted(layout_metrics)
+    ]
+
+
+def _make_field_types(
+    field: Field, values: Mapping[str, NameValues], domains: Mapping[str, int]
+) -> list[EventType]:
+    if not isinstance(field.code, DomainCode):
+        return [EventType(field.code, field.label, _find_labels(field, values, None))]
+    return [
+        EventType(
+            field.code.code_of(domain, number),
+            field.label.format(domain=domain or DEFAULT_DOMAIN),
+            _find_labels(field, values, domain),
+        )
+        for domain, number in domains.items()
+        if not field.code.only_named or domain in dict(field.code.named)
+    ]
+
+
+def _find_labels(
+    field: Field, values: Mapping[str, NameValues], domain: str | None
+) -> pl.DataFrame | None:
+    if isinstance(field.values, ValueSet):
+        return pl.DataFrame(field.values.labels, schema=NO_LABELS.schema, orient="row")
+    if not isinstance(field.values, NameSet):
+        return None
+    names = values[field.values.name]
+    return names.labels if domain is None else names.labels_in(domain)

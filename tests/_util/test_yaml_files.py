@@ -49,7 +49,7 @@ def test_data_is_parsed_where_none_was_built(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_data_is_made_anew_each_time(built_module: ModuleType) -> None:
-    text = (ROOT / "nsys2prv/nsight/tables.yaml").read_text(encoding="utf-8")
+    text = (ROOT / "nsys2prv/events/tables.yaml").read_text(encoding="utf-8")
     load_shipped(text).clear()
     assert load_shipped(text) == yaml.safe_load(text)
 

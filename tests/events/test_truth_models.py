@@ -16,7 +16,7 @@ from tools.exports import query_export
 from tools.trace import Trace
 
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.openmp import POINTS, RANGES
+from nsys2prv.events.directives import POINTS, RANGES
 
 SET = Path(__file__).parents[2] / "sample_reports" / "machine"
 TRUTH = json.loads((SET / "truth.json").read_text(encoding="utf-8"))["ranks"]

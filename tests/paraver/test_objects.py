@@ -21,8 +21,7 @@ from tools.exports import (
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import make_natural_key
 from nsys2prv.events.extraction import StreamKey, ThreadKey
-from nsys2prv.nsight.info import Gpu, ReportInfo
-from nsys2prv.nsight.launcher import choose_launcher_ranks, read_launcher_ranks
+from nsys2prv.nsight.info import Gpu, ReportInfo, choose_launcher_ranks, read_launcher_ranks
 from nsys2prv.nsight.sqlite import Database
 from nsys2prv.paraver.object_model import build_object_model, order_reports
 

@@ -43,7 +43,7 @@ from nsys2prv.paraver.cfg.model import (
 )
 from nsys2prv.paraver.cfg.view_specs import View
 from nsys2prv.paraver.cfg.writer import format_cfg
-from nsys2prv.paraver.event_types import list_codes
+from nsys2prv.paraver.values import list_codes
 from nsys2prv.paraver.views import choose_first_views
 from nsys2prv.relations import all_relations
 

@@ -33,7 +33,7 @@ from nsys2prv.paraver.cfg.model import (
 )
 from nsys2prv.paraver.cfg.workspace import Workspace, format_workspace
 from nsys2prv.paraver.cfg.writer import format_cfg
-from nsys2prv.paraver.check import blocks
+from nsys2prv.paraver.check import lines
 from nsys2prv.paraver.views import OTHERS, copy_views, find_views_folder, find_views_for_trace
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def test_contents_of_a_trace(
     path, _ = trace
     if block < 1000:
         path = _write_views(tmp_path, "".join(path.read_text().splitlines(keepends=True)[:60]))
-    monkeypatch.setattr(blocks, "BLOCK", block)
+    monkeypatch.setattr(lines, "BLOCK", block)
     expected = _read_contents(path)
     assert expected.types
     assert TraceContents(path).whole == expected
@@ -200,8 +200,8 @@ def test_what_is_no_trace_is_not_read_whole(
 def test_a_line_without_end_is_not_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blocks, "LONGEST_LINE", 1 << 10)
-    monkeypatch.setattr(blocks, "BLOCK", 1 << 8)
+    monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 10)
+    monkeypatch.setattr(lines, "BLOCK", 1 << 8)
     with pytest.raises(Nsys2prvError, match="a line of more than"):
         TraceContents(_write_views(tmp_path, HEADER + "2:1" * 2000))
 

@@ -11,9 +11,8 @@ import numpy as np
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.paraver.cfg.fits import LARGE, Contents
 from nsys2prv.paraver.check import CheckFindings
-from nsys2prv.paraver.check.blocks import split_opening
 from nsys2prv.paraver.check.header import MAGIC, Objects, read_header
-from nsys2prv.paraver.check.lines import BlockReporter, check_lines, split_lines
+from nsys2prv.paraver.check.lines import BlockReporter, check_lines, split_lines, split_opening
 from nsys2prv.paraver.check.records import STATE_VALUE
 
 #: Bits that hold a value up to LARGE, and the place of a row's number above them and an event type

@@ -13,9 +13,9 @@ from msgspec.structs import asdict
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import describe_missing_file
 from nsys2prv.paraver.check import CheckFinding, CheckFindings, Severity, sort_findings
-from nsys2prv.paraver.check.blocks import split_opening
 from nsys2prv.paraver.check.header import Header, read_header
 from nsys2prv.paraver.check.labels import check_row, judge_groups, read_pcf
+from nsys2prv.paraver.check.lines import split_opening
 from nsys2prv.paraver.check.records import Records
 from nsys2prv.paraver.views import GROUPS, find_views_folder
 

@@ -76,23 +76,26 @@ LARGEST_TABLE = 1 << 22
 EXAMPLES = 5
 
 
-class _Open(Struct):
-    """Columns by (row, type): time, value and line of the last pair, ranges open, numbers of pairs
-    and of those with value 0.
-    """
+#: What is kept of each (row, type): time, value and line of the last pair, ranges open, numbers of
+#: pairs and of those with value 0.
+_STATE = np.dtype([(name, "i8") for name in ("time", "value", "line", "depth", "pairs", "zeros")])
 
-    #: Of the last pair.
-    time: np.ndarray
-    #: Of the last pair.
-    value: np.ndarray
-    #: Of the last pair.
-    line: np.ndarray
-    #: Number of ranges open.
-    depth: np.ndarray
-    #: Number of pairs.
-    pairs: np.ndarray
-    #: Number of pairs with value 0.
-    zeros: np.ndarray
+
+class _Pairs(Struct, frozen=True):
+    """type:value pairs of a block, in the order of the file; arrays have an element for each."""
+
+    #: The block.
+    place: BlockReporter
+    #: Index of the line in the block.
+    lines: np.ndarray
+    #: Row of the event.
+    rows: np.ndarray
+    #: Time of the event.
+    times: np.ndarray
+    #: Event type.
+    types: np.ndarray
+    #: Its value.
+    values: np.ndarray
 
 
 class Events:
@@ -103,8 +106,8 @@ class Events:
         self.types = ValueNumbers()
         self._rows, self._labels = rows, labels
         self._keys = ValueNumbers()
-        self._open = _Open(*(np.empty(0, np.int64) for _ in range(6)))
-        self._unlabelled: dict[int, list[int]] = {}
+        self._state = np.empty(0, _STATE)
+        self._unlabelled: dict[int, int] = {}
         self._ranges = np.empty(0, bool)
         self._labelled = np.empty(0, bool)
         self._counts = np.empty(0, np.int64)
@@ -114,41 +117,29 @@ class Events:
         self, place: BlockReporter, lines: np.ndarray, rows: np.ndarray, times: np.ndarray
     ) -> None:
         """Check the events of a block (line, row and time of each), in the order of the file."""
-        numbers = place.lines.numbers
         record, at = place.lines.find_pairs(lines)
         if not len(at):
             return
-        types, values = numbers[at], numbers[at + 1]
-        sound = self._check_types(place, lines, record, types)
-        self._check_values(place, lines, record, values)
-        if not sound.all():
-            record, types, values = record[sound], types[sound], values[sound]
-        if not len(types):
-            return
-        self.pairs += len(types)
-        code, new = self.types.numbers(types)
-        if len(new):
-            self._note_new_types(place, lines[record[new]])
-        self._counts += np.bincount(code, minlength=len(self.types))
-        self._check_labels(place, lines, record, code, values)
-        self._follow_pairs(place, lines[record], rows[record], times[record], code, values)
-
-    def _check_types(
-        self, place: BlockReporter, lines: np.ndarray, record: np.ndarray, types: np.ndarray
-    ) -> np.ndarray:
-        sound = (types >= 0) & (types <= LAST_TYPE)
-        if not sound.all():
-            place.report("negative-type", np.unique(lines[record[types < 0]]))
-            place.report("type-wraps", np.unique(lines[record[types > LAST_TYPE]]))
-        return sound
-
-    def _check_values(
-        self, place: BlockReporter, lines: np.ndarray, record: np.ndarray, values: np.ndarray
-    ) -> None:
+        types, values = place.lines.numbers[at], place.lines.numbers[at + 1]
         if int(values.min()) < 0:
             place.report("negative-value", lines[record[values < 0]])
         if int(values.max()) > LAST_EXACT:
             place.report("value-inexact", lines[record[values > LAST_EXACT]])
+        sound = (types >= 0) & (types <= LAST_TYPE)
+        if not sound.all():
+            place.report("negative-type", np.unique(lines[record[types < 0]]))
+            place.report("type-wraps", np.unique(lines[record[types > LAST_TYPE]]))
+            record, types, values = record[sound], types[sound], values[sound]
+        if not len(types):
+            return
+        pairs = _Pairs(place, lines[record], rows[record], times[record], types, values)
+        self.pairs += len(types)
+        code, new = self.types.numbers(types)
+        if len(new):
+            self._note_new_types(place, pairs.lines[new])
+        self._counts += np.bincount(code, minlength=len(self.types))
+        self._check_labels(pairs, code)
+        self._follow_pairs(pairs, code)
 
     def _note_new_types(self, place: BlockReporter, lines: np.ndarray) -> None:
         """Note the types that occur for the first time in these lines."""
@@ -157,7 +148,7 @@ class Events:
             if code > LAST_LABELLED:
                 place.report("type-beyond-labels", np.array([line]), code)
             elif code not in self._labels.types:
-                self._unlabelled[code] = [place.base + line]
+                self._unlabelled[code] = place.base + line
             values = self._labels.values.get(code)
             self._tables.append(_make_label_table(values) if values else None)
         self._labelled = np.append(
@@ -169,79 +160,59 @@ class Events:
         )
         self._counts = np.append(self._counts, np.zeros(len(new), np.int64))
 
-    def _check_labels(
-        self,
-        place: BlockReporter,
-        lines: np.ndarray,
-        record: np.ndarray,
-        code: np.ndarray,
-        values: np.ndarray,
-    ) -> None:
-        """Report values without a label, of types that have VALUES."""
-        ask = np.flatnonzero(self._labelled[code] & (values != 0))
+    def _check_labels(self, pairs: _Pairs, code: np.ndarray) -> None:
+        """Report values without a label, of types that have VALUES. code: numbers of the types."""
+        ask = np.flatnonzero(self._labelled[code] & (pairs.values != 0))
         if not len(ask):
             return
-        code, values, record = code[ask], values[ask], record[ask]
+        code, values, lines = code[ask], pairs.values[ask], pairs.lines[ask]
         order = np.argsort(
             code.astype(np.uint16) if len(self.types) < 1 << 16 else code, kind="stable"
         )
         bounds = np.flatnonzero(np.diff(code[order], prepend=-1, append=len(self.types)))
         for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-            rows = order[begin:end]
-            table, number = self._tables[code[rows[0]]], int(self.types.values[code[rows[0]]])
-            bad = rows[~_has_label(table, values[rows])]
+            of_type = order[begin:end]
+            number = code[of_type[0]]
+            bad = of_type[~_has_label(self._tables[number], values[of_type])]
             if len(bad):
-                beyond = values[bad] > LAST_LABELLED
-                place.report(
-                    "value-beyond-labels",
-                    np.sort(lines[record[bad[beyond]]]),
-                    f"{number}:{values[bad].max()}",
+                self._report_unlabelled(
+                    pairs.place, self.types.values[number], values[bad], lines[bad]
                 )
-                bad = np.sort(bad[~beyond])
-                for value in dict.fromkeys(values[bad[:1000]].tolist()[:EXAMPLES]):
-                    place.findings.add(
-                        "value-unlabelled",
-                        place.base + int(lines[record[bad[0]]]),
-                        f"{number}:{value}",
-                        count=0,
-                    )
-                place.report("value-unlabelled", lines[record[bad]], "")
 
-    def _follow_pairs(
-        self,
-        place: BlockReporter,
-        lines: np.ndarray,
-        rows: np.ndarray,
-        times: np.ndarray,
-        code: np.ndarray,
-        values: np.ndarray,
+    def _report_unlabelled(
+        self, place: BlockReporter, code: int, values: np.ndarray, lines: np.ndarray
     ) -> None:
+        """Report values of a type that have no label, in the order of the file."""
+        beyond = values > LAST_LABELLED
+        place.report("value-beyond-labels", lines[beyond], f"{code}:{values.max()}")
+        values, lines = values[~beyond], lines[~beyond]
+        if len(values):
+            examples = [f"{code}:{value}" for value in values[:EXAMPLES]]
+            first = place.base + int(lines[0])
+            place.findings.add("value-unlabelled", first, *examples, count=len(values))
+
+    def _follow_pairs(self, pairs: _Pairs, code: np.ndarray) -> None:
         """Bring what is open up to date, by (row, type), and check what depends on the pair before."""
-        key, new = self._keys.numbers(code * self._rows + rows)
+        place = pairs.place
+        key, new = self._keys.numbers(code * self._rows + pairs.rows)
         if len(new):
-            for column in self._open.__struct_fields__:
-                fill = -1 if column == "time" else 0
-                setattr(
-                    self._open,
-                    column,
-                    np.append(getattr(self._open, column), np.full(len(new), fill)),
-                )
-        state = self._open
+            unseen = np.zeros(len(new), _STATE)
+            unseen["time"] = -1
+            self._state = np.append(self._state, unseen)
+        state = self._state
         # By key, in the order of the file: numbers of keys and places packed into one.
         bits = len(key).bit_length()
         packed = (key << bits) | np.arange(len(key))
         packed.sort()
         order = packed & ((1 << bits) - 1)
         key = packed >> bits
-        values = values[order]
-        times = times[order]
-        lines = lines[order]
+        values, times, lines = pairs.values[order], pairs.times[order], pairs.lines[order]
         ranges = self._ranges[code[order]]
         begins = np.flatnonzero(np.diff(key, prepend=-1))
         groups, last = key[begins], np.append(begins[1:], len(key)) - 1
         time_before, value_before = np.empty_like(times), np.empty_like(values)
         time_before[1:], value_before[1:] = times[:-1], values[:-1]
-        time_before[begins], value_before[begins] = state.time[groups], state.value[groups]
+        time_before[begins], value_before[begins] = state["time"][groups], state["value"][groups]
         again = (times == time_before) & (value_before != 0)
         if again.any():
             place.report("zero-length-range", np.sort(lines[again & ranges & (values == 0)]))
@@ -249,11 +220,11 @@ class Events:
         zero = values == 0
         count, zeros = last - begins + 1, np.add.reduceat(zero, begins, dtype=np.int64)
         self._count_open(place, lines, ranges, zero, begins, count, groups)
-        state.time[groups] = times[last]
-        state.value[groups] = values[last]
-        state.line[groups] = place.base + lines[last]
-        state.pairs[groups] += count
-        state.zeros[groups] += zeros
+        state["time"][groups] = times[last]
+        state["value"][groups] = values[last]
+        state["line"][groups] = place.base + lines[last]
+        state["pairs"][groups] += count
+        state["zeros"][groups] += zeros
 
     def _count_open(
         self,
@@ -270,9 +241,11 @@ class Events:
         """
         step = 1 - 2 * zero.astype(np.int64)
         level = np.cumsum(step)
-        start = level[begins] - step[begins] - self._open.depth[groups]
+        start = level[begins] - step[begins] - self._state["depth"][groups]
         # Every group lies below the one before, so that the running minimum begins anew with each.
-        drop = np.arange(len(begins)) * (2 * len(step) + int(self._open.depth[groups].sum()) + 2)
+        drop = np.arange(len(begins)) * (
+            2 * len(step) + int(self._state["depth"][groups].sum()) + 2
+        )
         shift = np.repeat(start + drop, count)
         lowest = np.minimum.accumulate(level - shift) + np.repeat(drop, count)
         np.minimum(lowest, 0, out=lowest)
@@ -284,22 +257,22 @@ class Events:
         if extra.any():
             place.report("end-without-begin", np.sort(lines[extra]))
         last = begins + count - 1
-        self._open.depth[groups] = level[last] - lowest[last]
+        self._state["depth"][groups] = level[last] - lowest[last]
 
     def close(self, end: float, findings: CheckFindings, of_labels: CheckFindings) -> None:
         """Report, after all records, open ranges and types without a label.
 
         findings, of_labels: those of the trace and of its .pcf.
         """
-        state = self._open
+        state = self._state
         types = self._keys.values // self._rows
         ranges = self._ranges[types]
-        standing = (state.value != 0) & (state.time < end)
+        standing = (state["value"] != 0) & (state["time"] < end)
         self._report("range-open-at-end", standing & ranges, types, findings)
         self._report("counter-open-at-end", standing & ~ranges, types, findings)
         pairs, zeros = np.zeros((2, len(self.types)), np.int64)
-        np.add.at(pairs, types, state.pairs)
-        np.add.at(zeros, types, state.zeros)
+        np.add.at(pairs, types, state["pairs"])
+        np.add.at(zeros, types, state["zeros"])
         # Where most begins have an end of their own, the type's ranges are pairs; of types known to
         # hold until the next, none is.
         holding = {
@@ -308,26 +281,20 @@ class Events:
             if layout.is_state
             for field in layout.fields
         }
-        declared = np.array(
-            [
-                code in self._labels.values and code not in holding
-                for code in self.types.values.tolist()
-            ],
-            bool,
-        )
-        paired = (declared & (3 * zeros > pairs))[types]
+        codes = self.types.values.tolist()
+        declared = [code in self._labels.values and code not in holding for code in codes]
+        paired = (np.array(declared, bool) & (3 * zeros > pairs))[types]
         self._report(
             "range-unbalanced",
-            paired & (state.value == 0) & (state.depth > 0),
+            paired & (state["value"] == 0) & (state["depth"] > 0),
             types,
             findings,
         )
-        numbers = {int(code): number for number, code in enumerate(self.types.values)}
-        suspects: dict[int, int] = {}
-        for code, line in self._labels.suspects:
-            suspects.setdefault(code, line)
-        for code, (line,) in self._unlabelled.items():
-            findings.add("type-unlabelled", line, code, count=int(self._counts[numbers[code]]))
+        counts = dict(zip(codes, self._counts.tolist(), strict=True))
+        # The first of several lines counts.
+        suspects = dict(reversed(self._labels.suspects))
+        for code, line in self._unlabelled.items():
+            findings.add("type-unlabelled", line, code, count=counts[code])
             if code in suspects:
                 of_labels.add("type-among-values", suspects[code], code)
 
@@ -336,7 +303,7 @@ class Events:
     ) -> None:
         places = np.flatnonzero(chosen)
         if len(places):
-            lines = self._open.line[places]
+            lines = self._state["line"][places]
             named = dict.fromkeys(self.types.values[types[places]].tolist())
             examples = [f"type {code}" for code in named]
             findings.add(rule, int(lines.min()), *examples, count=len(places))

@@ -239,23 +239,19 @@ class Objects:
             place.report("object-absent", lines[~sound & ~wraps])
         self.with_cpu += int(np.count_nonzero(cpu))
         on_node = (cpu >= first_cpu[own]) & (cpu <= last_cpu[own])
-        self._check_cpus(place, lines, cpu, rows, on_node)
-        rows[(cpu != 0) & ~on_node] = -1
-        return rows
-
-    def _check_cpus(
-        self,
-        place: BlockReporter,
-        lines: np.ndarray,
-        cpu: np.ndarray,
-        rows: np.ndarray,
-        on_node: np.ndarray,
-    ) -> None:
+        elsewhere = (cpu != 0) & ~on_node
         absent = (cpu < 0) | (cpu > self._cpus)
         place.report("cpu-absent", lines[absent])
-        place.report("cpu-on-other-node", lines[(rows >= 0) & (cpu != 0) & ~on_node & ~absent])
+        place.report("cpu-on-other-node", lines[(rows >= 0) & elsewhere & ~absent])
         used = (rows >= 0) & on_node
-        cpu, rows = cpu[used], rows[used]
+        self._check_shared(place, lines[used], cpu[used], rows[used])
+        rows[elsewhere] = -1
+        return rows
+
+    def _check_shared(
+        self, place: BlockReporter, lines: np.ndarray, cpu: np.ndarray, rows: np.ndarray
+    ) -> None:
+        """Report CPUs that several rows use."""
         new = self._row_of_cpu[cpu] < 0
         self._row_of_cpu[cpu[new]] = rows[new]
-        place.report("cpu-shared", lines[used][self._row_of_cpu[cpu] != rows])
+        place.report("cpu-shared", lines[self._row_of_cpu[cpu] != rows])

@@ -1,9 +1,12 @@
-"""OpenMP events on the host threads that they happen on, as OpenMP's tools interface (OMPT) reports
-them to Nsight Systems.
+"""OpenMP events and OpenACC constructs on the host threads that execute them.
 
-Tables and columns: NVIDIA's "SQLite Schema Reference", OPENMP_EVENT_KIND_*. Kinds: Nsight's
-ENUM_OPENMP_* tables, which are OMPT's. A capture that stops early leaves ranges without an end, or
-with one on another clock; they end with their parallel region.
+OpenMP is as its tools interface (OMPT) reports it to Nsight Systems. Tables and columns: NVIDIA's
+"SQLite Schema Reference", OPENMP_EVENT_KIND_*. Kinds: Nsight's ENUM_OPENMP_* tables, which are
+OMPT's. A capture that stops early leaves ranges without an end, or with one on another clock; they
+end with their parallel region.
+
+Types, labels and values of OpenACC are those of BSC's nsys2prv 0.6: a construct's value is Nsight's
+event kind plus one, and its source, where it stands in the code, is `name@file:line`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.events.attributes import list_columns, read_fields
+from nsys2prv._util.columns import ABSENT, factorize_together
+from nsys2prv.events.attributes import blank_negative, list_columns, read_fields
 from nsys2prv.events.catalogue import ValueSet, load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
@@ -23,6 +27,7 @@ from nsys2prv.nsight.columns import NULL, Columns
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import Part
 
+#: What the names of OpenMP's tables begin with.
 PREFIX = "OPENMP_EVENT_KIND_"
 UNKNOWN = 99
 #: ompt_task_flag_t: what a task is, below the bits that say how it runs.
@@ -196,15 +201,67 @@ def _find_region_ends(
     )
 
 
-KINDS = tuple(
-    declare_kind(
-        name,
-        make_extract(constructs, lasting),
-        tables=dict.fromkeys(PREFIX + construct.table for construct in constructs),
-        layouts=[construct.layout for construct in constructs],
+#: Table -> layout of OpenACC.
+OPENACC_LAYOUTS = {
+    f"CUPTI_ACTIVITY_KIND_OPENACC_{kind.upper()}": f"openacc_{kind}"
+    for kind in ("other", "data", "launch")
+}
+#: ENUM_OPENACC_DEVICE of devices that have a CUDA ordinal.
+NVIDIA = 4
+
+
+def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:
+    layout = OPENACC_LAYOUTS[part.table]
+    columns = extraction.read(
+        part,
+        ("start", "end", "globalTid", "nameId", "srcFile", "cuDeviceId", *list_columns(layout)),
     )
-    for name, constructs, lasting in (
-        ("openmp", RANGES, True),
-        ("openmp_points", POINTS, False),
+    if not columns.rows:
+        return
+    device = columns["DeviceType"]
+    has_ordinal = (device == NVIDIA) | (device == NULL)
+    fields = read_fields(extraction, layout, columns) | {
+        "source": _name_sources(extraction, columns),
+        "device": np.where(has_ordinal, blank_negative(columns["cuDeviceId"]), ABSENT),
+    }
+    yield Rows(
+        layout,
+        columns["start"],
+        columns["end"],
+        extraction.number_threads(columns["globalTid"]),
+        fields,
     )
+
+
+def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
+    """Return name indices of `name@file:line`, or of the name alone where no file is known."""
+    (names, files, lines), codes = factorize_together(
+        columns["nameId"], columns["srcFile"], columns["lineNo"]
+    )
+    texts = [
+        f"{name}@{file}" + (f":{line}" if line != NULL else "") if file else name
+        for name, file, line in zip(
+            extraction.read_strings(names),
+            extraction.read_strings(files),
+            lines.tolist(),
+            strict=True,
+        )
+    ]
+    return extraction.number_names("openacc_source", codes, text=texts)
+
+
+KINDS = (
+    declare_kind("openacc", extract_openacc),
+    *(
+        declare_kind(
+            name,
+            make_extract(constructs, lasting),
+            tables=dict.fromkeys(PREFIX + construct.table for construct in constructs),
+            layouts=[construct.layout for construct in constructs],
+        )
+        for name, constructs, lasting in (
+            ("openmp", RANGES, True),
+            ("openmp_points", POINTS, False),
+        )
+    ),
 )
