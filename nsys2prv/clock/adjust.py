@@ -176,8 +176,6 @@ def _compose_along(
     everywhere = {"first": -np.inf, "last": np.inf}
     reached: dict[int, Estimate] = {}
     for start in np.unique(part).tolist():
-        if start in reached:
-            continue
         queue = [(0.0, start, 0, Estimate(start, start, REFERENCE, **everywhere))]
         queued = 1
         while queue:
@@ -283,9 +281,8 @@ def tighten_bounds(estimates: list[Estimate], orders: Precedences) -> list[Estim
         ):
             continue
         at = rows[chosen]
-        corners = _find_feasible_changes(
-            estimate, begin[at], end[at], is_leaving[chosen], slack[at]
-        )
+        leaves = is_leaving[chosen]
+        corners = _find_feasible_changes(estimate, begin[at], end[at], leaves, slack[at])
         if len(corners):
             bound = min(estimate.bound, float(np.abs(corners).max()))
             result[host] = replace(estimate, bound=bound)
@@ -349,21 +346,11 @@ def move_free_parts(
         if b != a and count >= FEWEST and not left_out & {b, a}
     }
     shift = {int(part[0]): 0.0}
-    while True:
-        near = sorted(
-            {q for pair in pairs for p, q in (pair, pair[::-1]) if p in shift and q not in shift}
-        )
-        if not near:
-            break
-        q = near[0]
-        later = max(
-            (need + shift[p] for (p, r), need in pairs.items() if r == q and p in shift),
-            default=0.0,
-        )
-        earlier = max(
-            (need - shift[p] for (r, p), need in pairs.items() if r == q and p in shift),
-            default=0.0,
-        )
+    ways = [way for pair in pairs for way in (pair, pair[::-1])]
+    while near := {q for p, q in ways if p in shift and q not in shift}:
+        q = min(near)
+        later = max((pairs[p, q] + shift[p] for p in shift if (p, q) in pairs), default=0.0)
+        earlier = max((pairs[q, p] - shift[p] for p in shift if (q, p) in pairs), default=0.0)
         moved = 0.0 if min(later, earlier) > 0 else max(later, 0.0) - max(earlier, 0.0)
         shift[q] = moved if abs(moved) <= LARGEST_ONE_WAY else 0.0
     return [
@@ -394,9 +381,8 @@ def drop_needless_corrections(estimates: list[Estimate], orders: Precedences) ->
     result = []
     for estimate in estimates:
         ends = np.array([estimate.first, estimate.last])
-        moved = float(
-            np.abs(estimate.offset + estimate.drift * np.where(np.isfinite(ends), ends, 0.0)).max()
-        )
+        ends = np.where(np.isfinite(ends), ends, 0.0)
+        moved = float(np.abs(estimate.offset + estimate.drift * ends).max())
         if (
             estimate.reference != estimate.host
             and moved <= min(estimate.bound, LARGEST_UNMOVED)

@@ -157,13 +157,10 @@ def _split_by_fields(
         carried |= np.left_shift(has, place, dtype=carried.dtype)
     combinations, codes = factorize(carried)
     for code, combination in enumerate(combinations.tolist()):
-        present = always | sum(
-            1 << bit for place, bit in enumerate(some) if combination >> place & 1
-        )
-        yield (
-            present,
-            kept if len(combinations) == 1 else _select_rows(kept, np.flatnonzero(codes == code)),
-        )
+        own = sum(1 << bit for place, bit in enumerate(some) if combination >> place & 1)
+        alone = len(combinations) == 1
+        chosen = slice(None) if alone else np.flatnonzero(codes == code)
+        yield always | own, _select_rows(kept, chosen)
 
 
 class _NonNegativeColumns(dict):
