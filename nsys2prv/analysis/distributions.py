@@ -78,16 +78,10 @@ def make_statistics(groups: pl.DataFrame, by: Sequence[str], modes: bool = False
                 std_dev_ns=duration.std(ddof=1),
             )
         )
-        frames.append(
-            pl.concat(
-                [
-                    keys,
-                    figures.drop("group"),
-                    *([_find_group_modes(bounds, durations)] if modes else []),
-                ],
-                how="horizontal",
-            )
-        )
+        columns = [keys, figures.drop("group")]
+        if modes:
+            columns.append(_find_group_modes(bounds, durations))
+        frames.append(pl.concat(columns, how="horizontal"))
     return pl.concat(frames).sort("time_ns", *by, descending=[True, *[False] * len(by)])
 
 
@@ -106,21 +100,9 @@ def make_histograms(groups: pl.DataFrame, by: Sequence[str], bins: int) -> pl.Da
                 if len(edges) > 2
                 else np.array([len(group_durations)])
             )
-            frames.append(
-                pl.concat(
-                    [
-                        pl.concat([keys[number]] * len(counts)),
-                        pl.DataFrame(
-                            {
-                                "low_ns": edges[:-1],
-                                "high_ns": edges[1:],
-                                "count": counts.astype(np.int64),
-                            }
-                        ),
-                    ],
-                    how="horizontal",
-                )
-            )
+            bins_of_group = {"low_ns": edges[:-1], "high_ns": edges[1:], "count": counts}
+            key = pl.concat([keys[number]] * len(counts))
+            frames.append(pl.concat([key, pl.DataFrame(bins_of_group)], how="horizontal"))
     return pl.concat(frames)
 
 
