@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
@@ -211,9 +211,9 @@ def _list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
 
 def _collect_metrics(job: Job) -> dict[str, set[Metric]]:
     """Return the sampled numbers met, by layout."""
-    metrics: dict[str, set[Metric]] = {}
+    metrics: dict[str, set[Metric]] = defaultdict(set)
     for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
-        metrics.setdefault(shape.name, set()).update(shape.metrics)
+        metrics[shape.name].update(shape.metrics)
     return metrics
 
 
@@ -221,13 +221,11 @@ def _find_closings(
     job: Job, codes: dict[tuple[str, str], int]
 ) -> list[tuple[int, tuple[int, ...]]]:
     """Return each thread with samples, and the event types of all of them."""
-    closings: dict[int, set[int]] = {}
+    closings: dict[int, set[int]] = defaultdict(set)
     for run in job.runs:
         if run.shape.stream == COUNTER:
             thread = int(job.threads[run.source][run.object])
-            closings.setdefault(thread, set()).update(
-                codes[run.shape.name, metric.name] for metric in run.shape.metrics
-            )
+            closings[thread] |= {codes[run.shape.name, metric.name] for metric in run.shape.metrics}
     return [(thread, tuple(sorted(closings[thread]))) for thread in sorted(closings)]
 
 

@@ -71,35 +71,33 @@ def _read_work_and_calls(
     calls, outer = _read_calls(job)
     work = _read_records(job, BEGIN, WORK, ("class",))
     streams, devices, tasks = _find_places(job)
-    thread = work["thread"].to_numpy()
+    begin, end, thread, kind, kernel_class = (
+        work[name].to_numpy() for name in ("begin", "end", "thread", "kind", "class")
+    )
+    call_begin, call_end, call_thread, call_kind = (
+        calls[name].to_numpy() for name in ("begin", "end", "thread", "kind")
+    )
     launched, sender = (
         _look_up(events, _find_started(_read_records(job, LINE, kinds), outer), "call")
         for events, kinds in ((work, LAUNCHES), (calls, (MESSAGES,)))
     )
     if meetings.height:
         sender = np.where(sender >= 0, sender, _find_awaited_calls(meetings, calls, outer, tasks))
-    return (
-        path.Operations(
-            work["begin"].to_numpy(),
-            work["end"].to_numpy(),
-            thread,
-            streams[thread],
-            devices[thread],
-            tasks[thread],
-            work["kind"].to_numpy(),
-            work["class"].to_numpy(),
-            launched,
-            _find_last_members(job, work),
-            _find_awaited(job, work, launched, calls, streams, tasks),
-        ),
-        path.HostCalls(
-            calls["begin"].to_numpy(),
-            calls["end"].to_numpy(),
-            calls["thread"].to_numpy(),
-            tasks[calls["thread"].to_numpy()],
-            calls["kind"].to_numpy(),
-            sender,
-        ),
+    operations = path.Operations(
+        begin,
+        end,
+        thread,
+        streams[thread],
+        devices[thread],
+        tasks[thread],
+        kind,
+        kernel_class,
+        launched,
+        _find_last_members(job, work),
+        _find_awaited(job, work, launched, calls, streams, tasks),
+    )
+    return operations, path.HostCalls(
+        call_begin, call_end, call_thread, tasks[call_thread], call_kind, sender
     )
 
 
@@ -334,9 +332,6 @@ def _read_fields(
 def _find_synchronising_calls(job: Job) -> np.ndarray:
     """Return the values of calls that wait for devices."""
     api_values = job.values.get("cuda_api")
-    return np.array(
-        select_synchronising_calls(api_values.labels)
-        if api_values is not None and api_values.labels.height
-        else (),
-        np.int64,
-    )
+    if api_values is None or not api_values.labels.height:
+        return np.zeros(0, np.int64)
+    return np.array(select_synchronising_calls(api_values.labels), np.int64)

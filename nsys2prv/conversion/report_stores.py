@@ -237,8 +237,9 @@ def replace_with_archived_tasks(
     for report, left in folders.items():
         if next(left, None) is not None:
             path, stored = archived[report]
-            more = ValueError(f"more results of {stored.info.name} than tasks")
-            raise make_damaged_error(path, more)
+            raise make_damaged_error(
+                path, ValueError(f"more results of {stored.info.name} than tasks")
+            )
     return result
 
 
