@@ -29,7 +29,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     steady = unit.options.steady
     if steady is None or not unit.devices:
         return
-    begin = np.array(steady.read_begins, np.int64)
+    begin = np.array(steady.iteration_begins, np.int64)
     end = np.append(begin[1:], steady.end)
     sums = np.zeros((3, len(begin)), np.int64)
     for device in unit.devices:
@@ -52,7 +52,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     if steady is None or not parts.height:
         result.missing.append("iterations: none found; the job does not repeat itself")
         return
-    begin = np.array(steady.read_begins, np.int64)
+    begin = np.array(steady.iteration_begins, np.int64)
     times = pl.DataFrame(
         {
             "iteration": np.arange(1, len(begin) + 1),

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
-from nsys2prv._util import engines
+from nsys2prv._util import workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, make_temporary_folder
 from nsys2prv._util.text import format_count
@@ -29,7 +29,7 @@ from nsys2prv.analysis import (
     job_facts,
     kernels,
     metrics,
-    operations,
+    nvtx_operations,
     overlap,
 )
 from nsys2prv.analysis.event_reader import UNKNOWN, EventReader, Samples, load_event_reader
@@ -63,7 +63,7 @@ ANALYSES = tuple(
         iterations,
         collectives,
         kernels,
-        operations,
+        nvtx_operations,
         idle,
         metrics,
         job_facts,
@@ -378,7 +378,9 @@ class OpenJob:
             for analysis in wanted
             if all(self.reader.layouts & set(group) for group in analysis.needs)
         ]
-        collected = {analysis.name: defaultdict(list) for analysis in able}
+        collected: dict[str, dict[str, list[pl.DataFrame]]] = {
+            analysis.name: defaultdict(list) for analysis in able
+        }
         units = sorted(set(self.reader.rows.units.tolist()))
         results = {analysis.name: Result(analysis.name, analysis.title) for analysis in wanted}
         steps = len(able) + (len(units) if len(units) > 1 else len(able))
@@ -389,9 +391,9 @@ class OpenJob:
                         collected[name][key].append(frame)
                 bar.update(1)
             for analysis in able:
-                whole = defaultdict(pl.DataFrame)
-                for key, frames in collected[analysis.name].items():
-                    whole[key] = _concat_frames(frames)
+                whole: dict[str, pl.DataFrame] = defaultdict(pl.DataFrame)
+                for key, parts in collected[analysis.name].items():
+                    whole[key] = _concat_frames(parts)
                 analysis.conclude(whole, context, results[analysis.name])
                 bar.update(1)
         for analysis in wanted:
@@ -463,7 +465,7 @@ def open_job(
     stack = ExitStack()
     try:
         pool = stack.enter_context(
-            engines.make_pool(options.engine, options.jobs, options.scheduler, len(paths))
+            workers.make_pool(options.engine, options.jobs, options.scheduler, len(paths))
         )
         folder = stack.enter_context(
             make_temporary_folder(Path(options.tmp or tempfile.gettempdir()))

@@ -130,14 +130,14 @@ class Steady(Struct, frozen=True):
     # ns of the trace
     end: int
     # begins of the iterations (ns, ascending)
-    read_begins: tuple[int, ...]
+    iteration_begins: tuple[int, ...]
     # by what they were found, for people
     found_by: str
 
     @property
     def count(self) -> int:
         """Number of iterations."""
-        return len(self.read_begins)
+        return len(self.iteration_begins)
 
 
 def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | None:
@@ -168,7 +168,7 @@ def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | Non
     first = max(same, key=lambda steady: steady.count)
     begin = min(steady.begin for steady in same)
     end = min(max(steady.end for steady in same), reader.duration)
-    return Steady(begin, end, first.read_begins, first.found_by)
+    return Steady(begin, end, first.iteration_begins, first.found_by)
 
 
 def find_phases(reader: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:

@@ -132,7 +132,7 @@ def _choose_segment_ends(
         if len(ends) >= LEAST_SEGMENTS:
             return ends
     if steady and steady.count >= LEAST_SEGMENTS:
-        return np.append(np.array(steady.read_begins[1:], np.int64), steady.end)
+        return np.append(np.array(steady.iteration_begins[1:], np.int64), steady.end)
     return np.linspace(*span, EQUAL_SEGMENTS + 1)[1:].astype(np.int64)
 
 

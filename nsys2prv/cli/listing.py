@@ -13,8 +13,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from nsys2prv._util.archive import is_archive
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.store_file import is_archive
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.events import all_kinds
 from nsys2prv.events.reasons import explain_unread_table, rank_reason

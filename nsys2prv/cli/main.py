@@ -14,10 +14,10 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from nsys2prv._util import signals
-from nsys2prv._util.archive import is_archive
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_not_read, has_report_name
 from nsys2prv._util.memory import check_address_space, keep_freed_memory, pause_garbage_collection
+from nsys2prv._util.store_file import is_archive
 from nsys2prv._util.text import escape_to_one_line, escape_unprintable
 from nsys2prv.cli.arguments import make_conversion_parser, make_options
 from nsys2prv.cli.cut_arguments import join_kind_options
@@ -35,7 +35,7 @@ from nsys2prv.cli.parsing import (
     find_beside,
     is_trace_name,
 )
-from nsys2prv.conversion.early_workers import start_workers
+from nsys2prv.conversion.worker_start import start_workers
 from nsys2prv.nsight.report_files import find_reports
 
 

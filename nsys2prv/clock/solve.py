@@ -26,10 +26,10 @@ from nsys2prv.clock.adjust import (
     tighten_bounds,
 )
 from nsys2prv.clock.clock_file import HostClock
+from nsys2prv.clock.communicator_pooling import PooledCalls, pool_calls
 from nsys2prv.clock.gathering import OPEN, GatheredCalls, merge_groups
 from nsys2prv.clock.least_squares import Network, make_blocks, make_links, solve_network
 from nsys2prv.clock.observations import NOISE, PLAUSIBLE_DRIFT, ClockFinding, Messages
-from nsys2prv.clock.pooling import PooledCalls, pool_calls
 from nsys2prv.clock.verdict import (
     Precedences,
     Sample,

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
-from nsys2prv._util import engines, signals
+from nsys2prv._util import signals, workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import (
     check_folder,
@@ -41,7 +41,7 @@ from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput, derive_tr
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
 from nsys2prv.paraver.values import list_codes, make_counter_types, make_event_types
 from nsys2prv.relations import Relation, all_relations
-from nsys2prv.store import joining
+from nsys2prv.store import run_joining
 from nsys2prv.store.runs import COUNTER, STATE, Run
 from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds
 
@@ -84,7 +84,7 @@ def convert(
     # A clock file that is given, of an earlier trace of the same name, stays as it is.
     everything = [path for path in (*outputs, *further) if not is_one_of(path, [options.align])]
     try:
-        with engines.make_pool(
+        with workers.make_pool(
             options.engine, options.jobs, options.scheduler, len(reports)
         ) as pool:
             _check_outputs(output, outputs, options.tmp)
@@ -263,14 +263,14 @@ def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
 
 def _join_small_runs(job: Job, global_ids: GlobalIds) -> list[Run]:
     """Return the job's runs, of which small ones are joined."""
-    groups = joining.group_small_runs(job.runs)
+    groups = run_joining.group_small_runs(job.runs)
     folder = Path(mkdtemp(prefix="joined-", dir=job.folder))
-    tasks = joining.plan_join_tasks(groups, folder)
+    tasks = run_joining.plan_join_tasks(groups, folder)
     if not tasks:
         return job.runs
-    global_ids.save(folder / joining.GLOBAL_IDS)
-    return joining.replace_joined_groups(
-        groups, job.workers.run(joining.join_task, tasks, what=lambda _: str(folder))
+    global_ids.save(folder / run_joining.GLOBAL_IDS)
+    return run_joining.replace_joined_groups(
+        groups, job.workers.run(run_joining.join_task, tasks, what=lambda _: str(folder))
     )
 
 
@@ -288,7 +288,7 @@ def _write_prv(
     output.begin(head.encode(), len(manifest.bounds))
     if not keep_runs:
         read = {run.path for result in job.results for run in result.runs}
-        joining.remove_replaced_files(read, manifest.runs)
+        run_joining.remove_replaced_files(read, manifest.runs)
     lines = 0
     repeated: Counter[int] = Counter()
     with job.workers.progress.bar(

@@ -12,8 +12,8 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.engines.pool import Pool
 from nsys2prv._util.progress import CpuTimes, Progress, run_timed
+from nsys2prv._util.workers.pool import Pool
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.conversion.timeline import Span, Timeline
 from nsys2prv.events.selection import Selection

@@ -13,10 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util import engines, signals
-from nsys2prv._util.archive import ArchiveWriter, is_archive
-from nsys2prv._util.engines import make_serial_pool
-from nsys2prv._util.engines.pool import Pool, is_worth_parallelizing
+from nsys2prv._util import signals, workers
 from nsys2prv._util.errors import Nsys2prvError, Unreadable, UsageError
 from nsys2prv._util.files import (
     check_folder,
@@ -26,13 +23,16 @@ from nsys2prv._util.files import (
     put_in_place,
 )
 from nsys2prv._util.progress import Progress
+from nsys2prv._util.store_file import ArchiveWriter, is_archive
+from nsys2prv._util.workers import make_serial_pool
+from nsys2prv._util.workers.pool import Pool, is_worth_parallelizing
 from nsys2prv.conversion import reading, report_stores
 from nsys2prv.conversion.cut_plan import choose_reports
-from nsys2prv.conversion.early_workers import should_parallelize
 from nsys2prv.conversion.job import Workers
 from nsys2prv.conversion.job_warnings import warn_of_far_rows
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan
 from nsys2prv.conversion.timeline import Span, combine_spans, find_span, plan_span_tasks
+from nsys2prv.conversion.worker_start import should_parallelize
 from nsys2prv.events.kind import EventKind
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
@@ -202,7 +202,7 @@ def extract_to(
     _check_target(target)
     try:
         with (
-            engines.make_pool(
+            workers.make_pool(
                 options.engine, options.jobs, options.scheduler, len(reports)
             ) as pool,
             make_temporary_folder(target.parent) as staging,

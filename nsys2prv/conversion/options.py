@@ -11,7 +11,7 @@ import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util import engines
+from nsys2prv._util import workers
 from nsys2prv._util.errors import UsageError
 from nsys2prv.clock.clock_file import ClockRecord
 from nsys2prv.conversion import timeline
@@ -69,7 +69,7 @@ class Options(Struct, frozen=True):
     states: bool = False
     cut: CutOptions = field(default_factory=CutOptions)
     metadata: bool = True
-    engine: str = engines.DEFAULT
+    engine: str = workers.DEFAULT
     scheduler: str | None = None
     report: bool = False
     keep_going: bool = False

@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.engines.pool import Pool
 from nsys2prv._util.errors import Detail, NothingToWrite, Unreadable
+from nsys2prv._util.workers.pool import Pool
 from nsys2prv.clock.clock_file import ClockRecord
 from nsys2prv.clock.maps import ClockMap, Placement, ReportClock, place_reports
 from nsys2prv.conversion import derive, device_states, report_stores
@@ -55,8 +55,8 @@ from nsys2prv.paraver import values as name_values
 from nsys2prv.relations import run_relations
 from nsys2prv.relations.nccl_matching import warn_of_absent_members
 from nsys2prv.store.corrections import clip_profiler_events, mark_unsampled, scale_fractions
+from nsys2prv.store.counter_samples import deduplicate_device_samples
 from nsys2prv.store.overlaps import separate_overlaps
-from nsys2prv.store.samples import deduplicate_device_samples
 from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
 
 #: Kinds of events that tell how clocks of hosts are to be aligned, with those that they refer to.

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import FrameWriter, StoredFrame
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.conversion.early_workers import count_bytes
+from nsys2prv.conversion.worker_start import count_bytes
 from nsys2prv.events import all_kinds
 from nsys2prv.events.call_indexes import (
     LaunchIndex,

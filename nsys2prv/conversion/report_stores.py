@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.archive import (
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.foreign_data import WRONG, blame_data
+from nsys2prv._util.store_file import (
     Members,
     from_json,
     is_archive,
@@ -26,8 +28,6 @@ from nsys2prv._util.archive import (
     open_archive,
     to_json,
 )
-from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.untrusted import WRONG, blame_data
 from nsys2prv._util.version import __version__
 from nsys2prv._util.yaml_files import read_data_texts
 from nsys2prv.conversion import reading

@@ -8,6 +8,7 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NewType
 
 from msgspec import Struct, field
 
@@ -106,13 +107,23 @@ PROCESS_MASK = ~0xFFFFFF
 NVTX_CATEGORY, NVTX_DOMAIN_CREATE = 33, 75
 
 
+#: Nsight's id of a process: hardware id, virtual machine id and process id in bits 24 to 63.
+GlobalPid = NewType("GlobalPid", int)
+#: Nsight's id of a thread: the GlobalPid of its process, and its thread id in the lower 24 bits.
+GlobalTid = NewType("GlobalTid", int)
+#: Number that a report gives to a GPU.
+GpuNumber = NewType("GpuNumber", int)
+#: Number that a process gives to an NVTX domain.
+DomainId = NewType("DomainId", int)
+
+
 class Gpu(Struct, frozen=True):
     """A physical GPU as the report numbers it. `key` tells it from all others of its host, where
     that is known.
     """
 
     #: As the report numbers it.
-    number: int
+    number: GpuNumber
     #: The model.
     name: str = ""
     #: Empty where not known.
@@ -152,22 +163,22 @@ class ReportInfo(Struct, frozen=True):
     capture: Capture = field(default_factory=Capture)
     #: The rows of every table that has any.
     parts: dict[str, Part] = field(default_factory=dict)
-    #: globalPid -> name.
-    processes: dict[int, str] = field(default_factory=dict)
-    #: globalTid -> name.
-    threads: dict[int, str] = field(default_factory=dict)
+    #: Name of each process.
+    processes: dict[GlobalPid, str] = field(default_factory=dict)
+    #: Name of each thread.
+    threads: dict[GlobalTid, str] = field(default_factory=dict)
     #: MPI rank of a process.
-    ranks: dict[int, int] = field(default_factory=dict)
+    ranks: dict[GlobalPid, int] = field(default_factory=dict)
     #: Rank by each variable of the launcher's environment.
     launcher_ranks: dict[str, int] = field(default_factory=dict)
-    #: GPU number -> GPU.
-    gpus: dict[int, Gpu] = field(default_factory=dict)
+    #: GPUs by their numbers.
+    gpus: dict[GpuNumber, Gpu] = field(default_factory=dict)
     #: (pid, CUDA ordinal) -> GPU number, where exported.
-    cuda_gpus: dict[tuple[int, int], int] = field(default_factory=dict)
-    #: (globalPid, domainId) -> name of the NVTX domain.
-    domains: dict[tuple[int, int], str] = field(default_factory=dict)
-    #: (globalPid, domainId, category) -> name.
-    categories: dict[tuple[int, int, int], str] = field(default_factory=dict)
+    cuda_gpus: dict[tuple[int, int], GpuNumber] = field(default_factory=dict)
+    #: Name of each NVTX domain.
+    domains: dict[tuple[GlobalPid, DomainId], str] = field(default_factory=dict)
+    #: Name of each category, a number of its domain.
+    categories: dict[tuple[GlobalPid, DomainId, int], str] = field(default_factory=dict)
     #: Of Nsight Systems about losses and the like.
     messages: tuple[Message, ...] = ()
     #: Tells the launcher's jobs apart.
@@ -306,7 +317,7 @@ def _to_utc(value: object) -> int | None:
     return number if number is not None and number > 0 else None
 
 
-def _read_processes(database: Source) -> dict[int, str]:
+def _read_processes(database: Source) -> dict[GlobalPid, str]:
     rows = database.read_small_table("PROCESSES", "globalPid", "name")
     return {
         pid: Path(name).name if isinstance(name, str) and name else ""
@@ -315,7 +326,7 @@ def _read_processes(database: Source) -> dict[int, str]:
     }
 
 
-def _read_thread_names(database: Source) -> dict[int, str]:
+def _read_thread_names(database: Source) -> dict[GlobalTid, str]:
     """Return the name of highest priority of each thread."""
     rows = [
         row
@@ -330,7 +341,7 @@ def _read_thread_names(database: Source) -> dict[int, str]:
     return {tid: texts[name] for tid, (_, name) in best.items() if texts.get(name)}
 
 
-def _read_gpus(database: Source) -> dict[int, Gpu]:
+def _read_gpus(database: Source) -> dict[GpuNumber, Gpu]:
     gpus = {}
     for number, name, uuid, bus in database.read_small_table(
         "TARGET_INFO_GPU", "id", "name", "uuid", "busLocation"
@@ -340,7 +351,7 @@ def _read_gpus(database: Source) -> dict[int, Gpu]:
     return gpus
 
 
-def _read_cuda_gpus(database: Source) -> dict[tuple[int, int], int]:
+def _read_cuda_gpus(database: Source) -> dict[tuple[int, int], GpuNumber]:
     """Return (pid, CUDA ordinal) -> GPU number: ordinals differ per process under
     CUDA_VISIBLE_DEVICES.
     """
@@ -354,7 +365,7 @@ def _read_cuda_gpus(database: Source) -> dict[tuple[int, int], int]:
 
 def _read_nvtx_names(
     database: Source,
-) -> tuple[dict[tuple[int, int], str], dict[tuple[int, int, int], str]]:
+) -> tuple[dict[tuple[GlobalPid, DomainId], str], dict[tuple[GlobalPid, DomainId, int], str]]:
     """Return names of NVTX domains by (globalPid, domainId) and of categories by (globalPid,
     domainId, category).
 

@@ -20,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.untrusted import panics_unseen
+from nsys2prv._util.foreign_data import panics_unseen
 from nsys2prv.nsight.columns import Columns, cast_to_bytes, decode_texts, make_columns
 from nsys2prv.nsight.queries import Queries
 from nsys2prv.nsight.report_files import remove_quoted_content

@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-from nsys2prv._util.archive import is_archive
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, TABLES, describe_missing_file
+from nsys2prv._util.store_file import is_archive
 
 STORE = ".store"
 

@@ -25,8 +25,8 @@ from nsys2prv.paraver.lines import (
     merge_lines,
 )
 from nsys2prv.paraver.output import Output
+from nsys2prv.store.counter_samples import SampleTable, count_samples, join_samples, split_at_holes
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, list_present_fields
-from nsys2prv.store.samples import SampleTable, count_samples, join_samples, split_at_holes
 from nsys2prv.store.windows import GlobalIds, WindowReader, WindowRecords
 
 

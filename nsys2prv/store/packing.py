@@ -18,9 +18,9 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.archive import check_unpacked, from_json, to_json
 from nsys2prv._util.columns import FrameWriter, read_frame
-from nsys2prv._util.untrusted import panics_unseen
+from nsys2prv._util.foreign_data import panics_unseen
+from nsys2prv._util.store_file import check_unpacked, from_json, to_json
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.store.runs import (
     BEGIN,

@@ -22,12 +22,12 @@ import pytest
 from tools.commands import ENVIRONMENT, wait_for
 
 from nsys2prv import Options, convert
-from nsys2prv._util import engines
-from nsys2prv._util.engines import SerialExecutor, count_available_cpus
-from nsys2prv._util.engines.pool import MOST_REPORTS_OF_THREADS, MOST_THREADS, Pool
-from nsys2prv._util.engines.processes import ProcessExecutor, Worker, WorkerLost
-from nsys2prv._util.engines.worker import receive_message, send_message
+from nsys2prv._util import workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.workers import SerialExecutor, count_available_cpus
+from nsys2prv._util.workers.pool import MOST_REPORTS_OF_THREADS, MOST_THREADS, Pool
+from nsys2prv._util.workers.processes import ProcessExecutor, Worker, WorkerLost
+from nsys2prv._util.workers.worker import receive_message, send_message
 from nsys2prv.conversion import opened_reports
 from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput
 
@@ -78,8 +78,8 @@ def test_a_running_dask_cluster(tmp_path: Path) -> None:
 #: is removed.
 EARLY = """
 import os, shutil, sys
-from nsys2prv.conversion import early_workers as starting
-from nsys2prv._util.engines import processes
+from nsys2prv.conversion import worker_start as starting
+from nsys2prv._util.workers import processes
 starting.SMALL_JOB_BYTES = 0
 begun, open_files, rmtree = [], [], shutil.rmtree
 
@@ -127,7 +127,7 @@ def test_workers_start_before_the_imports_and_are_gone_before_the_folder(tmp_pat
 
 
 def test_no_dask_scheduler_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "SCHEDULER_TIMEOUT", "0.2s")
+    monkeypatch.setattr(workers, "SCHEDULER_TIMEOUT", "0.2s")
     with pytest.raises(Nsys2prvError, match="no Dask scheduler answers there"):
         convert(
             SAMPLES, tmp_path / "out.prv", Options(engine="dask", scheduler="tcp://127.0.0.1:9")
@@ -192,11 +192,11 @@ def test_engines_that_there_are_not(
 def test_an_engine_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(UsageError, match="pip install distributed"):
-        engines.make_pool("dask", 1)
+        workers.make_pool("dask", 1)
 
 
 def is_worker() -> bool:
-    return "nsys2prv._util.engines.worker" in " ".join(sys.orig_argv)
+    return "nsys2prv._util.workers.worker" in " ".join(sys.orig_argv)
 
 
 def kill_first_worker(marks: Path, task: int) -> int:
@@ -217,7 +217,7 @@ def die(task: int) -> int:
 
 @pytest.mark.slow
 def test_what_a_lost_worker_leaves_undone_is_done_again(tmp_path: Path) -> None:
-    with engines.make_pool("processes", 2) as pool:
+    with workers.make_pool("processes", 2) as pool:
         assert list(pool.in_order(partial(kill_first_worker, tmp_path), range(8), 4)) == [
             task * task for task in range(8)
         ]
@@ -227,7 +227,7 @@ def test_what_a_lost_worker_leaves_undone_is_done_again(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_task_that_kills_every_worker_is_named() -> None:
     with (
-        engines.make_pool("processes", 2) as pool,
+        workers.make_pool("processes", 2) as pool,
         pytest.raises(Nsys2prvError, match=r"^report 2: worker processes were killed"),
     ):
         list(pool.in_order(die, range(8), 4, lambda task: f"report {task}"))
@@ -246,7 +246,7 @@ def test_what_fails_ends_threads_after_their_work() -> None:
         assert go_on.wait(60)
         over.append(True)
 
-    with suppress(ZeroDivisionError), engines.make_pool("threads", 1) as pool, pool.ended():
+    with suppress(ZeroDivisionError), workers.make_pool("threads", 1) as pool, pool.ended():
         futures = [pool.executor.submit(work) for _ in range(3)]
         assert begun.wait(60)
         threading.Timer(0.1, go_on.set).start()
@@ -263,16 +263,16 @@ def test_few_workers_are_threads_and_many_are_processes() -> None:
         MOST_THREADS + 1: ProcessExecutor,
     }
     for jobs, kind in kinds.items():
-        with engines.make_pool("local", jobs) as pool:
+        with workers.make_pool("local", jobs) as pool:
             assert isinstance(pool.executor, kind)
-    with engines.make_pool("local", 2, reports=MOST_REPORTS_OF_THREADS + 1) as pool:
+    with workers.make_pool("local", 2, reports=MOST_REPORTS_OF_THREADS + 1) as pool:
         assert isinstance(pool.executor, ProcessExecutor)
 
 
 @pytest.mark.slow
 def test_what_fails_ends_workers_at_their_work(tmp_path: Path) -> None:
     """And what uses the temporary folder is over before the folder is removed."""
-    with suppress(ZeroDivisionError), engines.make_pool("processes", 2) as pool, pool.ended():
+    with suppress(ZeroDivisionError), workers.make_pool("processes", 2) as pool, pool.ended():
         futures = [pool.executor.submit(work_for_ever, tmp_path) for _ in range(3)]
         wait_for(lambda: len(list(tmp_path.iterdir())) == 2, "no workers")
         raise ZeroDivisionError

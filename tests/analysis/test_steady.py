@@ -41,7 +41,7 @@ def test_the_period_of_kernels() -> None:
     names = [9, 8, 9, 7] + [1, 2, 3, 2, 4] * 6 + [5, 6]
     result = steady._find_by_kernels(make_kernels(names))
     assert result is not None
-    assert result.read_begins == tuple(40 + 50 * number for number in range(6))
+    assert result.iteration_begins == tuple(40 + 50 * number for number in range(6))
     assert (result.begin, result.end) == (40, 40 + 300 - 1)
 
 
@@ -63,7 +63,7 @@ def test_iterations_are_ranges_whose_names_differ_in_numbers() -> None:
     result = steady._find_by_ranges(*table, np.arange(100, 160))
     assert result is not None
     assert result.found_by == "NVTX ranges step #"
-    assert result.read_begins == tuple(range(100, 160, 10))
+    assert result.iteration_begins == tuple(range(100, 160, 10))
     assert (result.begin, result.end) == (100, 159)
     # Most kernels run elsewhere.
     assert steady._find_by_ranges(*table, np.arange(200, 400)) is None
@@ -79,13 +79,13 @@ def test_calls_of_a_function_are_no_iterations() -> None:
     result = steady._find_by_ranges(*make_ranges(sorted([*steps, *calls])), kernels)
     assert result is not None
     assert result.found_by == "NVTX ranges step #"
-    assert result.read_begins == (100, 200)
+    assert result.iteration_begins == (100, 200)
     # The same where the number stands beside the name.
     frame, patterns = make_ranges([(begin, end, 1) for begin, end, _ in steps])
     assert steady._find_by_ranges(frame, patterns, kernels) is None
     result = steady._find_by_ranges(frame.with_columns(numbered=pl.lit(True)), patterns, kernels)
     assert result is not None
-    assert result.read_begins == (100, 200)
+    assert result.iteration_begins == (100, 200)
 
 
 def test_a_long_first_iteration_is_warm_up() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nsys2prv._util.engines import make_serial_pool
+from nsys2prv._util.workers import make_serial_pool
 from nsys2prv.conversion.convert import plan_windows
 from nsys2prv.conversion.options import Options, Plan
 from nsys2prv.conversion.prepare import prepare

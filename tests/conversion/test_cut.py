@@ -28,8 +28,8 @@ from tools.exports import (
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, Summary, convert
-from nsys2prv._util.engines import make_serial_pool
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError, UsageError
+from nsys2prv._util.workers import make_serial_pool
 from nsys2prv.cli.main import main
 from nsys2prv.conversion.convert import write_job
 from nsys2prv.conversion.cut_job import cut_job

@@ -44,7 +44,7 @@ NOT_ASKED_FOR = {
     "nsys2prv.clock.gathering",
     "nsys2prv.relations.thread_states",
     "nsys2prv.relations.innermost",
-    "nsys2prv._util.engines.processes",
+    "nsys2prv._util.workers.processes",
     "nsys2prv.conversion.cut_job",
     "nsys2prv.paraver.cfg.catalogue",
 }
@@ -69,7 +69,7 @@ def test_a_small_job_starts_nothing(tmp_path: Path) -> None:
 
 def test_a_worker_gets_ready(tmp_path: Path) -> None:
     program = (
-        "import gc, sys\nfrom nsys2prv.conversion.early_workers import _import_for_tasks\n_import_for_tasks()\n"
+        "import gc, sys\nfrom nsys2prv.conversion.worker_start import _import_for_tasks\n_import_for_tasks()\n"
         "print(gc.isenabled(), gc.get_freeze_count() > 10_000, {'polars', 'nsys2prv.events.nvtx'} <= set(sys.modules))"
     )
     process = subprocess.run(

@@ -25,8 +25,8 @@ from tools.corpus import EXPORTS, NO_CORPUS
 from tools.folders import convert_export_folder
 
 from nsys2prv import Options, convert
-from nsys2prv._util.archive import from_json, to_json
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
+from nsys2prv._util.store_file import from_json, to_json
 from nsys2prv.conversion import opened_reports
 from nsys2prv.conversion.opened_reports import extract_to
 from nsys2prv.conversion.report_stores import compute_digest

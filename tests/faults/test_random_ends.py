@@ -31,7 +31,7 @@ PROGRAM = """
 import sys
 from nsys2prv._util import signals
 signals.end_on_signal()
-from nsys2prv._util.engines import pool
+from nsys2prv._util.workers import pool
 pool.is_worth_parallelizing = lambda jobs, *_: jobs > 1
 from nsys2prv.cli.main import main
 sys.exit(main())

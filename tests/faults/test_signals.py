@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tools.commands import ENVIRONMENT, GRAPHS, SAMPLES, build_arguments, read_folder
 
-from nsys2prv._util.engines.processes import ProcessExecutor
+from nsys2prv._util.workers.processes import ProcessExecutor
 
 #: Of which there is nothing to warn.
 QUIET = SAMPLES / "training"
@@ -48,7 +48,7 @@ def run_and_signal(program: str) -> tuple[int, str, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["argparse", "nsys2prv._util.archive", "polars", "nsys2prv.conversion.convert"]
+    "name", ["argparse", "nsys2prv._util.store_file", "polars", "nsys2prv.conversion.convert"]
 )
 def test_an_interruption_while_modules_are_imported(name: str, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()

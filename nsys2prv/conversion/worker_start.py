@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from nsys2prv._util import engines
-from nsys2prv._util.engines import count_available_cpus
-from nsys2prv._util.engines.pool import is_worth_parallelizing, should_use_threads
+from nsys2prv._util import workers
 from nsys2prv._util.memory import pause_garbage_collection
+from nsys2prv._util.workers import count_available_cpus
+from nsys2prv._util.workers.pool import is_worth_parallelizing, should_use_threads
 from nsys2prv.nsight.report_files import make_file_signature
 
 #: Fewer bytes rarely have as many rows as one process reads and writes while others start.
@@ -41,11 +41,11 @@ def start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None
     """
     jobs, paths = jobs or count_available_cpus(), [Path(report) for report in reports]
     if (
-        engine == engines.DEFAULT
+        engine == workers.DEFAULT
         and not should_use_threads(jobs, len(paths))
         and should_parallelize(paths, jobs)
     ):
-        from nsys2prv._util.engines import processes
+        from nsys2prv._util.workers import processes
 
         # There is work for one of each of what makes it worth starting one; others start when there
         # is more.

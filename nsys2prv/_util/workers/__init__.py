@@ -17,8 +17,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nsys2prv._util.engines.pool import Pool, should_use_threads
 from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.workers.pool import Pool, should_use_threads
 
 R = TypeVar("R")
 #: Workers of this machine: this process if it is one, else threads of it or other processes.
@@ -83,7 +83,7 @@ class SerialExecutor(Executor):
 
 
 def _make_process_pool(jobs: int, scheduler: str | None) -> AbstractContextManager[Pool]:
-    from nsys2prv._util.engines import processes
+    from nsys2prv._util.workers import processes
 
     return processes.make_workers(jobs)
 

@@ -16,11 +16,11 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from nsys2prv._util.engines.pool import Pool
-from nsys2prv._util.engines.worker import receive_message, send_message
+from nsys2prv._util.workers.pool import Pool
+from nsys2prv._util.workers.worker import receive_message, send_message
 
 R = TypeVar("R")
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from nsys2prv._util.engines.worker import serve_tasks; serve_tasks()"
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from nsys2prv._util.workers.worker import serve_tasks; serve_tasks()"
 
 
 class WorkerLost(BrokenExecutor):
