@@ -115,6 +115,7 @@ def to_json(value: Any, kind: Any) -> Any:
     """Convert a value of this annotated type to what JSON can hold. Mappings become lists of pairs,
     a value of a union of classes its class name and value.
     """
+    kind = getattr(kind, "__supertype__", kind)  # of a NewType
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, types.UnionType):
         if value is None:
@@ -140,6 +141,7 @@ def from_json(data: Any, kind: Any) -> Any:
     """Return the value of this annotated type that :func:`to_json` made `data` of. Raises
     ValueError, or TypeError, for what it cannot be.
     """
+    kind = getattr(kind, "__supertype__", kind)  # of a NewType
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, types.UnionType):
         if data is None and type(None) in arguments:
