@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +28,7 @@ import numpy as np
 from nsys2prv._util.columns import ABSENT, factorize, is_sorted
 from nsys2prv.events.catalogue import Field, ValueSet, load_catalogue
 from nsys2prv.events.catalogue.counters import Metric
-from nsys2prv.events.kind import Counters
+from nsys2prv.events.kind import Counters, Rows
 from nsys2prv.events.reasons import Reason
 from nsys2prv.nsight.columns import Columns
 
@@ -68,6 +69,22 @@ def read_fields(
         for field in load_catalogue().layouts[layout].fields
         if field.column
     }
+
+
+def make_rows(
+    extraction: Extraction,
+    layout: str,
+    columns: Columns,
+    fields: Mapping[str, np.ndarray] = MappingProxyType({}),
+    objects: np.ndarray | None = None,
+) -> Rows:
+    """Return rows from the columns `start` and `end` on these objects, or the host threads of the
+    column `globalTid`, with these fields and those of the layout that name a column.
+    """
+    if objects is None:
+        objects = extraction.number_threads(columns["globalTid"])
+    all_fields = {**fields, **read_fields(extraction, layout, columns)}
+    return Rows(layout, columns["start"], columns["end"], objects, all_fields)
 
 
 def _read_field(extraction: Extraction, field: Field, column: np.ndarray) -> np.ndarray:

@@ -137,14 +137,6 @@ class FoundLaunches(Struct):
     def result(self) -> np.ndarray:
         return self.kinds["result"][self.code]
 
-    def reorder(self, order: np.ndarray) -> FoundLaunches:
-        """Return the results for rows asked for in this order, in the rows' own order."""
-        columns = []
-        for column in (self.hit, self.begin, self.end, self.code):
-            columns.append(np.empty_like(column))
-            columns[-1][order] = column
-        return FoundLaunches(*columns, self.kinds)
-
     def take(self, rows: slice | np.ndarray) -> FoundLaunches:
         """Return the results for these rows."""
         return FoundLaunches(
@@ -175,7 +167,7 @@ class LaunchIndex(Struct):
             for segment in self.segments:
                 if segment.process == process:
                     _find_in_segment(segment, wanted, first, last, launches)
-        return launches if isinstance(order, slice) else launches.reorder(order)
+        return launches if isinstance(order, slice) else launches.take(np.argsort(order))
 
 
 def _find_in_segment(

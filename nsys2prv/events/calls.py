@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from nsys2prv._util.columns import factorize
-from nsys2prv.events.attributes import list_columns, read_fields
+from nsys2prv.events.attributes import list_columns, make_rows, read_fields
 from nsys2prv.events.catalogue import CallTable, load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import EventKind, GpuWork, Reading, RowRules, Rows, declare_kind
@@ -25,13 +25,7 @@ def extract_declared(layout: str, extraction: Extraction, part: Part) -> Iterato
     """Yield rows on host threads whose fields all name their column in the catalogue."""
     columns = extraction.read(part, (*THREAD_COLUMNS, *list_columns(layout)))
     if columns.rows:
-        yield _make_rows(layout, extraction, columns)
-
-
-def _make_rows(layout: str, extraction: Extraction, columns: Columns) -> Rows:
-    begin, end, thread = (columns[name] for name in THREAD_COLUMNS)
-    fields = read_fields(extraction, layout, columns)
-    return Rows(layout, begin, end, extraction.number_threads(thread), fields)
+        yield make_rows(extraction, layout, columns)
 
 
 def extract_line(call: CallTable, extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -118,7 +112,7 @@ def extract_os_calls(layout: str, extraction: Extraction, part: Part) -> Iterato
         order = np.argsort(columns["nestingLevel"], kind="stable")
         in_order = {name: column[order] for name, column in columns.integers.items()}
         columns = Columns(columns.rows, in_order, {})
-    yield _make_rows(layout, extraction, columns)
+    yield make_rows(extraction, layout, columns)
 
 
 KINDS = (

@@ -28,11 +28,7 @@ def keep_profiled(extraction: Extraction, columns: Columns) -> Columns:
     """Return the rows on threads of the processes that the report profiles; all where it does not
     tell which these are.
     """
-    own = extraction.state_between_parts.get("profiled")
-    if own is None:
-        own = extraction.state_between_parts["profiled"] = list_profiled_processes(
-            extraction.database
-        )
+    own = extraction.find_once("profiled", lambda: list_profiled_processes(extraction.database))
     tids = columns["globalTid"]
     pids, codes = factorize(np.where(tids == NULL, 0, tids & PROCESS_MASK))
     wanted = np.array([not own or int(pid) in own for pid in pids], bool)
@@ -80,10 +76,7 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
             part, ("start", "cpu", "isSchedIn", "globalTid", *list_columns(WITH_REASON))
         ),
     )
-    unknown = columns["isSchedIn"] == NULL
-    if unknown.any():
-        extraction.account.dropped[Reason.NO_DIRECTION] += int(unknown.sum())
-        columns = columns.where(~unknown)
+    columns = extraction.drop_rows(columns, columns["isSchedIn"] == NULL, Reason.NO_DIRECTION)
     if not columns.rows:
         return
     runs, not_told = columns["isSchedIn"] != 0, columns["threadBlock"] == NULL
@@ -94,7 +87,9 @@ def extract_thread_states(extraction: Extraction, part: Part) -> Iterator[Rows]:
         [runs, state == RUNNING, columns["threadState"] == NULL], [RUNNING, READY, OFF], state
     )
     fields |= {"state": state, "cpu": np.where(runs, np.maximum(columns["cpu"], -1) + 1, 0)}
-    with_reason = _records_reasons(extraction) or not not_told.all()
+    with_reason = (
+        extraction.find_once("reasons", lambda: _records_reasons(extraction)) or not not_told.all()
+    )
     if with_reason:
         fields["reason"] = np.where(runs | not_told, 0, reason)
     start, thread = columns["start"], extraction.number_threads(columns["globalTid"])
@@ -111,15 +106,11 @@ def _records_reasons(extraction: Extraction) -> bool:
     """True if the report's system records why threads leave the CPU; it does so for all or for
     none.
     """
-    recorded = extraction.state_between_parts.get("reasons")
-    if recorded is None:
-        first = extraction.report.parts[SCHED_TABLE].first
-        looked_at = extraction.database.read(
-            Part(SCHED_TABLE, first, first + LOOKED_AT - 1), ("threadBlock",)
-        )
-        recorded = bool((looked_at["threadBlock"] != NULL).any())
-        extraction.state_between_parts["reasons"] = recorded
-    return recorded
+    first = extraction.report.parts[SCHED_TABLE].first
+    looked_at = extraction.database.read(
+        Part(SCHED_TABLE, first, first + LOOKED_AT - 1), ("threadBlock",)
+    )
+    return bool((looked_at["threadBlock"] != NULL).any())
 
 
 SAMPLE_TABLE, CHAINS = "COMPOSITE_EVENTS", "SAMPLING_CALLCHAINS"

@@ -8,9 +8,16 @@ import re
 from collections.abc import Iterator
 
 import numpy as np
+from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, factorize, factorize_together
-from nsys2prv.events.attributes import blank_negative, blank_nonpositive, list_columns, read_fields
+from nsys2prv.events.attributes import (
+    blank_negative,
+    blank_nonpositive,
+    list_columns,
+    make_rows,
+    read_fields,
+)
 from nsys2prv.events.call_indexes import CALL_KIND, FoundLaunches, Launches
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import CommunicationLines, GpuWork, Rows, declare_kind
@@ -86,8 +93,6 @@ def extract_api_calls(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 
 COMPLETED = 1
-#: Columns that tell a stream.
-STREAM_COLUMNS = ("globalPid", "deviceId", "streamId")
 
 
 def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -106,7 +111,7 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
             "cuda_event_completion",
             complete["timestamp"],
             complete["timestamp"] + 1,
-            extraction.number_streams(*(complete[name] for name in STREAM_COLUMNS)),
+            extraction.number_streams(complete),
             {
                 "completion": np.full(complete.rows, COMPLETED),
                 **read_fields(extraction, "cuda_event_completion", complete),
@@ -119,14 +124,11 @@ def extract_event_records(extraction: Extraction, part: Part) -> Iterator[Rows]:
             np.where(launches.hit, launches.begin, NULL), launches.end
         )
         columns, launches = columns.where(long), launches.take(long)
-    threads = np.where(
-        launches.hit, launches.thread, extraction.find_main_threads(columns["globalPid"])
-    )
     yield Rows(
         "cuda_event",
         np.where(launches.hit, launches.begin, NULL),
         np.where(launches.hit, launches.end, NULL),
-        extraction.number_threads(threads),
+        extraction.number_callers(launches, columns["globalPid"]),
         {
             "call": name_calls(
                 extraction, np.where(launches.hit, launches.name, NULL), "unknown call"
@@ -175,26 +177,19 @@ def extract_synchronizations(extraction: Extraction, part: Part) -> Iterator[Row
         part, ("start", "end", "streamId", "correlationId", "globalPid", "eventId")
     )
     launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    threads = np.where(
-        launches.hit, launches.thread, extraction.find_main_threads(columns["globalPid"])
-    )
     ids, codes = factorize(np.where(launches.hit, launches.name, NULL))
     types = np.array(
         [find_synchronization_type(name) for name in extraction.read_strings(ids)], np.int64
     )[codes]
     of_stream = np.isin(types, (STREAM, STREAM_WAIT_EVENT, STREAM_QUERY))
     of_event = np.isin(types, (EVENT, STREAM_WAIT_EVENT, EVENT_QUERY))
-    yield Rows(
-        "cuda_synchronization",
-        columns["start"],
-        columns["end"],
-        extraction.number_threads(threads),
-        {
-            "type": types,
-            "stream": _keep_ids(columns["streamId"], of_stream),
-            "event": _keep_ids(columns["eventId"], of_event),
-        },
-    )
+    fields = {
+        "type": types,
+        "stream": _keep_ids(columns["streamId"], of_stream),
+        "event": _keep_ids(columns["eventId"], of_event),
+    }
+    threads = extraction.number_callers(launches, columns["globalPid"])
+    yield Rows("cuda_synchronization", columns["start"], columns["end"], threads, fields)
 
 
 def _keep_ids(column: np.ndarray, has: np.ndarray) -> np.ndarray:
@@ -253,9 +248,7 @@ def extract_kernels(extraction: Extraction, part: Part) -> Iterator[Rows]:
         object,
     )
     of_nccl = np.fromiter((is_nccl_kernel(name) for name in names), bool, len(names))
-    objects = extraction.number_streams(
-        columns["globalPid"], columns["deviceId"], columns["streamId"]
-    )
+    objects = extraction.number_streams(columns)
     attributes = read_fields(extraction, "cuda_kernel", columns)
     attributes |= _classify(extraction, names, codes)
     launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
@@ -336,25 +329,15 @@ def extract_graphs(extraction: Extraction, part: Part) -> Iterator[Rows]:
     kernel table with a graphNodeId.
     """
     columns = extraction.read(part, (*OPERATION, *list_columns("cuda_graph")))
-    objects = extraction.number_streams(
-        columns["globalPid"], columns["deviceId"], columns["streamId"]
-    )
+    objects = extraction.number_streams(columns)
     ids, codes = factorize(columns["graphExecId"])
     names = ["CUDA graph" if number == NULL else f"CUDA graph exec {number}" for number in ids]
     lines = make_launch_lines(
         extraction, "launch", columns, objects, np.zeros(columns.rows, np.int64)
     )
-    yield Rows(
-        "cuda_graph",
-        columns["start"],
-        columns["end"],
-        objects,
-        {
-            "execution": extraction.number_names("graphs", codes, text=names),
-            **read_fields(extraction, "cuda_graph", columns),
-        },
-        lines=lines,
-    )
+    fields = {"execution": extraction.number_names("graphs", codes, text=names)}
+    rows = make_rows(extraction, "cuda_graph", columns, fields, objects)
+    yield replace(rows, lines=lines)
 
 
 def is_traced_by_node(source: Source) -> str:
@@ -378,9 +361,7 @@ def extract_memory_operations(extraction: Extraction, part: Part) -> Iterator[Ro
     columns = extraction.read(part, (*OPERATION, *list_columns("memory_operation"), *further))
     if not copies:
         columns.integers["dstKind"] = columns["memKind"]
-    objects = extraction.number_streams(
-        columns["globalPid"], columns["deviceId"], columns["streamId"]
-    )
+    objects = extraction.number_streams(columns)
     fields = read_fields(extraction, "memory_operation", columns)
     fields["operation"] = (
         find_copy_operations(*(columns[name] for name in further))

@@ -18,7 +18,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize_together
-from nsys2prv.events.attributes import blank_negative, list_columns, read_fields
+from nsys2prv.events.attributes import blank_negative, list_columns, make_rows
 from nsys2prv.events.catalogue import ValueSet, load_catalogue
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
@@ -130,13 +130,7 @@ def _make_records(extraction: Extraction, construct: Construct, columns: Columns
     value_set = load_catalogue().layouts[construct.layout].fields[0].values
     assert isinstance(value_set, ValueSet)
     event = np.where(np.isin(kind, [value for value, _ in value_set.labels]), kind, UNKNOWN)
-    yield Rows(
-        construct.layout,
-        columns["start"],
-        columns["end"],
-        extraction.number_threads(columns["globalTid"]),
-        {"event": event, **read_fields(extraction, construct.layout, columns)},
-    )
+    yield make_rows(extraction, construct.layout, columns, {"event": event})
 
 
 def _find_ends(extraction: Extraction, part: Part, columns: Columns) -> np.ndarray:
@@ -220,17 +214,11 @@ def extract_openacc(extraction: Extraction, part: Part) -> Iterator[Rows]:
         return
     device = columns["DeviceType"]
     has_ordinal = (device == NVIDIA) | (device == NULL)
-    fields = read_fields(extraction, layout, columns) | {
+    fields = {
         "source": _name_sources(extraction, columns),
         "device": np.where(has_ordinal, blank_negative(columns["cuDeviceId"]), ABSENT),
     }
-    yield Rows(
-        layout,
-        columns["start"],
-        columns["end"],
-        extraction.number_threads(columns["globalTid"]),
-        fields,
-    )
+    yield make_rows(extraction, layout, columns, fields)
 
 
 def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:

@@ -4,7 +4,7 @@ names.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from nsys2prv._util.columns import (
 )
 from nsys2prv._util.text import format_duration
 from nsys2prv.events.attributes import blank_negative
-from nsys2prv.events.call_indexes import Launches, LaunchIndex, RegionIndex
+from nsys2prv.events.call_indexes import FoundLaunches, Launches, LaunchIndex, RegionIndex
 from nsys2prv.events.kind import Account, Counters, Rows
 from nsys2prv.events.names import nvtx
 from nsys2prv.events.names.classes import Classifier, ClassRule, get_classifier, load_rules
@@ -87,6 +87,8 @@ class DeviceKey(NamedTuple):
 DEVICE_KINDS = ("gpu", "gpu_contexts", "nic", "switch", "source")
 GPU, GPU_CONTEXTS, NIC, SWITCH, SOURCE = DEVICE_KINDS
 ObjectKey = ThreadKey | StreamKey | QueueKey | DeviceKey
+#: Columns that tell a stream.
+STREAM_COLUMNS = ("globalPid", "deviceId", "streamId")
 #: Columns of facts whose names begin so hold local times (ns), local objects and local names of the
 #: set that follows; DOMAIN is the column of local domains. See :meth:`Extraction.add_fact`.
 TIME, OBJECT, NAME, DOMAIN = "time_", "object_", "name_", "domain"
@@ -231,9 +233,22 @@ class Extraction:
         if not any(capture.has_far_times(column) for column in time_columns):
             return columns
         far = np.logical_or.reduce([capture.mask_far(column) for column in time_columns])
-        if counted and far.any():
-            self.account.dropped[Reason.FAR] += int(far.sum())
+        if counted:
+            return self.drop_rows(columns, far, Reason.FAR)
         return columns.where(~far) if far.any() else columns
+
+    def drop_rows(self, columns: Columns, unusable: np.ndarray, reason: Reason) -> Columns:
+        """Return the rows without those in a mask, which are counted as dropped."""
+        if not unusable.any():
+            return columns
+        self.account.dropped[reason] += int(unusable.sum())
+        return columns.where(~unusable)
+
+    def find_once(self, name: str, find: Callable[[], Any]) -> Any:
+        """Return what `find` finds; the parts of a kind's table ask but once, under this name."""
+        if name not in self.state_between_parts:
+            self.state_between_parts[name] = find()
+        return self.state_between_parts[name]
 
     def drop_far_rows(self, rows: Rows | Counters) -> Rows | Counters:
         """Return rows or samples without those far outside the capture, which are counted."""
@@ -297,11 +312,16 @@ class Extraction:
         processes = np.where(pids == NULL, 0, pids)
         return (processes & PROCESS_MASK) | ((processes >> 24) & 0xFFFFFF)
 
-    def number_streams(
-        self, pids: np.ndarray, devices: np.ndarray, streams: np.ndarray
-    ) -> np.ndarray:
-        """Return objects of CUDA streams by globalPid, CUDA device ordinal and stream id."""
-        values, codes = factorize_together(pids, devices, streams)
+    def number_callers(self, launches: FoundLaunches, pids: np.ndarray) -> np.ndarray:
+        """Return objects of the host threads of the calls found; of rows without one the main
+        thread of their process (globalPid).
+        """
+        main = self.find_main_threads(pids)
+        return self.number_threads(np.where(launches.hit, launches.thread, main))
+
+    def number_streams(self, columns: Columns | Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return objects of CUDA streams by STREAM_COLUMNS."""
+        values, codes = factorize_together(*(columns[name] for name in STREAM_COLUMNS))
         keys = (
             StreamKey(_zero_if_null(pid), _zero_if_null(device), _zero_if_null(stream))
             for pid, device, stream in zip(*values, strict=True)
@@ -358,6 +378,23 @@ class Extraction:
         (and `short`, `domain`).
         """
         return codes + self.names.setdefault(name_set, Names()).append(columns)
+
+    def name_some_rows(
+        self,
+        name_set: str,
+        named: np.ndarray,
+        columns: Sequence[np.ndarray],
+        make_texts: Callable[..., list[str]],
+    ) -> np.ndarray:
+        """Return local name indices of the rows in the mask `named`, ABSENT for the others. Their
+        names are what `make_texts` makes of the distinct values of the columns.
+        """
+        result = np.full(len(named), ABSENT)
+        rows = np.flatnonzero(named)
+        if len(rows):
+            distinct, codes = factorize_together(*(column[rows] for column in columns))
+            result[rows] = self.number_names(name_set, codes, text=make_texts(*distinct))
+        return result
 
 
 def _convert_times(column: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from nsys2prv._util.columns import ABSENT, factorize_together
-from nsys2prv.events.attributes import fill_with_zero, list_columns, read_fields
+from nsys2prv.events.attributes import fill_with_zero, list_columns, make_rows, read_fields
 from nsys2prv.events.extraction import GPU, DeviceKey, Extraction
 from nsys2prv.events.kind import Rows, declare_kind
 from nsys2prv.nsight.columns import NULL, Columns, decode_texts
@@ -39,7 +39,7 @@ def extract_usage(extraction: Extraction, part: Part) -> Iterator[Rows]:
         FACTS,
         {
             "time_at": columns["start"],
-            "object_gpu": find_gpus(extraction, columns["globalPid"], columns["deviceId"]),
+            "object_gpu": find_gpus(extraction, columns),
             "process": columns["globalPid"],
             "address": columns["address"],
             "bytes": size,
@@ -76,12 +76,13 @@ def _make_points(
     return Rows(layout, start, np.where(start == NULL, NULL, start + 1), threads, fields)
 
 
-def find_gpus(extraction: Extraction, process: np.ndarray, device: np.ndarray) -> np.ndarray:
-    """Return objects of physical GPUs by globalPid and CUDA ordinal, which is taken for the GPU's
+def find_gpus(extraction: Extraction, columns: Columns) -> np.ndarray:
+    """Return objects of physical GPUs by globalPid and CUDA ordinal (deviceId), which is taken for the GPU's
     number where the report does not tell it.
     """
+    ids = (columns["globalPid"], columns["deviceId"])
     (processes, ordinals), codes = factorize_together(
-        np.where(process == NULL, 0, process), np.where(device == NULL, 0, device)
+        *(np.where(column == NULL, 0, column) for column in ids)
     )
     objects = [
         extraction.number_device(
@@ -95,9 +96,7 @@ def find_gpus(extraction: Extraction, process: np.ndarray, device: np.ndarray) -
 def _find_threads(extraction: Extraction, columns: Columns) -> np.ndarray:
     """Return the thread of the call that did it, else the process's main one."""
     launches = extraction.launches.find(columns["globalPid"], columns["correlationId"])
-    return extraction.number_threads(
-        np.where(launches.hit, launches.thread, extraction.find_main_threads(columns["globalPid"]))
-    )
+    return extraction.number_callers(launches, columns["globalPid"])
 
 
 def _name_variables(extraction: Extraction, columns: Columns) -> np.ndarray:
@@ -106,11 +105,8 @@ def _name_variables(extraction: Extraction, columns: Columns) -> np.ndarray:
     named = (distinct.bin.size() > 0).to_numpy()[codes]
     if not named.any():
         return np.full(columns.rows, ABSENT)
-    result = np.full(columns.rows, ABSENT)
-    result[named] = extraction.number_names(
-        "memory_variable", codes[named], text=decode_texts(distinct)
-    )
-    return result
+    names = extraction.number_names("memory_variable", codes, text=decode_texts(distinct))
+    return np.where(named, names, ABSENT)
 
 
 def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -128,18 +124,17 @@ def extract_cpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
 
 def _name_sources(extraction: Extraction, columns: Columns) -> np.ndarray:
     """Return name indices of `file:line`; ABSENT where no file is known."""
-    rows = np.flatnonzero((columns["sourceFile"] != NULL) & (columns["sourceFile"] >= 0))
-    result = np.full(columns.rows, ABSENT)
-    if len(rows):
-        (files, lines), codes = factorize_together(
-            columns["sourceFile"][rows], columns["sourceLine"][rows]
-        )
-        texts = [
+
+    def make_texts(files: np.ndarray, lines: np.ndarray) -> list[str]:
+        return [
             f"{file}:{line}" if line > 0 else file
             for file, line in zip(extraction.read_strings(files), lines.tolist(), strict=True)
         ]
-        result[rows] = extraction.number_names("page_fault_source", codes, text=texts)
-    return result
+
+    files = columns["sourceFile"]
+    named = (files != NULL) & (files >= 0)
+    place = files, columns["sourceLine"]
+    return extraction.name_some_rows("page_fault_source", named, place, make_texts)
 
 
 def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
@@ -147,12 +142,8 @@ def extract_gpu_faults(extraction: Extraction, part: Part) -> Iterator[Rows]:
         part, ("start", "end", "globalPid", "deviceId", *list_columns("gpu_page_fault"))
     )
     if columns.rows:
-        yield Rows(
-            "gpu_page_fault",
-            columns["start"],
-            columns["end"],
-            find_gpus(extraction, columns["globalPid"], columns["deviceId"]),
-            read_fields(extraction, "gpu_page_fault", columns),
+        yield make_rows(
+            extraction, "gpu_page_fault", columns, objects=find_gpus(extraction, columns)
         )
 
 

@@ -151,24 +151,16 @@ def extract_nic_metrics(extraction: Extraction, part: Part) -> Iterator[Counters
         ("start", "end", "globalId", "portId", "metricsListId", "metricsIdx", "value"),
         times=(),
     )
-    usable = (columns["value"] != NULL) & (columns["start"] != NULL)
-    if not usable.all():
-        extraction.account.dropped[Reason.SAMPLE_INCOMPLETE] += int((~usable).sum())
-    kept = np.flatnonzero(usable)
-    if not len(kept):
-        return
-    columns = {name: column[kept] for name, column in columns.integers.items()}
+    incomplete = (columns["value"] == NULL) | (columns["start"] == NULL)
+    columns = extraction.drop_rows(columns, incomplete, Reason.SAMPLE_INCOMPLETE)
     begin = _find_capture_begin(extraction)
-    end = np.where(columns["end"] == NULL, columns["start"], columns["end"])
-    early = np.flatnonzero((columns["start"] < begin) & (end <= begin))
-    if len(early):
-        extraction.account.dropped[Reason.SAMPLE_BEFORE_CAPTURE] += len(early)
-        columns = {name: np.delete(column, early) for name, column in columns.items()}
-        end = np.delete(end, early)
-    if not len(end):
+    last = np.where(columns["end"] == NULL, columns["start"], columns["end"])
+    early = (columns["start"] < begin) & (last <= begin)
+    columns = extraction.drop_rows(columns, early, Reason.SAMPLE_BEFORE_CAPTURE)
+    if not columns.rows:
         return
     start = np.maximum(columns["start"], begin)
-    end = np.maximum(end, start)
+    end = np.maximum(last[~early], start)
     (lists, indices), metric = factorize_together(columns["metricsListId"], columns["metricsIdx"])
     metrics = _find_metrics(extraction, lists, indices)
     (devices, ports), port_of = factorize_together(columns["globalId"], columns["portId"])

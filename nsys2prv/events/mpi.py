@@ -308,23 +308,20 @@ def _is_in_order(calls: _CallRows) -> bool:
 
 def find_communicators(extraction: Extraction) -> Communicators:
     """Return the communicators of the report."""
-    cached = extraction.state_between_parts
-    if "communicators" not in cached:
-        cached["communicators"] = Communicators(extraction.report, extraction.database)
-    return cached["communicators"]
+    return extraction.find_once(
+        "communicators", lambda: Communicators(extraction.report, extraction.database)
+    )
 
 
 def _name_communicators(calls: _CallRows) -> np.ndarray:
     """Return local name indices of communicators; ABSENT for those not known."""
-    rows = np.flatnonzero(calls.communicator != UNKNOWN)
-    result = np.full(len(calls.communicator), ABSENT)
-    if len(rows):
-        communicators, codes = factorize(calls.communicator[rows])
-        names = find_communicators(calls.extraction).names
-        result[rows] = calls.extraction.number_names(
-            "mpi_communicators", codes, text=[names[index] for index in communicators]
-        )
-    return result
+    names, known = find_communicators(calls.extraction).names, calls.communicator != UNKNOWN
+    return calls.extraction.name_some_rows(
+        "mpi_communicators",
+        known,
+        [calls.communicator],
+        lambda communicators: [names[index] for index in communicators],
+    )
 
 
 def _make_rows(calls: _CallRows, wanted: np.ndarray, **fields: np.ndarray) -> Iterator[Rows]:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
+from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT, factorize
+from nsys2prv._util.columns import ABSENT
+from nsys2prv.events.attributes import make_rows
 from nsys2prv.events.call_indexes import SAID, FoundLaunches
 from nsys2prv.events.extraction import Extraction
 from nsys2prv.events.kind import Rows, declare_kind
@@ -21,13 +23,19 @@ from nsys2prv.events.names.calls import (
 )
 from nsys2prv.events.nccl_payloads import read_payloads
 from nsys2prv.events.nvtx import PUSHPOP, STARTEND, find_texts, name_ranges, select_nccl_rows
-from nsys2prv.nsight.columns import NULL
+from nsys2prv.nsight.columns import NULL, Columns
 from nsys2prv.nsight.info import PROCESS_MASK
 from nsys2prv.nsight.source import Part
 
 #: Facts of communicators (0: of one that no payload tells): of which process they are, its rank in
 #: them, and whether that was said by the call that made them.
 COMMUNICATORS = "nccl_communicators"
+#: Columns of ranges that are read.
+COLUMNS = (
+    *("start", "end", "globalTid", "domainId", "category", "textId"),
+    *("jsonTextId", "eventId"),
+)
+TEXTS = ("text", "jsonText", "binaryData")
 #: Fields of the layouts, and of the payload.
 RECORDED = (
     *("bytes", "reduction", "root", "peer", "ranks", "rank"),
@@ -39,21 +47,7 @@ def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
     """Return the function that extracts the ranges of NCCL's domain into a layout."""
 
     def extract(extraction: Extraction, part: Part) -> Iterator[Rows]:
-        columns = extraction.read(
-            part,
-            (
-                "start",
-                "end",
-                "globalTid",
-                "domainId",
-                "category",
-                "textId",
-                "jsonTextId",
-                "eventId",
-            ),
-            ("text", "jsonText", "binaryData"),
-            short=True,
-        )
+        columns = extraction.read(part, COLUMNS, TEXTS, short=True)
         if not columns.rows:
             return
         ranges = name_ranges(extraction, columns, "range")
@@ -61,14 +55,7 @@ def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
         texts, text_codes = find_texts(extraction, columns)
         operation = find_operations(texts)[text_codes]
         if layout == "nccl_call":
-            _index_calls(
-                extraction,
-                columns["globalTid"],
-                columns["start"],
-                columns["end"],
-                operation,
-                payloads,
-            )
+            _index_calls(extraction, columns, operation, payloads)
         fields = ranges.fields | {field: payloads[field] for field in RECORDED}
         fields["operation"] = np.where(operation == 0, ABSENT, operation)
         fields["communicator"] = name_communicators(extraction, payloads["communicator"])
@@ -77,14 +64,8 @@ def make_extract(layout: str) -> Callable[[Extraction, Part], Iterator[Rows]]:
         wanted = ranges.wanted
         if extraction.least:
             wanted = wanted & extraction.mask_long_enough(columns["start"], columns["end"])
-        yield Rows(
-            layout,
-            columns["start"],
-            columns["end"],
-            extraction.number_threads(columns["globalTid"]),
-            fields,
-            domain=ranges.domain,
-        ).where(wanted)
+        rows = make_rows(extraction, layout, columns, fields)
+        yield replace(rows, domain=ranges.domain).where(wanted)
 
     return extract
 
@@ -98,30 +79,23 @@ def name_communicators(extraction: Extraction, hashes: np.ndarray) -> np.ndarray
     """Return local name indices of communicators by the bits of their hash; ABSENT where there is
     none.
     """
-    result = np.full(len(hashes), ABSENT)
-    rows = np.flatnonzero(hashes)
-    if len(rows):
-        distinct, codes = factorize(hashes[rows])
-        result[rows] = extraction.number_names(
-            "nccl_communicator",
-            codes,
-            text=[f"{value:#018x}" for value in distinct.view(np.uint64).tolist()],
-        )
-    return result
+
+    def make_texts(distinct: np.ndarray) -> list[str]:
+        return [f"{value:#018x}" for value in distinct.view(np.uint64).tolist()]
+
+    return extraction.name_some_rows("nccl_communicator", hashes != 0, [hashes], make_texts)
 
 
 def _index_calls(
     extraction: Extraction,
-    thread: np.ndarray,
-    begin: np.ndarray,
-    end: np.ndarray,
+    columns: Columns,
     operation: np.ndarray,
     payloads: dict[str, np.ndarray],
 ) -> None:
     """Set the calls aside for the index of NCCL calls, and as facts what they tell of
     communicators.
     """
-    usable = (begin != NULL) & (thread != NULL)
+    begin, end, thread = (columns[name] for name in ("start", "end", "globalTid"))
     frame = pl.DataFrame(
         {
             "thread": thread,
@@ -130,7 +104,7 @@ def _index_calls(
             "operation": operation,
             **{name: payloads[name] for name in SAID},
         }
-    ).filter(usable)
+    ).filter((begin != NULL) & (thread != NULL))
     extraction.nccl_calls_out.append(frame)
     makes_communicator = pl.col("operation").is_between(FIRST_MAKING, LAST_MAKING)
     reported = frame.filter(

@@ -19,7 +19,7 @@ import polars as pl
 
 from nsys2prv._util.columns import OPEN, reduce_slices
 from nsys2prv.events.attributes import group_rows
-from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.extraction import STREAM_COLUMNS, Extraction
 from nsys2prv.events.kind import Derived, Rows, declare_kind
 from nsys2prv.events.nvtx import PUSHPOP, TABLE, name_ranges
 from nsys2prv.nsight.columns import NULL, mask_usable
@@ -82,7 +82,7 @@ def _save_operations(extraction: Extraction, part: Part) -> None:
             "call_begin": calls.begin,
             "call_end": np.maximum(calls.end, calls.begin + 1),
             "object_stream": extraction.number_streams(
-                *(columns[name][rows] for name in ("globalPid", "deviceId", "streamId"))
+                {name: columns[name][rows] for name in STREAM_COLUMNS}
             ),
             "begin": begin,
             "end": np.maximum(columns["end"][rows], begin + 1),

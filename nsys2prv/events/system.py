@@ -20,7 +20,6 @@ from nsys2prv.nsight.capture import (
     find_main_process,
     shorten_message,
 )
-from nsys2prv.nsight.capture import TABLE as MESSAGES
 from nsys2prv.nsight.columns import NULL, Columns, decode_texts
 from nsys2prv.nsight.info import pid_of
 from nsys2prv.nsight.source import Part, quote_name
@@ -105,10 +104,7 @@ def extract_contexts(extraction: Extraction, part: Part) -> Iterator[Rows]:
     extraction.account.skipped[Reason.WITHIN_SWITCH] += (
         rows - columns.rows - extraction.account.dropped[Reason.SWITCHED_IN_BEFORE]
     )
-    has_time = columns["timestamp"] != NULL
-    if not has_time.all():
-        extraction.account.dropped[Reason.NO_TIME] += int((~has_time).sum())
-        columns = columns.where(has_time)
+    columns = extraction.drop_rows(columns, columns["timestamp"] == NULL, Reason.NO_TIME)
     if not columns.rows:
         return
     ends = _find_switches_out(extraction, part.table, columns)
@@ -203,12 +199,11 @@ def extract_messages(extraction: Extraction, part: Part) -> Iterator[Rows]:
     )
     if not columns.rows:
         return
-    if MESSAGES not in extraction.state_between_parts:
-        extraction.state_between_parts[MESSAGES] = (
-            find_main_process(extraction.database),
-            find_capture_span(extraction.database, extraction.report.capture),
-        )
-    main, (first, last) = extraction.state_between_parts[MESSAGES]
+    database = extraction.database
+    main = extraction.find_once("main process", lambda: find_main_process(database))
+    first, last = extraction.find_once(
+        "span", lambda: find_capture_span(database, extraction.report.capture)
+    )
     pids = columns["globalPid"]
     of_none = (pids == NULL) | np.isin(pids >> 24 & 0xFFFFFF, NO_PROCESSES)
     threads = extraction.find_main_threads(np.where(of_none, 0 if main is None else main, pids))

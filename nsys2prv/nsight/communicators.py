@@ -148,30 +148,12 @@ class Communicators:
 
 def _read_rows(database: Source) -> list[_Row]:
     columns = (
-        "rank",
-        "timestamp",
-        "commHandle",
-        "parentHandle",
-        "localRank",
-        "size",
-        "groupRoot",
-        "groupRootUid",
-        "members",
-        "commUid",
+        *("rank", "timestamp", "commHandle", "parentHandle", "localRank", "size"),
+        *("groupRoot", "groupRootUid", "members", "commUid"),
     )
+    read = database.read_small_table(TABLE, *columns)
     rows = []
-    for (
-        rank,
-        time,
-        handle,
-        parent,
-        local,
-        size,
-        root,
-        root_uid,
-        members,
-        uid,
-    ) in database.read_small_table(TABLE, *columns):
+    for rank, time, handle, parent, local, size, root, root_uid, members, uid in read:
         if isinstance(rank, int):
             root_known = isinstance(root, int) and isinstance(root_uid, int)
             rows.append(

@@ -180,12 +180,12 @@ class Folder(Source):
     def count_rows(self, part: Part, where: str = "") -> int:
         return sum(rows.height for rows in self._read_pieces(part.table, [], part, where))
 
-    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
-        return self._run(sql, parameters)[1]
+    def query(self, sql: str) -> list[tuple]:
+        return self._run(sql)[1]
 
-    def _run(self, sql: str, parameters: tuple[object, ...] = ()) -> tuple[list[str], list[tuple]]:
+    def _run(self, sql: str) -> tuple[list[str], list[tuple]]:
         try:
-            return self._queries.run(sql, parameters)
+            return self._queries.run(sql)
         except sqlite3.Error as error:
             raise Nsys2prvError(
                 f"{self.path}: cannot be read as an export ({remove_quoted_content(error)}); {self._reopen()}"

@@ -43,7 +43,7 @@ class Queries:
         self._parts[name] = part, where
         return name
 
-    def run(self, sql: str, parameters: tuple[object, ...] = ()) -> tuple[list[str], list[tuple]]:
+    def run(self, sql: str) -> tuple[list[str], list[tuple]]:
         """Return the names of the result's columns, and its rows."""
         words = self._bring_in(sql)
         parts = [word for word in words if word in self._parts]
@@ -53,7 +53,7 @@ class Queries:
                 name, self._read(part.table, self._find_mentioned(part.table, words), part, where)
             )
         try:
-            cursor = self._connection.execute(sql, parameters)
+            cursor = self._connection.execute(sql)
             return [column[0] for column in cursor.description], cursor.fetchall()
         finally:
             for name in parts:

@@ -209,7 +209,7 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
+    def query(self, sql: str) -> list[tuple]:
         """Return all rows of a small query."""
 
     @abstractmethod

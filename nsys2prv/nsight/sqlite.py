@@ -44,6 +44,7 @@ from nsys2prv.nsight.sqlite_pages import (
     evaluate_conditions,
     find_condition_columns,
     open_pages,
+    select_condition_bits,
 )
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ LEAST_ROW_BYTES = 4
 MET = "conditions met"
 #: Rows of a table that are looked at together for the few that a condition wants.
 LONG_TABLE = 100_000
+#: Registered strings asked for in one statement.
+STRINGS = 500
 #: What comes with a database is data: nothing in it is run.
 DISTRUST = "PRAGMA trusted_schema = OFF"
 #: Columns by a table's name and the statement that made it, which reports of one version share; so
@@ -171,9 +174,9 @@ class Database(Source):
             f"SELECT count(*) FROM {self.select_rows(part)} WHERE {self.condition(part.table, where)}"
         )[0][0]
 
-    def query(self, sql: str, parameters: tuple[object, ...] = ()) -> list[tuple]:
+    def query(self, sql: str) -> list[tuple]:
         try:
-            return self._connection.execute(sql, parameters).fetchall()
+            return self._connection.execute(sql).fetchall()
         except DAMAGE as error:
             raise self._make_unreadable_error(error) from None
 
@@ -205,24 +208,16 @@ class Database(Source):
             )
 
     def strings(self, ids: np.ndarray | list[int]) -> dict[int, str]:
-        strings: dict[int, str] = {}
         if not self.has("StringIds", "id", "value"):
-            return strings
-        wanted = [int(number) for number in ids]
-        for start in range(0, len(wanted), 500):
-            batch = wanted[start : start + 500]
-            marks = ",".join("?" * len(batch))
+            return {}
+        return {
+            number: _to_text(value)
+            for start in range(0, len(ids), STRINGS)
             for number, value in self.query(
-                f"SELECT id, value FROM StringIds WHERE id IN ({marks})", tuple(batch)
-            ):
-                strings[number] = (
-                    value.decode("utf-8", "replace")
-                    if isinstance(value, bytes)
-                    else ""
-                    if value is None
-                    else str(value)
-                )
-        return strings
+                "SELECT id, value FROM StringIds WHERE id IN "
+                f"({', '.join(str(int(number)) for number in ids[start : start + STRINGS])})"
+            )
+        }
 
     def sample_integers(self, columns: Mapping[str, str]) -> list[int]:
         selects = []
@@ -301,11 +296,8 @@ class Database(Source):
         damaged = 0
         frame = self._frame(f"SELECT {', '.join(plain + text_part) or 'NULL'} {source}")
         if frame is None or not _are_integers(frame, present):
-            guarded = [
-                f"CASE typeof({quote_name(name)}) WHEN 'integer' THEN {quote_name(name)} END AS {quote_name(name)}"
-                for name in present
-            ]
-            frame = self._frame(f"SELECT {', '.join(guarded + text_part) or 'NULL'} {source}")
+            guarded = [*map(_select_integer, present), *text_part]
+            frame = self._frame(f"SELECT {', '.join(guarded) or 'NULL'} {source}")
             if frame is None:
                 raise self._make_unreadable_error(ValueError(f"table {part.table}"))
             if present:
@@ -328,14 +320,11 @@ class Database(Source):
             return None if from_pages[0].damaged else Shared(part, *from_pages)
         have = self.tables[part.table].columns
         present = [name for name in integers if name in have]
-        bits_sql = " + ".join(
-            f"CASE WHEN {self.condition(part.table, where)} THEN {1 << number} ELSE 0 END"
-            for number, where in enumerate(conditions)
-        )
+        bits = select_condition_bits([self.condition(part.table, where) for where in conditions])
         expressions = [
             *map(quote_name, present),
             *(_select_text(name) for name in texts if name in have),
-            f"{bits_sql} AS {quote_name(MET)}",
+            f"{bits} AS {quote_name(MET)}",
         ]
         frame = self._frame(f"SELECT {', '.join(expressions)} FROM {self.select_rows(part)}")
         if frame is None or not _are_integers(frame, [*present, MET]):
@@ -346,10 +335,7 @@ class Database(Source):
         self, part: Part, key: str, table: str, integers: tuple[str, ...], where: str
     ) -> Columns:
         # By the other table's key, where it has one: reading in parts would walk all of it.
-        columns = ", ".join(
-            f"CASE typeof({quote_name(name)}) WHEN 'integer' THEN {quote_name(name)} END AS {quote_name(name)}"
-            for name in integers
-        )
+        columns = ", ".join(map(_select_integer, integers))
         wanted = f"SELECT {quote_name(key)} FROM {self.select_rows(part)}"
         frame = self.select(
             f"SELECT {columns} FROM {quote_name(table)} WHERE {quote_name(key)} IN ({wanted}) AND {self.condition(table, where)}"
@@ -381,6 +367,19 @@ class Database(Source):
 def _are_integers(frame: pl.DataFrame, names: Sequence[str]) -> bool:
     types = frame.schema
     return all(types[name] == pl.Int64 for name in names)
+
+
+def _to_text(value: object) -> str:
+    """Return a value of a column of texts."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return "" if value is None else str(value)
+
+
+def _select_integer(name: str) -> str:
+    """Return a column of integers in SQL, NULL for what is none."""
+    quoted = quote_name(name)
+    return f"CASE typeof({quoted}) WHEN 'integer' THEN {quoted} END AS {quoted}"
 
 
 def _select_text(name: str) -> str:

@@ -60,6 +60,14 @@ def list_columns_in(where: str) -> list[str]:
     return list(dict.fromkeys(name for _, name, _, _ in Formatter().parse(where) if name))
 
 
+def select_condition_bits(conditions: Sequence[str]) -> str:
+    """Return in SQL which of the conditions a row meets, as bits: 1 is the first."""
+    return " + ".join(
+        f"CASE WHEN {condition} THEN {1 << number} ELSE 0 END"
+        for number, condition in enumerate(conditions)
+    )
+
+
 def evaluate_conditions(
     connection: sqlite3.Connection,
     columns: Mapping[str, np.ndarray],
@@ -100,12 +108,8 @@ def evaluate_conditions(
             f"INSERT INTO {COMBINATIONS} VALUES ({', '.join('?' * len(columns_of_table))})",
             combinations,
         )
-        bits_sql = " + ".join(
-            f"CASE WHEN {condition} THEN {1 << number} ELSE 0 END"
-            for number, condition in enumerate(conditions)
-        )
         combination_bits = connection.execute(
-            f"SELECT {bits_sql} FROM {COMBINATIONS} ORDER BY rowid"
+            f"SELECT {select_condition_bits(conditions)} FROM {COMBINATIONS} ORDER BY rowid"
         ).fetchall()
     finally:
         connection.execute(f"DROP TABLE {COMBINATIONS}")
