@@ -72,8 +72,7 @@ def copy_views(target: Path, trace: Path | None = None) -> tuple[list[str], list
     """
     from nsys2prv.paraver.cfg.catalogue import FILE, load_views
     from nsys2prv.paraver.cfg.contents import TraceContents
-    from nsys2prv.paraver.cfg.fits import remove_empty_rows
-    from nsys2prv.paraver.cfg.model import narrow_types
+    from nsys2prv.paraver.cfg.fits import narrow_types, remove_empty_rows
     from nsys2prv.paraver.cfg.writer import format_cfg
 
     texts = {view.path: view.text for view in load_views(find_views_folder() / FILE)}

@@ -17,11 +17,14 @@ from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.cli.main import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.catalogue import FILE, load_menus, load_views
 from nsys2prv.paraver.cfg.contents import TraceContents
 from nsys2prv.paraver.cfg.fits import LARGE, Contents, explain_empty_view
 from nsys2prv.paraver.cfg.model import (
+    COMMUNICATION_STATISTICS,
+    COMPOSE,
+    OPERATIONS,
+    THREAD,
     Cfg,
     CfgError,
     Composed,
@@ -396,19 +399,19 @@ def _make_windows_of_zero() -> dict[str, tuple[Window, ...]]:
             *map(_make_single, codes),
             Composed("v", operation=operation, parents=(1, 2)),
         )
-        for operation in grammar.OPERATIONS
+        for operation in OPERATIONS
         for name, codes in pairs.items()
     }
     result |= {
         f"{function} {numbers[:count]}": (
             _make_single(2, shown=True, compose_thread=Function(function, numbers[:count])),
         )
-        for function, count in grammar.COMPOSE.items()
+        for function, count in COMPOSE.items()
         for numbers in (((5.0,), (4.0,)), ((5.0,), (0.0,)), ((0.0,), (0.0,)))
     }
     return result | {
         function: (_make_single(2, function, True),)
-        for function, count in grammar.THREAD.items()
+        for function, count in THREAD.items()
         if not count
     }
 
@@ -549,7 +552,7 @@ def test_no_table_opens_silently_with_figures_of_something_else(
         path: (view.cfg, view.cfg.histogram)
         for path, view in VIEWS.items()
         if view.cfg.histogram is not None
-        and view.cfg.histogram.statistic not in grammar.COMMUNICATION_STATISTICS
+        and view.cfg.histogram.statistic not in COMMUNICATION_STATISTICS
         and not (view.cfg.histogram.columns.first or 0) > 0
     }
     states = {path for path in tables if "/state_" in path}

@@ -8,8 +8,11 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.model import (
+    COMPOSES,
+    FILTERS,
+    LOOKS,
+    SELECTED,
     Cfg,
     CfgError,
     Composed,
@@ -183,7 +186,7 @@ def _build_window(
     single = plain["type"] == "single"
     looks = [
         style
-        for style, look in grammar.LOOKS.items()
+        for style, look in LOOKS.items()
         if look
         == (
             _parse_flag("window_noncolor_mode", plain["noncolor_mode"]),
@@ -213,12 +216,12 @@ def _build_window(
     )
     filters = {
         name: Filter(functions.pop(name), values.pop(name, ()))
-        for name in grammar.FILTERS
+        for name in FILTERS
         if name in functions
     }
     defaults = {
-        **{place: default for place, (_, default) in grammar.SELECTED.items()},
-        **dict.fromkeys(grammar.COMPOSES, "As Is"),
+        **{place: default for place, (_, default) in SELECTED.items()},
+        **dict.fromkeys(COMPOSES, "As Is"),
     }
     chosen = {
         place: Function(name, parameters.pop((place, name), ()))

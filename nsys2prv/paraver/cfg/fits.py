@@ -1,4 +1,4 @@
-"""Decide whether a view shows anything of a trace, from the trace's event types, small values,
+"""Decide whether a view shows anything of a trace, and cut it to what it shows, from the trace's event types, small values,
 communication tags and states.
 
 A window is 0 where nothing passes its filters. What functions and operations make of 0 is what
@@ -13,20 +13,28 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.paraver.cfg.grammar import (
+from nsys2prv.paraver.cfg.model import (
     COMMUNICATION_STATISTICS,
     COMPOSES,
     OF_COMMUNICATIONS,
     OF_STATES,
     PROCESS_LEVELS,
     SELECTED,
+    Cfg,
+    Composed,
+    Filter,
+    Function,
+    Histogram,
+    Single,
+    Window,
 )
-from nsys2prv.paraver.cfg.model import Cfg, Composed, Filter, Function, Histogram, Single, Window
 
 #: Values from here on are not told apart.
 LARGE = 100
 #: Values from here on are names that views give to what they compute.
 NAMED_BY_VIEWS = 1_000_001
+#: A list of more event types than this takes Paraver noticeable time.
+LONG_LIST = 20
 #: More types than this are told by the first and the last.
 NAMED = 3
 #: Functions that tell of the row, whatever its records; and those to which an event of value 0 is
@@ -106,6 +114,21 @@ def explain_empty_view(cfg: Cfg, trace: Contents, names: Mapping[int, str]) -> s
         else windows.explain_table(cfg.histogram)
     )
     return "; ".join(dict.fromkeys(reasons))
+
+
+def narrow_types(cfg: Cfg, present: Collection[int]) -> Cfg:
+    """Return the view with long lists of event types cut to those that are there; a list of which
+    none is there stays.
+    """
+    return replace(cfg, windows=tuple(_narrow_window(window, present) for window in cfg.windows))
+
+
+def _narrow_window(window: Window, present: Collection[int]) -> Window:
+    types = window.types if isinstance(window, Single) else Filter("All")
+    values = tuple(code for code in types.values if code in present)
+    if types.condition != "=" or len(types.values) <= LONG_LIST or not values:
+        return window
+    return replace(window, filters={**window.filters, "evt_type": Filter("=", values)})
 
 
 def remove_empty_rows(cfg: Cfg, rows: Mapping[str, Sequence[Contents]]) -> Cfg:

@@ -1,19 +1,144 @@
-"""A view as data, and what is wrong with it."""
+"""A view as data, the words of Paraver's .cfg files as its loader knows them, and what is wrong with
+a view.
+
+Paraver does not check a word's place: a function of the wrong group, an unknown statistic or a
+derived window without parents end the program. So every name is checked against these tables before
+a view is written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.paraver.cfg import grammar
+
+
+def _split_words(text: str) -> tuple[str, ...]:
+    """Return the words of a list; several words of one name have single blanks between them."""
+    return tuple(" ".join(word.split()) for word in text.split(",") if word.strip())
+
+
+def _load_functions(*by_parameters: str) -> MappingProxyType[str, int]:
+    """Return function -> how many parameters it takes, of lists of those with none, one, two."""
+    return MappingProxyType(
+        {name: count for count, text in enumerate(by_parameters) for name in _split_words(text)}
+    )
+
+
+#: Function -> how many parameters it takes (each a number or a list of numbers), by group: those that
+#: tell of state records, of communications, and of threads, with all others.
+OF_STATES = _load_functions(
+    "State As Is, Useful, State Sign", "Given State, In State, Not In State, State Record Dur."
+)
+OF_COMMUNICATIONS = _load_functions(
+    """
+    Last Tag, Comm Size, Comm Recv. Partner, Comm Partner, Last Send Dur., Next Recv Dur.,
+    Last Send Size, Send Bytes in Transit, Send Messages in Transit, Recv Bytes in Transit,
+    Recv Messages in Transit, Recv Negative Messages, Recv Negative Bytes, Number Of Sends,
+    Number Of Send Bytes, Number Of Receives, Number Of Receive Bytes, Event Bytes,
+    Event Sent Bytes
+    """,
+    "Send BandWidth, Recv BandWidth",
+)
+_OF_EVENTS = _load_functions(
+    """
+    Last Evt Type, Last Evt Val, Last Evt Val w/o Bursts, Next Evt Type, Next Evt Val,
+    Int. Between Evt, Application ID, TaskID, Thread ID, Node ID, Cpu ID
+    """,
+    """
+    Avg Next Evt Val, Avg Last Evt Val, Given Evt Val, In Evt Val, Not In Evt Val, In Appl ID,
+    In Task ID, In Thread ID, In Node ID, In Cpu ID
+    """,
+    "In Evt Range",
+)
+THREAD = MappingProxyType({**_OF_EVENTS, **OF_STATES, **OF_COMMUNICATIONS})
+HIGH = _load_functions(
+    "Adding, AddingSign, Average, Maximum, Minimum, Mode, Changed value",
+    "Activity, In Activity, Thread i, Add Tasks",
+)
+PROCESSOR = _load_functions("Active Thd, Active Thd Sign", "Active Thd Val, Active Thd Val Sign")
+COMPOSE = _load_functions(
+    """
+    As Is, Sign, 1-Sign, Floor, Ceil, Round, Abs, Stacked Val, Nesting level, Enumerate, Accumulate,
+    Delta, Burst Time, Divide by Burst Time, Begin Time, End Time, Join Bursts, sin, cos,
+    sqrt (abs), arc tan
+    """,
+    """
+    Mod, Mod+1, Div, Prod, Add, Subs, Complement, Inverse Div, Is Equal, Is Equal (Sign),
+    In Stacked Val, LRU Depth, Timer, Translate, log N, exp
+    """,
+    "Select Range, Select Range [), Is In Range, Is In Range [)",
+)
+OPERATIONS = _split_words(
+    """
+    add, product, substract, divide, maximum, minimum, different, controlled: clear by,
+    controlled: maximum, controlled: add, controlled: enumerate, controlled: average
+    """
+)
+
+#: Place of a function in `window_selected_functions` -> its group and what stands there when
+#: nothing is asked for.
+SELECTED = MappingProxyType(
+    {
+        "cpu": (PROCESSOR, "Active Thd"),
+        "appl": (HIGH, "Adding"),
+        "task": (HIGH, "Adding"),
+        "thread": (THREAD, "State As Is"),
+        "node": (HIGH, "Adding"),
+        "system": (HIGH, "Adding"),
+        "workload": (HIGH, "Adding"),
+    }
+)
+#: A composed window has no functions at these places.
+SINGLE_ONLY = ("cpu", "thread")
+COMPOSES = (*(f"compose_{place}" for place in SELECTED), "topcompose1", "topcompose2")
+FILTERS = ("from_obj", "to_obj", "tag_msg", "size_msg", "bw_msg", "evt_type", "evt_value")
+#: Condition -> least and greatest number of values.
+CONDITIONS = MappingProxyType(
+    {"All": (0, 0), "None": (0, 0), "[x,y]": (2, 2)}
+    | dict.fromkeys(("=", "!=", ">", "<"), (1, 10_000))
+)
+#: From coarse to fine; the others are those of the machine.
+PROCESS_LEVELS = ("workload", "appl", "task", "thread")
+RESOURCE_LEVELS = ("system", "node", "cpu")
+UNITS = ("Nanoseconds", "Microseconds", "Milliseconds", "Seconds", "Minutes", "Hours", "Days")
+#: How a timeline is drawn -> (coloured, colour mode or none: a colour per value).
+LOOKS = MappingProxyType(
+    {
+        "code": (True, ""),
+        "gradient": (True, "window_in_null_gradient_mode"),
+        "line": (False, ""),
+        "fused": (True, "window_in_fused_lines_mode"),
+    }
+)
+DRAW_MODES = _split_words(
+    """
+    draw_last, draw_maximum, draw_minnotzero, draw_random, draw_randnotzero, draw_average,
+    draw_averagenotzero, draw_mode, draw_absolute_maximum, draw_absolute_minimum
+    """
+)
+STATISTICS = _split_words(
+    """
+    Time, % Time, % Time Not Zero, % Window Time, # Bursts, % # Bursts, Integral, Average value,
+    Maximum, Minimum, Average Burst Time, Stdev Burst Time, Average per Burst, Average value != 0,
+    Average per Burst != 0, # Bursts != 0, Sum bursts
+    """
+)
+COMMUNICATION_STATISTICS = _split_words(
+    """
+    #Sends, #Receives, Bytes sent, Bytes received, Average bytes sent, Average bytes received,
+    Minimum bytes sent, Minimum bytes received, Maximum bytes sent, Maximum bytes received
+    """
+)
+#: The largest number that Paraver keeps as an event type with a label.
+LAST_TYPE = 2**31 - 1
+
 
 #: An event value that no trace holds.
 NO_VALUE = -1
-#: A list of more event types than this takes Paraver noticeable time.
-LONG_LIST = 20
 
 
 class CfgError(Nsys2prvError):
@@ -41,7 +166,7 @@ class Filter(Struct, frozen=True):
 class Look(Struct, frozen=True, omit_defaults=True):
     """Appearance of a timeline."""
 
-    #: A key of grammar.LOOKS.
+    #: A key of LOOKS.
     style: str = "code"
     #: Of time, for Paraver's axis.
     units: str = "Nanoseconds"
@@ -184,13 +309,13 @@ def find_problems(cfg: Cfg) -> Iterator[str]:
 def _check_any_window(window: Window) -> Iterator[str]:
     if not window.title.strip() or window.title.strip() != window.title or _is_odd(window.title):
         yield f"title {window.title!r} is empty, has blanks around it or holds a slash or line end"
-    if window.level not in (*grammar.PROCESS_LEVELS, *grammar.RESOURCE_LEVELS):
+    if window.level not in (*PROCESS_LEVELS, *RESOURCE_LEVELS):
         yield f"no level {window.level!r}"
     look = window.look
     for quantity, value, allowed in (
-        ("units", look.units, grammar.UNITS),
-        ("look", look.style, grammar.LOOKS),
-        ("draw mode", look.draw, grammar.DRAW_MODES),
+        ("units", look.units, UNITS),
+        ("look", look.style, LOOKS),
+        ("draw mode", look.draw, DRAW_MODES),
     ):
         if value not in allowed:
             yield f"no {quantity} {value!r}"
@@ -200,12 +325,10 @@ def _check_any_window(window: Window) -> Iterator[str]:
         if len(color) != 3 or not all(0 <= part <= 255 for part in color):
             yield f"colour {color} of {value} is not three numbers up to 255"
     for place, function in window.functions.items():
-        if place in grammar.COMPOSES:
-            group = grammar.COMPOSE
-        elif place in grammar.SELECTED and (
-            isinstance(window, Single) or place not in grammar.SINGLE_ONLY
-        ):
-            group = grammar.SELECTED[place][0]
+        if place in COMPOSES:
+            group = COMPOSE
+        elif place in SELECTED and (isinstance(window, Single) or place not in SINGLE_ONLY):
+            group = SELECTED[place][0]
         else:
             yield f"no place {place!r} for a function"
             continue
@@ -221,16 +344,16 @@ def _is_odd(title: str) -> bool:
 
 def _check_single(window: Single) -> Iterator[str]:
     for name, condition in window.filters.items():
-        if name not in grammar.FILTERS:
+        if name not in FILTERS:
             yield f"no filter {name!r}"
-        elif condition.condition not in grammar.CONDITIONS:
+        elif condition.condition not in CONDITIONS:
             yield f"{name}: no condition {condition.condition!r}"
         else:
-            least, most = grammar.CONDITIONS[condition.condition]
+            least, most = CONDITIONS[condition.condition]
             if not least <= len(condition.values) <= most:
                 yield f"{name}: {len(condition.values)} values for {condition.condition!r}"
     types = window.types
-    if not all(value == int(value) and 0 < value <= grammar.LAST_TYPE for value in types.values):
+    if not all(value == int(value) and 0 < value <= LAST_TYPE for value in types.values):
         yield "an event type is not within 1..2147483647"
     if len(set(types.values)) < len(types.values) and types.condition != "[x,y]":
         yield "an event type stands twice"
@@ -242,13 +365,13 @@ def _check_composed(window: Window, number: int, windows: tuple[Window, ...]) ->
     if not isinstance(window, Composed):
         yield "neither single nor composed"
         return
-    if window.operation not in grammar.OPERATIONS:
+    if window.operation not in OPERATIONS:
         yield f"no operation {window.operation!r}"
     if not all(1 <= parent < number for parent in window.parents):
         yield f"parents {window.parents} are not windows before it"
         return
     levels = [windows[parent - 1].level for parent in window.parents]
-    for kind in (grammar.PROCESS_LEVELS, grammar.RESOURCE_LEVELS):
+    for kind in (PROCESS_LEVELS, RESOURCE_LEVELS):
         if all(level in kind for level in (window.level, *levels)):
             if kind.index(window.level) > max(map(kind.index, levels)):
                 yield f"level {window.level} is finer than those of its parents"
@@ -259,7 +382,7 @@ def _check_composed(window: Window, number: int, windows: tuple[Window, ...]) ->
 def _check_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Iterator[str]:
     if not histogram.title or _is_odd(histogram.title):
         yield f"title {histogram.title!r} is empty or holds a slash or line end"
-    if histogram.statistic not in (*grammar.STATISTICS, *grammar.COMMUNICATION_STATISTICS):
+    if histogram.statistic not in (*STATISTICS, *COMMUNICATION_STATISTICS):
         yield f"no statistic {histogram.statistic!r}"
     columns = histogram.columns
     if columns.width < 0 or (columns.first is None) != (columns.last is None):
@@ -272,7 +395,7 @@ def _check_histogram(histogram: Histogram, windows: tuple[Window, ...]) -> Itera
             yield f"{name} window {number} is not there"
             return
     control, data = windows[histogram.control - 1], windows[histogram.data - 1]
-    for kind in (grammar.PROCESS_LEVELS, grammar.RESOURCE_LEVELS):
+    for kind in (PROCESS_LEVELS, RESOURCE_LEVELS):
         if (
             control.level in kind
             and data.level in kind
@@ -293,18 +416,3 @@ def _list_ancestors(windows: tuple[Window, ...], number: int) -> set[int]:
     return set(window.parents).union(
         *(_list_ancestors(windows, parent) for parent in window.parents)
     )
-
-
-def narrow_types(cfg: Cfg, present: Collection[int]) -> Cfg:
-    """Return the view with long lists of event types cut to those that are there; a list of which
-    none is there stays.
-    """
-    return replace(cfg, windows=tuple(_narrow_window(window, present) for window in cfg.windows))
-
-
-def _narrow_window(window: Window, present: Collection[int]) -> Window:
-    types = window.types if isinstance(window, Single) else Filter("All")
-    values = tuple(code for code in types.values if code in present)
-    if types.condition != "=" or len(types.values) <= LONG_LIST or not values:
-        return window
-    return replace(window, filters={**window.filters, "evt_type": Filter("=", values)})

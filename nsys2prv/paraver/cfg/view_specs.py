@@ -9,9 +9,11 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.paraver.cfg import grammar
 from nsys2prv.paraver.cfg.model import (
+    COMMUNICATION_STATISTICS,
+    COMPOSES,
     NO_VALUE,
+    SELECTED,
     Cfg,
     CfgError,
     Composed,
@@ -33,7 +35,7 @@ SAMPLED_RATES = frozenset(
 )
 RATES = frozenset(("GB/s", "MB/s", "B/s", "MIPS of a multiprocessor"))
 _VIEW = {"title", "shows", "unit", "first", "any_of", "needs", "windows", "histogram"}
-_PLACES = {*grammar.SELECTED, *grammar.COMPOSES}
+_PLACES = {*SELECTED, *COMPOSES}
 _LOOK = {"look", "units", "lines", "open", "draw", "colors", "group", "scale"}
 _SINGLE = {"title", "level", "types", "values", "tags", "physical", *_PLACES, *_LOOK}
 _COMPOSED = {"title", "level", "op", "of", "factors", *_PLACES, *_LOOK}
@@ -160,7 +162,7 @@ def _make_window(
         return Composed(spec["title"], level, functions, look, spec["op"], *pair)
     functions.setdefault("thread", Function("Last Evt Val"))
     # What stands in a file anyway is no choice of a window.
-    if functions["thread"].name == grammar.SELECTED["thread"][1]:
+    if functions["thread"].name == SELECTED["thread"][1]:
         del functions["thread"]
     filters = {
         "evt_type": _parse_types(spec.get("types"), codes),
@@ -267,7 +269,7 @@ def _make_histogram(
         case first, last_value, width:
             shape = HistogramColumns(float(width), float(first), float(last_value))
     statistic, zero = spec["statistic"], spec.get("zero", False)
-    of_events = planes is None and statistic not in grammar.COMMUNICATION_STATISTICS
+    of_events = planes is None and statistic not in COMMUNICATION_STATISTICS
     sort = columns == "values" and of_events and _shows_names(windows[control - 1])
     return Histogram(title, control, data, statistic, shape, zero, planes, sort)
 

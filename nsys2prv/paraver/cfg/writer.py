@@ -5,8 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
-from nsys2prv.paraver.cfg import grammar
-from nsys2prv.paraver.cfg.model import Cfg, Composed, Filter, Histogram, Single, Window, check_view
+from nsys2prv.paraver.cfg.model import (
+    COMMUNICATION_STATISTICS,
+    COMPOSES,
+    FILTERS,
+    LOOKS,
+    PROCESS_LEVELS,
+    SELECTED,
+    SINGLE_ONLY,
+    Cfg,
+    Composed,
+    Filter,
+    Histogram,
+    Single,
+    Window,
+    check_view,
+)
 
 VERSION = "3.4"
 #: Pixels: of timelines with a row for each thread, and of others; of tables; and of what shares a
@@ -61,12 +75,8 @@ def format_number(value: float) -> str:
     return str(int(value)) if value == int(value) else f"{value:.12f}".rstrip("0")
 
 
-def _format_lower_bool(value: bool) -> str:
+def _format_bool(value: bool) -> str:
     return "true" if value else "false"
-
-
-def _format_capital_bool(value: bool) -> str:
-    return "True" if value else "False"
 
 
 def _choose_height(level: str, rows: Mapping[str, int], shown: int) -> int:
@@ -93,19 +103,19 @@ def _format_window(window: Window, number: int, place: int, height: int) -> list
 
 
 def _format_single(window: Single, number: int, place: int, height: int) -> list[str]:
-    conditions = {name: window.filters.get(name, Filter("All")) for name in grammar.FILTERS}
+    conditions = {name: window.filters.get(name, Filter("All")) for name in FILTERS}
     lines = [
         "window_type single",
         f"window_id {number}",
         *_format_appearance(window, place, height),
-        f"window_logical_filtered {_format_lower_bool(not window.physical)}",
-        f"window_physical_filtered {_format_lower_bool(window.physical)}",
+        f"window_logical_filtered {_format_bool(not window.physical)}",
+        f"window_physical_filtered {_format_bool(window.physical)}",
         "window_intracomms_enabled true",
         "window_intercomms_enabled true",
         "window_comm_fromto true",
         "window_comm_tagsize true",
         "window_comm_typeval true",
-        *_format_functions(window, tuple(grammar.SELECTED), conditions),
+        *_format_functions(window, tuple(SELECTED), conditions),
     ]
     for name, condition in conditions.items():
         if condition.values:
@@ -115,7 +125,7 @@ def _format_single(window: Single, number: int, place: int, height: int) -> list
 
 
 def _format_composed(window: Composed, number: int, place: int, height: int) -> list[str]:
-    places = tuple(place for place in grammar.SELECTED if place not in grammar.SINGLE_ONLY)
+    places = tuple(place for place in SELECTED if place not in SINGLE_ONLY)
     return [
         "window_type composed",
         f"window_id {number}",
@@ -131,19 +141,19 @@ def _format_composed(window: Composed, number: int, place: int, height: int) -> 
 def _format_appearance(window: Window, place: int, height: int) -> list[str]:
     look = window.look
     low, high = look.scale or (0.0, 1.0)
-    colored, mode = grammar.LOOKS[look.style]
+    colored, mode = LOOKS[look.style]
     lines = [
         "window_position_x 50",
         f"window_position_y {50 + place * (height + TITLE)}",
         f"window_width {WIDTH}",
         f"window_height {height}",
-        f"window_comm_lines_enabled {_format_lower_bool(look.lines)}",
+        f"window_comm_lines_enabled {_format_bool(look.lines)}",
         "window_flags_enabled false",
-        f"window_noncolor_mode {_format_lower_bool(colored)}",
+        f"window_noncolor_mode {_format_bool(colored)}",
     ]
     if mode:
         lines.append(f"window_color_mode {mode}")
-    lines.append(f"window_custom_color_enabled {_format_lower_bool(bool(look.colors))}")
+    lines.append(f"window_custom_color_enabled {_format_bool(bool(look.colors))}")
     if look.colors:
         lines.append(
             "window_custom_color_palette "
@@ -153,17 +163,17 @@ def _format_appearance(window: Window, place: int, height: int) -> list[str]:
         )
     return [
         *lines,
-        f"window_semantic_scale_min_at_zero {_format_lower_bool(look.style in ('line', 'fused'))}",
+        f"window_semantic_scale_min_at_zero {_format_bool(look.style in ('line', 'fused'))}",
         f"window_units {look.units}",
         f"window_maximum_y {format_number(high)}",
         f"window_minimum_y {format_number(low)}",
-        f"window_compute_y_max {_format_lower_bool(look.scale is None)}",
+        f"window_compute_y_max {_format_bool(look.scale is None)}",
         f"window_level {window.level}",
         "window_scale_relative 1",
         "window_end_time_relative 1",
         *_format_selection(window.level),
         "window_begin_time_relative 0",
-        f"window_open {_format_lower_bool(look.shown)}",
+        f"window_open {_format_bool(look.shown)}",
         f"window_drawmode {look.draw}",
         f"window_drawmode_rows {look.draw}",
         "window_pixel_size 1",
@@ -174,7 +184,7 @@ def _format_appearance(window: Window, place: int, height: int) -> list[str]:
 
 def _format_selection(level: str) -> list[str]:
     """Return all objects. Levels of the machine are all selected where nothing is said."""
-    if level not in grammar.PROCESS_LEVELS:
+    if level not in PROCESS_LEVELS:
         return []
     return [f"window_object appl {{ 1, {{ {'1' if level == 'appl' else 'All'} }} }}"]
 
@@ -185,17 +195,10 @@ def _format_functions(
     """Return functions and filter conditions of each place, and the parameters of those that have
     some.
     """
-    chosen = {
-        place: window.functions[place].name
-        if place in window.functions
-        else grammar.SELECTED[place][1]
-        for place in places
-    }
+    names = {place: function.name for place, function in window.functions.items()}
+    chosen = {place: names.get(place, SELECTED[place][1]) for place in places}
     chosen.update((name, condition.condition) for name, condition in conditions.items())
-    composes = {
-        place: window.functions[place].name if place in window.functions else "As Is"
-        for place in grammar.COMPOSES
-    }
+    composes = {place: names.get(place, "As Is") for place in COMPOSES}
     lines = [
         f"{tag} {{ {len(table)}, {{ {', '.join(f'{{{place}, {name}}}' for place, name in table.items())} }} }}"
         for tag, table in (
@@ -225,20 +228,16 @@ def _format_histogram(histogram: Histogram, rows: int) -> list[str]:
         else (columns.first, columns.last)
     )
     width = columns.width or 1.0
+    of_communications = histogram.statistic in COMMUNICATION_STATISTICS
     lines = [
         ("Name", histogram.title),
         ("X", "80"),
         ("Y", "80"),
-        ("Width", str(WIDTH)),
-        ("Height", str(min(TABLE_FRAME + CELL * rows, SCREEN - TITLE) if rows else TABLE_HEIGHT)),
-        ("ControlWindow", str(histogram.control)),
-        ("DataWindow", str(histogram.data)),
-        (
-            "Accumulator",
-            "Communication"
-            if histogram.statistic in grammar.COMMUNICATION_STATISTICS
-            else "Semantic",
-        ),
+        ("Width", WIDTH),
+        ("Height", min(TABLE_FRAME + CELL * rows, SCREEN - TITLE) if rows else TABLE_HEIGHT),
+        ("ControlWindow", histogram.control),
+        ("DataWindow", histogram.data),
+        ("Accumulator", "Communication" if of_communications else "Semantic"),
         ("Statistic", histogram.statistic),
         ("CalculateAll", "True"),
         ("HideCols", "True"),
@@ -246,19 +245,16 @@ def _format_histogram(histogram: Histogram, rows: int) -> list[str]:
         ("Color", "True"),
         ("SemanticColor", "False"),
         ("Zoom", "Disabled"),
-        ("SortCols", _format_capital_bool(histogram.sort)),
+        ("SortCols", histogram.sort),
         ("SortCriteria", "Total"),
         ("SortReverse", "False"),
         ("AnalysisLimits", "Alltrace"),
-        (
-            "ComputeYScale",
-            _format_capital_bool(columns.first is None or histogram.rows is not None),
-        ),
-        ("ComputeYScaleZero", _format_capital_bool(histogram.zero)),
+        ("ComputeYScale", columns.first is None or histogram.rows is not None),
+        ("ComputeYScaleZero", histogram.zero),
         ("Minimum", format_number(first)),
         ("Maximum", format_number(last)),
         ("Delta", format_number(width)),
-        ("UseFixedDelta", _format_capital_bool(columns.width > 0)),
+        ("UseFixedDelta", columns.width > 0),
         ("NumColumns", format_number(max(1, (last - first) // width + 1))),
         ("ComputeGradient", "True"),
         ("MinimumGradient", "0"),
