@@ -90,9 +90,7 @@ def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndar
     """Return the payload fields of rows read with eventId, jsonTextId, globalTid and the texts
     jsonText and binaryData.
     """
-    result = {
-        field: np.full(columns.rows, 0 if field == "communicator" else ABSENT) for field in FIELDS
-    }
+    result = {field: _make_absent(field, columns.rows) for field in FIELDS}
     damaged = np.zeros(columns.rows, bool)
     for payloads in (_read_json(extraction, columns), _read_binary(extraction.database, columns)):
         for field, values in payloads.fields.items():
@@ -106,6 +104,11 @@ def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndar
     if lost:
         extraction.account.repaired[Reason.DAMAGED_PAYLOAD] += lost
     return result
+
+
+def _make_absent(field: str, rows: int) -> np.ndarray:
+    """Return a field that no row has."""
+    return np.full(rows, 0 if field == "communicator" else ABSENT)
 
 
 def _is_absent(field: str, values: np.ndarray) -> np.ndarray:
@@ -258,16 +261,8 @@ def read_schemas(database: Source) -> dict[tuple[int, int], tuple[PayloadField, 
         if kind >= FIRST_SCHEMA_ID:
             width = {1: "i1", 2: "i2", 8: "i8"}.get(sizes.get((domain, kind)) or 4, "i4")
         field = _FIELD_OF.get(_normalize_field_name(name)) if isinstance(name, str) else None
-        entry = (
-            PayloadField(
-                field,
-                offset or 0,
-                "<" + width,
-                tuple(sorted(enums.get((domain, kind), {}).items())),
-            )
-            if field and width
-            else None
-        )
+        names = tuple(sorted(enums.get((domain, kind), {}).items()))
+        entry = PayloadField(field, offset or 0, f"<{width}", names) if field and width else None
         if schemas.setdefault((domain, number), {}).setdefault(index, entry) != entry:
             clashing.add((domain, number))
     return {
@@ -288,9 +283,8 @@ def _read_binary(database: Source, columns: Columns) -> _Payloads:
     if not len(headed):
         return _Payloads(fields, damaged, codes)
     schemas = read_schemas(database)
-    heads = _to_byte_matrix(distinct.gather(headed).bin.slice(0, HEADER_BYTES), HEADER_BYTES).view(
-        "<i8"
-    )
+    heads = distinct.gather(headed).bin.slice(0, HEADER_BYTES)
+    heads = _to_byte_matrix(heads, HEADER_BYTES).view("<i8")
     (domains, numbers, offsets, lengths), shape = factorize_together(
         heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed]
     )
@@ -309,19 +303,16 @@ def _read_binary(database: Source, columns: Columns) -> _Payloads:
             if last > length:
                 damaged[rows] = True
                 continue
-            values = (
-                np.ascontiguousarray(block[:, first:last]).view(entry.kind)[:, 0].astype(np.int64)
-            )
-            target = fields.setdefault(
-                entry.field, np.full(len(distinct), 0 if entry.field == "communicator" else ABSENT)
-            )
+            values = np.ascontiguousarray(block[:, first:last]).view(entry.kind)[:, 0]
+            values = values.astype(np.int64)
             if entry.field == "reduction":
                 values = _find_reductions(values, entry.names)
             elif entry.field == "data_type":
                 values = np.where((values >= 0) & (values < len(TYPE_SIZES)), values + 1, ABSENT)
-            target[rows] = (
-                values if entry.field == "communicator" else np.where(values < 0, ABSENT, values)
-            )
+            if entry.field != "communicator":
+                values = np.where(values < 0, ABSENT, values)
+            target = fields.setdefault(entry.field, _make_absent(entry.field, len(distinct)))
+            target[rows] = values
     return _Payloads(
         {field: values for field, values in fields.items() if field in FIELDS}, damaged, codes
     )
@@ -338,13 +329,11 @@ def _find_reductions(values: np.ndarray, names: tuple[tuple[int, str], ...]) -> 
     """
     by_name = {value: REDUCTIONS.get(name.lower(), ABSENT) for value, name in names}
     distinct, codes = factorize(values)
-    return np.array(
-        [
-            by_name.get(int(value), int(value) + 1 if 0 <= value < BUILT_IN else ABSENT)
-            for value in distinct
-        ],
-        np.int64,
-    )[codes]
+    found = [
+        by_name.get(value, value + 1 if 0 <= value < BUILT_IN else ABSENT)
+        for value in distinct.tolist()
+    ]
+    return np.array(found, np.int64)[codes]
 
 
 def _read_dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndarray]) -> None:

@@ -89,9 +89,7 @@ def _save_operations(extraction: Extraction, part: Part) -> None:
         }
     )
     # A graph traced by node has many operations of one call.
-    operations = operations.group_by("thread", "call_begin", "call_end", "object_stream").agg(
-        pl.col("begin").min(), pl.col("end").max()
-    )
+    operations = _join_spans(operations, "thread", "call_begin", "call_end", "object_stream")
     extraction.add_fact(OPERATIONS, dict(operations.to_dict()))
 
 
@@ -108,18 +106,15 @@ def derive_ranges(facts: Mapping[str, pl.DataFrame]) -> Iterator[Rows]:
     projected = project_ranges(ranges, operations).sort("range", "object")
     place = projected["range"].to_numpy()
     name = ranges["name_nvtx"].to_numpy()[place]
+    number, domain, thread = (
+        ranges[column].to_numpy()[place] for column in ("number", "domain", "thread")
+    )
     yield Rows(
         "nvtx_on_gpu",
-        projected["begin"].to_numpy(),
-        projected["end"].to_numpy(),
-        projected["object"].to_numpy(),
-        {
-            "range": name,
-            "number": ranges["number"].to_numpy()[place],
-            "any_domain": name,
-        },
-        domain=ranges["domain"].to_numpy()[place],
-        nesting_owner=ranges["thread"].to_numpy()[place],
+        *(projected[column].to_numpy() for column in ("begin", "end", "object")),
+        {"range": name, "number": number, "any_domain": name},
+        domain=domain,
+        nesting_owner=thread,
     )
 
 
@@ -169,11 +164,12 @@ def project_ranges(ranges: pl.DataFrame, operations: pl.DataFrame) -> pl.DataFra
                         )
                     )
     projected = pl.concat(pieces)
-    return (
-        projected.group_by("range", "object").agg(pl.col("begin").min(), pl.col("end").max())
-        if twice
-        else projected
-    )
+    return _join_spans(projected, "range", "object") if twice else projected
+
+
+def _join_spans(spans: pl.DataFrame, *by: str) -> pl.DataFrame:
+    """Return the first begin and the last end of those that are alike in these columns."""
+    return spans.group_by(*by).agg(pl.col("begin").min(), pl.col("end").max())
 
 
 def _find_crossed(
@@ -243,7 +239,7 @@ def _project_crossing(
                 "end": calls["end"][call[inside]],
             }
         )
-        pieces.append(pairs.group_by("place").agg(pl.col("begin").min(), pl.col("end").max()))
+        pieces.append(_join_spans(pairs, "place"))
     result = pl.concat(pieces)
     return result["place"].to_numpy(), result["begin"].to_numpy(), result["end"].to_numpy()
 

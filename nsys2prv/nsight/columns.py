@@ -178,14 +178,20 @@ def encode_distinct(series: pl.Series) -> tuple[np.ndarray, DistinctTexts]:
     sample = series.head(SAMPLE_TEXTS)
     if sample.n_unique() > len(sample) // 2:
         return np.arange(len(series)), DistinctTexts(series)  # hardly any comes twice
+    distinct, codes = number_distinct(series)
+    return codes, DistinctTexts(distinct)
+
+
+def number_distinct(series: pl.Series) -> tuple[pl.Series, np.ndarray]:
+    """Return the distinct values in the order in which they come first, and each row's index among
+    them (int64).
+    """
     distinct = series.unique(maintain_order=True)
-    codes = series.to_frame("text").join(
-        distinct.to_frame("text").with_row_index("code"),
-        on="text",
-        how="left",
-        maintain_order="left",
-    )["code"]
-    return codes.to_numpy().astype(np.int64), DistinctTexts(distinct)
+    if len(distinct) == len(series):
+        return series, np.arange(len(series))
+    numbered = distinct.to_frame("value").with_row_index("code")
+    codes = series.to_frame("value").join(numbered, on="value", how="left", maintain_order="left")
+    return distinct, codes["code"].to_numpy().astype(np.int64)
 
 
 def make_columns(rows: pl.DataFrame, integers: tuple[str, ...], texts: tuple[str, ...]) -> Columns:

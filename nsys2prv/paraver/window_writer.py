@@ -128,11 +128,8 @@ class Formatter:
             return self._make_line_batch(shape, times, pieces)
         objects = _make_column(pieces, "object")
         if shape.stream == STATE:
-            return Batch(
-                self._make_shape(shape, self._make_state_shape),
-                times,
-                [objects, times, pieces.column("end"), pieces.column("state")],
-            )
+            columns = [objects, times, pieces.column("end"), pieces.column("state")]
+            return Batch(self._make_shape(shape, self._make_state_shape), times, columns)
         layout = load_catalogue().layouts[shape.name]
         fields = list_present_fields(layout, shape.present)
         domain = [_make_column(pieces, "domain")] if layout.has_domain else []
@@ -142,11 +139,8 @@ class Formatter:
                 objects, first = np.unique(pieces.column("object"), return_index=True)
                 times = times[first]
             coded = [column for f in fields if isinstance(f.code, DomainCode) for column in domain]
-            return Batch(
-                self._make_shape(shape, lambda: self._make_end_shape(fields)),
-                times,
-                [objects, times, *coded],
-            )
+            line = self._make_shape(shape, lambda: self._make_end_shape(fields))
+            return Batch(line, times, [objects, times, *coded])
         columns = [objects, times]
         for f in fields:
             column = _make_column(pieces, f.name)
@@ -155,12 +149,8 @@ class Formatter:
             columns += [*(domain if isinstance(f.code, DomainCode) else ()), column]
         # Of ranges that begin together the longer is the outer one, whichever attributes they
         # carry.
-        return Batch(
-            self._make_shape(shape, lambda: self._make_begin_shape(f.code for f in fields)),
-            times,
-            columns,
-            -pieces.column("end") if layout.nests else None,
-        )
+        line = self._make_shape(shape, lambda: self._make_begin_shape(f.code for f in fields))
+        return Batch(line, times, columns, -pieces.column("end") if layout.nests else None)
 
     def _make_begin_shape(self, codes: Iterable[int | DomainCode]) -> Iterator[Piece]:
         yield from (self._events, Number())
@@ -184,26 +174,13 @@ class Formatter:
         tag = load_catalogue().lines[shape.name].tag
 
         def line() -> Iterator[Piece]:
-            between = Text(b":")
-            yield from (
-                self._senders,
-                Number(),
-                between,
-                Number(),
-                self._receivers,
-                Number(),
-                between,
-                Number(),
-                between,
-                Number(),
-            )
-            yield from (between, Number()) if tags else (Text(b":%d" % tag),)
+            further = Text(b":"), Number()
+            yield from (self._senders, Number(), *further, self._receivers, Number())
+            yield from (*further, *further)
+            yield from further if tags else (Text(b":%d" % tag),)
 
-        return Batch(
-            self._make_shape(shape, line),
-            send,
-            [sender, send, send, receiver, receive, receive, size, *tags],
-        )
+        columns = [sender, send, send, receiver, receive, receive, size, *tags]
+        return Batch(self._make_shape(shape, line), send, columns)
 
     def _make_sample_batches(self, records: dict[Shape, WindowRecords]) -> list[Batch]:
         """Return lines of samples: one for each instant of an object, with all its numbers."""
@@ -230,11 +207,9 @@ class Formatter:
 
     def _make_sample_batch(self, table: SampleTable) -> Batch:
         codes = tuple(map(int, table.codes))
-        return Batch(
-            self._make_shape(codes, lambda: self._make_begin_shape(codes)),
-            table.time,
-            [table.object, table.time, *(table.stored - 1).T],
-        )
+        line = self._make_shape(codes, lambda: self._make_begin_shape(codes))
+        columns = [table.object, table.time, *(table.stored - 1).T]
+        return Batch(line, table.time, columns)
 
     def _make_closing_batches(self) -> list[Batch]:
         """Return zeros for every sampled number at the end of the trace."""
@@ -257,12 +232,8 @@ class Formatter:
     def _make_code(self, code: int | DomainCode, behind: bytes) -> Piece:
         """Return `:code` and what follows it."""
         if isinstance(code, DomainCode):
-            return Choice(
-                tuple(
-                    b":%d%s" % (code.code_of(name, number), behind)
-                    for name, number in self.manifest.domain_codes
-                )
-            )
+            codes = (code.code_of(*domain) for domain in self.manifest.domain_codes)
+            return Choice(tuple(b":%d%s" % (number, behind) for number in codes))
         return Text(b":%d%s" % (code, behind))
 
     def _make_shape(self, key: Hashable, pieces: Callable[[], Iterator[Piece]]) -> LineShape:

@@ -27,7 +27,7 @@ from nsys2prv._util.yaml_files import (
     read_data_text,
     read_rule_file,
 )
-from nsys2prv.nsight.columns import DistinctTexts, decode_texts
+from nsys2prv.nsight.columns import DistinctTexts, decode_texts, number_distinct
 
 SHIPPED = "nvtx_rules.yaml"
 #: In place of a file: no rules at all.
@@ -107,7 +107,7 @@ def rename_ranges(
             kept = chosen.str.extract_groups(rule.match).struct.field(NUMBER)
             kept = kept.cast(pl.Int64, strict=False).fill_null(ABSENT)
             numbers[rows] = kept.to_numpy()[of_row]
-        renamed, of_changed = _deduplicate(
+        renamed, of_changed = number_distinct(
             chosen.str.replace_all(rule.match, rule.replace)
             if replaced is None
             else replaced.gather(changing)
@@ -118,7 +118,7 @@ def rename_ranges(
         texts = pl.concat(
             [texts.gather(used[:left]), renamed.gather(used[left:] - len(texts)).str.strip_chars()]
         )
-    texts, merged = _deduplicate(texts)
+    texts, merged = number_distinct(texts)
     return RenamedRanges(texts, merged[codes], wanted, numbers)
 
 
@@ -214,24 +214,6 @@ def _rename_known(texts: list[str], rules: tuple[NvtxRule, ...]) -> RenamedRange
 def _get_known_texts(rules: tuple[NvtxRule, ...]) -> dict[str, tuple[str, bool, int]]:
     """Return the texts that are known of these rules."""
     return {}
-
-
-def _deduplicate(texts: pl.Series) -> tuple[pl.Series, np.ndarray]:
-    """Return the texts without repetitions, and each one's index among them."""
-    kept = texts.unique(maintain_order=True)
-    if len(kept) == len(texts):
-        return texts, np.arange(len(texts))
-    frame = (
-        texts.alias("text")
-        .to_frame()
-        .join(
-            kept.alias("text").to_frame().with_row_index("code"),
-            on="text",
-            how="left",
-            maintain_order="left",
-        )
-    )
-    return kept, frame["code"].to_numpy().astype(np.int64)
 
 
 # ---- reading rules ------------------------------------------------------------------------------------------------------------------
