@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from tools.claims import check_claims
+from event_types import check_event_types
 from tools.paramedir import run_paramedir, skip_without_paramedir
 
 from nsys2prv import Options, convert
@@ -86,7 +86,7 @@ def test_the_tour_names_functions_and_classes_that_there_are() -> None:
 def test_the_event_types_that_the_tour_offers_are_free() -> None:
     text = (DOCS / "development.md").read_text()
     first, last = map(int, re.search(r"Event types from (\d+) to (\d+) are free", text).groups())
-    taken = sorted(code for code in check_claims(load_catalogue()) if first <= code <= last)
+    taken = sorted(code for code in check_event_types(load_catalogue()) if first <= code <= last)
     assert not taken, f"{taken} are taken: raise {first} in docs/development.md to {taken[-1] + 1}"
 
 

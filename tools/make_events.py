@@ -4,8 +4,11 @@ tools/make_events.py``.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from event_types import check_event_types
 
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import DomainCode, Field, NameSet, ValueSet, load_catalogue
@@ -204,4 +207,8 @@ def _domains() -> Iterator[str]:
 
 
 if __name__ == "__main__":
+    try:
+        check_event_types(load_catalogue())
+    except ValueError as error:
+        sys.exit(f"make_events: {error}")
     (Path(__file__).parent.parent / "docs" / "events.md").write_text(page(), encoding="utf-8")

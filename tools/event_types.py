@@ -9,14 +9,14 @@ from nsys2prv.events import catalogue as module
 from nsys2prv.events.catalogue import Catalogue, DomainCode
 
 
-def check_claims(catalogue: Catalogue) -> dict[int, tuple[str, Hashable]]:
+def check_event_types(catalogue: Catalogue) -> dict[int, tuple[str, Hashable]]:
     """Return the owner and meaning of each event type.
 
     Raises ValueError where two owners give one type different labels or values: the .pcf has those
     of one.
     """
     used: dict[int, tuple[str, Hashable]] = {}
-    for owner, code, meaning in _list_claims(catalogue):
+    for owner, code, meaning in _list_uses(catalogue):
         other, known = used.setdefault(code, (owner, meaning))
         if known != meaning:
             raise ValueError(
@@ -25,7 +25,7 @@ def check_claims(catalogue: Catalogue) -> dict[int, tuple[str, Hashable]]:
     return used
 
 
-def _list_claims(catalogue: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
+def _list_uses(catalogue: Catalogue) -> Iterator[tuple[str, int, Hashable]]:
     """Yield owner, event type and meaning of every use."""
     hashed = range(module.FIRST_HASHED_DOMAIN, module.LAST_HASHED_DOMAIN + 1)
     domains = {*range(len(catalogue.domains)), *hashed} - module.FORBIDDEN_DOMAINS

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from event_types import check_event_types
 from msgspec.structs import replace
-from tools.claims import check_claims
 
 from nsys2prv.events import catalogue as module
 from nsys2prv.events.catalogue import Catalogue
@@ -21,7 +21,7 @@ def build_catalogue(monkeypatch: pytest.MonkeyPatch, **added: dict[str, Any]) ->
         module._add_section(data, section, entries)
     monkeypatch.setattr(module, "_read_sections", lambda: data)
     result = module.load_catalogue.__wrapped__()
-    check_claims(result)
+    check_event_types(result)
     return result
 
 
@@ -35,7 +35,7 @@ def make_layout(code: Any, label: str = "New kind", **entries: Any) -> dict[str,
 
 
 def test_every_event_type_has_one_meaning() -> None:
-    assert len(check_claims(module.load_catalogue())) > 1000
+    assert len(check_event_types(module.load_catalogue())) > 1000
 
 
 def test_a_new_layout_with_the_type_of_another_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,4 +122,4 @@ def test_a_listed_counter_has_a_type_of_its_own(code: int) -> None:
     known = module.load_catalogue()
     entries = {**known.counters, "cpu_counter": {code: ["New number"]}}
     with pytest.raises(ValueError, match=f"event type {code}: .*counter 'New number'"):
-        check_claims(replace(known, counters=entries))
+        check_event_types(replace(known, counters=entries))
