@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tools.exports import KERNEL, make_export, make_kernel, make_strings
+from tools.exports import KERNEL, make_export, make_kernel, make_large_export, make_strings
 from tools.processes import list_group
 
 SAMPLE = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank0.sqlite"
@@ -147,6 +147,12 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     assert (tmp_path / "out.prv").exists()
 
 
+@pytest.fixture(scope="module")
+def very_large_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a report that is still being converted half a second after its workers started."""
+    return make_large_export(tmp_path_factory.mktemp("large") / "r.sqlite", rows=3_000_000)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
 @pytest.mark.parametrize(
@@ -154,7 +160,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, None), (signal.SIGKILL, None)],
 )
 def test_no_process_outlives_the_command(
-    number: int, status: int | None, large_report: Path, tmp_path: Path
+    number: int, status: int | None, very_large_report: Path, tmp_path: Path
 ) -> None:
     """Nor, where the signal can be handled, a temporary file."""
     signal.signal(
@@ -170,7 +176,7 @@ def test_no_process_outlives_the_command(
             "processes",
             "-j",
             "2",
-            str(large_report),
+            str(very_large_report),
             "out.prv",
         ],
         cwd=tmp_path,
