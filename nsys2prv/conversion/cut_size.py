@@ -187,7 +187,7 @@ NUMBERS = "sampled numbers"
 
 
 class Reduction(Struct, frozen=True):
-    """Something to leave out. A later one of the same subject goes further."""
+    """Leave out something. A later reduction of the same subject goes further."""
 
     #: What it reduces.
     subject: str

@@ -1,5 +1,5 @@
-"""What is in a .pcf: event types with the labels of their values, written for a trace, and read of
-earlier traces for the values that names have there.
+"""Write a .pcf, event types with the labels of their values, and read that of an earlier trace for the
+values that names have there.
 """
 
 from __future__ import annotations

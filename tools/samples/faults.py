@@ -1,5 +1,5 @@
-"""What is wrong: with the job, which something holds back, and with its reports - rows of
-collectives that get lost, collectives that only one report has, a report that is cut.
+"""Make faults: something that holds the job back, and in its reports rows of collectives that get
+lost, collectives that only one report has, a report that is cut.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What reports record of a program's MPI calls, and the truth about messages and collectives.
+"""Write a program's MPI calls into reports, and the truth about its messages and collectives.
 
 Known of real reports: MPI_Wait*, MPI_Test* have a row for every request, all with the call's times;
 MPI_Sendrecv has two rows with the same times, one if rank, tag and size agree; nothing in a row

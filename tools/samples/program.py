@@ -95,7 +95,7 @@ class Table(str, Enum):
 
 
 class Meeting(IntEnum):
-    """Who of a communicator waits for whom in a call."""
+    """Direction of waiting among the members of a communicator in a call."""
 
     NONE = 0
     ALL = 1  # everybody for the last

@@ -43,7 +43,7 @@ GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.SET)
 
 @dataclass(frozen=True)
 class Noise:
-    """How exactly ranks leave a collective, and a message (ns)."""
+    """Scatter of the times (ns) at which ranks leave a collective or a message."""
 
     spread_ns: dict[Kind, float]  # ends are late by up to so much, evenly; by kind of operation
     waited_ns: dict[Kind, tuple[float, ...]]  # of those who waited, by one of these more
