@@ -23,7 +23,7 @@ from nsys2prv.conversion.clock_text import (
     describe_hosts,
 )
 from nsys2prv.conversion.job_warnings import collect_notes, collect_warnings
-from nsys2prv.conversion.metadata import Ledger, make_ledger, sum_accounts
+from nsys2prv.conversion.ledger import Ledger, make_ledger, sum_accounts
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.reasons import Reason, describe_reason, is_routine
 from nsys2prv.nsight.info import ReportInfo
