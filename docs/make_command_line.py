@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
-from nsys2prv.cli import main
+from nsys2prv.cli import COMMANDS
 from nsys2prv.cli.arguments import make_conversion_parser
 from nsys2prv.cli.parsing import Parser
 
@@ -39,7 +39,7 @@ Warnings do not change it. [faults.md](faults.md) says what happens on full disk
 def parsers() -> Iterator[Parser]:
     """The parser of every command, as its help is asked for."""
     yield make_conversion_parser()
-    for command in main.COMMANDS:
+    for command in COMMANDS:
         if command == "help":
             continue
         met: list[Parser] = []
@@ -50,7 +50,7 @@ def parsers() -> Iterator[Parser]:
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.suppress(SystemExit),
         ):
-            main.COMMANDS[command](["--help"])
+            COMMANDS[command](["--help"])
         yield met[0]
 
 

@@ -2,13 +2,13 @@
 
 import sys
 
-from nsys2prv._util import signals
+from nsys2prv._util import errors
 
 
 def main() -> int:
     """Run the command; returns the exit status."""
-    signals.end_on_signal()
-    from nsys2prv.cli import main as cli
+    errors.end_on_signal()
+    from nsys2prv import cli
 
     return cli.main()
 

@@ -22,7 +22,7 @@ from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.kind import Counters, Rows
 from nsys2prv.paraver.check import Severity
 from nsys2prv.paraver.check.check_trace import check_trace
-from nsys2prv.paraver.output import derive_trace_paths
+from nsys2prv.paraver.window_writer import derive_trace_paths
 from nsys2prv.store.task_result import TaskResult
 
 if TYPE_CHECKING:

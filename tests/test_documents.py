@@ -12,7 +12,7 @@ from event_types import check_event_types
 from tools.paramedir import run_paramedir, skip_without_paramedir
 
 from nsys2prv import Options, convert
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.cfg.catalogue import FILE, load_menus
 from nsys2prv.paraver.views import find_views_folder

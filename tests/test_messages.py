@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from nsys2prv.events.reasons import Reason
+from nsys2prv.events.kind import Reason
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "troubleshooting.md"

@@ -83,7 +83,7 @@ def test_ranks_of_one_host_keep_their_true_distance(training: Path) -> None:
 def test_no_secret_of_the_environment_leaks(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from nsys2prv.cli.main import main
+    from nsys2prv.cli import main
 
     assert any(SECRET in path.read_bytes() for path in list_reports(name)), (
         "the sample must hold the secret"

@@ -11,8 +11,15 @@ from pathlib import Path
 from event_types import check_event_types
 
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import DomainCode, Field, NameSet, ValueSet, load_catalogue
-from nsys2prv.events.catalogue.counters import find_hashed_types, load_counter_tables
+from nsys2prv.events.catalogue import (
+    DomainCode,
+    Field,
+    NameSet,
+    ValueSet,
+    find_hashed_types,
+    load_catalogue,
+    load_counter_tables,
+)
 from nsys2prv.relations import all_relations
 
 HEAD = """# Events in the trace

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURE = ROOT / "docs" / "report.png"

@@ -19,6 +19,23 @@ ABSENT = -1
 OPEN = np.iinfo(np.int64).max
 
 
+def blank_negative(column: np.ndarray) -> np.ndarray:
+    """Return the column with ABSENT for NULL and negative values."""
+    return column if column.min(initial=0) >= 0 else np.where(column < 0, ABSENT, column)
+
+
+def blank_nonpositive(column: np.ndarray) -> np.ndarray:
+    """Return the column with ABSENT for NULL, negative values and 0."""
+    return column if column.min(initial=1) > 0 else np.where(column <= 0, ABSENT, column)
+
+
+def fill_with_zero(column: np.ndarray) -> np.ndarray:
+    """Return the column with 0 for NULL and negative values. Most records are written without such
+    a number where it is 0.
+    """
+    return column if column.min(initial=0) >= 0 else np.maximum(column, 0)
+
+
 def factorize(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct keys in ascending order, and for every row the index of its key among
     them.

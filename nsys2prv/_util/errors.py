@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import time
 from pathlib import Path
 
 
@@ -45,3 +49,99 @@ class ClockNote(str):
     """A note on clocks that do not agree: told with what is known of the hosts' clocks."""
 
     __slots__ = ()
+
+
+NAMES = ("SIGINT", "SIGTERM", "SIGHUP")
+#: Who presses Ctrl-C again so soon means the same; later, that tidying up takes too long (seconds).
+GRACE_SECONDS = 3.0
+#: After an exception that could not be raised, how soon another one is (seconds).
+AGAIN_SECONDS = 0.01
+
+#: Those that are handled here; others were ignored or handled already when the command began.
+_handled: list[int] = []
+#: When an exception was raised last; whether it got lost; whether that is being told right now,
+#: when another one would get lost, too.
+_raised = -GRACE_SECONDS
+_lost = _in_hook = False
+
+
+class EndedBySignal(BaseException):
+    """A signal asks to end; its number."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+    def __str__(self) -> str:
+        return _describe_ending(self.number)
+
+    @property
+    def exit_code(self) -> int:
+        return 128 + self.number
+
+
+def end_on_signal() -> None:
+    """From now on, end with one line when interrupted: there is nothing to clean up."""
+    usual = (signal.SIG_DFL, signal.default_int_handler)
+    _handled[:] = [
+        number
+        for name in NAMES
+        if (number := getattr(signal, name, 0)) and signal.getsignal(number) in usual
+    ]
+    _set_handler(_end)
+
+
+def raise_on_signal() -> None:
+    """From now on, raise :class:`EndedBySignal` when interrupted; also under polars, whose own
+    handler lets a waiting program wait on.
+    """
+    _set_handler(_raise)
+    if _handled:
+        sys.unraisablehook = _raise_unraisable_later
+
+
+def ignore_signals() -> None:
+    """From now on, ignore interruptions: the work is done, or has failed."""
+    _set_handler(signal.SIG_IGN)
+
+
+def _set_handler(handler: object) -> None:
+    for number in _handled:
+        signal.signal(number, handler)
+
+
+def _end(number: int, _: object) -> None:
+    os.write(2, f"nsys2prv: error: {_describe_ending(number)}\n".encode())
+    os._exit(128 + number)
+
+
+def _raise(number: int, _: object) -> None:
+    global _raised, _lost
+    if not _in_hook and (_lost or time.monotonic() - _raised > GRACE_SECONDS):
+        _raised, _lost = time.monotonic(), False
+        raise EndedBySignal(number)
+
+
+def _raise_unraisable_later(lost: object) -> None:
+    """Raise the exception again later, when it was met where none can be raised (in a destructor)."""
+    global _lost, _in_hook
+    if not isinstance(lost.exc_value, EndedBySignal):
+        sys.__unraisablehook__(lost)
+        return
+    import threading
+
+    _lost = _in_hook = True
+    threading.Thread(target=_repeat_signal, args=(lost.exc_value.number,), daemon=True).start()
+    _in_hook = False
+
+
+def _repeat_signal(number: int) -> None:
+    while _lost:
+        time.sleep(AGAIN_SECONDS)
+        # To the process: its main thread may be waiting.
+        os.kill(os.getpid(), number)
+
+
+def _describe_ending(number: int) -> str:
+    how = "interrupted" if number == signal.SIGINT else f"ended by {signal.Signals(number).name}"
+    return f"{how}; nothing was written"

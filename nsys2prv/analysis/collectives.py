@@ -19,8 +19,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.job_facts import compare_with_clock_error
-from nsys2prv.analysis.ranks import name_communicators
+from nsys2prv.analysis.job_facts import compare_with_clock_error, name_communicators
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
     COMPUTE,

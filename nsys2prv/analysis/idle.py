@@ -15,8 +15,7 @@ import numpy as np
 import polars as pl
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.distributions import make_statistics, spill_durations
-from nsys2prv.analysis.intervals import Spans, find_gaps
+from nsys2prv.analysis.intervals import Spans, find_gaps, make_statistics, spill_durations
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (
     MEMORY,
@@ -29,7 +28,7 @@ from nsys2prv.analysis.unit import (
     label_values,
     to_arrays,
 )
-from nsys2prv.events.names.calls import ASYNCHRONOUS, COPYING, SETTING
+from nsys2prv.events.classes import ASYNCHRONOUS, COPYING, SETTING
 
 #: Classes of gaps by length: names, and bounds in ns.
 LENGTHS = ("< 1 us", "1-10 us", "10-100 us", "100 us - 1 ms", "1-10 ms", "10-100 ms", ">= 100 ms")

@@ -1,21 +1,402 @@
-"""The iterations of the steady state: how long each takes, and what the devices do in it.
+"""When a job repeats itself: NVTX ranges by folded name, the iterations of a range that is asked
+for, and the steady state, the time of the job's iterations, without start-up and shutdown.
+
+Iterations of the steady state are NVTX ranges of one name (numbers in it apart) that repeat without overlapping on a
+thread, hold most of the kernels, and about as many of them each; where there are none, the period
+of the sequence of kernels on a device. A few tasks are looked at, for all do the same.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+import polars as pl
+
+from nsys2prv._util.columns import ABSENT, factorize_together
+from nsys2prv._util.errors import UsageError
+from nsys2prv._util.text import suggest_range
+from nsys2prv.analysis.event_reader import EventReader
+from nsys2prv.analysis.intervals import subtract_spans, unite_span_sets
+from nsys2prv.analysis.result import Analysis, Context, Result
+from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Steady, Unit
+
+#: What frameworks append to an operation's name (PyTorch's emit_nvtx): from the first of these on
+#: it is not its name.
+TAIL = r",\s*(?:op_id|seq|sizes|input_op_ids|stashed seq|fwd_op_id)\b.*$"
+NUMBER = r"\d+"
+#: Names that differ in their numbers alone stay apart up to so many of them: layers do, steps of a
+#: long run do not.
+MOST_APART = 64
+LAYOUTS = ("nvtx_pushpop", "nvtx_startend")
+#: Units that are looked at.
+MOST_UNITS = 4
+#: So many iterations make a steady state, fewer of numbered ranges; they hold this share of the kernels.
+LEAST_COUNT, LEAST_NUMBERED, LEAST_KERNELS = 3, 2, 0.5
+#: Of ranges that cover nearly as much time as those that cover most, the ones that are more often.
+NEARLY, MORE_OFTEN = 0.85, 1.5
+#: Intervals are alike whose numbers of kernels differ by no more than this factor.
+AS_MANY = 1.5
+#: Ranges that are tried.
+MOST_TRIED = 20
+#: Leading iterations that take longer than the median by this factor are warm-up, up to this share
+#: of all.
+WARM, MOST_WARM = 2.0, 0.25
+#: Two kernels one period apart have the same name in so many cases.
+ALIKE = 0.9
+#: Periods that are tried.
+MOST_PERIODS = 40
+KERNELS = ("cuda_kernel", "nccl_kernel")
+
+
+def make_group_table(names: pl.DataFrame) -> np.ndarray:
+    """Return the group of each value (int32, -1 for values that are no name's), of what
+    :func:`fold_labels` gives.
+    """
+    values = names["value"].to_numpy()
+    table = np.full(int(values.max(initial=-1)) + 1, -1, np.int32)
+    table[values] = names["group"].to_numpy()
+    return table
+
+
+def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
+    """Return `value` of every name -> `group`, a number from 0, and `operation`, the group's name.
+    labels: value and label.
+    """
+    names = labels.with_columns(base=pl.col("label").str.replace(TAIL, ""))
+    names = names.with_columns(pattern=pl.col("base").str.replace_all(NUMBER, "*"))
+    many = names.group_by("pattern", maintain_order=True).agg(
+        apart=pl.col("base").n_unique() <= MOST_APART
+    )
+    names = names.join(many, on="pattern", how="left", maintain_order="left")
+    names = names.with_columns(operation=pl.when("apart").then("base").otherwise("pattern"))
+    return names.select(
+        "value", (pl.col("operation").rank("dense").cast(pl.Int32) - 1).alias("group"), "operation"
+    )
+
+
+def find_windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
+    """Return the whole job (region "", iteration 0), then the iterations of the ranges whose name
+    the pattern (with * and ?) matches.
+
+    An iteration is from the first task's begin of a range to the last task's end of it. The n-th
+    execution of a name in each task is one iteration; ranges within others that match do not count.
+    labels: value and label of NVTX names. Raises UsageError where nothing matches.
+    """
+    columns = ("region", "iteration", "begin", "end")
+    whole = pl.DataFrame([("", 0, 0, reader.duration)], schema=columns, orient="row")
+    if not pattern:
+        return whole
+    expression = "".join(
+        {"*": ".*", "?": "."}.get(character, re.escape(character)) for character in pattern
+    )
+    matching = labels.filter(pl.col("label").str.contains(f"^(?s:{expression})$"))
+    # Unit by unit, for all ranges of a job are many.
+    units = np.unique(reader.rows.units).tolist() if matching.height else []
+    matched = [
+        reader.read_begins(layout, ("range",), unit).join(
+            matching, left_on="range", right_on="value", how="semi", maintain_order="left"
+        )
+        for unit in units
+        for layout in LAYOUTS
+        if layout in reader.layouts
+    ]
+    ranges = pl.concat(matched) if matched else pl.DataFrame()
+    if not ranges.height:
+        raise UsageError(
+            f"--iterations {pattern}: no NVTX range has such a name; "
+            + suggest_range(pattern, labels["label"].to_list())
+        )
+    task = reader.rows.column("task")[ranges["thread"].to_numpy()]
+    ranges = ranges.with_columns(task=task).sort(
+        "task", "begin", pl.col("end"), descending=[False, False, True], maintain_order=True
+    )
+    ranges = ranges.filter(
+        pl.col("begin") >= pl.col("end").cum_max().shift(1).over("task").fill_null(-1)
+    )
+    ranges = ranges.join(matching, left_on="range", right_on="value").sort("task", "begin")
+    ranges = ranges.with_columns(number=pl.int_range(pl.len()).over("task", "label"))
+    iterations = ranges.group_by("label", "number").agg(pl.col("begin").min(), pl.col("end").max())
+    iterations = iterations.sort("begin", "label", "number").with_columns(
+        iteration=pl.int_range(1, pl.len() + 1)
+    )
+    return pl.concat([whole, iterations.rename({"label": "region"}).select(columns)])
+
+
+def find_steady_state(reader: EventReader, labels: pl.DataFrame) -> Steady | None:
+    """Return the steady state of a job, None where it does not repeat itself. labels: value and
+    label of NVTX names.
+    """
+    units = np.unique(reader.rows.units).tolist()
+    chosen = np.unique(np.linspace(0, len(units) - 1, MOST_UNITS).astype(int)).tolist()
+    kernels = {units[at]: _list_kernels(reader, units[at]) for at in chosen}
+    kernels = {unit: frame for unit, frame in kernels.items() if frame.height}
+    patterns = _make_patterns(labels)
+    # Ranges that are pushed and popped before those that are started and ended anywhere.
+    for layout in LAYOUTS:
+        candidates = []
+        for unit, frame in kernels.items():
+            ranges = _list_ranges(reader, unit, patterns, [layout])
+            candidates.append(_find_by_ranges(ranges, patterns, frame["begin"].to_numpy()))
+        if any(candidates):
+            break
+    else:
+        candidates = [_find_by_kernels(frame) for frame in kernels.values()]
+    candidates = [steady for steady in candidates if steady]
+    if not candidates:
+        return None
+    # Of the tasks looked at, those that found the same.
+    names = [steady.found_by for steady in candidates]
+    same = [steady for steady in candidates if steady.found_by == max(names, key=names.count)]
+    first = max(same, key=lambda steady: steady.count)
+    begin = min(steady.begin for steady in same)
+    end = min(max(steady.end for steady in same), reader.duration)
+    return Steady(begin, end, first.iteration_begins, first.found_by)
+
+
+def find_phases(reader: EventReader, labels: pl.DataFrame, steady: Steady) -> pl.DataFrame:
+    """Return the job's start-up, steady state and shutdown: `phase`, `begin_ns`, `time_ns`,
+    `time_share` of the job, `iterations` (of the steady state), and `activity`: by what these were
+    found, else the NVTX ranges of the first task that took most of it.
+    """
+    unit = int(reader.rows.units[0]) if len(reader.rows.units) else 0
+    patterns = _make_patterns(labels)
+    names = patterns.select("code", "pattern").unique("code")
+    ranges = _list_ranges(reader, unit, patterns, not_within=(steady.begin, steady.end))
+    rows = []
+    for name, begin, end in (
+        ("start-up", 0, steady.begin),
+        ("steady state", steady.begin, steady.end),
+        ("shutdown", steady.end, reader.duration),
+    ):
+        if end > begin:
+            row = {
+                "phase": name,
+                "begin_ns": begin,
+                "time_ns": end - begin,
+                "time_share": (end - begin) / max(reader.duration, 1),
+                "iterations": steady.count,
+                "activity": steady.found_by,
+            }
+            if name != "steady state":
+                activity = _name_longest_ranges(ranges, names, begin, end)
+                row |= {"iterations": None, "activity": activity}
+            rows.append(row)
+    return pl.DataFrame(rows)
+
+
+def _name_longest_ranges(ranges: pl.DataFrame, names: pl.DataFrame, begin: int, end: int) -> str:
+    """Return the names of the two kinds of ranges that took most of [begin, end)."""
+    inside = ranges.filter((pl.col("begin") < end) & (pl.col("end") > begin)).select(
+        "code", part=pl.col("end").clip(upper_bound=end) - pl.col("begin").clip(begin)
+    )
+    sums = inside.group_by("code").agg(pl.col("part").sum())
+    most = sums.sort(["part", "code"], descending=[True, False]).head(2)
+    longest = most.join(names, on="code", how="left", maintain_order="left")
+    return ", ".join(longest["pattern"].to_list())
+
+
+def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
+    """Return kernels of a unit's first device, by begin: begin, end, name."""
+    frames = [
+        reader.read_begins(layout, ("kernel",), unit).select(
+            "begin", "end", "thread", name=pl.col("kernel")
+        )
+        for layout in KERNELS
+        if layout in reader.layouts
+    ]
+    frame = (
+        pl.concat(frames)
+        if frames
+        else pl.DataFrame(schema=dict.fromkeys(("begin", "end", "thread", "name"), pl.Int64))
+    )
+    device = reader.rows.column("device")[frame["thread"].to_numpy()]
+    return frame.filter(pl.Series(device == device.min(initial=1 << 40), dtype=pl.Boolean)).sort(
+        "begin"
+    )
+
+
+def _make_patterns(labels: pl.DataFrame) -> pl.DataFrame:
+    """Return `range` (value) -> `pattern`: the name with its numbers folded, and `code`, its place
+    in alphabetical order (int32, from 1).
+    """
+    return labels.select(
+        range=pl.col("value").cast(pl.Int64),
+        pattern=pl.col("label").str.replace(TAIL, "").str.replace_all(NUMBER, "#"),
+    ).with_columns(code=pl.col("pattern").rank("dense").cast(pl.Int32))
+
+
+def _list_ranges(
+    reader: EventReader,
+    unit: int,
+    patterns: pl.DataFrame,
+    layouts: Sequence[str] = LAYOUTS,
+    not_within: tuple[int, int] | None = None,
+) -> pl.DataFrame:
+    """Return the ranges of a unit whose names are known: begin, end, thread, code (int32), and
+    whether they are numbered. not_within: as in EventReader.read_begins.
+    """
+    values = patterns["range"].to_numpy()
+    codes = np.zeros(int(values.max(initial=-1)) + 2, np.int32)
+    codes[values] = patterns["code"].to_numpy()
+    frames = []
+    for layout in layouts:
+        frame = reader.read_begins(layout, ("range", "number"), unit, not_within)
+        # A range without a name has the value -1, and so the last code, which is 0.
+        code = pl.Series(codes[frame["range"].to_numpy()], dtype=pl.Int32)
+        frame = frame.select(
+            "begin",
+            "end",
+            pl.col("thread").cast(pl.Int32),
+            code=code,
+            numbered=pl.col("number") != ABSENT,
+        )
+        frames.append(frame if (code > 0).all() else frame.filter(code > 0))
+    return pl.concat(frames)
+
+
+def _find_by_ranges(
+    ranges: pl.DataFrame, patterns: pl.DataFrame, kernels: np.ndarray
+) -> Steady | None:
+    """Find the steady state by the ranges of one task, which are by begin. kernels: begins of those
+    of its device.
+    """
+    groups = _summarize_groups(ranges)
+    with_numbers = patterns.filter(pl.col("pattern").str.contains("#", literal=True))["code"]
+    numbered = pl.col("numbered") | pl.col("code").is_in(with_numbers.unique().to_list())
+    groups = groups.with_columns(numbered=numbered)
+    # Two are enough where they are numbered and one follows the other.
+    two = (
+        (pl.col("count") == LEAST_NUMBERED)
+        & pl.col("numbered")
+        & (pl.col("covered") >= NEARLY * (pl.col("last") - pl.col("first")))
+    )
+    groups = groups.filter(((pl.col("count") >= LEAST_COUNT) | two) & ~pl.col("overlaps"))
+    inside = np.searchsorted(kernels, groups["last"].to_numpy()) - np.searchsorted(
+        kernels, groups["first"].to_numpy()
+    )
+    groups = groups.filter(
+        pl.Series(inside >= LEAST_KERNELS * len(kernels), dtype=pl.Boolean)
+    ).sort(["covered", "count", "code", "thread"], descending=[True, True, False, False])
+    if not groups.height:
+        return None
+    best = groups.row(0, named=True)
+    often = groups.filter(
+        (pl.col("covered") >= NEARLY * best["covered"])
+        & (pl.col("count") >= MORE_OFTEN * best["count"])
+    ).sort(["count", "covered"], descending=True, maintain_order=True)
+    for row in pl.concat([often, groups]).head(MOST_TRIED).iter_rows(named=True):
+        same_ranges = ranges.filter(
+            (pl.col("thread") == row["thread"]) & (pl.col("code") == row["code"])
+        )
+        begins, ends = same_ranges["begin"].to_numpy(), same_ranges["end"].to_numpy()
+        # Work of the last iteration may run after its range has ended.
+        if _do_launch_alike(np.append(begins, ends[-1]), kernels):
+            name = patterns.filter(pl.col("code") == row["code"])["pattern"][0]
+            return _drop_warm_up(begins, int(ends[-1]), f"NVTX ranges {name}")
+    return None
+
+
+def _summarize_groups(ranges: pl.DataFrame) -> pl.DataFrame:
+    """Return a row for each thread and code: count, covered (their lengths together), first begin
+    and last end (ns), whether any overlaps the next one, whether any is numbered. ranges: by begin.
+    """
+    names = ("thread", "code", "begin", "end", "numbered")
+    thread, code, begin, end, numbered = (ranges[name].to_numpy() for name in names)
+    (threads, codes), group = factorize_together(thread, code)
+    # Numbers of 16 bits are sorted without comparing them.
+    group = group.astype(np.uint16) if len(codes) < 1 << 16 else group
+    order = np.argsort(group, kind="stable")
+    counts = np.bincount(group, minlength=len(codes))
+    at = np.cumsum(counts) - counts
+    begin, end = begin[order], end[order]
+    overlaps = np.append(begin[1:] < end[:-1], False)
+    overlaps[at[1:] - 1] = False
+    return pl.DataFrame(
+        {
+            "thread": threads,
+            "code": codes,
+            "count": counts,
+            "covered": np.add.reduceat(end - begin, at) if len(at) else begin,
+            "first": begin[at],
+            "last": np.maximum.reduceat(end, at) if len(at) else end,
+            "overlaps": np.logical_or.reduceat(overlaps, at) if len(at) else overlaps[:0],
+            "numbered": np.bincount(group, numbered, len(codes)) > 0,
+        }
+    )
+
+
+def _do_launch_alike(edges: np.ndarray, kernels: np.ndarray) -> bool:
+    """Return whether most kernels run in intervals that have about as many kernels as the one in
+    the middle: those of iterations do, those from one call of a function to the next do not.
+    """
+    counts = np.diff(np.searchsorted(kernels, edges))
+    usual = np.median(counts)
+    alike = (counts <= AS_MANY * usual) & (AS_MANY * counts >= usual)
+    return bool(counts[alike].sum() > LEAST_KERNELS * counts.sum())
+
+
+def _drop_warm_up(begins: np.ndarray, end: int, found_by: str) -> Steady:
+    """Return the iterations without long ones at the beginning."""
+    lengths = np.diff(np.append(begins, end))
+    first = 0
+    while first < MOST_WARM * len(begins) and lengths[first] > WARM * np.median(lengths[first:]):
+        first += 1
+    return Steady(int(begins[first]), end, tuple(begins[first:].tolist()), found_by)
+
+
+def _find_by_kernels(kernels: pl.DataFrame) -> Steady | None:
+    """Find the steady state by the period in the names of kernels."""
+    names = kernels["name"].to_numpy()
+    for period in _list_periods(names):
+        alike = names[period:] == names[:-period]
+        first, last = _find_longest_alike(alike, period)
+        if last - first >= (
+            LEAST_COUNT - 1
+        ) * period and last - first + period >= LEAST_KERNELS * len(names):
+            count = (last - first) // period + 1
+            begins = kernels["begin"].to_numpy()[first : last + period : period][:count]
+            end = int(kernels["end"][first : last + period].max())
+            return _drop_warm_up(begins, end, "the period of the sequence of kernels")
+    return None
+
+
+def _list_periods(names: np.ndarray) -> list[int]:
+    """Return periods that the sequence may have, ascending: the usual distances of the same name."""
+    _, codes, counts = np.unique(names, return_inverse=True, return_counts=True)
+    order = np.argsort(codes, kind="stable")
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    periods = set()
+    for number in np.argsort(counts, kind="stable").tolist():
+        if counts[number] >= LEAST_COUNT and len(periods) < MOST_PERIODS:
+            periods.add(int(np.median(np.diff(order[starts[number] : starts[number + 1]]))))
+    return sorted(period for period in periods if 0 < period <= len(names) // LEAST_COUNT)
+
+
+def _find_longest_alike(alike: np.ndarray, period: int) -> tuple[int, int]:
+    """Return where the longest stretch begins and ends of which each window of a period has enough
+    matches.
+    """
+    if len(alike) < period:
+        return 0, 0
+    sums = np.concatenate([[0], np.cumsum(alike)])
+    good = sums[period:] - sums[:-period] >= ALIKE * period
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], good.astype(np.int8), [0]])))
+    if not len(edges):
+        return 0, 0
+    begins, ends = edges[::2], edges[1::2]
+    longest = int(np.argmax(ends - begins))
+    return int(begins[longest]), int(ends[longest]) - 1 + period
+
+
+#: What the tables show.
+ABOUT = """The iterations of the steady state: how long each takes, and what the devices do in it.
 
 Times are means over devices. Of each moment of a device the first counts that applies: computing
 (kernels other than NCCL's, graphs), NCCL alone, memory operations alone, idle. The iterations are
 those of the phases of `findings`: an iteration lasts until the next one begins.
 """
-
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
-
-import numpy as np
-import polars as pl
-
-from nsys2prv.analysis.intervals import subtract_spans, unite_span_sets
-from nsys2prv.analysis.result import Analysis, Context, Result
-from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Unit
-
 #: What the devices do -> its name for people.
 PARTS = {
     "compute_ns": "computing",
@@ -65,7 +446,7 @@ def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Resul
     )
     each = times.join(means, on="iteration", how="left", maintain_order="left")
     title = "Iterations of the steady state: how a GPU spends its time"
-    result.add("summary", title, _summarize(each), f"Found by {steady.found_by}. {__doc__}")
+    result.add("summary", title, _summarize(each), f"Found by {steady.found_by}. {ABOUT}")
     result.add("each", "Each iteration of the steady state", each)
 
 

@@ -33,24 +33,22 @@ from nsys2prv.analysis import (
     overlap,
 )
 from nsys2prv.analysis.event_reader import UNKNOWN, EventReader, Samples, load_event_reader
-from nsys2prv.analysis.job_facts import describe_job_facts, make_clock_table
-from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
-from nsys2prv.analysis.steady import (
-    Steady,
+from nsys2prv.analysis.iterations import (
     find_steady_state,
     find_windows,
     fold_labels,
     make_group_table,
 )
-from nsys2prv.analysis.unit import AnalysisOptions, Unit
-from nsys2prv.conversion.cut_plan import CutPlan
+from nsys2prv.analysis.job_facts import describe_job_facts, make_clock_table
+from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
+from nsys2prv.analysis.unit import AnalysisOptions, Steady, Unit
 from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.options import Options, Plan, choose_options
+from nsys2prv.conversion.options import CutPlan, Options, Plan, choose_options
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.report_stores import blame_stores
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import NameSet, ValueSet, load_catalogue
-from nsys2prv.events.names.calls import select_io_calls, select_synchronising_calls
+from nsys2prv.events.classes import select_io_calls, select_synchronising_calls
 from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.relations import all_relations
 

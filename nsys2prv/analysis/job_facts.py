@@ -5,14 +5,17 @@ how the clocks of its hosts were corrected.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
+from itertools import pairwise
 
 import polars as pl
+from msgspec import Struct
+from msgspec.structs import replace
 
-from nsys2prv._util.text import list_some
+from nsys2prv._util.text import format_count, list_some
 from nsys2prv.analysis.result import Analysis, Context, Result
-from nsys2prv.analysis.unit import Unit
+from nsys2prv.analysis.unit import STATES, Unit
 from nsys2prv.clock.maps import UNPLACED
 from nsys2prv.conversion.job import Job
 
@@ -146,3 +149,187 @@ ANALYSIS = Analysis(
     collect,
     conclude,
 )
+
+
+#: Ranks, or members of a communicator, that are named one by one.
+MOST_NAMED = 8
+#: Parts of a device's time that are findings of the whole job.
+JOB_WIDE = ("transfer", "memory", *(f"idle_{name}" for name in (*STATES, "unknown")))
+
+
+class JobRanks(Struct, frozen=True):
+    """The ranks of a job with their hosts and devices."""
+
+    # a row for each task: task, rank (or task where unknown), node, who
+    tasks: pl.DataFrame
+    # a row for each device: device, task, node, label, and the parts of its time (ns)
+    devices: pl.DataFrame
+    # as device_time collects them
+    records: pl.DataFrame
+    #: Other NCCL kernels and calls of MPI, as device_time collects them.
+    others: pl.DataFrame
+    # of the time that findings are of (ns)
+    length: int
+    # ranks whose devices are counted with no more than the others have (without_excess_of)
+    levelled: tuple[int, ...] = ()
+
+    @classmethod
+    def from_job(
+        cls,
+        context: Context,
+        devices: pl.DataFrame,
+        records: pl.DataFrame,
+        others: pl.DataFrame,
+        length: int,
+    ) -> JobRanks:
+        """Return the ranks of a job. devices: the parts of their time, as device_time collects
+        them.
+        """
+        tasks = context.tasks.with_columns(
+            pl.col("task").cast(pl.Int64), rank=pl.coalesce("rank", pl.col("task") - 1)
+        )
+        labels = context.reader.rows.devices.select(
+            pl.col("device").cast(pl.Int64), "label", "node"
+        )
+        devices = devices.join(labels, on="device", how="left", maintain_order="left")
+        return cls(tasks, devices, records, others, max(length, 1))
+
+    def level_ranks(self, ranks: Collection[int]) -> JobRanks:
+        """Return the same with no more of each part of time on the devices of some ranks than the
+        median of the others has: what they have beyond it is told of elsewhere.
+        """
+        tasks = self.tasks.filter(pl.col("rank").is_in(list(ranks)))["task"].to_list()
+        of_tasks = pl.col("task").is_in(tasks)
+        rest = self.devices.filter(~of_tasks)
+        if not rest.height or rest.height == self.devices.height:
+            return self
+        usual = {part: float(rest[part].median()) for part in JOB_WIDE}
+        devices = self.devices.with_columns(
+            pl.when(of_tasks)
+            .then(pl.col(part).clip(upper_bound=usual[part]))
+            .otherwise(part)
+            .alias(part)
+            for part in JOB_WIDE
+        )
+        return replace(self, devices=devices, levelled=tuple(sorted(ranks)))
+
+    def share(self, part: str) -> float:
+        """Return a part of the devices' time, as a share of all of it."""
+        return float(self.devices[part].sum()) / (self.length * self.devices.height)
+
+    def ranks(self, tasks: list[int]) -> tuple[int, ...]:
+        rank_of_task = dict(self.tasks.select("task", "rank").rows())
+        return tuple(rank_of_task[task] for task in tasks)
+
+    def labels(self, tasks: list[int]) -> tuple[str, ...]:
+        """Return the devices of tasks, in their order."""
+        by_task: dict[int, list[str]] = {}
+        for task, label in self.devices.select("task", "label").rows():
+            by_task.setdefault(task, []).append(label)
+        return tuple(label for task in tasks for label in by_task.get(task, ()))
+
+    def find_host(self, tasks: list[int]) -> str:
+        """Return the host whose ranks are just these, where there are other hosts, else an empty
+        text.
+        """
+        nodes = self.tasks.filter(pl.col("task").is_in(tasks))["node"].unique()
+        others = self.tasks.filter(~pl.col("task").is_in(tasks))["node"]
+        is_whole = len(nodes) == 1 and len(others) > 0 and nodes[0] not in others
+        return nodes[0] if is_whole else ""
+
+    def name(self, tasks: list[int]) -> str:
+        """Return ranks with their hosts and GPUs: `rank 41 (node05 GPU1)`, `ranks 4-7 (node02)`,
+        `48 ranks`.
+        """
+        rows = self.tasks.filter(pl.col("task").is_in(tasks))
+        if len(tasks) == 1:
+            return f"{rows['who'][0]} ({', '.join(self.labels(tasks)) or rows['node'][0]})"
+        ranks = sorted(self.ranks(tasks))
+        nodes = rows["node"].unique(maintain_order=True).to_list()
+        where = ", ".join(nodes[:3]) + (
+            f" and {format_count(len(nodes) - 3, 'host')} more" if len(nodes) > 3 else ""
+        )
+        return f"ranks {format_numbers(ranks)} ({where})"
+
+    def find_differences(self, tasks: list[int], parts: tuple[str, ...]) -> list[tuple[str, float]]:
+        """Return how much longer the devices of some tasks spend in each part than the median of
+        all others (ns), the greatest first.
+        """
+        is_own = self.devices["task"].is_in(tasks)
+        if is_own.all() or not is_own.any():
+            return []
+        compared = {part: self.compare_part(tasks, part) for part in parts}
+        differences = [(part, own_time - usual) for part, (own_time, usual) in compared.items()]
+        return sorted(differences, key=lambda item: -item[1])
+
+    def compare_part(self, tasks: list[int], part: str) -> tuple[float, float]:
+        """Return a part of the time of the devices of some tasks (mean, ns), and of all others
+        (median, ns).
+        """
+        own_times, rest = (
+            self.devices.filter(pl.col("task").is_in(tasks) == wanted)[part]
+            for wanted in (True, False)
+        )
+        return float(own_times.mean() or 0), float(rest.median() or 0)
+
+
+def format_numbers(numbers: list[int], separator: str = ", ") -> str:
+    """Return ascending numbers for people: `0-3`, `1, 5, 9`, `2, 6, ... 62`."""
+    if len(numbers) > 2:
+        steps = {second - first for first, second in pairwise(numbers)}
+        if steps == {1}:
+            return f"{numbers[0]}-{numbers[-1]}"
+        if len(steps) == 1 and len(numbers) > 4:
+            return f"{numbers[0]}, {numbers[1]}, ... {numbers[-1]}"
+    return list_some([*map(str, numbers)], MOST_NAMED, separator)
+
+
+def name_communicators(kernels: pl.DataFrame, tasks: pl.DataFrame) -> pl.DataFrame:
+    """Return the name of every communicator: value, name. kernels: a row at least for each
+    communicator (its value, negative where unknown) and task. tasks: task, rank (null where
+    unknown), node.
+
+    Several communicators of the same members are numbered: `world (0-15)`, `world (0-15) #2`.
+    """
+    places = {
+        task: (task - 1 if rank is None else rank, node)
+        for task, rank, node in tasks.select("task", "rank", "node").rows()
+    }
+    members = (
+        kernels.filter(pl.col("communicator") >= 0)
+        .group_by("communicator", maintain_order=True)
+        .agg(pl.col("task").unique().sort())
+        .sort("communicator")
+    )
+    used: Counter[str] = Counter()
+    names = []
+    for value, of_tasks in members.select("communicator", "task").rows():
+        ranks = sorted(places[task][0] for task in of_tasks)
+        hosts = {places[task][1] for task in of_tasks}
+        name = _name_ranks(ranks, sorted(hosts), len(places))
+        used[name] += 1
+        names.append((value, f"{name} #{used[name]}" if used[name] > 1 else name))
+    return pl.DataFrame(names, schema={"value": pl.Int64, "name": pl.String}, orient="row")
+
+
+def _name_ranks(ranks: Sequence[int], hosts: Sequence[str], all_ranks: int) -> str:
+    """Return the name of a set of ascending ranks."""
+    shown = format_numbers(list(ranks), ",")
+    steps = {second - first for first, second in pairwise(ranks)}
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} alone"
+    if len(ranks) == all_ranks:
+        return f"world ({shown})"
+    if len(hosts) == 1:
+        return f"{hosts[0]} ({shown})"
+    if len(ranks) > 2 and len(steps) == 1 and steps != {1}:
+        if len(ranks) <= MOST_NAMED:
+            shown = ",".join(map(str, ranks))
+        return f"every {_format_ordinal(*steps)} ({shown})"
+    return f"ranks {shown}, across hosts"
+
+
+def _format_ordinal(number: int) -> str:
+    if number % 100 in (11, 12, 13):
+        return f"{number}th"
+    return f"{number}{dict(enumerate(('st', 'nd', 'rd'), 1)).get(number % 10, 'th')}"

@@ -14,9 +14,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import polars as pl
 
-from nsys2prv.analysis.distributions import RULE, make_histograms, make_statistics, spill_durations
 from nsys2prv.analysis.event_reader import Samples
-from nsys2prv.analysis.intervals import sum_within
+from nsys2prv.analysis.intervals import (
+    RULE,
+    make_histograms,
+    make_statistics,
+    spill_durations,
+    sum_within,
+)
 from nsys2prv.analysis.metrics import make_steps
 from nsys2prv.analysis.result import Analysis, Context, Result, divide_columns
 from nsys2prv.analysis.unit import (

@@ -187,7 +187,7 @@ class Context(Struct, frozen=True):
     options: AnalysisOptions
     #: Name set -> frame of value and label.
     labels: Mapping[str, pl.DataFrame]
-    #: NVTX names as groups (steady.py).
+    #: NVTX names as groups (iterations.py).
     folded: pl.DataFrame
     #: Layouts -> why there are none of them.
     absent: Callable[[Sequence[str]], str]

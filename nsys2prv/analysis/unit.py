@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from msgspec import Struct, field
 
-from nsys2prv.analysis.event_reader import EventReader, Samples
+from nsys2prv.analysis.event_reader import HOST, EventReader, Samples
 from nsys2prv.analysis.intervals import (
     EMPTY,
     Spans,
@@ -24,8 +24,6 @@ from nsys2prv.analysis.intervals import (
     subtract_spans,
     unite_span_sets,
 )
-from nsys2prv.analysis.row_table import HOST
-from nsys2prv.analysis.steady import Steady
 from nsys2prv.events.catalogue import load_catalogue
 
 T = TypeVar("T")
@@ -50,6 +48,24 @@ GEMM, CONVOLUTION = 1, 3
 TENSOR_YES, TENSOR_NO = 1, 2
 
 
+class Steady(Struct, frozen=True):
+    """When a job repeats itself."""
+
+    # ns of the trace
+    begin: int
+    # ns of the trace
+    end: int
+    # begins of the iterations (ns, ascending)
+    iteration_begins: tuple[int, ...]
+    # by what they were found, for people
+    found_by: str
+
+    @property
+    def count(self) -> int:
+        """Number of iterations."""
+        return len(self.iteration_begins)
+
+
 class AnalysisOptions(Struct, frozen=True):
     """Options of all analyses."""
 
@@ -64,9 +80,9 @@ class AnalysisOptions(Struct, frozen=True):
     synchronising: tuple[int, ...] = ()
     #: Values of OS runtime calls that wait for files or the network.
     io: tuple[int, ...] = ()
-    #: File of the groups of NVTX names by value (steady.py).
+    #: File of the groups of NVTX names by value (iterations.py).
     groups: Path | None = None
-    #: The job's steady state (steady.py), None where it has none.
+    #: The job's steady state (iterations.py), None where it has none.
     steady: Steady | None = None
 
     def get_steady_span(self, duration: int) -> tuple[int, int]:

@@ -1,1 +1,430 @@
-"""The command line: :func:`nsys2prv.cli.main.main` reads arguments and runs a command."""
+"""The command line: :func:`nsys2prv.cli.main` reads arguments and runs a command."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from pathlib import Path
+
+from nsys2prv._util import errors, workers
+from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.files import check_not_read, has_report_name
+from nsys2prv._util.memory import check_address_space, keep_freed_memory, pause_garbage_collection
+from nsys2prv._util.store_file import is_archive
+from nsys2prv._util.text import escape_to_one_line, escape_unprintable
+from nsys2prv._util.workers import count_available_cpus, should_use_threads
+from nsys2prv.cli.arguments import join_kind_options, make_conversion_parser, make_options
+from nsys2prv.cli.parsing import (
+    WORDS,
+    Group,
+    Parser,
+    check_command,
+    check_conversion,
+    check_folder_of_views,
+    check_kinds,
+    check_output,
+    check_reports,
+    check_traces,
+    find_beside,
+    is_trace_name,
+)
+from nsys2prv.nsight import report_files
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    try:
+        return _run(arguments)
+    except errors.EndedBySignal as ended:
+        print_message("error", str(ended))
+        return ended.exit_code
+    finally:
+        errors.ignore_signals()
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    """Run the command; returns the exit status. May raise
+    :class:`nsys2prv._util.errors.EndedBySignal`.
+    """
+    keep_freed_memory()
+    # Before numpy is imported: its matrices here are of a few rows, and it starts a thread for
+    # every CPU.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        if not {"-h", "--help", "--version"} & {*words} and words[:1] != ["help"]:
+            check_address_space()
+        command = COMMANDS.get(words[0]) if words else None
+        if words and not command:
+            check_command(words[0], COMMANDS)
+        status = command(words[1:]) if command else _convert(words)
+        sys.stdout.flush()
+        return status
+    except Nsys2prvError as error:
+        print_message("error", str(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        print_message("error", "interrupted; nothing was written")
+        return 130
+    except MemoryError:
+        print_message("error", "out of memory; try fewer workers, -j 1")
+        return 1
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+    except OSError as error:
+        # What cannot be printed: a conversion names its own files.
+        print(f"nsys2prv: error: standard output: {error.strerror or error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 1
+
+
+def _convert(words: list[str]) -> int:
+    return run_conversion(parse_conversion("", words))
+
+
+def _print_help(arguments: list[str]) -> int:
+    """Run `nsys2prv help [COMMAND]`."""
+    if not arguments or arguments[0] == "help":
+        make_conversion_parser().print_help()
+        return 0
+    if arguments[0] not in COMMANDS:
+        near = get_close_matches(arguments[0].lower(), COMMANDS, 1)
+        if near:
+            instead = f"did you mean `nsys2prv help {near[0]}`?"
+        elif arguments[0] in WORDS:
+            instead = f"write `{WORDS[arguments[0]]}`; `nsys2prv help` explains it"
+        else:
+            instead = f"the commands are {', '.join(COMMANDS)}"
+        raise UsageError(f"{arguments[0]}: there is no such command; {instead}")
+    return COMMANDS[arguments[0]](["--help"])
+
+
+def run_conversion(options: argparse.Namespace) -> int:
+    check_kinds([word for words in options.trace for word in words.split(",")], options.paths)
+    if options.kinds:
+        return _list_kinds()
+    if options.list:
+        return _list_reports(options.paths)
+    if len(options.paths) < 2:
+        version = "; --version tells the version" if options.verbose and not options.paths else ""
+        example = ""
+        if options.paths and not is_trace_name(options.paths[0]):
+            example = f", as in `nsys2prv {options.paths[0]} out.prv`"
+        raise UsageError(
+            f"give at least one report and the trace to write: nsys2prv REPORT... OUTPUT{example}; `nsys2prv help` lists the options{version}"
+        )
+    check_conversion(options.paths, options.trace)
+    *paths, output = options.paths
+    if has_report_name(Path(output)) or is_archive(Path(output)):
+        raise UsageError(
+            f"{output}: the last argument is the trace to write, but this is a report or a store of some; "
+            "add a name, as in out.prv"
+        )
+    check_output(output)
+    reports = report_files.find_reports(paths)
+    _start_workers(reports, options.engine, options.jobs)
+    write_report: Callable[..., str] | None = None
+    with pause_garbage_collection():
+        from nsys2prv.conversion.convert import convert
+
+        if options.report:
+            from nsys2prv.cli.report import write_report_files as write_report
+
+    summary = convert(reports, output, make_options(options), write_report)
+    print_warnings(summary.warnings)
+    if not options.quiet:
+        print(escape_unprintable(summary.text(options.verbose)))
+        if summary.report:
+            print(escape_unprintable(f"\n{summary.report}"))
+    for line in summary.unread:
+        print_message("error", f"left out: {line}")
+    return int(bool(summary.unread))
+
+
+def print_warnings(warnings: Sequence[str]) -> None:
+    for warning in warnings:
+        print_message("warning", warning)
+
+
+def print_message(severity: str, text: str) -> None:
+    print(f"nsys2prv: {severity}: {escape_to_one_line(text)}", file=sys.stderr)
+
+
+def _list_reports(paths: list[str]) -> int:
+    if not paths:
+        raise UsageError("no report given; write `nsys2prv --list REPORT...`")
+    from nsys2prv.cli.listing import describe_reports
+
+    errors.raise_on_signal()
+    check_reports("--list", paths)
+    text, warnings = describe_reports(report_files.find_reports(paths))
+    print(escape_unprintable(text))
+    print_warnings(warnings)
+    return 0
+
+
+def _list_kinds() -> int:
+    from nsys2prv.events import all_kinds
+
+    for kind in all_kinds():
+        line = f"{kind.name:<22} {kind.title}"
+        if including := (*kind.groups, *kind.selection.implied_by):
+            line += f" (included in {', '.join(dict.fromkeys(including))})"
+        if kind.selection.opt_in:
+            line += f" (not by default: name it, or use {kind.selection.opt_in})"
+        print(line)
+    return 0
+
+
+def copy_views(arguments: list[str]) -> int:
+    from nsys2prv.paraver import views
+
+    cfgs = Parser(
+        "nsys2prv cfgs",
+        description="List the Paraver views that come with nsys2prv, or write them to a folder.",
+    )
+    cfgs.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        metavar="DIR",
+        help="folder to write all views to, with workspaces for Paraver's menu Hints; default: list them",
+    )
+    group = Group(cfgs)
+    group.value(
+        "--for",
+        "TRACE",
+        "list the views to begin with for this trace (.prv or .prv.gz); with DIR, write the views adapted to it: "
+        "tables without empty rows, windows as high as their rows need, views of all NVTX domains that open faster",
+        dest="trace",
+        type=Path,
+    )
+    group.flag("--all", "list every view; default: the most important ones")
+    options = cfgs.parse_args(arguments)
+    if options.all and options.folder:
+        raise UsageError("use --all without DIR: it is for listing, and DIR always gets all views")
+    if options.folder:
+        check_folder_of_views(options.folder)
+    if options.trace:
+        check_traces("cfgs --for", [str(options.trace)])
+    if options.folder:
+        copied, workspaces = views.copy_views(options.folder, options.trace)
+        lines = [
+            f"{len(copied)} views written to {options.folder}",
+            "to have Paraver offer them under Hints: File > Preferences > Workspaces, button `Import workspaces`, and choose "
+            f"the {len(workspaces)} files in {(options.folder / views.WORKSPACES).resolve()}",
+        ]
+    elif options.trace:
+        fits = views.find_views_for_trace(options.trace)
+        lines = views.format_views(options.trace, fits, options.all)
+    else:
+        lines = [*views.list_core_views(), *(views.list_extra_views() if options.all else [])]
+    print("\n".join(lines))
+    return 0
+
+
+def show_clocks(arguments: list[str]) -> int:
+    from nsys2prv.conversion.timeline import (
+        describe_causal_moves,
+        describe_hosts,
+        load_clock_file,
+        plot_clocks,
+    )
+
+    clock = Parser(
+        "nsys2prv clock",
+        description="Show how the hosts' clocks were aligned, from the clock file of a trace (docs/clocks.md).",
+    )
+    clock.add_argument(
+        "file", type=Path, metavar="FILE.clock.yaml", help="the clock file beside a trace"
+    )
+    Group(clock).value(
+        "--plot",
+        "FILE.png",
+        "also draw the clocks before and after the alignment to this file (needs matplotlib)",
+        type=Path,
+    )
+    options = clock.parse_args(arguments)
+    if is_trace_name(str(options.file)):
+        beside = find_beside(options.file, ".clock.yaml")
+        if beside.exists():
+            raise UsageError(f"{options.file}: is a trace; give its clock file, {beside}")
+        raise UsageError(
+            f"{options.file}: is a trace; its clock file would be {beside}, which only traces of several hosts have"
+        )
+    if has_report_name(options.file):
+        raise UsageError(
+            f"{options.file}: is a report; the clock file is written beside its trace, as in out.clock.yaml"
+        )
+    if options.plot:
+        check_not_read([options.plot], [options.file])
+    record = load_clock_file(options.file)
+    lines = *describe_hosts(record), *describe_causal_moves(record.causal), *record.warnings
+    print(escape_unprintable("\n".join(lines)))
+    if options.plot:
+        plot_clocks(record, options.plot)
+        print(options.plot)
+    return 0
+
+
+def check_traces_given(arguments: list[str]) -> int:
+    from nsys2prv.paraver.check.check_trace import NO_TRACE, check_trace, format_result
+
+    parser = Parser(
+        "nsys2prv check",
+        description="Find what would crash, hang or mislead Paraver in any trace, whichever program wrote it (docs/checks.md).",
+    )
+    parser.add_argument(
+        "traces",
+        nargs="+",
+        metavar="TRACE",
+        help="a .prv or .prv.gz, with its .pcf and .row beside it",
+    )
+    Group(parser).flag("--strict", "exit with status 1 on warnings, too")
+    Group(parser).flag("--json", "print a JSON list with an object for each trace; default: text")
+    options = parser.parse_args(arguments)
+    check_traces("check", options.traces)
+    results = []
+    for trace in options.traces:
+        results.append(check_trace(trace))
+        if options.json:
+            continue
+        if any(finding.rule == NO_TRACE for finding in results[-1].findings):
+            print_message(
+                "error",
+                f'{trace}: not a Paraver trace: it does not begin with "#Paraver ("; give a .prv or .prv.gz',
+            )
+        else:
+            print(escape_unprintable("\n".join(format_result(results[-1]))))
+    if options.json:
+        print(json.dumps([result.data() for result in results], indent=1))
+    return int(any(result.errors or (options.strict and result.warnings) for result in results))
+
+
+def report_job(arguments: list[str]) -> int:
+    from nsys2prv.cli.report import run_report
+
+    options = Parser(
+        "nsys2prv report",
+        description="Show what holds a job back, then tables: efficiencies, overlap, late ranks, kernels, operations, idle time, "
+        "metrics (docs/analysis.md).\n\n"
+        "examples:\n  nsys2prv report rank*.sqlite\n  nsys2prv report run/ --html run.html\n"
+        "  nsys2prv report run/ --only efficiencies,overlap --json run.json",
+    )
+    _check_reports(options, arguments)
+    text, warnings = run_report(options, arguments)
+    print_warnings(warnings)
+    print(escape_unprintable(text))
+    return 0
+
+
+def compare_jobs(arguments: list[str]) -> int:
+    from nsys2prv.cli.report import run_diff
+
+    options = Parser(
+        "nsys2prv diff",
+        description="Compare two jobs: what got faster and what slower.\n\nexamples:\n  nsys2prv diff before/ after/\n"
+        "  nsys2prv diff before.json after.json     (as `nsys2prv report --json` writes them)",
+    )
+    _check_reports(options, arguments)
+    text, status = run_diff(options, arguments)
+    print(escape_unprintable(text))
+    return status
+
+
+def _check_reports(options: Parser, arguments: list[str]) -> None:
+    words = [one for one in arguments if not one.startswith("-")]
+    check_reports(options.prog.partition(" ")[2], words)
+
+
+def parse_conversion(command: str, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a conversion, or of one of its halves."""
+    return make_conversion_parser(command).parse_intermixed_args(join_kind_options(list(arguments)))
+
+
+def extract_reports(arguments: Sequence[str]) -> int:
+    options = parse_conversion("extract", arguments)
+    if not options.paths:
+        raise UsageError(
+            "give at least one report: nsys2prv extract REPORT... -o STORE (more with --help)"
+        )
+    check_reports("extract", options.paths)
+    if is_trace_name(str(options.output)):
+        raise UsageError(
+            f"-o {options.output}: extract writes a store, not a trace; give a name such as {options.output.stem}.store, "
+            "and the trace to nsys2prv merge"
+        )
+    reports = report_files.find_reports(options.paths)
+    _start_workers(reports, options.engine, options.jobs)
+    with pause_garbage_collection():
+        from nsys2prv.conversion.opened_reports import extract_to
+
+    print_warnings(extract_to(reports, options.output, make_options(options)))
+    if not options.quiet:
+        print(f"{options.output}  {options.output.stat().st_size / 1e6:.1f} MB")
+    return 0
+
+
+def merge_stores(arguments: Sequence[str]) -> int:
+    options = parse_conversion("merge", arguments)
+    if len(options.paths) < 2:
+        raise UsageError(
+            "give at least one store and the trace to write: nsys2prv merge STORE... OUTPUT (more with --help)"
+        )
+    for path in report_files.find_reports(options.paths[:-1]):
+        if path.exists() and not is_archive(path):
+            raise UsageError(
+                f"{path}: is not a store; merge takes stores of nsys2prv extract; nsys2prv itself takes reports and stores together"
+            )
+    return run_conversion(options)
+
+
+#: What stands before everything else on the command line.
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "report": report_job,
+    "cfgs": copy_views,
+    "diff": compare_jobs,
+    "clock": show_clocks,
+    "check": check_traces_given,
+    "extract": extract_reports,
+    "merge": merge_stores,
+    "help": _print_help,
+}
+
+
+def _start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None:
+    """Let processes start that will be worth it, while this one imports what it needs itself. jobs:
+    how many, 0 for one per CPU.
+    """
+    jobs, paths = jobs or count_available_cpus(), [Path(report) for report in reports]
+    if (
+        engine == workers.DEFAULT
+        and not should_use_threads(jobs, len(paths))
+        and report_files.should_parallelize(paths, jobs)
+    ):
+        from nsys2prv._util.workers import processes
+
+        # There is work for one of each of what makes it worth starting one; others start when there
+        # is more.
+        processes.pre_start_workers(
+            jobs,
+            1 + report_files.weigh_reports(paths) // max(1, report_files.SMALL_JOB_BYTES),
+            _import_for_tasks,
+        )
+
+
+def _import_for_tasks() -> None:
+    """Import what the first tasks need."""
+    with pause_garbage_collection():
+        import nsys2prv.conversion.report_stores  # noqa: F401
+        from nsys2prv.events import all_kinds
+
+        all_kinds()

@@ -17,14 +17,13 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.store_file import is_archive
 from nsys2prv._util.text import format_count, list_some
 from nsys2prv.events import all_kinds
-from nsys2prv.events.reasons import explain_unread_table, rank_reason
-from nsys2prv.nsight import job_checks
+from nsys2prv.events.kind import explain_unread_table, rank_reason
+from nsys2prv.nsight import job_checks, open_source, prepare_export
 from nsys2prv.nsight.info import (
     ReportInfo,
     pid_of,
     read_report_info,
 )
-from nsys2prv.nsight.opening import open_source, prepare_export
 
 #: Of the lists of tables.
 WIDTH = 140

@@ -252,7 +252,7 @@ def _find_kinds_among(paths: Sequence[str]) -> list[str]:
     ]
     if not names:
         return []
-    from nsys2prv.events.selection import list_kind_names
+    from nsys2prv.events import list_kind_names
 
     kind_names = set(list_kind_names())
     return [name for name in names if name.lstrip("-") in kind_names]

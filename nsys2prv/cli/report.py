@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nsys2prv._util import signals
+from nsys2prv._util import errors
 from nsys2prv._util.errors import Detail, MissingPackage, Nsys2prvError, UsageError
 from nsys2prv._util.files import check_folder, check_not_read, has_report_name, write_complete_file
 from nsys2prv._util.text import format_count
 from nsys2prv.analysis.comparison import ComparedJob, compare_elapsed, compare_jobs, compare_scaling
+from nsys2prv.analysis.event_reader import SAMPLED
 from nsys2prv.analysis.job import DEMANDED, OpenJob, open_job
 from nsys2prv.analysis.job_facts import format_machine_line
 from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.row_table import SAMPLED
 from nsys2prv.analysis.text import (
     MOST_ROWS,
     Style,
@@ -27,10 +27,10 @@ from nsys2prv.analysis.text import (
     read_json,
     write_json,
 )
-from nsys2prv.cli.cut_arguments import join_kind_options, parse_kinds, split_list
+from nsys2prv.cli.arguments import join_kind_options, parse_kinds, split_list
 from nsys2prv.cli.parsing import Group, Parser, check_pages
-from nsys2prv.conversion.cut_plan import CutOptions
 from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.options import CutOptions
 from nsys2prv.nsight.report_files import is_report
 
 JSON = ".json"
@@ -232,7 +232,7 @@ def _load_job_file(path: Path) -> tuple[dict[str, object], dict[str, Result]]:
 
 def write_page(path: Path, described: Mapping[str, object], results: Mapping[str, Result]) -> None:
     """Write the HTML page. Raises Nsys2prvError where matplotlib is missing."""
-    from nsys2prv.analysis.page.html import make_page
+    from nsys2prv.analysis.page import make_page
 
     write_complete_file(path, make_page(described, results))
 
@@ -266,7 +266,7 @@ def run_diff(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
         named = {result.name: result for result in results}
         write_complete_file(options.json, write_json(named, {"name": name}))
     if options.html:
-        from nsys2prv.analysis.page.html import make_difference_page
+        from nsys2prv.analysis.page import make_difference_page
 
         write_complete_file(options.html, make_difference_page(name, headline, results))
     status = SLOWER if options.fail_above is not None and more > options.fail_above else 0
@@ -329,7 +329,7 @@ def _check_options(options: argparse.Namespace, targets: Sequence[str]) -> argpa
     )
     if len(written) > len({path.absolute() for path in written.values()}):
         raise UsageError(f"{' and '.join(f'--{name}' for name in written)}: give different files")
-    signals.raise_on_signal()
+    errors.raise_on_signal()
     return options
 
 

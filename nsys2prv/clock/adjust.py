@@ -14,10 +14,15 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv.clock.hull import Bounds, find_feasible_region, find_middle_line, find_nearest_point
+from nsys2prv.clock.bounds import (
+    Bounds,
+    Precedences,
+    find_feasible_region,
+    find_middle_line,
+    find_nearest_point,
+)
 from nsys2prv.clock.least_squares import SECOND, Network
 from nsys2prv.clock.observations import NOISE, ClockFinding, group_rows
-from nsys2prv.clock.verdict import Precedences
 
 UTC, REFERENCE, ENDS, BOUNDS = "UTC", "reference", "ends of collectives", "causality"
 #: Violations of no more than this (and the source's slack) are noise, ns.

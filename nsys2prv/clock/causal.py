@@ -22,9 +22,9 @@ from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
 from nsys2prv.clock import Role
-from nsys2prv.clock.clock_file import RankMove
+from nsys2prv.clock.bounds import Violations, count_violations
 from nsys2prv.clock.gathering import drop_unrelated_members
-from nsys2prv.clock.maps import Shifts
+from nsys2prv.clock.maps import RankMove, Shifts
 from nsys2prv.clock.observations import (
     Calls,
     ClockFinding,
@@ -33,7 +33,6 @@ from nsys2prv.clock.observations import (
     sort_findings,
 )
 from nsys2prv.clock.sequences import number_calls
-from nsys2prv.clock.verdict import Violations, count_violations
 
 #: No bound: beyond every time, and sums of two do not overflow.
 FAR = 1 << 60

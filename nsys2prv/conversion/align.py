@@ -16,12 +16,12 @@ from msgspec.structs import astuple, replace
 
 from nsys2prv._util.text import list_some
 from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
-from nsys2prv.clock.clock_file import CausalRecord, ClockRecord, HostClock
+from nsys2prv.clock.maps import CausalRecord, ClockRecord, HostClock
 from nsys2prv.clock.observations import ClockFinding, Messages
 from nsys2prv.clock.solve import Alignment, solve_clocks
 from nsys2prv.conversion.timeline import AUTO, Timeline
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.paraver.tree import NO_PROCESS, RankedProcess
+from nsys2prv.paraver.object_model import NO_PROCESS, RankedProcess
 from nsys2prv.relations import (
     DEVICES,
     Observed,

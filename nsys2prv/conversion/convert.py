@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
-from nsys2prv._util import signals, workers
+from nsys2prv._util import errors, workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import (
     check_folder,
@@ -22,26 +22,21 @@ from nsys2prv._util.files import (
     put_in_place,
 )
 from nsys2prv.clock.maps import UNPLACED
-from nsys2prv.conversion import metadata
-from nsys2prv.conversion.clock_text import make_comment_lines
-from nsys2prv.conversion.cut_plan import CutPlan
 from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.options import DEFAULTS, Options, Plan
+from nsys2prv.conversion.options import DEFAULTS, CutPlan, Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.report_stores import blame_stores
-from nsys2prv.conversion.summary import Summary
-from nsys2prv.conversion.timeline import Timeline
-from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.catalogue.counters import Metric, assign_counter_codes
-from nsys2prv.events.kind import EventKind
-from nsys2prv.events.reasons import Reason
+from nsys2prv.conversion.summary import METADATA_ENDING, Summary, describe_inputs, make_metadata
+from nsys2prv.conversion.timeline import Timeline, make_comment_lines
+from nsys2prv.events.catalogue import Metric, assign_counter_codes, load_catalogue
+from nsys2prv.events.kind import EventKind, Reason
 from nsys2prv.nsight.report_files import find_reports
 from nsys2prv.paraver import window_writer
-from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput, derive_trace_paths
 from nsys2prv.paraver.pcf import StateLabel, write_pcf
 from nsys2prv.paraver.values import list_codes, make_counter_types, make_event_types
+from nsys2prv.paraver.window_writer import PartFilesOutput, SharedFileOutput, derive_trace_paths
 from nsys2prv.relations import Relation, all_relations
-from nsys2prv.store import run_joining
+from nsys2prv.store import windows
 from nsys2prv.store.runs import COUNTER, STATE, Run
 from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds
 
@@ -103,7 +98,7 @@ def convert(
                             job, reports, report_file, paths=not options.without_paths
                         )
                 put_in_place(staging, everything)
-                signals.ignore_signals()
+                errors.ignore_signals()
                 summary.sizes = {
                     path: summary.sizes[staging / path.name]
                     for path in everything
@@ -139,7 +134,7 @@ def write_job(
 
     head = model.tree.header(_find_date(timeline), job.duration)
     head += make_comment_lines(timeline.record)
-    inputs = metadata.describe_inputs(job) if options.metadata else []
+    inputs = describe_inputs(job) if options.metadata else []
     smaller = _describe_smaller_traces(job)
     lines, repeated = _write_prv(job, manifest, head, prv, keep_runs)
     if not keep_runs:
@@ -185,9 +180,7 @@ def write_job(
     )
     if options.metadata:
         metadata_file.write_text(
-            metadata.make_metadata(
-                job, inputs, summary, options, clock.name if timeline.record else None
-            ),
+            make_metadata(job, inputs, summary, options, clock.name if timeline.record else None),
             encoding="ascii",
         )
         summary.sizes[metadata_file] = metadata_file.stat().st_size
@@ -206,7 +199,7 @@ def _describe_smaller_traces(job: Job) -> str:
 def _list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
     """Return the trace, its labels, its rows, the clocks of its hosts, and of what it was made."""
     prv, pcf, row = derive_trace_paths(output, compress)
-    return prv, pcf, row, pcf.with_suffix(".clock.yaml"), pcf.with_suffix(metadata.ENDING)
+    return prv, pcf, row, pcf.with_suffix(".clock.yaml"), pcf.with_suffix(METADATA_ENDING)
 
 
 def _collect_metrics(job: Job) -> dict[str, set[Metric]]:
@@ -263,14 +256,14 @@ def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
 
 def _join_small_runs(job: Job, global_ids: GlobalIds) -> list[Run]:
     """Return the job's runs, of which small ones are joined."""
-    groups = run_joining.group_small_runs(job.runs)
+    groups = windows.group_small_runs(job.runs)
     folder = Path(mkdtemp(prefix="joined-", dir=job.folder))
-    tasks = run_joining.plan_join_tasks(groups, folder)
+    tasks = windows.plan_join_tasks(groups, folder)
     if not tasks:
         return job.runs
-    global_ids.save(folder / run_joining.GLOBAL_IDS)
-    return run_joining.replace_joined_groups(
-        groups, job.workers.run(run_joining.join_task, tasks, what=lambda _: str(folder))
+    global_ids.save(folder / windows.GLOBAL_IDS)
+    return windows.replace_joined_groups(
+        groups, job.workers.run(windows.join_task, tasks, what=lambda _: str(folder))
     )
 
 
@@ -288,7 +281,7 @@ def _write_prv(
     output.begin(head.encode(), len(manifest.bounds))
     if not keep_runs:
         read = {run.path for result in job.results for run in result.runs}
-        run_joining.remove_replaced_files(read, manifest.runs)
+        windows.remove_replaced_files(read, manifest.runs)
     lines = 0
     repeated: Counter[int] = Counter()
     with job.workers.progress.bar(

@@ -20,7 +20,9 @@ from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv._util.text import format_seconds, format_size, suggest_range
 from nsys2prv.conversion import cut_runs
-from nsys2prv.conversion.cut_plan import (
+from nsys2prv.conversion.cut_size import Fitting
+from nsys2prv.conversion.job import Job, sum_counters
+from nsys2prv.conversion.options import (
     CutOptions,
     CutPlan,
     CutRuns,
@@ -35,15 +37,12 @@ from nsys2prv.conversion.cut_plan import (
     parse_numbers,
     parse_span,
 )
-from nsys2prv.conversion.cut_size import Fitting
-from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import DeviceKey, ObjectKey, ThreadKey
-from nsys2prv.events.names.nvtx import load_rules, rename_ranges
-from nsys2prv.events.reasons import describe_reason
+from nsys2prv.events.kind import describe_reason
+from nsys2prv.events.nvtx_names import load_rules, rename_ranges
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
-from nsys2prv.paraver.object_model import ObjectModel, build_object_model
-from nsys2prv.paraver.tree import OF_GPU, GpuNumbers
+from nsys2prv.paraver.object_model import OF_GPU, GpuNumbers, ObjectModel, build_object_model
 from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, Run, SpillReader, take_records
 

@@ -13,7 +13,8 @@ from msgspec import Struct, field
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_duration, format_size
-from nsys2prv.conversion.cut_plan import (
+from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.options import (
     NAMED_RANGES,
     CutSpec,
     find_layouts,
@@ -21,9 +22,7 @@ from nsys2prv.conversion.cut_plan import (
     leave_out_attributes,
     leave_out_lines,
 )
-from nsys2prv.conversion.job import Job
-from nsys2prv.events.catalogue import DomainCode, NameSet, load_catalogue
-from nsys2prv.events.catalogue.counters import assign_counter_codes
+from nsys2prv.events.catalogue import DomainCode, NameSet, assign_counter_codes, load_catalogue
 from nsys2prv.store.runs import BEGIN, COUNTER, LINE, Run, Shape, SpillReader
 
 #: Records looked at of each run, or all of a small one, to make a trace fit. To tell people of

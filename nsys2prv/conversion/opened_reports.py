@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util import signals, workers
+from nsys2prv._util import errors, workers
 from nsys2prv._util.errors import Nsys2prvError, Unreadable, UsageError
 from nsys2prv._util.files import (
     check_folder,
@@ -24,23 +24,18 @@ from nsys2prv._util.files import (
 )
 from nsys2prv._util.progress import Progress
 from nsys2prv._util.store_file import ArchiveWriter, is_archive
-from nsys2prv._util.workers import make_serial_pool
-from nsys2prv._util.workers.pool import Pool, is_worth_parallelizing
+from nsys2prv._util.workers import Pool, is_worth_parallelizing, make_serial_pool
 from nsys2prv.conversion import reading, report_stores
-from nsys2prv.conversion.cut_plan import choose_reports
-from nsys2prv.conversion.job import Workers
-from nsys2prv.conversion.job_warnings import warn_of_far_rows
-from nsys2prv.conversion.options import DEFAULTS, Options, Plan
+from nsys2prv.conversion.job import Workers, warn_of_far_rows
+from nsys2prv.conversion.options import DEFAULTS, Options, Plan, choose_reports
 from nsys2prv.conversion.timeline import Span, combine_spans, find_span, plan_span_tasks
-from nsys2prv.conversion.worker_start import should_parallelize
 from nsys2prv.events.kind import EventKind
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.report_files import ensure_unchanged, has_log
+from nsys2prv.nsight.report_files import ensure_unchanged, has_log, should_parallelize
 from nsys2prv.nsight.source import Part
 from nsys2prv.paraver import object_model
-from nsys2prv.store.packing import pack_result
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.task_result import TaskResult, pack_result
 
 #: So many rows one process reads and writes while others start.
 SMALL_JOB_ROWS = 250_000
@@ -218,7 +213,7 @@ def extract_to(
                     raise UsageError(f"{path}: is a store already; give it to nsys2prv merge")
                 results = _write_store(opened, folder, staging / target.name)
             put_in_place(staging, [target])
-            signals.ignore_signals()
+            errors.ignore_signals()
             return [*opened.warnings, *warn_of_far_rows(opened.infos, results)]
     except OSError as error:
         raise describe_write_error(

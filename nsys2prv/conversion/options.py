@@ -1,27 +1,445 @@
-"""Options of a conversion, and its plan: the options, checked before any file of the job is
-touched.
+"""Options of a cut, as users write them, and the plan that they make in terms of the catalogue,
+checked before any report is read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from itertools import chain
+from operator import and_
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util import workers
-from nsys2prv._util.errors import UsageError
-from nsys2prv.clock.clock_file import ClockRecord
+from nsys2prv._util.errors import Nsys2prvError, UsageError
+from nsys2prv._util.text import UNITS, list_some
+from nsys2prv.clock.maps import ClockMap, ClockRecord
 from nsys2prv.conversion import timeline
-from nsys2prv.conversion.cut_plan import CutOptions, CutPlan, add_regions
-from nsys2prv.events.cpu import check_callstack
+from nsys2prv.events import (
+    Selection,
+    all_kinds,
+    describe_unknown_kind,
+    list_kind_names,
+    parse_least_durations,
+    select_kinds,
+)
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.classes import load_rules
 from nsys2prv.events.extraction import ReadingSettings
-from nsys2prv.events.names.classes import load_rules
-from nsys2prv.events.names.nvtx import load_rules as load_nvtx_rules
-from nsys2prv.events.selection import Selection, parse_least_durations, select_kinds
+from nsys2prv.events.kind import EventKind
+from nsys2prv.events.nvtx_names import load_rules as load_nvtx_rules
+from nsys2prv.events.system import check_callstack
+from nsys2prv.nsight.info import ReportInfo, choose_launcher_ranks
 from nsys2prv.paraver.pcf import read_base_names
+from nsys2prv.relations import Relation, all_relations
+from nsys2prv.store.runs import Run
+
+_TIME = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)")
+_ITERATIONS = re.compile(r"(.+):(\d+)(?:-(\d+))?", re.DOTALL)
+#: Ranks, devices and iterations have no more digits.
+_NUMBER = re.compile(r"\d{1,9}")
+
+
+class CutOptions(Struct, frozen=True):
+    """Options of a cut. By default nothing is left out."""
+
+    #: FROM:TO of trace time, in seconds, with a unit (ns, us, ms, s) or in % of the trace; either
+    #: end may be empty.
+    time: str = ""
+    #: Glob pattern of NVTX range names: from the first begin to the last end of any. `name:n` or
+    #: `name:a-b` takes the n-th on each thread, from 1.
+    region: str = ""
+    #: Keep the times of the whole trace instead of starting at 0.
+    keep_time: bool = False
+    #: Ranks to keep, as numbers and ranges; all if empty.
+    ranks: tuple[str, ...] = ()
+    #: Hosts to keep, as glob patterns; all if empty.
+    hosts: tuple[str, ...] = ()
+    #: Devices to keep, as numbers in the trace or beginnings of UUIDs; all if empty.
+    devices: tuple[str, ...] = ()
+    #: Keep the attributes of events.
+    arguments: bool = True
+    #: Kind of event, by the names that -t takes -> the fields that its events keep.
+    fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Keep communication lines.
+    lines: bool = True
+    #: Kind of event -> greatest number of samples per second of each metric.
+    rates: Mapping[str, int] = field(default_factory=dict)
+    #: Greatest size of the .prv in bytes, before compression; cut_size.py reports what is left out
+    #: for it.
+    max_size: int | None = None
+
+
+class Moment(Struct, frozen=True):
+    """A time of the trace: so many ns, or so much of it (a ratio)."""
+
+    #: ns, or a ratio of the whole.
+    number: Decimal
+    #: Whether it is a ratio.
+    ratio: bool = False
+
+    def resolve(self, duration: int) -> int:
+        """Return the time in ns, of a trace of this duration (ns)."""
+        return int(self.number * duration) if self.ratio else int(self.number)
+
+
+class Region(Struct, frozen=True):
+    """NVTX ranges by a glob pattern of their names; which of them on each thread, from 1, both
+    included; all without.
+    """
+
+    #: Glob pattern of names.
+    pattern: str
+    #: First occurrence on each thread, from 1.
+    first: int = 1
+    #: Last occurrence, None for all that follow.
+    last: int | None = None
+
+
+def parse_span(text: str) -> tuple[Moment | None, Moment | None]:
+    """Return the two ends of FROM:TO; None for one that is not given. Raises UsageError."""
+    if not text:
+        return None, None
+    first, colon, last = text.partition(":")
+    begin, end = (
+        _parse_moment(end.strip(), text) if end.strip() else None for end in (first, last)
+    )
+    if not colon or (begin is None and end is None):
+        raise _make_span_error(text)
+    if begin and end and begin.ratio == end.ratio and end.number < begin.number:
+        raise UsageError(f"--time {text}: ends before it begins; give FROM:TO, as in 1s:5s")
+    return begin, end
+
+
+def _parse_moment(text: str, whole: str) -> Moment:
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise _make_span_error(whole)
+    number = Decimal(match[1])
+    if match[2] == "%":
+        if number > 100:
+            raise UsageError(f"--time {whole}: the trace ends at 100%")
+        return Moment(number / 100, ratio=True)
+    ns = number * UNITS[match[2] or "s"]
+    if ns >= 1 << 61:
+        raise UsageError(f"--time {whole}: later than any trace lasts")
+    return Moment(ns)
+
+
+def add_units(text: str) -> str:
+    """Return FROM:TO with ns added to the numbers without a unit, which mean seconds; "" where all
+    have one.
+    """
+    ends = [end.strip() for end in text.split(":")]
+    with_units = ":".join(
+        f"{end}ns" if (match := _TIME.fullmatch(end)) and not match[2] else end for end in ends
+    )
+    return "" if with_units == ":".join(ends) else with_units
+
+
+def _make_span_error(text: str) -> UsageError:
+    return UsageError(
+        f"--time {text}: give two times of the trace, as in 1.5:2 (seconds), 800ms:1200ms or 10%:20%; "
+        "either may be omitted"
+    )
+
+
+def _parse_region(text: str) -> Region | None:
+    """Return the ranges that are meant; None for an empty text. Raises UsageError."""
+    if not text:
+        return None
+    match = _ITERATIONS.fullmatch(text)
+    if match is None:
+        return Region(text)
+    first = int(match[2])
+    last = int(match[3]) if match[3] else first
+    if not 1 <= first <= last:
+        raise UsageError(
+            f"--region {text}: iterations are counted from 1, as in {match[1]}:3 or {match[1]}:3-5; "
+            "write a colon that belongs to the name as [:]"
+        )
+    return Region(match[1], first, last)
+
+
+def parse_numbers(option: str, words: Iterable[str]) -> list[tuple[int, int]]:
+    """Return numbers and ranges of them, as (first, last). Raises UsageError."""
+    ranges = []
+    for word in words:
+        first, dash, last = word.partition("-")
+        if not all(_NUMBER.fullmatch(part) for part in ((first, last) if dash else (first,))):
+            raise UsageError(f"{option} {word}: give numbers and ranges of them, as in 0-7,64")
+        ranges.append((int(first), int(last or first)))
+        if ranges[-1][0] > ranges[-1][1]:
+            raise UsageError(f"{option} {word}: the range is empty")
+    return ranges
+
+
+class CutWindow(Struct, frozen=True):
+    """Window first <= time < last (ns of the whole trace)."""
+
+    #: ns of the whole trace.
+    first: int
+    #: ns of the whole trace, not included.
+    last: int
+    #: True if `last` is the trace's own end, which belongs to the window.
+    closed: bool
+    #: Time that becomes 0.
+    origin: int = 0
+
+    def has(self, times: np.ndarray) -> np.ndarray:
+        """Return a mask (bool) of the times that lie in it."""
+        return (times >= self.first) & (
+            (times <= self.last) if self.closed else (times < self.last)
+        )
+
+
+class CutSpec(Struct, frozen=True):
+    """Specification of a cut: what stays of the runs of every report."""
+
+    #: Layouts and kinds of lines that are left out.
+    away: frozenset[str] = frozenset()
+    #: Layout -> bits of the fields that its events may keep (all elsewhere).
+    present: dict[str, int] = field(default_factory=dict)
+    #: Layout -> ns; shorter ranges of it are left out.
+    least: dict[str, int] = field(default_factory=dict)
+    #: Layout of counters -> greatest number of samples per second.
+    rates: dict[str, int] = field(default_factory=dict)
+    #: Time to keep; None until it is known.
+    window: CutWindow | None = None
+
+    def leave_out_also(self, other: CutSpec) -> CutSpec:
+        """Return the specification without what another one leaves out; the window stays."""
+        return replace(
+            self,
+            away=self.away | other.away,
+            present=_merge(self.present, other.present, and_),
+            least=_merge(self.least, other.least, max),
+            rates=_merge(self.rates, other.rates, min),
+        )
+
+
+def _merge(
+    one: dict[str, int], other: dict[str, int], choose: Callable[[int, int], int]
+) -> dict[str, int]:
+    """Return both; where both have a number, the one to choose."""
+    return one | {name: choose(number, one.get(name, number)) for name, number in other.items()}
+
+
+class CutTask(Struct, frozen=True):
+    """Runs of one report to cut."""
+
+    #: Of one report.
+    runs: tuple[Run, ...]
+    #: Map to the time of the whole trace.
+    clock: ClockMap
+    #: Length of the whole trace, ns.
+    duration: int
+    #: Per source: row of each local object, -1 for one that is left out.
+    threads: Mapping[int, np.ndarray]
+    #: Specification of the cut.
+    orders: CutSpec
+    #: File for what stays.
+    spill: Path
+
+
+class CutRuns(Struct):
+    """Runs after a cut, in the time of the cut trace (report TRACE)."""
+
+    #: What is left.
+    runs: list[Run] = field(default_factory=list)
+    #: Records and samples by layout, lines by kind.
+    written: Counter[str] = field(default_factory=Counter)
+    #: Records and lines not written, by (layout or kind of lines, reason).
+    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Ranges that begin before the cut or end after it, by layout.
+    clipped: Counter[str] = field(default_factory=Counter)
+
+    def leave_out(self, name: str, reason: str, count: int) -> None:
+        if count:
+            self.left_out[name, reason] += int(count)
+
+
+#: The kinds whose names regions have, read for these alone where nothing else asks for them.
+NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
+
+
+class CutPlan(Struct, frozen=True):
+    """Checked plan of a cut."""
+
+    #: The options as given.
+    cut: CutOptions = field(default_factory=CutOptions)
+    #: Begin of the span of time; None for the trace's own.
+    first: Moment | None = None
+    #: End of the span of time; None for the trace's own.
+    last: Moment | None = None
+    #: NVTX ranges that determine the span.
+    region: Region | None = None
+    #: What stays of the runs, in any window.
+    spec: CutSpec = field(default_factory=CutSpec)
+
+    @classmethod
+    def from_options(cls, cut: CutOptions) -> CutPlan:
+        """Check the options and make a plan of them. Raises UsageError for invalid ones."""
+        parse_numbers("--ranks", cut.ranks)
+        if cut.max_size is not None and cut.max_size <= 0:
+            raise UsageError("--max-size takes a size such as 500MB")
+        spec = CutSpec(present=_find_present_fields(cut), rates=_find_rates(cut.rates))
+        if not cut.lines:
+            spec = spec.leave_out_also(leave_out_lines())
+        return cls(cut, *parse_span(cut.time), _parse_region(cut.region), spec)
+
+    @property
+    def changes_runs(self) -> bool:
+        """True if runs have to be rewritten, apart from the choice of rows and reports and from
+        --max-size.
+        """
+        return bool(self.cut.time or self.region or self.spec != CutSpec())
+
+
+def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan]:
+    """Return the kinds to read and the plan: NVTX ranges that only show when a region is are read,
+    and then left out.
+    """
+    if not plan.region:
+        return selection, plan
+    kinds = tuple(
+        kind for kind in all_kinds() if kind in selection.kinds or kind.name in NAMED_RANGES
+    )
+    added, asked = (
+        {layout for kind in some for layout in kind.layouts} for some in (kinds, selection.kinds)
+    )
+    spec = plan.spec.leave_out_also(CutSpec(away=frozenset(added - asked)))
+    return replace(selection, kinds=kinds), replace(plan, spec=spec)
+
+
+def find_layouts(name: str) -> list[str]:
+    """Return the layouts of the kinds of events, and of relations between ranks, that a name means;
+    none for a name that is none.
+    """
+    layout_lists = [kind.layouts for kind in all_kinds() if kind.is_called(name)]
+    layout_lists += [
+        relation.layouts for relation in all_relations() if name in (relation.name, "all")
+    ]
+    return list(dict.fromkeys(chain.from_iterable(layout_lists)))
+
+
+def leave_out_attributes() -> CutSpec:
+    """Return a specification by which events have no attributes."""
+    layouts = load_catalogue().layouts
+    return CutSpec(present={name: 1 for name, layout in layouts.items() if len(layout.fields) > 1})
+
+
+def leave_out_lines() -> CutSpec:
+    """Return a specification without communication lines."""
+    return CutSpec(away=frozenset(load_catalogue().lines))
+
+
+def _find_present_fields(cut: CutOptions) -> dict[str, int]:
+    layouts = load_catalogue().layouts
+    masks = {} if cut.arguments else leave_out_attributes().present
+    for kind, names in cut.fields.items():
+        chosen = [layouts[name] for name in find_layouts(kind) if layouts[name].fields]
+        if not chosen:
+            option = f"--args {kind}={','.join(names)}"
+            if kind in list_kind_names():
+                raise UsageError(
+                    f"{option}: events of this kind have no attributes; give another kind"
+                )
+            raise UsageError(f"{option}: {describe_unknown_kind(kind)}")
+        field_names = dict.fromkeys(field.name for layout in chosen for field in layout.fields[1:])
+        for name in names:
+            if name not in field_names:
+                raise UsageError(
+                    f"--args {kind}={name}: no such attribute; there are: {', '.join(field_names)}"
+                )
+        for layout in chosen:
+            masks[layout.name] = 1 + sum(
+                1 << bit for bit, field in enumerate(layout.fields) if bit and field.name in names
+            )
+    return masks
+
+
+def _find_rates(rate_of_kind: Mapping[str, int]) -> dict[str, int]:
+    rates: dict[str, int] = {}
+    for kind, rate in rate_of_kind.items():
+        layouts_found = find_sampled_layouts(find_layouts(kind))
+        if not layouts_found:
+            sources: tuple[EventKind | Relation, ...] = (*all_kinds(), *all_relations())
+            sampled = [source.name for source in sources if find_sampled_layouts(source.layouts)]
+            raise UsageError(
+                f"--sample {kind}={rate}: no such kind of sampled numbers; there are: {', '.join(sampled)}"
+            )
+        if not 1 <= rate <= 1_000_000_000:
+            raise UsageError(
+                f"--sample {kind}={rate}: give how many samples a second may stay, from 1 on"
+            )
+        rates.update({name: min(rate, rates.get(name, rate)) for name in layouts_found})
+    return rates
+
+
+def find_sampled_layouts(layouts: Iterable[str]) -> list[str]:
+    """Return those of the layouts that hold sampled numbers."""
+    return [name for name in layouts if not load_catalogue().layouts[name].fields]
+
+
+#: So many are told where none of them was meant.
+MOST_TOLD = 8
+
+
+def _find_ranks(infos: Sequence[ReportInfo]) -> list[set[int]]:
+    """Return the ranks of each report (in rank order): MPI's where any report tells them, else the
+    launcher's, else their places from 0 on.
+    """
+    if any(info.ranks for info in infos):
+        return [set(info.ranks.values()) for info in infos]
+    launched = choose_launcher_ranks([info.launcher_ranks for info in infos])
+    return [{rank} for rank in (range(len(infos)) if launched is None else launched)]
+
+
+def is_in_ranges(rank: int | None, wanted: Sequence[tuple[int, int]]) -> bool:
+    """True if a rank is in one of the ranges."""
+    return rank is not None and any(first <= rank <= last for first, last in wanted)
+
+
+def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
+    """Return the numbers (in rank order) of the reports that may hold something wanted. Raises
+    Nsys2prvError where that is none, or a rank or host asked for is in none.
+    """
+    chosen = list(range(len(infos)))
+    if cut.ranks:
+        wanted, ranks = parse_numbers("--ranks", cut.ranks), _find_ranks(infos)
+        all_ranks = sorted(set().union(*ranks))
+        for word, pair in zip(cut.ranks, wanted, strict=True):
+            if not any(is_in_ranges(rank, [pair]) for rank in all_ranks):
+                known_ranks = list_some([*map(str, all_ranks)], MOST_TOLD)
+                raise Nsys2prvError(
+                    f"--ranks {word}: no report has this rank; the reports have {known_ranks}"
+                )
+        chosen = [at for at in chosen if any(is_in_ranges(rank, wanted) for rank in ranks[at])]
+    if cut.hosts:
+        hosts = [info.host or "unknown-host" for info in infos]
+        for pattern in cut.hosts:
+            if not any(fnmatchcase(host, pattern) for host in hosts):
+                known_ranks = list_some(sorted(set(hosts)), MOST_TOLD)
+                raise Nsys2prvError(
+                    f"--hosts {pattern}: no report is from this host; the reports are from {known_ranks}"
+                )
+        chosen = [
+            at for at in chosen if any(fnmatchcase(hosts[at], pattern) for pattern in cut.hosts)
+        ]
+    if not chosen:
+        raise Nsys2prvError(
+            "no report has one of these ranks and is from one of these hosts (--ranks, --hosts)"
+        )
+    return chosen
 
 
 class Options(Struct, frozen=True):

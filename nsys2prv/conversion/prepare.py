@@ -15,12 +15,17 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Detail, NothingToWrite, Unreadable
-from nsys2prv._util.workers.pool import Pool
-from nsys2prv.clock.clock_file import ClockRecord
-from nsys2prv.clock.maps import ClockMap, Placement, ReportClock, place_reports
-from nsys2prv.conversion import derive, device_states, report_stores
-from nsys2prv.conversion.job import Job, Workers, find_threads, find_trace_duration, sum_counters
-from nsys2prv.conversion.job_warnings import warn_of_far_rows
+from nsys2prv._util.workers import Pool
+from nsys2prv.clock.maps import ClockMap, ClockRecord, Placement, ReportClock, place_reports
+from nsys2prv.conversion import derive, report_stores
+from nsys2prv.conversion.job import (
+    Job,
+    Workers,
+    find_threads,
+    find_trace_duration,
+    sum_counters,
+    warn_of_far_rows,
+)
 from nsys2prv.conversion.opened_reports import (
     OpenedReports,
     find_spans,
@@ -40,13 +45,11 @@ from nsys2prv.conversion.timeline import (
     place_unclocked,
     start_at_first_event,
 )
-from nsys2prv.events import all_kinds
+from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.catalogue import load_catalogue, number_domains
 from nsys2prv.events.extraction import ObjectKey
-from nsys2prv.events.kind import EventKind
+from nsys2prv.events.kind import EventKind, describe_reason
 from nsys2prv.events.mpi import MEETINGS
-from nsys2prv.events.reasons import describe_reason
-from nsys2prv.events.selection import Selection
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.report_files import ensure_unchanged, has_log
@@ -54,8 +57,12 @@ from nsys2prv.paraver import object_model
 from nsys2prv.paraver import values as name_values
 from nsys2prv.relations import run_relations
 from nsys2prv.relations.nccl_matching import warn_of_absent_members
-from nsys2prv.store.corrections import clip_profiler_events, mark_unsampled, scale_fractions
-from nsys2prv.store.counter_samples import deduplicate_device_samples
+from nsys2prv.store.corrections import (
+    clip_profiler_events,
+    deduplicate_device_samples,
+    mark_unsampled,
+    scale_fractions,
+)
 from nsys2prv.store.overlaps import separate_overlaps
 from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
 
@@ -220,7 +227,7 @@ def _make_job(state: _JobState) -> Job:
         state.results, partial(state.run, ahead=state.workers.pool.jobs)
     )
     machines, seen = state.machines, state.list_objects()
-    gpus = device_states.find_devices(state.infos, machines, seen, state.plan.selection)
+    gpus = derive.find_devices(state.infos, machines, seen, state.plan.selection)
     model = object_model.build_object_model(state.infos, machines, [*seen, *gpus])
     state.model = model
     clocks = [placement.map for placement in state.placements]
@@ -242,12 +249,10 @@ def _make_job(state: _JobState) -> Job:
         small = [*small, *warn_of_absent_members(book)]
     if gpus:
         number = 1 + max(result.task for result in (*state.results, *related))
-        tasks = device_states.plan_device_states(
+        tasks = derive.plan_device_states(
             state.results, state.infos, model.rows, timeline.clocks, state.folder, number
         )
-        state.results += state.run(
-            device_states.make_device_states, tasks, ahead=state.workers.pool.jobs
-        )
+        state.results += state.run(derive.make_device_states, tasks, ahead=state.workers.pool.jobs)
     state.results += related
     if state.plan.options.states:
         states = _find_states(state, timeline)

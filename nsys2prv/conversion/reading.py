@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import FrameWriter, StoredFrame
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.conversion.worker_start import count_bytes
 from nsys2prv.events import all_kinds
 from nsys2prv.events.call_indexes import (
     LaunchIndex,
@@ -27,10 +26,10 @@ from nsys2prv.events.call_indexes import (
     save_regions,
 )
 from nsys2prv.events.extraction import Extraction, ReadingSettings
-from nsys2prv.events.kind import Account, EventKind, Index
-from nsys2prv.events.reasons import Reason
+from nsys2prv.events.kind import Account, EventKind, Index, Reason
+from nsys2prv.nsight import open_source, prepare_export
 from nsys2prv.nsight.info import ReportInfo, read_report_info
-from nsys2prv.nsight.opening import open_source, prepare_export
+from nsys2prv.nsight.report_files import count_bytes
 from nsys2prv.nsight.source import Part, Shared
 from nsys2prv.store.runs import SpillWriter
 from nsys2prv.store.task_result import TaskResult

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.foreign_data import WRONG, blame_data
+from nsys2prv._util.foreign_data import WRONG, blame_data, read_data_texts
 from nsys2prv._util.store_file import (
     Members,
     from_json,
@@ -29,16 +29,13 @@ from nsys2prv._util.store_file import (
     to_json,
 )
 from nsys2prv._util.version import __version__
-from nsys2prv._util.yaml_files import read_data_texts
 from nsys2prv.conversion import reading
-from nsys2prv.events import all_kinds
+from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import ReadingSettings
-from nsys2prv.events.selection import Selection
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.job_checks import are_copies, make_session_key
-from nsys2prv.store.packing import unpack_result
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.task_result import TaskResult, unpack_result
 
 if TYPE_CHECKING:
     from nsys2prv.conversion.options import Plan

@@ -1,16 +1,10 @@
-"""The trace's timeline: when the events of each report begin and end, which clocks there are, the
-method of aligning asked for, and the map of each report.
-
-Time 0 and the duration of a trace follow from all events, whatever kinds of them are asked for, so
-that traces of the same reports can be laid over each other. Of the tables that are not read for the
-trace the columns of times are, and where these exceed what is known, the few pieces of the table
-with the earliest and the latest times.
-"""
+"""Describe the hosts' clocks in words and as a picture, for the summary and the trace."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from math import ceil
 from operator import itemgetter
 from pathlib import Path
 
@@ -21,22 +15,260 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
-from nsys2prv._util.text import list_some
-from nsys2prv.clock.clock_file import CausalRecord, ClockRecord, read_record
-from nsys2prv.clock.maps import UNPLACED, ClockMap, Placement
-from nsys2prv.conversion.clock_text import AS_THEY_ARE
-from nsys2prv.events import all_kinds
+from nsys2prv._util.text import format_count, list_some
+from nsys2prv.clock.maps import (
+    UNPLACED,
+    CausalRecord,
+    ClockMap,
+    ClockRecord,
+    HostClock,
+    Placement,
+    read_record,
+)
+from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.extraction import Extraction, ReadingSettings
 from nsys2prv.events.kind import EventKind
-from nsys2prv.events.selection import Selection
-from nsys2prv.nsight.capture import ENDS, TIMES
-from nsys2prv.nsight.columns import TIME_LIMIT, mask_usable
-from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.opening import open_source
-from nsys2prv.nsight.source import Part, Source
+from nsys2prv.nsight import open_source
+from nsys2prv.nsight.info import ENDS, TIMES, ReportInfo
+from nsys2prv.nsight.source import TIME_LIMIT, Part, Source, mask_usable
 from nsys2prv.relations import MPI, NCCL
 from nsys2prv.store.runs import SpillWriter
 from nsys2prv.store.task_result import TaskResult
+
+#: The method of a host that nothing aligned (as in nsys2prv.clock.adjust, which is not imported for
+#: a job of one host).
+PLACED_BY_UTC = "UTC"
+#: Causality that is violated by less than this (ns) is within what clocks can be aligned to.
+SLIGHT = 1_000
+#: The method of reports whose clocks are not to be heeded.
+AS_THEY_ARE = "local times as they are"
+#: Hosts listed in a summary.
+MOST = 8
+#: A bound is told for the whole trace too if it is there so many times as large; times of so many
+#: ns are told in ms.
+NOTICED, LONG = 1.2, 10_000_000
+#: Colour-blind safe: before, after.
+BEFORE, AFTER = "#D55E00", "#0072B2"
+
+
+def describe_clocks(
+    record: ClockRecord | None, placements: Sequence[Placement], hosts: int
+) -> list[str]:
+    """Return lines for people: how many hosts were aligned by what and how well, then what is
+    wrong, if anything is.
+    """
+    if (
+        record is None
+        or hosts < 2
+        or any(placement.method == AS_THEY_ARE for placement in placements)
+    ):
+        return [_describe_unaligned_job(placements, hosts)]
+    alone = [name for name, clock in record.hosts.items() if not _is_aligned(clock)]
+    aligned = [clock for name, clock in record.hosts.items() if name not in alone]
+    return [
+        *_describe_aligned(aligned, hosts),
+        *_describe_not_aligned(alone, bool(aligned)),
+        *_describe_remaining_violations(record),
+    ]
+
+
+def _is_aligned(clock: HostClock) -> bool:
+    """True if the report's times can be compared with those of others, by observations or by a
+    given clock file.
+    """
+    return (
+        clock.sure
+        and clock.method != PLACED_BY_UTC
+        and (not clock.method or clock.observations > 0 or clock.bound_ns is not None)
+    )
+
+
+def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> Iterator[str]:
+    if clocks and not any(clock.method for clock in clocks):
+        yield f"{format_count(len(clocks), 'host')} corrected as the given clock file says"
+    elif len(clocks) > 1:
+        bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
+        how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
+        evidence = (
+            "messages and collectives"
+            if any("causality" in clock.method for clock in clocks)
+            else "collectives"
+        )
+        observed = max(clock.observations for clock in clocks)
+        yield f"{how_many} hosts aligned by {observed:,} {evidence}, {f'error below {format_time_bound(max(bounds))}' if bounds else 'error unknown'}"
+
+
+def _describe_not_aligned(names: Sequence[str], others: bool) -> Iterator[str]:
+    if names:
+        yield (
+            f"{format_count(len(names), 'host')} {'not aligned with the others' if others else 'not aligned'} ({list_some(names)}): placed by UTC, "
+            "which may be wrong by milliseconds"
+        )
+
+
+def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
+    after = [
+        times["after"]
+        for times in record.causality.values()
+        if times.get("after", {}).get("largest_ns", 0) >= SLIGHT
+    ]
+    if after and record.hosts and record.causality:
+        yield (
+            f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
+            f"{format_time_bound(max(counts['largest_ns'] for counts in after))}: --causal moves ranks so that none does"
+        )
+
+
+def _describe_unaligned_job(placements: Sequence[Placement], hosts: int) -> str:
+    methods = {placement.method for placement in placements}
+    if AS_THEY_ARE in methods:
+        return "not aligned: every report keeps its own time (--align none)"
+    if hosts > 1:
+        return f"{hosts:,} hosts placed by UTC alone, which may be wrong by milliseconds"
+    return f"{'1 report' if len(placements) == 1 else '1 host'}, one clock: nothing to align"
+
+
+def format_time_bound(ns: int) -> str:
+    """Return an upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
+    return f"{ns / 1e6:,.1f} ms" if ns >= 10_000_000 else f"{ceil(ns / 1000):,} us"
+
+
+def load_clock_file(path: Path) -> ClockRecord:
+    """Return a clock file. Raises Nsys2prvError, with one line, for what is none."""
+    try:
+        return read_record(read_given(path).decode("utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as error:
+        raise Nsys2prvError(
+            f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not text'})"
+        ) from None
+
+
+def describe_hosts(record: ClockRecord, most: int | None = None) -> list[str]:
+    """Return a line for each host (for the `most` worst known, where there are more), then
+    causality and what else is to be said.
+    """
+    hosts = list(record.hosts.items())
+    shown = hosts
+    if most is not None and len(hosts) > most:
+        shown = sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:most]
+    width = max((len(name) for name, _ in shown), default=0)
+    lines = [f"{name:<{width}}  {_describe_host(clock)}" for name, clock in shown]
+    if len(shown) < len(hosts):
+        lines.append(f"and {len(hosts) - len(shown)} more, known at least as well")
+    return [*lines, *_describe_causality(record), *record.notes]
+
+
+def _describe_host(clock: HostClock) -> str:
+    if clock.method == "reference":
+        return f"reference; {clock.observations:,} observations"
+    moved = f"{clock.offset_ns:+,} ns, {clock.drift_ppm:+.3f} ppm"
+    if clock.bound_ns is None:
+        return f"{moved}, by {clock.method or 'a clock file'}"
+    spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
+    near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
+    error = (
+        f"error below {_format_time(near)} where observed, {_format_time(clock.bound_ns)} anywhere in the trace"
+        if clock.bound_ns > NOTICED * near
+        else f"error below {_format_time(clock.bound_ns)}"
+    )
+    return (
+        f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
+        f"{error}"
+    )
+
+
+def _format_time(ns: int) -> str:
+    return f"{ns / 1e6:,.1f} ms" if ns >= LONG else f"{ns / 1000:,.1f} us"
+
+
+def _describe_causality(record: ClockRecord) -> Iterable[str]:
+    for used, times in record.causality.items():
+        before, after = times.get("before", {}), times.get("after", {})
+        if before.get("checked"):
+            yield (
+                f"causality, observations {used}: {_describe_violations(before)} before the alignment, {_describe_violations(after)} after it"
+            )
+
+
+def describe_causal_moves(causal: CausalRecord | None) -> list[str]:
+    """Describe in lines of text what --causal moved."""
+    if causal is None:
+        return []
+    order = f"causal order of ranks, ends of events: {_describe_violations(causal.before)} before, {_describe_violations(causal.after)} after"
+    if not causal.moved:
+        return [f"{order}; no rank moved"]
+    farthest, most = max(causal.moved.items(), key=lambda item: item[1].largest_ns)
+    mean = sum(move.mean_ns for move in causal.moved.values()) / len(causal.moved)
+    return [
+        order,
+        f"{len(causal.moved):,} of {causal.ranks:,} ranks moved, by up to {most.largest_ns / 1000:,.1f} us ({farthest}), "
+        f"{mean / 1000:,.1f} us in the mean",
+    ]
+
+
+def _describe_violations(counts: dict[str, int]) -> str:
+    far = (
+        f" (by up to {counts.get('largest_ns', 0) / 1000:,.1f} us)"
+        if counts.get("violated")
+        else ""
+    )
+    return f"{counts.get('violated', 0):,} of {counts.get('checked', 0):,} violated{far}"
+
+
+def make_comment_lines(record: ClockRecord | None) -> str:
+    """Return comment lines of the .prv, or nothing."""
+    if record is None:
+        return ""
+    hosts = (f"clock of {name}  {_describe_host(clock)}" for name, clock in record.hosts.items())
+    lines = [*hosts, *_describe_causality(record), *describe_causal_moves(record.causal)]
+    return "".join(f"# {_escape_comment(line)}\n" for line in lines)
+
+
+def _escape_comment(text: str) -> str:
+    """Return text that is a comment to Paraver: it looks for its own marks between colons."""
+    return "".join(
+        character if character.isprintable() and character != ":" else " " for character in text
+    )
+
+
+def plot_clocks(record: ClockRecord, path: Path) -> None:
+    """Draw how far each host's ends of collectives lie from the usual ones, before and after. Needs
+    matplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise Nsys2prvError("--plot needs matplotlib: pip install matplotlib") from None
+    hosts = {name: clock.samples for name, clock in record.hosts.items() if clock.samples}
+    if not hosts:
+        raise Nsys2prvError("nothing to draw: the clock file holds no samples of what was observed")
+    start = min(sample[0] for samples in hosts.values() for sample in samples)
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    # at: place in a sample, of which the first number is its time.
+    for at, axes, name, colour in (
+        (1, upper, "before: the reports' own clocks", BEFORE),
+        (2, lower, "after the correction", AFTER),
+    ):
+        far = max(abs(sample[at]) for samples in hosts.values() for sample in samples)
+        unit, size = ("ms", 1e6) if far > 5e6 else ("us", 1e3)
+        for samples in hosts.values():
+            seconds = [(sample[0] - start) / 1e9 for sample in samples]
+            ends = [sample[at] / size for sample in samples]
+            axes.plot(seconds, ends, ".", markersize=4, color=colour, alpha=0.5)
+        axes.set_title(name, loc="left", fontsize=10)
+        axes.set_ylabel(f"end of a collective\nfrom the hosts' median ({unit})")
+        axes.axhline(0, color="black", linewidth=0.5)
+        axes.grid(alpha=0.3)
+    axes.set_xlabel("time (s)")
+    figure.suptitle(f"Clocks of {len(hosts)} hosts", fontsize=11)
+    try:
+        figure.savefig(path, dpi=110)
+    except (OSError, ValueError) as error:
+        raise Nsys2prvError(
+            f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})"
+        ) from None
+
 
 #: First and last time of a report's events (local ns).
 Span = tuple[int, int]

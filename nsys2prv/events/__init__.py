@@ -8,16 +8,22 @@ kind of the catalogue that needs no module; adding a kind touches no other modul
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from functools import cache, partial
 from importlib import import_module
 
-from nsys2prv.events.kind import EventKind, declare_kind
+from msgspec import Struct
+
+from nsys2prv._util.errors import UsageError
+from nsys2prv._util.text import format_duration
+from nsys2prv.events.kind import ALL, EventKind, declare_kind
 
 
 @cache
 def all_kinds() -> tuple[EventKind, ...]:
     """Return every kind of event this version translates, in alphabetical order."""
-    from nsys2prv.events.calls import extract_declared
+    from nsys2prv.events.attributes import extract_declared
     from nsys2prv.events.catalogue import load_catalogue
 
     kinds = {
@@ -28,3 +34,112 @@ def all_kinds() -> tuple[EventKind, ...]:
     for name in load_catalogue().kinds.keys() - kinds.keys():
         kinds[name] = declare_kind(name, partial(extract_declared, name))
     return tuple(kinds[name] for name in sorted(kinds))
+
+
+#: So many names at most are offered for one that is none.
+LIKE = 3
+
+
+class Selection(Struct, frozen=True):
+    """Kinds of events to translate."""
+
+    #: To translate.
+    kinds: tuple[EventKind, ...]
+    #: The names that the user gave, of kinds or of groups of them, worth a warning where none is
+    #: found.
+    asked: frozenset[str]
+
+
+def list_kind_names() -> list[str]:
+    """Return every name that -t takes."""
+    called = {
+        name
+        for kind in all_kinds()
+        for name in (kind.name, *kind.groups, *kind.selection.implied_by)
+    }
+    return sorted({*called, ALL})
+
+
+def describe_unknown_kind(name: str) -> str:
+    """Return the message for a name that is no kind: the kind meant by it elsewhere, or similar
+    names.
+    """
+    of_report = [kind.name for kind in all_kinds() if name in kind.selection.stats]
+    if of_report:
+        return f"no such kind of event; the rows of this report of nsys stats are {','.join(of_report)} here"
+    near = get_close_matches(name.lower(), list_kind_names(), LIKE)
+    return f"no such kind of event; {f'is it {_join_with_or(near)}? ' if near else ''}nsys2prv --kinds lists all"
+
+
+def _join_with_or(words: Sequence[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def select_kinds(words: Iterable[str], demanded: Iterable[str] = ()) -> Selection:
+    """Return the kinds that a list of names means; `-name` leaves one out, no name at all or only
+    such means everything.
+
+    Kinds on demand are never meant by another name than their own, and come beside what else is
+    asked for. demanded: names of such. Raises UsageError for a name that is none.
+    """
+    kinds = all_kinds()
+    chosen: set[str] = set()
+    left_out: set[str] = set()
+    named: set[str] = set()
+    opt_in = {kind.name for kind in kinds if kind.selection.opt_in}
+    demanded = list(demanded)
+    names = [word.strip() for word in (*words, *demanded) if word.strip()]
+    for word in names:
+        negative, name = word.startswith("-"), word.lstrip("-")
+        members = {
+            kind.name
+            for kind in kinds
+            if kind.is_called(name) or (name in kind.selection.implied_by and not negative)
+        }
+        if not negative:
+            members -= opt_in - {name}
+        if not members:
+            raise UsageError(f"-t {name}: {describe_unknown_kind(name)}")
+        if negative:
+            left_out |= members
+        else:
+            chosen |= members
+            named |= {name} - {ALL}
+    if all(word.startswith("-") or word in opt_in for word in names):
+        chosen |= {kind.name for kind in kinds} - opt_in
+    left_out -= set(demanded)
+    return Selection(
+        tuple(kind for kind in kinds if kind.name in chosen - left_out), frozenset(named)
+    )
+
+
+def parse_least_durations(
+    durations: Mapping[str, int], typed: Mapping[str, str] | None = None
+) -> dict[str, int]:
+    """Return kind -> duration in ns below which its ranges are dropped. durations: by the names
+    that -t takes.
+
+    A kind's own name goes before those of groups, of which the longest duration counts, and these
+    before `all`. typed: how the user wrote them, for messages. Raises UsageError for a name that is
+    none, for a kind of points in time, and for what is no duration.
+    """
+    for name, duration in durations.items():
+        text = (typed or {}).get(name, f"{name}={format_duration(duration)}")
+        members = [kind for kind in all_kinds() if kind.is_called(name)]
+        if not members:
+            raise UsageError(f"--min-duration {text}: {describe_unknown_kind(name)}")
+        if not any(kind.rows.has_duration for kind in members):
+            raise UsageError(
+                f"--min-duration {text}: events of this kind have no duration; give another kind"
+            )
+        if not 0 <= duration < 1 << 63:
+            raise UsageError(f"--min-duration {name}={duration}: no duration in ns")
+    least: dict[str, int] = {}
+    for kind in all_kinds():
+        levels = (
+            [durations[name] for name in level if name in durations]
+            for level in ((kind.name,), kind.groups, (ALL,))
+        )
+        if kind.rows.has_duration and (fitting := next(filter(None, levels), None)):
+            least[kind.name] = max(fitting)
+    return least

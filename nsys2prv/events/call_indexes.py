@@ -34,7 +34,7 @@ from nsys2prv._util.columns import (
     narrow_integers,
     read_frame,
 )
-from nsys2prv.events.names.calls import (
+from nsys2prv.events.classes import (
     ALL_REDUCE,
     FIRST_MAKING,
     GROUP,
@@ -46,8 +46,8 @@ from nsys2prv.events.names.calls import (
     SEND,
     SHARES,
 )
-from nsys2prv.nsight.columns import NULL
 from nsys2prv.nsight.info import PROCESS_MASK
+from nsys2prv.nsight.source import NULL
 
 #: What calls of one kind have in common: thread (globalTid), name (id of the function's name),
 #: result (return value).

@@ -17,15 +17,13 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, factorize_together
-from nsys2prv.events.attributes import blank_negative, list_columns, make_rows
+from nsys2prv._util.columns import ABSENT, blank_negative, factorize_together
+from nsys2prv.events.attributes import list_columns, make_rows
 from nsys2prv.events.catalogue import ValueSet, load_catalogue
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Rows, declare_kind
-from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.columns import NULL, Columns
+from nsys2prv.events.kind import Reason, Rows, declare_kind
 from nsys2prv.nsight.info import PROCESS_MASK
-from nsys2prv.nsight.source import Part
+from nsys2prv.nsight.source import NULL, Columns, Part
 
 #: What the names of OpenMP's tables begin with.
 PREFIX = "OPENMP_EVENT_KIND_"

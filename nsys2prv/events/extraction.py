@@ -18,20 +18,17 @@ from nsys2prv._util.columns import (
     OPEN,
     FrameWriter,
     StoredFrame,
+    blank_negative,
     factorize,
     factorize_together,
 )
 from nsys2prv._util.text import format_duration
-from nsys2prv.events.attributes import blank_negative
+from nsys2prv.events import nvtx_names
 from nsys2prv.events.call_indexes import FoundLaunches, Launches, LaunchIndex, RegionIndex
-from nsys2prv.events.kind import Account, Counters, Rows
-from nsys2prv.events.names import nvtx
-from nsys2prv.events.names.classes import Classifier, ClassRule, get_classifier, load_rules
-from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.capture import ENDS, TIMES
-from nsys2prv.nsight.columns import NULL, Columns, are_all_usable, mask_usable
-from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
-from nsys2prv.nsight.source import Part, Shared, Source
+from nsys2prv.events.classes import Classifier, ClassRule, get_classifier, load_rules
+from nsys2prv.events.kind import Account, Counters, Reason, Rows
+from nsys2prv.nsight.info import ENDS, PROCESS_MASK, TIMES, ReportInfo
+from nsys2prv.nsight.source import NULL, Columns, Part, Shared, Source, are_all_usable, mask_usable
 
 
 class ThreadKey(NamedTuple):
@@ -140,7 +137,7 @@ class ReadingSettings(Struct, frozen=True):
     #: Number of stack frames of each CPU sample.
     callstack: int = 1
     #: Rules of NVTX names; None for those that come with nsys2prv.
-    nvtx_rules: tuple[nvtx.NvtxRule, ...] | None = None
+    nvtx_rules: tuple[nvtx_names.NvtxRule, ...] | None = None
 
 
 _USUAL = ReadingSettings()
@@ -283,9 +280,13 @@ class Extraction:
         return get_classifier(load_rules() if self.settings.rules is None else self.settings.rules)
 
     @cached_property
-    def nvtx_rules(self) -> tuple[nvtx.NvtxRule, ...]:
+    def nvtx_rules(self) -> tuple[nvtx_names.NvtxRule, ...]:
         """Return the rules of NVTX names."""
-        return nvtx.load_rules() if self.settings.nvtx_rules is None else self.settings.nvtx_rules
+        return (
+            nvtx_names.load_rules()
+            if self.settings.nvtx_rules is None
+            else self.settings.nvtx_rules
+        )
 
     def has_table(self, table: str, *columns: str) -> bool:
         return self.database.has(table, *columns)

@@ -16,18 +16,23 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
-from nsys2prv._util.columns import ABSENT, count_occurrences, factorize, factorize_together
-from nsys2prv._util.yaml_files import load_shipped, read_data_text
-from nsys2prv.events.attributes import blank_negative, fill_with_zero, read_fields
+from nsys2prv._util.columns import (
+    ABSENT,
+    blank_negative,
+    count_occurrences,
+    factorize,
+    factorize_together,
+    fill_with_zero,
+)
+from nsys2prv._util.foreign_data import load_shipped, read_data_text
+from nsys2prv.events.attributes import read_fields
 from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.events.classes import LAYOUTS, find_layout, normalize_function_name
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Rows, declare_kind
-from nsys2prv.events.names.calls import LAYOUTS, find_layout, normalize_function_name
-from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.columns import NULL
+from nsys2prv.events.kind import Reason, Rows, declare_kind
 from nsys2prv.nsight.communicators import UNKNOWN, Communicators
 from nsys2prv.nsight.info import PROCESS_MASK
-from nsys2prv.nsight.source import Part
+from nsys2prv.nsight.source import NULL, Part
 
 P2P, COLLECTIVES, START_WAIT, OTHER = (
     f"MPI_{calls}_EVENTS" for calls in ("P2P", "COLLECTIVES", "START_WAIT", "OTHER")

@@ -1,19 +1,31 @@
-"""NCCL's calls on their host threads, and NCCL kernels with the calls whose work they do."""
+"""Decode NCCL's NVTX payloads, in all the forms in which nsys exports them, into columns of
+numbers.
+
+Three forms: a flat JSON object (``jsonText``); bytes (``binaryData``: four little-endian 64-bit
+numbers - domain, schema, size, offset - and the payload, laid out by the schema tables); a table
+per schema (``DYNAMIC_NVTXPAYLOAD_DATATYPE_...``, joined by event id). Fields are known by their
+names, never by schema ids, which moved between versions of NCCL. The advanced NCCL trace of nsys
+2025.6 and later is JSON with names of its own, and counts elements of a data type instead of bytes.
+
+Everything is done on the distinct payloads; the only loops are over fields, schemas and shapes of
+payloads.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import polars as pl
+from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import ABSENT
+from nsys2prv._util.columns import ABSENT, factorize, factorize_together
 from nsys2prv.events.attributes import make_rows
 from nsys2prv.events.call_indexes import SAID, FoundLaunches
-from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Rows, declare_kind
-from nsys2prv.events.names.calls import (
+from nsys2prv.events.catalogue import map_labels
+from nsys2prv.events.classes import (
     FIRST_MAKING,
     LAST_MAKING,
     RECEIVE,
@@ -21,11 +33,360 @@ from nsys2prv.events.names.calls import (
     find_kernel_operation,
     find_operation,
 )
-from nsys2prv.events.nccl_payloads import read_payloads
+from nsys2prv.events.extraction import Extraction
+from nsys2prv.events.kind import Reason, Rows, declare_kind
 from nsys2prv.events.nvtx import PUSHPOP, STARTEND, find_texts, name_ranges, select_nccl_rows
-from nsys2prv.nsight.columns import NULL, Columns
 from nsys2prv.nsight.info import PROCESS_MASK
-from nsys2prv.nsight.source import Part
+from nsys2prv.nsight.source import NULL, Columns, Part, Source, decode_texts
+
+#: Field -> the names it has: NCCL's own payload entries first, then those of the advanced trace.
+SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    "communicator": ("NCCL communicator ID", "commHash"),
+    "bytes": ("Message size [bytes]",),
+    "reduction": ("Reduction operation", "redOp"),
+    "root": ("Root",),
+    "peer": ("Peer rank", "peer"),
+    "ranks": ("No. of ranks", "nRanks"),
+    "rank": ("Rank", "commRank"),
+    "device": ("CUDA device",),
+    "count": ("count",),
+    "data_type": ("dataType",),
+    "group": ("apiGroupId",),
+    "sequence": ("seqNumber",),
+    "channel": ("channelId",),
+}
+#: What :func:`read_payloads` returns: ABSENT where a row lacks it; communicators as the bits of their
+#: hash, 0 where lacking.
+FIELDS = tuple(field for field in SPELLINGS if field != "count")
+#: Whether a payload is a whole object, beside its fields.
+_WHOLE = "whole object"
+#: Value set nccl_reduction of the catalogue by name.
+REDUCTIONS = map_labels("nccl_reduction") | {"prod": map_labels("nccl_reduction")["product"]}
+#: NCCL's own reductions have numbers (ncclRedOp_t) below this; those from it on are made by the
+#: user and have no label.
+BUILT_IN = len(map_labels("nccl_reduction"))
+#: Bytes of an element by NCCL's ncclDataType_t (index); value set nccl_data_type of the catalogue
+#: by name, also of the C types.
+TYPE_SIZES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
+_TYPES = map_labels("nccl_data_type")
+TYPE_VALUES = _TYPES | {
+    "char": _TYPES["int8"],
+    "int": _TYPES["int32"],
+    "half": _TYPES["float16"],
+    "float": _TYPES["float32"],
+    "double": _TYPES["float64"],
+}
+HEADER_BYTES = 32
+#: Entry types of NVTX payload schemas (nvToolsExtPayload.h) that are integers.
+_BY_SIZE = [f"{sign}{size}" for size in (1, 2, 4, 8) for sign in "iu"]
+INTEGERS = dict(enumerate([*_BY_SIZE, "i8", "u8", *_BY_SIZE], 1)) | {22: "u8", 23: "u8"}
+FIRST_SCHEMA_ID = 1 << 24
+DYNAMIC_TABLE = re.compile(r"DYNAMIC_NVTXPAYLOAD_DATATYPE_(-?\d+)_(\d+)_(\d+)")
+#: Tables of payloads with fewer rows are read whole from their pages: to have SQLite pick the rows
+#: of a part takes longer.
+SMALL_TABLE = 100_000
+
+
+def _normalize_field_name(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+_FIELD_OF = {
+    _normalize_field_name(spelling): field
+    for field, spellings in SPELLINGS.items()
+    for spelling in spellings
+}
+
+
+def read_payloads(extraction: Extraction, columns: Columns) -> dict[str, np.ndarray]:
+    """Return the payload fields of rows read with eventId, jsonTextId, globalTid and the texts
+    jsonText and binaryData.
+    """
+    result = {field: _make_absent(field, columns.rows) for field in FIELDS}
+    damaged = np.zeros(columns.rows, bool)
+    for payloads in (_read_json(extraction, columns), _read_binary(extraction.database, columns)):
+        for field, values in payloads.fields.items():
+            result[field] = np.where(
+                _is_absent(field, result[field]), values[payloads.codes], result[field]
+            )
+        damaged |= payloads.damaged[payloads.codes]
+    _read_dynamic(extraction, columns, result)
+    has_fields = np.any([~_is_absent(field, result[field]) for field in FIELDS], axis=0)
+    lost = int((damaged & ~has_fields).sum())
+    if lost:
+        extraction.account.repaired[Reason.DAMAGED_PAYLOAD] += lost
+    return result
+
+
+def _make_absent(field: str, rows: int) -> np.ndarray:
+    """Return a field that no row has."""
+    return np.full(rows, 0 if field == "communicator" else ABSENT)
+
+
+def _is_absent(field: str, values: np.ndarray) -> np.ndarray:
+    return values == (0 if field == "communicator" else ABSENT)
+
+
+class _Payloads(Struct):
+    """Fields of distinct payloads, which of these are damaged, and each row's index into them."""
+
+    #: Field -> values of distinct payloads.
+    fields: dict[str, np.ndarray]
+    #: Which of these are damaged (bool).
+    damaged: np.ndarray
+    #: Index of each row into them.
+    codes: np.ndarray
+
+
+def _read_json(extraction: Extraction, columns: Columns) -> _Payloads:
+    """Return the form jsonText, inline or by the id of a registered string."""
+    codes, distinct_texts = columns.texts["jsonText"]
+    inline = distinct_texts.series
+    ids, id_codes = factorize(columns["jsonTextId"])
+    texts = pl.concat(
+        [decode_texts(inline), pl.Series(extraction.read_strings(ids), dtype=pl.String)]
+    )
+    empty = (inline.bin.size() == 0).to_numpy()[codes]
+    row_codes = np.where(empty, len(inline) + id_codes, codes)
+    if not texts.str.len_bytes().sum():
+        # As in most reports. Patterns are compiled at each use, which takes longer than a small
+        # report's rows.
+        return _Payloads({}, np.zeros(len(texts), bool), row_codes)
+    whole = pl.col("json").str.contains(r"(?s)^[ \t\r\n]*\{.*\}[ \t\r\n]*$") | (
+        pl.col("json") == ""
+    )
+    values = texts.to_frame("json").select(
+        whole.alias(_WHOLE), **{field: _make_json_query(field) for field in SPELLINGS}
+    )
+    return _Payloads(_make_numbers(values, pl.col(_WHOLE)), ~values[_WHOLE].to_numpy(), row_codes)
+
+
+def _make_json_query(field: str) -> pl.Expr:
+    """Return a field's value as text: of a flat object, or one type name deeper (``"Root":
+    {"int32": 3}``).
+    """
+    names = "|".join(re.escape(spelling) for spelling in SPELLINGS[field])
+    # Of ASCII: patterns for all languages take three times as long to compile.
+    blanks = r"[ \t\r\n]*"
+    pattern = (
+        rf'(?i-u:"(?:{names})"{blanks}:{blanks}(?:\{{{blanks}"\w+"{blanks}:{blanks})?)'
+        rf'("[^"]*"|-?[0-9A-Za-z_]+)'
+    )
+    return pl.col("json").str.extract(pattern, 1).str.strip_chars('"')
+
+
+def _make_numbers(texts: pl.DataFrame, whole: pl.Expr) -> dict[str, np.ndarray]:
+    """Return numbers from the fields' texts (null where lacking) of payloads that are whole:
+    ABSENT, for communicators 0, where there is none.
+
+    All in one question to polars, as each has its price.
+    """
+    typed = texts.with_columns(data_type=_look_up_values("data_type", TYPE_VALUES, len(TYPE_SIZES)))
+    counted = _cast_to_integer("count") * pl.col("data_type").replace_strict(
+        dict(enumerate(TYPE_SIZES, 1)), default=None, return_dtype=pl.Int64
+    )
+    numbers = {field: _cast_to_integer(field) for field in FIELDS} | {
+        "data_type": pl.col("data_type"),
+        "reduction": _look_up_values("reduction", REDUCTIONS, BUILT_IN),
+        "bytes": _cast_to_integer("bytes").fill_null(counted),
+    }
+    numbers_frame = typed.select(
+        **{
+            field: pl.when(whole & (number >= 0)).then(number).otherwise(ABSENT)
+            for field, number in numbers.items()
+        }
+        | {"communicator": pl.when(whole).then(_parse_hashes("communicator")).fill_null(0)}
+    )
+    return {field: numbers_frame[field].to_numpy() for field in FIELDS}
+
+
+def _cast_to_integer(field: str) -> pl.Expr:
+    return pl.col(field).cast(pl.Int64, strict=False)
+
+
+def _look_up_values(field: str, values: Mapping[str, int], count: int) -> pl.Expr:
+    """Return values of the catalogue by NCCL's names (``ncclFloat32``), or by its numbers, of which
+    there are `count` from 0; else null.
+    """
+    number = _cast_to_integer(field)
+    name = pl.col(field).str.to_lowercase().str.strip_prefix("nccl").str.replace_all("_", "")
+    return name.replace_strict(dict(values), default=None, return_dtype=pl.Int64).fill_null(
+        pl.when(number.is_between(0, count - 1)).then(number + 1)
+    )
+
+
+def _parse_hashes(field: str) -> pl.Expr:
+    """Return communicator hashes from decimal (signed or not) or hexadecimal text: their 64 bits as
+    a signed number.
+    """
+    text = pl.col(field)
+    unsigned = text.cast(pl.UInt64, strict=False).reinterpret(signed=True)
+    hexadecimal = text.str.extract("^0[xX]([0-9a-fA-F]+)$", 1).str.to_integer(
+        base=16, dtype=pl.UInt64, strict=False
+    )
+    return unsigned.fill_null(_cast_to_integer(field)).fill_null(
+        hexadecimal.reinterpret(signed=True)
+    )
+
+
+class PayloadField(Struct, frozen=True):
+    """A field of a schema: where it stands (bytes) and how; names of an enumeration's values."""
+
+    #: Name in this project.
+    field: str
+    #: Bytes from the begin of the payload.
+    offset: int
+    #: dtype of its value.
+    kind: str
+    #: Values of an enumeration with their names.
+    names: tuple[tuple[int, str], ...] = ()
+
+
+def read_schemas(database: Source) -> dict[tuple[int, int], tuple[PayloadField, ...]]:
+    """Return the known fields of every schema by (domain id, schema id).
+
+    Processes repeat schemas, and the tables do not tell which process a row is of: of a schema
+    defined in two ways nothing is kept.
+    """
+    sizes = {
+        (domain, number): size
+        for domain, number, size in database.read_small_table(
+            "NVTX_PAYLOAD_ENUMS", "domainId", "schemaId", "size"
+        )
+    }
+    enums: dict[tuple[int, int], dict[int, str]] = {}
+    for domain, number, value, name in database.read_small_table(
+        "NVTX_PAYLOAD_ENUM_ENTRIES", "domainId", "schemaId", "value", "name"
+    ):
+        if isinstance(value, int) and isinstance(name, str):
+            enums.setdefault((domain, number), {})[value] = name
+    schemas: dict[tuple[int, int], dict[int, PayloadField | None]] = {}
+    clashing = set()
+    for domain, number, index, kind, name, offset in database.read_small_table(
+        "NVTX_PAYLOAD_SCHEMA_ENTRIES", "domainId", "schemaId", "idx", "type", "name", "offset"
+    ):
+        if not isinstance(kind, int) or not (
+            offset is None or (isinstance(offset, int) and offset >= 0)
+        ):
+            continue
+        width = INTEGERS.get(kind)
+        if kind >= FIRST_SCHEMA_ID:
+            width = {1: "i1", 2: "i2", 8: "i8"}.get(sizes.get((domain, kind)) or 4, "i4")
+        field = _FIELD_OF.get(_normalize_field_name(name)) if isinstance(name, str) else None
+        names = tuple(sorted(enums.get((domain, kind), {}).items()))
+        entry = PayloadField(field, offset or 0, f"<{width}", names) if field and width else None
+        if schemas.setdefault((domain, number), {}).setdefault(index, entry) != entry:
+            clashing.add((domain, number))
+    return {
+        key: tuple(entry for entry in entries.values() if entry)
+        for key, entries in schemas.items()
+        if key not in clashing
+    }
+
+
+def _read_binary(database: Source, columns: Columns) -> _Payloads:
+    """Return the form binaryData."""
+    codes, texts = columns.texts["binaryData"]
+    distinct = texts.series
+    sizes = distinct.bin.size().to_numpy().astype(np.int64)
+    fields: dict[str, np.ndarray] = {}
+    damaged = sizes > 0
+    headed = np.flatnonzero(sizes >= HEADER_BYTES)
+    if not len(headed):
+        return _Payloads(fields, damaged, codes)
+    schemas = read_schemas(database)
+    heads = distinct.gather(headed).bin.slice(0, HEADER_BYTES)
+    heads = _to_byte_matrix(heads, HEADER_BYTES).view("<i8")
+    (domains, numbers, offsets, lengths), shape = factorize_together(
+        heads[:, 0], heads[:, 1], heads[:, 3], sizes[headed]
+    )
+    for index, (domain, number, offset, length) in enumerate(
+        zip(domains, numbers, offsets, lengths, strict=True)
+    ):
+        entries = schemas.get((int(domain), int(number)))
+        if entries is None or offset < 0:
+            continue
+        rows = headed[shape == index]
+        block = _to_byte_matrix(distinct.gather(rows), int(length))
+        damaged[rows] = False
+        for entry in entries:
+            first = int(offset) + entry.offset
+            last = first + np.dtype(entry.kind).itemsize
+            if last > length:
+                damaged[rows] = True
+                continue
+            values = np.ascontiguousarray(block[:, first:last]).view(entry.kind)[:, 0]
+            values = values.astype(np.int64)
+            if entry.field == "reduction":
+                values = _find_reductions(values, entry.names)
+            elif entry.field == "data_type":
+                values = np.where((values >= 0) & (values < len(TYPE_SIZES)), values + 1, ABSENT)
+            if entry.field != "communicator":
+                values = np.where(values < 0, ABSENT, values)
+            target = fields.setdefault(entry.field, _make_absent(entry.field, len(distinct)))
+            target[rows] = values
+    return _Payloads(
+        {field: values for field, values in fields.items() if field in FIELDS}, damaged, codes
+    )
+
+
+def _to_byte_matrix(values: pl.Series, width: int) -> np.ndarray:
+    """Return byte strings of equal length as a matrix of bytes, a row each."""
+    return np.frombuffer(b"".join(values.to_list()), np.uint8).reshape(-1, width)
+
+
+def _find_reductions(values: np.ndarray, names: tuple[tuple[int, str], ...]) -> np.ndarray:
+    """Return catalogue values of reductions, by the names of the report's enumeration, else by
+    NCCL's numbers.
+    """
+    by_name = {value: REDUCTIONS.get(name.lower(), ABSENT) for value, name in names}
+    distinct, codes = factorize(values)
+    found = [
+        by_name.get(value, value + 1 if 0 <= value < BUILT_IN else ABSENT)
+        for value in distinct.tolist()
+    ]
+    return np.array(found, np.int64)[codes]
+
+
+def _read_dynamic(extraction: Extraction, columns: Columns, result: dict[str, np.ndarray]) -> None:
+    """Fill in the rows of tables made per schema, by event id."""
+    events = columns["eventId"]
+    tables = [name for name in extraction.report.parts if DYNAMIC_TABLE.fullmatch(name)]
+    if not tables or not (events != NULL).any():
+        return
+    order = np.argsort(events, kind="stable")
+    event_ids = events[events != NULL]
+    where = f"{{eventId}} BETWEEN {event_ids.min()} AND {event_ids.max()}"
+    for table in tables:
+        names = {
+            _FIELD_OF[_normalize_field_name(column)]: column
+            for column in extraction.database.tables[table].columns
+            if _normalize_field_name(column) in _FIELD_OF
+        }
+        if not names or not extraction.has_table(table, "eventId"):
+            continue
+        part = extraction.report.parts[table]
+        small = part.last - part.first < SMALL_TABLE
+        read = extraction.read(part, ("eventId",), tuple(names.values()), "" if small else where)
+        if not read.rows:
+            continue
+        texts = {
+            field: decode_texts(read.texts[column][1].series)
+            .gather(read.texts[column][0])
+            .replace("", None)
+            for field, column in names.items()
+        }
+        lacking = pl.Series([None], dtype=pl.String).new_from_index(0, read.rows)
+        values = _make_numbers(
+            pl.DataFrame({field: texts.get(field, lacking) for field in SPELLINGS}), pl.lit(True)
+        )
+        place = np.minimum(np.searchsorted(events, read["eventId"], sorter=order), len(order) - 1)
+        rows = order[place]
+        same = events[rows] == read["eventId"]
+        for field, column in values.items():
+            fill = same & _is_absent(field, result[field][rows])
+            result[field][rows[fill]] = column[fill]
+
 
 #: Facts of communicators (0: of one that no payload tells): of which process they are, its rank in
 #: them, and whether that was said by the call that made them.
@@ -125,7 +486,7 @@ def _index_calls(
 #: all of its group.
 KERNELS, MESSAGES = "nccl_kernels", "nccl_messages"
 #: Fields of the layout, and columns of the unit of calls.
-FIELDS = (
+KERNEL_FIELDS = (
     *("operation", "bytes", "reduction", "root", "peer", "ranks", "rank", "group", "fused"),
     *("data_type", "sequence"),
 )
@@ -184,10 +545,10 @@ def attach_payloads(
                 "communicator": np.zeros(len(begin), np.int64),
             },
         )
-        return dict.fromkeys((*FIELDS, "communicator"), lacking)
+        return dict.fromkeys((*KERNEL_FIELDS, "communicator"), lacking)
     extraction.add_fact(KERNELS, {**facts, **{name: tied[name] for name in FACTS}})
     _save_messages(extraction, tied, facts)
-    payloads = {field: tied[field] for field in FIELDS}
+    payloads = {field: tied[field] for field in KERNEL_FIELDS}
     # A kernel of several operations has no number of its own.
     payloads["sequence"] = np.where(tied["fused"] == 1, payloads["sequence"], ABSENT)
     return {**payloads, "communicator": name_communicators(extraction, tied["communicator"])}

@@ -9,14 +9,12 @@ import polars as pl
 
 from nsys2prv._util.columns import factorize, factorize_together
 from nsys2prv.events.attributes import group_rows, make_counters
-from nsys2prv.events.catalogue.counters import FRACTION, UNSCALED, Metric
+from nsys2prv.events.catalogue import FRACTION, UNSCALED, Metric
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.kind import Counters, declare_kind
+from nsys2prv.events.kind import Counters, Reason, declare_kind
 from nsys2prv.events.nvtx import MARK, PUSHPOP, STARTEND, TABLE, find_domains, select_other_rows
-from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.columns import NULL, decode_texts
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.source import Part
+from nsys2prv.nsight.source import NULL, Part, decode_texts
 
 LAYOUT = "nvtx_payload"
 DEFAULT_DOMAIN = "default domain"

@@ -3,3 +3,141 @@
 All differences between schema versions end in this room, by capability (is the column there?),
 never by version number.
 """
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.files import NOT_EXPORTED, describe_missing_file
+from nsys2prv.nsight.report_files import (
+    check_file,
+    has_journal,
+    has_log,
+    is_export_folder,
+    make_file_signature,
+)
+
+if TYPE_CHECKING:
+    from nsys2prv.nsight.source import Source
+
+
+def open_source(path: str | Path) -> Source:
+    """Return an export opened for reading: an SQLite file, or a folder of tables. Raises
+    Nsys2prvError when it is neither.
+    """
+    # Readers import this package.
+    from nsys2prv.nsight.parquet import Folder
+    from nsys2prv.nsight.sqlite import Database
+
+    return Folder(path) if is_export_folder(Path(path)) else Database(path)
+
+
+def find_nsys() -> str | None:
+    """Return the `nsys` of NSYS_HOME (the installation or its bin folder), else of the PATH."""
+    home = os.environ.get("NSYS_HOME")
+    if home:
+        for candidate in (Path(home) / "nsys", Path(home) / "bin" / "nsys"):
+            if os.access(candidate, os.X_OK) and candidate.is_file():
+                return str(candidate)
+    return shutil.which("nsys")
+
+
+def make_export_command(nsys: str, report: Path, target: Path) -> list[str]:
+    """Return the command that exports a report with everything the converter reads, NVTX payloads
+    included.
+    """
+    return [
+        nsys,
+        "export",
+        "--type",
+        "sqlite",
+        "--include-json",
+        "true",
+        "--force-overwrite",
+        "true",
+        "--output",
+        str(target),
+        str(report),
+    ]
+
+
+def export_report(report: Path, folder: Path) -> Path:
+    """Export a report into a new folder; returns the export. Where there is no nsys raises
+    Nsys2prvError with what to do: give an export that lies beside the report, or the command to
+    run.
+    """
+    nsys = find_nsys()
+    beside = report.with_suffix(".sqlite")
+    if nsys is None and beside.is_file():
+        raise Nsys2prvError(
+            f"{report}: needs the nsys program, which is neither on the PATH nor in NSYS_HOME; "
+            f"give {beside}, which lies beside it"
+        )
+    if nsys is None:
+        command = shlex.join(make_export_command("nsys", report, beside))
+        raise Nsys2prvError(
+            f"{report}: needs the nsys program, which is neither on the PATH nor in NSYS_HOME; "
+            f"export it where nsys is installed: {command}"
+        )
+    folder.mkdir()
+    target = folder / f"{report.stem}.sqlite"
+    run = subprocess.run(
+        make_export_command(nsys, report, target),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if run.returncode or not target.exists():
+        last = next(
+            (line.strip() for line in reversed(run.stdout.splitlines()) if line.strip()),
+            f"exit status {run.returncode}",
+        )
+        raise Nsys2prvError(f"{report}: nsys export failed: {last}")
+    return target
+
+
+#: How often an export in use is copied, until nothing was written meanwhile.
+ATTEMPTS = 5
+
+
+def prepare_export(path: Path, folder: Path) -> tuple[Path, Path]:
+    """Return the export to read, an SQLite file or a folder of tables, and the path itself.
+
+    A report of nsys is exported into the new folder `folder`. An export with a write-ahead log is
+    copied there with its log: reading it in place would make SQLite write beside it.
+    """
+    if path.suffix.lower() in NOT_EXPORTED:
+        if not path.is_file():
+            raise Nsys2prvError(describe_missing_file(path))
+        return export_report(path, folder), path
+    if is_export_folder(path):
+        return path, path
+    if has_journal(path):
+        # Not rolled back here: a journal can name other files, which SQLite then deletes.
+        raise Nsys2prvError(
+            f"{path}: is being written, or its writer was killed ({path.name}-journal is beside it); wait, or export again"
+        )
+    return (_copy_export(path, folder), path) if has_log(path) else (path, path)
+
+
+def _copy_export(path: Path, folder: Path) -> Path:
+    """Return a copy of an export and its log, as they were at one time."""
+    check_file(path)
+    folder.mkdir()
+    files = [path, path.with_name(path.name + "-wal")]
+    for _ in range(ATTEMPTS):
+        before = [make_file_signature(file) for file in files]
+        for file in files:
+            shutil.copyfile(file, folder / file.name)
+        if before == [make_file_signature(file) for file in files]:
+            return folder / path.name
+    raise Nsys2prvError(f"{path}: is still being written; convert it when that is done")

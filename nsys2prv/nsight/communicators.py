@@ -16,9 +16,8 @@ import numpy as np
 import polars as pl
 from msgspec import Struct
 
-from nsys2prv.nsight.columns import NULL
 from nsys2prv.nsight.info import ReportInfo
-from nsys2prv.nsight.source import Source
+from nsys2prv.nsight.source import NULL, Source
 
 TABLE = "MPI_COMMUNICATORS"
 WORLD, SELF = "MPI_COMM_WORLD", "MPI_COMM_SELF"

@@ -9,11 +9,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from nsys2prv._util.text import list_some
-from nsys2prv.nsight.capture import NO_PROCESSES, Capture
 from nsys2prv.nsight.info import (
+    NO_PROCESSES,
     PROCESS_MASK,
     RANK_VARIABLES,
     SIZE_VARIABLES,
+    Capture,
     ReportInfo,
     choose_launcher_ranks,
     pid_of,

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from nsys2prv._util.errors import Nsys2prvError, Unreadable
 from nsys2prv._util.files import FILE_ENDINGS, NOT_EXPORTED, TABLES, describe_missing_file
 from nsys2prv._util.store_file import is_archive
+from nsys2prv._util.workers import is_worth_parallelizing
 
 STORE = ".store"
 
@@ -204,3 +205,24 @@ def check_file(path: Path) -> int:
             f"{path}: {defect}; make one with: nsys export --type sqlite REPORT.nsys-rep"
         )
     return size
+
+
+#: Fewer bytes rarely have as many rows as one process reads and writes while others start.
+SMALL_JOB_BYTES = 14_000_000
+#: As much work as opening a report and reading each of its tables is, however small they are.
+REPORT_BYTES = 2_200_000
+
+
+def should_parallelize(paths: Sequence[Path], jobs: int) -> bool:
+    """True if these reports are enough work for this number of workers."""
+    return is_worth_parallelizing(jobs, weigh_reports(paths), SMALL_JOB_BYTES)
+
+
+def weigh_reports(paths: Sequence[Path]) -> int:
+    """Return how much work these reports are, in bytes of large ones."""
+    return sum(count_bytes(path) + REPORT_BYTES for path in paths)
+
+
+def count_bytes(path: Path) -> int:
+    """Return the size of a file, or of all files of a folder; 0 if there is none."""
+    return sum(size for _, _, _, size, _ in make_file_signature(path))

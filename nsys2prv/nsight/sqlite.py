@@ -1,24 +1,22 @@
-"""Reading an SQLite export.
-
-Databases are opened read-only, and immutable unless a write-ahead log beside them holds data, so
-that a read-only folder or a file system without locks works and nothing is ever written beside the
-input.
+"""SQLite's ADBC driver: results of queries in SQL as polars frames, for what is not read from pages
+(:mod:`nsys2prv.nsight.sqlite_pages`).
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import adbc_driver_manager as manager
+import adbc_driver_sqlite
 import numpy as np
 import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.nsight.columns import Columns, make_columns
 from nsys2prv.nsight.report_files import (
     DAMAGE,
     check_file,
@@ -28,6 +26,7 @@ from nsys2prv.nsight.report_files import (
     remove_quoted_content,
 )
 from nsys2prv.nsight.source import (
+    Columns,
     Extent,
     Part,
     Shared,
@@ -37,6 +36,7 @@ from nsys2prv.nsight.source import (
     SqlNames,
     Tables,
     choose_spread_rows,
+    make_columns,
     quote_name,
 )
 from nsys2prv.nsight.sqlite_pages import (
@@ -47,8 +47,50 @@ from nsys2prv.nsight.sqlite_pages import (
     select_condition_bits,
 )
 
-if TYPE_CHECKING:
-    from nsys2prv.nsight.sqlite_driver import Driver
+#: Rows of a batch: more than are read at a time, so that they come in one piece, whose first rows
+#: settle the types of all.
+BATCH_ROWS = str(1 << 18)
+
+
+class Driver:
+    """A connection to a database, which is there until :meth:`close`. unreadable: makes what is
+    raised where the database is damaged.
+
+    first: a statement that is executed before all queries.
+    """
+
+    def __init__(self, uri: str, first: str, unreadable: Callable[[Exception], Exception]) -> None:
+        self._make_unreadable_error = unreadable
+        try:
+            self._database = adbc_driver_sqlite.connect(uri)
+            self._connection = manager.AdbcConnection(self._database)
+            with manager.AdbcStatement(self._connection) as statement:
+                statement.set_sql_query(first)
+                statement.execute_update()
+        except (manager.Error, UnicodeError) as error:
+            raise self._make_unreadable_error(error) from None
+
+    def close(self) -> None:
+        self._connection.close()
+        self._database.close()
+
+    def frame(self, sql: str) -> pl.DataFrame | None:
+        """Return a query's whole result, or None where a column has values of several types."""
+        statement = manager.AdbcStatement(self._connection)
+        try:
+            statement.set_options(**{"adbc.sqlite.query.batch_rows": BATCH_ROWS})
+            statement.set_sql_query(sql)
+            stream, _ = statement.execute_query()
+            return pl.DataFrame(stream)
+        except (manager.Error, pl.exceptions.PolarsError, UnicodeError) as error:
+            if "mismatch" in str(error).lower():
+                return None
+            raise self._make_unreadable_error(error) from None
+        finally:
+            # Of a damaged database it may raise again what the reading did.
+            with suppress(manager.Error):
+                statement.close()
+
 
 #: No row takes less space; a table whose rowids span more than the file can hold has gaps.
 LEAST_ROW_BYTES = 4
@@ -358,7 +400,6 @@ class Database(Source):
         """Return a query's whole result, or None where the driver stumbles over mixed types."""
         if self._driver is None:
             # Few reports need it, and it takes a while to import.
-            from nsys2prv.nsight.sqlite_driver import Driver
 
             self._driver = Driver(self._uri, DISTRUST, self._make_unreadable_error)
         return self._driver.frame(sql)

@@ -20,8 +20,7 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import factorize_together
 from nsys2prv._util.native import core
-from nsys2prv.nsight.columns import NO_TEXTS, NULL, Columns, DistinctTexts
-from nsys2prv.nsight.source import Part, quote_name
+from nsys2prv.nsight.source import NO_TEXTS, NULL, Columns, DistinctTexts, Part, quote_name
 
 COMBINATIONS = "combinations_looked_at"
 #: Of fewer rows so many combinations, and of more rows one for so many, are quicker to ask than the

@@ -1,44 +1,287 @@
-"""Nodes, tasks and threads of the trace, from the objects that the reports' events sit on.
-
-One task per process that has events, in rank order; within a task the main thread comes first, then
-one thread per (device, stream), then one per GPU and sort of other work, then the other host
-threads, then further rows of host threads for ranges that overlap, then GPUs with samples. A
-process is known by its machine, its report and its pid: pids repeat between hosts and containers. A
-device is one row of the trace whatever reports have samples of it: a GPU's is in the first task
-that works on it, those of all others are in a task of their host behind all processes, a switch's
-in the first of these: POP's BasicAnalysis takes every row of a task with streams that is neither a
-stream nor a GPU for a host thread.
+"""The objects of a trace: nodes, and one application of tasks and threads, every thread with a CPU of
+its own on its node. And the devices of a job: which of them are one and the same, what each is
+called, and in which task its rows stand.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import ClassVar
 
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import make_natural_key
 from nsys2prv.events.extraction import (
+    DEVICE_KINDS,
     GPU,
+    GPU_CONTEXTS,
+    SWITCH,
     DeviceKey,
     ObjectKey,
     QueueKey,
     StreamKey,
     ThreadKey,
 )
-from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo, choose_launcher_ranks, pid_of, tid_of
-from nsys2prv.paraver.tree import (
-    NO_PROCESS,
-    OF_GPU,
-    Device,
-    GpuNumbers,
-    ObjectTree,
-    RankedProcess,
-    Task,
-    make_device_sort_key,
-    place_devices,
+from nsys2prv.nsight.info import (
+    PROCESS_MASK,
+    Gpu,
+    ReportInfo,
+    choose_launcher_ranks,
+    pid_of,
+    tid_of,
 )
+from nsys2prv.paraver.pcf import clean_label
+
+
+class Task(Struct, frozen=True):
+    """A task of the application."""
+
+    #: For the .row file.
+    name: str
+    #: Index of its node, from 0.
+    node: int
+    #: Names of its threads.
+    threads: tuple[str, ...]
+
+
+class ObjectTree(Struct, frozen=True, dict=True):
+    """All objects; threads are numbered 0.. over all tasks in order."""
+
+    #: Names of the nodes.
+    nodes: tuple[str, ...]
+    #: In Paraver's order.
+    tasks: tuple[Task, ...]
+    #: Paraver counts threads and CPUs in 16 bits.
+    LIMIT: ClassVar[int] = 65_535
+
+    @cached_property
+    def threads(self) -> int:
+        return sum(len(task.threads) for task in self.tasks)
+
+    @cached_property
+    def cpus_per_node(self) -> list[int]:
+        counts = [0] * len(self.nodes)
+        for task in self.tasks:
+            counts[task.node] += len(task.threads)
+        return counts
+
+    @cached_property
+    def addresses(self) -> list[str]:
+        """Return `cpu:application:task:thread` of every thread, as records name it; CPUs are
+        numbered over all nodes from 1.
+        """
+        following, free = [], 1
+        for count in self.cpus_per_node:
+            following.append(free)
+            free += count
+        result = []
+        for number, task in enumerate(self.tasks, 1):
+            for thread in range(1, len(task.threads) + 1):
+                result.append(f"{following[task.node]}:1:{number}:{thread}")
+                following[task.node] += 1
+        return result
+
+    def header(self, date: str, duration: int) -> str:
+        """Return the first line of the .prv: `date` as dd/mm/yyyy at hh:mm, `duration` in ns."""
+        cpus = ",".join(map(str, self.cpus_per_node))
+        tasks = ",".join(f"{len(task.threads)}:{task.node + 1}" for task in self.tasks)
+        return f"#Paraver ({date}):{duration}_ns:{len(self.nodes)}({cpus}):1:{len(self.tasks)}({tasks})\n"
+
+    def format_row_file(self) -> str:
+        """Return the text of the .row file."""
+        nodes = zip(self.nodes, self.cpus_per_node, strict=True)
+        levels = {
+            "CPU": [f"{cpu}.{name}" for name, count in nodes for cpu in range(1, count + 1)],
+            "NODE": list(self.nodes),
+            "APPL": ["Application"],
+            "TASK": [task.name for task in self.tasks],
+            "THREAD": [name for task in self.tasks for name in task.threads],
+        }
+        sections = (
+            f"LEVEL {level} SIZE {len(names)}\n"
+            + "".join(f"{clean_label(name).replace('LEVEL ', 'LEVEL_', 1)}\n" for name in names)
+            for level, names in levels.items()
+        )
+        return "\n".join(sections)
+
+
+#: Stands for the pid of the task that a host gets for the rows of its devices.
+NO_PROCESS = 0
+
+
+class RankedProcess(Struct, frozen=True):
+    """A process in its place: report index, globalPid, rank (None where nothing tells)."""
+
+    #: Index of the report.
+    report: int
+    #: globalPid.
+    pid: int
+    #: None where nothing tells.
+    rank: int | None
+
+
+#: Rows of physical GPUs, and what they are called; "Metrics GPU0" is what POP's BasicAnalysis
+#: parses.
+OF_GPU = {GPU: "Metrics GPU{}", GPU_CONTEXTS: "Contexts GPU{}"}
+
+
+class Device(Struct):
+    """A row for a device: its name, and under what keys the reports have it."""
+
+    #: For the row.
+    name: str
+    #: (report, key) of each report that has it.
+    found: list[tuple[int, DeviceKey]]
+
+
+def identify_gpu(
+    infos: Sequence[ReportInfo], machines: Sequence[int], report: int, key: DeviceKey
+) -> tuple:
+    """Return the identity of a report's GPU among all of the trace. machines: numbers of each
+    report's machine.
+    """
+    if key.name:
+        return (machines[report], report, key.name, key.number)
+    gpu = infos[report].gpus.get(key.number)
+    return (machines[report], gpu.key if gpu is not None and gpu.key else key.number)
+
+
+def place_devices(
+    devices: list[tuple[int, DeviceKey]],
+    processes: list[RankedProcess],
+    by_process: dict[tuple[int, int], list[ObjectKey]],
+    machines: list[int],
+    gpus: GpuNumbers,
+) -> dict[tuple[int, int], list[Device]]:
+    """Return the rows of devices by (report, pid) of the process whose task they are in, in their
+    order.
+    """
+    first_on: dict[int, RankedProcess] = {}
+    apart_on: dict[int, RankedProcess] = {}
+    users: dict[tuple, tuple[RankedProcess, int]] = {}
+    for process in processes:
+        first_on.setdefault(machines[process.report], process)
+        if process.pid == NO_PROCESS:
+            apart_on.setdefault(machines[process.report], process)
+        streams = [
+            key for key in by_process[process.report, process.pid] if isinstance(key, StreamKey)
+        ]
+        for key in sorted(streams):
+            user = process, gpus.number(process.report, key)
+            users.setdefault(gpus.find_stream_identity(process.report, key), user)
+            users.setdefault(
+                gpus.identity(process.report, DeviceKey(GPU, str(key.pid), key.device)), user
+            )
+    by_identity: dict[tuple, Device] = {}
+    placed: dict[tuple[int, int], list[tuple[tuple, Device]]] = defaultdict(list)
+    for report, key in devices:
+        machine = machines[report]
+        gpu = gpus.identity(report, key._replace(kind=GPU)) if key.kind in OF_GPU else None
+        if gpu is not None:
+            identity = (key.kind, *gpu)
+        else:
+            identity = (None if key.kind == SWITCH else machine, *key)
+        if identity not in by_identity:
+            user, number = users.get(gpu, (first_on[machine], None))
+            if number is None:
+                number = 0 if gpu is None else gpus.find_gpu_number(report, key.number)
+            if key.kind == GPU:
+                owner = user
+            else:
+                owner = next(iter(apart_on.values())) if key.kind == SWITCH else apart_on[machine]
+            name = key.name if gpu is None else OF_GPU[key.kind].format(number)
+            by_identity[identity] = Device(name, [])
+            placed[owner.report, owner.pid].append(
+                (make_device_sort_key(key, number), by_identity[identity])
+            )
+        by_identity[identity].found.append((report, key))
+    return {
+        owner: [device for _, device in sorted(task_devices, key=lambda item: item[0])]
+        for owner, task_devices in placed.items()
+    }
+
+
+def make_device_sort_key(key: DeviceKey, number: int) -> tuple:
+    """Return the place of a device in its task; `number`: that of its GPU on the machine."""
+    return DEVICE_KINDS.index(key.kind), number, make_natural_key(key.name), key.number
+
+
+class GpuNumbers:
+    """Numbers of physical GPUs on their machines, for the names of rows.
+
+    A CUDA ordinal means another GPU in every process under CUDA_VISIBLE_DEVICES; where the report
+    tells the GPU behind it that GPU's number on its machine is used, elsewhere the ordinal itself.
+    """
+
+    def __init__(self, infos: list[ReportInfo], machines: list[int]) -> None:
+        self._infos, self._machines = infos, machines
+        self._seen: set[tuple] = set()
+        keys: dict[int, dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
+        for info, machine in zip(infos, machines, strict=True):
+            for gpu in info.gpus.values():
+                if gpu.key:
+                    keys[machine][gpu.key].add(gpu.number)
+        self._numbers = {machine: _number_gpus(gpus) for machine, gpus in keys.items()}
+
+    def number(self, report: int, key: ObjectKey) -> int:
+        """Return the device number of the row of a stream or queue (0 for a host thread)."""
+        if isinstance(key, QueueKey):
+            return key.gpu if key.gpu < 0 else self.find_gpu_number(report, key.gpu)
+        if not isinstance(key, StreamKey):
+            return 0
+        machine, gpu = self._machines[report], self.gpu(report, key)
+        if gpu is not None and gpu.key:
+            self._seen.add((machine, gpu.key))
+            return self._numbers[machine][gpu.key]
+        self._seen.add((machine, report, key.pid, key.device))
+        return key.device
+
+    def gpu(self, report: int, key: StreamKey | QueueKey | DeviceKey) -> Gpu | None:
+        """Return the physical GPU that a row is of, where the report tells."""
+        info = self._infos[report]
+        if isinstance(key, StreamKey):
+            number = info.find_gpu(key.pid, key.device)
+            return None if number is None else info.gpus.get(number)
+        return info.gpus.get(key.gpu if isinstance(key, QueueKey) else key.number)
+
+    def identity(self, report: int, key: DeviceKey) -> tuple:
+        """Return the identity of one of the report's GPUs among all of the trace."""
+        return identify_gpu(self._infos, self._machines, report, key)
+
+    def find_stream_identity(self, report: int, key: StreamKey) -> tuple:
+        """Return the identity of the GPU of a stream among all of the trace. Where the report does
+        not tell its number, the ordinal is taken for it.
+        """
+        return self.identity(
+            report,
+            DeviceKey(GPU, number=self._infos[report].find_gpu_or_ordinal(key.pid, key.device)),
+        )
+
+    def find_gpu_number(self, report: int, number: int) -> int:
+        """Return the number on its machine of the GPU that the report gives this number."""
+        gpu = self._infos[report].gpus.get(number)
+        gpu_key = gpu is not None and gpu.key
+        return self._numbers[self._machines[report]][gpu.key] if gpu_key else number
+
+    @property
+    def used(self) -> int:
+        """Return the number of GPUs that had work; GPUs known by CUDA ordinal alone count once per
+        process.
+        """
+        return len(self._seen)
+
+
+def _number_gpus(gpus: dict[str, set[int]]) -> dict[str, int]:
+    """Return the number of each GPU of a machine: as reported where all reports agree and no two
+    GPUs share one, else by key.
+    """
+    reported = {key: next(iter(numbers)) for key, numbers in gpus.items() if len(numbers) == 1}
+    if len(reported) == len(gpus) and len(set(reported.values())) == len(gpus):
+        return reported
+    return {key: number for number, key in enumerate(sorted(gpus))}
 
 
 class ObjectModel(Struct):

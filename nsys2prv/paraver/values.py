@@ -13,9 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import StoredFrame, read_frame
-from nsys2prv.events.catalogue import DomainCode, Field, NameSet, ValueSet, load_catalogue
-from nsys2prv.events.catalogue.counters import Metric
-from nsys2prv.events.names.kernels import make_kernel_label, make_labels_unique
+from nsys2prv.events.catalogue import DomainCode, Field, Metric, NameSet, ValueSet, load_catalogue
+from nsys2prv.events.kernel_names import make_kernel_label, make_labels_unique
 from nsys2prv.paraver.pcf import (
     LONGEST,
     NO_NAMES,

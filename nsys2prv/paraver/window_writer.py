@@ -1,33 +1,360 @@
-"""Writing: from sorted runs to trace lines, one time window at a time. Each window is a pure
-function over files.
+"""Lines of text as sequences of pieces, and batches of them whose numbers stand in columns: merge
+batches by time, and format them by the compiled `native/lines.c`, where the installation has it.
 """
 
 from __future__ import annotations
 
+import mmap
 import pickle
+import shutil
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from functools import cached_property
+from io import FileIO
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import polars as pl
 from msgspec import Struct, field
 
+from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import DomainCode, Field, load_catalogue
-from nsys2prv.paraver.lines import (
-    Batch,
-    Choice,
-    Indices,
-    LineShape,
-    Number,
-    Piece,
-    Text,
-    merge_lines,
-)
-from nsys2prv.paraver.output import Output
-from nsys2prv.store.counter_samples import SampleTable, count_samples, join_samples, split_at_holes
+from nsys2prv.store.corrections import SampleTable, count_samples, join_samples, split_at_holes
 from nsys2prv.store.runs import BEGIN, COUNTER, END, LINE, STATE, Run, Shape, list_present_fields
 from nsys2prv.store.windows import GlobalIds, WindowReader, WindowRecords
+
+#: Stands behind texts, of which the compiled writer copies as many bytes at once.
+_BEHIND = bytes(16)
+#: A line of several batches is a number: that of its batch, and in so many bits its row.
+ROW_BITS = 40
+
+
+class Text(Struct, frozen=True):
+    """The same text in every line."""
+
+    #: Bytes of every line.
+    text: bytes
+
+
+class Choice(Struct, frozen=True, dict=True):
+    """One of several texts by index."""
+
+    #: One for each index.
+    texts: tuple[bytes, ...]
+
+    @cached_property
+    def joined(self) -> tuple[bytes, np.ndarray]:
+        """All texts, one after the other, and where each begins, and the last ends (int32)."""
+        return b"".join(self.texts) + _BEHIND, np.cumsum([0, *map(len, self.texts)], dtype=np.int32)
+
+
+class Number(Struct, frozen=True):
+    """A number from 0 up."""
+
+
+Piece = Text | Choice | Number
+
+
+class LineShape:
+    """A line as a sequence of pieces; the columns to format are those of its choices and numbers,
+    in order.
+    """
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = tuple(pieces)
+
+    @cached_property
+    def program(self) -> tuple[tuple, ...]:
+        """The pieces for the compiled writer: texts, each with what follows it, see
+        `native/lines.c`.
+        """
+        return tuple(self._list_steps())
+
+    def _list_steps(self) -> Iterator[tuple]:
+        text = b""
+        for piece in self.pieces:
+            if isinstance(piece, Text):
+                text += piece.text
+            else:
+                yield (
+                    (text + _BEHIND, *piece.joined)
+                    if isinstance(piece, Choice)
+                    else (text + _BEHIND, None)
+                )
+                text = b""
+        yield (text + _BEHIND,)
+
+
+class Indices(NamedTuple):
+    """A column of indices into a table of what they stand for."""
+
+    #: Into `table`.
+    indices: np.ndarray
+    #: int64, from 0 up.
+    table: np.ndarray
+
+
+class Batch(Struct):
+    """Lines of one shape."""
+
+    #: Of the lines.
+    shape: LineShape
+    #: Time of each line, ns.
+    times: np.ndarray
+    #: Columns of the shape, integers of any size, from 0 up.
+    columns: Sequence[np.ndarray | Indices]
+    #: Order among lines of equal time.
+    ties: np.ndarray | None = None
+
+
+def merge_lines(batches: Sequence[Batch]) -> Iterator[np.ndarray]:
+    """Yield the text of all lines by time, in pieces (uint8).
+
+    Lines of equal time keep the order of the batches, then of their rows; those of batches with
+    ties go by these among themselves.
+    """
+    batches = [batch for batch in batches if len(batch.times)]
+    if not batches:
+        return
+    if core is None:
+        yield from _format_by_polars(batches, _order_by_numpy(batches))
+        return
+    order = np.empty(sum(len(batch.times) for batch in batches), np.uint64)
+    core.order([(_to_integers(batch.times), _to_integers(batch.ties)) for batch in batches], order)
+    yield from _format_by_core(batches, order)
+
+
+def _to_integers(values: np.ndarray | None) -> np.ndarray | None:
+    return None if values is None else np.ascontiguousarray(values, np.int64)
+
+
+def _order_by_numpy(batches: Sequence[Batch]) -> np.ndarray:
+    """Return what the compiled `order` does, for installations without a compiler."""
+    counts = [len(batch.times) for batch in batches]
+    times = np.concatenate([batch.times for batch in batches])
+    owner = np.repeat(np.arange(len(batches), dtype=np.uint64), counts)
+    row = np.concatenate([np.arange(count, dtype=np.uint64) for count in counts])
+    order = np.argsort(times, kind="stable")
+    _break_ties(order, times, owner, batches)
+    return (owner << np.uint64(ROW_BITS) | row)[order]
+
+
+def _break_ties(
+    order: np.ndarray, times: np.ndarray, owner: np.ndarray, batches: Sequence[Batch]
+) -> None:
+    """Reorder, among the lines that have ties, those of equal time; all other lines keep their
+    places.
+    """
+    tied = np.array([batch.ties is not None for batch in batches])
+    ties = np.concatenate(
+        [
+            np.zeros(len(batch.times), np.int64) if batch.ties is None else batch.ties
+            for batch in batches
+        ]
+    )
+    places = np.flatnonzero(tied[owner[order]])
+    lines = order[places]
+    order[places] = lines[np.lexsort((ties[lines], times[lines]))]
+
+
+#: Bytes of text that the compiled writer makes at a time; many times what a line may need.
+TEXT_BYTES = 1 << 24
+#: Lines that polars formats at a time.
+LINES_AT_ONCE = 131_072
+
+
+def _format_by_core(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the text of the lines of all batches in this order, in pieces (uint8), by the compiled
+    writer. order: of each line, its batch and row, see :data:`ROW_BITS`.
+    """
+    programs = [(batch.shape.program, tuple(batch.columns), len(batch.times)) for batch in batches]
+    done = 0
+    while done < len(order):
+        text = np.empty(TEXT_BYTES, np.uint8)
+        lines, size = core.write(programs, order[done:], text)
+        if not lines:
+            raise ValueError(f"a line of more than {TEXT_BYTES:,} bytes")
+        done += lines
+        yield text[:size]
+
+
+def _format_by_polars(batches: Sequence[Batch], order: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the same bytes by polars, much slower, for installations without a compiler."""
+    for first in range(0, len(order), LINES_AT_ONCE):
+        lines = order[first : first + LINES_AT_ONCE].view(np.int64)
+        owners, rows = lines >> ROW_BITS, lines & ((1 << ROW_BITS) - 1)
+        places = [np.flatnonzero(owners == number) for number in range(len(batches))]
+        formatted = [
+            _format_batch(batch, rows[batch_places])
+            for batch, batch_places in zip(batches, places, strict=True)
+            if len(batch_places)
+        ]
+        text = pl.concat(formatted).gather(np.argsort(np.concatenate(places)))
+        yield np.frombuffer("".join(text).encode("latin-1"), np.uint8)
+
+
+def _format_batch(batch: Batch, rows: np.ndarray) -> pl.Series:
+    """Return the lines of these rows of a batch. Bytes are taken as Latin-1, so that any come back
+    as they were.
+    """
+    columns = iter(batch.columns)
+    pieces: list[pl.Expr | pl.Series] = [pl.repeat("", len(rows))]
+    for piece in batch.shape.pieces:
+        if isinstance(piece, Text):
+            pieces.append(pl.lit(piece.text.decode("latin-1")))
+            continue
+        column = next(columns)
+        values = (
+            column.table[column.indices[rows]] if isinstance(column, Indices) else column[rows]
+        ).astype(np.uint64)
+        if isinstance(piece, Choice):
+            pieces.append(
+                pl.Series([text.decode("latin-1") for text in piece.texts]).gather(values)
+            )
+        else:
+            pieces.append(pl.Series(values).cast(pl.String))
+    return pl.select(pl.concat_str(pieces)).to_series()
+
+
+#: Larger writes cost more per byte on common kernels.
+WRITE_BYTES = 1 << 20
+GZIP_LEVEL = 1
+
+
+#: How often a part looks whether those before it are written, in seconds.
+LOOK_SECONDS = 0.0005
+_FAILED = -1
+
+
+class Output(Struct, frozen=True):
+    """A file that several processes write, part by part."""
+
+    #: The file.
+    path: Path
+    #: For temporary files, seen by all of them.
+    folder: Path
+    #: Each part is a gzip member of its own; Paraver reads files of many.
+    compress: bool
+
+    def begin(self, head: bytes, parts: int) -> None:
+        """Make the file with its first bytes, in front of so many parts."""
+        self.path.write_bytes(b"".join(_compress([head], self.compress)))
+
+    def write_part(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
+        """Write part `number`, from 0 on."""
+        raise NotImplementedError
+
+    def collect(self, number: int) -> None:
+        """Collect a written part. Called once for every part, in order, by the process that began
+        the file.
+        """
+
+    def abandon(self) -> None:
+        """Give the file up: let no part wait for another."""
+
+
+class SharedFileOutput(Output):
+    """Processes of one machine write each part where it belongs, one after the other: a file system
+    lets but one write to a file at a time, and who waits for that would keep a processor busy.
+    """
+
+    @property
+    def _places(self) -> Path:
+        """A file with the place of each part (int64; 0 until all before it are written)."""
+        return self.folder / "places"
+
+    def begin(self, head: bytes, parts: int) -> None:
+        super().begin(head, parts)
+        self._places.write_bytes(
+            np.append(self.path.stat().st_size, np.zeros(parts, np.int64)).tobytes()
+        )
+
+    def write_part(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
+        """Write a part. Waits until all parts before it are written, so those must be under way."""
+        with self._places.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            places = np.frombuffer(mapped, np.int64)
+            try:
+                data = _compress(pieces, self.compress)
+                while not places[number]:
+                    time.sleep(LOOK_SECONDS)
+                place = int(places[number])
+                if place == _FAILED:
+                    raise OSError(f"{self.path}: a part before this one was not written")
+                with self.path.open("r+b", buffering=0) as out:
+                    out.seek(place)
+                    _write_all(out, data)
+                places[number + 1] = place + sum(map(len, data))
+            except BaseException:
+                places[number + 1] = _FAILED
+                raise
+            finally:
+                del places
+
+    def abandon(self) -> None:
+        with self._places.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
+            places = np.frombuffer(mapped, np.int64)
+            np.copyto(places, _FAILED, where=places == 0)
+            del places
+
+
+class PartFilesOutput(Output):
+    """Each part is a file of its own until it is appended: for processes of several machines that
+    share a file system.
+    """
+
+    def _make_part_path(self, number: int) -> Path:
+        return self.folder / f"part-{number}"
+
+    def write_part(self, number: int, pieces: Iterable[np.ndarray | bytes]) -> None:
+        with self._make_part_path(number).open("wb", buffering=0) as out:
+            _write_all(out, _compress(pieces, self.compress))
+
+    def collect(self, number: int) -> None:
+        part = self._make_part_path(number)
+        with self.path.open("ab", buffering=0) as out, part.open("rb", buffering=0) as source:
+            shutil.copyfileobj(source, out, WRITE_BYTES)
+        part.unlink()
+
+
+def _compress(pieces: Iterable[np.ndarray | bytes], compress: bool) -> list[memoryview]:
+    """Return the bytes to write."""
+    views = [memoryview(piece).cast("B") for piece in pieces]
+    if not compress:
+        return views
+    from isal import isal_zlib
+
+    gzip = isal_zlib.compressobj(GZIP_LEVEL, isal_zlib.DEFLATED, 31)
+    return [memoryview(data) for data in (*map(gzip.compress, views), gzip.flush()) if data]
+
+
+def _write_all(out: FileIO, data: Iterable[memoryview]) -> None:
+    for piece in data:
+        for start in range(0, len(piece), WRITE_BYTES):
+            left = piece[start : start + WRITE_BYTES]
+            while len(left):
+                left = left[out.write(left) :]
+
+
+def derive_trace_paths(output: str | Path, compress: bool) -> tuple[Path, Path, Path]:
+    """Return the .prv (or .prv.gz), .pcf and .row of an output given as `out`, `out.prv` or
+    `out.prv.gz`.
+    """
+    path = Path(output)
+    name = path.name
+    for ending in (".prv.gz", ".prv"):
+        if name.endswith(ending):
+            name = name[: -len(ending)]
+            compress = compress or ending == ".prv.gz"
+            break
+    folder = path.parent
+    return (
+        folder / (name + (".prv.gz" if compress else ".prv")),
+        folder / f"{name}.pcf",
+        folder / f"{name}.row",
+    )
 
 
 class Manifest(Struct):

@@ -17,10 +17,10 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.errors import Detail
-from nsys2prv.events.catalogue.counters import Metric, load_counter_tables
-from nsys2prv.events.gpu_memory import ALLOCATION, FACTS, RELEASE
+from nsys2prv.events.catalogue import Metric, load_counter_tables
+from nsys2prv.events.cuda import ALLOCATION, FACTS, RELEASE
 from nsys2prv.events.kind import Counters
-from nsys2prv.nsight.columns import NULL
+from nsys2prv.nsight.source import NULL
 from nsys2prv.relations import NO_MODEL, Relation, RelationContext, write_result
 from nsys2prv.store.task_result import FactFile, TaskResult, read_fact
 

@@ -20,8 +20,7 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import count_occurrences, factorize_together
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.kind import Account
-from nsys2prv.events.reasons import Reason
+from nsys2prv.events.kind import Account, Reason
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillReader, pair_runs, read_run, rewrite_run
 from nsys2prv.store.spilling import make_end_records
 from nsys2prv.store.task_result import TaskResult

@@ -18,8 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv._util.native import core
-from nsys2prv.events.catalogue import Layout, load_catalogue
-from nsys2prv.events.catalogue.counters import Metric
+from nsys2prv.events.catalogue import Layout, Metric, load_catalogue
 
 BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
 #: Stands for the report of runs that are in trace time, and for the source of runs whose indices

@@ -10,11 +10,9 @@ import numpy as np
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT, OPEN, factorize, is_sorted
-from nsys2prv.events.catalogue import Layout, load_catalogue
-from nsys2prv.events.catalogue.counters import Metric
-from nsys2prv.events.kind import Account, CommunicationLines, Counters, Rows
-from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.columns import NULL, are_all_usable, mask_usable
+from nsys2prv.events.catalogue import Layout, Metric, load_catalogue
+from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
+from nsys2prv.nsight.source import NULL, are_all_usable, mask_usable
 from nsys2prv.store.runs import (
     BEGIN,
     COUNTER,

@@ -24,12 +24,17 @@ from tools.commands import ENVIRONMENT, wait_for
 from nsys2prv import Options, convert
 from nsys2prv._util import workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.workers import SerialExecutor, count_available_cpus
-from nsys2prv._util.workers.pool import MOST_REPORTS_OF_THREADS, MOST_THREADS, Pool
+from nsys2prv._util.workers import (
+    MOST_REPORTS_OF_THREADS,
+    MOST_THREADS,
+    Pool,
+    SerialExecutor,
+    count_available_cpus,
+)
 from nsys2prv._util.workers.processes import ProcessExecutor, Worker, WorkerLost
 from nsys2prv._util.workers.worker import receive_message, send_message
 from nsys2prv.conversion import opened_reports
-from nsys2prv.paraver.output import PartFilesOutput, SharedFileOutput
+from nsys2prv.paraver.window_writer import PartFilesOutput, SharedFileOutput
 
 SAMPLES = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
 
@@ -78,7 +83,7 @@ def test_a_running_dask_cluster(tmp_path: Path) -> None:
 #: is removed.
 EARLY = """
 import os, shutil, sys
-from nsys2prv.conversion import worker_start as starting
+from nsys2prv.nsight import report_files as starting
 from nsys2prv._util.workers import processes
 starting.SMALL_JOB_BYTES = 0
 begun, open_files, rmtree = [], [], shutil.rmtree
@@ -102,7 +107,7 @@ def removed(folder, **options):
 
 if __name__ == "__main__":
     processes.prestart_workers, shutil.rmtree = start, removed
-    from nsys2prv.cli.main import main
+    from nsys2prv.cli import main
     status = main(["-q", "-j", "5", *sys.argv[1:]])
     print(status, begun, processes._ahead, open_files)
 """
@@ -141,7 +146,7 @@ def test_ranks_of_an_mpi_job(tmp_path: Path) -> None:
     )
     alone = read_trace_bytes(tmp_path / "alone")
     program = (
-        "import nsys2prv.conversion.opened_reports as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli.main import main; "
+        "import nsys2prv.conversion.opened_reports as p; p.SMALL_JOB_ROWS = 0; import sys; from nsys2prv.cli import main; "
         "sys.exit(main(['-q', '--engine', 'mpi', '-m', *sys.argv[1:]]))"
     )
     environment = {

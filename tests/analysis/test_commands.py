@@ -14,7 +14,7 @@ from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis import job
 from nsys2prv.analysis.job import OpenJob
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 
 TRAINING, GRAPHS = (list(map(str, SAMPLES[name])) for name in ("training", "graphs"))
 #: Those that are not on demand.

@@ -14,9 +14,9 @@ from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis.job import open_job
 from nsys2prv.analysis.result import Result
-from nsys2prv.analysis.steady import Steady
 from nsys2prv.analysis.text import Style, format_results
-from nsys2prv.cli.main import main
+from nsys2prv.analysis.unit import Steady
+from nsys2prv.cli import main
 
 GEMM, ELEMENTWISE = 5, 6
 NAMES = (

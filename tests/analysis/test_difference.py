@@ -13,7 +13,7 @@ from tools.view_answers import SAMPLES
 
 from nsys2prv.analysis.comparison import ComparedJob, compare_jobs
 from nsys2prv.analysis.result import Result, Table
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 
 
 def run_job(devices: dict[str, int]) -> ComparedJob:

@@ -18,10 +18,14 @@ from tools.sql_truth import make_label
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis import distributions
-from nsys2prv.analysis.distributions import make_histograms, make_statistics, spill_durations
-from nsys2prv.analysis.intervals import sum_within
-from nsys2prv.analysis.steady import find_windows
+from nsys2prv.analysis import intervals
+from nsys2prv.analysis.intervals import (
+    make_histograms,
+    make_statistics,
+    spill_durations,
+    sum_within,
+)
+from nsys2prv.analysis.iterations import find_windows
 
 QUERY = """SELECT d.value, k.end - k.start FROM CUPTI_ACTIVITY_KIND_KERNEL AS k JOIN StringIds AS d ON d.id = k.demangledName"""
 
@@ -89,7 +93,7 @@ def test_many_names_are_taken_a_few_at_a_time(
     )
     groups = spill_durations(frame, ["key"], tmp_path / "spilled")
     at_once = make_statistics(groups, ["key"], modes=True)
-    monkeypatch.setattr(distributions, "TOGETHER", 50)
+    monkeypatch.setattr(intervals, "TOGETHER", 50)
     assert make_statistics(groups, ["key"], modes=True).equals(at_once)
     by_group = frame.group_by("key").agg(
         count=pl.len().cast(pl.Int64), time_ns=(pl.col("end") - pl.col("begin")).sum()

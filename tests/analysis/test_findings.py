@@ -15,22 +15,21 @@ from msgspec.structs import replace
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis import device_time, findings, rank_findings
+from nsys2prv.analysis import causes, findings
 from nsys2prv.analysis.causes import add_waits, find_device_groups, find_slow_links
-from nsys2prv.analysis.intervals import merge_spans
-from nsys2prv.analysis.page.html import SECTION_OF
-from nsys2prv.analysis.page.sections import SECTIONS
-from nsys2prv.analysis.ranks import JobRanks
-from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding, format_findings
-from nsys2prv.analysis.unit import AnalysisOptions, Unit
-from nsys2prv.analysis.waiting import (
+from nsys2prv.analysis.critical_path import (
     LEAST_SEGMENTS,
     Segments,
     compute_binomial_tail,
     compute_mean_chance,
     find_culprits,
 )
-from nsys2prv.cli.main import main
+from nsys2prv.analysis.intervals import merge_spans
+from nsys2prv.analysis.job_facts import JobRanks
+from nsys2prv.analysis.page import SECTION_OF, SECTIONS
+from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding, format_findings
+from nsys2prv.analysis.unit import AnalysisOptions, Unit
+from nsys2prv.cli import main
 from nsys2prv.paraver import views
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
@@ -70,14 +69,14 @@ def test_a_rank_that_is_often_the_last_is_named() -> None:
     least = np.array([1, 1, 1, 1, 0, 0, 0, 2, 2])
     waits = np.full((9, 3), 90.0)
     waits[np.arange(9), least] = 0
-    (result,) = rank_findings.make_imbalance_findings(job, make_segments(waits), 0)
+    (result,) = causes.make_imbalance_findings(job, make_segments(waits), 0)
     assert result.evidence[0].endswith(
         "; the others wait most often for rank 1 (a GPU1): in 4 of 9 intervals between collectives"
     )
     waits = np.full((9, 3), 90.0)
     waits[:2, 1] = 0
     waits[2:, 0] = np.where(np.arange(7) < 2, 0, 90)
-    (result,) = rank_findings.make_imbalance_findings(job, make_segments(waits[:4]), 0)
+    (result,) = causes.make_imbalance_findings(job, make_segments(waits[:4]), 0)
     assert "most often" not in result.evidence[0]
 
 
@@ -307,7 +306,7 @@ def test_transfers_that_a_wait_exposes() -> None:
         }
     )
     compute = merge_spans(np.array([0]), np.array([80]))
-    assert device_time._find_avoidable_exposure(records, compute).to_list() == [50, 80, 0, 0]
+    assert findings._find_avoidable_exposure(records, compute).to_list() == [50, 80, 0, 0]
 
 
 def test_the_parts_of_the_time_of_devices_are_all_of_it() -> None:
@@ -316,10 +315,10 @@ def test_the_parts_of_the_time_of_devices_are_all_of_it() -> None:
         begin, end = options.get_steady_span(job.duration)
         for number in np.unique(job.reader.rows.units).tolist():
             unit = Unit(job.reader, number, options, job._saved.parent)
-            collected = device_time.collect(unit)
+            collected = findings.collect_device_time(unit)
             devices = pl.concat([frame for name, frame in collected if name == "devices"])
             assert (
-                devices.select(pl.sum_horizontal(*device_time.BUSY, "idle"))["compute"].to_list()
+                devices.select(pl.sum_horizontal(*findings.BUSY, "idle"))["compute"].to_list()
                 == [end - begin] * devices.height
             )
 
@@ -335,7 +334,7 @@ def test_views_of_findings_are_there() -> None:
     known = {Path(str(name)).stem for name in views.list_core_views()}
     named = {
         view
-        for module in (findings, rank_findings)
+        for module in (findings, causes)
         for view in _find_views(Path(module.__file__).read_text())
     }
     assert len(named) >= 5

@@ -11,11 +11,15 @@ import numpy as np
 import polars as pl
 import pytest
 
-from nsys2prv.analysis.distributions import make_statistics, spill_durations
 from nsys2prv.analysis.event_reader import Samples
-from nsys2prv.analysis.intervals import find_parents, find_points_within
+from nsys2prv.analysis.intervals import (
+    find_parents,
+    find_points_within,
+    make_statistics,
+    spill_durations,
+)
+from nsys2prv.analysis.iterations import MOST_APART, fold_labels
 from nsys2prv.analysis.metrics import make_steps
-from nsys2prv.analysis.steady import MOST_APART, fold_labels
 from nsys2prv.analysis.unit import find_rows
 
 

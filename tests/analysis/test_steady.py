@@ -13,10 +13,10 @@ from samples import generate
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis import steady
+from nsys2prv.analysis import iterations
 from nsys2prv.analysis.result import Result
 from nsys2prv.analysis.text import read_json
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 
 TRAINING = list(map(str, SAMPLES["training"]))
 
@@ -32,14 +32,14 @@ def make_ranges(rows: list[tuple[int, int, int]]) -> tuple[pl.DataFrame, pl.Data
     frame = pl.DataFrame(
         rows, schema={"begin": pl.Int64, "end": pl.Int64, "range": pl.Int64}, orient="row"
     )
-    patterns = steady._make_patterns(labels)
+    patterns = iterations._make_patterns(labels)
     frame = frame.join(patterns.select("range", "code"), on="range", maintain_order="left")
     return frame.with_columns(thread=pl.lit(0), numbered=pl.lit(False)), patterns
 
 
 def test_the_period_of_kernels() -> None:
     names = [9, 8, 9, 7] + [1, 2, 3, 2, 4] * 6 + [5, 6]
-    result = steady._find_by_kernels(make_kernels(names))
+    result = iterations._find_by_kernels(make_kernels(names))
     assert result is not None
     assert result.iteration_begins == tuple(40 + 50 * number for number in range(6))
     assert (result.begin, result.end) == (40, 40 + 300 - 1)
@@ -47,26 +47,26 @@ def test_the_period_of_kernels() -> None:
 
 def test_kernels_that_do_not_repeat() -> None:
     assert (
-        steady._find_by_kernels(
+        iterations._find_by_kernels(
             make_kernels(np.random.default_rng(1).integers(0, 50, 200).tolist())
         )
         is None
     )
-    assert steady._find_by_kernels(make_kernels(list(range(30)))) is None
-    assert steady._find_by_kernels(make_kernels([])) is None
+    assert iterations._find_by_kernels(make_kernels(list(range(30)))) is None
+    assert iterations._find_by_kernels(make_kernels([])) is None
 
 
 def test_iterations_are_ranges_whose_names_differ_in_numbers() -> None:
     steps = [(100 + 10 * number, 109 + 10 * number, 2 + number % 2) for number in range(6)]
     layers = [(begin + part, begin + part + 2, 4) for begin, _, _ in steps for part in (0, 4)]
     table = make_ranges([(0, 400, 1), *steps, *layers])
-    result = steady._find_by_ranges(*table, np.arange(100, 160))
+    result = iterations._find_by_ranges(*table, np.arange(100, 160))
     assert result is not None
     assert result.found_by == "NVTX ranges step #"
     assert result.iteration_begins == tuple(range(100, 160, 10))
     assert (result.begin, result.end) == (100, 159)
     # Most kernels run elsewhere.
-    assert steady._find_by_ranges(*table, np.arange(200, 400)) is None
+    assert iterations._find_by_ranges(*table, np.arange(200, 400)) is None
 
 
 def test_calls_of_a_function_are_no_iterations() -> None:
@@ -74,23 +74,25 @@ def test_calls_of_a_function_are_no_iterations() -> None:
     calls = [(begin + part, begin + part + 3, 4) for begin in (100, 200) for part in (0, 4, 8)]
     table = make_ranges(calls)
     kernels = np.concatenate([np.arange(begin, begin + 100) for begin in (100, 200)])
-    assert steady._find_by_ranges(*table, kernels) is None
+    assert iterations._find_by_ranges(*table, kernels) is None
     steps = [(100, 199, 2), (200, 299, 3)]
-    result = steady._find_by_ranges(*make_ranges(sorted([*steps, *calls])), kernels)
+    result = iterations._find_by_ranges(*make_ranges(sorted([*steps, *calls])), kernels)
     assert result is not None
     assert result.found_by == "NVTX ranges step #"
     assert result.iteration_begins == (100, 200)
     # The same where the number stands beside the name.
     frame, patterns = make_ranges([(begin, end, 1) for begin, end, _ in steps])
-    assert steady._find_by_ranges(frame, patterns, kernels) is None
-    result = steady._find_by_ranges(frame.with_columns(numbered=pl.lit(True)), patterns, kernels)
+    assert iterations._find_by_ranges(frame, patterns, kernels) is None
+    result = iterations._find_by_ranges(
+        frame.with_columns(numbered=pl.lit(True)), patterns, kernels
+    )
     assert result is not None
     assert result.iteration_begins == (100, 200)
 
 
 def test_a_long_first_iteration_is_warm_up() -> None:
     steps = [(0, 59, 2), *((60 + 10 * number, 69 + 10 * number, 2) for number in range(9))]
-    result = steady._find_by_ranges(*make_ranges(steps), np.arange(0, 150))
+    result = iterations._find_by_ranges(*make_ranges(steps), np.arange(0, 150))
     assert result is not None
     assert result.begin == 60
     assert result.count == 9

@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from nsys2prv import Options, convert
+from nsys2prv.cli import main
 from nsys2prv.cli.arguments import LEGACY_OPTIONS, make_conversion_parser
-from nsys2prv.cli.main import main
-from nsys2prv.conversion.cut_plan import CutOptions, add_units
-from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue.counters import load_counter_tables
-from nsys2prv.events.selection import list_kind_names
+from nsys2prv.conversion.options import CutOptions, add_units
+from nsys2prv.events import all_kinds, list_kind_names
+from nsys2prv.events.catalogue import load_counter_tables
 
 DOCS = Path(__file__).parents[2] / "docs"
 REPORT = Path(__file__).parents[2] / "sample_reports" / "graphs" / "rank1.sqlite"

@@ -21,7 +21,7 @@ from tools.clocks import (
 
 from nsys2prv.clock import Role
 from nsys2prv.clock.causal import CausalOrder
-from nsys2prv.clock.clock_file import RankMove
+from nsys2prv.clock.maps import RankMove
 from nsys2prv.clock.observations import Calls, Messages
 
 ALL, FROM_ROOT, TO_ROOT = Role.ALL, Role.FROM_ROOT, Role.TO_ROOT

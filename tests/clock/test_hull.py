@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from nsys2prv.clock.hull import (
+from nsys2prv.clock.bounds import (
     ANYWHERE,
     Bounds,
     find_feasible_region,

@@ -18,7 +18,7 @@ from tools.exports import (
 )
 
 from nsys2prv import Options, Summary, convert
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 from nsys2prv.events import all_kinds
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"

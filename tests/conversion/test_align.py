@@ -21,7 +21,7 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import NothingToWrite
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
 #: Events of NCCL collectives: operation, number, and what compares times on several ranks.

@@ -19,7 +19,7 @@ from tools.slow import mark_slow_except
 from tools.trace import Trace
 
 from nsys2prv import Options, Summary, convert
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 
 KERNELS, CALLS, MARKS = 63000006, 63000000, 9003
 COLLECTIVE, NUMBER = 9540, 9541

@@ -30,14 +30,13 @@ from tools.trace_reader import read_trace
 from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError, UsageError
 from nsys2prv._util.workers import make_serial_pool
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 from nsys2prv.conversion.convert import write_job
 from nsys2prv.conversion.cut_job import cut_job
-from nsys2prv.conversion.cut_plan import CutOptions
 from nsys2prv.conversion.job import Job
-from nsys2prv.conversion.options import Plan
+from nsys2prv.conversion.options import CutOptions, Plan
 from nsys2prv.conversion.prepare import prepare
-from nsys2prv.events.reasons import Reason
+from nsys2prv.events.kind import Reason
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())

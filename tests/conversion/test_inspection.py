@@ -13,10 +13,10 @@ from tools.conversions import convert_to_bytes
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.conversion import worker_start
 from nsys2prv.conversion.reading import INSPECTED_REPORTS, inspect_reports
-from nsys2prv.conversion.worker_start import should_parallelize
+from nsys2prv.nsight import report_files
 from nsys2prv.nsight.info import ReportInfo
+from nsys2prv.nsight.report_files import should_parallelize
 
 TRAINING = sorted((Path(__file__).parents[2] / "sample_reports" / "training").glob("rank*.sqlite"))
 
@@ -68,7 +68,7 @@ def test_nothing_is_made_of_further_reports_once_one_cannot_be_looked_at(tmp_pat
 
 def test_few_bytes_are_not_worth_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not should_parallelize(TRAINING, 2)
-    monkeypatch.setattr(worker_start, "SMALL_JOB_BYTES", worker_start.weigh_reports(TRAINING) // 2)
+    monkeypatch.setattr(report_files, "SMALL_JOB_BYTES", report_files.weigh_reports(TRAINING) // 2)
     assert should_parallelize(TRAINING, 2)
     assert not should_parallelize(TRAINING[:-1], 2)
     assert should_parallelize(TRAINING[:-1], 100)
@@ -78,7 +78,7 @@ def test_few_bytes_are_not_worth_workers(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_workers_tell_what_is_wrong_with_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_start, "SMALL_JOB_BYTES", 0)
+    monkeypatch.setattr(report_files, "SMALL_JOB_BYTES", 0)
     monkeypatch.setattr("nsys2prv.conversion.reading.INSPECTED_REPORTS", 1)
     damaged = truncate_report(TRAINING[1], tmp_path / "damaged.sqlite")
     with pytest.raises(

@@ -19,7 +19,7 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import NothingToWrite
-from nsys2prv.conversion.cut_plan import CutOptions
+from nsys2prv.conversion.options import CutOptions
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.nsight.sqlite import Database

@@ -15,9 +15,9 @@ import pytest
 from tools.trace_reader import read_trace
 
 from nsys2prv import Options, __version__, convert
-from nsys2prv.cli.main import main
-from nsys2prv.conversion.cut_plan import CutOptions
-from nsys2prv.events.reasons import Reason
+from nsys2prv.cli import main
+from nsys2prv.conversion.options import CutOptions
+from nsys2prv.events.kind import Reason
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 RANKS = sorted((SAMPLES / "cluster").glob("rank*.sqlite"))

@@ -16,10 +16,9 @@ from tools.folders import convert_export_folder
 from nsys2prv.conversion import reading
 from nsys2prv.conversion.reading import group_by_table
 from nsys2prv.events import all_kinds
-from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.columns import NULL, decode_texts
-from nsys2prv.nsight.opening import open_source
-from nsys2prv.nsight.source import Part, SomeRows, Source
+from nsys2prv.events.kind import Reason
+from nsys2prv.nsight import open_source
+from nsys2prv.nsight.source import NULL, Part, SomeRows, Source, decode_texts
 from nsys2prv.nsight.sqlite import Database
 
 ROWS = 1000

@@ -30,8 +30,8 @@ from nsys2prv._util.store_file import from_json, to_json
 from nsys2prv.conversion import opened_reports
 from nsys2prv.conversion.opened_reports import extract_to
 from nsys2prv.conversion.report_stores import compute_digest
-from nsys2prv.store import packing
-from nsys2prv.store.packing import find_unpacked_size
+from nsys2prv.store import task_result
+from nsys2prv.store.task_result import find_unpacked_size
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())
@@ -356,7 +356,7 @@ def test_what_would_unpack_to_thousands_of_times_its_size_is_refused(
     zeros = io.BytesIO()
     pl.DataFrame({"time": np.zeros(40_000_000, np.int64)}).write_ipc(zeros, compression="zstd")
     with pytest.raises(zipfile.BadZipFile, match=r"runs-0\.arrow unpacks to 320,000,000 bytes"):
-        packing._read_frame(lambda _: io.BytesIO(zeros.getvalue()), "runs-0.arrow")
+        task_result._read_frame(lambda _: io.BytesIO(zeros.getvalue()), "runs-0.arrow")
     for number, (name, content) in enumerate([("store.json", b" " * 300_000_000)]):
         other = copy_changed(store, tmp_path / f"{number}.store", name, content)
         assert other.stat().st_size < 3_000_000

@@ -17,11 +17,10 @@ import nsys2prv
 from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import Detail
 from nsys2prv._util.progress import Progress
-from nsys2prv.clock.clock_file import ClockRecord, HostClock
-from nsys2prv.clock.maps import ClockMap, Placement
-from nsys2prv.conversion.clock_text import describe_clocks
-from nsys2prv.conversion.cut_plan import CutOptions
-from nsys2prv.events.reasons import describe_reason
+from nsys2prv.clock.maps import ClockMap, ClockRecord, HostClock, Placement
+from nsys2prv.conversion.options import CutOptions
+from nsys2prv.conversion.timeline import describe_clocks
+from nsys2prv.events.kind import describe_reason
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 PARTS = ["the job:", "its clocks:", "what was written:", "what to look at now:"]

@@ -18,7 +18,7 @@ sys.addaudithook(lambda event, values: started.append(event) if event in ("os.fo
 import _posixsubprocess
 fork_exec = _posixsubprocess.fork_exec
 _posixsubprocess.fork_exec = lambda *values: started.append("fork_exec") or fork_exec(*values)
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 status = main(["-j", "4", *sys.argv[1:]])
 print(json.dumps([status, started, sorted(sys.modules), gc.isenabled(), gc.get_freeze_count()]))
 """
@@ -43,7 +43,6 @@ NOT_ASKED_FOR = {
     "nsys2prv.clock.causal",
     "nsys2prv.clock.gathering",
     "nsys2prv.relations.thread_states",
-    "nsys2prv.relations.innermost",
     "nsys2prv._util.workers.processes",
     "nsys2prv.conversion.cut_job",
     "nsys2prv.paraver.cfg.catalogue",
@@ -69,7 +68,7 @@ def test_a_small_job_starts_nothing(tmp_path: Path) -> None:
 
 def test_a_worker_gets_ready(tmp_path: Path) -> None:
     program = (
-        "import gc, sys\nfrom nsys2prv.conversion.worker_start import _import_for_tasks\n_import_for_tasks()\n"
+        "import gc, sys\nfrom nsys2prv.cli import _import_for_tasks\n_import_for_tasks()\n"
         "print(gc.isenabled(), gc.get_freeze_count() > 10_000, {'polars', 'nsys2prv.events.nvtx'} <= set(sys.modules))"
     )
     process = subprocess.run(

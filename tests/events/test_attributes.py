@@ -5,16 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nsys2prv._util.columns import ABSENT
-from nsys2prv.events.attributes import (
-    blank_negative,
-    blank_nonpositive,
-    fill_with_zero,
-    list_columns,
-    read_fields,
-)
+from nsys2prv._util.columns import ABSENT, blank_negative, blank_nonpositive, fill_with_zero
+from nsys2prv.events.attributes import list_columns, read_fields
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.nsight.columns import NULL, Columns
+from nsys2prv.nsight.source import NULL, Columns
 
 COLUMN = np.array([NULL, -5, 0, 1, 7])
 

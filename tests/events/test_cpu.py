@@ -18,9 +18,9 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, Summary, convert
 from nsys2prv._util.errors import UsageError
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 from nsys2prv.conversion import reading
-from nsys2prv.events.reasons import Reason
+from nsys2prv.events.kind import Reason
 
 STATE, REASON, CPU, FUNCTION, MODULE, SAMPLED_STATE, CALLER = (
     67000000,
@@ -174,7 +174,7 @@ def test_a_thread_that_has_ended_has_no_state(tmp_path: Path) -> None:
 def test_reasons_far_behind_rows_without_one_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsys2prv.events.cpu.LOOKED_AT", 2)
+    monkeypatch.setattr("nsys2prv.events.system.LOOKED_AT", 2)
     trace, _ = convert_sched_events(
         tmp_path,
         [

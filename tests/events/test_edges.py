@@ -23,7 +23,7 @@ from tools.paramedir import run_paramedir, skip_without_paramedir
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
-from nsys2prv.events.reasons import Reason
+from nsys2prv.events.kind import Reason
 
 NVTX = "NVTX_EVENTS"
 START = "TARGET_INFO_SESSION_START_TIME"

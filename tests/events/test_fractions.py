@@ -19,7 +19,7 @@ from nsys2prv import Options, convert
 from nsys2prv.conversion.opened_reports import extract_to
 from nsys2prv.conversion.summary import Summary
 from nsys2prv.events.attributes import GREATEST
-from nsys2prv.events.reasons import Reason
+from nsys2prv.events.kind import Reason
 from nsys2prv.paraver.pcf import read_pcf
 
 DOMAIN, RANGE = 75, 59

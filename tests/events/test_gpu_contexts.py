@@ -10,7 +10,7 @@ from tools.conversions import convert_and_read, list_labelled_intervals
 from tools.exports import KERNEL, Row, make_export, make_global_pid, make_kernel, make_strings
 
 from nsys2prv.conversion import reading
-from nsys2prv.events.reasons import Reason
+from nsys2prv.events.kind import Reason
 
 TABLE, CODE = "GPU_CONTEXT_SWITCH_EVENTS", 68007100
 SAVE_END, RESTORE_START, RESET = 7, 8, 11

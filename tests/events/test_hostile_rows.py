@@ -29,7 +29,7 @@ from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import convert
 from nsys2prv._util.text import make_natural_key
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 from nsys2prv.conversion import reading as extract_module
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"

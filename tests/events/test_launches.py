@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from nsys2prv.events.call_indexes import CALL_KIND, Launches, LaunchIndex, LaunchWriter
-from nsys2prv.nsight.columns import NULL
 from nsys2prv.nsight.info import PROCESS_MASK
+from nsys2prv.nsight.source import NULL
 
 PROCESSES = (281546145665024, 281546162442240)
 MOST = np.iinfo(np.int64).max

@@ -23,16 +23,17 @@ from tools.installed_views import find_view_file
 from tools.trace_reader import Trace
 
 from nsys2prv.conversion.summary import Summary
-from nsys2prv.events import generic_events
-from nsys2prv.events.catalogue import hash_to_numbers, load_catalogue
-from nsys2prv.events.catalogue.counters import (
+from nsys2prv.events import metrics
+from nsys2prv.events.catalogue import (
     assign_counter_codes,
     find_hashed_types,
     find_known_label,
+    hash_to_numbers,
     label_metrics,
+    load_catalogue,
     load_counter_tables,
 )
-from nsys2prv.events.reasons import Reason
+from nsys2prv.events.kind import Reason
 from nsys2prv.store import runs
 
 SMS, ISSUE, CLOCK, DRAM_READ = 9403, 9404, 9400, 9418
@@ -697,7 +698,7 @@ def test_networks_are_written_once_a_host_and_switches_once(tmp_path: Path) -> N
 # ------------------------------------------------------------------------------------------------------------- generic events
 @pytest.mark.parametrize("data", [None, "", "[", "[" * 100_000 + "]" * 100_000, '{"Name": 1}', "7"])
 def test_a_source_whose_json_names_nothing_has_no_name(data: str | None) -> None:
-    assert generic_events._find_name(None, None, data) == ""
+    assert metrics._find_name(None, None, data) == ""
 
 
 def test_fields_of_generic_events_are_counters_of_their_source(tmp_path: Path) -> None:

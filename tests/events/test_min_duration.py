@@ -26,13 +26,12 @@ from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Summary
 from nsys2prv._util.errors import NothingToWrite, UsageError
-from nsys2prv.cli.main import main
-from nsys2prv.events import all_kinds
+from nsys2prv.cli import main
+from nsys2prv.events import all_kinds, parse_least_durations
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.extraction import Extraction
-from nsys2prv.events.reasons import Reason
-from nsys2prv.events.selection import parse_least_durations
-from nsys2prv.nsight.columns import NULL
+from nsys2prv.events.kind import Reason
+from nsys2prv.nsight.source import NULL
 
 OSRT, PTHREAD, API, KERNELS, EVENTS, PUSHPOP, MARKS = (
     66400000,

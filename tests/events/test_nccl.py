@@ -125,7 +125,7 @@ def test_payload_forms(tmp_path: Path, rank: Rank) -> None:
 def test_rows_of_a_part_are_picked_from_a_large_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsys2prv.events.nccl_payloads.SMALL_TABLE", 0)
+    monkeypatch.setattr("nsys2prv.events.nccl.SMALL_TABLE", 0)
     trace, _ = convert_ranks(tmp_path, make_rank_with_table())
     assert read_payloads(trace, CALL) == [WANTED]
 

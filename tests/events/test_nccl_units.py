@@ -14,9 +14,9 @@ import pytest
 
 from nsys2prv._util.columns import ABSENT, FrameWriter
 from nsys2prv.events.call_indexes import SAID, RegionIndex
-from nsys2prv.events.names.calls import GROUP, GROUP_END, GROUP_START, LAST_OPERATION, RECEIVE, SEND
-from nsys2prv.nsight.columns import NULL
+from nsys2prv.events.classes import GROUP, GROUP_END, GROUP_START, LAST_OPERATION, RECEIVE, SEND
 from nsys2prv.nsight.info import PROCESS_MASK
+from nsys2prv.nsight.source import NULL
 
 THREADS = (281546145665027, 281546145665028, 281546162442243)
 ALL_REDUCE, SHARES = 1, (4, 5, 8, 9, 10)

@@ -31,11 +31,11 @@ from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 from nsys2prv.conversion.derive import assign_nesting_lanes
-from nsys2prv.events.nvtx_on_gpu import project_ranges
-from nsys2prv.events.reasons import Reason
-from nsys2prv.events.selection import select_kinds
+from nsys2prv.events import select_kinds
+from nsys2prv.events.kind import Reason
+from nsys2prv.events.nvtx import project_ranges
 
 SAMPLES = sorted((Path(__file__).parent.parent.parent / "sample_reports").glob("*/rank*.sqlite"))
 ON_GPU = Options(

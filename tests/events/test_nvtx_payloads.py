@@ -13,8 +13,8 @@ from tools.exports import Row, make_export, make_global_tid, make_strings
 from tools.trace import Trace
 
 from nsys2prv.conversion.summary import Summary
+from nsys2prv.events.kind import Reason
 from nsys2prv.events.nvtx_payloads import MOST_NAMES
-from nsys2prv.events.reasons import Reason
 
 NVTX = "NVTX_EVENTS"
 MARK, PUSHPOP, STARTEND, DOMAIN = 34, 59, 60, 75

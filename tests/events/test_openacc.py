@@ -7,7 +7,7 @@ from pathlib import Path
 from tools.conversions import convert_and_read, list_labelled_intervals
 from tools.exports import PID, Row, make_export, make_global_tid, make_strings
 
-from nsys2prv.events.reasons import Reason
+from nsys2prv.events.kind import Reason
 
 OTHER, DATA, LAUNCH = 66000000, 66000001, 66000002
 SOURCE, FUNCTION, BYTES, LINE, DEVICE, DEVICE_TYPE = (

@@ -10,7 +10,7 @@ from tools.exports import PID, Row, make_export, make_global_tid, make_os_call, 
 from tools.trace_reader import Trace
 
 from nsys2prv import Summary
-from nsys2prv.events.reasons import Reason
+from nsys2prv.events.kind import Reason
 
 PARALLEL, IMPLICIT, BARRIER, TASK, SYNC = 60000001, 60000002, 60000003, 60000070, 60000071
 WORK, THREAD, CREATE, FLUSH = 60000075, 60000078, 60000080, 60000087

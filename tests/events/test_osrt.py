@@ -10,8 +10,8 @@ from tools.exports import PID, Row, make_export, make_os_call, make_strings
 from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Summary, convert
-from nsys2prv.cli.main import main
-from nsys2prv.events.reasons import Reason
+from nsys2prv.cli import main
+from nsys2prv.events.kind import Reason
 
 OSRT, PTHREAD = 66400000, 61000000
 NAMES = make_strings(

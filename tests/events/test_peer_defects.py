@@ -28,7 +28,7 @@ from tools.exports import (
 )
 from tools.trace import Trace
 
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 
 NVTX, GRAPHS, EVENTS = (
     "NVTX_EVENTS",

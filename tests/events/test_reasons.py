@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from nsys2prv.events import reasons
-from nsys2prv.events.reasons import Reason, describe_reason, is_routine
+from nsys2prv.events import kind
+from nsys2prv.events.kind import Reason, describe_reason, is_routine
 
 
 def test_the_examples_run() -> None:
-    result = doctest.testmod(reasons)
+    result = doctest.testmod(kind)
     assert result.attempted
     assert not result.failed
 
@@ -42,7 +42,7 @@ def test_every_key_is_documented() -> None:
 
 def test_nobody_else_makes_reasons() -> None:
     """Counts of accounts are by members of the enumeration, never by texts."""
-    package = Path(reasons.__file__).parents[1]
+    package = Path(kind.__file__).parents[1]
     for path in package.rglob("*.py"):
         result = re.findall(
             r"\.(?:dropped|skipped|synthesized|repaired)\[\s*f?[\"'].*", path.read_text()

@@ -17,7 +17,7 @@ from samples import generate
 from tools.sample_truth import SampleSet, open_sample_set
 from tools.slow import mark_slow_except
 
-from nsys2prv.events.reasons import Reason
+from nsys2prv.events.kind import Reason
 
 SAMPLE = Path(__file__).parents[2] / "sample_reports" / "cluster"
 BUSY = SampleOptions(

@@ -17,10 +17,10 @@ from tools.sql_truth import make_label
 from tools.trace import Interval, Trace
 
 from nsys2prv._util.errors import NothingToWrite
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.reasons import UNKNOWN_TABLE, explain_unread_table
+from nsys2prv.events.kind import UNKNOWN_TABLE, explain_unread_table
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 ALL_SAMPLES = sorted(SAMPLES.glob("*/rank*.sqlite"))

@@ -12,7 +12,7 @@ from tools.exports import KERNEL, Row, make_export, make_kernel, make_strings
 from tools.paramedir import run_paramedir, skip_without_paramedir
 
 from nsys2prv.analysis.job import open_job
-from nsys2prv.events.reasons import Reason
+from nsys2prv.events.kind import Reason
 from nsys2prv.store import corrections
 
 SMS, PERIOD = 9403, 100

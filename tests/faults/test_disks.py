@@ -20,7 +20,7 @@ from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv.conversion import convert as conversion
 from nsys2prv.conversion import opened_reports as storing
 from nsys2prv.conversion import reading
-from nsys2prv.paraver import output, window_writer
+from nsys2prv.paraver import window_writer
 from nsys2prv.store import runs, task_result
 
 REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
@@ -106,12 +106,12 @@ def read_in_polars(*_: object, **__: object) -> None:
 
 
 WRITERS = [
-    (output, "_write_all"),
+    (window_writer, "_write_all"),
     (runs.SpillWriter, "append"),
     (runs.SpillWriter, "close"),
     (conversion, "write_pcf"),
     (task_result, "spill_rows"),
-    (output.SharedFileOutput, "begin"),
+    (window_writer.SharedFileOutput, "begin"),
     (window_writer.Manifest, "save"),
 ]
 

@@ -16,7 +16,7 @@ from tools.folders import convert_export_folder
 from nsys2prv import convert
 from nsys2prv._util import files
 from nsys2prv._util.errors import UsageError
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 
 NAMES = (
     "out.prv",

@@ -29,11 +29,11 @@ REPORTS = sorted((SAMPLES / "training").glob("*.sqlite"))
 #: The command, to which every job is worth workers.
 PROGRAM = """
 import sys
-from nsys2prv._util import signals
-signals.end_on_signal()
-from nsys2prv._util.workers import pool
-pool.is_worth_parallelizing = lambda jobs, *_: jobs > 1
-from nsys2prv.cli.main import main
+from nsys2prv._util import errors
+errors.end_on_signal()
+from nsys2prv._util import workers
+workers.is_worth_parallelizing = lambda jobs, *_: jobs > 1
+from nsys2prv.cli import main
 sys.exit(main())
 """
 COUNT = 100

@@ -84,9 +84,9 @@ def test_workers_are_not_interrupted_even_as_they_start(
 def test_what_cannot_be_raised_is_raised_later() -> None:
     assert run_and_signal("""
 import signal, threading
-from nsys2prv._util import signals
-signals.end_on_signal()
-signals.raise_on_signal()
+from nsys2prv._util import errors
+errors.end_on_signal()
+errors.raise_on_signal()
 
 class Interrupting:
     def __del__(self):
@@ -95,7 +95,7 @@ class Interrupting:
 Interrupting()
 try:
     threading.Event().wait(60)
-except signals.EndedBySignal as ended:
+except errors.EndedBySignal as ended:
     print(ended.exit_code)
 """) == (0, "143\n", "")
 
@@ -103,17 +103,17 @@ except signals.EndedBySignal as ended:
 def test_who_interrupts_again_lets_it_tidy_up() -> None:
     assert run_and_signal("""
 import signal
-from nsys2prv._util import signals
-signals.end_on_signal()
-signals.raise_on_signal()
+from nsys2prv._util import errors
+errors.end_on_signal()
+errors.raise_on_signal()
 try:
     signal.raise_signal(signal.SIGINT)
-except signals.EndedBySignal:
+except errors.EndedBySignal:
     signal.raise_signal(signal.SIGINT)
-    signals._raised -= signals.GRACE_SECONDS
+    errors._raised -= errors.GRACE_SECONDS
     try:
         signal.raise_signal(signal.SIGINT)
-    except signals.EndedBySignal:
+    except errors.EndedBySignal:
         print("it takes too long")
 """) == (0, "it takes too long\n", "")
 
@@ -123,9 +123,9 @@ def test_what_is_done_is_not_interrupted(tmp_path: Path) -> None:
     """Once the trace stands under its name it would be untrue that nothing was written."""
     assert run_and_signal(f"""
 import shutil, signal, sys
-from nsys2prv._util import signals
-signals.end_on_signal()
-from nsys2prv.cli.main import main
+from nsys2prv._util import errors
+errors.end_on_signal()
+from nsys2prv.cli import main
 rmtree = shutil.rmtree
 shutil.rmtree = lambda *given, **more: (signal.raise_signal(signal.SIGINT), rmtree(*given, **more))
 sys.exit(main(["-q", {str(QUIET)!r}, {str(tmp_path / "out.prv")!r}]))
@@ -144,10 +144,10 @@ def test_signals_that_are_ignored_stay_so() -> None:
     assert run_and_signal("""
 import signal
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-from nsys2prv._util import signals
-signals.end_on_signal()
+from nsys2prv._util import errors
+errors.end_on_signal()
 signal.raise_signal(signal.SIGINT)
-signals.raise_on_signal()
+errors.raise_on_signal()
 signal.raise_signal(signal.SIGINT)
 print("goes on")
 """) == (0, "goes on\n", "")

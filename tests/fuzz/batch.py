@@ -12,7 +12,7 @@ import time
 import traceback
 from pathlib import Path
 
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 
 from . import inputs, oracle
 

@@ -12,7 +12,7 @@ from random import Random
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import NothingToWrite
-from nsys2prv._util.yaml_files import read_data_text
+from nsys2prv._util.foreign_data import read_data_text
 
 from . import files, values
 
@@ -60,7 +60,7 @@ def make_folder(report: Path) -> Path:
                 (new / name).write_text("")
         (new / "out.clock.yaml").write_text(CLOCKS)
         for name in ("kernel_rules.yaml", "nvtx_rules.yaml"):
-            (new / name).write_text(read_data_text("nsys2prv.events.names", name))
+            (new / name).write_text(read_data_text("nsys2prv.events.catalogue", name))
         new.rename(folder)
     return folder
 

@@ -19,10 +19,9 @@ from tools.folders import convert_export_folder
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.cli.main import main
-from nsys2prv.nsight.columns import NULL
-from nsys2prv.nsight.opening import open_source
-from nsys2prv.nsight.source import Part
+from nsys2prv.cli import main
+from nsys2prv.nsight import open_source
+from nsys2prv.nsight.source import NULL, Part
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
 SETS = sorted(path.name for path in SAMPLES.iterdir() if path.is_dir())

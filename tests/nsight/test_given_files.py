@@ -10,7 +10,7 @@ import pytest
 from nsys2prv._util import files
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 
 OPTIONS = ("--kernel-rules", "--nvtx-rules", "--base-pcf", "--align")
 

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from samples import generate
 
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.relations.nccl_matching import _describe_missing_ranks

@@ -20,8 +20,7 @@ from tools.exports import KERNEL, make_export, make_kernel, make_strings
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.native import core
-from nsys2prv.nsight.columns import NULL
-from nsys2prv.nsight.source import Part, quote_name
+from nsys2prv.nsight.source import NULL, Part, quote_name
 from nsys2prv.nsight.sqlite import Database
 from nsys2prv.nsight.sqlite_pages import (
     INTEGERS,

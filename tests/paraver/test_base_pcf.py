@@ -17,9 +17,9 @@ from tools.trace_reader import read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv._util.columns import FrameWriter
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 from nsys2prv.events.catalogue import NameSet, load_catalogue
-from nsys2prv.paraver.cfg.model import Cfg, Filter, Function, Histogram, HistogramColumns, Single
+from nsys2prv.paraver.cfg import Cfg, Filter, Function, Histogram, HistogramColumns, Single
 from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.values import NameFile, assign_values
 

@@ -12,9 +12,9 @@ import pytest
 from tools.paramedir import PARAMEDIR
 from tools.view_answers import MADE, SAMPLES, VIEWS, answer_views, needs_paraver
 
-from nsys2prv.cli.main import main
-from nsys2prv.paraver.cfg.contents import TraceContents
+from nsys2prv.cli import main
 from nsys2prv.paraver.cfg.fits import LARGE
+from nsys2prv.paraver.check.check_trace import TraceContents
 from nsys2prv.paraver.views import copy_views
 
 ROOT = Path(__file__).parents[2]

@@ -25,12 +25,11 @@ from nsys2prv.events.catalogue import (
     FORBIDDEN_DOMAINS,
     LAST_HASHED_DOMAIN,
     DomainCode,
+    find_hashed_types,
     load_catalogue,
+    load_counter_tables,
 )
-from nsys2prv.events.catalogue.counters import find_hashed_types, load_counter_tables
-from nsys2prv.paraver.cfg.catalogue import EXTRA, FILE, MENUS, is_core_view, load_menus, load_views
-from nsys2prv.paraver.cfg.catalogue import load_codes as codes_named
-from nsys2prv.paraver.cfg.model import (
+from nsys2prv.paraver.cfg import (
     Cfg,
     CfgError,
     Composed,
@@ -41,7 +40,16 @@ from nsys2prv.paraver.cfg.model import (
     Look,
     Single,
 )
-from nsys2prv.paraver.cfg.view_specs import View
+from nsys2prv.paraver.cfg.catalogue import (
+    EXTRA,
+    FILE,
+    MENUS,
+    View,
+    is_core_view,
+    load_menus,
+    load_views,
+)
+from nsys2prv.paraver.cfg.catalogue import load_codes as codes_named
 from nsys2prv.paraver.cfg.writer import format_cfg
 from nsys2prv.paraver.values import list_codes
 from nsys2prv.paraver.views import choose_first_views

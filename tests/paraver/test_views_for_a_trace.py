@@ -15,12 +15,10 @@ from tools.view_reader import find_reason_to_ask, read_cfg
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.paraver.cfg.catalogue import FILE, load_menus, load_views
-from nsys2prv.paraver.cfg.contents import TraceContents
-from nsys2prv.paraver.cfg.fits import LARGE, Contents, explain_empty_view
-from nsys2prv.paraver.cfg.model import (
+from nsys2prv.paraver import check
+from nsys2prv.paraver.cfg import (
     COMMUNICATION_STATISTICS,
     COMPOSE,
     OPERATIONS,
@@ -34,10 +32,18 @@ from nsys2prv.paraver.cfg.model import (
     Single,
     Window,
 )
-from nsys2prv.paraver.cfg.workspace import Workspace, format_workspace
+from nsys2prv.paraver.cfg.catalogue import FILE, load_menus, load_views
+from nsys2prv.paraver.cfg.fits import LARGE, Contents, explain_empty_view
 from nsys2prv.paraver.cfg.writer import format_cfg
-from nsys2prv.paraver.check import lines
-from nsys2prv.paraver.views import OTHERS, copy_views, find_views_folder, find_views_for_trace
+from nsys2prv.paraver.check.check_trace import TraceContents
+from nsys2prv.paraver.views import (
+    OTHERS,
+    Workspace,
+    copy_views,
+    find_views_folder,
+    find_views_for_trace,
+    format_workspace,
+)
 
 ROOT = Path(__file__).parents[2]
 VIEWS = {view.path: view for view in load_views(find_views_folder() / FILE)}
@@ -90,7 +96,7 @@ def test_contents_of_a_trace(
     path, _ = trace
     if block < 1000:
         path = _write_views(tmp_path, "".join(path.read_text().splitlines(keepends=True)[:60]))
-    monkeypatch.setattr(lines, "BLOCK", block)
+    monkeypatch.setattr(check, "BLOCK", block)
     expected = _read_contents(path)
     assert expected.types
     assert TraceContents(path).whole == expected
@@ -195,7 +201,7 @@ def test_what_is_no_trace_is_told_in_one_line(
 def test_what_is_no_trace_is_not_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nsys2prv.paraver.cfg.contents.split_lines", None)
+    monkeypatch.setattr("nsys2prv.paraver.check.check_trace.split_lines", None)
     with pytest.raises(Nsys2prvError, match="not a Paraver trace"):
         TraceContents(_write_views(tmp_path, "SQLite format 3\n" + "2:1:1:1:1:5:7:8\n"))
 
@@ -203,8 +209,8 @@ def test_what_is_no_trace_is_not_read_whole(
 def test_a_line_without_end_is_not_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "LONGEST_LINE", 1 << 10)
-    monkeypatch.setattr(lines, "BLOCK", 1 << 8)
+    monkeypatch.setattr(check, "LONGEST_LINE", 1 << 10)
+    monkeypatch.setattr(check, "BLOCK", 1 << 8)
     with pytest.raises(Nsys2prvError, match="a line of more than"):
         TraceContents(_write_views(tmp_path, HEADER + "2:1" * 2000))
 

@@ -14,7 +14,7 @@ from tools.trace import Trace
 
 from nsys2prv import Summary
 from nsys2prv.conversion import reading
-from nsys2prv.events.reasons import Reason
+from nsys2prv.events.kind import Reason
 
 USAGE, GPU_FAULTS = "CUDA_GPU_MEMORY_USAGE_EVENTS", "CUDA_UM_GPU_PAGE_FAULT_EVENTS"
 DEVICE, PINNED = 66500013, 66500012

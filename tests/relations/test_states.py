@@ -43,8 +43,8 @@ from tools.trace_reader import read_trace
 from nsys2prv import Options, convert
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.relations import innermost, thread_states
-from nsys2prv.relations.innermost import Ranges
+from nsys2prv.relations import thread_states
+from nsys2prv.relations.thread_states import Ranges
 from nsys2prv.store import runs, windows
 
 DURATION = 400
@@ -86,7 +86,7 @@ def test_any_ranges_in_any_chunks(seed: int, long: bool, monkeypatch: pytest.Mon
     stretch is too long for the keys.
     """
     if long:
-        monkeypatch.setattr(innermost, "_LARGEST_KEY", 1)
+        monkeypatch.setattr(thread_states, "_LARGEST_KEY", 1)
     random = np.random.default_rng(seed)
     count = int(random.integers(1, 150))
     begin = np.sort(random.integers(0, DURATION - 1, count))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tools.conversions import convert_and_read, convert_to_bytes
 
-from nsys2prv.store import run_joining
+from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, END, Run, Shape
 
 SAMPLES = Path(__file__).parents[2] / "sample_reports"
@@ -21,8 +21,8 @@ def make_run(shape: Shape, rows: int) -> Run:
 def test_small_runs_of_a_shape_share_a_group_until_it_is_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(run_joining, "SMALL_RUN", 10)
-    monkeypatch.setattr(run_joining, "JOINED_RECORDS", 20)
+    monkeypatch.setattr(windows, "SMALL_RUN", 10)
+    monkeypatch.setattr(windows, "JOINED_RECORDS", 20)
     begin, end = Shape(BEGIN, "osrt", 1), Shape(END, "osrt", 1)
     runs = [
         make_run(begin, 8),
@@ -32,10 +32,10 @@ def test_small_runs_of_a_shape_share_a_group_until_it_is_full(
         make_run(begin, 4),
         make_run(end, 10),
     ]
-    groups = run_joining.group_small_runs(runs)
+    groups = windows.group_small_runs(runs)
     assert [[runs.index(run) for run in group] for group in groups] == [[0, 3], [1, 5], [2], [4]]
     input_runs = [make_run(begin, 17), make_run(end, 18)]
-    assert run_joining.replace_joined_groups(groups, iter([input_runs])) == [
+    assert windows.replace_joined_groups(groups, iter([input_runs])) == [
         *input_runs,
         runs[2],
         runs[4],
@@ -43,12 +43,12 @@ def test_small_runs_of_a_shape_share_a_group_until_it_is_full(
 
 
 def test_tasks_hold_about_as_many_records_as_a_joined_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_joining, "JOINED_RECORDS", 20)
+    monkeypatch.setattr(windows, "JOINED_RECORDS", 20)
     groups = [
         [make_run(Shape(BEGIN, "osrt", present), 6)] * count
         for present, count in ((1, 2), (2, 1), (3, 2), (4, 3))
     ]
-    tasks = run_joining.plan_join_tasks(groups, Path("none"))
+    tasks = windows.plan_join_tasks(groups, Path("none"))
     assert [[len(group) for group in task.groups] for task in tasks] == [[2, 2], [3]]
 
 
@@ -61,9 +61,9 @@ def test_the_trace_has_the_same_lines(
     reports = sorted((SAMPLES / sample).glob("rank*.sqlite"))
     convert_and_read(reports, tmp_path / "usual.prv")
     usual = convert_to_bytes(reports, tmp_path / "joined")
-    monkeypatch.setattr(run_joining, "JOINED_RECORDS", 50)
+    monkeypatch.setattr(windows, "JOINED_RECORDS", 50)
     little = convert_to_bytes(reports, tmp_path / "little")
-    monkeypatch.setattr(run_joining, "SMALL_RUN", 0)
+    monkeypatch.setattr(windows, "SMALL_RUN", 0)
     alone = convert_to_bytes(reports, tmp_path / "alone")
     assert isinstance(usual, dict)
     for other in (little, alone):

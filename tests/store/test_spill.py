@@ -10,9 +10,8 @@ import pytest
 
 from nsys2prv._util.columns import ABSENT, OPEN
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.kind import Account, CommunicationLines, Rows
-from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.columns import NULL, TIME_LIMIT
+from nsys2prv.events.kind import Account, CommunicationLines, Reason, Rows
+from nsys2prv.nsight.source import NULL, TIME_LIMIT
 from nsys2prv.store.runs import BEGIN, BLOCK, END, LINE, SpillReader, SpillWriter, pair_runs
 from nsys2prv.store.spilling import spill_rows
 

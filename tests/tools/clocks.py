@@ -9,9 +9,8 @@ from msgspec.structs import replace
 
 from nsys2prv.clock import NCCL, Role
 from nsys2prv.clock.causal import CausalOrder, bind_calls, restore_causal_order
-from nsys2prv.clock.clock_file import HostClock
 from nsys2prv.clock.gathering import gather_calls
-from nsys2prv.clock.maps import ClockMap
+from nsys2prv.clock.maps import ClockMap, HostClock
 from nsys2prv.clock.observations import Calls, Messages, find_span
 from nsys2prv.clock.solve import Alignment, solve_clocks
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "sample_reports"

@@ -34,7 +34,7 @@ from tools.trace_reader import read_trace
 from tools.view_reader import find_reason_to_ask
 
 from nsys2prv import Options, convert
-from nsys2prv.paraver.cfg.view_specs import View
+from nsys2prv.paraver.cfg.catalogue import View
 
 ROOT = Path(__file__).parent.parent.parent
 PARAMEDIR = shutil.which("paramedir")

@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection
 from typing import Any
 
-from nsys2prv.paraver.cfg.model import (
+from nsys2prv.paraver.cfg import (
     COMPOSES,
     FILTERS,
     LOOKS,

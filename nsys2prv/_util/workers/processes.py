@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from nsys2prv._util.workers.pool import Pool
+from nsys2prv._util.workers import Pool
 from nsys2prv._util.workers.worker import receive_message, send_message
 
 R = TypeVar("R")

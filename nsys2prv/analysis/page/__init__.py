@@ -4,3 +4,462 @@ Data goes one way: results of :mod:`nsys2prv.analysis` -> :mod:`sections`, what 
 order (data classes of :mod:`parts`) -> :mod:`drawing`, pictures as SVG, and :mod:`html`, which
 fills the templates.
 """
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+
+import polars as pl
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup, escape
+from msgspec.structs import replace
+
+from nsys2prv._util.foreign_data import read_data_text
+from nsys2prv._util.text import list_some
+from nsys2prv._util.version import __version__
+from nsys2prv.analysis.job_facts import format_machine_line
+from nsys2prv.analysis.page.drawing import draw_all
+from nsys2prv.analysis.page.figures import (
+    compare_late_hosts,
+    compare_operations_of_ranks,
+    compare_path_of_ranks,
+    compare_stragglers,
+    divide_elapsed_time,
+    divide_gaps,
+    make_operation_tree,
+    map_metrics,
+    map_use,
+    show_iterations,
+    spread_kernel_durations,
+)
+from nsys2prv.analysis.page.parts import (
+    FAIR,
+    GOOD,
+    MOST_RANKS,
+    MOST_ROWS,
+    Block,
+    Factor,
+    Factors,
+    Figure,
+    Findings,
+    Items,
+    Material,
+    Section,
+    condense_rows,
+)
+from nsys2prv.analysis.result import NOTHING, Result
+from nsys2prv.analysis.text import format_cell, format_heading, format_nanoseconds, is_share
+
+
+def make_sections(material: Material) -> list[Section]:
+    """Return all sections of which there is something to say."""
+    sections = []
+    for name, (title, analysis, *contents) in SECTIONS.items():
+        blocks: list[Block] = []
+        for content in contents:
+            if isinstance(content, str):
+                for table in content.split():
+                    blocks += _show_table(material, analysis, table)
+            else:
+                blocks += content(material)
+        if blocks:
+            sections.append(Section(name, title, [*map(condense_rows, blocks)]))
+    return sections
+
+
+def _show_table(material: Material, analysis: str, table: str) -> Sequence[Block]:
+    """Return a table of an analysis, or its notes."""
+    if table == "notes":
+        return material.notes(analysis)
+    most = MOST_RANKS if table in BY_RANK.get(analysis, "").split() else MOST_ROWS
+    folded = table in FOLDED.get(analysis, "").split()
+    source = f"{analysis}.{table}"
+    return material.make_grid(source, most, folded, NOTES.get(source, ""))
+
+
+def show_findings(material: Material) -> list[Block]:
+    """Return what holds the job back."""
+    result = material.results.get("findings")
+    if result is None or result.missing:
+        return []
+    return [Findings("What holds the job back", result.findings, NOTES["findings"])]
+
+
+def show_critical_path(material: Material) -> list[Block]:
+    """Return the finding of the critical path."""
+    result = material.results.get("critical_path")
+    if result is None or not result.findings:
+        return []
+    return [Findings("What the time of the job goes to", result.findings, NOTES["critical_path"])]
+
+
+def show_efficiencies(material: Material) -> list[Block]:
+    """Return the trees of efficiencies (of devices those of the steady state, where one was found,
+    else those of the whole job), and the tables of the job and its nodes.
+    """
+    steady = material.frame("efficiencies.steady")
+    device = material.frame("efficiencies.device") if steady is None else steady
+    host = material.frame("efficiencies.host")
+    roots: list[Factor] = []
+    if device is not None:
+        roots += _make_factors("parallel_efficiency", device.row(-1, named=True))
+    if host is not None:
+        roots += _make_factors("host_parallel_efficiency", host.row(0, named=True))
+    note = NOTES["efficiencies"]
+    if steady is not None:
+        roots[0] = replace(roots[0], name=f"{roots[0].name} in the steady state")
+        note += OF_STEADY
+    return [
+        *([Factors("Efficiencies", roots, note)] if roots else []),
+        *(
+            block
+            for table in ("notes", "steady", "nodes")
+            for block in _show_table(material, "efficiencies", table)
+        ),
+    ]
+
+
+#: Column -> name, and what it is.
+EFFICIENCIES = {
+    "parallel_efficiency": (
+        "Parallel efficiency of devices",
+        "useful time of all devices / (devices x elapsed time)",
+    ),
+    "load_balance_efficiency": ("Load balance", "useful time: the mean device / the busiest one"),
+    "communication_efficiency": (
+        "Communication efficiency",
+        "maximum useful time / maximum active time",
+    ),
+    "orchestration_efficiency": (
+        "Orchestration efficiency",
+        "maximum active time / elapsed time; low where devices wait for hosts",
+    ),
+    "host_parallel_efficiency": (
+        "Parallel efficiency of hosts",
+        "time outside MPI and the CUDA API / (tasks x elapsed time); a low value is fine where GPUs do the work and hosts wait for them",
+    ),
+    "mpi_parallel_efficiency": (
+        "MPI parallel efficiency",
+        "time outside MPI / (tasks x elapsed time)",
+    ),
+    "mpi_load_balance_efficiency": (
+        "Load balance",
+        "time outside MPI: the mean task / the busiest one",
+    ),
+    "mpi_communication_efficiency": (
+        "Communication efficiency",
+        "maximum time outside MPI / elapsed time",
+    ),
+    "offload_efficiency": (
+        "Offload efficiency",
+        "time outside MPI and the CUDA API / time outside MPI",
+    ),
+}
+#: Column -> columns whose product it is.
+FACTORS = {
+    "parallel_efficiency": (
+        "load_balance_efficiency",
+        "communication_efficiency",
+        "orchestration_efficiency",
+    ),
+    "host_parallel_efficiency": ("mpi_parallel_efficiency", "offload_efficiency"),
+    "mpi_parallel_efficiency": ("mpi_load_balance_efficiency", "mpi_communication_efficiency"),
+}
+
+
+def _make_factors(column: str, row: Mapping[str, float | None]) -> list[Factor]:
+    """Return the tree of an efficiency, or where the job lacks it those of its factors."""
+    inner = [factor for one in FACTORS.get(column, ()) for factor in _make_factors(one, row)]
+    if column not in row:
+        return inner
+    name, meaning = EFFICIENCIES[column]
+    return [Factor(name, row[column], meaning, tuple(inner))]
+
+
+def show_remarks(material: Material) -> list[Block]:
+    """Return the warnings and notes about the job."""
+    remarks = [str(one) for key in ("warnings", "notes") for one in material.job.get(key, ())]
+    return [Items(remarks)] if remarks else []
+
+
+def note_metrics(material: Material) -> list[Block]:
+    """Return the notes on sampled metrics; without any only what the reports lack."""
+    has_any = material.frame("metrics.metrics") is not None
+    return [one for one in material.notes("metrics") if has_any or one.kind == "missing"]
+
+
+#: Anchor of a section -> its title, an analysis, and what it consists of: names of tables of that
+#: analysis (and `notes`), and functions that make blocks of the material.
+SECTIONS: dict[str, tuple] = {
+    "summary": (
+        "Summary",
+        "findings",
+        show_findings,
+        "notes phases",
+        show_efficiencies,
+        show_remarks,
+    ),
+    "devices": (
+        "Where the GPUs' time went",
+        "efficiencies",
+        divide_elapsed_time,
+        map_use,
+        "devices hosts",
+    ),
+    "communication": (
+        "Exposed communication",
+        "overlap",
+        "operations classes devices concurrency in_flight notes",
+    ),
+    "collectives": (
+        "Stragglers and collectives",
+        "collectives",
+        compare_stragglers,
+        "stragglers",
+        compare_late_hosts,
+        "meanwhile across_ranks nccl mpi notes",
+    ),
+    "critical_path": (
+        "Critical path",
+        "critical_path",
+        show_critical_path,
+        compare_path_of_ranks,
+        "causes ranks classes by_kernel notes",
+    ),
+    "clocks": ("Clocks of hosts", "clocks", "hosts notes"),
+    "kernels": (
+        "Kernels",
+        "kernels",
+        "classes tensor_cores two_modes",
+        spread_kernel_durations,
+        "kernels tensor_cores_by_rank notes",
+    ),
+    "operations": (
+        "Operations (NVTX ranges)",
+        "operations",
+        make_operation_tree,
+        "operations",
+        compare_operations_of_ranks,
+        "notes",
+    ),
+    "idle": (
+        "Idle devices, launches, copies",
+        "idle",
+        divide_gaps,
+        "gaps long_gaps memory calls latencies queued rules notes",
+    ),
+    "metrics": (
+        "Utilisation over time: GPU metrics and network",
+        "metrics",
+        "metrics",
+        map_metrics,
+        "means",
+        note_metrics,
+    ),
+    "iterations": ("Iterations", "iterations", "summary each notes", show_iterations),
+    "scaling": ("Scalability", "scaling", "scaling notes"),
+}
+#: Analysis -> its tables that are closed until they are asked for.
+FOLDED = {
+    "efficiencies": "nodes devices hosts",
+    "overlap": "devices concurrency in_flight",
+    "collectives": "nccl",
+    "critical_path": "ranks classes",
+    "kernels": "tensor_cores_by_rank",
+    "operations": "operations",
+    "idle": "long_gaps latencies queued",
+    "metrics": "means",
+    "iterations": "each",
+}
+#: Analysis -> its tables with a row for each rank or device.
+BY_RANK = {
+    "efficiencies": "devices hosts",
+    "overlap": "devices in_flight",
+    "collectives": "stragglers meanwhile",
+    "critical_path": "ranks",
+    "kernels": "tensor_cores_by_rank",
+    "idle": "latencies queued",
+}
+#: Sentences above tables, findings and efficiencies.
+NOTES = {
+    "findings": (
+        "One cause each, the most costly first. The bar: how much shorter the job (its steady state, where one was found) would be at most "
+        "without this cause."
+    ),
+    "critical_path": (
+        "The one chain of work and waiting, from the begin of the job to its end over all ranks, that explains how long it took. "
+        "Only what is on it makes the job shorter when it gets faster."
+    ),
+    "efficiencies": (
+        f"Each is the product of the factors below it. Green from {GOOD:.0%} on, yellow from {FAIR:.0%} on, red below; "
+        "POP advises a closer look below 80 %."
+    ),
+    "clocks.hosts": (
+        "Times of two hosts can be compared to within the sum of their error bounds; a shorter wait or "
+        "delay between them means nothing."
+    ),
+}
+#: What is added where there is a steady state.
+OF_STEADY = (
+    " Those of devices are of the steady state, without start-up and shutdown; the table below has those of the whole "
+    "job, too. Those of hosts are of the whole job."
+)
+
+
+#: Kind of finding -> the section with its details; idle for those that are not here.
+SECTION_OF = defaultdict(
+    lambda: "idle",
+    dict.fromkeys(("straggler", "slow_host", "slow_link", "hiccup", "imbalance"), "collectives")
+    | {
+        "exposed_communication": "communication",
+        "no_tensor_cores": "kernels",
+        "critical_path": "critical_path",
+    },
+)
+#: Characters of the longest cell.
+LONGEST = 400
+#: Hosts that are named at the top.
+MOST_HOSTS = 8
+
+
+def make_page(job: Mapping[str, object], results: Mapping[str, Result]) -> str:
+    """Return the results of a job as one HTML page. job: as in JSON (`describe_job` of cli/report.py).
+    Needs matplotlib.
+    """
+    nodes = [str(node) for node in job["nodes"]]
+    events = sum(job["records"].values())
+    return _fill_page(
+        str(job.get("title") or job["name"]),
+        [format_machine_line(dict(job)), f"Hosts: {list_some(nodes, MOST_HOSTS)}"],
+        make_sections(Material(job, results)),
+        [
+            ("elapsed", format_nanoseconds(float(str(job["duration_ns"]))), job["duration_ns"]),
+            ("ranks", f"{job['ranks']:,}", job["ranks"]),
+            ("hosts", f"{len(nodes):,}", len(nodes)),
+            ("GPUs", f"{job['devices']:,}", job["devices"]),
+            ("events", f"{events:,}", events),
+        ],
+    )
+
+
+def make_difference_page(name: str, headline: str, results: Sequence[Result]) -> str:
+    """Return the difference of two jobs as one HTML page: a sentence that says what changed, and
+    the tables. name: of both jobs.
+    """
+    material = Material({"name": name}, {result.name: result for result in results})
+    sections = []
+    for result in results:
+        sources = [f"{result.name}.{table}" for table in result.tables]
+        grids = [grid for one in sources for grid in material.make_grid(one, MOST_RANKS)]
+        sections.append(Section(result.name, result.title, [*grids, *material.notes(result.name)]))
+    return _fill_page(name, [headline], sections)
+
+
+def _fill_page(
+    title: str,
+    headlines: Sequence[str],
+    sections: Sequence[Section],
+    tiles: Sequence[tuple[str, str, object]] = (),
+) -> str:
+    """Return the page with a title, sentences below it, and sections. tiles: figures at the top:
+    name, text, value as in JSON.
+    """
+    blocks = [block for section in sections for block in section.blocks]
+    figures = [block for block in blocks if isinstance(block, Figure)]
+    drawn = iter(draw_all(figures) if figures else [])
+    style, script = _read_template("style.css"), _read_template("script.js")
+    page = _load_environment().get_template("page.html")
+    return page.render(
+        title=title,
+        headlines=headlines,
+        tiles=tiles,
+        sections=sections,
+        next_drawn=lambda: next(drawn),
+        section_of=SECTION_OF,
+        nothing=NOTHING,
+        style=Markup(style),
+        script=Markup(script),
+        version=__version__,
+        # The browser runs this script alone: nothing that a name in a report might smuggle in.
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+_read_template = partial(read_data_text, "nsys2prv.analysis.page.templates")
+
+
+@cache
+def _load_environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_read_template),
+        autoescape=True,
+        finalize=make_printable,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters |= {
+        "cell": _write_cell,
+        "columns": _list_columns,
+        "heading": format_heading,
+        "kind": _find_macro,
+        "level": rate_efficiency,
+        "titled": _add_title,
+    }
+    return environment
+
+
+def make_printable(value: object) -> object:
+    """Return a value for a template, with replacement characters for what cannot be printed."""
+    if not isinstance(value, str) or isinstance(value, Markup) or value.isprintable():
+        return value
+    return "".join(character if character.isprintable() else "\ufffd" for character in value)
+
+
+def _find_macro(block: Block) -> str:
+    """Return the macro that writes a block."""
+    return "figure" if isinstance(block, Figure) else type(block).__name__.lower()
+
+
+def _add_title(svg: str, title: str) -> Markup:
+    """Return a figure with a title, which is read out, and shown beside the pointer."""
+    start, _, rest = svg.partition(">")
+    return Markup(start) + Markup("><title>{}</title>").format(make_printable(title)) + Markup(rest)
+
+
+def rate_efficiency(value: float) -> str:
+    """Return the class of an efficiency."""
+    return "good" if value >= GOOD else "fair" if value >= FAIR else "poor"
+
+
+def _list_columns(frame: pl.DataFrame) -> list[tuple[str, bool]]:
+    """Return the names of columns, and whether each holds texts rather than figures."""
+    texts = (pl.String, pl.Boolean, pl.Categorical, pl.Null)
+    return [(name, dtype in texts) for name, dtype in frame.schema.items()]
+
+
+def _write_cell(value: object, name: str, is_text: bool) -> Markup:
+    """Return a cell of a table, with its figure as in JSON (`data-v`). name: of its column.
+    is_text: whether the column holds texts rather than figures.
+    """
+    if isinstance(value, str):
+        return _make_cell("", value if len(value) <= LONGEST else f"{value[: LONGEST - 1]}…")
+    text = format_cell(name, value)
+    if is_text or value is None:
+        return _make_cell("" if is_text else " data-v class=n", text)
+    figure = float(str(value))
+    classes, style = "n", ""
+    if name.endswith("efficiency"):
+        classes += f" {rate_efficiency(figure)}"
+    if is_share(name):
+        classes += " b"
+        style = f' style="--p:{100 * min(max(figure, 0), 1):.1f}%"'
+    return _make_cell(f' data-v={value!r} class="{classes}"{style}', text)
+
+
+def _make_cell(attributes: str, text: str) -> Markup:
+    return Markup(f"<td{attributes}>{escape(make_printable(text))}")

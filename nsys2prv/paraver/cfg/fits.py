@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.paraver.cfg.model import (
+from nsys2prv.paraver.cfg import (
     COMMUNICATION_STATISTICS,
     COMPOSES,
     OF_COMMUNICATIONS,

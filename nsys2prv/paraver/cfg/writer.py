@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
-from nsys2prv.paraver.cfg.model import (
+from nsys2prv.paraver.cfg import (
     COMMUNICATION_STATISTICS,
     COMPOSES,
     FILTERS,

@@ -1,16 +1,333 @@
-"""Check states, communications and the times of all records."""
+"""Check event records: their types and values, and what stays open on each row."""
 
 from __future__ import annotations
 
 import numpy as np
+from msgspec import Struct
 
-from nsys2prv.paraver.check import CheckFindings
-from nsys2prv.paraver.check.events import Events
-from nsys2prv.paraver.check.header import Header, Objects
-from nsys2prv.paraver.check.labels import Labels
-from nsys2prv.paraver.check.lines import BlockReporter, check_lines, split_lines
+from nsys2prv.events.catalogue import load_catalogue
+from nsys2prv.paraver.check import BlockReporter, CheckFindings, check_lines, split_lines
+from nsys2prv.paraver.check.labels import LAST_LABELLED, Header, Labels, Objects
 
-LAST_EXACT = 2**53
+_SIZES = [1 << bits for bits in range(10, 21)]
+
+
+class ValueNumbers:
+    """Numbers distinct values in the order in which they are met. `values`: the value of each
+    number.
+    """
+
+    def __init__(self) -> None:
+        self.values = np.empty(0, np.int64)
+        self._size = _SIZES[0]
+        self._table = np.zeros(self._size, np.int64)
+        self._hashed = True
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def numbers(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return the number of each value of a column, and the places of those never met before,
+        each once, in the order of their numbers.
+        """
+        numbers, is_known = self._look_up(column)
+        if is_known.all():
+            return numbers, np.empty(0, np.int64)
+        unknown = np.flatnonzero(~is_known)
+        values, first = np.unique(column[unknown], return_index=True)
+        order = np.argsort(first)
+        self.values = np.append(self.values, values[order])
+        self._build()
+        return self._look_up(column)[0], unknown[first[order]]
+
+    def _look_up(self, column: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not len(self.values):
+            return np.zeros(len(column), np.int64), np.zeros(len(column), bool)
+        if self._hashed:
+            numbers = self._table[column & (self._size - 1)]
+        else:
+            numbers = self._order[
+                np.minimum(np.searchsorted(self._sorted, column), len(self._sorted) - 1)
+            ]
+        return numbers, self.values[numbers] == column
+
+    def _build(self) -> None:
+        """Build a table by the lowest bits, the smallest in which no two values meet; where there
+        is none, a sorted list.
+        """
+        for size in _SIZES:
+            if size >= len(self.values) and len(np.unique(self.values & (size - 1))) == len(
+                self.values
+            ):
+                self._size, self._hashed = size, True
+                self._table = np.zeros(size, np.int64)
+                self._table[self.values & (size - 1)] = np.arange(len(self.values))
+                return
+        self._hashed = False
+        self._order = np.argsort(self.values)
+        self._sorted = self.values[self._order]
+
+
+LAST_TYPE, LAST_EXACT = 2**32 - 1, 2**53
+#: Labelled values up to this are looked up in a table.
+LARGEST_TABLE = 1 << 22
+#: Missing labels that are named one by one.
+EXAMPLES = 5
+
+
+#: What is kept of each (row, type): time, value and line of the last pair, ranges open, numbers of
+#: pairs and of those with value 0.
+_STATE = np.dtype([(name, "i8") for name in ("time", "value", "line", "depth", "pairs", "zeros")])
+
+
+class _Pairs(Struct, frozen=True):
+    """type:value pairs of a block, in the order of the file; arrays have an element for each."""
+
+    #: The block.
+    place: BlockReporter
+    #: Index of the line in the block.
+    lines: np.ndarray
+    #: Row of the event.
+    rows: np.ndarray
+    #: Time of the event.
+    times: np.ndarray
+    #: Event type.
+    types: np.ndarray
+    #: Its value.
+    values: np.ndarray
+
+
+class Events:
+    """Statistics of all events of a trace so far. pairs: their number."""
+
+    def __init__(self, rows: int, labels: Labels) -> None:
+        self.pairs = 0
+        self.types = ValueNumbers()
+        self._rows, self._labels = rows, labels
+        self._keys = ValueNumbers()
+        self._state = np.empty(0, _STATE)
+        self._unlabelled: dict[int, int] = {}
+        self._ranges = np.empty(0, bool)
+        self._labelled = np.empty(0, bool)
+        self._counts = np.empty(0, np.int64)
+        self._tables: list[np.ndarray | None] = []
+
+    def add(
+        self, place: BlockReporter, lines: np.ndarray, rows: np.ndarray, times: np.ndarray
+    ) -> None:
+        """Check the events of a block (line, row and time of each), in the order of the file."""
+        record, at = place.lines.find_pairs(lines)
+        if not len(at):
+            return
+        types, values = place.lines.numbers[at], place.lines.numbers[at + 1]
+        if int(values.min()) < 0:
+            place.report("negative-value", lines[record[values < 0]])
+        if int(values.max()) > LAST_EXACT:
+            place.report("value-inexact", lines[record[values > LAST_EXACT]])
+        sound = (types >= 0) & (types <= LAST_TYPE)
+        if not sound.all():
+            place.report("negative-type", np.unique(lines[record[types < 0]]))
+            place.report("type-wraps", np.unique(lines[record[types > LAST_TYPE]]))
+            record, types, values = record[sound], types[sound], values[sound]
+        if not len(types):
+            return
+        pairs = _Pairs(place, lines[record], rows[record], times[record], types, values)
+        self.pairs += len(types)
+        code, new = self.types.numbers(types)
+        if len(new):
+            self._note_new_types(place, pairs.lines[new])
+        self._counts += np.bincount(code, minlength=len(self.types))
+        self._check_labels(pairs, code)
+        self._follow_pairs(pairs, code)
+
+    def _note_new_types(self, place: BlockReporter, lines: np.ndarray) -> None:
+        """Note the types that occur for the first time in these lines."""
+        new = self.types.values[-len(lines) :].tolist()
+        for code, line in zip(new, lines.tolist(), strict=True):
+            if code > LAST_LABELLED:
+                place.report("type-beyond-labels", np.array([line]), code)
+            elif code not in self._labels.types:
+                self._unlabelled[code] = place.base + line
+            values = self._labels.values.get(code)
+            self._tables.append(_make_label_table(values) if values else None)
+        self._labelled = np.append(
+            self._labelled, [table is not None for table in self._tables[-len(new) :]]
+        )
+        self._ranges = np.append(
+            self._ranges,
+            [code in self._labels.values or code not in self._labels.types for code in new],
+        )
+        self._counts = np.append(self._counts, np.zeros(len(new), np.int64))
+
+    def _check_labels(self, pairs: _Pairs, code: np.ndarray) -> None:
+        """Report values without a label, of types that have VALUES. code: numbers of the types."""
+        ask = np.flatnonzero(self._labelled[code] & (pairs.values != 0))
+        if not len(ask):
+            return
+        code, values, lines = code[ask], pairs.values[ask], pairs.lines[ask]
+        order = np.argsort(
+            code.astype(np.uint16) if len(self.types) < 1 << 16 else code, kind="stable"
+        )
+        bounds = np.flatnonzero(np.diff(code[order], prepend=-1, append=len(self.types)))
+        for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+            of_type = order[begin:end]
+            number = code[of_type[0]]
+            bad = of_type[~_has_label(self._tables[number], values[of_type])]
+            if len(bad):
+                self._report_unlabelled(
+                    pairs.place, self.types.values[number], values[bad], lines[bad]
+                )
+
+    def _report_unlabelled(
+        self, place: BlockReporter, code: int, values: np.ndarray, lines: np.ndarray
+    ) -> None:
+        """Report values of a type that have no label, in the order of the file."""
+        beyond = values > LAST_LABELLED
+        place.report("value-beyond-labels", lines[beyond], f"{code}:{values.max()}")
+        values, lines = values[~beyond], lines[~beyond]
+        if len(values):
+            examples = [f"{code}:{value}" for value in values[:EXAMPLES]]
+            first = place.base + int(lines[0])
+            place.findings.add("value-unlabelled", first, *examples, count=len(values))
+
+    def _follow_pairs(self, pairs: _Pairs, code: np.ndarray) -> None:
+        """Bring what is open up to date, by (row, type), and check what depends on the pair before."""
+        place = pairs.place
+        key, new = self._keys.numbers(code * self._rows + pairs.rows)
+        if len(new):
+            unseen = np.zeros(len(new), _STATE)
+            unseen["time"] = -1
+            self._state = np.append(self._state, unseen)
+        state = self._state
+        # By key, in the order of the file: numbers of keys and places packed into one.
+        bits = len(key).bit_length()
+        packed = (key << bits) | np.arange(len(key))
+        packed.sort()
+        order = packed & ((1 << bits) - 1)
+        key = packed >> bits
+        values, times, lines = pairs.values[order], pairs.times[order], pairs.lines[order]
+        ranges = self._ranges[code[order]]
+        begins = np.flatnonzero(np.diff(key, prepend=-1))
+        groups, last = key[begins], np.append(begins[1:], len(key)) - 1
+        time_before, value_before = np.empty_like(times), np.empty_like(values)
+        time_before[1:], value_before[1:] = times[:-1], values[:-1]
+        time_before[begins], value_before[begins] = state["time"][groups], state["value"][groups]
+        again = (times == time_before) & (value_before != 0)
+        if again.any():
+            place.report("zero-length-range", np.sort(lines[again & ranges & (values == 0)]))
+            place.report("value-overwritten", np.sort(lines[again & ~ranges & (values != 0)]))
+        zero = values == 0
+        count, zeros = last - begins + 1, np.add.reduceat(zero, begins, dtype=np.int64)
+        self._count_open(place, lines, ranges, zero, begins, count, groups)
+        state["time"][groups] = times[last]
+        state["value"][groups] = values[last]
+        state["line"][groups] = place.base + lines[last]
+        state["pairs"][groups] += count
+        state["zeros"][groups] += zeros
+
+    def _count_open(
+        self,
+        place: BlockReporter,
+        lines: np.ndarray,
+        ranges: np.ndarray,
+        zero: np.ndarray,
+        begins: np.ndarray,
+        count: np.ndarray,
+        groups: np.ndarray,
+    ) -> None:
+        """Return the number of open ranges after each pair; an end without an open range leaves it
+        at none.
+        """
+        step = 1 - 2 * zero.astype(np.int64)
+        level = np.cumsum(step)
+        start = level[begins] - step[begins] - self._state["depth"][groups]
+        # Every group lies below the one before, so that the running minimum begins anew with each.
+        drop = np.arange(len(begins)) * (
+            2 * len(step) + int(self._state["depth"][groups].sum()) + 2
+        )
+        shift = np.repeat(start + drop, count)
+        lowest = np.minimum.accumulate(level - shift) + np.repeat(drop, count)
+        np.minimum(lowest, 0, out=lowest)
+        level -= np.repeat(start, count)
+        before = np.empty_like(lowest)
+        before[1:] = lowest[:-1]
+        before[begins] = 0
+        extra = (lowest < before) & ranges
+        if extra.any():
+            place.report("end-without-begin", np.sort(lines[extra]))
+        last = begins + count - 1
+        self._state["depth"][groups] = level[last] - lowest[last]
+
+    def close(self, end: float, findings: CheckFindings, of_labels: CheckFindings) -> None:
+        """Report, after all records, open ranges and types without a label.
+
+        findings, of_labels: those of the trace and of its .pcf.
+        """
+        state = self._state
+        types = self._keys.values // self._rows
+        ranges = self._ranges[types]
+        standing = (state["value"] != 0) & (state["time"] < end)
+        self._report("range-open-at-end", standing & ranges, types, findings)
+        self._report("counter-open-at-end", standing & ~ranges, types, findings)
+        pairs, zeros = np.zeros((2, len(self.types)), np.int64)
+        np.add.at(pairs, types, state["pairs"])
+        np.add.at(zeros, types, state["zeros"])
+        # Where most begins have an end of their own, the type's ranges are pairs; of types known to
+        # hold until the next, none is.
+        holding = {
+            field.code
+            for layout in load_catalogue().layouts.values()
+            if layout.is_state
+            for field in layout.fields
+        }
+        codes = self.types.values.tolist()
+        declared = [code in self._labels.values and code not in holding for code in codes]
+        paired = (np.array(declared, bool) & (3 * zeros > pairs))[types]
+        self._report(
+            "range-unbalanced",
+            paired & (state["value"] == 0) & (state["depth"] > 0),
+            types,
+            findings,
+        )
+        counts = dict(zip(codes, self._counts.tolist(), strict=True))
+        # The first of several lines counts.
+        suspects = dict(reversed(self._labels.suspects))
+        for code, line in self._unlabelled.items():
+            findings.add("type-unlabelled", line, code, count=counts[code])
+            if code in suspects:
+                of_labels.add("type-among-values", suspects[code], code)
+
+    def _report(
+        self, rule: str, chosen: np.ndarray, types: np.ndarray, findings: CheckFindings
+    ) -> None:
+        places = np.flatnonzero(chosen)
+        if len(places):
+            lines = self._state["line"][places]
+            named = dict.fromkeys(self.types.values[types[places]].tolist())
+            examples = [f"type {code}" for code in named]
+            findings.add(rule, int(lines.min()), *examples, count=len(places))
+
+
+def _make_label_table(values: dict[int, str]) -> np.ndarray:
+    """Return the values that have a label: a mask by value, or their sorted numbers if these are
+    large.
+    """
+    numbers = np.array(sorted(value for value in values if 0 <= value <= LAST_LABELLED), np.int64)
+    if not len(numbers) or numbers[-1] >= LARGEST_TABLE:
+        return numbers
+    table = np.zeros(int(numbers[-1]) + 2, bool)
+    table[numbers] = True
+    return table
+
+
+def _has_label(table: np.ndarray, values: np.ndarray) -> np.ndarray:
+    if table.dtype == bool:
+        return table[np.clip(values, 0, len(table) - 1)] & (values >= 0)
+    if not len(table):
+        return np.zeros(len(values), bool)
+    return table[np.minimum(np.searchsorted(table, values), len(table) - 1)] == values
+
+
 #: Communications behind the end that are kept until the end is known.
 MOST_LATE = 1_000_000
 

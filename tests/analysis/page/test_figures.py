@@ -10,7 +10,7 @@ import pytest
 from tools.pages import Page, list_references
 from tools.view_answers import SAMPLES
 
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 
 
 @pytest.fixture(scope="module", params=["training", "cluster", "graphs", "machine"])

@@ -10,7 +10,7 @@ import pytest
 from tools.pages import CHROMIUM, Page, render_in_chromium
 from tools.view_answers import SAMPLES
 
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 
 EVIL = "<script>document.title='caught'</script>"
 QUOTED = '" onmouseover="alert(1)" x=\''

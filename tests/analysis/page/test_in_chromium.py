@@ -12,7 +12,7 @@ import pytest
 from tools.pages import CHROMIUM, Page, render_in_chromium
 from tools.view_answers import SAMPLES
 
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not on the PATH")
 

@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 from tools.view_answers import SAMPLES
 
-from nsys2prv.analysis.page.html import _load_environment
-from nsys2prv.analysis.page.iteration_figures import estimate_drift, find_outliers, order_as_tree
-from nsys2prv.cli.main import main
+from nsys2prv.analysis.page import _load_environment
+from nsys2prv.analysis.page.figures import estimate_drift, find_outliers, order_as_tree
+from nsys2prv.cli import main
 
 
 def test_outliers_are_far_from_the_median() -> None:

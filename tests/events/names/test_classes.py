@@ -20,15 +20,15 @@ from tools.trace_reader import Trace, read_trace
 
 from nsys2prv import Options, convert
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.yaml_files import read_data_text
-from nsys2prv.cli.main import main
+from nsys2prv._util.foreign_data import read_data_text
+from nsys2prv.cli import main
 from nsys2prv.events.catalogue import load_catalogue
-from nsys2prv.events.names.calls import is_nccl_kernel
-from nsys2prv.events.names.classes import (
+from nsys2prv.events.classes import (
     Classifier,
     _find_required_words,
     _lower_pattern,
     _search,
+    is_nccl_kernel,
     load_rules,
     normalize_name,
     read_rules,
@@ -671,7 +671,7 @@ def test_the_example_of_the_documentation_is_valid() -> None:
 
 def test_the_rules_that_come_along_are_right() -> None:
     """They are not checked when they are loaded."""
-    text = read_data_text("nsys2prv.events.names", "kernel_rules.yaml")
+    text = read_data_text("nsys2prv.events.catalogue", "kernel_rules.yaml")
     assert read_rules(text, "kernel_rules.yaml") == load_rules()
 
 

@@ -8,7 +8,7 @@ import time
 import pytest
 from tools.corpus import read_rows_from_corpus
 
-from nsys2prv.events.names.kernels import make_kernel_label, make_labels_unique
+from nsys2prv.events.kernel_names import make_kernel_label, make_labels_unique
 
 # demangled name -> label
 LABELS = {

@@ -22,19 +22,18 @@ from tools.trace_reader import read_trace
 from nsys2prv import Options, convert
 from nsys2prv._util.columns import ABSENT
 from nsys2prv._util.errors import Nsys2prvError
+from nsys2prv._util.foreign_data import read_data_text
 from nsys2prv._util.native import core
-from nsys2prv._util.yaml_files import read_data_text
-from nsys2prv.cli.main import main
-from nsys2prv.events.names.nvtx import (
+from nsys2prv.cli import main
+from nsys2prv.events.kind import Reason
+from nsys2prv.events.nvtx_names import (
     load_rules,
     read_rules,
     rename_by_template,
     rename_ranges,
 )
-from nsys2prv.events.reasons import Reason
-from nsys2prv.nsight.columns import decode_texts
-from nsys2prv.nsight.opening import open_source
-from nsys2prv.nsight.source import Part
+from nsys2prv.nsight import open_source
+from nsys2prv.nsight.source import Part, decode_texts
 
 PUSHPOP, NUMBER, STARTEND, MARK = 9600, 9602, 9610, 9620
 DOMAIN = 75
@@ -325,7 +324,7 @@ def draw_numbered_texts(count: int) -> list[str]:
 
 def test_the_rules_that_come_along_are_right() -> None:
     """They are not checked when they are loaded."""
-    text = read_data_text("nsys2prv.events.names", "nvtx_rules.yaml")
+    text = read_data_text("nsys2prv.events.catalogue", "nvtx_rules.yaml")
     checked = read_rules(f"{text}\nbuiltin: no", "nvtx_rules.yaml")
     assert tuple(replace(rule, any_digits=True) for rule in checked) == load_rules()
 

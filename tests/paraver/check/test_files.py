@@ -12,9 +12,9 @@ import pytest
 from tools.defects import PCF, PRV, ROW, write_trace
 from tools.paramedir import classify_trace, run_paramedir, skip_without_paramedir
 
-from nsys2prv.cli.main import main
+from nsys2prv.cli import main
+from nsys2prv.paraver.check import split_lines
 from nsys2prv.paraver.check.check_trace import CheckResult, check_trace
-from nsys2prv.paraver.check.lines import split_lines
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 HEADER, COMMUNICATOR, *RECORDS = PRV.splitlines(keepends=True)

@@ -20,14 +20,14 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv._util.yaml_files import (
+from nsys2prv._util.foreign_data import (
     check_rule_keys,
     load_shipped,
     parse_rule_file,
     read_data_text,
     read_rule_file,
 )
-from nsys2prv.nsight.columns import DistinctTexts, decode_texts, number_distinct
+from nsys2prv.nsight.source import DistinctTexts, decode_texts, number_distinct
 
 SHIPPED = "nvtx_rules.yaml"
 #: In place of a file: no rules at all.
@@ -239,7 +239,7 @@ def _load_shipped_rules() -> tuple[NvtxRule, ...]:
         NvtxRule(
             spec["match"], spec["replace"], keeps=f"(?<{NUMBER}>" in spec["match"], any_digits=True
         )
-        for spec in load_shipped(read_data_text(__package__, SHIPPED))["rules"]
+        for spec in load_shipped(read_data_text("nsys2prv.events.catalogue", SHIPPED))["rules"]
     )
 
 

@@ -1,1 +1,0 @@
-"""Names as people read them, made from the names that compilers and libraries give."""
