@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tools.conversions import find_time_zero
 from tools.corpus import EXPORTS, NO_CORPUS
 from tools.sql_truth import Truth
 from tools.trace_reader import Trace, read_trace
@@ -207,6 +208,7 @@ def report(
         [request.param], prv, Options(("cuda", "nvtx"), full_kernel_names=True, nvtx_rules="none")
     )
     trace, truth = read_trace(prv), Truth(request.param)
+    truth.zero = find_time_zero(prv, request.param)
     run_view(folder, prv, TIMELINE.format(code=next(iter(trace.events)), composed="As Is"))
     preferences = folder / ".paraver" / "paraver.xml"
     preferences.write_text(DECIMALS.sub(r"\g<1>9\2", preferences.read_text()))
