@@ -1,0 +1,34 @@
+"""Make everything anew that is made from declarations: ``python tools/make_all.py``.
+
+These are views, pages, the man page, and the golden traces of the tests. ``git diff`` then shows
+what a change of a declaration comes to. Needs ruff, which formats the code in pages.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+MAKERS = (
+    "tools/make_views.py",
+    "tools/make_events.py",
+    "tools/make_checks.py",
+    "tools/make_analysis.py",
+    "docs/make_command_line.py",
+    "tests/test_golden.py",
+)
+
+
+def main() -> int:
+    """Run the makers, then format; returns the exit status of the first that fails, else 0."""
+    for command in (*([maker] for maker in MAKERS), ["-m", "ruff", "format", "--quiet", "."]):
+        if status := subprocess.run([sys.executable, *command], cwd=ROOT).returncode:
+            print(f"make_all: {' '.join(command)} failed", file=sys.stderr)
+            return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
