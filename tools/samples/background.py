@@ -20,7 +20,7 @@ from .cluster import Ints, Thread
 from .data import DATA
 from .nvtx import MARK, PUSH_POP, START_END, make_row, write_points
 from .program import Domain, Kind, Op, Program
-from .report import Report
+from .report import Column, Report
 from .timeline import Block
 
 STEP_GAP_NS = 400_000  # between the last rank's end of a step and the next step's epoch, at least
@@ -70,7 +70,7 @@ class Background:
         called = ["pthread_cond_wait", *functions], [Thread.MAIN, *(Thread[one] for one in threads)]
         starts = np.stack([epochs - STEP_GAP_NS // 2, *map(at, lows)], axis=1)
         ends = np.stack([begin - 20, *map(at, highs)], axis=1)
-        report.insert_os_calls(*called, [0, *returned], starts, ends)
+        insert_os_calls(report, *called, [0, *returned], starts, ends)
         starts = np.stack([at(share) for share in POLLS], axis=1)
         correlations = report.correlation + np.arange(starts.size).reshape(starts.shape)
         polled = ["cudaEventQuery_v3020"] * len(POLLS), [Thread.WATCHDOG] * len(POLLS)
@@ -79,7 +79,7 @@ class Background:
         rows = []
         for run, times in enumerate(zip(begin.tolist(), length.tolist(), strict=True)):
             rows += self._list_step_rows(first_step + run, *times)
-        write_points(report, rows, "marks and start/end ranges")
+        write_points(report, rows)
 
     def _list_step_rows(self, step: int, start: int, length: int) -> list[dict[str, Any]]:
         """List a batch that arrives, marks, and ranges that overlap."""
@@ -100,7 +100,23 @@ class Background:
     def finish(self, at: int) -> None:
         """Write what the capture's end cuts off: batches, and a range pushed at ``at`` (ns)."""
         last = make_row(self.report, PUSH_POP, Thread.PIN_MEMORY, start=at, text="pin_memory_loop")
-        write_points(self.report, [*self._fetched.values(), last], "unfinished ranges")
+        write_points(self.report, [*self._fetched.values(), last])
+
+
+def insert_os_calls(
+    report: Report,
+    functions: Sequence[str],
+    threads: Sequence[int],
+    returned: Sequence[int],
+    begin: Ints,
+    end: Ints,
+    chains: Column = 0,
+    level: int = 0,
+) -> None:
+    """Add calls into the OS runtime, with the axes (run, function). level: of nesting."""
+    columns = {"eventClass": 27, "globalTid": report.tids(threads), "nestingLevel": level}
+    columns |= {"nameId": [*functions], "returnValue": [*returned]}
+    report.insert("OSRT_API", begin, end, **columns, callchainId=chains, argumentsId=0)
 
 
 CHAINED_FROM_NS = 80_000
@@ -206,9 +222,8 @@ class OsCalls:
     def _mark(self, kind: int, at: int) -> None:
         """Add a row of no length that says that tracing begins or ends in the process."""
         columns = {"eventClass": kind, "globalTid": self.report.rank.global_pid}
-        columns |= {"nameId": self.report.export.string("[Unknown]"), "returnValue": 0}
-        columns |= {"callchainId": 0, "argumentsId": 0}
-        self.report.insert("OSRT_API", ["[Unknown]"], columns, *[np.array([[at]])] * 2)
+        columns |= {"nameId": "[Unknown]", "returnValue": 0, "callchainId": 0, "argumentsId": 0}
+        self.report.insert("OSRT_API", np.array([at]), np.array([at]), **columns)
 
     def _insert(
         self,
@@ -224,7 +239,7 @@ class OsCalls:
             numbers = [self.chains.setdefault(one, len(self.chains) + 1) for one in functions]
             chained = np.where(end - begin >= CHAINED_FROM_NS, numbers, 0)
         returned = [DATA["os_returned"].get(function, 0) for function in functions]
-        self.report.insert_os_calls(functions, threads, returned, begin, end, chained, level)
+        insert_os_calls(self.report, functions, threads, returned, begin, end, chained, level)
         for function in sorted(INNER.keys() & set(functions)):
             outer = [index for index, name in enumerate(functions) if name == function]
             inner, start, length = INNER[function], begin[:, outer], (end - begin)[:, outer]

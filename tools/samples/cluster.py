@@ -47,6 +47,8 @@ class Thread(IntEnum):
     PIN_MEMORY = 17
     LOADER_0 = 20
     LOADER_1 = 21
+    FORWARD = 40  # of ranges as PyTorch makes them
+    BACKWARD = 41
 
 
 class Stream(IntEnum):
@@ -147,6 +149,10 @@ class Rank:
     def local(self, true_ns: Any) -> Any:
         """Return event times (ns since this report's capture start) of moments in true time."""
         return self.host.system_clock(true_ns) - self.start_clock
+
+    def local_time(self, true_ns: int) -> int:
+        """Return the event time of one moment."""
+        return int(self.local(np.array(true_ns)))
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from .cluster import Ints
-from .data import KERNELS, LAUNCHES, find_enum_label
+from .data import KERNELS, LAUNCHES
 from .options import Options
 from .program import GRAPH_BEGIN, GRAPH_INSTANTIATE, Kind, Op, Program
 from .report import Column, Report
@@ -121,11 +121,9 @@ class CudaRows:
             self._write_calls(first, local(block.host_begin, which), local(block.host_end, which))
         if len(which := self.kernels):
             begin, end = local(block.gpu_begin, which), local(block.gpu_end, which)
-            names = [KERNELS[self.ops[index].kernel].demangled for index in which]
             columns = self.kernel_columns | {"correlationId": first + self.correlations[which]}
             columns["gridId"] = report.grid + np.arange(begin.size).reshape(begin.shape)
-            lost = report.lost_rows("kernel", which)
-            report.insert(f"{TABLE}KERNEL", names, columns, begin, end, lost=lost)
+            report.insert(f"{TABLE}KERNEL", begin, end, **columns)
             report.grid += begin.size
         for kind in (Kind.COPY, Kind.SET):
             if len(which := np.array(self.program.all_of(kind), np.int64)):
@@ -145,18 +143,16 @@ class CudaRows:
             first_launch = (int(values[0, at]) for values in (correlations, begin, end))
             report.first_launch = tuple(first_launch)
         threads = [self.ops[index].thread for index in self.api]
-        lost = report.lost_rows("call", self.api)
-        report.insert_calls(functions, threads, correlations, begin, end, lost=lost)
+        report.insert_calls(functions, threads, correlations, begin, end)
 
     def _write_memory(self, kind: Kind, which: Ints, first: Ints, begin: Ints, end: Ints) -> None:
-        sizes = self._each(which, lambda op: op.bytes)
-        columns = self._place(which, first) | {"bytes": sizes}
+        table = "MEMSET" if kind is Kind.SET else "MEMCPY"
+        columns = self._place(which, first)
+        columns["bytes"] = self._each(which, lambda op: op.bytes)
         if kind is Kind.SET:
-            table, labels = "MEMSET", ["Memset"] * len(which)
             columns |= {"value": 0, "memKind": 2}
         else:
-            table, kinds = "MEMCPY", self._each(which, lambda op: op.copy).T
-            labels = [find_enum_label("ENUM_CUDA_MEMCPY_OPER", one) for one in kinds[0].tolist()]
+            kinds = self._each(which, lambda op: op.copy).T
             columns |= dict(zip(("copyKind", "srcKind", "dstKind"), kinds, strict=True))
             columns["copyCount"] = 1
             # A peer copy: from this process's device to the next on the host.
@@ -166,7 +162,7 @@ class CudaRows:
                 for side, device in (("src", own), ("dst", other)):
                     columns[f"{side}DeviceId"] = np.where(of_peers, device, None)
                     columns[f"{side}ContextId"] = np.where(of_peers, device + 1, None)
-        self.report.insert(f"{TABLE}{table}", labels, columns, begin, end, sizes)
+        self.report.insert(f"{TABLE}{table}", begin, end, **columns)
 
     def _write_events(
         self, first: Ints, block: Block, local: Callable[[Floats, Ints], Ints]
@@ -180,8 +176,7 @@ class CudaRows:
             events = self._each(which, lambda op: op.event)
             columns = self._place(which, first) | {"timestamp": 0}
             columns |= {"eventId": events + FIRST_EVENT, "eventSyncId": recorded + events}
-            labels, begin = ["CUDA event"] * len(events), local(block.host_begin, which)
-            report.insert(f"{TABLE}CUDA_EVENT", labels, columns, begin, None)
+            report.insert(f"{TABLE}CUDA_EVENT", local(block.host_begin, which), **columns)
         if len(which := np.array(self.program.all_of(*SYNC_TYPES), np.int64)):
             events = self._each(which, lambda op: op.event)
             types = self._each(which, lambda op: SYNC_TYPES[op.kind])
@@ -193,8 +188,7 @@ class CudaRows:
             columns["streamId"] = np.where(waits, columns["streamId"], NO_ID)
             columns["eventId"] = np.where(events < 0, NO_ID, events + FIRST_EVENT)
             columns["eventSyncId"] = np.where(events < 0, 0, recorded + events)
-            labels = [find_enum_label("ENUM_CUPTI_SYNC_TYPE", one) for one in types.tolist()]
-            report.insert(f"{TABLE}SYNCHRONIZATION", labels, columns, begin + inset, end - inset)
+            report.insert(f"{TABLE}SYNCHRONIZATION", begin + inset, end - inset, **columns)
 
     def _write_graphs(
         self, first: Ints, block: Block, local: Callable[[Floats, Ints], Ints]
@@ -207,8 +201,7 @@ class CudaRows:
         ids = np.array([number_graph(graph) for graph in graphs])
         columns = {**self._place(heads, first), "graphId": ids, "graphExecId": ids + 1}
         edges = local(block.gpu_begin, heads), local(block.gpu_end, tails)
-        labels = [f"graph {one}" for one in ids.tolist()]
-        self.report.insert(f"{TABLE}GRAPH_TRACE", labels, columns, *edges)
+        self.report.insert(f"{TABLE}GRAPH_TRACE", *edges, **columns)
 
 
 def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Report) -> None:
@@ -237,10 +230,10 @@ def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Re
             nodes.append((made + step * (node + 1), NODE, main, number_node(graph, node), original))
     if not graphs:
         return
-    names = "eventClass globalTid nameId graphId graphExecId"
-    report.add_spans("CUDA_GRAPH_EVENTS", names, graphs)
+    names = "start end eventClass globalTid nameId graphId graphExecId"
+    report.add("CUDA_GRAPH_EVENTS", names, graphs)
     if report.options.graph_level(rank.rank) == "node":
         name = string("Graph Node Creation")
         rows = [(start, start, kind, tid, name, *ids) for start, kind, tid, *ids in sorted(nodes)]
-        names = "eventClass globalTid nameId graphNodeId originalGraphNodeId"
-        report.add_spans("CUDA_GRAPH_NODE_EVENTS", names, rows)
+        names = "start end eventClass globalTid nameId graphNodeId originalGraphNodeId"
+        report.add("CUDA_GRAPH_NODE_EVENTS", names, rows)

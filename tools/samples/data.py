@@ -98,6 +98,12 @@ def tables() -> dict[str, str]:
 
 
 @cache
+def read_columns(table: str) -> dict[str, str]:
+    """Read the columns of a table, and their types; none of a table that the schema lacks."""
+    return dict(re.findall(r"^    (\w+) +(INTEGER|TEXT|REAL)", tables().get(table, ""), re.M))
+
+
+@cache
 def enums() -> dict[str, tuple[str, list[tuple[int, str, str]], str]]:
     """Read the ENUM_* tables: statement, rows, and the table beside which it stands, if any."""
     found: dict[str, tuple[str, list[tuple[int, str, str]], str]] = {}

@@ -224,7 +224,6 @@ class GpuMetrics:
             columns |= {"typeId": number, "metricId": np.tile(ids, len(times))}
             columns["value"] = values.ravel()
             report.export.insert("GPU_METRICS", columns, report.order(local))
-            report.count("GPU_METRICS", names, np.zeros(values.shape, np.int64))
 
     def tell(self) -> Truth:
         """Tell of all GPUs."""

@@ -189,7 +189,9 @@ class _Drawing:
     ) -> None:
         """Add a row, told of under its queue, or its thread."""
         row = {"start": begin, "end": end, "globalTid": self.rank.global_tid(thread)}
-        row |= DATA["graphics_columns"][table] | self.scene.store_texts(columns)
+        encode = self.scene.report.export.encode
+        columns = {column: encode(table, column, value) for column, value in columns.items()}
+        row |= DATA["graphics_columns"][table] | columns
         self.rows.setdefault(table, []).append(row)
         told = (queue or str(int(thread)), name, begin, begin + 1 if end is None else end)
         self.found.setdefault(table, []).append(told)
@@ -225,7 +227,7 @@ class _Drawing:
 
 
 DEPTH, OPERATORS, STREAM = 24, 4, 31
-FORWARD, BACKWARD = 40, 41  # distances of thread ids from the pid
+FORWARD, BACKWARD = Thread.FORWARD, Thread.BACKWARD
 LEAD_NS, SPAN_NS, LAUNCHED_NS, KERNEL_NS, PACE_NS = 1_000, 20_000, 30_000, 1_500, 2_000
 TURNS = range(1_000, 1_000 + 4_000 * OPERATORS, 4_000)  # when operators begin, ns
 FIRST_CORRELATION = 1 << 24  # far from those of the job
@@ -273,11 +275,11 @@ def add_pytorch_ranges(scene: Scene) -> Truth:
         epochs[:, None] + np.array([getattr(one, edge) for one in made])
         for edge in ("begin", "end")
     )
-    report.insert("NVTX_EVENTS", [f"pytorch/{one.name}" for one in made], ranges, begin, end)
+    report.insert("NVTX_EVENTS", begin, end, **ranges)
     _add_kernels(report, epochs)
     mark = {"eventType": MARK, "globalTid": report.rank.global_tid(FORWARD), "domainId": 0}
     mark |= {"text": "loss", "floatValue": np.full(1, 0.5)}
-    report.insert("NVTX_EVENTS", ["pytorch/loss"], mark, epochs[:, None] + SPAN_NS + 500, None)
+    report.insert("NVTX_EVENTS", epochs + SPAN_NS + 500, **mark)
     host: dict[str, list[int]] = {}
     for one in made:
         rows, ns = host.get(one.name, (0, 0))
@@ -322,9 +324,9 @@ def _add_kernels(report: Report, epochs: Ints) -> None:
     names = ["addmm_forward", "addmm_backward"] * OPERATORS
     columns = report.rank.columns | {"streamId": STREAM, "correlationId": correlation}
     named = ("demangledName", "shortName", "mangledName")
-    columns |= dict.fromkeys(named, report.strings(names))
+    columns |= dict.fromkeys(named, names)
     columns |= {"registersPerThread": 32, "tensorSizeMinusOneElements": "[]", "gridId": correlation}
     columns |= dict.fromkeys(("gridX", "gridY", "gridZ", "blockY", "blockZ"), 1) | {"blockX": 128}
     columns |= dict.fromkeys(("staticSharedMemory", "dynamicSharedMemory"), 0)
     columns |= dict.fromkeys(("localMemoryPerThread", "localMemoryTotal"), 0)
-    report.insert("CUPTI_ACTIVITY_KIND_KERNEL", names, columns, begun, begun + KERNEL_NS)
+    report.insert("CUPTI_ACTIVITY_KIND_KERNEL", begun, begun + KERNEL_NS, **columns)

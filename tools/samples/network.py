@@ -18,7 +18,6 @@ import numpy as np
 
 from .cluster import DEVICE, VM_ID, Cluster, Ints
 from .data import DATA, as_json
-from .nccl import count_bus_bytes
 from .options import Options
 from .program import Kind, Program
 from .report import Report, Truth
@@ -148,7 +147,7 @@ class Network:
             calls = op.calls[:1] if op.payload.function == "SendRecv" else op.calls
             for comm in self.cluster.all_of(op.payload.group):
                 ranks, size = list(comm.ranks), len(comm.ranks)
-                volume = sum(count_bus_bytes(program.nccl_calls[number], size) for number in calls)
+                volume = sum(program.nccl_calls[number].count_bus_bytes(size) for number in calls)
                 begin = epochs + _round(block.gpu_begin[:, ranks, index].max(axis=1))
                 for own, rank in enumerate(ranks):
                     if op.payload.passes_on(own, size):
@@ -232,7 +231,6 @@ class Network:
             columns["metricsIdx"] = np.tile(np.array(numbers), shape[0])
             columns["value"] = np.stack([values[number] for number in numbers], axis=1).ravel()
             report.export.insert(table, columns, report.order(begin.ravel()))
-            report.count(table, [f"{name} {number}" for number in numbers], end - begin)
             entry = self.seen[report.rank.rank].setdefault(name, Counter())
             for number, column in values.items():
                 entry[COUNTER_NAMES[number]] += int(column.sum())
@@ -272,10 +270,10 @@ class Network:
         columns |= {"packetSourceQP": 256 + target, "packetDestinationQP": 256 + source}
         columns |= {"switchIngressPort": source, "switchEgressPort": target}
         for report in self.reports:
-            seen = times[times >= report.rank.capture_start_ns][:, None]
+            seen = times[times >= report.rank.capture_start_ns]
             if len(seen):
-                table, labels = "NET_IB_SWITCH_CONGESTION_EVENT", [f"switch port {target}"]
-                report.insert(table, labels, columns, report.rank.local(seen), None)
+                local = report.rank.local(seen)
+                report.insert("NET_IB_SWITCH_CONGESTION_EVENT", local, **columns)
             report.facts.setdefault("congestion", Counter())[name] += len(seen)
 
     def tell(self) -> Truth:

@@ -81,6 +81,12 @@ class Payload:
         last = {"Broadcast": self.root - 1, "Reduce": self.root}.get(self.function)
         return last is None or rank != last % size
 
+    def count_bus_bytes(self, size: int) -> float:
+        """Return the bytes per rank that cross the bus in a call among ``size`` ranks."""
+        factor = {"AllReduce": 2 * (size - 1) / size}
+        factor |= dict.fromkeys(("AllGather", "ReduceScatter"), size - 1)
+        return self.bytes * factor.get(self.function, 1)
+
 
 LEAKED = 64  # the MPI request never waited for: every instance has a handle of its own
 

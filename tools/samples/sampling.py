@@ -137,8 +137,6 @@ def write_events(
             }
             columns["data"].append(as_json(texts))
     report.export.insert("GENERIC_EVENTS", columns, report.order(times))
-    named = [f"source {number} device {device}"]
-    report.count("GENERIC_EVENTS", named, np.zeros((len(times), 1), np.int64))
     for kind, column in enumerate(VALUE_COLUMNS):
         places = [place for place, (_, one) in enumerate(fields) if one == kind]
         if places:

@@ -12,9 +12,9 @@ import numpy as np
 from .cluster import DEVICE, VM_ID, Stream, draw_uuid
 from .data import DATA, as_json, read_rows
 from .gpu_metrics import MODELS, find_model
-from .nccl import name_threads
 from .network import describe_nics
-from .report import LONG_AGO, Report
+from .nvtx import name_threads
+from .report import Report
 
 #: Stands in the environment of every process, where real exports keep it. It must never reach any
 #: output.
@@ -43,7 +43,7 @@ def write_system(report: Report, duration: int) -> None:
     _write_gpus(report)
     _write_processes(report)
     _write_messages(report, duration)
-    if report.first == LONG_AGO:
+    if report.facts.get("cut", {}).get("lacks") != "begin":
         _write_overhead(report)
     for table in ("META_DATA_CAPTURE", "META_DATA_EXPORT"):
         each = [
@@ -185,11 +185,11 @@ def _write_overhead(report: Report) -> None:
         (140_000_000, 140_250_000, worker, "CUPTI Buffer flush", 3),
     ]
     rows = [(*known, string(name), kind) for *known, name, kind in profiler]
-    report.add_spans("PROFILER_OVERHEAD", "globalTid nameId overheadType", rows)
+    report.add("PROFILER_OVERHEAD", "start end globalTid nameId overheadType", rows)
     cuda = [
         (first + 400, middle, "Runtime Triggered Module Loading", 6),
         (middle + 100, last - 100, "Lazy Function Loading", 7),
     ]
     rows = [(*edges, 103, main, correlation, string(name), kind) for *edges, name, kind in cuda]
-    names = "eventClass globalTid correlationId nameId overheadType"
-    report.add_spans("CUPTI_ACTIVITY_KIND_OVERHEAD", names, rows)
+    names = "start end eventClass globalTid correlationId nameId overheadType"
+    report.add("CUPTI_ACTIVITY_KIND_OVERHEAD", names, rows)
