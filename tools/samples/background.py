@@ -251,14 +251,15 @@ class OsCalls:
                 self._insert([name] * len(outer), callers, low, high, level + 1)
 
     def _write_chains(self) -> None:
-        string, rows = self.report.export.string, []
+        rows = []
         for function, chain in self.chains.items():
             callers = DATA["os_callers"].get(function, (("python3", None),))
             frames = enumerate((("libc.so.6", f"{function}@@GLIBC_2.2.5"), *callers))
             for depth, (module, symbol) in frames:
                 address = 0x7F00_0000_0000 + 0x10_0000 * chain + 0x1234 * depth
                 path = module if module == "python3" else f"/usr/lib/x86_64-linux-gnu/{module}"
-                ids = string(symbol or hex(address)), string(path)
-                rows.append((chain, *ids, int(symbol is None), address, depth, 0, 0))
+                rows.append(
+                    (chain, symbol or hex(address), path, int(symbol is None), address, depth, 0, 0)
+                )
         names = "id symbol module unresolved originalIP stackDepth kernelMode thumbCode"
         self.report.add("OSRT_CALLCHAINS", names, rows)

@@ -73,8 +73,7 @@ class CudaRows:
         return {**placed, "correlationId": first + self.correlations[which]}
 
     def _list_kernel_columns(self) -> dict[str, Column]:
-        string, options = self.report.export.string, self.report.options
-        rows = []
+        options, rows = self.report.options, []
         for index in self.kernels:
             kernel = KERNELS[self.ops[index].kernel]
             row = {
@@ -93,9 +92,8 @@ class CudaRows:
             rows.append(row)
         columns = self._place(self.kernels)
         for name in rows[0] if rows else ():
-            values = [row[name] for row in rows]
-            named = name.endswith("Name")
-            columns[name] = np.array([string(one) for one in values] if named else values, np.int64)
+            values = [self.report.export.encode(f"{TABLE}KERNEL", name, row[name]) for row in rows]
+            columns[name] = np.array(values, np.int64)
         columns |= {"launchType": 1, "localMemoryPerThread": 0, "localMemoryTotal": 250_871_808}
         columns |= {"clusterSchedulingPolicy": 1, "tensorSizeMinusOneElements": "[]"}
         nodes = [(self.ops[index].graph, index) for index in self.kernels.tolist()]
@@ -211,8 +209,8 @@ def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Re
         report.local(epoch, times[:, rank.rank]).tolist()[0]
         for times in (block.host_begin, block.host_end)
     )
-    main, string = rank.global_tid(0), report.export.string
-    graphs: list[tuple[int | None, ...]] = []
+    main = rank.global_tid(0)
+    graphs: list[tuple[Any, ...]] = []
     nodes: list[tuple[int, int, int, int, int | None]] = []
     for index in (index for index, op in enumerate(ops) if op.api == GRAPH_INSTANTIATE):
         begin = max(one for one in range(index) if ops[one].api == GRAPH_BEGIN)
@@ -220,9 +218,10 @@ def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Re
         number = number_graph(graph)
         created, captured = begins[begin] + 200, ends[index - 1]
         made, done = begins[index], ends[index]
-        names = string("Graph Creation"), string("Graph Exec Creation")
-        graphs.append((created, created + 90, GRAPH, main, names[0], number, None))
-        graphs.append((made + 300, done - 300, EXECUTABLE, main, names[1], number, number + 1))
+        graphs.append((created, created + 90, GRAPH, main, "Graph Creation", number, None))
+        graphs.append(
+            (made + 300, done - 300, EXECUTABLE, main, "Graph Exec Creation", number, number + 1)
+        )
         step = max(1, (done - made) // (2 * count + 2))
         for node in range(count):
             original = number_node(graph, node, original=True)
@@ -233,7 +232,7 @@ def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Re
     names = "start end eventClass globalTid nameId graphId graphExecId"
     report.add("CUDA_GRAPH_EVENTS", names, graphs)
     if report.options.graph_level(rank.rank) == "node":
-        name = string("Graph Node Creation")
+        name = "Graph Node Creation"
         rows = [(start, start, kind, tid, name, *ids) for start, kind, tid, *ids in sorted(nodes)]
         names = "start end eventClass globalTid nameId graphNodeId originalGraphNodeId"
         report.add("CUDA_GRAPH_NODE_EVENTS", names, rows)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .cluster import Cluster, Ints, build_grid, make_uid
+from .cluster import Cluster, Ints, make_uid
 from .data import DATA, KERNELS, read_columns
 from .nvtx import CATEGORY, DOMAIN, THREAD
 from .options import Options
@@ -235,7 +235,6 @@ class Extras:
 
     def __init__(self, options: Options, cluster: Cluster, phases: Sequence[Phase]) -> None:
         self.options, self.cluster, self.phases = options, cluster, phases
-        self.grid = build_grid(options.ranks, options.lonely_ranks)
         self.found: list[Truth] = []
         self.blocks: list[Block] = []
         self.lengths: list[int] = []  # ns, with the pause before
@@ -268,7 +267,7 @@ class Extras:
         index = program.all_of(Kind.COLLECTIVE, Kind.MPI)[0]
         op = program.ops[index]
         if op.mpi:
-            comm = make_uid(self.grid.members(op.mpi.team, rank), op.mpi.team)
+            comm = make_uid(self.cluster.grid.members(op.mpi.team, rank), op.mpi.team)
             told = _describe("MPI", step, rank, op.mpi.function, comm)
         else:
             comm = self.cluster.communicator(op.payload.group, rank).hash

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 
-from .cluster import Cluster, Grid, Group, Stream, Team, Thread, build_grid
+from .cluster import Cluster, Grid, Group, Stream, Team, Thread
 from .data import DATA, KERNELS
 from .options import Options
 from .program import (
@@ -55,7 +55,7 @@ class Job:
         self.shard = Group.SHARD if sizes[Group.SHARD] > 1 else Group.WORLD
         self.shard_size, self.replicas = sizes[self.shard], sizes[Group.REPLICA]
         self.groups = [group for group in Group if sizes[group] > 1]
-        self.mpi = MpiJob(build_grid(options.ranks, options.lonely_ranks)) if options.mpi else None
+        self.mpi = MpiJob(cluster.grid) if options.mpi else None
 
     def initial(self) -> Program:
         """Build the start of the process: CUDA, NCCL, the model, capture of graphs."""

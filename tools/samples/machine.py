@@ -78,7 +78,7 @@ def _add_scheduling(scene: Scene, turns: dict[Thread, Ints], truth: Truth) -> No
         }
     for at in turns[Thread.MAIN][:OTHER_TURNS, 0].tolist():
         rows += [(at + 1, 0, 1, OTHER_TID, 0, None), (at + 2, 0, 0, OTHER_TID, 0, None)]
-    named = [(scene.report.export.string(OTHER_NAME), 10, OTHER_TID)]
+    named = [(OTHER_NAME, 10, OTHER_TID)]
     scene.report.add("ThreadNames", "nameId priority globalTid", named)
     rows.sort()
     for place in range(10, len(rows) - 1, 37):
@@ -88,7 +88,7 @@ def _add_scheduling(scene: Scene, turns: dict[Thread, Ints], truth: Truth) -> No
 
 def _add_samples(scene: Scene, turns: dict[Thread, Ints], truth: Truth) -> None:
     """Add samples at moments of the threads' turns, with their call chains."""
-    rank, random, string = scene.report.rank, scene.random, scene.report.export.string
+    rank, random = scene.report.rank, scene.random
     samples: list[tuple[int, ...]] = []
     frames: list[tuple[int, ...]] = []
     for thread, edges in turns.items():
@@ -103,10 +103,10 @@ def _add_samples(scene: Scene, turns: dict[Thread, Ints], truth: Truth) -> None:
                 address = 0x7F00_0000_0000 + 0x10_0000 * number + 0x1234 * depth
                 address += 16 * int(random.integers(0, 50))
                 path = module if module.startswith("[") or module == "python3" else LIBRARY + module
-                ids = string(function or hex(address)), string(path)
+                texts = function or hex(address), path
                 in_kernel, special = module == "[kernel.kallsyms]", (function or "")[:1] == "["
                 flags = int(in_kernel), int(function is None), int(special)
-                frames.append((len(samples), *ids, *flags, address, depth, 0, 1))
+                frames.append((len(samples), *texts, *flags, address, depth, 0, 1))
                 if depth < 2:
                     name = function or f"unresolved in {module}"
                     seen["callers" if depth else "functions"].append(name)
@@ -161,7 +161,7 @@ def add_system(scene: Scene) -> Truth:
 
 def _add_files(scene: Scene) -> Truth:
     """Add accesses to files. Truth: accesses by thread and call; bytes by file."""
-    rank, text = scene.report.rank, scene.report.export.string
+    rank = scene.report.rank
     events: list[tuple[Any, ...]] = []
     files: list[tuple[Any, ...]] = []
     found: list[tuple[str, str, int, int]] = []
@@ -173,7 +173,7 @@ def _add_files(scene: Scene) -> Truth:
             for call, kind, bytes_ in ((opens, OPEN, 0), *moved_twice, ("close", CLOSE, 0)):
                 end = at + 20_000 + int(scene.random.integers(5_000))
                 who = len(files), rank.pid + thread
-                events.append((*who, at, end, kind, text(call), bytes_, ""))
+                events.append((*who, at, end, kind, call, bytes_, ""))
                 found.append((str(int(thread)), call, at, end))
                 moved[name] += bytes_
                 at = end + 5_000

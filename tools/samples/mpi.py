@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .cluster import Ints, Team, build_grid, make_handle, make_uid
+from .cluster import Ints, Team, make_handle, make_uid
 from .program import LEAKED, Kind, Meeting, MpiCall, Program, Table
 from .report import Report
 from .timeline import Block
@@ -28,7 +29,7 @@ class MpiRows:
 
     def __init__(self, program: Program, report: Report) -> None:
         self.program, self.report, self.rank = program, report, report.rank.rank
-        self.grid = build_grid(report.options.ranks, report.options.lonely_ranks)
+        self.grid = report.cluster.grid
         self.calls = [
             (index, call, function)
             for index in program.all_of(Kind.MPI)
@@ -48,7 +49,8 @@ class MpiRows:
             waited = [self.program.ops[index].mpi.request for index in call.waits]
             return [{"requestHandle": FIRST_REQUEST + one} for one in waited]
         members = self.grid.members(call.team, self.rank)
-        where = {"commHandle": make_handle(call.team, self.rank), "commUid": self._uid(call.team)}
+        where = {"commHandle": make_handle(call.team, self.rank)}
+        where["commUid"] = make_uid(members, call.team)
         if call.table is Table.COLLECTIVES:
             root = call.root % len(members) if call.root >= 0 else None
             takes = call.meeting is not Meeting.TO_ROOT or members[root or 0] == self.rank
@@ -65,22 +67,20 @@ class MpiRows:
             for tag, other, size in dict.fromkeys(ends)
         ]
 
-    def _uid(self, team: Team) -> int | None:
-        known = self.report.options.mpi_comm_uids
-        return make_uid(self.grid.members(team, self.rank), team) if known else None
-
-    def _local(self, block: Block, epochs: Ints, which: Any) -> tuple[Ints, Ints]:
-        begin, end = (
-            self.report.local(epochs, times[:, self.rank, which])
-            for times in (block.host_begin, block.host_end)
-        )
-        return begin, end
-
     def write(self, block: Block, epochs: Ints) -> None:
         """Write the calls of runs that begin at ``epochs`` (true time, ns)."""
         for table, rows in self.rows.items():
             if rows:
-                self._write(table, rows, *self._local(block, epochs, [row[0] for row in rows]))
+                indices, functions, columns = zip(*rows, strict=True)
+                begin, end = self._local(block, epochs, [*indices])
+                filled = {name: [one[name] for one in columns] for name in columns[0]}
+                if "requestHandle" in filled:
+                    filled["requestHandle"] = self._count_leaked(
+                        filled["requestHandle"], len(epochs)
+                    )
+                main = self.report.rank.global_tid(0)
+                filled |= {"textId": [*functions], "globalTid": main}
+                self.report.insert(table.value, begin, end, **filled)
         created = [
             (int(self._local(block, epochs, [index])[1][0, 0]), call.creates)
             for index, call, _ in self.calls
@@ -89,19 +89,23 @@ class MpiRows:
         if created:
             self._write_communicators(created)
 
-    def _write(self, table: Table, rows: list[Any], begin: Ints, end: Ints) -> None:
-        report = self.report
-        _, functions, columns = zip(*rows, strict=True)
-        filled: dict[str, Any] = {"globalTid": report.rank.global_tid(0)}
-        filled["textId"] = [*functions]
-        for name in columns[0]:
-            filled[name] = np.empty(begin.shape, dtype=object)
-            filled[name][:] = [one[name] for one in columns]
-        leaked = np.array([one.get("requestHandle") == FIRST_REQUEST + LEAKED for one in columns])
-        if leaked.any():
-            filled["requestHandle"][:, leaked] += report.leaked + np.arange(len(begin))[:, None]
-            report.leaked += len(begin)
-        report.insert(table.value, begin, end, **filled)
+    def _local(self, block: Block, epochs: Ints, which: list[int]) -> tuple[Ints, Ints]:
+        begin, end = (
+            self.report.local(epochs, times[:, self.rank, which])
+            for times in (block.host_begin, block.host_end)
+        )
+        return begin, end
+
+    def _count_leaked(self, handles: list[int | None], runs: int) -> NDArray[Any]:
+        """Return the handles of requests in several runs (run, call): every request that is never
+        waited for has one of its own.
+        """
+        leaked = [handle == FIRST_REQUEST + LEAKED for handle in handles]
+        found = np.tile(np.array(handles, dtype=object), (runs, 1))
+        if any(leaked):
+            found[:, leaked] += self.report.leaked + np.arange(runs)[:, None]
+            self.report.leaked += runs
+        return found
 
     def _write_communicators(self, created: list[tuple[int, Team]]) -> None:
         """Write the communicators, as they came to be (local ns); MPI_COMM_SELF with the world."""
@@ -113,7 +117,7 @@ class MpiRows:
                 named = self.rank, at, make_handle(one, self.rank), above
                 place = members.index(self.rank), len(members), members[0]
                 listed = ",".join(map(str, members))
-                rows.append((*named, *place, int(one), listed, self._uid(one)))
+                rows.append((*named, *place, int(one), listed, make_uid(members, one)))
         names = "rank timestamp commHandle parentHandle localRank size groupRoot groupRootUid members commUid"
         self.report.add("MPI_COMMUNICATORS", names, rows)
         own = self.report.rank.global_tid(0), self.rank

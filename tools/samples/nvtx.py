@@ -461,7 +461,7 @@ class TraceRows:
         columns: dict[str, Any] = {"eventType": START_END, "domainId": int(Domain.NCCL)}
         columns["rangeId"] = report.range_id + np.arange(begin.size).reshape(begin.shape)
         columns |= {"globalTid": thread, "endGlobalTid": thread, "category": find_category(comm)}
-        columns["textId"] = report.export.string(text)
+        columns["textId"] = text
         report.range_id += begin.size
         if report.includes_json:
             columns["jsonText"] = np.empty(begin.shape, dtype=object)

@@ -39,9 +39,7 @@ class Options:
     cut_rank: int = 0
     cut_at: float = 0.5
     lonely_host: bool = False
-    same_host_name: bool = False
     mpi: bool = False
-    mpi_comm_uids: bool = True
     osrt: int = 0
     osrt_callchains: bool = False
     gpu_metrics: float = 0.0
@@ -86,8 +84,6 @@ class Options:
         whole = self.gpu_metrics or sampled or self.graphs != "none"
         cut = self.cut_report != "none"
         yield cut and whole, "a report with sampled metrics or CUDA graphs cannot be cut"
-        named = self.same_host_name and sampled
-        yield named, "the truth about network and storage needs hosts with names of their own"
         alone = self.lonely_host and (self.hosts < 2 or self.nccl_rooted)
         yield alone, "a lonely host has others beside it, and no part in collectives with a root"
         faulty = self.lost_collectives or self.extra_collectives or cut

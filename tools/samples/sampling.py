@@ -97,21 +97,21 @@ def define_events(
     report: Report, number: int, source: str, types: Sequence[tuple[int, str, Fields]]
 ) -> None:
     """Add rows for a source and its types: device number, name, fields."""
-    string, known = report.export.string, number_source(number)
+    known = number_source(number)
 
     def data(value: Any) -> str | None:
         return as_json(value) if report.includes_json else None
 
     told = {"Name": source, "TimeSource": "ClockMonotonicRaw", "SourceGroup": "Unknown"}
     names = "sourceId nameId timeSourceId sourceGroupId data"
-    report.add("GENERIC_EVENT_SOURCES", names, [(known, string(source), 1, 0, data(told))])
+    report.add("GENERIC_EVENT_SOURCES", names, [(known, source, 1, 0, data(told))])
     rows = []
     for device, name, fields in types:
         listed = [{"Name": field, "Prefix": "", "Suffix": ""} for field, _ in fields]
-        rows.append((known | device, known, string(name), data({"Name": name, "Fields": listed})))
+        rows.append((known | device, known, name, data({"Name": name, "Fields": listed})))
     report.add("GENERIC_EVENT_TYPES", "typeId sourceId nameId data", rows)
     rows = [
-        (known | device, place, string(field), 8 * place, 4 if kind == FLOAT else 8, kind)
+        (known | device, place, field, 8 * place, 4 if kind == FLOAT else 8, kind)
         for device, _, fields in types
         for place, (field, kind) in enumerate(fields)
     ]

@@ -221,7 +221,6 @@ class _Simulation:
         told |= {"utcEpochNs": rank.start_utc, "systemClockNs": rank.start_clock}
         told["cuda_graphs"] = self.options.graph_level(rank.rank)
         told["event_rows"] = sum(table["rows"] for table in tables.values())
-        told |= {"host_index": rank.host_index} if self.options.same_host_name else {}
         if self.options.mpi:
             told["mpi_calls"] = truth.sum_mpi_calls(report.export.path)
         return told | facts | {"tables": tables}

@@ -89,14 +89,14 @@ def _format_utc(ns: int) -> str:
 
 
 def _write_session(report: Report, duration: int, facts: dict[str, Any]) -> None:
-    rank, string = report.rank, report.export.string
+    rank = report.rank
     base = f"/tmp/nvidia/nsight_systems/quadd_session_{rank.pid}/streams/pid_{rank.pid}_"
     paths = [base + kind for kind in ("stdout.log", "stderr.log")]
-    files = [(index, path, string(""), rank.global_pid) for index, path in enumerate(paths)]
+    files = [(index, path, "", rank.global_pid) for index, path in enumerate(paths)]
     report.add("ANALYSIS_FILE", "id filename contentId globalPid", files)
-    streams = [(pid, string(name), content) for _, name, content, pid in files]
+    streams = [(rank.global_pid, path, "") for path in paths]
     report.add("ProcessStreams", "globalPid filenameId contentId", streams)
-    string(facts["environment"].replace("\n", "\0"))  # real exports keep a copy here
+    report.export.string(facts["environment"].replace("\n", "\0"))  # real exports keep a copy here
     when, start = _format_utc(rank.start_utc), rank.start_clock
     names = "utcEpochNs utcTime localTime systemClockNs"
     report.add("TARGET_INFO_SESSION_START_TIME", names, [(rank.start_utc, when, when, start)])
@@ -142,14 +142,12 @@ def _write_gpus(report: Report) -> None:
 
 
 def _write_processes(report: Report) -> None:
-    rank, string = report.rank, report.export.string
+    rank = report.rank
     others = enumerate(("slurmstepd", "bash", "nsys", "python3"), rank.pid - 3)
     rows = [(VM_ID | pid << 24, pid, name) for pid, name in ((1, "systemd"), *others)]
     report.add("PROCESSES", "globalPid pid name", rows)
     threads = DATA["thread_names"] | (name_threads(report) if report.options.advanced else {})
-    named = [
-        (string(name), 20, rank.global_tid(offset)) for offset, name in sorted(threads.items())
-    ]
+    named = [(name, 20, rank.global_tid(offset)) for offset, name in sorted(threads.items())]
     report.add("ThreadNames", "nameId priority globalTid", named)
 
 
@@ -173,23 +171,21 @@ def _write_messages(report: Report, duration: int) -> None:
 
 def _write_overhead(report: Report) -> None:
     """Write what the profiler cost, and what loading the first kernel did."""
-    string = report.export.string
     main, worker = report.rank.global_tid(0), report.rank.global_tid(6)
     correlation, first, last = report.first_launch
     middle = (first + last) // 2
-    profiler = [
+    rows = [
         (96_100_000, 127_900_000, main, "CUDA profiling initialization", 0),
         (97_000_000, 97_300_000, main, "TLS allocation", 0),
         (131_000_000, 131_120_000, main, "CUPTI Instrumentation", 4),
         (131_200_000, 133_900_000, main, "CUPTI Resource Management", 5),
         (140_000_000, 140_250_000, worker, "CUPTI Buffer flush", 3),
     ]
-    rows = [(*known, string(name), kind) for *known, name, kind in profiler]
     report.add("PROFILER_OVERHEAD", "start end globalTid nameId overheadType", rows)
-    cuda = [
+    loading = [
         (first + 400, middle, "Runtime Triggered Module Loading", 6),
         (middle + 100, last - 100, "Lazy Function Loading", 7),
     ]
-    rows = [(*edges, 103, main, correlation, string(name), kind) for *edges, name, kind in cuda]
-    names = "start end eventClass globalTid correlationId nameId overheadType"
+    names = "start end nameId overheadType eventClass globalTid correlationId"
+    rows = [(*known, 103, main, correlation) for known in loading]
     report.add("CUPTI_ACTIVITY_KIND_OVERHEAD", names, rows)

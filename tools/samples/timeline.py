@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from .cluster import Cluster, Stream, build_grid
+from .cluster import Cluster, Stream
 from .options import Options
 from .program import PAD_NS, Kind, Meeting, Message, Op, Program
 
@@ -258,7 +258,7 @@ class _MpiTiming:
         self, program: Program, cluster: Cluster, noise: Noise, block: Block, rng: Random
     ) -> None:
         self.program, self.noise, self.block, self.rng = program, noise, block, rng
-        self.grid = build_grid(len(cluster.ranks), cluster.lonely)
+        self.grid = cluster.grid
         hosts = np.array([rank.host_index for rank in cluster.ranks])
         self.far = (hosts[:, None] != hosts[None, :]).astype(np.int64)
         self.left: dict[int, Floats] = {}  # when large messages' data have left their sender

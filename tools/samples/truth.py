@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .cluster import Cluster, Communicator, Ints, Team, Thread, build_grid, make_handle, make_uid
+from .cluster import Cluster, Communicator, Ints, Team, Thread, make_handle, make_uid
 from .data import DATA, read_columns
 from .nvtx import CATEGORY, DOMAIN, DOMAIN_NAMES, MARK, PUSH_POP, START_END, THREAD, CallNumbers
 from .options import Options
@@ -131,7 +131,7 @@ class MpiTruth:
     """Collects the truth about MPI over all phases, steps in a sample of them as for NCCL."""
 
     def __init__(self, options: Options, cluster: Cluster) -> None:
-        self.options, self.grid = options, build_grid(options.ranks, cluster.lonely)
+        self.options, self.grid = options, cluster.grid
         self.ordinals: dict[tuple[Any, ...], int] = {}
         self.kept = True  # whether the run being recorded is told in full
         self.totals = {"messages": 0, "unmatched": 0, "collectives": 0}
