@@ -13,14 +13,13 @@ from .cluster import Cluster, Ints, make_uid
 from .data import DATA, KERNELS, read_columns
 from .nvtx import CATEGORY, DOMAIN, THREAD
 from .options import Options
-from .program import Builder, Domain, Kind, Op, Program, Table
+from .program import FP32, Builder, Domain, Kind, Op, Program, Table
 from .report import Report, Truth
 from .timeline import Block, Floats
 
 if TYPE_CHECKING:
     from .simulate import Phase
 
-FP32 = "gemm_fp32"
 NCCL_PARTS = ("range", "call", "kernel")
 PAUSE_NS = 20_000  # between the end of what was before and an extra collective
 

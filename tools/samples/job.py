@@ -19,6 +19,7 @@ from .options import Options
 from .program import (
     D2D,
     D2H,
+    FP32,
     GRAPH_BEGIN,
     GRAPH_END,
     GRAPH_INSTANTIATE,
@@ -233,7 +234,7 @@ class Job:
         with b.range("Optimizer.step#AdamW.step"):
             for part in range(1 + self.layers // 4):
                 b.aten("aten::_fused_adamw_", kernel="adam", times=1.0 + 0.1 * part)
-        b.aten("aten::mm", kernel="gemm_fp32")
+        b.aten("aten::mm", kernel=FP32)
         b.call("cudaStreamIsCapturing_v10000", 550)
         with b.range("aten::item", Style.OP_ID):
             b.copy(D2H, 4)

@@ -18,6 +18,7 @@ from typing import Any
 from .cluster import Group, Stream, Team, Thread
 from .data import DATA, KERNELS, LAUNCHES
 
+FP32 = "gemm_fp32"  # the kernel that computes in single precision, without tensor cores
 PAD_NS = 130  # between the edges of nested NVTX ranges
 GRAPH_BEGIN, GRAPH_END = "cudaStreamBeginCapture_v10010", "cudaStreamEndCapture_v10000"
 GRAPH_INSTANTIATE, GRAPH_LAUNCH = "cudaGraphInstantiateWithFlags_v11040", "cudaGraphLaunch_v10000"

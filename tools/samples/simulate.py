@@ -25,7 +25,7 @@ from .network import Network
 from .options import Options
 from .program import Program
 from .report import Export, Report, Scene, Truth
-from .timeline import Block, Timeline, build_noise
+from .timeline import Block, Timeline
 
 #: Families of further tables, by the name with which they are asked for.
 ADDITIONS: dict[str, Callable[[Scene], Truth]] = {
@@ -80,7 +80,6 @@ class _Simulation:
 
     def __init__(self, options: Options, folder: Path) -> None:
         self.options, self.cluster = options, build_cluster(options)
-        self.noise = build_noise(options)
         self.reports = []
         for rank in self.cluster.ranks:
             export = Export(folder / f"rank{rank.rank}.sqlite", options.page_size)
@@ -231,8 +230,7 @@ class Phase:
 
     def __init__(self, program: Program, job: _Simulation) -> None:
         self.program, self.job, options, reports = program, job, job.options, job.reports
-        scales = {"": options.work, faults.FP32: options.fp32_work}
-        self.timeline = Timeline(program, job.cluster, options.seed, job.noise, scales)
+        self.timeline = Timeline(program, job.cluster, options)
         self.cuda = [CudaRows(program, report) for report in reports]
         self.ranges = [nvtx.RangeRows(program, report) for report in reports]
         self.mpi = [MpiRows(program, report) for report in reports if options.mpi]
