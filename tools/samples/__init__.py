@@ -10,10 +10,11 @@ ended - is in ``truth.json``. Modules, in the order of imports:
 
 * ``data``: the files of data. ``options``: what can be asked for. ``cluster``: hosts with their
   clocks, GPUs, ranks, communicators.
-* ``program``: what a rank does, as a sequence of operations. ``job``: the training job's programs.
+* ``program``: what a rank does, as a sequence of operations; the training job's. ``mpi``: its calls
+  of MPI, and their rows in a report.
 * ``timeline``: when each operation happens on each rank. ``report``: one report, as tables in
   SQLite.
-* ``cuda``, ``nvtx``, ``mpi``: a program's rows in a report.
+* ``cuda``, ``nvtx``: a program's rows in a report.
 * ``background``: data loading, marks, calls into the OS runtime. ``sampling``, ``gpu_metrics``,
   ``network``: what is sampled.
 * ``machine`` and ``models``: families of further tables. ``faults``: what holds the job back, and

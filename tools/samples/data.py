@@ -27,6 +27,8 @@ LAUNCHES = {
     "driver": "cuLaunchKernel",
     "driver_ex": "cuLaunchKernelEx",
 }
+# copyKind, srcKind and dstKind of a MEMCPY row (ENUM_CUDA_MEMCPY_OPER, ENUM_CUDA_MEM_KIND)
+H2D_PINNED, H2D_PAGEABLE, D2H, D2D, P2P = (1, 1, 2), (1, 0, 2), (2, 2, 0), (8, 2, 2), (10, 2, 2)
 
 
 def read_text(name: str) -> str:

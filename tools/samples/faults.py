@@ -11,9 +11,10 @@ import numpy as np
 
 from .cluster import Cluster, Ints, make_uid
 from .data import DATA, KERNELS, read_columns
+from .mpi import Table
 from .nvtx import CATEGORY, DOMAIN, THREAD
 from .options import Options
-from .program import FP32, Builder, Domain, Kind, Op, Program, Table
+from .program import FP32, Builder, Domain, Kind, Op, Program
 from .report import Report, Truth
 from .timeline import Block, Floats
 

@@ -40,8 +40,7 @@ from numpy.typing import NDArray
 from .cluster import Cluster, Communicator, Ints, Rank, Thread
 from .cuda import count_blocks
 from .data import DATA, as_json, tables
-from .job import CATEGORIES
-from .program import PAD_NS, Domain, Kind, Op, Payload, Program, Range, Style
+from .program import CATEGORIES, PAD_NS, Domain, Kind, Op, Payload, Program, Range, Style
 from .report import Column, Report
 from .timeline import Block, Floats
 

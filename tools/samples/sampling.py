@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .cluster import VM_ID, Cluster, Ints
-from .data import as_json
+from .data import H2D_PINNED, as_json
 from .options import Options
-from .program import H2D_PINNED, Kind, Program
+from .program import Kind, Program
 from .report import Report, Truth
 from .timeline import Block, Floats
 
@@ -205,8 +205,8 @@ class Plugins:
         """Read a batch where a step copies one to the GPU; write files where MPI's file calls are."""
         ops, copies = program.ops, program.all_of(Kind.COPY)
         moves = [(one, 0, BATCH_BYTES) for one in copies if ops[one].copy == H2D_PINNED][:1]
-        for index in program.all_of(Kind.MPI):
-            moves += [(index, 1, WRITE_BYTES)] if "write" in ops[index].mpi.function else []
+        for index, call in program.list_mpi():
+            moves += [(index, 1, WRITE_BYTES)] if "write" in call.function else []
         by_host: dict[int, list[Intervals]] = {}
         for rank in self.cluster.ranks:
             parts = by_host.setdefault(rank.host_index, [])

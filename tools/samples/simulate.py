@@ -19,11 +19,10 @@ from .cluster import EPOCH_NS, FIRST_EPOCH_NS, Ints, build_cluster
 from .cuda import CudaRows, write_graph_creation
 from .data import DATA
 from .gpu_metrics import GpuMetrics
-from .job import Job
 from .mpi import MpiRows
 from .network import Network
 from .options import Options
-from .program import Program
+from .program import Job, Program
 from .report import Export, Report, Scene, Truth
 from .timeline import Block, Timeline
 

@@ -24,8 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cluster import Cluster, Stream
+from .mpi import Meeting, Message
 from .options import Options
-from .program import FP32, PAD_NS, Kind, Meeting, Message, Op, Program
+from .program import FP32, PAD_NS, Kind, Op, Program
 
 Floats = NDArray[np.float64]
 Random = np.random.Generator

@@ -15,9 +15,10 @@ import numpy as np
 
 from .cluster import Cluster, Communicator, Ints, Team, Thread, make_handle, make_uid
 from .data import DATA, read_columns
+from .mpi import Table
 from .nvtx import CATEGORY, DOMAIN, DOMAIN_NAMES, MARK, PUSH_POP, START_END, THREAD, CallNumbers
 from .options import Options
-from .program import Domain, Kind, Payload, Program, Table
+from .program import Domain, Kind, Payload, Program
 from .report import Truth
 from .timeline import Block
 
@@ -142,9 +143,9 @@ class MpiTruth:
         messages = self.options.ranks * max(1, len(program.messages)) * self.options.steps
         every = max(1, -(-messages // max(1, self.options.truth_collectives)))
         completing = {}  # of every operation that starts a request the one that completes it
-        for index in program.all_of(Kind.MPI):
-            if program.ops[index].mpi.blocks:
-                completing |= dict.fromkeys(program.ops[index].mpi.waits, index)
+        for index, call in program.list_mpi():
+            if call.blocks:
+                completing |= dict.fromkeys(call.waits, index)
         for run, epoch in enumerate(epochs.tolist()):
             step = None if first is None else first + run
             begin, end, arrived = (
@@ -191,8 +192,7 @@ class MpiTruth:
     def _list_collectives(
         self, program: Program, completing: dict[int, int], begin: Ints, end: Ints
     ) -> Iterator[tuple[str, Truth]]:
-        for index in program.all_of(Kind.MPI):
-            call = program.ops[index].mpi
+        for index, call in program.list_mpi():
             for members in self.grid.teams[call.team] if call.table is Table.COLLECTIVES else ():
                 communicator, ranks = make_uid(members, call.team), list(members)
                 ordinal = self._next("collectives", communicator)
