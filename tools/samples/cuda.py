@@ -31,7 +31,7 @@ TABLE = "CUPTI_ACTIVITY_KIND_"
 
 def count_blocks(op: Op, options: Options) -> int:
     """Return the first dimension of a kernel's grid; of an NCCL kernel its channels."""
-    grid = KERNELS[op.kernel].grid[0]
+    grid = KERNELS[op.kernel].columns["gridX"]
     limited = op.kind is Kind.COLLECTIVE and options.nccl_channels
     return min(grid, options.nccl_channels) if limited else grid
 
@@ -73,27 +73,13 @@ class CudaRows:
         return {**placed, "correlationId": first + self.correlations[which]}
 
     def _list_kernel_columns(self) -> dict[str, Column]:
-        options, rows = self.report.options, []
-        for index in self.kernels:
-            kernel = KERNELS[self.ops[index].kernel]
-            row = {
-                f"{name}Name": kernel.__dict__[name] for name in ("demangled", "short", "mangled")
-            }
-            for what in ("grid", "block", "cluster"):
-                row |= zip((f"{what}{axis}" for axis in "XYZ"), kernel.__dict__[what], strict=True)
-            clustered = kernel.cluster[0] > 0
-            row |= {"gridX": count_blocks(self.ops[index], options)}
-            row |= {"cacheConfig": 1 + clustered, "registersPerThread": kernel.registers}
-            row |= {"staticSharedMemory": kernel.static_shared}
-            row |= {"dynamicSharedMemory": kernel.dynamic_shared}
-            row |= {"sharedMemoryExecuted": kernel.shared_executed}
-            row |= {"sharedMemoryLimitConfig": int(kernel.dynamic_shared > 48 * 1024)}
-            row |= {"maxPotentialClusterSize": 8 * clustered, "maxActiveClusters": 66 * clustered}
-            rows.append(row)
-        columns = self._place(self.kernels)
-        for name in rows[0] if rows else ():
-            values = [self.report.export.encode(f"{TABLE}KERNEL", name, row[name]) for row in rows]
-            columns[name] = np.array(values, np.int64)
+        table, columns = f"{TABLE}KERNEL", self._place(self.kernels)
+        kernels = [KERNELS[self.ops[index].kernel].columns for index in self.kernels]
+        for name in kernels[0] if kernels else ():
+            columns[name] = self.report.encode(table, name, [one[name] for one in kernels])
+        columns["gridX"] = self._each(
+            self.kernels, lambda op: count_blocks(op, self.report.options)
+        )
         columns |= {"launchType": 1, "localMemoryPerThread": 0, "localMemoryTotal": 250_871_808}
         columns |= {"clusterSchedulingPolicy": 1, "tensorSizeMinusOneElements": "[]"}
         nodes = [(self.ops[index].graph, index) for index in self.kernels.tolist()]

@@ -95,7 +95,7 @@ class Causes:
         if self.late:
             late = {"rank": self.options.late_rank, "range": "load_batch"}
             late |= {"mean_ns": round(float(np.mean(self.late))), "steps": len(self.late)}
-        gemm = {"kernel": KERNELS[FP32].short, "ns": [round(ns) for ns in self.fp32]}
+        gemm = {"kernel": KERNELS[FP32].columns["shortName"], "ns": [round(ns) for ns in self.fp32]}
         causes = {"late": late, "hiccup": self.hiccup, "gemm_without_tensor_cores": gemm}
         return {"about_causes": DATA["about"]["causes"], "causes": {**causes, "ranks": ranks}}
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .cluster import Cluster, Ints, Rank
 from .data import enums, read_columns, tables
@@ -162,11 +163,15 @@ class Report:
         if begin.size:
             self.export.insert(table, spread, self.order(begin.ravel()))
 
+    def encode(self, table: str, name: str, values: list[Any]) -> NDArray[Any]:
+        """Make an array of a column's values, with ids instead of texts."""
+        encoded = [self.export.encode(table, name, one) for one in values]
+        return np.array(encoded, object if None in encoded else None)
+
     def _spread(self, table: str, name: str, column: Column, begin: Ints) -> Column:
         """Give a column a value for each row."""
         if isinstance(column, list):
-            column = [self.export.encode(table, name, one) for one in column]
-            column = np.array(column, object if None in column else None)
+            column = self.encode(table, name, column)
         if isinstance(column, np.ndarray):
             return np.broadcast_to(column, begin.shape).ravel()
         return column
