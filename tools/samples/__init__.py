@@ -15,8 +15,8 @@ ended - is in ``truth.json``. Modules, in the order of imports:
 * ``timeline``: when each operation happens on each rank. ``report``: one report, as tables in
   SQLite.
 * ``cuda``, ``nvtx``: a program's rows in a report.
-* ``background``: data loading, marks, calls into the OS runtime. ``sampling``, ``gpu_metrics``,
-  ``network``: what is sampled.
+* ``background``: data loading, marks, calls into the OS runtime. ``sampling``, ``network``:
+  what is sampled.
 * ``machine`` and ``models``: families of further tables. ``faults``: what holds the job back, and
   what is missing in reports, or too much. ``truth``: what is true of collectives, messages, reports.
 * ``system``: what a report says of itself. ``simulate``: runs all of that and writes

@@ -18,7 +18,6 @@ from .background import ROWS_PER_STEP, STEP_GAP_NS, Background, OsCalls
 from .cluster import EPOCH_NS, FIRST_EPOCH_NS, Ints, build_cluster
 from .cuda import CudaRows, write_graph_creation
 from .data import DATA
-from .gpu_metrics import GpuMetrics
 from .mpi import MpiRows
 from .network import Network
 from .options import Options
@@ -87,7 +86,7 @@ class _Simulation:
         self.os_calls = [OsCalls(report) for report in self.reports] if options.osrt else []
         network = options.nic_metrics or options.switch_metrics or options.switch_congestion
         sampled = (
-            (GpuMetrics, options.gpu_metrics),
+            (sampling.GpuMetrics, options.gpu_metrics),
             (Network, network),
             (sampling.Plugins, options.storage_metrics or options.efa_metrics),
         )

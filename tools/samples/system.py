@@ -11,10 +11,10 @@ import numpy as np
 
 from .cluster import DEVICE, VM_ID, Stream, draw_uuid
 from .data import DATA, as_json, read_rows
-from .gpu_metrics import MODELS, find_model
 from .network import describe_nics
 from .nvtx import name_threads
 from .report import Report
+from .sampling import MODELS, find_model
 
 #: Stands in the environment of every process, where real exports keep it. It must never reach any
 #: output.
