@@ -246,7 +246,11 @@ def add_memory(scene: Scene) -> Truth:
     early, size = first[:1] // 2, (1 + np.arange(len(first)) % 5) * 16 * MIB
     eighth, tenth, quarter, third, half = (first + length // part for part in (8, 10, 4, 3, 2))
     late = first + length * 3 // 4
-    events: list[Any] = [  # times, address, bytes, kind, operation, more
+    pool = {"localMemoryPoolAddress": BASE, "localMemoryPoolSize": 32 * MIB}
+    pool |= {"localMemoryPoolReleaseThreshold": 0, "localMemoryPoolUtilizedSize": 0}
+    used_pool = pool | {"localMemoryPoolUtilizedSize": 2 * MIB}
+    called = {"correlationId": None}  # by a call of CUDA's API; None is filled in
+    events: list[Any] = [  # times, address, bytes, kind, operation, more columns
         (early, 0x100, 64 * MIB, STATIC, ALLOCATED, {"name": "lookup_table"}),
         (early + 10, 0x200, 512 * MIB, MANAGED, ALLOCATED, {}),
         *(
@@ -255,20 +259,26 @@ def add_memory(scene: Scene) -> Truth:
         ),
         (early + 20, 0x300, 3 * MIB, DEVICE, FREED, {}),  # from before the capture
         (early + 30, 0x400, 8 * MIB, DEVICE, ALLOCATED, {}),
-        (tenth, 0x1000, size, DEVICE, ALLOCATED, {"call": True}),
-        (eighth, 0x2000, MIB, PINNED, ALLOCATED, {"call": True}),
-        (quarter, 0x3000, 2 * MIB, DEVICE, ALLOCATED, {"pool": True}),
-        (third, 0x3000, 2 * MIB, DEVICE, FREED, {"pool": True}),
-        (half, 0x2000, MIB, PINNED, FREED, {"call": True}),
+        (tenth, 0x1000, size, DEVICE, ALLOCATED, called),
+        (eighth, 0x2000, MIB, PINNED, ALLOCATED, called),
+        (quarter, 0x3000, 2 * MIB, DEVICE, ALLOCATED, used_pool),
+        (third, 0x3000, 2 * MIB, DEVICE, FREED, pool),
+        (half, 0x2000, MIB, PINNED, FREED, called),
         # The last step's release is lost, and its address is taken again after all.
-        (late[:-1], 0x1000, size[:-1], DEVICE, FREED, {"call": True}),
+        (late[:-1], 0x1000, size[:-1], DEVICE, FREED, called),
         (late[-1:], 0x1000, 4 * MIB, DEVICE, ALLOCATED, {}),
     ]
     bytes_of: tuple[Counter[str], Counter[str]] = Counter(), Counter()  # allocated, freed
-    for start, address, sizes, kind, operation, more in events:
-        sizes = np.broadcast_to(np.asarray(sizes), len(start))
-        _add_usage(scene, start, address, sizes, kind, operation, **more)
-        bytes_of[operation][kind] += int(sizes.sum())
+    rank = scene.report.rank
+    where = {"globalPid": rank.global_pid, "deviceId": rank.device, "contextId": rank.context}
+    for start, address, taken, kind, operation, more in events:
+        columns = where | {"streamId": 7, "pc": 0, "correlationId": 0} | more
+        columns |= {"memKind": KINDS.index(kind), "memoryOperationType": operation}
+        if more is called:
+            columns["correlationId"] = _add_calls(scene, CALLS[kind][operation], start)
+        columns |= {"address": BASE + address, "bytes": taken}
+        scene.insert("CUDA_GPU_MEMORY_USAGE_EVENTS", start, **columns)
+        bytes_of[operation][kind] += int(np.broadcast_to(taken, start.shape).sum())
     most = {kind: number * 4096 for number, kind in enumerate(ONCE, 1)}
     most |= {PINNED: MIB, DEVICE: 8 * MIB + int(size.max()) + 2 * MIB}
     most |= {MANAGED: 512 * MIB, STATIC: 64 * MIB}
@@ -279,35 +289,14 @@ def add_memory(scene: Scene) -> Truth:
     return told | {"cpu_faults": _add_cpu_faults(scene), "gpu_faults": _add_gpu_faults(scene)}
 
 
-def _add_usage(
-    scene: Scene,
-    start: Ints,
-    address: int,
-    size: Ints,
-    kind: str,
-    operation: int,
-    name: str | None = None,
-    call: bool = False,
-    pool: bool = False,
-) -> None:
-    """Add allocations or releases, with the calls of CUDA's API behind them if asked for."""
-    report, correlation = scene.report, 0
-    columns = {"globalPid": report.rank.global_pid, "deviceId": report.rank.device}
-    columns |= {"contextId": report.rank.context, "streamId": 7, "pc": 0, "name": name}
-    columns |= {"start": start, "address": BASE + address, "bytes": size}
-    columns |= {"memKind": KINDS.index(kind), "memoryOperationType": operation}
-    if call:
-        correlation = report.correlation + 1 + np.arange(len(start))
-        report.correlation += len(start) + 1
-        around = [start[:, None] + shift for shift in (-2_000, 3_000)]
-        called = [CALLS[kind][operation]], [Thread.LOADER_0], correlation[:, None]
-        report.insert_calls(*called, *around)
-    columns["correlationId"] = correlation
-    if pool:
-        columns |= {"localMemoryPoolAddress": BASE, "localMemoryPoolSize": 32 * MIB}
-        columns["localMemoryPoolReleaseThreshold"] = 0
-        columns["localMemoryPoolUtilizedSize"] = size if operation == ALLOCATED else 0 * size
-    report.export.insert("CUDA_GPU_MEMORY_USAGE_EVENTS", columns)
+def _add_calls(scene: Scene, function: str, around: Ints) -> Ints:
+    """Add calls of CUDA's API by a data loader around these times; return their correlation ids."""
+    report = scene.report
+    correlation = report.correlation + 1 + np.arange(len(around))
+    report.correlation += len(around) + 1
+    begin, end = (around[:, None] + shift for shift in (-2_000, 3_000))
+    report.insert_calls([function], [Thread.LOADER_0], correlation[:, None], begin, end)
+    return correlation
 
 
 def _add_pool(scene: Scene) -> None:

@@ -7,6 +7,7 @@ to 1).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -68,7 +69,7 @@ def add_openacc(scene: Scene) -> Truth:
 
 OPENMP = 78  # event class
 TEAM = (0, 40, 41, 42)  # distances of thread ids from the pid
-REGION = (0.10, 0.80)  # where in the step the parallel region is
+REGION_END = 0.80  # where in the step the parallel region ends
 
 
 def add_openmp(scene: Scene) -> Truth:
@@ -83,51 +84,39 @@ def add_openmp(scene: Scene) -> Truth:
     ids = {"region": number, "first": 4 * number, "second": 4 * number + 1}
     ids |= {"task": 1000 + number, "subtask": 2000 + number}
 
-    def insert(table: str, begin: Ints, end: Ints, thread: int, name: str, **more: Any) -> None:
-        more |= {"eventClass": OPENMP, "nameId": f"OpenMP {name.replace('_', ' ').lower()}"}
-        scene.insert(f"OPENMP_EVENT_KIND_{table}", begin, end, thread, **more)
+    def insert(table: str, begin: Ints, end: Ints, thread: int, **more: Any) -> None:
+        columns = {"eventClass": OPENMP, "nameId": f"OpenMP {table.replace('_', ' ').lower()}"}
+        scene.insert(f"OPENMP_EVENT_KIND_{table}", begin, end, thread, **columns | more)
 
-    def write(
-        place: int,
-        layout: str,
-        value: int,
-        table: str,
-        low: float,
-        high: float | None,
-        columns: dict[str, Any],
-        lost: int | None = None,
-    ) -> None:
+    def write(event: Sequence[Any], lost: int | None = None) -> None:
         """Add an event of every step; ``lost`` stands for the last step's end."""
+        place, layout, value, table, low, high, columns = event
         begin = scene.at(low)
         end = begin if high is None else scene.at(high)
         length = np.ones(len(begin), np.int64) if high is None else end - begin
         if lost is not None:
-            end[-1], length[-1] = lost, scene.at(REGION[1])[-1] - begin[-1]
+            end[-1], length[-1] = lost, scene.at(REGION_END)[-1] - begin[-1]
         named = {key: ids.get(one, one) for key, one in columns.items()}
-        insert(table, begin, end, TEAM[place], table, **named)
+        insert(table, begin, end, TEAM[place], **named)
         found = closed.setdefault(f"openmp_{layout}", {})
         count(found, str(value), len(begin), int(length.sum()))
 
-    write(0, "parallel", 28, "PARALLEL", *REGION, {"parallelId": "region", "parentTaskId": 1})
+    region, *events = DATA["openmp_events"]
+    write(region)
     ends = {3: scene.report.rank.start_clock + int(scene.steps[-1, 1]), 2: 0}
     for place in range(len(TEAM)):
         ids["own"] = ids["first"] + place
         for layout, value, table, low, high, special, columns in DATA["openmp_team"]:
             begin = low + place / 200 if "late" in special else low
             lost = ends.get(place) if "lost" in special else None
-            write(place, layout, value, table, begin, high, columns, lost)
-    for event in DATA["openmp_events"]:
-        write(*event)
-    critical = {"kind": 5, "waitId": 0x7F00_0000_1040}
-    for place in range(len(TEAM)):
-        at = 0.65 + place / 50
-        write(place, "mutex_wait", 5, "MUTEX_WAIT", 0.645, at, critical | {"taskId": 4})
-        write(place, "critical_section", 5, "CRITICAL_SECTION", at, at + 0.019, critical)
+            write((place, layout, value, table, begin, high, columns), lost)
+    for event in events:
+        write(event)
     begin, last = scene.steps[-1:, 1], len(number) + 1
-    insert("PARALLEL", begin, 0 * begin, 0, "PARALLEL", parallelId=last)
-    task = {"parallelId": last, "taskId": 10_000, "kind": 2}
-    insert("TASK", begin + 1000, 0 * begin, TEAM[1], "PARALLEL", **task)
-    insert("THREAD", begin // 2, begin, TEAM[1], "THREAD", threadId=2, threadType=2)
+    insert("PARALLEL", begin, 0 * begin, 0, parallelId=last)
+    task = {"parallelId": last, "taskId": 10_000, "kind": 2, "nameId": "OpenMP parallel"}
+    insert("TASK", begin + 1000, 0 * begin, TEAM[1], **task)
+    insert("THREAD", begin // 2, begin, TEAM[1], threadId=2, threadType=2)
     end = int(begin[0])
     closed["openmp_thread"] = {"2": {"rows": 1, "ns": end - end // 2}}
     opened = {"openmp_parallel": end, "openmp_implicit_task": end + 1000}
