@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -159,12 +158,6 @@ def write_range_json(text: str, trace: Any, numbers: CallNumbers, run: int) -> s
     return as_json(fields | {"apiGroupId": number, "rank": fields["commRank"]})
 
 
-def _as_objects(values: Sequence[Any]) -> NDArray[Any]:
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
-
-
 def _sanitized(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
@@ -187,33 +180,30 @@ class RangeRows:
             one.payload and list_payload_values(one.payload, report.rank, report.cluster)
             for one in self.ranges
         ]
-        string = report.export.string
         registered = [one.style is Style.REGISTERED for one in self.ranges]
         pairs = [*zip(self.ranges, registered, strict=True)]
-        self.texts = _as_objects([None if known else one.text for one, known in pairs])
-        ids = [string(one.text) if known else None for one, known in pairs]
-        self.columns: dict[str, Column] = {"eventType": PUSH_POP, "textId": _as_objects(ids)}
-        self.columns["category"] = _as_objects([self._category(one) for one in self.ranges])
-        self.columns["color"] = _as_objects([one.color for one in self.ranges])
+        self.texts = [None if known else one.text for one, known in pairs]
+        ids = [one.text if known else None for one, known in pairs]
+        self.columns: dict[str, Column] = {"eventType": PUSH_POP}
+        self.columns["textId"] = report.encode("NVTX_EVENTS", "textId", ids)
+        self.columns["category"] = [self._category(one) for one in self.ranges]
+        self.columns["color"] = [one.color for one in self.ranges]
         self.columns["globalTid"] = report.tids([one.thread for one in self.ranges])
-        self.columns["domainId"] = np.array([int(one.domain) for one in self.ranges])
+        self.columns["domainId"] = [int(one.domain) for one in self.ranges]
         if any(self.payloads) and report.includes_json:
-            texts = [fields and write_payload_json(fields) for fields in self.payloads]
-            self.columns["jsonText"] = _as_objects(texts)
+            self.columns["jsonText"] = [one and write_payload_json(one) for one in self.payloads]
         if any(self.payloads) and report.payload in ("both", "binary"):
-            blobs = [
+            self.columns["binaryData"] = [
                 fields and write_payload_bytes(one.payload.function, fields)
                 for one, fields in zip(self.ranges, self.payloads, strict=True)
             ]
-            self.columns["binaryData"] = _as_objects(blobs)
 
     def _category(self, one: Range) -> int | None:
         """Return that of the range; of the advanced NCCL trace the communicator's."""
         return find_category(self.numbers.comms[one.trace[1][0]]) if one.trace else one.category
 
     def _write_texts(self, runs: int, first_run: int) -> NDArray[Any]:
-        texts = np.empty((runs, len(self.ranges)), dtype=object)
-        texts[:] = self.texts
+        texts = np.tile(np.array(self.texts, dtype=object), (runs, 1))
         for run, row in enumerate(texts, first_run):
             for index in self.operators:
                 row[index] = f"{row[index]}, op_id = {self.report.operator}"
@@ -371,25 +361,27 @@ class TraceRows:
     def __init__(self, program: Program, report: Report) -> None:
         self.program, self.report = program, report
         self.numbers = CallNumbers(program, report.cluster, report.rank.rank)
+        self.epochs = np.empty(0, np.int64)  # of the runs being written, and the first one's number
+        self.first_run = 0
 
     def write(self, block: Block, epochs: Ints, first_run: int) -> None:
         """Write the rows of runs that begin at ``epochs``; the first is run ``first_run``."""
-        self._write_marks(block, epochs)
+        self.epochs, self.first_run = epochs, first_run
+        self._write_marks(block)
         for index in self.program.all_of(Kind.COLLECTIVE):
             begin, end = (
                 times[:, self.report.rank.rank, index] for times in (block.gpu_begin, block.gpu_end)
             )
-            insert = partial(self._insert, epochs, first_run)
-            self._write_operation(self.program.ops[index], begin, end, first_run, insert)
+            self._write_operation(self.program.ops[index], begin, end)
             if self.report.options.nccl_proxy:
-                self._write_proxy(self.program.ops[index], begin, end, insert)
+                self._write_proxy(self.program.ops[index], begin, end)
 
-    def _write_marks(self, block: Block, epochs: Ints) -> None:
+    def _write_marks(self, block: Block) -> None:
         """Write a mark for each communicator made."""
         report, rank, rows = self.report, self.report.rank, []
         for index in self.program.all_of(Kind.MEET):
             comm = report.cluster.communicator(self.program.ops[index].payload.group, rank.rank)
-            at = report.local(epochs[:1], block.host_end[:1, rank.rank, index])
+            at = report.local(self.epochs[:1], block.host_end[:1, rank.rank, index])
             mark = make_row(report, MARK, INIT_THREAD, Domain.NCCL, text="CommInit")
             mark |= {"start": int(at[0]), "category": find_category(comm)}
             if report.includes_json:
@@ -398,16 +390,14 @@ class TraceRows:
             rows.append(mark)
         write_points(report, rows)
 
-    def _write_operation(
-        self, op: Op, begin: Floats, end: Floats, first_run: int, insert: Callable[..., None]
-    ) -> None:
+    def _write_operation(self, op: Op, begin: Floats, end: Floats) -> None:
         """Write a range per call and channel. Several collectives share the channels one after the
         other; a send and a receive take half of the channels each.
         """
         calls = [self.program.nccl_calls[number] for number in op.calls]
-        channels = range(count_blocks(op, self.report.options))
-        seed = self.report.options.seed, 13, self.report.rank.rank, first_run, op.calls[0]
-        rng = np.random.default_rng(seed)
+        options, rank = self.report.options, self.report.rank.rank
+        channels = range(count_blocks(op, options))
+        rng = np.random.default_rng([options.seed, 13, rank, self.first_run, op.calls[0]])
         if calls[0].function in PAIRWISE:
             half = len(channels) // 2
             parts = [(0.0, 1.0, channels[:half] or channels), (0.0, 1.0, channels[half:])]
@@ -421,9 +411,9 @@ class TraceRows:
             starts = (begin + low * (end - begin))[:, None] + late[..., 0]
             stops = (begin + high * (end - begin))[:, None] - late[..., 1]
             function = self.program.nccl_calls[number].function
-            insert(function, number, where, starts, stops)
+            self._insert(function, number, where, starts, stops)
 
-    def _write_proxy(self, op: Op, begin: Floats, end: Floats, insert: Callable[..., None]) -> None:
+    def _write_proxy(self, op: Op, begin: Floats, end: Floats) -> None:
         """Write what the proxy sends to and receives from ranks on other hosts, along the ring."""
         rank, ranks = self.report.rank, self.report.cluster.ranks
         for number in op.calls:
@@ -440,22 +430,14 @@ class TraceRows:
                 starts = begin[:, None] + 1_500.0 + 400.0 * np.arange(PROXY_CHANNELS)
                 stops = np.maximum(starts + 100.0, end[:, None] - 900.0 + 0.0 * starts)
                 where = number, range(PROXY_CHANNELS)
-                insert(f"ProxyOp{function}", *where, starts, stops, peer=peer)
+                self._insert(f"ProxyOp{function}", *where, starts, stops, peer=peer)
 
     def _insert(
-        self,
-        epochs: Ints,
-        first_run: int,
-        text: str,
-        number: int,
-        channels: range,
-        starts: Floats,
-        stops: Floats,
-        **more: int,
+        self, text: str, number: int, channels: range, starts: Floats, stops: Floats, **more: int
     ) -> None:
         """Write ranges of a call on channels, with the axes (run, channel)."""
         report, comm = self.report, self.numbers.comms[number]
-        begin, end = report.local(epochs, starts), report.local(epochs, stops)
+        begin, end = report.local(self.epochs, starts), report.local(self.epochs, stops)
         thread = report.rank.global_tid(PROGRESS_THREAD + int(comm.group))
         columns: dict[str, Any] = {"eventType": START_END, "domainId": int(Domain.NCCL)}
         columns["rangeId"] = report.range_id + np.arange(begin.size).reshape(begin.shape)
@@ -465,7 +447,7 @@ class TraceRows:
         if report.includes_json:
             columns["jsonText"] = np.empty(begin.shape, dtype=object)
             for run in range(len(begin)):
-                fields = self.numbers.call_fields(number, first_run + run) | more
+                fields = self.numbers.call_fields(number, self.first_run + run) | more
                 texts = [as_json(fields | {"channelId": channel}) for channel in channels]
                 columns["jsonText"][run] = texts
         report.insert("NVTX_EVENTS", begin, end, **columns)

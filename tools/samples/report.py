@@ -166,7 +166,7 @@ class Report:
     def encode(self, table: str, name: str, values: list[Any]) -> NDArray[Any]:
         """Make an array of a column's values, with ids instead of texts."""
         encoded = [self.export.encode(table, name, one) for one in values]
-        return np.array(encoded, object if None in encoded else None)
+        return np.array(encoded, None if all(isinstance(one, int) for one in encoded) else object)
 
     def _spread(self, table: str, name: str, column: Column, begin: Ints) -> Column:
         """Give a column a value for each row."""
