@@ -20,7 +20,7 @@ from .cluster import Ints, Thread
 from .data import DATA
 from .nvtx import MARK, PUSH_POP, START_END, make_row, write_points
 from .program import Domain, Kind, Op, Program
-from .report import Column, Report
+from .report import Report
 from .timeline import Block
 
 STEP_GAP_NS = 400_000  # between the last rank's end of a step and the next step's epoch, at least
@@ -67,14 +67,16 @@ class Background:
             return begin + (length * share).astype(np.int64)
 
         threads, functions, lows, highs, returned = zip(*DATA["os_calls"], strict=True)
-        called = ["pthread_cond_wait", *functions], [Thread.MAIN, *(Thread[one] for one in threads)]
+        columns = {"nameId": ["pthread_cond_wait", *functions], "returnValue": [0, *returned]}
+        columns["thread"] = [Thread.MAIN, *(Thread[one] for one in threads)]
         starts = np.stack([epochs - STEP_GAP_NS // 2, *map(at, lows)], axis=1)
         ends = np.stack([begin - 20, *map(at, highs)], axis=1)
-        insert_os_calls(report, *called, [0, *returned], starts, ends)
+        report.insert("OSRT_API", starts, ends, **OS_CALL | columns)
         starts = np.stack([at(share) for share in POLLS], axis=1)
-        correlations = report.correlation + np.arange(starts.size).reshape(starts.shape)
-        polled = ["cudaEventQuery_v3020"] * len(POLLS), [Thread.WATCHDOG] * len(POLLS)
-        report.insert_calls(*polled, correlations, starts, starts + 1_450, NOT_READY)
+        columns = {"thread": Thread.WATCHDOG, "returnValue": NOT_READY}
+        columns["correlationId"] = report.correlation + np.arange(starts.size).reshape(starts.shape)
+        polled = ["cudaEventQuery_v3020"] * len(POLLS)
+        report.insert_calls(starts, starts + 1_450, polled, **columns)
         report.correlation += starts.size
         rows = []
         for run, times in enumerate(zip(begin.tolist(), length.tolist(), strict=True)):
@@ -103,22 +105,8 @@ class Background:
         write_points(self.report, [*self._fetched.values(), last])
 
 
-def insert_os_calls(
-    report: Report,
-    functions: Sequence[str],
-    threads: Sequence[int],
-    returned: Sequence[int],
-    begin: Ints,
-    end: Ints,
-    chains: Column = 0,
-    level: int = 0,
-) -> None:
-    """Add calls into the OS runtime, with the axes (run, function). level: of nesting."""
-    columns = {"eventClass": 27, "globalTid": report.tids(threads), "nestingLevel": level}
-    columns |= {"nameId": [*functions], "returnValue": [*returned]}
-    report.insert("OSRT_API", begin, end, **columns, callchainId=chains, argumentsId=0)
-
-
+#: Columns of a usual call into the OS runtime.
+OS_CALL = {"eventClass": 27, "nestingLevel": 0, "callchainId": 0, "argumentsId": 0}
 CHAINED_FROM_NS = 80_000
 EVENT_HANDLER, WORKER, STORE = 5, 6, 12  # distances of thread ids from the pid
 INNER, LOADING = DATA["os_inner"], DATA["os_loading"]
@@ -177,10 +165,7 @@ class OsCalls:
         for index, slot in zip(called, place, strict=True):
             known = _list_functions(ops[index])
             functions.append(known[slot % len(known)])
-        begin, end = (
-            self.report.local(epochs, times[:, rank, called])
-            for times in (block.host_begin, block.host_end)
-        )
+        begin, end = self.report.edges(epochs, block.host, called)
         low, high = (
             (place + first + wide * self.rng.random(begin.shape)) / counts[which]
             for first, wide in ((0.1, 0.2), (0.35, 0.5))
@@ -221,25 +206,20 @@ class OsCalls:
 
     def _mark(self, kind: int, at: int) -> None:
         """Add a row of no length that says that tracing begins or ends in the process."""
-        columns = {"eventClass": kind, "globalTid": self.report.rank.global_pid}
-        columns |= {"nameId": "[Unknown]", "returnValue": 0, "callchainId": 0, "argumentsId": 0}
-        self.report.insert("OSRT_API", np.array([at]), np.array([at]), **columns)
+        columns = {"globalTid": self.report.rank.global_pid, "nameId": "[Unknown]"}
+        columns |= {"eventClass": kind, "nestingLevel": None, "returnValue": 0}
+        self.report.insert("OSRT_API", np.array([at]), np.array([at]), **OS_CALL | columns)
 
     def _insert(
-        self,
-        functions: Sequence[str],
-        threads: Sequence[int],
-        begin: Ints,
-        end: Ints,
-        level: int = 0,
+        self, functions: list[str], threads: list[int], begin: Ints, end: Ints, level: int = 0
     ) -> None:
         """Add calls with the axes (run, call), and what they call in turn."""
-        chained: Any = 0
+        columns: dict[str, Any] = {"nameId": functions, "thread": threads, "nestingLevel": level}
+        columns["returnValue"] = [DATA["os_returned"].get(function, 0) for function in functions]
         if self.report.options.osrt_callchains:
             numbers = [self.chains.setdefault(one, len(self.chains) + 1) for one in functions]
-            chained = np.where(end - begin >= CHAINED_FROM_NS, numbers, 0)
-        returned = [DATA["os_returned"].get(function, 0) for function in functions]
-        insert_os_calls(self.report, functions, threads, returned, begin, end, chained, level)
+            columns["callchainId"] = np.where(end - begin >= CHAINED_FROM_NS, numbers, 0)
+        self.report.insert("OSRT_API", begin, end, **OS_CALL | columns)
         for function in sorted(INNER.keys() & set(functions)):
             outer = [index for index, name in enumerate(functions) if name == function]
             inner, start, length = INNER[function], begin[:, outer], (end - begin)[:, outer]

@@ -19,7 +19,7 @@ from .data import KERNELS, LAUNCHES
 from .options import Options
 from .program import GRAPH_BEGIN, GRAPH_INSTANTIATE, Kind, Op, Program
 from .report import Column, Report
-from .timeline import Block, Floats
+from .timeline import Block
 
 NO_ID = 4_294_967_295  # how exports write "no stream" and "no event"
 SYNC_TYPES = {Kind.SYNC_EVENT: 1, Kind.WAIT: 2, Kind.SYNC_STREAM: 3, Kind.SYNC_DEVICE: 4}
@@ -95,27 +95,23 @@ class CudaRows:
 
     def write(self, block: Block, epochs: Ints) -> None:
         """Write runs that begin at ``epochs`` (true time, ns)."""
-        report, rank = self.report, self.report.rank.rank
-
-        def local(times: Floats, which: Ints) -> Ints:
-            return report.local(epochs, times[:, rank, which])
-
+        report = self.report
         first = report.correlation + self.correlation_span * np.arange(len(epochs))[:, None]
         if len(which := self.api):
-            self._write_calls(first, local(block.host_begin, which), local(block.host_end, which))
+            self._write_calls(first, *report.edges(epochs, block.host, which))
         if len(which := self.kernels):
-            begin, end = local(block.gpu_begin, which), local(block.gpu_end, which)
+            begin, end = report.edges(epochs, block.gpu, which)
             columns = self.kernel_columns | {"correlationId": first + self.correlations[which]}
             columns["gridId"] = report.grid + np.arange(begin.size).reshape(begin.shape)
             report.insert(f"{TABLE}KERNEL", begin, end, **columns)
             report.grid += begin.size
         for kind in (Kind.COPY, Kind.SET):
             if len(which := np.array(self.program.all_of(kind), np.int64)):
-                edges = local(block.gpu_begin, which), local(block.gpu_end, which)
+                edges = report.edges(epochs, block.gpu, which)
                 self._write_memory(kind, which, first, *edges)
-        self._write_events(first, block, local)
+        self._write_events(first, block, epochs)
         if self.whole_graphs and self.program.graphs:
-            self._write_graphs(first, block, local)
+            self._write_graphs(first, block, epochs)
         report.correlation += self.correlation_span * len(epochs)
         report.event_sync += self.program.events * len(epochs)
 
@@ -127,7 +123,7 @@ class CudaRows:
             first_launch = (int(values[0, at]) for values in (correlations, begin, end))
             report.first_launch = tuple(first_launch)
         threads = [self.ops[index].thread for index in self.api]
-        report.insert_calls(functions, threads, correlations, begin, end)
+        report.insert_calls(begin, end, functions, thread=threads, correlationId=correlations)
 
     def _write_memory(self, kind: Kind, which: Ints, first: Ints, begin: Ints, end: Ints) -> None:
         table = "MEMSET" if kind is Kind.SET else "MEMCPY"
@@ -148,9 +144,7 @@ class CudaRows:
                     columns[f"{side}ContextId"] = np.where(of_peers, device + 1, None)
         self.report.insert(f"{TABLE}{table}", begin, end, **columns)
 
-    def _write_events(
-        self, first: Ints, block: Block, local: Callable[[Floats, Ints], Ints]
-    ) -> None:
+    def _write_events(self, first: Ints, block: Block, epochs: Ints) -> None:
         """Write CUDA events, and SYNCHRONIZATION rows: the middle of the API call (its deviceId is
         0 in real exports, whatever the device).
         """
@@ -160,11 +154,12 @@ class CudaRows:
             events = self._each(which, lambda op: op.event)
             columns = self._place(which, first) | {"timestamp": 0}
             columns |= {"eventId": events + FIRST_EVENT, "eventSyncId": recorded + events}
-            report.insert(f"{TABLE}CUDA_EVENT", local(block.host_begin, which), **columns)
+            begin, _ = report.edges(epochs, block.host, which)
+            report.insert(f"{TABLE}CUDA_EVENT", begin, **columns)
         if len(which := np.array(self.program.all_of(*SYNC_TYPES), np.int64)):
             events = self._each(which, lambda op: op.event)
             types = self._each(which, lambda op: SYNC_TYPES[op.kind])
-            begin, end = local(block.host_begin, which), local(block.host_end, which)
+            begin, end = report.edges(epochs, block.host, which)
             inset = (end - begin) // 8
             columns = self._place(which, first) | {"deviceId": 0, "syncType": types}
             del columns["greenContextId"]
@@ -174,9 +169,7 @@ class CudaRows:
             columns["eventSyncId"] = np.where(events < 0, 0, recorded + events)
             report.insert(f"{TABLE}SYNCHRONIZATION", begin + inset, end - inset, **columns)
 
-    def _write_graphs(
-        self, first: Ints, block: Block, local: Callable[[Floats, Ints], Ints]
-    ) -> None:
+    def _write_graphs(self, first: Ints, block: Block, epochs: Ints) -> None:
         """Write a GRAPH_TRACE row per launch, from its first kernel's begin to its last one's end."""
         graphs = sorted(self.program.graphs)
         heads, tails = (
@@ -184,17 +177,15 @@ class CudaRows:
         )
         ids = np.array([number_graph(graph) for graph in graphs])
         columns = {**self._place(heads, first), "graphId": ids, "graphExecId": ids + 1}
-        edges = local(block.gpu_begin, heads), local(block.gpu_end, tails)
-        self.report.insert(f"{TABLE}GRAPH_TRACE", *edges, **columns)
+        begin, _ = self.report.edges(epochs, block.gpu, heads)
+        _, end = self.report.edges(epochs, block.gpu, tails)
+        self.report.insert(f"{TABLE}GRAPH_TRACE", begin, end, **columns)
 
 
 def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Report) -> None:
     """Write rows for the graphs that the initial program, run at ``epoch``, captured."""
     rank, ops = report.rank, program.ops
-    begins, ends = (
-        report.local(epoch, times[:, rank.rank]).tolist()[0]
-        for times in (block.host_begin, block.host_end)
-    )
+    begins, ends = (edge[0].tolist() for edge in report.edges(epoch, block.host, range(len(ops))))
     main = rank.global_tid(0)
     graphs: list[tuple[Any, ...]] = []
     nodes: list[tuple[int, int, int, int, int | None]] = []

@@ -272,5 +272,8 @@ class Extras:
         else:
             comm = self.cluster.communicator(op.payload.group, rank).hash
             told = _describe("NCCL", step, rank, op.payload.function, comm)
-        edges = (at + round(float(edge[0, rank, index])) for edge in block.edges(op.kind))
+        edges = (
+            at + round(float(edge[0, rank, index]))
+            for edge in (block.host if op.mpi else block.gpu)
+        )
         return told | dict(zip(("begin", "end"), edges, strict=True))

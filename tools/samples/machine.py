@@ -295,7 +295,8 @@ def _add_calls(scene: Scene, function: str, around: Ints) -> Ints:
     correlation = report.correlation + 1 + np.arange(len(around))
     report.correlation += len(around) + 1
     begin, end = (around[:, None] + shift for shift in (-2_000, 3_000))
-    report.insert_calls([function], [Thread.LOADER_0], correlation[:, None], begin, end)
+    columns = {"thread": Thread.LOADER_0, "correlationId": correlation[:, None]}
+    report.insert_calls(begin, end, [function], **columns)
     return correlation
 
 

@@ -25,7 +25,7 @@ def add_libraries(scene: Scene) -> Truth:
     truth: Truth = {}
     for table, event_class, function, low, high in DATA["library_calls"]:
         named = {"eventClass": event_class, "nameId": function}
-        added = scene.insert(table, scene.at(low), scene.at(high), 0, **named)
+        added = scene.insert(table, scene.at(low), scene.at(high), thread=0, **named)
         count(truth.setdefault(table, {}), function, *added)
     first = scene.steps[:1, 0] // 2
     for name, event_class in (("cuDNN", 33), ("cuBLAS", 35)):
@@ -33,10 +33,11 @@ def add_libraries(scene: Scene) -> Truth:
         process = scene.report.rank.global_pid
         scene.insert(f"{name.upper()}_EVENTS", first, first, globalTid=process, **started)
     for number, (domain, ranges) in enumerate(DATA["library_ranges"].items(), FIRST_DOMAIN):
-        scene.insert("NVTX_EVENTS", first, None, 0, eventType=75, textId=domain, domainId=number)
+        defined = {"eventType": 75, "textId": domain, "domainId": number, "thread": 0}
+        scene.insert("NVTX_EVENTS", first, **defined)
         for text, low, high in ranges:
-            given = {"eventType": PUSH_POP, "textId": text, "domainId": number}
-            added = scene.insert("NVTX_EVENTS", scene.at(low), scene.at(high), 0, **given)
+            given = {"eventType": PUSH_POP, "textId": text, "domainId": number, "thread": 0}
+            added = scene.insert("NVTX_EVENTS", scene.at(low), scene.at(high), **given)
             count(truth.setdefault(domain, {}), text, *added)
     return truth
 
@@ -57,7 +58,7 @@ def add_openacc(scene: Scene) -> Truth:
         given |= {"srcFile": SOURCE, "funcName": FUNCTION} if line else {}
         given["DeviceType"] = 4 if line else 2
         begin, end = scene.at(low)[steps], scene.at(high)[steps]
-        added = scene.insert(f"CUPTI_ACTIVITY_KIND_OPENACC_{table}", begin, end, 0, **given)
+        added = scene.insert(f"CUPTI_ACTIVITY_KIND_OPENACC_{table}", begin, end, thread=0, **given)
         found = truth.setdefault(table, {"by_source": {}, "by_construct": {}})
         source = f"{name}@{SOURCE}:{line}" if line else name
         construct = find_enum_label("ENUM_OPENACC_EVENT_KIND", kind)
@@ -86,7 +87,7 @@ def add_openmp(scene: Scene) -> Truth:
 
     def insert(table: str, begin: Ints, end: Ints, thread: int, **more: Any) -> None:
         columns = {"eventClass": OPENMP, "nameId": f"OpenMP {table.replace('_', ' ').lower()}"}
-        scene.insert(f"OPENMP_EVENT_KIND_{table}", begin, end, thread, **columns | more)
+        scene.insert(f"OPENMP_EVENT_KIND_{table}", begin, end, thread=thread, **columns | more)
 
     def write(event: Sequence[Any], lost: int | None = None) -> None:
         """Add an event of every step; ``lost`` stands for the last step's end."""
@@ -257,7 +258,7 @@ def add_pytorch_ranges(scene: Scene) -> Truth:
     report, epochs, made = scene.report, scene.steps[:, 1] + LEAD_NS, _list_ranges()
     steps, whole = len(epochs), KERNEL_NS + (2 * OPERATORS - 2) * PACE_NS
     texts, numbers = _write_texts(steps, made)
-    ranges = {"eventType": PUSH_POP, "globalTid": report.tids([one.thread for one in made])}
+    ranges = {"eventType": PUSH_POP, "thread": [one.thread for one in made]}
     ranges |= {"domainId": 0, "text": texts}
     ranges["int64Value"] = np.array([1] + [None] * (len(made) - 1), object)
     begin, end = (
@@ -266,7 +267,7 @@ def add_pytorch_ranges(scene: Scene) -> Truth:
     )
     report.insert("NVTX_EVENTS", begin, end, **ranges)
     _add_kernels(report, epochs)
-    mark = {"eventType": MARK, "globalTid": report.rank.global_tid(FORWARD), "domainId": 0}
+    mark = {"eventType": MARK, "thread": FORWARD, "domainId": 0}
     mark |= {"text": "loss", "floatValue": np.full(1, 0.5)}
     report.insert("NVTX_EVENTS", epochs + SPAN_NS + 500, **mark)
     host: dict[str, list[int]] = {}
@@ -309,7 +310,7 @@ def _add_kernels(report: Report, epochs: Ints) -> None:
     begun = epochs[:, None] + LAUNCHED_NS + PACE_NS * np.arange(2 * OPERATORS)
     correlation = FIRST_CORRELATION + np.arange(called.size).reshape(called.shape)
     launches = ["cudaLaunchKernel_v7000"] * len(threads)
-    report.insert_calls(launches, threads, correlation, called, called + 400)
+    report.insert_calls(called, called + 400, launches, thread=threads, correlationId=correlation)
     names = ["addmm_forward", "addmm_backward"] * OPERATORS
     columns = report.rank.columns | {"streamId": STREAM, "correlationId": correlation}
     named = ("demangledName", "shortName", "mangledName")

@@ -286,29 +286,21 @@ class MpiRows:
         for table, rows in self.rows.items():
             if rows:
                 indices, functions, columns = zip(*rows, strict=True)
-                begin, end = self._local(block, epochs, [*indices])
+                begin, end = self.report.edges(epochs, block.host, [*indices])
                 filled = {name: [one[name] for one in columns] for name in columns[0]}
                 if "requestHandle" in filled:
                     filled["requestHandle"] = self._count_leaked(
                         filled["requestHandle"], len(epochs)
                     )
-                main = self.report.rank.global_tid(0)
-                filled |= {"textId": [*functions], "globalTid": main}
+                filled |= {"textId": [*functions], "thread": 0}
                 self.report.insert(table.value, begin, end, **filled)
         created = [
-            (int(self._local(block, epochs, [index])[1][0, 0]), call.creates)
+            (int(self.report.edges(epochs, block.host, [index])[1][0, 0]), call.creates)
             for index, call, _ in self.calls
             if call.creates is not None
         ]
         if created:
             self._write_communicators(created)
-
-    def _local(self, block: Block, epochs: Ints, which: list[int]) -> tuple[Ints, Ints]:
-        begin, end = (
-            self.report.local(epochs, times[:, self.rank, which])
-            for times in (block.host_begin, block.host_end)
-        )
-        return begin, end
 
     def _count_leaked(self, handles: list[int | None], runs: int) -> NDArray[Any]:
         """Return the handles of requests in several runs (run, call): every request that is never

@@ -141,6 +141,13 @@ class Report:
         begins = epochs.reshape(-1, *[1] * (times.ndim - 1))
         return self.rank.local(begins + np.rint(times).astype(np.int64))
 
+    def edges(self, epochs: Ints, times: tuple[Any, Any], which: Any) -> tuple[Ints, Ints]:
+        """Return local begins and ends of operations in runs that begin at ``epochs``, from times
+        with the axes (run, rank, operation).
+        """
+        begin, end = (self.local(epochs, edge[:, self.rank.rank, which]) for edge in times)
+        return begin, end
+
     def add(self, table: str, names: str, rows: Sequence[Sequence[Any]]) -> None:
         """Add rows given one by one; ``names`` of the columns, with spaces between."""
         named = names.split()
@@ -151,17 +158,27 @@ class Report:
         columns = map(list, zip(*encoded, strict=True))
         self.export.insert(table, dict(zip(named, columns, strict=True)))
 
-    def insert(self, table: str, begin: Ints, end: Ints | None = None, **columns: Column) -> None:
-        """Add rows with these begins and ends (ns), which lie as :meth:`order` says. Other columns
-        have a value for all rows, or values for the last axes of ``begin``: usually its axes are
-        run and label, and a column has a value per label.
+    def insert(
+        self, table: str, begin: Ints, end: Ints | None = None, **columns: Column
+    ) -> tuple[int, int]:
+        """Add rows with these begins and ends (ns; None: the table has no end), which lie as
+        :meth:`order` says; return their number and their ns.
+
+        Other columns have a value for all rows, or values for the last axes of ``begin``: usually
+        its axes are run and label, and a column has a value per label. ``thread`` stands for
+        globalTid, by the distance from the pid.
         """
+        if "thread" in columns:
+            threads = columns.pop("thread")
+            one = isinstance(threads, int)
+            columns["globalTid"] = self.rank.global_tid(threads) if one else self.tids(threads)
         columns = {"start": begin, "end": end} | columns
         if "start" not in read_columns(table):
             del columns["start"]
         spread = {name: self._spread(table, name, one, begin) for name, one in columns.items()}
         if begin.size:
             self.export.insert(table, spread, self.order(begin.ravel()))
+        return begin.size, 0 if end is None else int((end - begin).sum())
 
     def encode(self, table: str, name: str, values: list[Any]) -> NDArray[Any]:
         """Make an array of a column's values, with ids instead of texts."""
@@ -177,20 +194,13 @@ class Report:
         return column
 
     def insert_calls(
-        self,
-        functions: Sequence[str],
-        threads: Sequence[int],
-        correlations: Ints,
-        begin: Ints,
-        end: Ints,
-        returned: int = 0,
+        self, begin: Ints, end: Ints, functions: Sequence[str], **columns: Column
     ) -> None:
         """Add calls of CUDA's API, with the axes (run, function)."""
         of_driver = ("cuLaunch", "cuModule", "cuGraph")
-        columns = {"eventClass": [int(name.startswith(of_driver)) for name in functions]}
-        columns |= {"globalTid": self.tids(threads), "correlationId": correlations}
-        columns |= {"nameId": [*functions], "returnValue": returned}
-        self.insert("CUPTI_ACTIVITY_KIND_RUNTIME", begin, end, **columns)
+        columns["eventClass"] = [int(name.startswith(of_driver)) for name in functions]
+        given = {"nameId": [*functions], "returnValue": 0} | columns
+        self.insert("CUPTI_ACTIVITY_KIND_RUNTIME", begin, end, **given)
 
 
 @dataclass(frozen=True)
@@ -208,16 +218,9 @@ class Scene:
         begin, end = self.steps.T
         return begin + ((end - begin) * share).astype(np.int64)
 
-    def insert(
-        self, table: str, begin: Any, end: Any = None, thread: int | None = None, **columns: Any
-    ) -> tuple[int, int]:
-        """Add rows with these begins and ends (ns; None: the table has no end) on a thread
-        (distance from the pid); returns their number and their ns.
-        """
-        if thread is not None:
-            columns["globalTid"] = self.report.rank.global_tid(thread)
-        self.report.insert(table, begin, end, **columns)
-        return len(begin), 0 if end is None else int((end - begin).sum())
+    def insert(self, table: str, begin: Any, end: Any = None, **columns: Any) -> tuple[int, int]:
+        """Add rows as :meth:`Report.insert` does."""
+        return self.report.insert(table, begin, end, **columns)
 
 
 def count(truth: Truth, name: str, rows: int, ns: int) -> dict[str, int]:

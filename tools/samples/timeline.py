@@ -62,10 +62,14 @@ class Block:
         """Take one run of the block."""
         return Block(*(getattr(self, one.name)[run : run + 1] for one in fields(self)))
 
-    def edges(self, kind: Kind) -> tuple[Floats, Floats]:
-        """Return begins and ends of what an operation is about: a call of MPI, or work on the GPU."""
-        if kind is Kind.MPI:
-            return self.host_begin, self.host_end
+    @property
+    def host(self) -> tuple[Floats, Floats]:
+        """Begins and ends of operations on the host."""
+        return self.host_begin, self.host_end
+
+    @property
+    def gpu(self) -> tuple[Floats, Floats]:
+        """Begins and ends of their work on the GPU."""
         return self.gpu_begin, self.gpu_end
 
 
