@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +19,7 @@ from .data import DATA, read_columns
 from .mpi import Table
 from .nvtx import CATEGORY, DOMAIN, DOMAIN_NAMES, MARK, PUSH_POP, START_END, THREAD, CallNumbers
 from .options import Options
-from .program import Domain, Kind, Payload, Program
+from .program import Domain, Kind, Op, Payload, Program
 from .report import Truth
 from .timeline import Block
 
@@ -29,76 +30,55 @@ class CollectiveTruth:
     """Keeps true begin and end of the collectives of every n-th step, up to a limit."""
 
     def __init__(self, options: Options, cluster: Cluster) -> None:
-        self.cluster, self.options = cluster, options
-        # Operation; what is the same in every step.
-        self.calls: list[tuple[int, Communicator, dict[str, Any]]] = []
-        self.per_step: dict[int, int] = {}  # calls on each communicator
-        self.numbers: dict[int, CallNumbers] = {}  # by rank
-        self.every = 1
-        self.found: list[dict[str, Any]] = []
-
-    def _list_calls(self, program: Program) -> None:
-        """List what is the same in every step."""
-        cluster, options = self.cluster, self.options
-        for index in program.all_of(Kind.COLLECTIVE):
-            op = program.ops[index]
-            for comm in cluster.all_of(op.payload.group):
-                ordinal = self.per_step.get(comm.hash, 0)
-                calls = len(op.calls) if op.payload.function == "Group" else 1
-                self.per_step[comm.hash] = ordinal + calls
-                call = {"function": op.payload.function, "communicator": comm.hash}
-                call |= {"ordinal": ordinal, "bytes": op.bytes, "ranks": list(comm.ranks)}
-                ranks = (cluster.ranks[rank] for rank in comm.ranks)
-                call["streams"] = [rank.stream(op.stream) for rank in ranks]
-                self.calls.append((index, comm, call))
-        total = len(self.calls) * options.steps
-        self.every = max(1, -(-total // max(1, options.truth_collectives)))
+        self.options, self.cluster = options, cluster
+        self.ordinals: Counter[int] = Counter()  # calls so far on each communicator
+        self.total, self.every = 0, 1
+        self.found: list[Truth] = []
 
     def record(self, program: Program, block: Block, epochs: Ints, first: int | None) -> None:
         """Record runs that begin at ``epochs``; the first is step ``first``, or no step at all."""
         if first is None:
             return
-        if not self.calls:
-            self._list_calls(program)
+        listed = [
+            (index, comm)
+            for index in program.all_of(Kind.COLLECTIVE)
+            for comm in self.cluster.all_of(program.ops[index].payload.group)
+        ]
+        self.total = len(listed) * self.options.steps
+        self.every = max(1, -(-self.total // max(1, self.options.truth_collectives)))
         for run, epoch in enumerate(epochs.tolist()):
-            for index, comm, call in self.calls if (first + run) % self.every == 0 else ():
-                begin, end = (
-                    (epoch + np.rint(times[run, call["ranks"], index]).astype(np.int64)).tolist()
-                    for times in (block.gpu_begin, block.gpu_end)
-                )
-                ordinal = (first + run) * self.per_step[comm.hash] + call["ordinal"]
-                told = {"step": first + run, **call, "ordinal": ordinal, "begin": begin, "end": end}
-                more = self._more(program, index, comm, first + run, begin, end)
-                self.found.append(told | more)
+            for index, comm in listed:
+                op, ordinal = program.ops[index], self.ordinals[comm.hash]
+                grouped = op.payload.function == "Group"
+                self.ordinals[comm.hash] += len(op.calls) if grouped else 1
+                if (first + run) % self.every == 0:
+                    told = {"step": first + run, "function": op.payload.function}
+                    told |= {"communicator": comm.hash, "ordinal": ordinal, "bytes": op.bytes}
+                    told["ranks"] = ranks = list(comm.ranks)
+                    told["streams"] = [self.cluster.ranks[one].stream(op.stream) for one in ranks]
+                    told["begin"], told["end"] = (
+                        (epoch + np.rint(edge[run, ranks, index]).astype(np.int64)).tolist()
+                        for edge in block.gpu
+                    )
+                    self.found.append(told | self._tell_more(program, op, comm, told))
 
-    def _more(
-        self,
-        program: Program,
-        index: int,
-        comm: Communicator,
-        step: int,
-        begin: list[int],
-        end: list[int],
-    ) -> Truth:
+    def _tell_more(self, program: Program, op: Op, comm: Communicator, told: Truth) -> Truth:
         """Tell of a collective what is told only if asked for."""
-        op = program.ops[index]
         calls = [program.nccl_calls[number] for number in op.calls]
         more: Truth = {"root": op.payload.root % len(comm.ranks)} if op.payload.root >= 0 else {}
         if op.payload.function == "Group":
             more["members"] = [{"function": call.function, "bytes": call.bytes} for call in calls]
         if self.options.advanced and op.payload.function != "SendRecv":
-            if comm.ranks[0] not in self.numbers:
-                self.numbers[comm.ranks[0]] = CallNumbers(program, self.cluster, comm.ranks[0])
-            numbers = self.numbers[comm.ranks[0]]
+            numbers, step = CallNumbers(program, self.cluster, comm.ranks[0]), told["step"]
             more["api_ids"] = [numbers.api_id(number, step) for number in op.calls]
             more["sequence_numbers"] = [numbers.sequence(number, step) for number in op.calls]
         if self.options.bandwidth_truth:
-            more |= _sum_costs(op.payload, calls, begin, end)
+            more |= _sum_costs(op.payload, calls, told["begin"], told["end"])
         return more
 
     def tell(self) -> Truth:
         """Return the sections of the truth."""
-        told: Truth = {"collectives_total": len(self.calls) * self.options.steps}
+        told: Truth = {"collectives_total": self.total}
         told |= {"collectives_of_every_nth_step": self.every, "collectives": self.found}
         wanted = self.options.bandwidth_truth
         return told | ({"about_bandwidth": DATA["about"]["bandwidth"]} if wanted else {})
