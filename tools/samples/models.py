@@ -124,15 +124,7 @@ def add_openmp(scene: Scene) -> Truth:
     return {"closed": closed, "open": opened}
 
 
-FRAMES = 3  # of a step
-CALL_NS, FRAME_NS = 40_000, 1_000_000
-OPENGL = ("glClear", "glDrawElements", "glDrawElements", "eglSwapBuffers")
-VULKAN_CALLS = ("vkBeginCommandBuffer", "vkQueueSubmit", "vkQueuePresentKHR")
-VIDEO = (
-    ("NVVIDEO_DECODER_API", Thread.LOADER_0, 0, "cuvidDecodePicture"),
-    ("NVVIDEO_DECODER_API", Thread.LOADER_0, 1, "cuvidMapVideoFrame64"),
-    ("NVVIDEO_ENCODER_API", Thread.LOADER_1, 0, "nvEncEncodePicture"),
-)
+FRAMES, FRAME_NS, CALLS = 3, 1_000_000, 7  # frames of a step; calls of a frame
 
 
 def add_graphics(scene: Scene) -> Truth:
@@ -140,80 +132,37 @@ def add_graphics(scene: Scene) -> Truth:
     them: one context, frames counted from 1, workloads from the first to the last call they serve.
     Truth: table -> thread (distance from the pid) or queue -> name -> rows and ns.
     """
+    rank, encode = scene.report.rank, scene.report.export.encode
+    rows: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[tuple[str, str, int, int]]] = {}  # by table: place, name, begin, end
+
+    def draw(section: str, at: int, ids: dict[str, int]) -> None:
+        """Add the events of a section that is drawn at ``at``."""
+        for table, name, place, after, lasts, columns in DATA[section]:
+            begin, end = at + after, None if lasts is None else at + after + lasts
+            thread = Thread[place] if place in Thread.__members__ else Thread.LOADER_1
+            row = {"start": begin, "end": end, "globalTid": rank.global_tid(thread)}
+            row |= DATA["graphics_columns"][table]
+            for column, value in columns.items():
+                row[column] = encode(table, column, ids.get(value, value))
+            rows.setdefault(table, []).append(row)
+            told = place if place not in Thread.__members__ else str(int(thread))
+            found.setdefault(table, []).append((told, name, begin, end or begin + 1))
+
     begins = [
         begin + frame * FRAME_NS for begin in scene.steps[:, 0].tolist() for frame in range(FRAMES)
     ]
-    drawing = _Drawing(scene)
-    for frame, at in enumerate(begins, 1):
-        drawing.draw_opengl(frame, at + int(scene.random.integers(10_000)))
-        drawing.draw_vulkan(at + 500_000 + int(scene.random.integers(10_000)))
+    for frame, at in enumerate(begins):
+        ids = {"number": frame + 1, "gpu": rank.gpu}
+        ids |= {f"call {number}": CALLS * frame + number for number in range(1, CALLS + 1)}
+        draw("opengl_frame", at + int(scene.random.integers(10_000)), ids)
+        draw("vulkan_frame", at + 500_000 + int(scene.random.integers(10_000)), ids)
     for at in begins[::FRAMES]:
-        for table, thread, place, name in VIDEO:
-            begin = at + place * 3 * CALL_NS
-            end = begin + 2 * CALL_NS + place
-            drawing.add(table, name, begin, end, thread=thread, nameId=name)
-    for table, rows in drawing.rows.items():
-        scene.report.add(table, " ".join(rows[0]), [list(row.values()) for row in rows])
-    found = {table: sum_events(events) for table, events in sorted(drawing.found.items())}
-    return {"tables": found, "frames": len(begins)}
-
-
-class _Drawing:
-    """Rows of graphics' tables until they are written."""
-
-    def __init__(self, scene: Scene) -> None:
-        self.scene, self.rank, self.calls = scene, scene.report.rank, 0
-        self.rows: dict[str, list[dict[str, Any]]] = {}
-        # By table: place, name, begin, end.
-        self.found: dict[str, list[tuple[str, str, int, int]]] = {}
-
-    def add(
-        self,
-        table: str,
-        name: str,
-        begin: int,
-        end: int | None,
-        queue: str = "",
-        thread: int = Thread.LOADER_1,
-        **columns: Any,
-    ) -> None:
-        """Add a row, told of under its queue, or its thread."""
-        row = {"start": begin, "end": end, "globalTid": self.rank.global_tid(thread)}
-        encode = self.scene.report.export.encode
-        columns = {column: encode(table, column, value) for column, value in columns.items()}
-        row |= DATA["graphics_columns"][table] | columns
-        self.rows.setdefault(table, []).append(row)
-        told = (queue or str(int(thread)), name, begin, begin + 1 if end is None else end)
-        self.found.setdefault(table, []).append(told)
-
-    def draw_opengl(self, frame: int, at: int) -> None:
-        """Draw a frame from `at` on: calls, their work on the GPU, and groups of debug output."""
-        gpu = self.rank.gpu
-        for place, name in enumerate(OPENGL):
-            self.calls += 1
-            begin = at + place * 2 * CALL_NS
-            call = {"correlationId": self.calls, "nameId": name, "frameId": frame, "gpu": gpu}
-            self.add("OPENGL_API", name, begin, begin + CALL_NS + place, **call)
-        work = {"correlationId": self.calls - 3, "endCorrelationId": self.calls, "gpu": gpu}
-        work |= {"nameId": "glClear", "endNameId": "eglSwapBuffers"}
-        self.add("OPENGL_WORKLOAD", "glClear", at + CALL_NS, at + 9 * CALL_NS, "OpenGL", **work)
-        for name, begin, end in (("frame", at - 100, at + 8 * CALL_NS), ("swap", at + 50, None)):
-            self.add("KHR_DEBUG_EVENTS", name, begin, end, textId=name)
-
-    def draw_vulkan(self, at: int) -> None:
-        """Add calls, a label, and two command buffers at work, of which one has a name."""
-        for place, name in enumerate(VULKAN_CALLS):
-            self.calls += 1
-            begin = at + place * 2 * CALL_NS
-            call = {"id": self.calls, "correlationId": self.calls, "nameId": name}
-            self.add("VULKAN_API", name, begin, begin + CALL_NS, **call)
-        last = {"correlationId": self.calls}
-        for name, shift, label in (("vkQueueSubmit", 0, None), ("shadows", CALL_NS, "shadows")):
-            begin, end = at + 3 * CALL_NS + shift, at + 6 * CALL_NS + shift
-            work = {"nameId": "vkQueueSubmit", "textId": label, "gpu": self.rank.gpu} | last
-            self.add("VULKAN_WORKLOAD", name, begin, end, "Vulkan", **work)
-        named = {"nameId": "vkCmdBeginDebugUtilsLabelEXT", "textId": "shadows"} | last
-        self.add("VULKAN_DEBUG_API", "shadows", at - 50, at + 7 * CALL_NS, **named)
+        draw("video_calls", at, {})
+    for table, listed in rows.items():
+        scene.report.add(table, " ".join(listed[0]), [list(row.values()) for row in listed])
+    summed = {table: sum_events(events) for table, events in sorted(found.items())}
+    return {"tables": summed, "frames": len(begins)}
 
 
 DEPTH, OPERATORS, STREAM = 24, 4, 31
