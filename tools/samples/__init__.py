@@ -17,15 +17,15 @@ ended - is in ``truth.json``. Modules, in the order of imports:
 * ``cuda``, ``nvtx``: a program's rows in a report.
 * ``background``: data loading, marks, calls into the OS runtime. ``sampling``, ``network``:
   what is sampled.
-* ``machine`` and ``models``: families of further tables. ``faults``: what holds the job back, and
+* ``additions``: families of further tables. ``faults``: what holds the job back, and
   what is missing in reports, or too much. ``truth``: what is true of collectives, messages, reports.
 * ``system``: what a report says of itself. ``simulate``: runs all of that and writes
   ``truth.json``.
 
 To add a table to a sample: put its CREATE TABLE statement into ``schema.sql``; write a function
 that takes a :class:`~.report.Scene` (a report and its steps), adds rows with ``scene.insert`` or
-``report.add`` and returns what is true of them, as ``add_libraries`` in ``models`` does; name it in
-``ADDITIONS`` of ``simulate``. ``python -m tools.samples out --additions NAME`` then writes it.
+``report.add`` and returns what is true of them, as ``add_libraries`` in ``additions`` does; name it in
+``ADDITIONS`` there. ``python -m tools.samples out --additions NAME`` then writes it.
 """
 
 from __future__ import annotations

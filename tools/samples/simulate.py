@@ -6,14 +6,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import faults, machine, models, nvtx, sampling, system, truth
+from . import faults, nvtx, sampling, system, truth
+from .additions import ADDITIONS
 from .background import ROWS_PER_STEP, STEP_GAP_NS, Background, OsCalls
 from .cluster import EPOCH_NS, FIRST_EPOCH_NS, Ints, build_cluster
 from .cuda import CudaRows, write_graph_creation
@@ -25,18 +26,6 @@ from .program import Job, Program
 from .report import Export, Report, Scene, Truth
 from .timeline import Block, Timeline
 
-#: Families of further tables, by the name with which they are asked for.
-ADDITIONS: dict[str, Callable[[Scene], Truth]] = {
-    "cpu": machine.add_cpu,
-    "graphics": models.add_graphics,
-    "libraries": models.add_libraries,
-    "memory": machine.add_memory,
-    "openacc": models.add_openacc,
-    "openmp": models.add_openmp,
-    "profiler": machine.add_profiler,
-    "pytorch_ranges": models.add_pytorch_ranges,
-    "system": machine.add_system,
-}
 AFTER_INIT_NS, CLOSING_NS, INIT_SPREAD_NS = 5_000_000, 60_000_000, 30_000_000
 HELPERS_START_NS = 145_000_000  # since a capture's start: when the process has its helper threads
 OPERATIONS_PER_BLOCK = 40_000
