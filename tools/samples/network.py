@@ -21,7 +21,7 @@ from .data import DATA, as_json
 from .options import Options
 from .program import Kind, Program
 from .report import Report, Truth
-from .sampling import Intervals, Sampler, Series
+from .sampling import Activity, Intervals, Sampler, Series
 from .timeline import BANDWIDTH, Block, Floats
 
 ETHERNET, INFINIBAND = 1, 2  # ENUM_NET_LINK_TYPE
@@ -161,11 +161,9 @@ class Network(Sampler):
                     add(sender, receiver, begin, end, float(message.size))
         return found
 
-    def find_activity(
-        self, program: Program, block: Block, epochs: Ints
-    ) -> dict[Any, list[Intervals]]:
+    def find_activity(self, program: Program, block: Block, epochs: Ints) -> Activity:
         """Find what runs of a program move through interfaces, and the switch's ports."""
-        arrived: dict[Any, list[Intervals]] = {}
+        arrived: Activity = {}
         for flow in self._list_flows(program, block, epochs):
             if self.options.switch_congestion:
                 self._report_congestion(flow)

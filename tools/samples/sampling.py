@@ -87,6 +87,7 @@ class Series:
 
 
 Watched = tuple[Report, Any, Series]
+Activity = dict[Any, list[Intervals]]  # by device
 
 
 class Sampler:
@@ -96,7 +97,7 @@ class Sampler:
     ``describe`` to a report what it samples, ``tell`` what is true of devices, by kind and name.
     """
 
-    find_activity: Callable[[Program, Block, Ints], dict[Any, list[Intervals]]]
+    find_activity: Callable[[Program, Block, Ints], Activity]
     write: Callable[[Report, Any, Ints, Ints, Floats], None]
     describe: Callable[[Report], None]
     tell: Callable[[], Truth]
@@ -118,7 +119,7 @@ class Sampler:
         for report in self.reports:
             self.describe(report)
 
-    def _sample(self, activity: dict[Any, list[Intervals]], until: int) -> None:
+    def _sample(self, activity: Activity, until: int) -> None:
         for report, device, series in self.watched:
             begin, end, sums = series.advance(activity.get(device, []), until)
             if len(end):
@@ -243,15 +244,13 @@ class Plugins(Sampler):
                         for device in devices
                     ]
 
-    def find_activity(
-        self, program: Program, block: Block, epochs: Ints
-    ) -> dict[Any, list[Intervals]]:
+    def find_activity(self, program: Program, block: Block, epochs: Ints) -> Activity:
         """Read a batch where a step copies one to the GPU; write files where MPI's file calls are."""
         ops, copies = program.ops, program.all_of(Kind.COPY)
         moves = [(one, 0, BATCH_BYTES) for one in copies if ops[one].copy == H2D_PINNED][:1]
         for index, call in program.list_mpi():
             moves += [(index, 1, WRITE_BYTES)] if "write" in call.function else []
-        found: dict[Any, list[Intervals]] = {}
+        found: Activity = {}
         for rank in self.cluster.ranks:
             for index, channel, size in moves:
                 begin = epochs + np.rint(block.host_begin[:, rank.rank, index]).astype(np.int64)
@@ -402,12 +401,10 @@ class GpuMetrics(Sampler):
         """Return the true time from which the report of a rank has samples."""
         return self.cluster.ranks[rank].capture_start_ns - BEFORE_SAMPLES * self.period
 
-    def find_activity(
-        self, program: Program, block: Block, epochs: Ints
-    ) -> dict[Any, list[Intervals]]:
+    def find_activity(self, program: Program, block: Block, epochs: Ints) -> Activity:
         """Find what runs of a program do to GPUs, by rank."""
         works = program.all_of(Kind.KERNEL, Kind.COLLECTIVE, Kind.COPY, Kind.SET)
-        found: dict[Any, list[Intervals]] = {}
+        found: Activity = {}
         for rank in range(len(self.reports)):
             rates = np.zeros((len(works), len(CHANNELS)))
             for place, index in enumerate(works):

@@ -24,6 +24,7 @@ from .report import Truth
 from .timeline import Block
 
 TALLIED = ("rows", "ns", "bytes")
+VARYING_END = re.compile(r", (op_id|seq) = .*$| \d+$")  # of a range's text
 
 
 class CollectiveTruth:
@@ -232,7 +233,7 @@ def _name_range(kind: int, domain: int, text: str, ends: bool, thread: int) -> s
     """Name a row of NVTX_EVENTS by what wrote it: its event type, domain, text, whether it has an
     end, and its thread (distance from the pid).
     """
-    plain = re.sub(r"(, (op_id|seq) = .*| \d+)$", "", text)
+    plain = VARYING_END.sub("", text)
     if kind in (CATEGORY, THREAD, DOMAIN):
         return "definitions"
     if thread in (Thread.FORWARD, Thread.BACKWARD):
@@ -240,7 +241,7 @@ def _name_range(kind: int, domain: int, text: str, ends: bool, thread: int) -> s
     if domain == Domain.NCCL and kind == START_END:
         return f"NCCL/{'proxy' if text.startswith('ProxyOp') else 'GPU'} {text}"
     if domain == Domain.NCCL or (kind == PUSH_POP and thread != Thread.PIN_MEMORY):
-        return f"{DOMAIN_NAMES[Domain(domain)]}/{plain}"
+        return f"{DOMAIN_NAMES[domain]}/{plain}"
     return "marks and start/end ranges" if ends or kind == MARK else "unfinished ranges"
 
 
