@@ -263,6 +263,7 @@ def test_a_lonely_host_shares_nothing_with_others(tmp_path: Path, ranks: int, ho
         ("cut_rank", {"cut_rank": 4}),
         ("cannot be cut", {"cut_report": "end", "gpu_metrics": 10.0}),
         ("lonely", {"hosts": 1, "lonely_host": True}),
+        ("never lost", {"lost_collectives": 0.1, "nccl_trace": "advanced"}),
     ],
 )
 def test_options_that_make_no_sense_are_refused(message: str, options: dict[str, Any]) -> None:

@@ -80,7 +80,7 @@ class Options:
         ranks = self.cut_rank, self.late_rank or 0, self.hiccup_rank or 0
         yield max(ranks) >= self.ranks, "cut_rank, late_rank and hiccup_rank must be ranks"
         plugins = self.storage_metrics or self.efa_metrics
-        sampled = self.nic_metrics or self.switch_metrics or plugins
+        sampled = self.nic_metrics or self.switch_metrics or self.switch_congestion or plugins
         whole = self.gpu_metrics or sampled or self.graphs != "none"
         cut = self.cut_report != "none"
         yield cut and whole, "a report with sampled metrics or CUDA graphs cannot be cut"
@@ -89,6 +89,8 @@ class Options:
         faulty = self.lost_collectives or self.extra_collectives or cut
         dynamic = self.payload in ("dynamic", "mixed") and faulty
         yield dynamic, "rows beside their payload's tables cannot be lost, cut or added"
+        traced = self.lost_collectives and self.advanced
+        yield traced, "the advanced NCCL trace tells of collectives in rows that are never lost"
 
     @property
     def gpus_per_host(self) -> int:
