@@ -149,16 +149,12 @@ class OsCalls:
             for index, op in enumerate(ops)
             if (op.mpi.function_of(rank) if op.mpi else op.api)
         ]
-        if not found:
-            return
         works = [ops[index].api_ns + ops[index].work_ns * bool(ops[index].mpi) for index in found]
         weight = np.sqrt(works)
         total = self.per_step // 2 if step else len(found)
         passed = np.concatenate([[0.0], np.cumsum(weight)]) / weight.sum() * total + 1e-9
         counts = np.diff(np.floor(passed)).astype(np.int64)
         which = np.repeat(np.arange(len(found)), counts)
-        if not len(which):
-            return
         place = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
         called = np.array(found)[which]
         functions = []
@@ -193,9 +189,8 @@ class OsCalls:
         ):
             count = max(0, (last - first) // (length + pause))
             starts = first + 2_000_000 + (length + pause) * np.arange(count)[None, :]
-            if count:
-                ends = np.minimum(starts + length, last)
-                self._insert([function] * count, [thread] * count, starts, ends)
+            ends = np.minimum(starts + length, last)
+            self._insert([function] * count, [thread] * count, starts, ends)
         most = first + 1_100_000 + (last - first) * 9 // 10
         starts = np.array([[first + 1_000_000, most + 100_000]])
         self._insert(["accept"] * 2, [STORE] * 2, starts, np.array([[most, last]]))

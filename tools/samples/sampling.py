@@ -437,10 +437,9 @@ class GpuMetrics(Sampler):
 
     def write(self, report: Report, device: Any, begin: Ints, end: Ints, sums: Floats) -> None:
         """Write samples of the GPU of rank ``device`` into all reports that sample it."""
-        rank, times = device, end
-        model, metrics = self._model(rank)
+        rank, times, (_, metrics) = device, end, self._model(device)
         shares = np.clip(sums / np.maximum(times - begin, 1)[:, None], 0.0, 1.0)
-        values = self._draw_values(self.random[rank], metrics, shares, model.numbers["smCount"])
+        values = self._draw_values(rank, shares)
         sampling = [
             other for other in range(len(self.reports)) if rank in self._list_sampled(other)
         ]
@@ -452,14 +451,9 @@ class GpuMetrics(Sampler):
             seen = times >= self._since(number)
             self._write(self.reports[number], rank, metrics, times[seen], values[seen])
 
-    def _draw_values(
-        self,
-        random: np.random.Generator,
-        metrics: tuple[Metric, ...],
-        shares: Floats,
-        processors: int,
-    ) -> Ints:
-        """Draw values (sample, metric) that follow from shares (sample, channel)."""
+    def _draw_values(self, rank: int, shares: Floats) -> Ints:
+        """Draw values (sample, metric) of a GPU that follow from shares (sample, channel)."""
+        random, (model, metrics) = self.random[rank], self._model(rank)
         noise = random.standard_normal((len(shares), len(metrics)))
         odd = random.random((len(shares), len(metrics)))
         known = dict(zip(CHANNELS, shares.T, strict=True))
@@ -483,7 +477,7 @@ class GpuMetrics(Sampler):
             elif metric.kind == "count":
                 values[:, place] = np.rint(amount * self.period / 1e6 + (odd[:, place] < 0.05))
             else:
-                count = processors if metric.kind == "all" else 1
+                count = model.numbers["smCount"] if metric.kind == "all" else 1
                 values[:, place] = np.rint(64.0 * amount * count)
         return values.astype(np.int64)
 
@@ -498,11 +492,10 @@ class GpuMetrics(Sampler):
         entry["samples"] += len(times)
         for name, total in zip(names, values.sum(axis=0).tolist(), strict=True):
             entry["sums"][name] += total
-        if len(times):
-            local = np.repeat(report.rank.local(times), len(metrics)).reshape(values.shape)
-            columns = {"timestamp": local, "rawTimestamp": local + report.rank.start_clock}
-            columns |= {"metricId": [metric.number for metric in metrics], "value": values}
-            report.insert("GPU_METRICS", local, typeId=number, **columns)
+        local = np.repeat(report.rank.local(times), len(metrics)).reshape(values.shape)
+        columns = {"timestamp": local, "rawTimestamp": local + report.rank.start_clock}
+        columns |= {"metricId": [metric.number for metric in metrics], "value": values}
+        report.insert("GPU_METRICS", local, typeId=number, **columns)
 
     def tell(self) -> Truth:
         """Tell of all GPUs."""
