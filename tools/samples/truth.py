@@ -220,9 +220,10 @@ def sum_tables(path: Path) -> Truth:
             lasts = {"start", "end"} <= read_columns(table).keys()
             ns = 'sum(coalesce("end", start) - start)' if lasts else "0"
             query = f"SELECT {how['name']}, count(*), {ns}, sum({how['bytes']})"
-            rows = database.execute(f"{query} FROM {table} {how['of']} GROUP BY 1 ORDER BY 1")
+            summed = database.execute(f"{query} FROM {table} {how['of']} GROUP BY 1 ORDER BY 1")
             by_name = {
-                name: {"rows": rows, "ns": ns, "bytes": size or 0} for name, rows, ns, size in rows
+                name: {"rows": rows, "ns": ns, "bytes": size or 0}
+                for name, rows, ns, size in summed
             }
             sums = {key: sum(one[key] for one in by_name.values()) for key in TALLIED}
             told |= {table: {**sums, "by_name": by_name}} if by_name else {}
