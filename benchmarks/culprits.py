@@ -78,8 +78,8 @@ def faulty(fault: Fault) -> type[Timeline]:
     """The machine with a fault."""
 
     class Faulty(Timeline):
-        def __init__(self, program, cluster, seed, noise, scales=None) -> None:
-            super().__init__(program, cluster, seed, noise, scales)
+        def __init__(self, program, cluster, options) -> None:
+            super().__init__(program, cluster, options)
             self.is_step = any(op.kind is Kind.SYNC_STREAM for op in program.ops)
             self.number = 0
             ranks = list(fault.ranks)

@@ -6,26 +6,28 @@ the truth about them.
 
 The exports look like real ones of nsys 2026.2 (schema 3.25.0); the same options give the same
 bytes. What was put in - clock errors, counts, durations, when each collective really began and
-ended - is in ``truth.json``. Modules, in the order of imports:
+ended - is in ``truth.json``.
 
-* ``data``: the files of data. ``options``: what can be asked for. ``cluster``: hosts with their
-  clocks, GPUs, ranks, communicators.
-* ``program``: what a rank does, as a sequence of operations. ``job``: the training job's programs.
-* ``timeline``: when each operation happens on each rank. ``report``: one report, as tables in
-  SQLite.
-* ``cuda``, ``nvtx``, ``nccl``, ``mpi``: a program's rows in a report, and what is true of
-  collectives and messages.
-* ``background``: data loading, marks, calls into the OS runtime. ``sampling``, ``gpu_metrics``,
-  ``network``: what is sampled.
-* ``machine`` and ``models``: families of further tables. ``faults``: what holds the job back, and
-  what is missing in reports, or too much.
-* ``system``: what a report says of itself. ``simulate``: runs all of that and writes
-  ``truth.json``.
+A job is made in three stages. Its *programs* say what every rank does, operation by operation: at
+the start, in a step, at the end. A *timeline* runs a program many times on all ranks at once and
+finds when each operation begins and ends. Writers put those times into the *reports*, as rows of
+tables. ``simulate`` goes through the stages; the modules, in the order of imports:
+
+* ``data``: the files of data, with most that is a plain table. ``options``: what can be asked for.
+  ``cluster``: hosts with their clocks, GPUs, ranks, communicators.
+* ``program``: programs, and those of the job; ``mpi``: what they do with MPI, and its rows.
+  ``timeline``: their times.
+* ``report``: one report, as tables in SQLite. ``cuda``, ``nvtx``: a program's rows in it.
+  ``background``: what goes on beside the programs. ``sampling``, ``network``: what is sampled.
+  ``additions``: families of further tables. ``system``: what a report says of itself.
+* ``faults``: what holds the job back, and what is missing in reports, or too much. ``truth``: what
+  is true of collectives, messages and reports.
 
 To add a table to a sample: put its CREATE TABLE statement into ``schema.sql``; write a function
 that takes a :class:`~.report.Scene` (a report and its steps), adds rows with ``scene.insert`` or
-``report.add`` and returns what is true of them, as ``add_libraries`` in ``models`` does; name it in
-``ADDITIONS`` of ``simulate``. ``python -m tools.samples out --additions NAME`` then writes it.
+``report.add`` and returns what is true of them, as ``add_libraries`` in ``additions`` does; name it
+in ``ADDITIONS`` there. ``python -m tools.samples out --additions NAME`` then writes it. A text in a
+column of whole numbers becomes its id in StringIds by itself.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from .additions import ADDITIONS
 from .data import DATA
 from .options import Options
-from .simulate import ADDITIONS, generate
+from .simulate import generate
 
 
 def _read_numbers(text: str) -> tuple[float, ...]:

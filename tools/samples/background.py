@@ -67,19 +67,21 @@ class Background:
             return begin + (length * share).astype(np.int64)
 
         threads, functions, lows, highs, returned = zip(*DATA["os_calls"], strict=True)
-        called = ["pthread_cond_wait", *functions], [Thread.MAIN, *(Thread[one] for one in threads)]
+        columns = {"nameId": ["pthread_cond_wait", *functions], "returnValue": [0, *returned]}
+        columns["thread"] = [Thread.MAIN, *(Thread[one] for one in threads)]
         starts = np.stack([epochs - STEP_GAP_NS // 2, *map(at, lows)], axis=1)
         ends = np.stack([begin - 20, *map(at, highs)], axis=1)
-        report.insert_os_calls(*called, [0, *returned], starts, ends)
+        report.insert("OSRT_API", starts, ends, **OS_CALL | columns)
         starts = np.stack([at(share) for share in POLLS], axis=1)
-        correlations = report.correlation + np.arange(starts.size).reshape(starts.shape)
-        polled = ["cudaEventQuery_v3020"] * len(POLLS), [Thread.WATCHDOG] * len(POLLS)
-        report.insert_calls(*polled, correlations, starts, starts + 1_450, NOT_READY)
+        columns = {"thread": Thread.WATCHDOG, "returnValue": NOT_READY}
+        columns["correlationId"] = report.correlation + np.arange(starts.size).reshape(starts.shape)
+        polled = ["cudaEventQuery_v3020"] * len(POLLS)
+        report.insert_calls(starts, starts + 1_450, polled, **columns)
         report.correlation += starts.size
         rows = []
         for run, times in enumerate(zip(begin.tolist(), length.tolist(), strict=True)):
             rows += self._list_step_rows(first_step + run, *times)
-        write_points(report, rows, "marks and start/end ranges")
+        write_points(report, rows)
 
     def _list_step_rows(self, step: int, start: int, length: int) -> list[dict[str, Any]]:
         """List a batch that arrives, marks, and ranges that overlap."""
@@ -100,9 +102,11 @@ class Background:
     def finish(self, at: int) -> None:
         """Write what the capture's end cuts off: batches, and a range pushed at ``at`` (ns)."""
         last = make_row(self.report, PUSH_POP, Thread.PIN_MEMORY, start=at, text="pin_memory_loop")
-        write_points(self.report, [*self._fetched.values(), last], "unfinished ranges")
+        write_points(self.report, [*self._fetched.values(), last])
 
 
+#: Columns of a usual call into the OS runtime.
+OS_CALL = {"eventClass": 27, "nestingLevel": 0, "callchainId": 0, "argumentsId": 0}
 CHAINED_FROM_NS = 80_000
 EVENT_HANDLER, WORKER, STORE = 5, 6, 12  # distances of thread ids from the pid
 INNER, LOADING = DATA["os_inner"], DATA["os_loading"]
@@ -145,26 +149,19 @@ class OsCalls:
             for index, op in enumerate(ops)
             if (op.mpi.function_of(rank) if op.mpi else op.api)
         ]
-        if not found:
-            return
         works = [ops[index].api_ns + ops[index].work_ns * bool(ops[index].mpi) for index in found]
         weight = np.sqrt(works)
         total = self.per_step // 2 if step else len(found)
         passed = np.concatenate([[0.0], np.cumsum(weight)]) / weight.sum() * total + 1e-9
         counts = np.diff(np.floor(passed)).astype(np.int64)
         which = np.repeat(np.arange(len(found)), counts)
-        if not len(which):
-            return
         place = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
         called = np.array(found)[which]
         functions = []
         for index, slot in zip(called, place, strict=True):
             known = _list_functions(ops[index])
             functions.append(known[slot % len(known)])
-        begin, end = (
-            self.report.local(epochs, times[:, rank, called])
-            for times in (block.host_begin, block.host_end)
-        )
+        begin, end = self.report.edges(epochs, block.host, called)
         low, high = (
             (place + first + wide * self.rng.random(begin.shape)) / counts[which]
             for first, wide in ((0.1, 0.2), (0.35, 0.5))
@@ -192,9 +189,8 @@ class OsCalls:
         ):
             count = max(0, (last - first) // (length + pause))
             starts = first + 2_000_000 + (length + pause) * np.arange(count)[None, :]
-            if count:
-                ends = np.minimum(starts + length, last)
-                self._insert([function] * count, [thread] * count, starts, ends)
+            ends = np.minimum(starts + length, last)
+            self._insert([function] * count, [thread] * count, starts, ends)
         most = first + 1_100_000 + (last - first) * 9 // 10
         starts = np.array([[first + 1_000_000, most + 100_000]])
         self._insert(["accept"] * 2, [STORE] * 2, starts, np.array([[most, last]]))
@@ -205,26 +201,20 @@ class OsCalls:
 
     def _mark(self, kind: int, at: int) -> None:
         """Add a row of no length that says that tracing begins or ends in the process."""
-        columns = {"eventClass": kind, "globalTid": self.report.rank.global_pid}
-        columns |= {"nameId": self.report.export.string("[Unknown]"), "returnValue": 0}
-        columns |= {"callchainId": 0, "argumentsId": 0}
-        self.report.insert("OSRT_API", ["[Unknown]"], columns, *[np.array([[at]])] * 2)
+        columns = {"globalTid": self.report.rank.global_pid, "nameId": "[Unknown]"}
+        columns |= {"eventClass": kind, "nestingLevel": None, "returnValue": 0}
+        self.report.insert("OSRT_API", np.array([at]), np.array([at]), **OS_CALL | columns)
 
     def _insert(
-        self,
-        functions: Sequence[str],
-        threads: Sequence[int],
-        begin: Ints,
-        end: Ints,
-        level: int = 0,
+        self, functions: list[str], threads: list[int], begin: Ints, end: Ints, level: int = 0
     ) -> None:
         """Add calls with the axes (run, call), and what they call in turn."""
-        chained: Any = 0
+        columns: dict[str, Any] = {"nameId": functions, "thread": threads, "nestingLevel": level}
+        columns["returnValue"] = [DATA["os_returned"].get(function, 0) for function in functions]
         if self.report.options.osrt_callchains:
             numbers = [self.chains.setdefault(one, len(self.chains) + 1) for one in functions]
-            chained = np.where(end - begin >= CHAINED_FROM_NS, numbers, 0)
-        returned = [DATA["os_returned"].get(function, 0) for function in functions]
-        self.report.insert_os_calls(functions, threads, returned, begin, end, chained, level)
+            columns["callchainId"] = np.where(end - begin >= CHAINED_FROM_NS, numbers, 0)
+        self.report.insert("OSRT_API", begin, end, **OS_CALL | columns)
         for function in sorted(INNER.keys() & set(functions)):
             outer = [index for index, name in enumerate(functions) if name == function]
             inner, start, length = INNER[function], begin[:, outer], (end - begin)[:, outer]
@@ -236,14 +226,15 @@ class OsCalls:
                 self._insert([name] * len(outer), callers, low, high, level + 1)
 
     def _write_chains(self) -> None:
-        string, rows = self.report.export.string, []
+        rows = []
         for function, chain in self.chains.items():
             callers = DATA["os_callers"].get(function, (("python3", None),))
             frames = enumerate((("libc.so.6", f"{function}@@GLIBC_2.2.5"), *callers))
             for depth, (module, symbol) in frames:
                 address = 0x7F00_0000_0000 + 0x10_0000 * chain + 0x1234 * depth
                 path = module if module == "python3" else f"/usr/lib/x86_64-linux-gnu/{module}"
-                ids = string(symbol or hex(address)), string(path)
-                rows.append((chain, *ids, int(symbol is None), address, depth, 0, 0))
+                rows.append(
+                    (chain, symbol or hex(address), path, int(symbol is None), address, depth, 0, 0)
+                )
         names = "id symbol module unresolved originalIP stackDepth kernelMode thumbCode"
         self.report.add("OSRT_CALLCHAINS", names, rows)

@@ -47,6 +47,8 @@ class Thread(IntEnum):
     PIN_MEMORY = 17
     LOADER_0 = 20
     LOADER_1 = 21
+    FORWARD = 40  # of ranges as PyTorch makes them
+    BACKWARD = 41
 
 
 class Stream(IntEnum):
@@ -148,6 +150,10 @@ class Rank:
         """Return event times (ns since this report's capture start) of moments in true time."""
         return self.host.system_clock(true_ns) - self.start_clock
 
+    def local_time(self, true_ns: int) -> int:
+        """Return the event time of one moment."""
+        return int(self.local(np.array(true_ns)))
+
 
 @dataclass(frozen=True)
 class Communicator:
@@ -166,6 +172,11 @@ class Cluster:
     ranks: tuple[Rank, ...]
     communicators: tuple[Communicator, ...]
     lonely: int = 0  # how many ranks, the last ones, communicate only among themselves
+
+    @cached_property
+    def grid(self) -> Grid:
+        """How MPI's communicators lie over the ranks."""
+        return build_grid(len(self.ranks), self.lonely)
 
     def all_of(self, group: Group) -> list[Communicator]:
         """Return the communicators of a kind."""
@@ -203,8 +214,9 @@ def build_cluster(options: Options) -> Cluster:
         uptime += int(rng.integers(1_000_000_000))
         buses = [f"0000:{0x1B + 0x10 * gpu & 0xFF:02x}:00.0" for gpu in range(per_host)]
         gpus = tuple(Gpu(draw_uuid(rng), bus) for bus in buses)
-        name = "container" if options.same_host_name else f"node{index + 1:02d}"
-        hosts.append(Host(name, round(offset * 1e6), round(drift, 6), uptime, gpus))
+        hosts.append(
+            Host(f"node{index + 1:02d}", round(offset * 1e6), round(drift, 6), uptime, gpus)
+        )
     for rank in range(options.ranks):
         host, gpu = divmod(rank, per_host)
         pid = 4242 + 64 * gpu  # the same on every host, as in containers

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from .cluster import Ints
-from .data import KERNELS, LAUNCHES, find_enum_label
+from .data import KERNELS, LAUNCHES
 from .options import Options
 from .program import GRAPH_BEGIN, GRAPH_INSTANTIATE, Kind, Op, Program
 from .report import Column, Report
-from .timeline import Block, Floats
+from .timeline import Block
 
 NO_ID = 4_294_967_295  # how exports write "no stream" and "no event"
 SYNC_TYPES = {Kind.SYNC_EVENT: 1, Kind.WAIT: 2, Kind.SYNC_STREAM: 3, Kind.SYNC_DEVICE: 4}
@@ -31,7 +31,7 @@ TABLE = "CUPTI_ACTIVITY_KIND_"
 
 def count_blocks(op: Op, options: Options) -> int:
     """Return the first dimension of a kernel's grid; of an NCCL kernel its channels."""
-    grid = KERNELS[op.kernel].grid[0]
+    grid = KERNELS[op.kernel].columns["gridX"]
     limited = op.kind is Kind.COLLECTIVE and options.nccl_channels
     return min(grid, options.nccl_channels) if limited else grid
 
@@ -73,29 +73,13 @@ class CudaRows:
         return {**placed, "correlationId": first + self.correlations[which]}
 
     def _list_kernel_columns(self) -> dict[str, Column]:
-        string, options = self.report.export.string, self.report.options
-        rows = []
-        for index in self.kernels:
-            kernel = KERNELS[self.ops[index].kernel]
-            row = {
-                f"{name}Name": kernel.__dict__[name] for name in ("demangled", "short", "mangled")
-            }
-            for what in ("grid", "block", "cluster"):
-                row |= zip((f"{what}{axis}" for axis in "XYZ"), kernel.__dict__[what], strict=True)
-            clustered = kernel.cluster[0] > 0
-            row |= {"gridX": count_blocks(self.ops[index], options)}
-            row |= {"cacheConfig": 1 + clustered, "registersPerThread": kernel.registers}
-            row |= {"staticSharedMemory": kernel.static_shared}
-            row |= {"dynamicSharedMemory": kernel.dynamic_shared}
-            row |= {"sharedMemoryExecuted": kernel.shared_executed}
-            row |= {"sharedMemoryLimitConfig": int(kernel.dynamic_shared > 48 * 1024)}
-            row |= {"maxPotentialClusterSize": 8 * clustered, "maxActiveClusters": 66 * clustered}
-            rows.append(row)
-        columns = self._place(self.kernels)
-        for name in rows[0] if rows else ():
-            values = [row[name] for row in rows]
-            named = name.endswith("Name")
-            columns[name] = np.array([string(one) for one in values] if named else values, np.int64)
+        table, columns = f"{TABLE}KERNEL", self._place(self.kernels)
+        kernels = [KERNELS[self.ops[index].kernel].columns for index in self.kernels]
+        for name in kernels[0] if kernels else ():
+            columns[name] = self.report.encode(table, name, [one[name] for one in kernels])
+        columns["gridX"] = self._each(
+            self.kernels, lambda op: count_blocks(op, self.report.options)
+        )
         columns |= {"launchType": 1, "localMemoryPerThread": 0, "localMemoryTotal": 250_871_808}
         columns |= {"clusterSchedulingPolicy": 1, "tensorSizeMinusOneElements": "[]"}
         nodes = [(self.ops[index].graph, index) for index in self.kernels.tolist()]
@@ -111,29 +95,23 @@ class CudaRows:
 
     def write(self, block: Block, epochs: Ints) -> None:
         """Write runs that begin at ``epochs`` (true time, ns)."""
-        report, rank = self.report, self.report.rank.rank
-
-        def local(times: Floats, which: Ints) -> Ints:
-            return report.local(epochs, times[:, rank, which])
-
+        report = self.report
         first = report.correlation + self.correlation_span * np.arange(len(epochs))[:, None]
         if len(which := self.api):
-            self._write_calls(first, local(block.host_begin, which), local(block.host_end, which))
+            self._write_calls(first, *report.edges(epochs, block.host, which))
         if len(which := self.kernels):
-            begin, end = local(block.gpu_begin, which), local(block.gpu_end, which)
-            names = [KERNELS[self.ops[index].kernel].demangled for index in which]
+            begin, end = report.edges(epochs, block.gpu, which)
             columns = self.kernel_columns | {"correlationId": first + self.correlations[which]}
             columns["gridId"] = report.grid + np.arange(begin.size).reshape(begin.shape)
-            lost = report.lost_rows("kernel", which)
-            report.insert(f"{TABLE}KERNEL", names, columns, begin, end, lost=lost)
+            report.insert(f"{TABLE}KERNEL", begin, end, **columns)
             report.grid += begin.size
         for kind in (Kind.COPY, Kind.SET):
             if len(which := np.array(self.program.all_of(kind), np.int64)):
-                edges = local(block.gpu_begin, which), local(block.gpu_end, which)
+                edges = report.edges(epochs, block.gpu, which)
                 self._write_memory(kind, which, first, *edges)
-        self._write_events(first, block, local)
+        self._write_events(first, block, epochs)
         if self.whole_graphs and self.program.graphs:
-            self._write_graphs(first, block, local)
+            self._write_graphs(first, block, epochs)
         report.correlation += self.correlation_span * len(epochs)
         report.event_sync += self.program.events * len(epochs)
 
@@ -145,18 +123,16 @@ class CudaRows:
             first_launch = (int(values[0, at]) for values in (correlations, begin, end))
             report.first_launch = tuple(first_launch)
         threads = [self.ops[index].thread for index in self.api]
-        lost = report.lost_rows("call", self.api)
-        report.insert_calls(functions, threads, correlations, begin, end, lost=lost)
+        report.insert_calls(begin, end, functions, thread=threads, correlationId=correlations)
 
     def _write_memory(self, kind: Kind, which: Ints, first: Ints, begin: Ints, end: Ints) -> None:
-        sizes = self._each(which, lambda op: op.bytes)
-        columns = self._place(which, first) | {"bytes": sizes}
+        table = "MEMSET" if kind is Kind.SET else "MEMCPY"
+        columns = self._place(which, first)
+        columns["bytes"] = self._each(which, lambda op: op.bytes)
         if kind is Kind.SET:
-            table, labels = "MEMSET", ["Memset"] * len(which)
             columns |= {"value": 0, "memKind": 2}
         else:
-            table, kinds = "MEMCPY", self._each(which, lambda op: op.copy).T
-            labels = [find_enum_label("ENUM_CUDA_MEMCPY_OPER", one) for one in kinds[0].tolist()]
+            kinds = self._each(which, lambda op: op.copy).T
             columns |= dict(zip(("copyKind", "srcKind", "dstKind"), kinds, strict=True))
             columns["copyCount"] = 1
             # A peer copy: from this process's device to the next on the host.
@@ -166,11 +142,9 @@ class CudaRows:
                 for side, device in (("src", own), ("dst", other)):
                     columns[f"{side}DeviceId"] = np.where(of_peers, device, None)
                     columns[f"{side}ContextId"] = np.where(of_peers, device + 1, None)
-        self.report.insert(f"{TABLE}{table}", labels, columns, begin, end, sizes)
+        self.report.insert(f"{TABLE}{table}", begin, end, **columns)
 
-    def _write_events(
-        self, first: Ints, block: Block, local: Callable[[Floats, Ints], Ints]
-    ) -> None:
+    def _write_events(self, first: Ints, block: Block, epochs: Ints) -> None:
         """Write CUDA events, and SYNCHRONIZATION rows: the middle of the API call (its deviceId is
         0 in real exports, whatever the device).
         """
@@ -180,12 +154,12 @@ class CudaRows:
             events = self._each(which, lambda op: op.event)
             columns = self._place(which, first) | {"timestamp": 0}
             columns |= {"eventId": events + FIRST_EVENT, "eventSyncId": recorded + events}
-            labels, begin = ["CUDA event"] * len(events), local(block.host_begin, which)
-            report.insert(f"{TABLE}CUDA_EVENT", labels, columns, begin, None)
+            begin, _ = report.edges(epochs, block.host, which)
+            report.insert(f"{TABLE}CUDA_EVENT", begin, **columns)
         if len(which := np.array(self.program.all_of(*SYNC_TYPES), np.int64)):
             events = self._each(which, lambda op: op.event)
             types = self._each(which, lambda op: SYNC_TYPES[op.kind])
-            begin, end = local(block.host_begin, which), local(block.host_end, which)
+            begin, end = report.edges(epochs, block.host, which)
             inset = (end - begin) // 8
             columns = self._place(which, first) | {"deviceId": 0, "syncType": types}
             del columns["greenContextId"]
@@ -193,12 +167,9 @@ class CudaRows:
             columns["streamId"] = np.where(waits, columns["streamId"], NO_ID)
             columns["eventId"] = np.where(events < 0, NO_ID, events + FIRST_EVENT)
             columns["eventSyncId"] = np.where(events < 0, 0, recorded + events)
-            labels = [find_enum_label("ENUM_CUPTI_SYNC_TYPE", one) for one in types.tolist()]
-            report.insert(f"{TABLE}SYNCHRONIZATION", labels, columns, begin + inset, end - inset)
+            report.insert(f"{TABLE}SYNCHRONIZATION", begin + inset, end - inset, **columns)
 
-    def _write_graphs(
-        self, first: Ints, block: Block, local: Callable[[Floats, Ints], Ints]
-    ) -> None:
+    def _write_graphs(self, first: Ints, block: Block, epochs: Ints) -> None:
         """Write a GRAPH_TRACE row per launch, from its first kernel's begin to its last one's end."""
         graphs = sorted(self.program.graphs)
         heads, tails = (
@@ -206,20 +177,17 @@ class CudaRows:
         )
         ids = np.array([number_graph(graph) for graph in graphs])
         columns = {**self._place(heads, first), "graphId": ids, "graphExecId": ids + 1}
-        edges = local(block.gpu_begin, heads), local(block.gpu_end, tails)
-        labels = [f"graph {one}" for one in ids.tolist()]
-        self.report.insert(f"{TABLE}GRAPH_TRACE", labels, columns, *edges)
+        begin, _ = self.report.edges(epochs, block.gpu, heads)
+        _, end = self.report.edges(epochs, block.gpu, tails)
+        self.report.insert(f"{TABLE}GRAPH_TRACE", begin, end, **columns)
 
 
 def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Report) -> None:
     """Write rows for the graphs that the initial program, run at ``epoch``, captured."""
     rank, ops = report.rank, program.ops
-    begins, ends = (
-        report.local(epoch, times[:, rank.rank]).tolist()[0]
-        for times in (block.host_begin, block.host_end)
-    )
-    main, string = rank.global_tid(0), report.export.string
-    graphs: list[tuple[int | None, ...]] = []
+    begins, ends = (edge[0].tolist() for edge in report.edges(epoch, block.host, range(len(ops))))
+    main = rank.global_tid(0)
+    graphs: list[tuple[Any, ...]] = []
     nodes: list[tuple[int, int, int, int, int | None]] = []
     for index in (index for index, op in enumerate(ops) if op.api == GRAPH_INSTANTIATE):
         begin = max(one for one in range(index) if ops[one].api == GRAPH_BEGIN)
@@ -227,9 +195,10 @@ def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Re
         number = number_graph(graph)
         created, captured = begins[begin] + 200, ends[index - 1]
         made, done = begins[index], ends[index]
-        names = string("Graph Creation"), string("Graph Exec Creation")
-        graphs.append((created, created + 90, GRAPH, main, names[0], number, None))
-        graphs.append((made + 300, done - 300, EXECUTABLE, main, names[1], number, number + 1))
+        graphs.append((created, created + 90, GRAPH, main, "Graph Creation", number, None))
+        graphs.append(
+            (made + 300, done - 300, EXECUTABLE, main, "Graph Exec Creation", number, number + 1)
+        )
         step = max(1, (done - made) // (2 * count + 2))
         for node in range(count):
             original = number_node(graph, node, original=True)
@@ -237,10 +206,10 @@ def write_graph_creation(program: Program, block: Block, epoch: Ints, report: Re
             nodes.append((made + step * (node + 1), NODE, main, number_node(graph, node), original))
     if not graphs:
         return
-    names = "eventClass globalTid nameId graphId graphExecId"
-    report.add_spans("CUDA_GRAPH_EVENTS", names, graphs)
+    names = "start end eventClass globalTid nameId graphId graphExecId"
+    report.add("CUDA_GRAPH_EVENTS", names, graphs)
     if report.options.graph_level(rank.rank) == "node":
-        name = string("Graph Node Creation")
+        name = "Graph Node Creation"
         rows = [(start, start, kind, tid, name, *ids) for start, kind, tid, *ids in sorted(nodes)]
-        names = "eventClass globalTid nameId graphNodeId originalGraphNodeId"
-        report.add_spans("CUDA_GRAPH_NODE_EVENTS", names, rows)
+        names = "start end eventClass globalTid nameId graphNodeId originalGraphNodeId"
+        report.add("CUDA_GRAPH_NODE_EVENTS", names, rows)

@@ -27,6 +27,8 @@ LAUNCHES = {
     "driver": "cuLaunchKernel",
     "driver_ex": "cuLaunchKernelEx",
 }
+# copyKind, srcKind and dstKind of a MEMCPY row (ENUM_CUDA_MEMCPY_OPER, ENUM_CUDA_MEM_KIND)
+H2D_PINNED, H2D_PAGEABLE, D2H, D2D, P2P = (1, 1, 2), (1, 0, 2), (2, 2, 0), (8, 2, 2), (10, 2, 2)
 
 
 def read_text(name: str) -> str:
@@ -52,20 +54,11 @@ DATA: dict[str, Any] = yaml.load(
 
 @dataclass(frozen=True)
 class Kernel:
-    """A kernel function as the KERNEL table describes it; shared memory in bytes."""
+    """A kernel function."""
 
-    short: str
-    grid: tuple[int, ...]
-    block: tuple[int, ...]
-    registers: int
-    static_shared: int
-    dynamic_shared: int
-    shared_executed: int
-    cluster: tuple[int, ...]
-    mean_ns: float
     api: str  # that launches it
-    demangled: str
-    mangled: str
+    mean_ns: float
+    columns: dict[str, Any]  # of the KERNEL table
 
 
 def _read_kernels() -> dict[str, Kernel]:
@@ -75,15 +68,24 @@ def _read_kernels() -> dict[str, Kernel]:
     reduce and cat kernels were seen in public exports of H100 and H200 runs; those of the others
     follow the same style.
     """
+    (_, _, _, *shapes), *rows = read_rows("kernels.tsv")
     found = {}
-    for key, short, grid, block, *numbers, cluster, mean, api, demangled, mangled in read_rows(
-        "kernels.tsv"
-    )[1:]:
-        grid, block, cluster = (tuple(map(int, one.split("x"))) for one in (grid, block, cluster))
-        names = (short if name == "=" else name for name in (demangled, mangled))
-        found[key] = Kernel(
-            short, grid, block, *map(int, numbers), cluster, float(mean), LAUNCHES[api], *names
-        )
+    for key, api, mean, *values in rows:
+        given = dict(zip(shapes, values, strict=True))
+        columns: dict[str, Any] = {}
+        for name, value in given.items():
+            if name in ("grid", "block", "cluster"):
+                axes = (f"{name}{axis}" for axis in "XYZ")
+                columns |= zip(axes, map(int, value.split("x")), strict=True)
+            elif name.endswith("Name"):
+                columns[name] = given["shortName"] if value == "=" else value
+            else:
+                columns[name] = int(value)
+        clustered = columns["clusterX"] > 0
+        columns |= {"cacheConfig": 1 + clustered, "maxPotentialClusterSize": 8 * clustered}
+        columns["maxActiveClusters"] = 66 * clustered
+        columns["sharedMemoryLimitConfig"] = int(columns["dynamicSharedMemory"] > 48 * 1024)
+        found[key] = Kernel(LAUNCHES[api], float(mean), columns)
     return found
 
 
@@ -95,6 +97,12 @@ def tables() -> dict[str, str]:
     """Read the CREATE TABLE statements by table name (the ENUM_* tables apart)."""
     found = re.finditer(r"^CREATE TABLE (\w+) \(\n.*?^\)$", read_text("schema.sql"), re.M | re.S)
     return {one[1]: one[0] for one in found}
+
+
+@cache
+def read_columns(table: str) -> dict[str, str]:
+    """Read the columns of a table, and their types; none of a table that the schema lacks."""
+    return dict(re.findall(r"^    (\w+) +(INTEGER|TEXT|REAL)", tables().get(table, ""), re.M))
 
 
 @cache

@@ -4,20 +4,23 @@ lost, collectives that only one report has, a report that is cut.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .cluster import Cluster, Ints, build_grid, make_uid
-from .data import DATA, KERNELS
+from .cluster import Cluster, Ints, make_uid
+from .data import DATA, KERNELS, read_columns
+from .mpi import Table
+from .nvtx import CATEGORY, DOMAIN, THREAD
 from .options import Options
-from .program import Builder, Kind, Op, Program, Table
-from .report import NEVER, Report, Truth
-from .timeline import Block, Floats, Timeline
+from .program import FP32, Builder, Domain, Kind, Op, Program
+from .report import Report, Truth
+from .timeline import Block, Floats
 
-FP32 = "gemm_fp32"
+if TYPE_CHECKING:
+    from .simulate import Phase
+
 NCCL_PARTS = ("range", "call", "kernel")
 PAUSE_NS = 20_000  # between the end of what was before and an extra collective
 
@@ -56,10 +59,12 @@ class Causes:
             )
         return held
 
-    def record(self, program: Program, block: Block, epochs: Ints, first: int) -> None:
-        """Keep what steps that begin at ``epochs`` (true ns) did; the first is step ``first``."""
+    def record(self, program: Program, block: Block, epochs: Ints, first: int | None) -> None:
+        """Keep what steps that begin at ``epochs`` (true ns) did; the first is step ``first``, or
+        no step at all.
+        """
         options = self.options
-        if not options.has_causes:
+        if not options.has_causes or first is None:
             return
         kernels, collectives = program.all_of(Kind.KERNEL), program.all_of(Kind.COLLECTIVE)
         single = [index for index in kernels if program.ops[index].kernel == FP32]
@@ -90,7 +95,7 @@ class Causes:
         if self.late:
             late = {"rank": self.options.late_rank, "range": "load_batch"}
             late |= {"mean_ns": round(float(np.mean(self.late))), "steps": len(self.late)}
-        gemm = {"kernel": KERNELS[FP32].short, "ns": [round(ns) for ns in self.fp32]}
+        gemm = {"kernel": KERNELS[FP32].columns["shortName"], "ns": [round(ns) for ns in self.fp32]}
         causes = {"late": late, "hiccup": self.hiccup, "gemm_without_tensor_cores": gemm}
         return {"about_causes": DATA["about"]["causes"], "causes": {**causes, "ranks": ranks}}
 
@@ -111,110 +116,90 @@ def _sum_covered(spans: Ints) -> int:
     return int(np.maximum(spans[:, 1] - np.maximum(spans[:, 0], reached), 0).sum())
 
 
-def cut_report(options: Options, report: Report, epochs: Ints, lengths: Ints, first: int) -> None:
-    """Cut a report if it is to be cut within these steps, which begin at ``epochs`` and last
-    ``lengths`` (true ns) and are not written yet; the first is step ``first``.
+def find_cut(options: Options, steps: Ints) -> int | None:
+    """Find the true time (ns) at which a report is cut, if one is; ``steps`` are the begins of the
+    steps, and the last one's end.
     """
-    place = options.cut_at * options.steps
-    run = int(place) - first
-    asked = options.cut_report != "none" and options.cut_rank == report.rank.rank
-    if not asked or not 0 <= run < len(epochs):
-        return
-    at = int(epochs[run]) + int(lengths[run] * (place - int(place)))
-    local = int(report.rank.local(np.asarray(at)))
-    if options.cut_report == "begin":
-        report.first = local
-    else:
-        report.last = local
-    report.facts["cut"] = {"lacks": options.cut_report, "true_ns": at, "local_ns": local}
+    if options.cut_report == "none":
+        return None
+    run, share = divmod(options.cut_at * options.steps, 1)
+    return int(steps[int(run)]) + int(np.diff(steps)[int(run)] * share)
 
 
-def hide_beginning(options: Options, report: Report) -> None:
-    """Write nothing before the moment of a cut at the beginning, wherever that will be."""
-    if options.cut_report == "begin" and options.cut_rank == report.rank.rank:
-        report.first = NEVER - 1
+def cut_report(report: Report, true_ns: int) -> None:
+    """Cut a report: it loses what begins before the cut, or what ends after it. NVTX ranges that
+    are open there lose their end only, definitions stay, and an event on the GPU goes with its call.
+    """
+    options, export, local = report.options, report.export, report.rank.local_time(true_ns)
+    told = {"lacks": options.cut_report, "true_ns": true_ns, "local_ns": local}
+    report.facts["cut"] = told
+    side = "start <" if options.cut_report == "begin" else "end >"
+    for table in export.rows:
+        if "start" in read_columns(table) and table != "NVTX_EVENTS":
+            export.delete(table, f"{side} {local}")
+    ranges = f"eventType NOT IN ({CATEGORY}, {THREAD}, {DOMAIN})"
+    if options.cut_report == "end":
+        open_ranges = f"{ranges} AND end > {local}"
+        export.database.execute(f"UPDATE NVTX_EVENTS SET end = NULL WHERE {open_ranges}")
+        side = "start >"
+    export.delete("NVTX_EVENTS", f"{ranges} AND {side} {local}")
+    unknown = "correlationId NOT IN (SELECT correlationId FROM CUPTI_ACTIVITY_KIND_RUNTIME)"
+    export.delete("CUPTI_ACTIVITY_KIND_CUDA_EVENT", unknown)
 
 
-@dataclass(frozen=True)
-class Collective:
-    """A collective of a step: its operation, its ranks, its place in the communicator."""
-
-    library: str
-    operation: int
-    function: str
-    communicator: int
-    ranks: tuple[int, ...]
-    calls: int = 1  # of a group, which the reports' ranges count one by one
-    ordinal: int = 0  # in the first step
-    per_step: int = 0  # so many more in each that follows
-
-
-def _list_nccl(program: Program, cluster: Cluster) -> Iterator[Collective]:
-    for index in program.all_of(Kind.COLLECTIVE):
-        op = program.ops[index]
-        calls = len(op.calls) if op.payload.function == "Group" else 1
-        for comm in cluster.all_of(op.payload.group):
-            yield Collective("NCCL", index, op.payload.function, comm.hash, comm.ranks, calls)
-
-
-def _list_mpi(program: Program, cluster: Cluster) -> Iterator[Collective]:
-    grid = build_grid(len(cluster.ranks), cluster.lonely)
-    for index in program.all_of(Kind.MPI):
-        call = program.ops[index].mpi
-        for ranks in grid.teams[call.team] if call.table is Table.COLLECTIVES else ():
-            yield Collective("MPI", index, call.function, make_uid(ranks, call.team), ranks)
-
-
-def list_collectives(step: Program, before: Program, cluster: Cluster) -> list[Collective]:
-    """List all of NCCL and MPI in a step; ``before`` is what ran before the first."""
+def lose_collectives(
+    options: Options, nccl: list[Truth], mpi: list[Truth], reports: Sequence[Report]
+) -> list[Truth]:
+    """Delete rows of some of the collectives that the truth tells of, each in one report: half of
+    NCCL's lose all rows, the others those of one kind. Return what is lost.
+    """
     found = []
-    earlier = [(one.communicator, one.ranks) for one in _list_mpi(before, cluster)]
-    for listed in ([*_list_nccl(step, cluster)], [*_list_mpi(step, cluster)]):
-        for place, one in enumerate(listed):
-            ordinal, per_step = (
-                sum(other.calls for other in some if other.communicator == one.communicator)
-                for some in (listed[:place], listed)
-            )
-            if one.library == "MPI":
-                ordinal += earlier.count((one.communicator, one.ranks))
-            found.append(replace(one, ordinal=ordinal, per_step=per_step))
+    for step in range(options.steps if options.lost_collectives else 0):
+        listed = [
+            ("NCCL" if known is nccl else "MPI", one)
+            for known in (nccl, mpi)
+            for one in known
+            if one["step"] == step
+        ]
+        random = np.random.default_rng([options.seed, 17, step])
+        coins, members, kinds = random.random((3, len(listed)))
+        for number in np.flatnonzero(coins < options.lost_collectives).tolist():
+            library, one = listed[number]
+            place, kind = int(members[number] * len(one["ranks"])), kinds[number]
+            rank, begin, end = (one[key][place] for key in ("ranks", "begin", "end"))
+            told = _describe(library, step, rank, one["function"], one["communicator"])
+            told |= {"ordinal": one["ordinal"], "rows": ["mpi"], "begin": begin, "end": end}
+            if library == "NCCL":
+                told["rows"] = [*NCCL_PARTS] if kind < 0.5 else [NCCL_PARTS[int(kind * 6) % 3]]
+            _delete_rows(reports[rank], told["rows"], begin, end)
+            found.append(told)
     return found
 
 
-class Losses:
-    """Draws what gets lost, step by step, and tells the reports."""
-
-    def __init__(self, step: Program, before: Program, cluster: Cluster, options: Options) -> None:
-        self.options, self.program = options, step
-        self.known = list_collectives(step, before, cluster) if options.lost_collectives else []
-        self.found: list[Truth] = []
-
-    def draw(self, reports: Sequence[Report], block: Block, epochs: Ints, first: int) -> None:
-        """Draw before the runs of a block are written, the first of which is step ``first``."""
-        for report in reports:
-            report.lost = {}
-        for run in range(len(epochs)) if self.known else ():
-            for one, rank, parts in self._draw_step(first + run):
-                begin, end = (
-                    int(epochs[run] + round(float(edge[run, rank, one.operation])))
-                    for edge in block.edges(self.program.ops[one.operation].kind)
-                )
-                told = _describe(one.library, first + run, rank, one.function, one.communicator)
-                told["ordinal"] = one.ordinal + one.per_step * (first + run)
-                self.found.append({**told, "rows": list(parts), "begin": begin, "end": end})
-                for part in parts:
-                    none = np.zeros((len(epochs), len(self.program.ops)), np.bool_)
-                    reports[rank].lost.setdefault(part, none)[run, one.operation] = True
-
-    def _draw_step(self, step: int) -> Iterator[tuple[Collective, int, tuple[str, ...]]]:
-        """Draw the losses of a step: half of NCCL's are of all rows, the others of one kind."""
-        random = np.random.default_rng([self.options.seed, 17, step])
-        coins, members, kinds = random.random((3, len(self.known)))
-        for place in np.flatnonzero(coins < self.options.lost_collectives).tolist():
-            one = self.known[place]
-            parts = NCCL_PARTS if kinds[place] < 0.5 else (NCCL_PARTS[int(kinds[place] * 6) % 3],)
-            rank = one.ranks[int(members[place] * len(one.ranks))]
-            yield one, rank, ("mpi",) if one.library == "MPI" else parts
+def _delete_rows(report: Report, parts: Sequence[str], begin: int, end: int) -> None:
+    """Delete rows of a collective with these true times: of NCCL its kernel, the kernel's launch,
+    or NCCL's ranges within PyTorch's range around the launch.
+    """
+    export = report.export
+    start, stop = report.rank.local(np.array([begin, end])).tolist()
+    if "mpi" in parts:
+        export.delete("MPI_COLLECTIVES_EVENTS", f"start = {start}")
+        return
+    kernel = f"FROM CUPTI_ACTIVITY_KIND_KERNEL WHERE start = {start} AND end = {stop}"
+    launch = f"correlationId = (SELECT correlationId {kernel})"
+    call = f"FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE {launch}"
+    if "range" in parts:
+        around = (
+            f"text LIKE 'nccl:%' AND start < (SELECT start {call}) AND end > (SELECT end {call})"
+        )
+        query = f"SELECT start, end FROM NVTX_EVENTS WHERE {around}"
+        first, last = export.database.execute(query).fetchone()
+        inside = f"start > {first} AND end < {last} AND domainId = {int(Domain.NCCL)}"
+        export.delete("NVTX_EVENTS", inside)
+    if "call" in parts:
+        export.delete("CUPTI_ACTIVITY_KIND_RUNTIME", launch)
+    if "kernel" in parts:
+        export.delete("CUPTI_ACTIVITY_KIND_KERNEL", f"start = {start} AND end = {stop}")
 
 
 def _describe(library: str, step: int, rank: int, function: str, communicator: int) -> Truth:
@@ -248,9 +233,8 @@ class Extras:
     all, drawn or not.
     """
 
-    def __init__(self, options: Options, cluster: Cluster, timelines: Sequence[Timeline]) -> None:
-        self.options, self.cluster, self.timelines = options, cluster, timelines
-        self.grid = build_grid(options.ranks, options.lonely_ranks)
+    def __init__(self, options: Options, cluster: Cluster, phases: Sequence[Phase]) -> None:
+        self.options, self.cluster, self.phases = options, cluster, phases
         self.found: list[Truth] = []
         self.blocks: list[Block] = []
         self.lengths: list[int] = []  # ns, with the pause before
@@ -259,45 +243,37 @@ class Extras:
         """Simulate those of steps from ``first`` on; return how long all of one step last, ns."""
         rng = np.random.default_rng([self.options.seed, 23, first])
         begin = np.zeros((runs, self.options.ranks))
-        self.blocks = [timeline.run(rng, begin) for timeline in self.timelines]
+        self.blocks = [phase.timeline.run(rng, begin) for phase in self.phases]
         self.lengths = [PAUSE_NS + int(np.ceil(block.find_ends().max())) for block in self.blocks]
         return sum(self.lengths)
 
-    def write(
-        self,
-        writers: Sequence[Callable[[int, Block, Ints, int], None]],
-        epochs: Ints,
-        ends: Floats,
-        first: int,
-    ) -> None:
-        """Write them behind steps that begin at ``epochs`` and end ``ends`` later (run, rank), with
-        functions, one for each, that take rank, a run of it, its epoch and the step.
-        """
+    def write(self, epochs: Ints, ends: Floats, first: int) -> None:
+        """Write them behind steps that begin at ``epochs`` and end ``ends`` later (run, rank)."""
         drawn = []
-        for step in range(first, first + len(epochs)):
-            random = np.random.default_rng([self.options.seed, 29, step])
-            coins, ranks = random.random((2, len(self.timelines)))
+        for run in range(len(epochs)):
+            random = np.random.default_rng([self.options.seed, 29, first + run])
+            coins, ranks = random.random((2, len(self.phases)))
             for number in np.flatnonzero(coins < self.options.extra_collectives).tolist():
-                drawn.append((number, step, int(ranks[number] * self.options.ranks)))
+                drawn.append((number, run, int(ranks[number] * self.options.ranks)))
         after = np.cumsum([0, *self.lengths]) + PAUSE_NS
-        for number, step, rank in sorted(drawn, key=lambda one: one[0]):
-            run = step - first
+        for number, run, rank in sorted(drawn, key=lambda one: one[0]):
             begin = int(epochs[run]) + int(np.ceil(ends[run, rank])) + int(after[number])
-            self.found.append(self._tell(number, run, step, rank, begin))
-            writers[number](rank, self.blocks[number].take_run(run), np.array([begin]), step)
+            phase, block = self.phases[number], self.blocks[number].take_run(run)
+            self.found.append(self._tell(phase.program, block, first + run, rank, begin))
+            phase.write_report(rank, block, np.array([begin]), first + run)
 
-    def _tell(self, number: int, run: int, step: int, rank: int, at: int) -> Truth:
+    def _tell(self, program: Program, block: Block, step: int, rank: int, at: int) -> Truth:
         """Tell of one that begins its program at true time ``at``."""
-        program = self.timelines[number].program
         index = program.all_of(Kind.COLLECTIVE, Kind.MPI)[0]
         op = program.ops[index]
-        begin, end = (
-            at + round(float(edge[run, rank, index])) for edge in self.blocks[number].edges(op.kind)
-        )
         if op.mpi:
-            comm = make_uid(self.grid.members(op.mpi.team, rank), op.mpi.team)
+            comm = make_uid(self.cluster.grid.members(op.mpi.team, rank), op.mpi.team)
             told = _describe("MPI", step, rank, op.mpi.function, comm)
         else:
             comm = self.cluster.communicator(op.payload.group, rank).hash
             told = _describe("NCCL", step, rank, op.payload.function, comm)
-        return {**told, "begin": begin, "end": end}
+        edges = (
+            at + round(float(edge[0, rank, index]))
+            for edge in (block.host if op.mpi else block.gpu)
+        )
+        return told | dict(zip(("begin", "end"), edges, strict=True))

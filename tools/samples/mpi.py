@@ -1,4 +1,8 @@
-"""Write a program's MPI calls into reports, and the truth about its messages and collectives.
+"""MPI: its calls, those that the job makes, and their rows in reports.
+
+The job starts up, exchanges halos along a grid of processes and reduces in every step, and ends.
+Small messages are sent at once ("eager"), large ones when the receiver has come (see
+:mod:`timeline`).
 
 Known of real reports: MPI_Wait*, MPI_Test* have a row for every request, all with the call's times;
 MPI_Sendrecv has two rows with the same times, one if rank, tag and size agree; nothing in a row
@@ -10,17 +14,225 @@ unsigned.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .cluster import Cluster, Ints, Team, build_grid, make_handle, make_uid
-from .data import DATA
-from .options import Options
-from .program import LEAKED, Kind, Meeting, MpiCall, Program, Table
-from .report import Report, Truth
-from .timeline import Block
+from .cluster import Grid, Ints, Stream, Team, make_handle, make_uid
+from .data import D2H, H2D_PINNED
+from .report import Report
+
+if TYPE_CHECKING:
+    from .program import Builder, Program
+    from .timeline import Block
+
+LEAKED = 64  # the MPI request never waited for: every instance has a handle of its own
+
+
+class Table(str, Enum):
+    """The table that has a call's row."""
+
+    P2P = "MPI_P2P_EVENTS"
+    COLLECTIVES = "MPI_COLLECTIVES_EVENTS"
+    START_WAIT = "MPI_START_WAIT_EVENTS"
+    OTHER = "MPI_OTHER_EVENTS"
+
+
+class Meeting(IntEnum):
+    """Direction of waiting among the members of a communicator in a call."""
+
+    NONE = 0
+    ALL = 1  # everybody for the last
+    FROM_ROOT = 2  # everybody for the root
+    TO_ROOT = 3  # the root for the last
+
+
+@dataclass(frozen=True)
+class MpiCall:
+    """One MPI call of a program, as every rank makes it (but for ``by_rank``)."""
+
+    function: str
+    table: Table
+    team: Team = Team.WORLD  # its communicator
+    meeting: Meeting = Meeting.NONE
+    sent: int | None = None  # bytes a rank gives, as the row says; None for a call without
+    received: int | None = None  # bytes a rank takes, likewise
+    root: int = -1  # the root's rank in the communicator
+    request: int = -1  # number of the request it starts; -1 for a blocking call
+    #: The operations whose requests it ends (or asks about, if it does not wait).
+    waits: tuple[int, ...] = ()
+    blocks: bool = True  # whether it waits for those
+    #: The function every world rank calls instead, "" for none; None if all call the same.
+    by_rank: tuple[str, ...] | None = None
+    creates: Team | None = None  # the communicator that exists from its end on
+
+    def function_of(self, rank: int) -> str:
+        """Return the function this world rank calls, "" for none."""
+        return self.function if self.by_rank is None else self.by_rank[rank]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message that every rank sends, by one operation, and receives by another."""
+
+    send: int
+    receive: int  # -1: nobody ever receives it
+    team: Team
+    tag: int
+    size: int
+    capacity: int  # of the buffer it is received in, which is what the receiving call's row says
+    to: tuple[int, ...]  # for every world rank the world rank it sends to (-1: none)
+
+    def find_sources(self) -> list[int]:
+        """Find for every world rank the world rank it receives from (-1: none)."""
+        return [self.to.index(rank) if rank in self.to else -1 for rank in range(len(self.to))]
+
+
+FACE, EDGE = 65_536, 2_048  # bytes of a halo to the neighbours left and right, and up and down
+UNRECEIVED_TAG = 999  # the tag of messages that are never received
+PHASE = (3, 0xFFFF9800)  # category and color of its ranges
+
+
+class MpiJob:
+    """Writes the MPI parts of one of the job's programs."""
+
+    def __init__(self, builder: Builder, grid: Grid) -> None:
+        self.b, self.grid, self.everyone, self.all = builder, grid, range(grid.size), grid.everyone
+
+    def start(self) -> None:
+        """Write from MPI_Init_thread to the communicators, a window and a file."""
+        odd = [rank for rank in self.everyone if rank % 2]
+        with self.b.phase("mpi_startup", *PHASE):
+            self._other("MPI_Initialized", 700)
+            self._other("MPI_Init_thread", 24_000_000, 3_000_000, creates=Team.WORLD)
+            self._other("MPI_Initialized", 600)
+            if self.grid.lonely:
+                self._other("MPI_Comm_split", 170_000, 60_000, creates=Team.PART)
+            if odd:
+                own = {"by_rank": self._only("MPI_Comm_dup", odd), "creates": Team.OWN}
+                self.b.mpi(MpiCall("MPI_Comm_dup", Table.OTHER, Team.SELF, **own), 45_000)
+            self._other("MPI_Comm_dup", 90_000, 40_000, creates=Team.TEMPORARY)
+            self._collective("MPI_Barrier", Team.TEMPORARY)
+            self._collective("MPI_Bcast", Team.TEMPORARY, 128, meeting=Meeting.FROM_ROOT, root=0)
+            self._other("MPI_Comm_split", 160_000, 60_000, creates=Team.ROW)
+            self._other("MPI_Comm_free", 21_000)
+            self._other("MPI_Comm_split", 150_000, 60_000, creates=Team.COLUMN)
+            self._other("MPI_Win_create", 210_000, 80_000)
+            self._other("MPI_File_open", 900_000, 500_000)
+            self._collective("MPI_Barrier", self.all)
+
+    def exchange(self) -> None:
+        """Write a step's messages: halos along the grid, a ring along the rows, pairs."""
+        b = self.b
+        with b.phase("halo_exchange", *PHASE):
+            b.kernel("pack")
+            b.copy(D2H, 2 * (FACE + EDGE))
+            b.sync_event(b.record(Stream.COMPUTE))
+            self._exchange_halos()
+            b.copy(H2D_PINNED, 2 * (FACE + EDGE))
+        if self.grid.columns > 1:
+            # Everybody sends to the next of its row and takes from the one before, into a buffer
+            # larger than needed.
+            call = b.mpi(MpiCall("MPI_Sendrecv", Table.P2P, Team.ROW), 1_900)
+            b.message(call, call, Team.ROW, 21, 4_096, self._neighbors(Team.ROW, 1), 8_192)
+        if self.grid.rows > 1:  # pairs of a column swap equally large pieces: one row says both
+            to = [self.grid.find_partner(Team.COLUMN, rank) for rank in self.everyone]
+            calls = self._only("MPI_Sendrecv", [rank for rank in self.everyone if to[rank] >= 0])
+            call = b.mpi(MpiCall("MPI_Sendrecv", Table.P2P, Team.COLUMN, by_rank=calls), 2_100)
+            b.message(call, call, Team.COLUMN, 31, 32_768, to)
+        if self.grid.size > 1:
+            self._send_in_pairs()
+            self._send_unreceived()
+
+    def reduce(self) -> None:
+        """Write a step's collectives, one-sided communication and file access."""
+        with self.b.phase("reductions", *PHASE):
+            started = self._collective("MPI_Iallreduce", self.all, 16, 16, request=0)
+            self._collective("MPI_Allreduce", self.all, 8, 8)
+            self._collective("MPI_Bcast", Team.ROW, 1_024, meeting=Meeting.FROM_ROOT, root=0)
+            rooted = {"meeting": Meeting.TO_ROOT, "root": self.grid.rows - 1}
+            self._collective("MPI_Reduce", Team.COLUMN, 4_096, 4_096, **rooted)
+            self.b.mpi(MpiCall("MPI_Wait", Table.START_WAIT, waits=(started,)), 800)
+            self._collective("MPI_Allgather", Team.ROW, 512, 512 * self.grid.columns)
+            whole = 2_048 * self.grid.rows
+            self._collective("MPI_Alltoall", Team.COLUMN, whole, whole)
+        with self.b.phase("one_sided", *PHASE):
+            self._other("MPI_Win_fence", 3_000, 4_000)
+            self._other("MPI_Put", 2_200)
+            self._other("MPI_Win_fence", 3_000, 4_000)
+        self._other("MPI_File_write_at_all", 60_000, 90_000)
+        self._collective("MPI_Barrier", self.all)
+
+    def stop(self) -> None:
+        """Write to MPI_Finalize."""
+        with self.b.phase("mpi_shutdown", *PHASE):
+            if self.grid.size > 1:
+                self._send_unreceived()
+            self._other("MPI_File_close", 300_000, 100_000)
+            self._other("MPI_Win_free", 60_000, 30_000)
+            self._other("MPI_Finalize", 2_000_000, 1_000_000)
+
+    def _exchange_halos(self) -> None:
+        """Post receives first; ask for one in vain, wait for all together."""
+        # Along, places, bytes, tag.
+        ways = [(Team.ROW, 1, FACE, 101), (Team.ROW, -1, FACE, 102)] * (self.grid.columns > 1)
+        ways += [(Team.COLUMN, 1, EDGE, 103), (Team.COLUMN, -1, EDGE, 104)] * (self.grid.rows > 1)
+        receives, sends = (
+            [
+                self.b.mpi(MpiCall(name, Table.P2P, self.all, request=first + number), ns)
+                for number in range(len(ways))
+            ]
+            for name, first, ns in (("MPI_Irecv", 0, 900), ("MPI_Isend", len(ways), 1_400))
+        )
+        for (team, places, size, tag), send, receive in zip(ways, sends, receives, strict=True):
+            self.b.message(send, receive, self.all, tag, size, self._neighbors(team, places))
+        if ways:
+            test = MpiCall("MPI_Test", Table.START_WAIT, waits=(receives[0],), blocks=False)
+            self.b.mpi(test, 500)
+            self.b.mpi(MpiCall("MPI_Waitall", Table.START_WAIT, waits=(*receives, *sends)), 1_500)
+
+    def _send_in_pairs(self) -> None:
+        """Call blocking: the even rank of a pair sends much, then the odd one answers with little."""
+        partners = [self.grid.find_partner(self.all, rank) for rank in self.everyone]
+        for tag, size, sender in ((41, 262_144, 0), (42, 512, 1)):
+            to = [partner if rank % 2 == sender else -1 for rank, partner in enumerate(partners)]
+            calls = tuple(
+                "MPI_Send" if to[rank] >= 0 else "MPI_Recv" if partner >= 0 else ""
+                for rank, partner in enumerate(partners)
+            )
+            call = self.b.mpi(MpiCall("MPI_Send", Table.P2P, self.all, by_rank=calls), 1_600)
+            self.b.message(call, call, self.all, tag, size, to)
+
+    def _send_unreceived(self) -> None:
+        """Send from the first rank to the last (that is not lonely), which never receives it."""
+        only = {"request": LEAKED, "by_rank": self._only("MPI_Isend", [0])}
+        send = self.b.mpi(MpiCall("MPI_Isend", Table.P2P, self.all, **only), 1_400)
+        last = self.grid.size - self.grid.lonely - 1
+        to = [-1 if rank else last for rank in self.everyone]
+        self.b.message(send, -1, self.all, UNRECEIVED_TAG, 256, to)
+
+    def _neighbors(self, team: Team, places: int) -> list[int]:
+        return [self.grid.find_neighbor(rank, team, places) for rank in self.everyone]
+
+    def _only(self, function: str, ranks: list[int]) -> tuple[str, ...]:
+        return tuple(function if rank in ranks else "" for rank in self.everyone)
+
+    def _collective(self, function: str, team: Team, *sizes: int, **more: Any) -> int:
+        """Write a collective, and its sizes (bytes sent and received). more: of :class:`MpiCall`."""
+        how = {"meeting": Meeting.ALL} | dict(zip(("sent", "received"), sizes, strict=False)) | more
+        call = MpiCall(function, Table.COLLECTIVES, team, **how)
+        members = len(self.grid.members(team, 0))
+        cost = 2_500 + 1_800 * members.bit_length() + (call.sent or 0) / 8
+        return self.b.mpi(call, 1_700 if call.request < 0 else 1_100, cost)
+
+    def _other(self, function: str, ns: float, cost_ns: float = 0.0, **more: Any) -> None:
+        """Write a call that takes ``ns``; with ``cost_ns`` all wait for each other in it."""
+        meeting = Meeting.ALL if cost_ns else Meeting.NONE
+        self.b.mpi(MpiCall(function, Table.OTHER, self.all, meeting, **more), ns, cost_ns)
+
 
 #: Handles of requests, as MPICH counts them; one is used again once its request is complete.
 FIRST_REQUEST = 0x9800_0000
@@ -31,11 +243,11 @@ class MpiRows:
 
     def __init__(self, program: Program, report: Report) -> None:
         self.program, self.report, self.rank = program, report, report.rank.rank
-        self.grid = build_grid(report.options.ranks, report.options.lonely_ranks)
+        self.grid = report.cluster.grid
         self.calls = [
             (index, call, function)
-            for index in program.all_of(Kind.MPI)
-            if (function := (call := program.ops[index].mpi).function_of(self.rank))
+            for index, call in program.list_mpi()
+            if (function := call.function_of(self.rank))
         ]
         self.rows: dict[Table, list[tuple[int, str, dict[str, Any]]]] = {one: [] for one in Table}
         for index, call, function in self.calls:
@@ -51,7 +263,8 @@ class MpiRows:
             waited = [self.program.ops[index].mpi.request for index in call.waits]
             return [{"requestHandle": FIRST_REQUEST + one} for one in waited]
         members = self.grid.members(call.team, self.rank)
-        where = {"commHandle": make_handle(call.team, self.rank), "commUid": self._uid(call.team)}
+        where = {"commHandle": make_handle(call.team, self.rank)}
+        where["commUid"] = make_uid(members, call.team)
         if call.table is Table.COLLECTIVES:
             root = call.root % len(members) if call.root >= 0 else None
             takes = call.meeting is not Meeting.TO_ROOT or members[root or 0] == self.rank
@@ -68,51 +281,37 @@ class MpiRows:
             for tag, other, size in dict.fromkeys(ends)
         ]
 
-    def _uid(self, team: Team) -> int | None:
-        known = self.report.options.mpi_comm_uids
-        return make_uid(self.grid.members(team, self.rank), team) if known else None
-
-    def _local(self, block: Block, epochs: Ints, which: Any) -> tuple[Ints, Ints]:
-        begin, end = (
-            self.report.local(epochs, times[:, self.rank, which])
-            for times in (block.host_begin, block.host_end)
-        )
-        return begin, end
-
     def write(self, block: Block, epochs: Ints) -> None:
         """Write the calls of runs that begin at ``epochs`` (true time, ns)."""
-        report = self.report
         for table, rows in self.rows.items():
             if rows:
-                self._write(table, rows, *self._local(block, epochs, [row[0] for row in rows]))
-        totals, created = report.facts.setdefault("mpi_calls", {}), []
-        for index, call, function in self.calls:
-            begin, end = self._local(block, epochs, [index])
-            kept = report.kept(begin, end, report.lost_rows("mpi", np.array([index])))
-            kept = np.ones(begin.shape, np.bool_) if kept is None else kept
-            entry = totals.setdefault(function, {"calls": 0, "ns": 0})
-            entry["calls"] += int(kept.sum())
-            entry["ns"] += int((end - begin)[kept].sum())
-            if call.creates is not None:
-                created.append((int(end[0, 0]), call.creates))
+                indices, functions, columns = zip(*rows, strict=True)
+                begin, end = self.report.edges(epochs, block.host, [*indices])
+                filled = {name: [one[name] for one in columns] for name in columns[0]}
+                if "requestHandle" in filled:
+                    filled["requestHandle"] = self._count_leaked(
+                        filled["requestHandle"], len(epochs)
+                    )
+                filled |= {"textId": [*functions], "thread": 0}
+                self.report.insert(table.value, begin, end, **filled)
+        created = [
+            (int(self.report.edges(epochs, block.host, [index])[1][0, 0]), call.creates)
+            for index, call, _ in self.calls
+            if call.creates is not None
+        ]
         if created:
             self._write_communicators(created)
 
-    def _write(self, table: Table, rows: list[Any], begin: Ints, end: Ints) -> None:
-        report = self.report
-        indices, functions, columns = zip(*rows, strict=True)
-        filled: dict[str, Any] = {"globalTid": report.rank.global_tid(0)}
-        filled["textId"] = report.strings(functions)
-        for name in columns[0]:
-            filled[name] = np.empty(begin.shape, dtype=object)
-            filled[name][:] = [one[name] for one in columns]
-        leaked = np.array([one.get("requestHandle") == FIRST_REQUEST + LEAKED for one in columns])
-        if leaked.any():
-            filled["requestHandle"][:, leaked] += report.leaked + np.arange(len(begin))[:, None]
-            report.leaked += len(begin)
-        sizes = np.array([one.get("size") or 0 for one in columns], dtype=np.int64)
-        lost = report.lost_rows("mpi", np.array(indices))
-        report.insert(table.value, functions, filled, begin, end, sizes, lost)
+    def _count_leaked(self, handles: list[int | None], runs: int) -> NDArray[Any]:
+        """Return the handles of requests in several runs (run, call): every request that is never
+        waited for has one of its own.
+        """
+        leaked = [handle == FIRST_REQUEST + LEAKED for handle in handles]
+        found = np.tile(np.array(handles, dtype=object), (runs, 1))
+        if any(leaked):
+            found[:, leaked] += self.report.leaked + np.arange(runs)[:, None]
+            self.report.leaked += runs
+        return found
 
     def _write_communicators(self, created: list[tuple[int, Team]]) -> None:
         """Write the communicators, as they came to be (local ns); MPI_COMM_SELF with the world."""
@@ -124,103 +323,8 @@ class MpiRows:
                 named = self.rank, at, make_handle(one, self.rank), above
                 place = members.index(self.rank), len(members), members[0]
                 listed = ",".join(map(str, members))
-                rows.append((*named, *place, int(one), listed, self._uid(one)))
+                rows.append((*named, *place, int(one), listed, make_uid(members, one)))
         names = "rank timestamp commHandle parentHandle localRank size groupRoot groupRootUid members commUid"
         self.report.add("MPI_COMMUNICATORS", names, rows)
         own = self.report.rank.global_tid(0), self.rank
         self.report.add("MPI_RANKS", "globalTid rank", [own])
-
-
-class MpiTruth:
-    """Collects the truth about MPI over all phases, steps in a sample of them as for NCCL."""
-
-    def __init__(self, options: Options, cluster: Cluster) -> None:
-        self.options, self.grid = options, build_grid(options.ranks, cluster.lonely)
-        self.ordinals: dict[tuple[Any, ...], int] = {}
-        self.kept = True  # whether the run being recorded is told in full
-        self.totals = {"messages": 0, "unmatched": 0, "collectives": 0}
-        self.found: dict[str, list[Truth]] = {kind: [] for kind in self.totals}
-
-    def record(self, program: Program, block: Block, epochs: Ints, first_step: int | None) -> None:
-        """Record runs of a program; ``first_step`` is None for one that is no step."""
-        messages = self.options.ranks * max(1, len(program.messages)) * self.options.steps
-        every = max(1, -(-messages // max(1, self.options.truth_collectives)))
-        completing = {}  # of every operation that starts a request the one that completes it
-        for index in program.all_of(Kind.MPI):
-            if program.ops[index].mpi.blocks:
-                completing |= dict.fromkeys(program.ops[index].mpi.waits, index)
-        for run, epoch in enumerate(epochs.tolist()):
-            step = None if first_step is None else first_step + run
-            begin, end, arrived = (
-                epoch + np.rint(np.nan_to_num(one[run])).astype(np.int64)
-                for one in (block.host_begin, block.host_end, block.arrival)
-            )
-            self.kept = step is None or step % every == 0
-            found = self._list_messages(program, completing, begin, end, arrived)
-            for kind, told in [*found, *self._list_collectives(program, completing, begin, end)]:
-                self.found[kind].append({"step": step, **told})
-
-    def _next(self, kind: str, *key: int) -> int:
-        """Count one more; return how many there were before."""
-        self.totals[kind] += 1
-        ordinal = self.ordinals.get(known := (kind == "collectives", *key), 0)
-        self.ordinals[known] = ordinal + 1
-        return ordinal
-
-    def _list_messages(
-        self, program: Program, completing: dict[int, int], begin: Ints, end: Ints, arrived: Ints
-    ) -> Iterator[tuple[str, Truth]]:
-        for number, message in enumerate(program.messages):
-            kind = "unmatched" if message.receive < 0 else "messages"
-            for sender, receiver in enumerate(message.to):
-                if receiver < 0:
-                    continue
-                communicator = make_uid(self.grid.members(message.team, sender), message.team)
-                ordinal = self._next(kind, communicator, sender, receiver, message.tag)
-                if not self.kept:
-                    continue
-                told = {"sender": sender, "receiver": receiver, "tag": message.tag}
-                told |= {"communicator": communicator, "bytes": message.size, "ordinal": ordinal}
-                told["send"] = [int(edge[sender, message.send]) for edge in (begin, end)]
-                if message.receive >= 0:
-                    ends = ((message.send, sender), (message.receive, receiver))
-                    functions = [program.ops[op].mpi.function_of(rank) for op, rank in ends]
-                    last = completing.get(message.receive, message.receive)
-                    told |= {"capacity": message.capacity, "functions": functions}
-                    received = [int(edge[receiver, message.receive]) for edge in (begin, end)]
-                    told |= {"receive": received, "arrived": int(arrived[receiver, number])}
-                    told["completed"] = int(end[receiver, last])
-                yield kind, told
-
-    def _list_collectives(
-        self, program: Program, completing: dict[int, int], begin: Ints, end: Ints
-    ) -> Iterator[tuple[str, Truth]]:
-        for index in program.all_of(Kind.MPI):
-            call = program.ops[index].mpi
-            for members in self.grid.teams[call.team] if call.table is Table.COLLECTIVES else ():
-                communicator, ranks = make_uid(members, call.team), list(members)
-                ordinal = self._next("collectives", communicator)
-                if not self.kept:
-                    continue
-                told = {"function": call.function, "communicator": communicator, "ordinal": ordinal}
-                told["root"] = members[call.root % len(members)] if call.root >= 0 else None
-                told |= {"size": call.sent, "recv_size": call.received, "ranks": ranks}
-                ends = end[ranks, completing.get(index, index)]
-                told |= {"begin": begin[ranks, index].tolist(), "end": ends.tolist()}
-                yield "collectives", told
-
-    def summarize(self) -> Truth:
-        """Return the section of the truth."""
-        teams = [team for team in Team if team not in (Team.OWN, Team.PART)]
-        teams += [Team.PART] * bool(self.grid.lonely)
-        known = [(team, members) for team in sorted(teams) for members in self.grid.teams[team]]
-        known += [(Team.OWN, (rank,)) for rank in range(self.options.ranks) if rank % 2]
-        communicators = [
-            {"uid": make_uid(members, team), "kind": team.name.lower(), "ranks": list(members)}
-            | {"handles": [make_handle(team, rank) for rank in members]}
-            for team, members in known
-        ]
-        told: Truth = {"about": DATA["about"]["mpi"], "grid": [self.grid.rows, self.grid.columns]}
-        told["communicators"] = communicators
-        told |= {f"{kind}_total": total for kind, total in self.totals.items()}
-        return told | self.found

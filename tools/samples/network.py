@@ -18,11 +18,10 @@ import numpy as np
 
 from .cluster import DEVICE, VM_ID, Cluster, Ints
 from .data import DATA, as_json
-from .nccl import count_bus_bytes
 from .options import Options
 from .program import Kind, Program
 from .report import Report, Truth
-from .sampling import Intervals, Series
+from .sampling import Activity, Intervals, Sampler, Series
 from .timeline import BANDWIDTH, Block, Floats
 
 ETHERNET, INFINIBAND = 1, 2  # ENUM_NET_LINK_TYPE
@@ -101,28 +100,27 @@ class Flow:
     size: float  # bytes
 
 
-class Network:
+class Network(Sampler):
     """Samples the interfaces of the given reports' hosts, and the switch, and writes them."""
 
     def __init__(self, options: Options, cluster: Cluster, reports: list[Report]) -> None:
-        self.options, self.cluster, self.reports = options, cluster, reports
+        super().__init__(options, cluster, reports)
         self.nics = [list_nics(options, host) for host in range(options.hosts)]
         self.ports = [nic for nics in self.nics for nic in nics if nic.link == INFINIBAND]
         self.moved = {nic: [0.0, 0.0] for nic in self.ports}  # bytes received and sent
         self.congestion: Counter[str] = Counter()
         self.guid = draw_switch_guid(options)
-        # By rank: interface, samples, whether at the switch.
-        self.watched: list[list[tuple[Nic, Series, bool]]] = []
-        self.seen: list[Truth] = [{} for _ in reports]
+        self.begun: set[tuple[int, Nic, bool]] = set()  # what has been sampled in a rank's report
         for report in reports:
-            rank, found = report.rank, []
+            rank = report.rank
             random = np.random.default_rng([options.seed, 31, rank.rank])
             for at_switch, rate in ((False, options.nic_metrics), (True, options.switch_metrics)):
                 if rate:
                     first = rank.capture_start_ns + int(random.uniform(0, 1e9 / rate))
-                    nics = self.ports if at_switch else self.nics[rank.host_index]
-                    found += [(nic, Series(first, 1e9 / rate, 2), at_switch) for nic in nics]
-            self.watched.append(found)
+                    self.watched += [
+                        (report, (nic, at_switch), Series(first, 1e9 / rate, 2))
+                        for nic in (self.ports if at_switch else self.nics[rank.host_index])
+                    ]
 
     def _name(self, nic: Nic) -> str:
         return f"{self.cluster.hosts[nic.host].name} {nic.name}"
@@ -148,7 +146,7 @@ class Network:
             calls = op.calls[:1] if op.payload.function == "SendRecv" else op.calls
             for comm in self.cluster.all_of(op.payload.group):
                 ranks, size = list(comm.ranks), len(comm.ranks)
-                volume = sum(count_bus_bytes(program.nccl_calls[number], size) for number in calls)
+                volume = sum(program.nccl_calls[number].count_bus_bytes(size) for number in calls)
                 begin = epochs + _round(block.gpu_begin[:, ranks, index].max(axis=1))
                 for own, rank in enumerate(ranks):
                     if op.payload.passes_on(own, size):
@@ -163,80 +161,71 @@ class Network:
                     add(sender, receiver, begin, end, float(message.size))
         return found
 
-    def watch(self, program: Program, block: Block, epochs: Ints, until: int) -> None:
-        """Sample runs of a program."""
-        arrived: dict[Nic, list[Intervals]] = {}
+    def find_activity(self, program: Program, block: Block, epochs: Ints) -> Activity:
+        """Find what runs of a program move through interfaces, and the switch's ports."""
+        arrived: Activity = {}
         for flow in self._list_flows(program, block, epochs):
             if self.options.switch_congestion:
                 self._report_congestion(flow)
             rate = flow.size / (flow.end - flow.begin)
             for nic, channel in ((flow.target, 0), (flow.source, 1)):
-                part = Intervals.of(flow.begin, flow.end, channel, 2, rate)
-                arrived.setdefault(nic, []).append(part)
                 self.moved[nic][channel] += flow.size * len(epochs)
-        for report in self.reports:
-            self._sample(report, arrived, until)
+                # What the port sends, the NIC receives.
+                for at_switch, own in ((False, channel), (True, 1 - channel)):
+                    part = Intervals.of(flow.begin, flow.end, own, 2, rate)
+                    arrived.setdefault((nic, at_switch), []).append(part)
+        return arrived
 
-    def finish(self, stop: int) -> None:
-        """Sample up to the captures' end, and tell of interfaces, switch and counters."""
+    def describe(self, report: Report) -> None:
+        """Tell of interfaces, switch and counters."""
         of_nics, of_switch = self.options.nic_metrics, self.options.switch_metrics
-        for report in self.reports:
-            self._sample(report, {}, stop)
+        if of_nics:
             nics = self.nics[report.rank.host_index]
-            if of_nics:
-                names = "GUID stateName nicId name deviceId vendorId linkLayer"
-                rows = [
-                    (nic.guid, DEVICE, nic.number, nic.name, nic.device, VENDOR, nic.link)
-                    for nic in nics
-                ]
-                report.add("TARGET_INFO_NIC_INFO", names, rows)
-                ids = [(nic.number, nic.global_id) for nic in nics]
-                report.add("NIC_ID_MAP", "nicId globalId", ids)
-            if of_switch or self.options.switch_congestion:
-                self._write_switch(report)
-            if of_nics or of_switch:
-                counters = [(0, *counter) for counter in COUNTERS] if of_nics else []
-                counters += [
-                    (1, number, name, text.replace("NIC port", "switch port"), unit)
-                    for number, name, text, unit in COUNTERS
-                    if of_switch and name.startswith("IB")
-                ]
-                names = "metricsListId metricsIdx name description unit"
-                report.add("TARGET_INFO_NETWORK_METRICS", names, counters)
-            report.facts["network"] = self.seen[report.rank.rank]
+            names = "GUID stateName nicId name deviceId vendorId linkLayer"
+            rows = [
+                (nic.guid, DEVICE, nic.number, nic.name, nic.device, VENDOR, nic.link)
+                for nic in nics
+            ]
+            report.add("TARGET_INFO_NIC_INFO", names, rows)
+            ids = [(nic.number, nic.global_id) for nic in nics]
+            report.add("NIC_ID_MAP", "nicId globalId", ids)
+        if of_switch or self.options.switch_congestion:
+            self._write_switch(report)
+        if of_nics or of_switch:
+            counters = [(0, *counter) for counter in COUNTERS] if of_nics else []
+            counters += [
+                (1, number, name, text.replace("NIC port", "switch port"), unit)
+                for number, name, text, unit in COUNTERS
+                if of_switch and name.startswith("IB")
+            ]
+            names = "metricsListId metricsIdx name description unit"
+            report.add("TARGET_INFO_NETWORK_METRICS", names, counters)
+        report.facts["network"] = self.seen[report.rank.rank]
 
-    def _sample(self, report: Report, arrived: dict[Nic, list[Intervals]], until: int) -> None:
+    def write(self, report: Report, device: Any, begin: Ints, end: Ints, sums: Floats) -> None:
         """Write a row per sample and counter."""
-        for nic, series, at_switch in self.watched[report.rank.rank]:
-            first = series.next == 0
-            begin, end, sums = series.advance(arrived.get(nic, []), until)
-            if not len(end):
-                continue
-            if at_switch:
-                sums = sums[:, ::-1]  # what the port sends, the NIC receives
-            values = _count_values(nic, sums, (end - begin) / 1e6)
-            begin, end = report.rank.local(begin), report.rank.local(end)
-            if first:
-                begin[0] = -LONG_BEFORE_NS
-                for column in values.values():
-                    column[0] = 0
-            shape = (len(begin), len(values))
-            begin, end = (np.broadcast_to(edge[:, None], shape) for edge in (begin, end))
-            table, name, device, port = "NET_NIC_METRIC", nic.name, nic.global_id, 0
-            if at_switch:
-                table, name = "NET_IB_SWITCH_METRIC", f"switch port {nic.port}"
-                device, port = self.guid, nic.port
-            numbers = sorted(values)
-            columns = {"start": begin.ravel(), "end": end.ravel(), "globalId": device}
-            columns |= {"portId": port, "metricsListId": int(at_switch)}
-            columns["metricsIdx"] = np.tile(np.array(numbers), shape[0])
-            columns["value"] = np.stack([values[number] for number in numbers], axis=1).ravel()
-            report.export.insert(table, columns, report.order(begin.ravel()))
-            report.count(table, [f"{name} {number}" for number in numbers], end - begin)
-            entry = self.seen[report.rank.rank].setdefault(name, Counter())
-            for number, column in values.items():
-                entry[COUNTER_NAMES[number]] += int(column.sum())
-            entry["samples"] += len(end)
+        nic, at_switch = device
+        values = _count_values(nic, sums, (end - begin) / 1e6)
+        begin, end = report.rank.local(begin), report.rank.local(end)
+        if (place := (report.rank.rank, nic, at_switch)) not in self.begun:
+            self.begun.add(place)
+            begin[0] = -LONG_BEFORE_NS
+            for column in values.values():
+                column[0] = 0
+        shape = (len(begin), len(values))
+        begin, end = (np.broadcast_to(edge[:, None], shape) for edge in (begin, end))
+        table, name, globally, port = "NET_NIC_METRIC", nic.name, nic.global_id, 0
+        if at_switch:
+            table, name = "NET_IB_SWITCH_METRIC", f"switch port {nic.port}"
+            globally, port = self.guid, nic.port
+        numbers = sorted(values)
+        columns = {"globalId": globally, "portId": port, "metricsListId": int(at_switch)}
+        columns["value"] = np.stack([values[number] for number in numbers], axis=1)
+        report.insert(table, begin, end, **columns, metricsIdx=np.array(numbers))
+        entry = self.seen[report.rank.rank].setdefault(name, Counter())
+        for number, column in values.items():
+            entry[COUNTER_NAMES[number]] += int(column.sum())
+        entry["samples"] += len(end)
 
     def _write_switch(self, report: Report) -> None:
         """Write the InfiniBand network as ibdiagnet tells it: the switch, its ports, their NICs."""
@@ -272,10 +261,10 @@ class Network:
         columns |= {"packetSourceQP": 256 + target, "packetDestinationQP": 256 + source}
         columns |= {"switchIngressPort": source, "switchEgressPort": target}
         for report in self.reports:
-            seen = times[times >= report.rank.capture_start_ns][:, None]
+            seen = times[times >= report.rank.capture_start_ns]
             if len(seen):
-                table, labels = "NET_IB_SWITCH_CONGESTION_EVENT", [f"switch port {target}"]
-                report.insert(table, labels, columns, report.rank.local(seen), None)
+                local = report.rank.local(seen)
+                report.insert("NET_IB_SWITCH_CONGESTION_EVENT", local, **columns)
             report.facts.setdefault("congestion", Counter())[name] += len(seen)
 
     def tell(self) -> Truth:

@@ -1,5 +1,5 @@
-"""NVTX rows of one report: push/pop ranges of programs, definitions, and the payloads of NCCL's
-ranges.
+"""NVTX rows of one report: push/pop ranges of programs, definitions, the payloads of NCCL's ranges,
+and what nsys's advanced NCCL trace has besides: work on the GPU, the proxy's operations.
 
 Payload schemas' ids are 2**24 plus NCCL's number for the function, the reduction is an enumeration
 of its own (ids as in NCCL 2.29); offsets and entry types are those of real exports. ``binaryData``
@@ -17,29 +17,33 @@ nsys's advanced NCCL trace (2025.6 and later) has other ranges, with JSON. NCCL 
 each function on a communicator ("seqNumber"). nsys gives every call an "apiId" - the same on all
 ranks for a collective, one of the rank's own for a send or receive - and every group an
 "apiGroupId" of its thread. How nsys makes these ids is not documented; here they follow from the
-communicator, or the rank, and a count.
+communicator, or the rank, and a count. Operations on the GPU have one range per channel, lasting as
+long as the kernel does their work; they, and the proxy's operations, overlap, so they are start/end
+ranges, on the communicator's progress thread. Categories are communicators; "CommInit" marks tell
+of their creation. Of real reports only what NVIDIA's user guide says is known: the names of ranges
+and of some fields. Inferred are the event types, the thread of GPU operations, the fields "nRanks",
+"peer", "root", "channelId", "rank", and the ids' values.
 """
 
 from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .cluster import Cluster, Communicator, Ints, Rank, Thread
+from .cuda import count_blocks
 from .data import DATA, as_json, tables
-from .job import CATEGORIES
-from .program import PAD_NS, Domain, Kind, Payload, Program, Range, Style
+from .program import CATEGORIES, PAD_NS, Domain, Kind, Op, Payload, Program, Range, Style
 from .report import Column, Report
-from .timeline import Block
+from .timeline import Block, Floats
 
 CATEGORY, MARK, THREAD, PUSH_POP, START_END, DOMAIN = 33, 34, 39, 59, 60, 75  # event types
-DEFINITIONS = "definitions"
 DOMAIN_NAMES = {Domain.DEFAULT: "default", Domain.NCCL: "NCCL", Domain.JOB: "trainer"}
 FIRST_SCHEMA = 1 << 24
 REDUCTION = FIRST_SCHEMA + 24
@@ -60,11 +64,6 @@ def _read_schemas() -> dict[str, tuple[int, int, list[tuple[str, int, int]]]]:
 
 
 SCHEMAS = _read_schemas()
-
-
-def make_label(domain: Domain, text: str) -> str:
-    """Return the name under which ranges are tallied: domain and text without its varying end."""
-    return f"{DOMAIN_NAMES[domain]}/{text}"
 
 
 def list_payload_values(payload: Payload, rank: Rank, cluster: Cluster) -> dict[str, int]:
@@ -159,20 +158,8 @@ def write_range_json(text: str, trace: Any, numbers: CallNumbers, run: int) -> s
     return as_json(fields | {"apiGroupId": number, "rank": fields["commRank"]})
 
 
-def _as_objects(values: Sequence[Any]) -> NDArray[Any]:
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array
-
-
 def _sanitized(name: str) -> str:
     return re.sub(r"\W", "_", name)
-
-
-def _tells_call(one: Range) -> bool:
-    """Tell whether a range is about a call of NCCL."""
-    named = one.payload or one.trace or one.text.startswith("ncclGroup")
-    return one.domain is Domain.NCCL and bool(named)
 
 
 class RangeRows:
@@ -188,44 +175,35 @@ class RangeRows:
             [index for index, one in enumerate(self.ranges) if one.style is style]
             for style in (Style.OP_ID, Style.NUMBERED)
         )
-        works = program.all_of(Kind.COLLECTIVE)
-        collectives = [
-            next((work for work in works if work >= one.last), -1) if _tells_call(one) else -1
-            for one in self.ranges
-        ]
-        self.collectives = np.array(collectives, dtype=np.int64)
         self.numbers = CallNumbers(program, report.cluster, report.rank.rank)
         self.payloads = [
             one.payload and list_payload_values(one.payload, report.rank, report.cluster)
             for one in self.ranges
         ]
-        string = report.export.string
         registered = [one.style is Style.REGISTERED for one in self.ranges]
         pairs = [*zip(self.ranges, registered, strict=True)]
-        self.texts = _as_objects([None if known else one.text for one, known in pairs])
-        ids = [string(one.text) if known else None for one, known in pairs]
-        self.columns: dict[str, Column] = {"eventType": PUSH_POP, "textId": _as_objects(ids)}
-        self.columns["category"] = _as_objects([self._category(one) for one in self.ranges])
-        self.columns["color"] = _as_objects([one.color for one in self.ranges])
+        self.texts = [None if known else one.text for one, known in pairs]
+        ids = [one.text if known else None for one, known in pairs]
+        self.columns: dict[str, Column] = {"eventType": PUSH_POP}
+        self.columns["textId"] = report.encode("NVTX_EVENTS", "textId", ids)
+        self.columns["category"] = [self._category(one) for one in self.ranges]
+        self.columns["color"] = [one.color for one in self.ranges]
         self.columns["globalTid"] = report.tids([one.thread for one in self.ranges])
-        self.columns["domainId"] = np.array([int(one.domain) for one in self.ranges])
+        self.columns["domainId"] = [int(one.domain) for one in self.ranges]
         if any(self.payloads) and report.includes_json:
-            texts = [fields and write_payload_json(fields) for fields in self.payloads]
-            self.columns["jsonText"] = _as_objects(texts)
+            self.columns["jsonText"] = [one and write_payload_json(one) for one in self.payloads]
         if any(self.payloads) and report.payload in ("both", "binary"):
-            blobs = [
+            self.columns["binaryData"] = [
                 fields and write_payload_bytes(one.payload.function, fields)
                 for one, fields in zip(self.ranges, self.payloads, strict=True)
             ]
-            self.columns["binaryData"] = _as_objects(blobs)
 
     def _category(self, one: Range) -> int | None:
         """Return that of the range; of the advanced NCCL trace the communicator's."""
         return find_category(self.numbers.comms[one.trace[1][0]]) if one.trace else one.category
 
     def _write_texts(self, runs: int, first_run: int) -> NDArray[Any]:
-        texts = np.empty((runs, len(self.ranges)), dtype=object)
-        texts[:] = self.texts
+        texts = np.tile(np.array(self.texts, dtype=object), (runs, 1))
         for run, row in enumerate(texts, first_run):
             for index in self.operators:
                 row[index] = f"{row[index]}, op_id = {self.report.operator}"
@@ -250,9 +228,7 @@ class RangeRows:
         if report.payload == "dynamic":
             columns["eventId"] = ids = self._next_ids(begin)
             self._write_payload_tables(ids)
-        labels = [make_label(one.domain, one.text) for one in self.ranges]
-        lost = report.lost_rows("range", self.collectives)
-        report.insert("NVTX_EVENTS", labels, columns, begin, end, lost=lost)
+        report.insert("NVTX_EVENTS", begin, end, **columns)
 
     def _next_ids(self, begin: Ints) -> Ints:
         """Return the ``eventId`` of rows about to be added: in the order in which they will lie."""
@@ -289,25 +265,17 @@ def make_row(
     return {"eventType": kind, "globalTid": tid, "domainId": int(domain), **columns}
 
 
-def write_points(report: Report, rows: list[dict[str, Any]], name: str) -> None:
-    """Add NVTX rows given one by one (marks, definitions, start/end ranges), tallied together as
-    ``name``; without those beyond the report's cut. Definitions are in a report wherever it is cut.
-    """
-    if name != DEFINITIONS:
-        rows = [row for row in rows if report.first <= row["start"] <= report.last]
-        rows = [row | {"end": None} if (row.get("end") or 0) > report.last else row for row in rows]
+def write_points(report: Report, rows: list[dict[str, Any]]) -> None:
+    """Add NVTX rows given one by one: marks, definitions, start/end ranges."""
     if rows:
         keys = sorted({key for row in rows for key in row})
-        begin = np.array([[row["start"] for row in rows]], dtype=np.int64)
-        end = np.array([[row.get("end") or row["start"] for row in rows]], dtype=np.int64)
         columns = {key: [row.get(key) for row in rows] for key in keys}
-        report.export.insert("NVTX_EVENTS", columns, report.order(begin.ravel()))
-        report.count("NVTX_EVENTS", [name] * len(rows), end - begin)
+        report.export.insert("NVTX_EVENTS", columns, report.order(np.array(columns["start"])))
 
 
-def write_definitions(report: Report, at: int, more: Sequence[dict[str, Any]]) -> None:
-    """Write domains, categories and thread names, created at local time ``at`` (ns), ``more`` of
-    them behind; and the payload schemas of NCCL.
+def write_definitions(report: Report, at: int) -> None:
+    """Write domains, categories and thread names, created at local time ``at`` (ns); and the payload
+    schemas of NCCL.
 
     The job's domain is named through a registered string and is created on two threads; NCCL's by
     inline text.
@@ -328,10 +296,10 @@ def write_definitions(report: Report, at: int, more: Sequence[dict[str, Any]]) -
         *(job(DOMAIN, thread, textId=name) for thread in (main, Thread.AUTOGRAD)),
         *(job(CATEGORY, main, category=number, text=text) for number, text in CATEGORIES.items()),
         *(make_row(report, THREAD, thread, text=text) for thread, text in threads.items()),
-        *more,
+        *(_list_nccl_definitions(report) if report.options.advanced else ()),
     ]
     rows = [row | {"start": at + 2_000 * index} for index, row in enumerate(rows)]
-    write_points(report, rows, DEFINITIONS)
+    write_points(report, rows)
     if report.payload != "none" and report.cluster.communicators and not report.options.advanced:
         _write_schemas(report)
 
@@ -356,3 +324,130 @@ def _write_schemas(report: Report) -> None:
     report.add("NVTX_PAYLOAD_ENUMS", "domainId schemaId numEntries size", enums)
     values = [(domain, REDUCTION, index, name, index) for index, name in enumerate(REDUCTIONS)]
     report.add("NVTX_PAYLOAD_ENUM_ENTRIES", "domainId schemaId idx name value", values)
+
+
+#: Distances from the pid; a communicator's progress thread has its kind's number added.
+PROGRESS_THREAD, INIT_THREAD = (30, 29)
+PROXY_CHANNELS = 2
+CHANNEL_SPREAD_NS = 700.0
+
+
+def list_communicators(report: Report) -> list[tuple[Communicator, int]]:
+    """List those of the rank, each with its progress thread (distance from the pid)."""
+    own = [comm for comm in report.cluster.communicators if report.rank.rank in comm.ranks]
+    return [(comm, PROGRESS_THREAD + int(comm.group)) for comm in own]
+
+
+def _list_nccl_definitions(report: Report) -> list[dict[str, Any]]:
+    """List NVTX rows: the communicators as categories, and the names of NCCL's threads."""
+    rank, rows = report.rank.rank, []
+    for comm, thread in list_communicators(report):
+        text, number = f"Communicator {comm.hash:#x}", find_category(comm)
+        name = f"NCCL Progress [{comm.ranks.index(rank)}/{len(comm.ranks)}]: {comm.hash:#x}"
+        rows.append(make_row(report, CATEGORY, 0, Domain.NCCL, category=number, text=text))
+        rows.append(make_row(report, THREAD, thread, text=name))
+    return rows
+
+
+def name_threads(report: Report) -> dict[int, str]:
+    """Name NCCL's threads as the OS knows them, by their distance from the pid."""
+    named = {thread: "NCCL Progress" for _, thread in list_communicators(report)}
+    return {INIT_THREAD: "NCCL CommInit"} | named
+
+
+class TraceRows:
+    """Writes what the advanced trace has beside the calling threads' ranges, of one program."""
+
+    def __init__(self, program: Program, report: Report) -> None:
+        self.program, self.report = program, report
+        self.numbers = CallNumbers(program, report.cluster, report.rank.rank)
+        self.epochs = np.empty(0, np.int64)  # of the runs being written, and the first one's number
+        self.first_run = 0
+
+    def write(self, block: Block, epochs: Ints, first_run: int) -> None:
+        """Write the rows of runs that begin at ``epochs``; the first is run ``first_run``."""
+        self.epochs, self.first_run = epochs, first_run
+        self._write_marks(block)
+        for index in self.program.all_of(Kind.COLLECTIVE):
+            begin, end = (
+                times[:, self.report.rank.rank, index] for times in (block.gpu_begin, block.gpu_end)
+            )
+            self._write_operation(self.program.ops[index], begin, end)
+            if self.report.options.nccl_proxy:
+                self._write_proxy(self.program.ops[index], begin, end)
+
+    def _write_marks(self, block: Block) -> None:
+        """Write a mark for each communicator made."""
+        report, rank, rows = self.report, self.report.rank, []
+        for index in self.program.all_of(Kind.MEET):
+            comm = report.cluster.communicator(self.program.ops[index].payload.group, rank.rank)
+            at = report.local(self.epochs[:1], block.host_end[:1, rank.rank, index])
+            mark = make_row(report, MARK, INIT_THREAD, Domain.NCCL, text="CommInit")
+            mark |= {"start": int(at[0]), "category": find_category(comm)}
+            if report.includes_json:
+                fields = {"commHash": comm.hash, "commRank": comm.ranks.index(rank.rank)}
+                mark["jsonText"] = as_json({**fields, "nRanks": len(comm.ranks)})
+            rows.append(mark)
+        write_points(report, rows)
+
+    def _write_operation(self, op: Op, begin: Floats, end: Floats) -> None:
+        """Write a range per call and channel. Several collectives share the channels one after the
+        other; a send and a receive take half of the channels each.
+        """
+        calls = [self.program.nccl_calls[number] for number in op.calls]
+        options, rank = self.report.options, self.report.rank.rank
+        channels = range(count_blocks(op, options))
+        rng = np.random.default_rng([options.seed, 13, rank, self.first_run, op.calls[0]])
+        if calls[0].function in PAIRWISE:
+            half = len(channels) // 2
+            parts = [(0.0, 1.0, channels[:half] or channels), (0.0, 1.0, channels[half:])]
+        else:
+            sizes = np.cumsum([0.0, *(call.bytes for call in calls)])
+            edges = (sizes / sizes[-1]).tolist()
+            parts = [(low, high, channels) for low, high in pairwise(edges)]
+        for number, (low, high, where) in zip(op.calls, parts, strict=True):
+            late = rng.random((len(begin), len(where), 2)) * CHANNEL_SPREAD_NS
+            late[:, 0] = 0.0  # one channel is there from first to last
+            starts = (begin + low * (end - begin))[:, None] + late[..., 0]
+            stops = (begin + high * (end - begin))[:, None] - late[..., 1]
+            function = self.program.nccl_calls[number].function
+            self._insert(function, number, where, starts, stops)
+
+    def _write_proxy(self, op: Op, begin: Floats, end: Floats) -> None:
+        """Write what the proxy sends to and receives from ranks on other hosts, along the ring."""
+        rank, ranks = self.report.rank, self.report.cluster.ranks
+        for number in op.calls:
+            call, comm = self.program.nccl_calls[number], self.numbers.comms[number]
+            own, size = comm.ranks.index(rank.rank), len(comm.ranks)
+            for function, step in (("Send", 1), ("Recv", -1)):
+                peer = (own + step) % size
+                if (
+                    (call.function in PAIRWISE and function != call.function)
+                    or not call.passes_on(own if step == 1 else peer, size)
+                    or ranks[comm.ranks[peer]].host_index == rank.host_index
+                ):
+                    continue
+                starts = begin[:, None] + 1_500.0 + 400.0 * np.arange(PROXY_CHANNELS)
+                stops = np.maximum(starts + 100.0, end[:, None] - 900.0 + 0.0 * starts)
+                where = number, range(PROXY_CHANNELS)
+                self._insert(f"ProxyOp{function}", *where, starts, stops, peer=peer)
+
+    def _insert(
+        self, text: str, number: int, channels: range, starts: Floats, stops: Floats, **more: int
+    ) -> None:
+        """Write ranges of a call on channels, with the axes (run, channel)."""
+        report, comm = self.report, self.numbers.comms[number]
+        begin, end = report.local(self.epochs, starts), report.local(self.epochs, stops)
+        thread = report.rank.global_tid(PROGRESS_THREAD + int(comm.group))
+        columns: dict[str, Any] = {"eventType": START_END, "domainId": int(Domain.NCCL)}
+        columns["rangeId"] = report.range_id + np.arange(begin.size).reshape(begin.shape)
+        columns |= {"globalTid": thread, "endGlobalTid": thread, "category": find_category(comm)}
+        columns["textId"] = text
+        report.range_id += begin.size
+        if report.includes_json:
+            columns["jsonText"] = np.empty(begin.shape, dtype=object)
+            for run in range(len(begin)):
+                fields = self.numbers.call_fields(number, self.first_run + run) | more
+                texts = [as_json(fields | {"channelId": channel}) for channel in channels]
+                columns["jsonText"][run] = texts
+        report.insert("NVTX_EVENTS", begin, end, **columns)

@@ -39,9 +39,7 @@ class Options:
     cut_rank: int = 0
     cut_at: float = 0.5
     lonely_host: bool = False
-    same_host_name: bool = False
     mpi: bool = False
-    mpi_comm_uids: bool = True
     osrt: int = 0
     osrt_callchains: bool = False
     gpu_metrics: float = 0.0
@@ -82,17 +80,17 @@ class Options:
         ranks = self.cut_rank, self.late_rank or 0, self.hiccup_rank or 0
         yield max(ranks) >= self.ranks, "cut_rank, late_rank and hiccup_rank must be ranks"
         plugins = self.storage_metrics or self.efa_metrics
-        sampled = self.nic_metrics or self.switch_metrics or plugins
+        sampled = self.nic_metrics or self.switch_metrics or self.switch_congestion or plugins
         whole = self.gpu_metrics or sampled or self.graphs != "none"
         cut = self.cut_report != "none"
         yield cut and whole, "a report with sampled metrics or CUDA graphs cannot be cut"
-        named = self.same_host_name and sampled
-        yield named, "the truth about network and storage needs hosts with names of their own"
         alone = self.lonely_host and (self.hosts < 2 or self.nccl_rooted)
         yield alone, "a lonely host has others beside it, and no part in collectives with a root"
         faulty = self.lost_collectives or self.extra_collectives or cut
         dynamic = self.payload in ("dynamic", "mixed") and faulty
         yield dynamic, "rows beside their payload's tables cannot be lost, cut or added"
+        traced = self.lost_collectives and self.advanced
+        yield traced, "the advanced NCCL trace tells of collectives in rows that are never lost"
 
     @property
     def gpus_per_host(self) -> int:

@@ -1,5 +1,9 @@
-"""A program: the fixed sequence of host operations a rank performs in one phase of the job, with
-their NVTX ranges.
+"""Programs: the fixed sequences of host operations that a rank performs in the phases of the job,
+with their NVTX ranges; and the modelled job's three.
+
+The job is the training of a transformer language model with sharded data parallelism. Parameters
+are gathered and gradients scattered within a host, gradients are summed across hosts, and the loss
+and the gradient norm over all ranks.
 
 All ranks run the same program; :mod:`timeline` gives its operations times. Control passes from
 thread to thread (the main thread waits while autograd's works), so that one sequence is enough.
@@ -10,14 +14,18 @@ them: runtime calls with a version suffix, driver calls without.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from enum import Enum, IntEnum
+from enum import IntEnum
+from functools import partial
 from typing import Any
 
-from .cluster import Group, Stream, Team, Thread
-from .data import DATA, KERNELS, LAUNCHES
+from .cluster import Cluster, Group, Stream, Team, Thread
+from .data import D2D, D2H, DATA, H2D_PAGEABLE, H2D_PINNED, KERNELS, LAUNCHES, P2P
+from .mpi import Message, MpiCall, MpiJob
+from .options import Options
 
+FP32 = "gemm_fp32"  # the kernel that computes in single precision, without tensor cores
 PAD_NS = 130  # between the edges of nested NVTX ranges
 GRAPH_BEGIN, GRAPH_END = "cudaStreamBeginCapture_v10010", "cudaStreamEndCapture_v10000"
 GRAPH_INSTANTIATE, GRAPH_LAUNCH = "cudaGraphInstantiateWithFlags_v11040", "cudaGraphLaunch_v10000"
@@ -57,8 +65,6 @@ class Style(IntEnum):
     NUMBERED = 3  # inline, with the step's number behind it
 
 
-# copyKind, srcKind and dstKind of a MEMCPY row (ENUM_CUDA_MEMCPY_OPER, ENUM_CUDA_MEM_KIND)
-H2D_PINNED, H2D_PAGEABLE, D2H, D2D, P2P = (1, 1, 2), (1, 0, 2), (2, 2, 0), (8, 2, 2), (10, 2, 2)
 BYTES_PER_NS = {1: 45, 2: 45, 8: 2_200, 10: 350}  # by copyKind
 
 
@@ -81,67 +87,11 @@ class Payload:
         last = {"Broadcast": self.root - 1, "Reduce": self.root}.get(self.function)
         return last is None or rank != last % size
 
-
-LEAKED = 64  # the MPI request never waited for: every instance has a handle of its own
-
-
-class Table(str, Enum):
-    """The table that has a call's row."""
-
-    P2P = "MPI_P2P_EVENTS"
-    COLLECTIVES = "MPI_COLLECTIVES_EVENTS"
-    START_WAIT = "MPI_START_WAIT_EVENTS"
-    OTHER = "MPI_OTHER_EVENTS"
-
-
-class Meeting(IntEnum):
-    """Direction of waiting among the members of a communicator in a call."""
-
-    NONE = 0
-    ALL = 1  # everybody for the last
-    FROM_ROOT = 2  # everybody for the root
-    TO_ROOT = 3  # the root for the last
-
-
-@dataclass(frozen=True)
-class MpiCall:
-    """One MPI call of a program, as every rank makes it (but for ``by_rank``)."""
-
-    function: str
-    table: Table
-    team: Team = Team.WORLD  # its communicator
-    meeting: Meeting = Meeting.NONE
-    sent: int | None = None  # bytes a rank gives, as the row says; None for a call without
-    received: int | None = None  # bytes a rank takes, likewise
-    root: int = -1  # the root's rank in the communicator
-    request: int = -1  # number of the request it starts; -1 for a blocking call
-    #: The operations whose requests it ends (or asks about, if it does not wait).
-    waits: tuple[int, ...] = ()
-    blocks: bool = True  # whether it waits for those
-    #: The function every world rank calls instead, "" for none; None if all call the same.
-    by_rank: tuple[str, ...] | None = None
-    creates: Team | None = None  # the communicator that exists from its end on
-
-    def function_of(self, rank: int) -> str:
-        """Return the function this world rank calls, "" for none."""
-        return self.function if self.by_rank is None else self.by_rank[rank]
-
-
-@dataclass(frozen=True)
-class Message:
-    """A message that every rank sends, by one operation, and receives by another."""
-
-    send: int
-    receive: int  # -1: nobody ever receives it
-    team: Team
-    tag: int
-    size: int
-    capacity: int  # of the buffer it is received in, which is what the receiving call's row says
-    to: tuple[int, ...]  # for every world rank the world rank it sends to (-1: none)
-
-    def find_sources(self) -> list[int]:
-        """Find for every world rank the world rank it receives from (-1: none)."""
-        return [self.to.index(rank) if rank in self.to else -1 for rank in range(len(self.to))]
+    def count_bus_bytes(self, size: int) -> float:
+        """Return the bytes per rank that cross the bus in a call among ``size`` ranks."""
+        factor = {"AllReduce": 2 * (size - 1) / size}
+        factor |= dict.fromkeys(("AllGather", "ReduceScatter"), size - 1)
+        return self.bytes * factor.get(self.function, 1)
 
 
 @dataclass
@@ -204,6 +154,10 @@ class Program:
     def all_of(self, *kinds: Kind) -> list[int]:
         """Return the operations of these kinds, in program order."""
         return [index for index, op in enumerate(self.ops) if op.kind in kinds]
+
+    def list_mpi(self) -> list[tuple[int, MpiCall]]:
+        """List the calls of MPI, each with the index of its operation, in program order."""
+        return [(index, op.mpi) for index, op in enumerate(self.ops) if op.mpi]
 
     def count_rows(self, graph_level: bool) -> int:
         """Count the event rows that one run of the program leaves in a report."""
@@ -296,6 +250,20 @@ class Builder:
     def mpi(self, call: MpiCall, ns: float, cost_ns: float = 0.0) -> int:
         """Call MPI for ``ns``, and ``cost_ns`` from the moment those it waits for are there."""
         return self._add(Kind.MPI, "", ns, work_ns=cost_ns, bytes=call.sent or 0, mpi=call)
+
+    def message(
+        self,
+        send: int,
+        receive: int,
+        team: Team,
+        tag: int,
+        size: int,
+        to: list[int],
+        buffer: int = 0,
+    ) -> None:
+        """Let operations ``send`` and ``receive`` be the ends of a message (see :class:`Message`)."""
+        sent = Message(send, receive, team, tag, size, buffer or size, tuple(to))
+        self.program.messages.append(sent)
 
     def kernel(self, key: str, times: float = 1.0) -> None:
         """Launch a kernel that lasts ``times`` its mean."""
@@ -407,3 +375,215 @@ class Builder:
                     self.host(1_100)
                 with self.nccl("KernelLaunch", trace=(group, launch.calls)):
                     self._append(launch)
+
+
+SUM, AVG = 0, 4  # ncclRedOp_t
+CATEGORIES = {1: "phase", 2: "data", 3: "communication"}  # NVTX categories of the job's own domain
+PHASE, LOADING = (1, 0xFF76B900), (2, 0xFF2196F3)  # category and color of ranges
+#: Whose buffers the others of its communicator get, and who gets the metric.
+BUFFERS_ROOT, METRIC_ROOT = 1, 2
+LAYER_BYTES = 25_165_824  # parameters of one layer (bf16)
+
+
+class Job:
+    """The programs for given options on a given cluster."""
+
+    def __init__(self, options: Options, cluster: Cluster) -> None:
+        self.options, self.layers = options, options.layers
+        self.graphs, self.startup = options.graphs != "none", options.startup
+        sizes = cluster.sizes()
+        self.several = sizes[Group.WORLD] > 1
+        self.shard = Group.SHARD if sizes[Group.SHARD] > 1 else Group.WORLD
+        self.shard_size, self.replicas = sizes[self.shard], sizes[Group.REPLICA]
+        self.groups = [group for group in Group if sizes[group] > 1]
+        self.grid = cluster.grid
+
+    def initial(self) -> Program:
+        """Build the start of the process: CUDA, NCCL, the model, capture of graphs."""
+        b = Builder(self.options.advanced, self.options.operators)
+        with b.phase("init", *PHASE):
+            if self.options.mpi:
+                MpiJob(b, self.grid).start()
+            b.call("cuModuleGetLoadingMode", 3_100)
+            b.call("cudaGetDeviceProperties_v12000", 9_000)
+            for _ in range(3):
+                b.call("cudaStreamCreateWithPriority_v5050", 31_000)
+            with b.range("init_process_group"):
+                b.host(50_000)
+                for group in self.groups:
+                    with self._nccl(b, "ncclCommInitRankConfig", Payload("Init", group)):
+                        b.meet(group, 38_000_000 * self.startup)
+                        b.call("cudaMalloc_v3020", 420_000)
+            with b.range("build_model"):
+                for layer in range(min(self.layers, 8)):
+                    b.call("cudaMalloc_v3020", 310_000)
+                    b.copy(H2D_PAGEABLE, LAYER_BYTES // self.shard_size + 4_096 * layer)
+                    b.kernel("fill")
+                b.call("cudaHostAlloc_v3020", 850_000)
+            if self.graphs:
+                with b.range("capture_graphs"):
+                    self._capture(b)
+            b.sync_device()
+        return b.program
+
+    def _capture(self, b: Builder) -> None:
+        """Capture the layers' forward parts, then their backward parts."""
+        step = self.step()
+        for number, nodes in sorted(step.graphs.items()):
+            b.call(GRAPH_BEGIN, 8_000)
+            for node in nodes:
+                b.call(KERNELS[step.ops[node].kernel].api, 4_100)
+            b.call(GRAPH_END, 400 * len(nodes) + 9_000)
+            b.call(GRAPH_INSTANTIATE, 2_500 * len(nodes) + 60_000, launches=number)
+
+    def _nccl(self, b: Builder, function: str, payload: Payload) -> AbstractContextManager[None]:
+        """Open NCCL's range around what makes and ends communicators; none in the advanced trace."""
+        return nullcontext() if b.advanced else b.nccl(function, payload=payload)
+
+    def step(self) -> Program:
+        """Build one training step."""
+        b = Builder(self.options.advanced, self.options.operators)
+        with b.range("iteration", Style.NUMBERED):
+            self._load(b)
+            if self.options.mpi:
+                MpiJob(b, self.grid).exchange()
+            with b.phase("forward", *PHASE):
+                if self.options.nccl_rooted and self.several:
+                    buffers = Payload("Broadcast", self.shard, 3_145_728, root=BUFFERS_ROOT)
+                    b.wait(Stream.COMPUTE, b.collective(buffers, "nccl_broadcast"))
+                self._forward(b)
+            with b.phase("backward", *PHASE):
+                self._backward(b)
+            with b.phase("optimizer", *PHASE):
+                self._optimize(b)
+            if self.options.mpi:
+                MpiJob(b, self.grid).reduce()
+        return b.program
+
+    def final(self) -> Program:
+        """Build the end of the process."""
+        b = Builder(self.options.advanced, self.options.operators)
+        with b.phase("shutdown", *PHASE):
+            b.sync_device()
+            for group in self.groups:
+                with self._nccl(b, "ncclCommFinalize", Payload("Finalize", group)):
+                    b.host(120_000)
+            for _ in range(min(self.layers, 8)):
+                b.call("cudaFree_v3020", 95_000)
+            if self.options.mpi:
+                MpiJob(b, self.grid).stop()
+        return b.program
+
+    def _load(self, b: Builder) -> None:
+        with b.phase("load_batch", *LOADING):
+            b.copy(H2D_PINNED, 262_144, Stream.COPY)
+            b.mark("late")
+            b.copy(H2D_PINNED, 524_288, Stream.COPY)
+            if self.options.visible == "all" and self.options.gpus_per_host > 1:
+                b.copy(P2P, 8_388_608, Stream.COPY)
+            b.wait(Stream.COMPUTE, b.record(Stream.COPY))
+        with b.range("zero_grad"):
+            b.memset(LAYER_BYTES)
+            b.memset(4)
+
+    def _forward(self, b: Builder) -> None:
+        b.aten("aten::embedding", "aten::index_select", kernel="embedding")
+        b.aten("aten::add", kernel="add")
+        ready = self._gather(b)
+        for layer in range(self.layers):
+            ready = self._next_parameters(b, ready, layer < self.layers - 1)
+            with b.range(f"layer_{layer:02d}"):
+                self._run_layer(b, layer, DATA["forward"])
+        b.aten("aten::layer_norm", "aten::native_layer_norm", kernel="layer_norm")
+        b.aten("aten::linear", "aten::matmul", "aten::mm", kernel="gemm_head")
+        with b.range("loss"):
+            b.aten("aten::to", "aten::_to_copy", "aten::copy_", kernel="cast")
+            b.aten("aten::log_softmax", "aten::_log_softmax", kernel="softmax")
+            b.aten("aten::nll_loss_nd", "aten::nll_loss", "aten::nll_loss_forward", kernel="loss")
+
+    def _run_layer(self, b: Builder, graph: int, operators: list[list[str]]) -> None:
+        """Run the operators of a layer; their kernels are nodes of a graph if the job uses graphs."""
+        with b.graph(graph) if self.graphs else nullcontext():
+            for *stack, kernel in operators:
+                b.aten(*stack, kernel=kernel)
+
+    def _gather(self, b: Builder) -> int:
+        """Ask for a layer's parameters; return the event of their arrival (-1: a single rank)."""
+        gathered = Payload("AllGather", self.shard, LAYER_BYTES // self.shard_size)
+        return b.collective(gathered, "nccl_all_gather") if self.several else -1
+
+    def _next_parameters(self, b: Builder, ready: int, more: bool) -> int:
+        """Wait for this layer's parameters; the next one's travel while this one computes."""
+        following = self._gather(b) if more else -1
+        if ready >= 0:
+            b.wait(Stream.COMPUTE, ready)
+        return following
+
+    def _backward(self, b: Builder) -> None:
+        with b.on(Thread.AUTOGRAD):
+            b.aten(*_stack_autograd("NllLoss", "nll_loss_backward"), kernel="mul")
+            softmax = _stack_autograd("LogSoftmax", "_log_softmax_backward_data")
+            b.aten(*softmax, kernel="softmax_bwd")
+            b.aten(*_stack_autograd("Mm", "mm"), kernel="gemm_wgrad", times=1.7)
+            b.mark("hiccup")
+            pending = []
+            ready = self._gather(b)
+            for layer in reversed(range(self.layers)):
+                ready = self._next_parameters(b, ready, layer > 0)
+                with b.range(f"layer_{layer:02d}.backward"):
+                    self._run_layer(b, self.layers + layer, DATA["backward"])
+                pending += self._reduce(b)
+            embedding = _stack_autograd("Embedding", "embedding_dense_backward")
+            b.aten(*embedding, kernel="embedding_bwd")
+            b.copy(D2D, LAYER_BYTES // 4)
+        for event in pending:
+            b.wait(Stream.COMPUTE, event)
+
+    def _reduce(self, b: Builder) -> list[int]:
+        """Sum a layer's gradients, overlapping with the next layer; return the events to wait for."""
+        if not self.several:
+            return []
+        size = LAYER_BYTES // self.shard_size
+        within = Payload("ReduceScatter", self.shard, size, reduction=AVG)
+        done = b.collective(within, "nccl_reduce_scatter")
+        if self.replicas > 1:
+            b.wait(Stream.NCCL_REPLICA, done)
+            across = Payload("AllReduce", Group.REPLICA, size, reduction=AVG)
+            done = b.collective(across, "nccl_all_reduce")
+        return [done]
+
+    def _optimize(self, b: Builder) -> None:
+        after, world = partial(b.wait, Stream.COMPUTE), Group.WORLD
+        if self.several:
+            b.aten("pack_gradients", kernel="pack")
+            after(b.collective(Payload("SendRecv", world, 4_194_304, peer=1), "nccl_send_recv"))
+            if self.options.nccl_groups:
+                sizes = 6_291_456, 2_097_152
+                parts = [Payload("AllReduce", world, size, reduction=SUM) for size in sizes]
+                after(b.collective_group(parts, "nccl_all_reduce", times=0.6))
+        with b.range("clip_grad_norm_"):
+            b.aten("aten::_foreach_norm", kernel="norm")
+            b.aten("aten::mean", kernel="mean")
+            if self.several:
+                norm = Payload("AllReduce", world, 4, reduction=SUM, four_byte=True)
+                after(b.collective(norm, "nccl_all_reduce_f32"))
+            b.aten("aten::_foreach_mul_", kernel="mul")
+        if self.options.nccl_rooted and self.several:
+            metric = Payload("Reduce", world, 8_192, 0, SUM, True, METRIC_ROOT)
+            after(b.collective(metric, "nccl_reduce"))
+        with b.range("Optimizer.step#AdamW.step"):
+            for part in range(1 + self.layers // 4):
+                b.aten("aten::_fused_adamw_", kernel="adam", times=1.0 + 0.1 * part)
+        b.aten("aten::mm", kernel=FP32)
+        b.call("cudaStreamIsCapturing_v10000", 550)
+        with b.range("aten::item", Style.OP_ID):
+            b.copy(D2H, 4)
+            b.sync(Stream.COMPUTE)
+        b.sync_event(b.record(Stream.COMPUTE))
+        b.call("cudaEventDestroy_v3020", 900)
+
+
+def _stack_autograd(name: str, operator: str) -> tuple[str, str, str]:
+    """Return the ranges of an operator of autograd, one inside the other."""
+    function = f"{name}Backward0"
+    return f"autograd::engine::evaluate_function: {function}", function, f"aten::{operator}"

@@ -1,8 +1,8 @@
-"""One rank's report while it is written: tables in SQLite, strings once, a tally of all rows, and
-what the report lacks.
+"""One rank's report while it is written: tables in SQLite, ids, and what the truth says of it.
 
-A table comes into being with its first row, as in a real (lazy) export. A :class:`Scene` is what
-functions get that add a family of further tables.
+A table comes into being with its first row, as in a real (lazy) export. Texts can be given for
+columns of whole numbers: they go to StringIds, and the column has their ids. A :class:`Scene` is
+what functions get that add a family of further tables.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import compress, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .cluster import Cluster, Ints, Rank
-from .data import enums, tables
+from .data import enums, read_columns, tables
 from .options import Options
 
-Bools = NDArray[np.bool_]
 Truth = dict[str, Any]
 Column = Any  # an array or a list with a value per row, or one int, str or None for all rows
 COMPACT_BELOW_ROWS = 1_000_000
-LONG_AGO, NEVER = -(1 << 62), 1 << 62
 
 
 class Export:
@@ -33,6 +31,7 @@ class Export:
 
     def __init__(self, path: Path, page_size: int) -> None:
         path.unlink(missing_ok=True)
+        self.path = path
         self.database = sqlite3.connect(path, isolation_level=None)
         modes = "journal_mode = OFF", "synchronous = OFF", "locking_mode = EXCLUSIVE"
         for pragma in (f"page_size = {page_size}", *modes):
@@ -52,16 +51,31 @@ class Export:
         """Return the id of a text in StringIds."""
         return self.strings.setdefault(text, len(self.strings))
 
+    def encode(self, table: str, column: str, value: Any) -> Any:
+        """Replace a text by its id if the column is one of whole numbers."""
+        is_id = isinstance(value, str) and read_columns(table).get(column) == "INTEGER"
+        return self.string(value) if is_id else value
+
     def insert(self, table: str, columns: dict[str, Column], order: Ints | None = None) -> None:
         """Add rows. Columns left out, or None, are NULL. ``order``: in which rows are to lie."""
         self.create(table)
-        given = {name: column for name, column in columns.items() if column is not None}
-        marks = [str(column) if isinstance(column, int) else "?" for column in given.values()]
-        values = [_order(column, order) for column in given.values() if not isinstance(column, int)]
+        given = {
+            name: self.encode(table, name, column)
+            for name, column in columns.items()
+            if column is not None
+        }
+        marks = [str(int(one)) if isinstance(one, int) else "?" for one in given.values()]
+        values = [_order(one, order) for one in given.values() if not isinstance(one, int)]
         names = ", ".join(f'"{name}"' for name in given)
         statement = f"INSERT INTO {table} ({names}) VALUES ({', '.join(marks)})"
         added = self.database.executemany(statement, zip(*values, strict=False))
         self.rows[table] += added.rowcount
+
+    def delete(self, table: str, condition: str, *values: int) -> None:
+        """Delete the rows of a table that meet a condition."""
+        if table in self.rows:
+            deleted = self.database.execute(f"DELETE FROM {table} WHERE {condition}", values)
+            self.rows[table] -= deleted.rowcount
 
     def close(self) -> None:
         """Write the enumerations and the strings, and finish the file."""
@@ -101,13 +115,7 @@ class Report:
     leaked: int = 0  # MPI requests that were started and never waited for
     #: Correlation id, begin and end (local ns) of the first kernel launch.
     first_launch: tuple[int, int, int] | None = None
-    #: Table -> name or kind -> rows, ns, bytes.
-    tally: dict[str, dict[str, list[int]]] = field(default_factory=dict)
-    facts: Truth = field(default_factory=dict)  # what else the truth says of this report
-    first: int = LONG_AGO  # what begins before (local ns) the report lacks,
-    last: int = NEVER  # and what ends after
-    #: And of the runs being written these rows, by part; axes (run, operation).
-    lost: dict[str, Bools] = field(default_factory=dict)
+    facts: Truth = field(default_factory=dict)  # what the truth says of this report
 
     @property
     def payload(self) -> str:
@@ -124,10 +132,6 @@ class Report:
             return np.argsort(begin, kind="stable")
         return np.random.default_rng([self.options.seed, 5, len(begin)]).permutation(len(begin))
 
-    def strings(self, texts: Sequence[str]) -> Ints:
-        """Return their ids in StringIds."""
-        return np.array([self.export.string(text) for text in texts], dtype=np.int64)
-
     def tids(self, threads: Sequence[int]) -> Ints:
         """Return the globalTid of threads given by their distance from the pid."""
         return np.array([self.rank.global_tid(thread) for thread in threads], dtype=np.int64)
@@ -137,134 +141,66 @@ class Report:
         begins = epochs.reshape(-1, *[1] * (times.ndim - 1))
         return self.rank.local(begins + np.rint(times).astype(np.int64))
 
-    def lost_rows(self, part: str, operations: Ints) -> Bools | None:
-        """Tell which rows of operations get lost (-1: belongs to none); axes (run, row)."""
-        lost = self.lost.get(part)
-        if lost is None or not len(operations):
-            return None
-        return lost[:, operations] & (operations >= 0)
-
-    def kept(self, begin: Ints, end: Ints, lost: Bools | None = None) -> Bools | None:
-        """Tell which rows the report has; None for all."""
-        if lost is None and self.first == LONG_AGO and self.last == NEVER:
-            return None
-        kept = (begin >= self.first) & (end <= self.last)
-        return kept if lost is None else kept & ~lost
-
-    def count(
-        self,
-        table: str,
-        labels: Sequence[str],
-        durations: Ints,
-        sizes: Ints | None = None,
-        kept: Bools | None = None,
-    ) -> None:
-        """Tally rows with the axes (run, label); only those ``kept``. sizes: bytes per label."""
-        every = np.ones(durations.shape, np.int64)
-        counts = (every if kept is None else kept).sum(axis=0)
-        totals = (durations * (1 if kept is None else kept)).sum(axis=0).tolist()
-        volumes = repeat(0) if sizes is None else (sizes * counts).tolist()
-        found = self.tally.setdefault(table, {})
-        for name, *added in zip(labels, counts.tolist(), totals, volumes, strict=False):
-            if kept is None or added[0]:
-                before = found.get(name, (0, 0, 0))
-                found[name] = [old + new for old, new in zip(before, added, strict=True)]
-
-    def summarize(self) -> Truth:
-        """Return the tally as the truth has it."""
-        keys, told = ("rows", "ns", "bytes"), {}
-        for table, names in sorted(self.tally.items()):
-            sums = map(sum, zip(*names.values(), strict=True))
-            by_name = {name: dict(zip(keys, names[name], strict=True)) for name in sorted(names)}
-            told[table] = {**dict(zip(keys, sums, strict=True)), "by_name": by_name}
-        return told
+    def edges(self, epochs: Ints, times: tuple[Any, Any], which: Any) -> tuple[Ints, Ints]:
+        """Return local begins and ends of operations in runs that begin at ``epochs``, from times
+        with the axes (run, rank, operation).
+        """
+        begin, end = (self.local(epochs, edge[:, self.rank.rank, which]) for edge in times)
+        return begin, end
 
     def add(self, table: str, names: str, rows: Sequence[Sequence[Any]]) -> None:
         """Add rows given one by one; ``names`` of the columns, with spaces between."""
-        columns = map(list, zip(*rows, strict=True))
-        self.export.insert(table, dict(zip(names.split(), columns, strict=True)))
-
-    def add_spans(self, table: str, names: str, rows: Sequence[Sequence[Any]]) -> None:
-        """Add rows that begin with start and end, tallied together."""
-        self.add(table, f"start end {names}", rows)
-        lengths = np.array([[row[1] - row[0] for row in rows]], dtype=np.int64)
-        self.count(table, ["all"] * len(rows), lengths)
+        named = names.split()
+        encoded = [
+            [self.export.encode(table, name, one) for name, one in zip(named, row, strict=True)]
+            for row in rows
+        ]
+        columns = map(list, zip(*encoded, strict=True))
+        self.export.insert(table, dict(zip(named, columns, strict=True)))
 
     def insert(
-        self,
-        table: str,
-        labels: Sequence[str],
-        columns: dict[str, Column],
-        begin: Ints,
-        end: Ints | None,
-        sizes: Ints | None = None,
-        lost: Bools | None = None,
-    ) -> None:
-        """Add and tally rows with the axes (run, label): ``begin`` and ``end`` in ns; other columns
-        for every row or, per label, repeated.
+        self, table: str, begin: Ints, end: Ints | None = None, **columns: Column
+    ) -> tuple[int, int]:
+        """Add rows with these begins and ends (ns; None: the table has no end), which lie as
+        :meth:`order` says; return their number and their ns.
 
-        Rows that are ``lost`` or beyond the report's cut are left out. NVTX ranges that are open at
-        the cut have no end; calls and work on the GPU have no row.
+        Other columns have a value for all rows, or values for the last axes of ``begin``: usually
+        its axes are run and label, and a column has a value per label. ``thread`` stands for
+        globalTid, by the distance from the pid.
         """
-        flat: dict[str, Column] = {} if "timestamp" in columns else {"start": begin.ravel()}
-        if end is not None and "timestamp" not in columns:
-            flat["end"] = end.ravel()
-        for name, column in columns.items():
-            repeated = isinstance(column, np.ndarray)
-            flat[name] = np.broadcast_to(column, begin.shape).ravel() if repeated else column
-        until = begin if end is None else end
-        kept = self.kept(begin, begin if table == "NVTX_EVENTS" else until, lost)
-        if end is not None and table == "NVTX_EVENTS" and self.last != NEVER:
-            flat["end"] = np.where(end <= self.last, end, None).ravel()
-            until = np.where(end <= self.last, end, begin)
-        starts = begin.ravel()
-        if kept is not None:
-            flat = {name: _select(column, kept.ravel()) for name, column in flat.items()}
-            starts = starts[kept.ravel()]
-        if len(starts):
-            self.export.insert(table, flat, self.order(starts))
-            self.count(table, labels, until - begin, sizes, kept)
+        if "thread" in columns:
+            threads = columns.pop("thread")
+            one = isinstance(threads, int)
+            columns["globalTid"] = self.rank.global_tid(threads) if one else self.tids(threads)
+        columns = {"start": begin, "end": end} | columns
+        if "start" not in read_columns(table):
+            del columns["start"]
+        spread = {name: self._spread(table, name, one, begin) for name, one in columns.items()}
+        if begin.size:
+            self.export.insert(table, spread, self.order(begin.ravel()))
+        return begin.size, 0 if end is None else int((end - begin).sum())
+
+    def encode(self, table: str, name: str, values: list[Any]) -> NDArray[Any]:
+        """Make an array of a column's values, with ids instead of texts."""
+        encoded = [self.export.encode(table, name, one) for one in values]
+        return np.array(encoded, None if all(isinstance(one, int) for one in encoded) else object)
+
+    def _spread(self, table: str, name: str, column: Column, begin: Ints) -> Column:
+        """Give a column a value for each row."""
+        if isinstance(column, list):
+            column = self.encode(table, name, column)
+        if isinstance(column, np.ndarray):
+            return np.broadcast_to(column, begin.shape).ravel()
+        return column
 
     def insert_calls(
-        self,
-        functions: Sequence[str],
-        threads: Sequence[int],
-        correlations: Ints,
-        begin: Ints,
-        end: Ints,
-        returned: int = 0,
-        lost: Bools | None = None,
+        self, begin: Ints, end: Ints, functions: Sequence[str], **columns: Column
     ) -> None:
         """Add calls of CUDA's API, with the axes (run, function)."""
         of_driver = ("cuLaunch", "cuModule", "cuGraph")
-        classes = np.array([int(name.startswith(of_driver)) for name in functions])
-        columns = {"eventClass": classes, "globalTid": self.tids(threads)}
-        columns |= {"correlationId": correlations, "nameId": self.strings(functions)}
-        columns["returnValue"] = returned
-        self.insert("CUPTI_ACTIVITY_KIND_RUNTIME", functions, columns, begin, end, lost=lost)
-
-    def insert_os_calls(
-        self,
-        functions: Sequence[str],
-        threads: Sequence[int],
-        returned: Sequence[int],
-        begin: Ints,
-        end: Ints,
-        chains: Column = 0,
-        level: int = 0,
-    ) -> None:
-        """Add calls into the OS runtime, with the axes (run, function). level: of nesting."""
-        columns = {"eventClass": 27, "globalTid": self.tids(threads), "nestingLevel": level}
-        columns |= {"nameId": self.strings(functions), "returnValue": np.array(returned)}
-        columns |= {"callchainId": chains, "argumentsId": 0}
-        self.insert("OSRT_API", functions, columns, begin, end)
-
-
-def _select(column: Column, which: Bools) -> Column:
-    """Select rows of a column with a value per row."""
-    if isinstance(column, np.ndarray):
-        return column[which]
-    return list(compress(column, which.tolist())) if isinstance(column, list) else column
+        columns["eventClass"] = [int(name.startswith(of_driver)) for name in functions]
+        given = {"nameId": [*functions], "returnValue": 0} | columns
+        self.insert("CUPTI_ACTIVITY_KIND_RUNTIME", begin, end, **given)
 
 
 @dataclass(frozen=True)
@@ -282,26 +218,9 @@ class Scene:
         begin, end = self.steps.T
         return begin + ((end - begin) * share).astype(np.int64)
 
-    def insert(
-        self, table: str, begin: Any, end: Any = None, thread: int | None = None, **columns: Any
-    ) -> tuple[int, int]:
-        """Add rows with these begins and ends (ns; None: the table has no end) on a thread
-        (distance from the pid); returns their number and their ns. Text in other columns is put
-        into StringIds.
-        """
-        given = {"start": begin} | self.store_texts(columns)
-        given |= {} if end is None else {"end": end}
-        given |= {} if thread is None else {"globalTid": self.report.rank.global_tid(thread)}
-        self.report.export.insert(table, given)
-        return len(begin), 0 if end is None else int((end - begin).sum())
-
-    def store_texts(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Replace texts by their ids in StringIds."""
-        string = self.report.export.string
-        return {
-            name: string(value) if isinstance(value, str) else value
-            for name, value in columns.items()
-        }
+    def insert(self, table: str, begin: Any, end: Any = None, **columns: Any) -> tuple[int, int]:
+        """Add rows as :meth:`Report.insert` does."""
+        return self.report.insert(table, begin, end, **columns)
 
 
 def count(truth: Truth, name: str, rows: int, ns: int) -> dict[str, int]:

@@ -6,39 +6,26 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from . import faults, machine, models, nccl, nvtx, sampling, system
+from . import faults, nvtx, sampling, system, truth
+from .additions import ADDITIONS
 from .background import ROWS_PER_STEP, STEP_GAP_NS, Background, OsCalls
 from .cluster import EPOCH_NS, FIRST_EPOCH_NS, Ints, build_cluster
 from .cuda import CudaRows, write_graph_creation
 from .data import DATA
-from .gpu_metrics import GpuMetrics
-from .job import Job
-from .mpi import MpiRows, MpiTruth
+from .mpi import MpiRows
 from .network import Network
 from .options import Options
-from .program import Program
+from .program import Job, Program
 from .report import Export, Report, Scene, Truth
-from .timeline import Block, Timeline, build_noise
+from .timeline import Block, Timeline
 
-#: Families of further tables, by the name with which they are asked for.
-ADDITIONS: dict[str, Callable[[Scene], Truth]] = {
-    "cpu": machine.add_cpu,
-    "graphics": models.add_graphics,
-    "libraries": models.add_libraries,
-    "memory": machine.add_memory,
-    "openacc": models.add_openacc,
-    "openmp": models.add_openmp,
-    "profiler": machine.add_profiler,
-    "pytorch_ranges": models.add_pytorch_ranges,
-    "system": machine.add_system,
-}
 AFTER_INIT_NS, CLOSING_NS, INIT_SPREAD_NS = 5_000_000, 60_000_000, 30_000_000
 HELPERS_START_NS = 145_000_000  # since a capture's start: when the process has its helper threads
 OPERATIONS_PER_BLOCK = 40_000
@@ -57,9 +44,9 @@ def generate(
         raise ValueError(f"no such additions: {', '.join(unknown)}; there are {[*ADDITIONS]}")
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    truth = _Simulation(options, target).run()
-    (target / "truth.json").write_text(_as_text(truth) + "\n", encoding="utf-8")
-    return truth
+    told = _Simulation(options, target).run()
+    (target / "truth.json").write_text(_as_text(told) + "\n", encoding="utf-8")
+    return told
 
 
 def _plan_steps(options: Options) -> Options:
@@ -75,61 +62,69 @@ def _plan_steps(options: Options) -> Options:
     return options
 
 
-def _to_local(report: Report, true: int) -> int:
-    return int(report.rank.local(np.array([true]))[0])
-
-
 class _Simulation:
     """The job, its reports, and what is recorded beside its programs."""
 
     def __init__(self, options: Options, folder: Path) -> None:
         self.options, self.cluster = options, build_cluster(options)
-        self.noise = build_noise(options)
         self.reports = []
         for rank in self.cluster.ranks:
             export = Export(folder / f"rank{rank.rank}.sqlite", options.page_size)
             self.reports.append(Report(rank, self.cluster, options, export))
         self.background = [Background(report) for report in self.reports]
+        self.os_calls = [OsCalls(report) for report in self.reports] if options.osrt else []
         network = options.nic_metrics or options.switch_metrics or options.switch_congestion
         sampled = (
-            (GpuMetrics, options.gpu_metrics),
+            (sampling.GpuMetrics, options.gpu_metrics),
             (Network, network),
             (sampling.Plugins, options.storage_metrics or options.efa_metrics),
         )
         self.samplers = [
             kind(options, self.cluster, self.reports) for kind, wanted in sampled if wanted
         ]
-        self.os_calls = [OsCalls(report) for report in self.reports] if options.osrt else []
-        self.mpi = MpiTruth(options, self.cluster) if options.mpi else None
+        self.collectives = truth.CollectiveTruth(options, self.cluster)
+        self.messages = truth.MpiTruth(options, self.cluster)
         self.causes = faults.Causes(options, self.cluster)
+        self.extra: list[Truth] = []  # collectives that only one report has
 
     def run(self) -> Truth:
         """Simulate and write everything; return the truth."""
         options, job = self.options, Job(self.options, self.cluster)
-        initial, rng = _Phase(job.initial(), self), np.random.default_rng([options.seed, 2])
-        for report in self.reports:
-            faults.hide_beginning(options, report)
-            more = nccl.list_definitions(report) if options.advanced else ()
-            nvtx.write_definitions(report, _to_local(report, FIRST_EPOCH_NS) - 200_000, more)
-        for calls in self.os_calls:
-            calls.begin(_to_local(calls.report, FIRST_EPOCH_NS))
-        spread = rng.uniform(0, INIT_SPREAD_NS * options.startup, (1, options.ranks))
+        rng = np.random.default_rng([options.seed, 2])
+        now = self._start(Phase(job.initial(), self), rng)
+        steps = [*self._run_steps(Phase(job.step(), self), rng, now)]
+        final, now = Phase(job.final(), self), steps[-1]
+        block = final.timeline.run(rng, rng.uniform(0, 1e6, (1, options.ranks)))
+        length = int(block.find_ends().max())
+        final.write(block, np.array([now]), now + length)
+        stop = now + length + round(CLOSING_NS * options.startup)
+        return self._finish(np.array(steps), stop)
+
+    def _start(self, initial: Phase, rng: np.random.Generator) -> int:
+        """Start the processes; return when the steps begin (true ns)."""
+        startup, begins = self.options.startup, [self._local_start(one) for one in self.reports]
+        for begin, report in zip(begins, self.reports, strict=True):
+            nvtx.write_definitions(report, begin - 200_000)
+        for begin, calls in zip(begins, self.os_calls, strict=False):
+            calls.begin(begin)
+        spread = rng.uniform(0, INIT_SPREAD_NS * startup, (1, self.options.ranks))
         block, epoch = initial.timeline.run(rng, spread), np.array([FIRST_EPOCH_NS])
-        pause = round(AFTER_INIT_NS * options.startup)
+        pause = round(AFTER_INIT_NS * startup)
         now = int(FIRST_EPOCH_NS + block.find_ends().max()) + pause
         initial.write(block, epoch, now)
         for report, background in zip(self.reports, self.background, strict=True):
             write_graph_creation(initial.program, block, epoch, report)
-            background.begin(_to_local(report, now - pause // 2))
+            background.begin(report.rank.local_time(now - pause // 2))
+        return now
 
-        step = _Phase(job.step(), self)
-        losses = faults.Losses(step.program, initial.program, self.cluster, options)
-        extra = options.extra_collectives
+    def _run_steps(self, step: Phase, rng: np.random.Generator, now: int) -> Iterator[int]:
+        """Run the steps in blocks from true time ``now`` on; yield their begins, and the last's end."""
+        options, extra = self.options, self.options.extra_collectives
         programs = faults.build_extra_programs(step.program, options) if extra else []
-        phases = [_Phase(program, self) for program in programs]
-        extras = faults.Extras(options, self.cluster, [phase.timeline for phase in phases])
-        collectives = nccl.CollectiveTruth(step.program, self.cluster, options)
+        extras = faults.Extras(options, self.cluster, [Phase(one, self) for one in programs])
+        self.extra = extras.found
         size = max(1, OPERATIONS_PER_BLOCK // len(step.program.ops))
+        yield now
         for first in range(0, options.steps, size):
             runs = min(size, options.steps - first)
             late = rng.exponential(options.skew_us * 1e3, (runs, options.ranks))
@@ -137,110 +132,96 @@ class _Simulation:
             block = step.timeline.run(rng, begin, self.causes.draw_delays(first, runs))
             ends = block.find_ends()
             idle = STEP_GAP_NS + round(options.pace_ms * 1e6) + extras.run(first, runs)
-            lengths = np.ceil(ends.max(axis=1)).astype(np.int64) + idle
-            epochs = now + np.concatenate([[0], np.cumsum(lengths)[:-1]])
-            now += int(lengths.sum())
-            for report in self.reports:
-                faults.cut_report(options, report, epochs, lengths, first)
-            losses.draw(self.reports, block, epochs, first)
+            edges = now + np.cumsum([0, *(np.ceil(ends.max(axis=1)).astype(np.int64) + idle)])
+            epochs, now = edges[:-1], int(edges[-1])
+            yield from edges[1:].tolist()
             step.write(block, epochs, now, first)
-            self.causes.record(step.program, block, epochs, first)
-            for report in self.reports:
-                report.lost = {}
-            extras.write([phase.write_report for phase in phases], epochs, ends, first)
+            extras.write(epochs, ends, first)
             for rank, report in enumerate(self.reports):
-                edges = [report.local(epochs, edge[:, rank]) for edge in (begin, ends)]
-                self.background[rank].write(*edges, report.rank.local(epochs), first)
+                local = [report.local(epochs, edge[:, rank]) for edge in (begin, ends)]
+                self.background[rank].write(*local, report.rank.local(epochs), first)
                 if self.os_calls:
-                    self.os_calls[rank].write_on_loaders(*edges)
-            collectives.record(block, epochs, first)
+                    self.os_calls[rank].write_on_loaders(*local)
 
-        final = _Phase(job.final(), self)
-        block = final.timeline.run(rng, rng.uniform(0, 1e6, (1, options.ranks)))
-        length = int(block.find_ends().max())
-        final.write(block, np.array([now]), now + length)
-        now += length + round(CLOSING_NS * options.startup)
-        self._finish(now)
-        return self._tell(now, collectives, losses, extras)
+    def _local_start(self, report: Report) -> int:
+        return report.rank.local_time(FIRST_EPOCH_NS)
 
-    def _finish(self, stop: int) -> None:
-        """End the captures at true time ``stop`` (ns), or where one is cut."""
+    def _finish(self, steps: Ints, stop: int) -> Truth:
+        """End the captures at true time ``stop`` (ns), or where one is cut; return the truth.
+        ``steps``: their begins, and the last one's end.
+        """
+        options, collectives, messages = self.options, self.collectives, self.messages
         for sampler in self.samplers:
             sampler.finish(stop)
+        listed = collectives.found, messages.found["collectives"]
+        lost = faults.lose_collectives(options, *listed, self.reports)
         for rank, report in enumerate(self.reports):
-            duration = min(_to_local(report, stop), report.last)
+            cut = faults.find_cut(options, steps) if rank == options.cut_rank else None
+            end = cut if cut is not None and options.cut_report == "end" else stop
+            duration, background = report.rank.local_time(end), self.background[rank]
             if self.os_calls:
-                helpers = round(HELPERS_START_NS * self.options.startup)
+                helpers = round(HELPERS_START_NS * options.startup)
                 self.os_calls[rank].finish(helpers, duration)
-            background = self.background[rank]
-            background.finish(_to_local(report, FIRST_EPOCH_NS) + 1_000_000)
-            for name in self.options.additions:
-                seed = [self.options.seed, report.rank.rank, *name.encode()]
-                steps, random = np.concatenate(background.steps), np.random.default_rng(seed)
-                told = ADDITIONS[name](Scene(report, steps, duration, random))
-                report.facts.setdefault("additions", {})[name] = told
+            background.finish(self._local_start(report) + 1_000_000)
+            report.facts = {"capture_end_true_ns": end, **report.facts}
+            if cut is not None:
+                faults.cut_report(report, cut)
+            for name in options.additions:
+                random = np.random.default_rng([options.seed, rank, *name.encode()])
+                scene = Scene(report, np.concatenate(background.steps), duration, random)
+                report.facts.setdefault("additions", {})[name] = ADDITIONS[name](scene)
             system.write_system(report, duration)
             report.export.close()
+        told = self._tell_job() | collectives.tell()
+        told |= {"about_metrics": DATA["about"]["metrics"]} if self.samplers else {}
+        told |= messages.tell()
+        for sampler in self.samplers:
+            for section, content in sampler.tell().items():
+                told[section] = dict(sorted(content.items()))
+        if options.lost_collectives or options.extra_collectives:
+            told["faults"] = {"about": DATA["about"]["faults"], "lost": lost, "extra": self.extra}
+        return told | self.causes.tell()
 
-    def _tell(
-        self,
-        stop: int,
-        collectives: nccl.CollectiveTruth,
-        losses: faults.Losses,
-        extras: faults.Extras,
-    ) -> Truth:
-        options, about = self.options, DATA["about"]
-        truth: Truth = {"about": about["job"], "options": options.describe()}
-        truth |= {"epoch_utc_ns": EPOCH_NS, "hosts": [], "communicators": []}
+    def _tell_job(self) -> Truth:
+        """Tell of the job as a whole, its hosts, communicators and ranks."""
+        told: Truth = {"about": DATA["about"]["job"], "options": self.options.describe()}
+        told |= {"epoch_utc_ns": EPOCH_NS, "hosts": [], "communicators": []}
         for host in self.cluster.hosts:
             clock = {"name": host.name, "offset_ns": host.offset_ns, "drift_ppm": host.drift_ppm}
             clock["utc_minus_system_clock_ns"] = host.utc_minus_system
-            truth["hosts"].append({**clock, "gpus": [vars(gpu) for gpu in host.gpus]})
+            told["hosts"].append({**clock, "gpus": [vars(gpu) for gpu in host.gpus]})
         for comm in self.cluster.communicators:
             known = {"id": comm.hash, "kind": comm.group.name.lower(), "ranks": list(comm.ranks)}
-            truth["communicators"].append(known)
-        truth["ranks"] = [self._tell_rank(report, stop) for report in self.reports]
-        truth["collectives_total"] = collectives.total
-        truth["collectives_of_every_nth_step"] = collectives.every
-        truth["collectives"] = collectives.found
-        truth |= {"about_bandwidth": about["bandwidth"]} if options.bandwidth_truth else {}
-        truth |= {"about_metrics": about["metrics"]} if self.samplers else {}
-        truth |= {"mpi": self.mpi.summarize()} if self.mpi else {}
-        for sampler in self.samplers:
-            for section, content in sampler.tell().items():
-                truth[section] = dict(sorted(content.items()))
-        if options.lost_collectives or options.extra_collectives:
-            wrong = {"about": about["faults"], "lost": losses.found, "extra": extras.found}
-            truth["faults"] = wrong
-        return truth | self.causes.tell()
+            told["communicators"].append(known)
+        return told | {"ranks": [self._tell_rank(report) for report in self.reports]}
 
-    def _tell_rank(self, report: Report, stop: int) -> Truth:
-        rank, tables, cut = report.rank, report.summarize(), report.facts.get("cut", {})
-        gpu = rank.host.gpus[rank.gpu]
+    def _tell_rank(self, report: Report) -> Truth:
+        rank, facts = report.rank, dict(report.facts)
+        tables, gpu = truth.sum_tables(report.export.path), rank.host.gpus[rank.gpu]
         told: Truth = {"rank": rank.rank, "report": f"rank{rank.rank}.sqlite"}
         told |= {"host": rank.host.name, "pid": rank.pid, "global_pid": rank.global_pid}
         told |= {"device": rank.device, "gpu_index_on_host": rank.gpu}
         told |= {"gpu_uuid": gpu.uuid, "gpu_bus": gpu.bus}
         told["capture_start_true_ns"] = rank.capture_start_ns
-        told["capture_end_true_ns"] = cut["true_ns"] if cut.get("lacks") == "end" else stop
+        told["capture_end_true_ns"] = facts.pop("capture_end_true_ns")
         told |= {"utcEpochNs": rank.start_utc, "systemClockNs": rank.start_clock}
         told["cuda_graphs"] = self.options.graph_level(rank.rank)
         told["event_rows"] = sum(table["rows"] for table in tables.values())
-        told |= {"host_index": rank.host_index} if self.options.same_host_name else {}
-        return {**told, **report.facts, "tables": tables}
+        if self.options.mpi:
+            told["mpi_calls"] = truth.sum_mpi_calls(report.export.path)
+        return told | facts | {"tables": tables}
 
 
-class _Phase:
+class Phase:
     """One program on the cluster, with what writes its rows into each report."""
 
     def __init__(self, program: Program, job: _Simulation) -> None:
         self.program, self.job, options, reports = program, job, job.options, job.reports
-        scales = {"": options.work, faults.FP32: options.fp32_work}
-        self.timeline = Timeline(program, job.cluster, options.seed, job.noise, scales)
+        self.timeline = Timeline(program, job.cluster, options)
         self.cuda = [CudaRows(program, report) for report in reports]
         self.ranges = [nvtx.RangeRows(program, report) for report in reports]
         self.mpi = [MpiRows(program, report) for report in reports if options.mpi]
-        self.traces = [nccl.TraceRows(program, report) for report in reports if options.advanced]
+        self.traces = [nvtx.TraceRows(program, report) for report in reports if options.advanced]
 
     def write(self, block: Block, epochs: Ints, until: int, first_step: int | None = None) -> None:
         """Write runs that begin at ``epochs``; nothing later begins before ``until`` (true times,
@@ -252,8 +233,8 @@ class _Phase:
             calls.write_in_calls(self.program, block, epochs, first_step is not None)
         for sampler in self.job.samplers:
             sampler.watch(self.program, block, epochs, until)
-        if self.job.mpi:
-            self.job.mpi.record(self.program, block, epochs, first_step)
+        for record in (self.job.collectives, self.job.messages, self.job.causes):
+            record.record(self.program, block, epochs, first_step)
 
     def write_report(self, rank: int, block: Block, epochs: Ints, first_step: int) -> None:
         """Write runs into the report of one rank."""

@@ -11,10 +11,10 @@ import numpy as np
 
 from .cluster import DEVICE, VM_ID, Stream, draw_uuid
 from .data import DATA, as_json, read_rows
-from .gpu_metrics import MODELS, find_model
-from .nccl import name_threads
 from .network import describe_nics
-from .report import LONG_AGO, Report
+from .nvtx import name_threads
+from .report import Report
+from .sampling import MODELS, find_model
 
 #: Stands in the environment of every process, where real exports keep it. It must never reach any
 #: output.
@@ -36,15 +36,17 @@ def _list_rows(table: str, facts: dict[str, Any]) -> list[tuple[str, str, str]]:
 def write_system(report: Report, duration: int) -> None:
     """Write everything about the target and the session; ``duration`` of the capture in ns."""
     facts = _collect_facts(report, duration)
-    _write_session(report, duration, facts)
+    _add_listed(report, "session_tables", facts)
+    report.export.string(facts["environment"].replace("\n", "\0"))  # real exports keep a copy here
     table, names = "TARGET_INFO_SYSTEM_ENV", "globalVid devStateName nameEnum name value"
     rows = _list_rows(table, facts)
     report.add(table, names, [(VM_ID, DEVICE, int(number), *row) for number, *row in rows])
     _write_gpus(report)
     _write_processes(report)
-    _write_messages(report, duration)
-    if report.first == LONG_AGO:
-        _write_overhead(report)
+    _add_listed(report, "message_tables", facts)
+    if report.facts.get("cut", {}).get("lacks") != "begin":
+        _add_listed(report, "overhead_tables", facts)
+        _write_loading(report)
     for table in ("META_DATA_CAPTURE", "META_DATA_EXPORT"):
         each = [
             (name, one)
@@ -74,6 +76,14 @@ def _collect_facts(report: Report, duration: int) -> dict[str, Any]:
     facts |= {"secret": SECRET, "device": DEVICE, "gpus_per_host": options.gpus_per_host}
     facts |= {"visible": ",".join(visible), "gpu_info": as_json({"Gpus": listed})}
     facts |= {"nic_info": describe_nics(report), "duration_ms": duration // 1_000_000}
+    facts |= {"duration": duration, "start": rank.start_clock, "stop": rank.start_clock + duration}
+    facts |= {"start_utc": rank.start_utc, "when": _format_utc(rank.start_utc), "vm": VM_ID}
+    facts |= {"process": rank.global_pid, "main": rank.global_tid(0), "pid": rank.pid}
+    facts |= {"worker": rank.global_tid(6), "no_process": SESSION_PID}
+    facts |= {"before_end": duration - 900_000, "nearly_end": duration - 800_000}
+    rows = report.export.rows
+    facts["cuda_rows"] = sum(number for table, number in rows.items() if table.startswith("CUPTI_"))
+    facts["nvtx_rows"] = rows.get("NVTX_EVENTS", 0)
     facts["graph_mode"] = "Node" if options.graph_level(rank.rank) == "node" else "Graph"
     facts["session"] = draw_uuid(np.random.default_rng([options.seed, 3, rank.rank]))
     facts["exported"] = _format_utc(rank.start_utc + duration + 5_000_000_000)
@@ -88,20 +98,19 @@ def _format_utc(ns: int) -> str:
     return datetime.fromtimestamp(ns // 1_000_000_000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S")
 
 
-def _write_session(report: Report, duration: int, facts: dict[str, Any]) -> None:
-    rank, string = report.rank, report.export.string
-    base = f"/tmp/nvidia/nsight_systems/quadd_session_{rank.pid}/streams/pid_{rank.pid}_"
-    paths = [base + kind for kind in ("stdout.log", "stderr.log")]
-    files = [(index, path, string(""), rank.global_pid) for index, path in enumerate(paths)]
-    report.add("ANALYSIS_FILE", "id filename contentId globalPid", files)
-    streams = [(pid, string(name), content) for _, name, content, pid in files]
-    report.add("ProcessStreams", "globalPid filenameId contentId", streams)
-    string(facts["environment"].replace("\n", "\0"))  # real exports keep a copy here
-    when, start = _format_utc(rank.start_utc), rank.start_clock
-    names = "utcEpochNs utcTime localTime systemClockNs"
-    report.add("TARGET_INFO_SESSION_START_TIME", names, [(rank.start_utc, when, when, start)])
-    details = VM_ID, duration, start, start + duration
-    report.add("ANALYSIS_DETAILS", "globalVid duration startTime stopTime", [details])
+def _add_listed(report: Report, section: str, facts: dict[str, Any]) -> None:
+    """Add the rows of the tables listed in a section of ``data.yaml``. What stands in braces alone
+    is a fact, as it is; within a text it is filled in.
+    """
+
+    def fill(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        name = value.removeprefix("{").removesuffix("}")
+        return facts[name] if name in facts else value.format_map(facts)
+
+    for table, (names, *rows) in DATA[section].items():
+        report.add(table, names, [[fill(value) for value in row] for row in rows])
 
 
 def _list_gpus(report: Report) -> list[tuple[int, int | None]]:
@@ -142,54 +151,24 @@ def _write_gpus(report: Report) -> None:
 
 
 def _write_processes(report: Report) -> None:
-    rank, string = report.rank, report.export.string
+    rank = report.rank
     others = enumerate(("slurmstepd", "bash", "nsys", "python3"), rank.pid - 3)
     rows = [(VM_ID | pid << 24, pid, name) for pid, name in ((1, "systemd"), *others)]
     report.add("PROCESSES", "globalPid pid name", rows)
     threads = DATA["thread_names"] | (name_threads(report) if report.options.advanced else {})
-    named = [
-        (string(name), 20, rank.global_tid(offset)) for offset, name in sorted(threads.items())
-    ]
+    named = [(name, 20, rank.global_tid(offset)) for offset, name in sorted(threads.items())]
     report.add("ThreadNames", "nameId priority globalTid", named)
 
 
-def _write_messages(report: Report, duration: int) -> None:
-    own, rows = report.rank.global_pid, report.export.rows
-    cuda = sum(number for table, number in rows.items() if table.startswith("CUPTI_"))
-    nvtx = rows.get("NVTX_EVENTS", 0)
-    messages = [
-        (-45_950_596, 1, 2, 1, "Dwarf backtraces collected.", VM_ID),
-        (0, 1, 3, 1, "Profiling has started.", SESSION_PID),
-        (61_377, 1, 2, 1, "Process was launched by the profiler", own),
-        (95_429_194, 1, 1, 1, "Common injection library initialized successfully.", own),
-        (127_905_171, 1, 1, 1, "CUDA injection initialized successfully.", own),
-        (duration - 900_000, 2, 3, 1, f"Number of CUDA events collected: \t{cuda}.", own),
-        (duration - 800_000, 2, 3, 1, f"Number of NVTX events collected: \t{nvtx}.", own),
-        (duration, 1, 3, 1, "Profiling has stopped.", SESSION_PID),
-    ]
-    names = "timestamp timestampType source severity text globalPid"
-    report.add("DIAGNOSTIC_EVENT", names, messages)
-
-
-def _write_overhead(report: Report) -> None:
-    """Write what the profiler cost, and what loading the first kernel did."""
-    string = report.export.string
-    main, worker = report.rank.global_tid(0), report.rank.global_tid(6)
+def _write_loading(report: Report) -> None:
+    """Write what loading the first kernel did."""
     correlation, first, last = report.first_launch
     middle = (first + last) // 2
-    profiler = [
-        (96_100_000, 127_900_000, main, "CUDA profiling initialization", 0),
-        (97_000_000, 97_300_000, main, "TLS allocation", 0),
-        (131_000_000, 131_120_000, main, "CUPTI Instrumentation", 4),
-        (131_200_000, 133_900_000, main, "CUPTI Resource Management", 5),
-        (140_000_000, 140_250_000, worker, "CUPTI Buffer flush", 3),
-    ]
-    rows = [(*known, string(name), kind) for *known, name, kind in profiler]
-    report.add_spans("PROFILER_OVERHEAD", "globalTid nameId overheadType", rows)
-    cuda = [
+    loading = [
         (first + 400, middle, "Runtime Triggered Module Loading", 6),
         (middle + 100, last - 100, "Lazy Function Loading", 7),
     ]
-    rows = [(*edges, 103, main, correlation, string(name), kind) for *edges, name, kind in cuda]
-    names = "eventClass globalTid correlationId nameId overheadType"
-    report.add_spans("CUPTI_ACTIVITY_KIND_OVERHEAD", names, rows)
+    names = "start end nameId overheadType eventClass globalTid correlationId"
+    main = report.rank.global_tid(0)
+    rows = [(*known, 103, main, correlation) for known in loading]
+    report.add("CUPTI_ACTIVITY_KIND_OVERHEAD", names, rows)

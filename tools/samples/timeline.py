@@ -23,9 +23,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from .cluster import Cluster, Stream, build_grid
+from .cluster import Cluster, Stream
+from .mpi import Meeting, Message
 from .options import Options
-from .program import PAD_NS, Kind, Meeting, Message, Op, Program
+from .program import FP32, PAD_NS, Kind, Op, Program
 
 Floats = NDArray[np.float64]
 Random = np.random.Generator
@@ -39,31 +40,6 @@ BANDWIDTH = (24.0, 11.5)  # of MPI, bytes per ns within a host and between hosts
 LATENCY = (700.0, 1_900.0)  # likewise, ns
 COPY_BYTES_PER_NS, SEND_NS, MPI_WAKE_NS = 30.0, 450.0, 350.0
 GPU_WORK = (Kind.KERNEL, Kind.COPY, Kind.SET)
-
-
-@dataclass(frozen=True)
-class Noise:
-    """Scatter of the times (ns) at which ranks leave a collective or a message."""
-
-    spread_ns: dict[Kind, float]  # ends are late by up to so much, evenly; by kind of operation
-    waited_ns: dict[Kind, tuple[float, ...]]  # of those who waited, by one of these more
-    message_ns: float
-
-    def draw_lateness(self, kind: Kind, waited: NDArray[np.bool_], rng: Random) -> Floats:
-        """Draw how much later those end who have waited; 0 for the others."""
-        times = np.array(self.waited_ns[kind])
-        drawn = times[0] if len(times) == 1 else times[rng.integers(0, len(times), waited.shape)]
-        return drawn * waited
-
-
-def build_noise(options: Options) -> Noise:
-    """Build the noise that the options ask for."""
-    waited = tuple(us * 1e3 for us in options.waited_us or ())
-    late = {Kind.COLLECTIVE: waited or (4_000.0,), Kind.MPI: waited or (0.0,)}
-    if options.end_jitter_us is None:
-        return Noise({Kind.COLLECTIVE: 2_500.0, Kind.MPI: 900.0}, late, 0.0)
-    jitter = options.end_jitter_us * 1e3
-    return Noise(dict.fromkeys(late, jitter), late, jitter)
 
 
 @dataclass
@@ -86,40 +62,53 @@ class Block:
         """Take one run of the block."""
         return Block(*(getattr(self, one.name)[run : run + 1] for one in fields(self)))
 
-    def edges(self, kind: Kind) -> tuple[Floats, Floats]:
-        """Return begins and ends of what an operation is about: a call of MPI, or work on the GPU."""
-        if kind is Kind.MPI:
-            return self.host_begin, self.host_end
+    @property
+    def host(self) -> tuple[Floats, Floats]:
+        """Begins and ends of operations on the host."""
+        return self.host_begin, self.host_end
+
+    @property
+    def gpu(self) -> tuple[Floats, Floats]:
+        """Begins and ends of their work on the GPU."""
         return self.gpu_begin, self.gpu_end
 
 
-class Timeline:
-    """Simulates one program on a cluster. scales: how long kernels last, as a multiple; by key, and
-    of all others that compute by "".
-    """
+class Noise:
+    """Scatter of the times (ns) at which ranks leave a collective or a message."""
 
-    def __init__(
-        self,
-        program: Program,
-        cluster: Cluster,
-        seed: int,
-        noise: Noise,
-        scales: Mapping[str, float] | None = None,
-    ) -> None:
-        self.program, self.cluster, self.noise = program, cluster, noise
-        scales = scales or {}
-        rng = np.random.default_rng([seed, 1])
+    def __init__(self, options: Options) -> None:
+        jitter, waited = options.end_jitter_us, [us * 1e3 for us in options.waited_us or ()]
+        #: Ends are late by up to so much, evenly; by kind of operation.
+        self.spread_ns = {Kind.COLLECTIVE: 2_500.0, Kind.MPI: 900.0}
+        if jitter is not None:
+            self.spread_ns = dict.fromkeys(self.spread_ns, jitter * 1e3)
+        self.message_ns = (jitter or 0.0) * 1e3
+        #: The ends of those who waited, by one of these more.
+        self.waited_ns = {Kind.COLLECTIVE: waited or [4_000.0], Kind.MPI: waited or [0.0]}
+
+    def draw_lateness(self, kind: Kind, waited: NDArray[np.bool_], rng: Random) -> Floats:
+        """Draw how much later those end who have waited; 0 for the others."""
+        times = np.array(self.waited_ns[kind])
+        drawn = times[0] if len(times) == 1 else times[rng.integers(0, len(times), waited.shape)]
+        return drawn * waited
+
+
+class Timeline:
+    """Simulates one program on a cluster."""
+
+    def __init__(self, program: Program, cluster: Cluster, options: Options) -> None:
+        self.program, self.cluster, self.noise = program, cluster, Noise(options)
+        rng = np.random.default_rng([options.seed, 1])
         count = len(cluster.ranks)
         self.host_speed = rng.uniform(0.97, 1.05, count)[None, :, None]
         self.gpu_speed = rng.uniform(0.98, 1.04, count)[None, :, None]
         self.gap = np.array([op.gap_ns for op in program.ops])
         self.pads = np.array([PAD_NS * op.edges if op.graph < 0 else 0.0 for op in program.ops])
         self.api = np.array([op.api_ns for op in program.ops])
-        every = scales.get("", 1.0)
-        factors = [
-            scales.get(op.kernel, every) if op.kind is Kind.KERNEL else 1.0 for op in program.ops
-        ]
-        self.work = np.array([op.work_ns for op in program.ops]) * factors
+        self.work = np.array([op.work_ns for op in program.ops])
+        for index in program.all_of(Kind.KERNEL):
+            single = program.ops[index].kernel == FP32
+            self.work[index] *= options.fp32_work if single else options.work
         self.sections = list(_cut_into_sections(program.ops))
 
     def run(self, rng: Random, begin: Floats, delays: Mapping[str, Floats] | None = None) -> Block:
@@ -258,7 +247,7 @@ class _MpiTiming:
         self, program: Program, cluster: Cluster, noise: Noise, block: Block, rng: Random
     ) -> None:
         self.program, self.noise, self.block, self.rng = program, noise, block, rng
-        self.grid = build_grid(len(cluster.ranks), cluster.lonely)
+        self.grid = cluster.grid
         hosts = np.array([rank.host_index for rank in cluster.ranks])
         self.far = (hosts[:, None] != hosts[None, :]).astype(np.int64)
         self.left: dict[int, Floats] = {}  # when large messages' data have left their sender
