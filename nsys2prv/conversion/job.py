@@ -17,14 +17,14 @@ from nsys2prv._util.progress import CpuTimes, Progress, run_timed
 from nsys2prv._util.text import list_some
 from nsys2prv._util.workers import Pool
 from nsys2prv.clock.maps import UNPLACED, ClockMap
-from nsys2prv.conversion.timeline import Span, Timeline
+from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.kind import Account, EventKind, Reason
 from nsys2prv.nsight import open_source
 from nsys2prv.nsight.info import ERROR, INFO, Message, ReportInfo
 from nsys2prv.paraver.object_model import ObjectModel
 from nsys2prv.paraver.values import NameValues
-from nsys2prv.store.runs import LINE, TRACE, Run, Shape
+from nsys2prv.store.runs import LINE, TRACE, Run, Shape, Span
 from nsys2prv.store.task_result import TaskResult
 
 

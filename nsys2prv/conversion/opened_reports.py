@@ -28,13 +28,13 @@ from nsys2prv._util.workers import Pool, is_worth_parallelizing, make_serial_poo
 from nsys2prv.conversion import reading, report_stores
 from nsys2prv.conversion.job import Workers, warn_of_far_rows
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan, choose_reports
-from nsys2prv.conversion.timeline import Span, combine_spans, find_span, plan_span_tasks
 from nsys2prv.events.kind import EventKind
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.report_files import ensure_unchanged, has_log, should_parallelize
 from nsys2prv.nsight.source import Part
 from nsys2prv.paraver import object_model
+from nsys2prv.store.runs import Span
 from nsys2prv.store.task_result import TaskResult, pack_result
 
 #: So many rows one process reads and writes while others start.
@@ -155,12 +155,18 @@ def find_spans(
     whether they were read or not. results: of reading.
     """
     plan, stored = opened.plan, opened.stored
-    planned = plan_span_tasks(opened.infos, results, plan.selection, plan.settings, folder)
+    known = reading.find_known_spans(results)
+    planned = reading.plan_span_tasks(opened.infos, known, plan.selection, plan.settings, folder)
     tasks = [task for task in planned if task.report not in stored]
-    found = opened.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
+    found = opened.workers.run(reading.find_span, tasks, what=lambda task: str(task.info.path))
     spans = {report: in_store.span for report, (_, in_store) in stored.items()}
     spans |= zip((task.report for task in tasks), found, strict=True)
-    return combine_spans(results, spans)
+    # Rows about the profiler count in a report of nothing else alone.
+    return {
+        **reading.find_known_spans(results, extending=False),
+        **known,
+        **{report: span for report, span in spans.items() if span is not None},
+    }
 
 
 def list_wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator[Part]:

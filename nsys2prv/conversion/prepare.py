@@ -37,7 +37,6 @@ from nsys2prv.conversion.options import Plan
 from nsys2prv.conversion.timeline import (
     NONE,
     UTC,
-    Span,
     Timeline,
     find_host_clocks,
     group_comparable_reports,
@@ -64,6 +63,7 @@ from nsys2prv.store.corrections import (
     scale_fractions,
 )
 from nsys2prv.store.overlaps import separate_overlaps
+from nsys2prv.store.runs import Span
 from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
 
 #: Kinds of events that tell how clocks of hosts are to be aligned, with those that they refer to.

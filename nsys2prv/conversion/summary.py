@@ -31,7 +31,7 @@ from nsys2prv.conversion.job import (
 )
 from nsys2prv.conversion.options import Options
 from nsys2prv.conversion.timeline import (
-    MOST,
+    MOST_HOSTS,
     describe_causal_moves,
     describe_clocks,
     describe_hosts,
@@ -165,7 +165,7 @@ class Summary(Struct, dict=True):
             unread=job.unread,
             notes=collect_notes(job),
             placed=_describe_placements(infos, placements),
-            clocks=describe_hosts(timeline.record, MOST) if timeline.record else [],
+            clocks=describe_hosts(timeline.record, MOST_HOSTS) if timeline.record else [],
             warnings=[
                 *collect_warnings(job),
                 *(

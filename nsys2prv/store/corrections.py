@@ -25,6 +25,7 @@ from nsys2prv.store.runs import (
     COUNTER,
     SAMPLE,
     Run,
+    Span,
     SpillReader,
     SpillWriter,
     pair_runs,
@@ -42,7 +43,7 @@ ENOUGH = 16
 
 def mark_unsampled(
     results: Sequence[TaskResult],
-    spans: Mapping[int, tuple[int, int]],
+    spans: Mapping[int, Span],
     folder: Path,
     clocks: Sequence[ClockMap],
 ) -> list[TaskResult]:
@@ -298,7 +299,7 @@ def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
 
 
 def clip_profiler_events(
-    results: Sequence[TaskResult], spans: Mapping[int, tuple[int, int]], folder: Path
+    results: Sequence[TaskResult], spans: Mapping[int, Span], folder: Path
 ) -> list[TaskResult]:
     """Return the results with rows of kinds that do not extend the trace cut to the spans (local
     ns) of what else the reports hold.
@@ -318,7 +319,7 @@ def clip_profiler_events(
 
 
 def _clip_result(
-    result: TaskResult, kinds: dict[str, EventKind], span: tuple[int, int], folder: Path
+    result: TaskResult, kinds: dict[str, EventKind], span: Span, folder: Path
 ) -> TaskResult:
     outside = {
         run
@@ -350,7 +351,7 @@ def _clip_result(
     return changed
 
 
-def _clip_ranges(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
+def _clip_ranges(records: np.ndarray, span: Span) -> tuple[np.ndarray, Counter[str]]:
     """Return the ranges that lie at least partly within the span (ns), cut to it, and how many were
     cut.
     """
@@ -360,7 +361,7 @@ def _clip_ranges(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray
     return kept[np.lexsort((-kept["end"], kept["time"]))], Counter({Reason.CUT_TO_PROGRAM: cut})
 
 
-def _clip_points(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
+def _clip_points(records: np.ndarray, span: Span) -> tuple[np.ndarray, Counter[str]]:
     """Return the points, those outside the span (ns) put to its begin or end, and how many these
     are.
     """
@@ -502,7 +503,7 @@ def _choose_written(
     """Return, by thread and layout, the reports that are written: each that has nothing at a time
     of which one before it tells.
     """
-    spans: dict[tuple[int, str], dict[int, tuple[int, int]]] = {}
+    spans: dict[tuple[int, str], dict[int, Span]] = {}
     for result in results:
         for run, thread in _find_device_runs(result, rows):
             device_spans = spans.setdefault((thread, run.shape.name), {})
@@ -510,7 +511,7 @@ def _choose_written(
             device_spans[result.report] = min(first, run.first), max(last, run.last)
     written: dict[tuple[int, str], set[int]] = {}
     for key, device_spans in spans.items():
-        reported: dict[int, tuple[int, int]] = {}
+        reported: dict[int, Span] = {}
         for report, span in sorted(device_spans.items()):
             first, last = clocks[report].to_global(np.array(span)).tolist()
             if all(last < begin or end < first for begin, end in reported.values()):

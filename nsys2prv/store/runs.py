@@ -21,6 +21,8 @@ from nsys2prv._util.native import core
 from nsys2prv.events.catalogue import Layout, Metric, load_catalogue
 
 BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
+#: First and last time of a report's events (local ns).
+Span = tuple[int, int]
 #: Stands for the report of runs that are in trace time, and for the source of runs whose indices
 #: are the trace's own numbers.
 TRACE, RESOLVED = -1, -1
