@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from fnmatch import translate
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -19,16 +20,13 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv._util.text import format_seconds, format_size, suggest_range
-from nsys2prv.conversion import cut_runs
+from nsys2prv.conversion.cut_runs import CutTask, CutWindow, cut_task
 from nsys2prv.conversion.cut_size import Fitting
 from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.options import (
     CutOptions,
     CutPlan,
-    CutRuns,
     CutSpec,
-    CutTask,
-    CutWindow,
     Moment,
     Region,
     add_units,
@@ -56,12 +54,10 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     if not rewrites and plan.cut.max_size is None:
         return job
     window = _find_window(job, plan)
-    orders = replace(plan.spec, window=window)
-    parts: list[CutRuns] = []
-    smaller, notes = job, []
+    cut = partial(_cut_runs, job, window, model, threads)
+    smaller, clipped, notes = job, 0, []
     if rewrites:
-        parts = _cut_runs(job, orders, threads, "cut")
-        smaller = _make_cut_job(job, window, model, threads, parts)
+        smaller, clipped = cut(plan.spec, "cut")
     if (window.first, window.last) != (0, job.duration):
         notes.append(
             f"{format_seconds(window.first)} to {format_seconds(window.last)} of {format_seconds(job.duration)}"
@@ -71,11 +67,10 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
             f"--time {plan.cut.time} is all of the trace; numbers without a unit are seconds"
         )
     if plan.cut.max_size is not None:
-        fitting = Fitting(smaller, orders, plan.cut.max_size)
+        fitting = Fitting(smaller, plan.spec, plan.cut.max_size)
         while not fitting.fits:
             # What was weighed before may be a little less than what comes out.
-            parts = _cut_runs(job, fitting.go_further(), threads, f"fit-{len(fitting.done)}")
-            smaller = _make_cut_job(job, window, model, threads, parts)
+            smaller, clipped = cut(fitting.go_further(), f"fit-{len(fitting.done)}")
             fitting.measure_again(smaller)
         if fitting.done:
             left = "; ".join(step.what for step in fitting.done)
@@ -84,7 +79,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
         return job
     if left_out := (smaller.left_out - job.left_out).total():
         notes.append(f"{left_out:,} records left out")
-    if clipped := sum(sum(part.clipped.values()) for part in parts):
+    if clipped:
         notes.append(f"{clipped:,} ranges clipped")
     smaller.notes = [*job.notes, *([f"cut: {'; '.join(notes)}"] if notes else [])]
     return smaller
@@ -126,7 +121,15 @@ def _hint_at_seconds(plan: CutPlan, whole: tuple[int, int], duration: int) -> st
     )
 
 
-def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -> list[CutRuns]:
+def _cut_runs(
+    job: Job,
+    window: CutWindow,
+    model: ObjectModel,
+    threads: list[np.ndarray],
+    spec: CutSpec,
+    name: str,
+) -> tuple[Job, int]:
+    """Return the job with its runs cut, and how many ranges were clipped. name: of the files."""
     by_report: dict[int, list[Run]] = defaultdict(list)
     for run in job.runs:
         by_report[run.report].append(run)
@@ -136,28 +139,21 @@ def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -
             job.clocks[report],
             job.duration,
             {run.source: threads[run.source] for run in runs},
-            orders,
+            spec,
+            window,
             job.folder / f"{name}-{report}.bin",
         )
         for report, runs in sorted(by_report.items())
     ]
-    parts = list(job.workers.run(cut_runs.cut_task, tasks, ahead=job.workers.pool.jobs))
+    parts = list(job.workers.run(cut_task, tasks, ahead=job.workers.pool.jobs))
     if not any(part.runs for part in parts):
-        lost = sum_counters(
-            Counter({reason: count})
-            for part in parts
-            for (_, reason), count in part.left_out.items()
-        )
+        lost: Counter[str] = Counter()
+        for (_, reason), count in sum_counters(part.left_out for part in parts).items():
+            lost[reason] += count
         reasons = ", ".join(
             f"{count:,} {describe_reason(why)}" for why, count in lost.items() if count
         )
         raise NothingToWrite(f"nothing to write: the cut leaves nothing ({reasons})")
-    return parts
-
-
-def _make_cut_job(
-    job: Job, window: CutWindow, model: ObjectModel, threads: list[np.ndarray], parts: list[CutRuns]
-) -> Job:
     smaller = replace(job, is_cut=True)
     smaller.runs = [run for part in parts for run in part.runs]
     smaller.threads = threads
@@ -171,7 +167,7 @@ def _make_cut_job(
     )
     smaller.written = +sum_counters(part.written for part in parts)
     smaller.left_out = +sum_counters([job.left_out, *(part.left_out for part in parts)])
-    return smaller
+    return smaller, sum(part.clipped for part in parts)
 
 
 #: Fewer characters of a UUID could be a number.

@@ -51,18 +51,18 @@ class Weight(Struct, frozen=True):
     numbers: float = 0.0
     samples: tuple[int, int, int] | None = None
 
-    def count_bytes(self, orders: CutSpec) -> float:
-        """Return bytes that are left by these orders."""
-        if self.name in orders.away:
+    def count_bytes(self, spec: CutSpec) -> float:
+        """Return bytes that are left by a cut."""
+        if self.name in spec.away:
             return 0.0
         if self.samples is not None:
             rows, first, last = self.samples
-            rate = orders.rates.get(self.name)
+            rate = spec.rates.get(self.name)
             share = min(1.0, ((last - first) * rate / SECOND + 2) / rows) if rate else 1.0
             return share * (float(self.base.sum()) * self.each + self.numbers)
-        present = orders.present.get(self.name, -1)
+        present = spec.present.get(self.name, -1)
         total = self.base + sum(column for bit, column in self.fields.items() if present >> bit & 1)
-        if self.durations is not None and (least := orders.least.get(self.name, 0)):
+        if self.durations is not None and (least := spec.least.get(self.name, 0)):
             total = total[self.durations >= least]
         return float(total.sum()) * self.each
 
@@ -193,7 +193,7 @@ class Reduction(Struct, frozen=True):
     #: What is left out, for people.
     what: str
     #: What to leave out, in any window.
-    orders: CutSpec
+    spec: CutSpec
 
 
 def _find_all_layouts(kinds: Iterable[str]) -> list[str]:
@@ -256,11 +256,11 @@ def describe_smaller_traces(job: Job) -> str:
     parts = tuple(_glance_at_runs(job))
     size = _sum_weights(parts, CutSpec())
     named = []
-    for option, orders in (
+    for option, spec in (
         ("--no-args", leave_out_attributes()),
         ("--no-lines", leave_out_lines()),
     ):
-        left = _sum_weights(parts, orders)
+        left = _sum_weights(parts, spec)
         if left < (1 - WORTH_SPARING) * size:
             named.append(f"{format_size(round(left))} with {option}")
     named.append(f"about {format_size(round(COMPRESSED * size))} with -z")
@@ -270,37 +270,37 @@ def describe_smaller_traces(job: Job) -> str:
 class Fitting:
     """Makes a trace fit into --max-size, step by step.
 
-    job: without any step. orders: what is cut apart from the steps. limit: greatest size of the
+    job: without any step. spec: what is cut apart from the steps. limit: greatest size of the
     .prv, bytes.
     """
 
-    def __init__(self, job: Job, orders: CutSpec, limit: int) -> None:
-        self.limit, self._orders = limit, orders
+    def __init__(self, job: Job, spec: CutSpec, limit: int) -> None:
+        self.limit, self._spec = limit, spec
         #: Steps that changed something, and those not tried yet.
         self.done: list[Reduction] = []
         self._left = iter(_list_reductions())
         self._weights = tuple(_weigh_runs(job))
         self._beside = BESIDE + len(job.model.tree.header("01/01/2000 at 00:00", job.duration))
         #: Estimated size of the trace after the steps done, bytes.
-        self.bytes = self._estimate(orders)
+        self.bytes = self._estimate(spec)
 
     @property
     def fits(self) -> bool:
         return self.bytes * MARGIN <= self.limit
 
     def go_further(self) -> CutSpec:
-        """Return the orders by which the trace should fit. Raises Nsys2prvError where no step is
+        """Return the specification by which the trace should fit. Raises Nsys2prvError where no step is
         left.
         """
         for step in self._left:
-            self._orders = self._orders.leave_out_also(step.orders)
-            smaller = self._estimate(self._orders)
+            self._spec = self._spec.leave_out_also(step.spec)
+            smaller = self._estimate(self._spec)
             if smaller < self.bytes:
                 self.done = [earlier for earlier in self.done if earlier.subject != step.subject]
                 self.done.append(step)
                 self.bytes = smaller
             if self.fits:
-                return self._orders
+                return self._spec
         share = max(0.01, 100 * self.limit / (self.bytes * MARGIN))
         raise Nsys2prvError(
             f"--max-size: the trace would still be about {format_size(self.bytes)} without everything that may be left out; "
@@ -311,9 +311,9 @@ class Fitting:
         """Take the actual size after a cut by :meth:`go_further`."""
         self.bytes = _sum_weights(_weigh_runs(job), CutSpec()) + self._beside
 
-    def _estimate(self, orders: CutSpec) -> float:
-        return _sum_weights(self._weights, orders) + self._beside
+    def _estimate(self, spec: CutSpec) -> float:
+        return _sum_weights(self._weights, spec) + self._beside
 
 
-def _sum_weights(parts: Iterable[Weight], orders: CutSpec) -> float:
-    return float(np.sum([part.count_bytes(orders) for part in parts]))
+def _sum_weights(parts: Iterable[Weight], spec: CutSpec) -> float:
+    return float(np.sum([part.count_bytes(spec) for part in parts]))

@@ -1,11 +1,10 @@
-"""Options of a cut, as users write them, and the plan that they make in terms of the catalogue,
-checked before any report is read.
+"""Options of a conversion and of a cut, as users write them, and the plans that they make: the
+options, checked and put in terms of the catalogue before any report is touched.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
@@ -13,7 +12,6 @@ from itertools import chain
 from operator import and_
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -21,7 +19,7 @@ from msgspec.structs import replace
 from nsys2prv._util import workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.text import UNITS, list_some
-from nsys2prv.clock.maps import ClockMap, ClockRecord
+from nsys2prv.clock.maps import ClockRecord
 from nsys2prv.conversion import timeline
 from nsys2prv.events import (
     Selection,
@@ -40,12 +38,15 @@ from nsys2prv.events.system import check_callstack
 from nsys2prv.nsight.info import ReportInfo, choose_launcher_ranks
 from nsys2prv.paraver.pcf import read_base_names
 from nsys2prv.relations import Relation, all_relations
-from nsys2prv.store.runs import Run
 
 _TIME = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)")
 _ITERATIONS = re.compile(r"(.+):(\d+)(?:-(\d+))?", re.DOTALL)
 #: Ranks, devices and iterations have no more digits.
 _NUMBER = re.compile(r"\d{1,9}")
+#: The kinds whose names regions have, read for these alone where nothing else asks for them.
+NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
+#: So many ranks or hosts are told where none of them was meant.
+MOST_TOLD = 8
 
 
 class CutOptions(Struct, frozen=True):
@@ -182,25 +183,6 @@ def parse_numbers(option: str, words: Iterable[str]) -> list[tuple[int, int]]:
     return ranges
 
 
-class CutWindow(Struct, frozen=True):
-    """Window first <= time < last (ns of the whole trace)."""
-
-    #: ns of the whole trace.
-    first: int
-    #: ns of the whole trace, not included.
-    last: int
-    #: True if `last` is the trace's own end, which belongs to the window.
-    closed: bool
-    #: Time that becomes 0.
-    origin: int = 0
-
-    def has(self, times: np.ndarray) -> np.ndarray:
-        """Return a mask (bool) of the times that lie in it."""
-        return (times >= self.first) & (
-            (times <= self.last) if self.closed else (times < self.last)
-        )
-
-
 class CutSpec(Struct, frozen=True):
     """Specification of a cut: what stays of the runs of every report."""
 
@@ -212,11 +194,9 @@ class CutSpec(Struct, frozen=True):
     least: dict[str, int] = field(default_factory=dict)
     #: Layout of counters -> greatest number of samples per second.
     rates: dict[str, int] = field(default_factory=dict)
-    #: Time to keep; None until it is known.
-    window: CutWindow | None = None
 
     def leave_out_also(self, other: CutSpec) -> CutSpec:
-        """Return the specification without what another one leaves out; the window stays."""
+        """Return the specification without what another one leaves out."""
         return replace(
             self,
             away=self.away | other.away,
@@ -231,44 +211,6 @@ def _merge(
 ) -> dict[str, int]:
     """Return both; where both have a number, the one to choose."""
     return one | {name: choose(number, one.get(name, number)) for name, number in other.items()}
-
-
-class CutTask(Struct, frozen=True):
-    """Runs of one report to cut."""
-
-    #: Of one report.
-    runs: tuple[Run, ...]
-    #: Map to the time of the whole trace.
-    clock: ClockMap
-    #: Length of the whole trace, ns.
-    duration: int
-    #: Per source: row of each local object, -1 for one that is left out.
-    threads: Mapping[int, np.ndarray]
-    #: Specification of the cut.
-    orders: CutSpec
-    #: File for what stays.
-    spill: Path
-
-
-class CutRuns(Struct):
-    """Runs after a cut, in the time of the cut trace (report TRACE)."""
-
-    #: What is left.
-    runs: list[Run] = field(default_factory=list)
-    #: Records and samples by layout, lines by kind.
-    written: Counter[str] = field(default_factory=Counter)
-    #: Records and lines not written, by (layout or kind of lines, reason).
-    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
-    #: Ranges that begin before the cut or end after it, by layout.
-    clipped: Counter[str] = field(default_factory=Counter)
-
-    def leave_out(self, name: str, reason: str, count: int) -> None:
-        if count:
-            self.left_out[name, reason] += int(count)
-
-
-#: The kinds whose names regions have, read for these alone where nothing else asks for them.
-NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
 
 
 class CutPlan(Struct, frozen=True):
@@ -388,10 +330,6 @@ def _find_rates(rate_of_kind: Mapping[str, int]) -> dict[str, int]:
 def find_sampled_layouts(layouts: Iterable[str]) -> list[str]:
     """Return those of the layouts that hold sampled numbers."""
     return [name for name in layouts if not load_catalogue().layouts[name].fields]
-
-
-#: So many are told where none of them was meant.
-MOST_TOLD = 8
 
 
 def _find_ranks(infos: Sequence[ReportInfo]) -> list[set[int]]:
