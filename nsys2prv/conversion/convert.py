@@ -10,19 +10,11 @@ from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
-from nsys2prv._util import errors, workers
+from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.files import (
-    check_folder,
-    check_not_read,
-    describe_write_error,
-    is_one_of,
-    make_temporary_folder,
-    make_working_folder,
-    put_in_place,
-)
+from nsys2prv._util.files import check_not_read, is_one_of, put_in_place
 from nsys2prv.clock.maps import UNPLACED
-from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.job import Job, open_workplace
 from nsys2prv.conversion.options import DEFAULTS, CutPlan, Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.report_stores import blame_stores
@@ -78,37 +70,25 @@ def convert(
     )
     # A clock file that is given, of an earlier trace of the same name, stays as it is.
     everything = [path for path in (*outputs, *further) if not is_one_of(path, [options.align])]
-    try:
-        with workers.make_pool(
-            options.engine, options.jobs, options.scheduler, len(reports)
-        ) as pool:
-            _check_outputs(output, outputs, options.tmp)
-            with (
-                make_temporary_folder(prv.parent) as staging,
-                make_working_folder(staging, options.tmp) as folder,
-                pool.ended(),
-            ):
-                job = prepare(reports, plan, folder, pool, options.quiet)
-                with blame_stores(job.stores):
-                    job = _cut_job(job, plan.cut)
-                    summary = write_job(job, staging / prv.name, options, keep_runs=options.report)
-                    if options.report and write_report:
-                        report_file = staging / outputs[1].with_suffix(REPORT).name
-                        summary.report = write_report(
-                            job, reports, report_file, paths=not options.without_paths
-                        )
-                put_in_place(staging, everything)
-                errors.ignore_signals()
-                summary.sizes = {
-                    path: summary.sizes[staging / path.name]
-                    for path in everything
-                    if staging / path.name in summary.sizes
-                }
-                return summary
-    except OSError as error:
-        raise describe_write_error(
-            error, prv, [prv.parent, *([options.tmp] if options.tmp else [])]
-        ) from error
+    _check_outputs(output, outputs)
+    with open_workplace(options, len(reports), prv) as (pool, staging, folder):
+        job = prepare(reports, plan, folder, pool, options.quiet)
+        with blame_stores(job.stores):
+            job = _cut_job(job, plan.cut)
+            summary = write_job(job, staging / prv.name, options, keep_runs=options.report)
+            if options.report and write_report:
+                report_file = staging / outputs[1].with_suffix(REPORT).name
+                summary.report = write_report(
+                    job, reports, report_file, paths=not options.without_paths
+                )
+        put_in_place(staging, everything)
+        errors.ignore_signals()
+        summary.sizes = {
+            path: summary.sizes[staging / path.name]
+            for path in everything
+            if staging / path.name in summary.sizes
+        }
+        return summary
 
 
 def _cut_job(job: Job, plan: CutPlan) -> Job:
@@ -148,11 +128,11 @@ def write_job(
         dict(job.domain_codes),
         make_counter_types(metrics, manifest.counter_codes),
     )
-    states = []
-    if any(run.shape.stream == STATE for run in job.runs):
-        states = [
-            StateLabel(state.value, state.label, state.color) for state in load_catalogue().states
-        ]
+    has_states = any(run.shape.stream == STATE for run in job.runs)
+    states = [
+        StateLabel(state.value, state.label, state.color)
+        for state in (load_catalogue().states if has_states else ())
+    ]
     with pcf.open("wb") as file:
         write_pcf(types, file, states)
     row.write_bytes(model.tree.format_row_file().encode())
@@ -228,14 +208,9 @@ def _make_manifest(job: Job, metrics: dict[str, set[Metric]]) -> window_writer.M
         {layout: [metric.name for metric in of_layout] for layout, of_layout in metrics.items()}
     )
     runs, global_ids, bounds = plan_windows(job)
+    addresses, closings = job.model.tree.addresses, _find_closings(job, sampled)
     return window_writer.Manifest(
-        runs,
-        global_ids,
-        job.model.tree.addresses,
-        job.domain_codes,
-        sampled,
-        _find_closings(job, sampled),
-        bounds,
+        runs, global_ids, addresses, job.domain_codes, sampled, closings, bounds
     )
 
 
@@ -322,7 +297,7 @@ def _find_date(timeline: Timeline) -> str:
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d/%m/%Y at %H:%M")
 
 
-def _check_outputs(output: str | Path, paths: tuple[Path, ...], tmp: Path | None) -> None:
+def _check_outputs(output: str | Path, paths: tuple[Path, ...]) -> None:
     """Raise one clear line where the trace could not be written."""
     if str(output).endswith(("/", os.sep)) or Path(output).name in ("", ".", ".."):
         raise UsageError(
@@ -335,5 +310,3 @@ def _check_outputs(output: str | Path, paths: tuple[Path, ...], tmp: Path | None
     for path in paths:
         if path.is_dir():
             raise Nsys2prvError(f"{path}: is a folder; remove it or give another output")
-    for folder in (paths[0].parent, *([tmp] if tmp else [])):
-        check_folder(folder)

@@ -1,9 +1,13 @@
-"""A job whose reports are read, as it is written, cut or analysed."""
+"""A job whose reports are read, as it is written, cut or analysed; the account of every row and record
+of it, which is in the trace or counted with the reason why not; and the warnings and notes on it,
+for people: what is missing, what Nsight Systems reported as lost, what looks wrong.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +17,17 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Detail, Nsys2prvError
+from nsys2prv._util.files import (
+    check_folder,
+    describe_write_error,
+    make_temporary_folder,
+    make_working_folder,
+)
 from nsys2prv._util.progress import CpuTimes, Progress, run_timed
 from nsys2prv._util.text import list_some
-from nsys2prv._util.workers import Pool
+from nsys2prv._util.workers import Pool, make_pool
 from nsys2prv.clock.maps import UNPLACED, ClockMap
+from nsys2prv.conversion.options import Options
 from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.kind import Account, EventKind, Reason
@@ -26,6 +37,45 @@ from nsys2prv.paraver.object_model import ObjectModel
 from nsys2prv.paraver.values import NameValues
 from nsys2prv.store.runs import LINE, TRACE, Run, Shape, Span
 from nsys2prv.store.task_result import TaskResult
+
+#: So many reports at most are asked what they have in the place of a kind that is not there: it may
+#: mean walking through a table.
+ASKED = 3
+#: Lines of warnings and of notes of Nsight Systems at most.
+MOST_MESSAGES = 12
+#: Classes of messages that are warned of, the worst first -> what such a message is said to do.
+CLASSES = {
+    "loss": "says that events may be missing",
+    "fallback": "says that it recorded in another way than asked for",
+    "error": "reports an error",
+}
+#: Reports that begin further apart than this (ns: one day) are hardly of one job.
+FAR_APART = 86_400 * 1_000_000_000
+#: Paraver keeps times as doubles, exact up to this (ns).
+EXACT_TIMES = 2**53
+
+
+@contextmanager
+def open_workplace(
+    options: Options, reports: int, target: Path
+) -> Iterator[tuple[Pool, Path, Path]]:
+    """Yield the workers for so many reports, a folder for what is to be put in place beside the
+    target, and one for intermediate files. Raises Nsys2prvError where the target or such files
+    cannot be written.
+    """
+    folders = [target.parent, *([options.tmp] if options.tmp else [])]
+    try:
+        for folder in folders:
+            check_folder(folder)
+        with (
+            make_pool(options.engine, options.jobs, options.scheduler, reports) as pool,
+            make_temporary_folder(target.parent) as staging,
+            make_working_folder(staging, options.tmp) as working,
+            pool.ended(),
+        ):
+            yield pool, staging, working
+    except OSError as error:
+        raise describe_write_error(error, target, folders) from error
 
 
 class Workers(Struct, frozen=True):
@@ -257,11 +307,6 @@ def group_by_name(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, 
     return by_name
 
 
-#: So many reports at most are asked what they have in the place of such a kind: it may mean walking
-#: through a table.
-ASKED = 3
-
-
 def _warn_of_missing_kinds(
     infos: Sequence[ReportInfo], selection: Selection, results: Sequence[TaskResult]
 ) -> list[str]:
@@ -279,9 +324,8 @@ def _warn_of_missing_kinds(
         if meant_kinds and not any(
             kind.name in dropped or not records.isdisjoint(kind.layouts) for kind in meant_kinds
         ):
-            warnings.append(
-                f"{name}: the reports hold no events of this kind{_hint_elsewhere(named[0], infos) if named else ''}"
-            )
+            hint = _hint_elsewhere(named[0], infos) if named else ""
+            warnings.append(f"{name}: the reports hold no events of this kind{hint}")
     return warnings
 
 
@@ -315,18 +359,6 @@ def _list_gpu_work(info: ReportInfo) -> list[str]:
     ]
 
 
-#: Lines of warnings and of notes at most.
-MOST_MESSAGES = 12
-
-
-#: Classes of messages that are warned of, the worst first -> what such a message is said to do.
-CLASSES = {
-    "loss": "says that events may be missing",
-    "fallback": "says that it recorded in another way than asked for",
-    "error": "reports an error",
-}
-
-
 def _classify_message(message: Message) -> str:
     """Return the class of a message; "" for one that is not told, as about libraries that a program
     does not use.
@@ -341,18 +373,16 @@ def _classify_message(message: Message) -> str:
 
 
 def _group_by_message(infos: Sequence[ReportInfo], wanted: str, noun: str) -> list[str]:
-    counts: Counter[str] = Counter()
-    names: dict[str, dict[str, None]] = {}
+    """Return lines that quote the messages of a class, with their reports."""
+    reports: dict[str, Counter[str]] = {}
     for info in infos:
         for message in info.messages:
             if _classify_message(message) == wanted:
-                counts[message.text] += message.count
-                names.setdefault(message.text, {})[info.name] = None
-    times = {text: f"{count:,} times, " if count > 1 else "" for text, count in counts.items()}
-    lines = [
-        f'Nsight Systems {noun}: "{text}" ({times[text]}in {list_some([*reports])})'
-        for text, reports in names.items()
-    ]
+                reports.setdefault(message.text, Counter())[info.name] += message.count
+    lines = []
+    for text, counts in reports.items():
+        times = f"{counts.total():,} times, " if counts.total() > 1 else ""
+        lines.append(f'Nsight Systems {noun}: "{text}" ({times}in {list_some([*counts])})')
     if len(lines) > MOST_MESSAGES:
         more = len(lines) - MOST_MESSAGES
         lines[MOST_MESSAGES:] = [f"Nsight Systems {noun}: {more} further messages"]
@@ -377,12 +407,6 @@ def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult])
     ]
 
 
-#: Reports that begin further apart than this (ns: one day) are hardly of one job.
-FAR_APART = 86_400 * 1_000_000_000
-#: Paraver keeps times as doubles, exact up to this (ns).
-EXACT_TIMES = 2**53
-
-
 def collect_notes(job: Job) -> list[str]:
     """Return the notes of a job; those that are :class:`nsys2prv._util.errors.Detail` need no
     attention.
@@ -398,28 +422,24 @@ def collect_notes(job: Job) -> list[str]:
 def collect_warnings(job: Job) -> list[str]:
     """Return what the user should know of a job, a line each."""
     infos, results, selection = job.infos, job.results, job.selection
-    placements = job.timeline.placements
     warnings = list(job.warnings)
     for one, text in CLASSES.items():
         warnings += _group_by_message(infos, one, text)
     warnings += [*job.timeline.warnings, *_warn_of_missing_kinds(infos, selection, results)]
-    unplaced = [
-        info.name
-        for info, placement in zip(infos, placements, strict=True)
-        if placement.method == UNPLACED
-    ]
+    unplaced, offsets = [], []
+    for info, placement in zip(infos, job.timeline.placements, strict=True):
+        if placement.method == UNPLACED:
+            unplaced.append(info.name)
+        elif not info.absolute:
+            offsets.append(placement.map.offset)
     if unplaced and len(infos) > 1:
         warnings.append(
             f"{list_some(unplaced)}: no clock in the report; placed at the start of the others"
         )
-    placed = [
-        placement.map.offset
-        for info, placement in zip(infos, placements, strict=True)
-        if placement.method != UNPLACED and not info.absolute
-    ]
-    if placed and max(placed) - min(placed) > FAR_APART:
+    apart = max(offsets, default=0) - min(offsets, default=0)
+    if apart > FAR_APART:
         warnings.append(
-            f"the reports begin up to {(max(placed) - min(placed)) / 86_400e9:.1f} days apart: are they of one job?"
+            f"the reports begin up to {apart / 86_400e9:.1f} days apart: are they of one job?"
         )
     hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})
     if hidden:

@@ -13,20 +13,14 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util import errors, workers
+from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, Unreadable, UsageError
-from nsys2prv._util.files import (
-    check_folder,
-    describe_write_error,
-    make_temporary_folder,
-    make_working_folder,
-    put_in_place,
-)
+from nsys2prv._util.files import put_in_place
 from nsys2prv._util.progress import Progress
 from nsys2prv._util.store_file import ArchiveWriter, is_archive
 from nsys2prv._util.workers import Pool, is_worth_parallelizing, make_serial_pool
 from nsys2prv.conversion import reading, report_stores
-from nsys2prv.conversion.job import Workers, warn_of_far_rows
+from nsys2prv.conversion.job import Workers, open_workplace, warn_of_far_rows
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan, choose_reports
 from nsys2prv.events.kind import EventKind
 from nsys2prv.nsight import job_checks
@@ -201,30 +195,16 @@ def extract_to(
     """
     plan, target = Plan.from_options(options), Path(store)
     _check_target(target)
-    try:
-        with (
-            workers.make_pool(
-                options.engine, options.jobs, options.scheduler, len(reports)
-            ) as pool,
-            make_temporary_folder(target.parent) as staging,
-            make_working_folder(staging, options.tmp) as folder,
-            pool.ended(),
-        ):
-            with ensure_unchanged(
-                [Path(report) for report in reports if not has_log(Path(report))]
-            ):
-                opened = open_reports(reports, plan, folder, pool, options.quiet)
-                if opened.stored:
-                    path, _ = next(iter(opened.stored.values()))
-                    raise UsageError(f"{path}: is a store already; give it to nsys2prv merge")
-                results = _write_store(opened, folder, staging / target.name)
-            put_in_place(staging, [target])
-            errors.ignore_signals()
-            return [*opened.warnings, *warn_of_far_rows(opened.infos, results)]
-    except OSError as error:
-        raise describe_write_error(
-            error, target, [target.parent, *([options.tmp] if options.tmp else [])]
-        ) from error
+    with open_workplace(options, len(reports), target) as (pool, staging, folder):
+        with ensure_unchanged([Path(report) for report in reports if not has_log(Path(report))]):
+            opened = open_reports(reports, plan, folder, pool, options.quiet)
+            if opened.stored:
+                path, _ = next(iter(opened.stored.values()))
+                raise UsageError(f"{path}: is a store already; give it to nsys2prv merge")
+            results = _write_store(opened, folder, staging / target.name)
+        put_in_place(staging, [target])
+        errors.ignore_signals()
+        return [*opened.warnings, *warn_of_far_rows(opened.infos, results)]
 
 
 def _write_store(opened: OpenedReports, folder: Path, path: Path) -> list[TaskResult]:
@@ -262,11 +242,10 @@ def read_and_pack(task: reading.ReadingTask) -> TaskResult:
 
 
 def _check_target(target: Path) -> None:
-    """Raise one clear line where the store could not be written, or would replace something else."""
+    """Raise one clear line where the store would replace something else."""
     if target.is_dir():
         raise Nsys2prvError(f"{target}: is a folder; give the name of the store to write")
     if target.exists() and not is_archive(target):
         raise Nsys2prvError(
             f"{target}: is there already and is not a store; remove it or give another name"
         )
-    check_folder(target.parent)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import asdict
@@ -40,10 +40,6 @@ from nsys2prv.events import all_kinds
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Account, Reason, describe_reason, explain_unread_table, is_routine
 from nsys2prv.nsight.info import ReportInfo
-
-if TYPE_CHECKING:
-    from nsys2prv.clock.maps import Placement
-    from nsys2prv.conversion.job import Job
 
 
 class Summary(Struct, dict=True):
