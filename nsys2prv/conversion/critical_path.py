@@ -18,21 +18,19 @@ from nsys2prv.events.classes import LAYOUTS as MPI_LAYOUTS
 from nsys2prv.events.classes import select_synchronising_calls
 from nsys2prv.events.cuda import STREAM_WAIT_EVENT
 from nsys2prv.events.extraction import StreamKey
-from nsys2prv.events.kind import Account, Rows
+from nsys2prv.events.kind import Rows
 from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
 from nsys2prv.relations import path_search as path
+from nsys2prv.relations import write_result
 from nsys2prv.relations.path_search import EventCalls, find_awaited_operations, find_latest_before
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
     BEGIN,
     LINE,
-    TRACE,
     Run,
     SpillReader,
-    SpillWriter,
     list_present_fields,
 )
-from nsys2prv.store.task_result import TaskResult
 
 #: Layouts of work on devices -> what it is on the path.
 WORK = {
@@ -51,17 +49,12 @@ def add_critical_path(job: Job, meetings: pl.DataFrame) -> Job:
     """Return the job with its critical path. meetings: facts of blocking collectives of MPI, in
     trace time.
     """
-    number = 1 + max(result.task for result in job.results)
-    result = TaskResult(number, TRACE, 0)
-    account = Account()
     pieces = path.find_critical_path(*_read_work_and_calls(job, meetings), job.duration)
-    spill = job.folder / f"runs-{number}.bin"
-    with closing(SpillWriter(spill, TRACE, number)) as writer:
-        if len(pieces.begin):
-            columns = {"cause": pieces.cause, "class": pieces.kernel_class}
-            rows = Rows("critical_path", pieces.begin, pieces.end, pieces.thread, columns)
-            result.store(rows, writer, account)
-    result.add_found("critical_path", account)
+    columns = {"cause": pieces.cause, "class": pieces.kernel_class}
+    rows = Rows("critical_path", pieces.begin, pieces.end, pieces.thread, columns)
+    number = 1 + max(result.task for result in job.results)
+    found = [rows] if len(rows.begin) else []
+    result = write_result("critical_path", number, job.folder, found)
     return replace(job, results=[*job.results, result])
 
 

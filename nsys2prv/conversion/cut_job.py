@@ -44,6 +44,11 @@ from nsys2prv.paraver.object_model import OF_GPU, GpuNumbers, ObjectModel, build
 from nsys2prv.store import windows
 from nsys2prv.store.runs import BEGIN, Run, SpillReader, take_records
 
+#: Fewer characters of a UUID could be a number.
+LEAST_UUID = 6
+#: The name set of NVTX ranges, and the layout with such names that does not last.
+NAMES, MARKS = "nvtx", "nvtx_mark"
+
 
 def cut_job(job: Job, plan: CutPlan) -> Job:
     """Return the job with what is wanted of it. Raises NothingToWrite where that is nothing,
@@ -103,22 +108,17 @@ def _intersect(
     whole: tuple[int, int], first: Moment | None, last: Moment | None, duration: int
 ) -> tuple[int, int]:
     """Return the intersection of a span of time (ns) with the one from `first` to `last`."""
-    return max(whole[0], first.resolve(duration) if first else 0), min(
-        whole[1], last.resolve(duration) if last else duration
-    )
+    begin = first.resolve(duration) if first else 0
+    return max(whole[0], begin), min(whole[1], last.resolve(duration) if last else duration)
 
 
 def _hint_at_seconds(plan: CutPlan, whole: tuple[int, int], duration: int) -> str:
     """Return a hint where numbers without a unit would be within if they were ns."""
     with_units = add_units(plan.cut.time)
-    if not with_units:
-        return ""
     first, last = _intersect(whole, *parse_span(with_units), duration)
-    return (
-        f"; numbers without a unit are seconds; for nanoseconds write --time {with_units}"
-        if first < last
-        else ""
-    )
+    if not with_units or first >= last:
+        return ""
+    return f"; numbers without a unit are seconds; for nanoseconds write --time {with_units}"
 
 
 def _cut_runs(
@@ -168,10 +168,6 @@ def _cut_runs(
     smaller.written = +sum_counters(part.written for part in parts)
     smaller.left_out = +sum_counters([job.left_out, *(part.left_out for part in parts)])
     return smaller, sum(part.clipped for part in parts)
-
-
-#: Fewer characters of a UUID could be a number.
-LEAST_UUID = 6
 
 
 def _choose_rows(cut: CutOptions, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:
@@ -247,7 +243,7 @@ def _keep_devices(
 ) -> list[tuple[int, ObjectKey]]:
     """Return the selection without the rows of other GPUs."""
     gpus = GpuNumbers(infos, machines)
-    matched_words: set[str] = set()
+    unknown = set(words)
 
     def wanted(report: int, key: ObjectKey) -> bool:
         if isinstance(key, ThreadKey) or (isinstance(key, DeviceKey) and key.kind not in OF_GPU):
@@ -259,18 +255,18 @@ def _keep_devices(
         )
         gpu = gpus.gpu(report, key)
         uuid = _normalize_uuid(gpu.uuid) if gpu is not None else ""
-        matching = [
+        matching = {
             word
             for word in words
             if word == str(number)
             or (len(word) >= LEAST_UUID and uuid.startswith(_normalize_uuid(word)))
-        ]
-        matched_words.update(matching)
+        }
+        unknown.difference_update(matching)
         return bool(matching)
 
     kept = [(report, key) for report, key in keys if wanted(report, key)]
     for word in words:
-        if word not in matched_words:
+        if word in unknown:
             raise Nsys2prvError(
                 f"--devices {word}: there is no such GPU in the trace; give its number as in the names of rows, or "
                 f"{LEAST_UUID} characters or more of the beginning of its UUID"
@@ -282,21 +278,15 @@ def _normalize_uuid(uuid: str) -> str:
     return uuid.lower().removeprefix("gpu-").replace("-", "")
 
 
-#: The name set of NVTX ranges, and the layout with such names that does not last.
-NAMES, MARKS = "nvtx", "nvtx_mark"
-
-
 def _find_region_layouts() -> dict[str, str]:
     """Return the layouts of NVTX ranges, and of each the field that holds the name."""
-    first_fields = {
-        name: layout.fields[0]
-        for name, layout in load_catalogue().layouts.items()
-        if layout.fields and name != MARKS
-    }
     return {
-        name: first.name
-        for name, first in first_fields.items()
-        if isinstance(first.values, NameSet) and first.values.name == NAMES
+        name: layout.fields[0].name
+        for name, layout in load_catalogue().layouts.items()
+        if name != MARKS
+        and layout.fields
+        and isinstance(layout.fields[0].values, NameSet)
+        and layout.fields[0].values.name == NAMES
     }
 
 
@@ -304,11 +294,9 @@ def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
     """Begin and end (ns of the trace) of the region. Raises Nsys2prvError where there is no such
     range.
     """
-    labels = (
-        job.values[NAMES].labels
-        if NAMES in job.values
-        else pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
-    )
+    labels = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
+    if NAMES in job.values:
+        labels = job.values[NAMES].labels
     ranges = list(_read_ranges(job, _find_matching_values(labels, region.pattern)))
     if not ranges:
         # "iteration 3" is the range "iteration" of number 3.
@@ -329,7 +317,8 @@ def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
     chosen = (place >= region.first) & (place <= (region.last or len(place)))
     if not chosen.any():
         raise Nsys2prvError(
-            f"--region {region.pattern}:{region.first}: a thread has at most {int(place.max())} of these ranges; give a number from 1 to {int(place.max())}"
+            f"--region {region.pattern}:{region.first}: a thread has at most {place.max()} of these ranges; "
+            f"give a number from 1 to {place.max()}"
         )
     return int(begin[chosen].min()), int(end[chosen].max())
 

@@ -4,7 +4,7 @@ out, in a fixed order.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
@@ -31,6 +31,13 @@ LOOKED_AT, GLANCED_AT, RUNS_GLANCED_AT = 4096, 256, 4
 #: Streams that make lines of their own; those of ends count with their begins.
 WEIGHED = (BEGIN, LINE, COUNTER)
 SECOND = 1_000_000_000
+#: Bytes of the header's comments and the like, and what estimates may be wrong by.
+BESIDE, MARGIN = 2_000, 1.01
+#: Gzip leaves about so much of a .prv.
+COMPRESSED = 0.2
+#: What an option must spare of a trace for it to be named.
+WORTH_SPARING = 0.1
+NUMBERS = "sampled numbers"
 _POWERS = 10 ** np.arange(1, 19)
 
 
@@ -52,7 +59,7 @@ class Weight(Struct, frozen=True):
     samples: tuple[int, int, int] | None = None
 
     def count_bytes(self, spec: CutSpec) -> float:
-        """Return bytes that are left by a cut."""
+        """Return the bytes that a cut leaves."""
         if self.name in spec.away:
             return 0.0
         if self.samples is not None:
@@ -81,11 +88,11 @@ def _glance_at_runs(job: Job) -> Iterator[Weight]:
     """Yield the weights of a few runs, which stand for all of them: some of each shape that has a
     hundredth of the records.
     """
-    alike: dict[Shape, list[Run]] = {}
+    alike: dict[Shape, list[Run]] = defaultdict(list)
     rows: Counter[Shape] = Counter()
     for run in job.runs:
         if run.shape.stream in WEIGHED:
-            alike.setdefault(run.shape, []).append(run)
+            alike[run.shape].append(run)
             rows[run.shape] += run.rows
     large = {shape: runs for shape, runs in alike.items() if 100 * rows[shape] >= rows.total()}
     scale = rows.total() / sum(rows[shape] for shape in large)
@@ -100,11 +107,11 @@ class _Weigher:
     def __init__(self, job: Job, looked_at: int) -> None:
         self.job, self.looked_at, self.reader = job, looked_at, SpillReader()
         self._addresses = np.array([len(address) for address in job.model.tree.addresses], np.int64)
-        metrics: dict[str, list[str]] = {}
+        metrics: dict[str, set[str]] = defaultdict(set)
         for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
-            metrics.setdefault(shape.name, []).extend(metric.name for metric in shape.metrics)
+            metrics[shape.name].update(metric.name for metric in shape.metrics)
         self._codes = assign_counter_codes(
-            {layout: sorted(set(names)) for layout, names in metrics.items()}
+            {layout: sorted(names) for layout, names in metrics.items()}
         )
 
     def close(self) -> None:
@@ -166,11 +173,9 @@ class _Weigher:
     ) -> np.ndarray | int:
         if not isinstance(code, DomainCode):
             return len(str(code))
-        widths = np.array(
-            [len(str(code.code_of(name, number))) for name, number in self.job.domain_codes],
-            np.int64,
-        )
-        return widths[self.job.domains[run.source][records["domain"]]]
+        codes = [code.code_of(name, number) for name, number in self.job.domain_codes]
+        domains = self.job.domains[run.source][records["domain"]]
+        return _count_digits(np.array(codes, np.int64))[domains]
 
     def _find_address_width(self, run: Run, objects: np.ndarray) -> np.ndarray:
         return self._addresses[self.job.threads[run.source][objects]]
@@ -178,11 +183,6 @@ class _Weigher:
 
 def _count_digits(numbers: np.ndarray) -> np.ndarray:
     return np.searchsorted(_POWERS, numbers, "right") + 1
-
-
-#: Bytes of the header's comments and the like, and what estimates may be wrong by.
-BESIDE, MARGIN = 2_000, 1.01
-NUMBERS = "sampled numbers"
 
 
 class Reduction(Struct, frozen=True):
@@ -240,12 +240,6 @@ def _list_reductions() -> list[Reduction]:
         *_leave_out_short("CUDA calls", short[:2], "cuda_api_trace"),
         *_leave_out_short("ranges", (*short, 10_000_000), "all"),
     ]
-
-
-#: Gzip leaves about so much of a .prv.
-COMPRESSED = 0.2
-#: What an option must spare of a trace for it to be named.
-WORTH_SPARING = 0.1
 
 
 def describe_smaller_traces(job: Job) -> str:

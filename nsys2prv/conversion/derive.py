@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import count, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ from nsys2prv.events.extraction import (
 from nsys2prv.events.kind import Account, EventKind, Rows
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.object_model import identify_gpu
+from nsys2prv.relations import write_result
 from nsys2prv.store.overlaps import NEVER, TOO_MANY, assign_nesting_lanes
 from nsys2prv.store.runs import BEGIN, TRACE, Run, SpillReader, SpillWriter
 from nsys2prv.store.task_result import TaskResult
@@ -73,21 +75,18 @@ def plan_derive_tasks(
     results: Sequence[TaskResult], kinds: Iterable[EventKind], spill_folder: Path
 ) -> list[DeriveTask]:
     """Return a task for every kind that derives and every report with facts of it."""
-    tasks: list[DeriveTask] = []
-    number = max((result.task for result in results), default=-1) + 1
+    numbers = count(1 + max((result.task for result in results), default=-1))
     ordered = sorted(results, key=lambda result: result.task)
+    tasks = []
     for kind in kinds:
-        collected = set(kind.derived.collects) if kind.derived else set()
-        sources: dict[int, list[TaskResult]] = {}
+        sources: dict[int, list[TaskResult]] = defaultdict(list)
         for result in ordered:
-            if collected & result.facts.keys():
-                sources.setdefault(result.report, []).append(
-                    replace(result, runs=[], launches=[], regions=[])
-                )
-        for report, of_report in sorted(sources.items()):
-            tasks.append(
-                DeriveTask(number + len(tasks), report, kind.name, tuple(of_report), spill_folder)
-            )
+            if kind.derived and not result.facts.keys().isdisjoint(kind.derived.collects):
+                sources[result.report].append(replace(result, runs=[], launches=[], regions=[]))
+        tasks += [
+            DeriveTask(next(numbers), report, kind.name, tuple(of_report), spill_folder)
+            for report, of_report in sorted(sources.items())
+        ]
     return tasks
 
 
@@ -280,9 +279,9 @@ def find_devices(
         ((report, pid), identify_gpu(infos, machines, report, device))
         for report, pid, device in streams
     }
-    if DEVICE_STATE not in selection.asked and len(uses) == len(
-        {process for process, _ in uses}
-    ) == len({gpu for _, gpu in uses}):
+    # Where each process has a GPU of its own, its streams tell the same.
+    own_gpus = len(uses) == len({process for process, _ in uses}) == len({gpu for _, gpu in uses})
+    if own_gpus and DEVICE_STATE not in selection.asked:
         return []
     return sorted({(report, device) for report, _, device in streams})
 
@@ -290,11 +289,9 @@ def find_devices(
 def find_device(info: ReportInfo, key: StreamKey) -> DeviceKey:
     """Return the GPU that a stream of the report is on."""
     number = info.find_gpu(key.pid, key.device)
-    return (
-        DeviceKey(GPU, number=number)
-        if number is not None
-        else DeviceKey(GPU, str(key.pid), key.device)
-    )
+    if number is None:
+        return DeviceKey(GPU, str(key.pid), key.device)
+    return DeviceKey(GPU, number=number)
 
 
 def plan_device_states(
@@ -338,21 +335,15 @@ def plan_device_states(
 
 def make_device_states(task: DeviceStateTask) -> TaskResult:
     """Return the states of the task's GPUs, as runs in trace time on thread indices."""
-    result = TaskResult(task.number, TRACE, 0)
-    account = Account()
     sweeps: dict[int, Sweep] = defaultdict(Sweep)
     bounds = choose_window_bounds([run for run, _ in task.runs], task.clocks)
-    spill = task.spill / f"runs-{task.number}.bin"
-    with (
-        closing(SpillWriter(spill, TRACE, task.number)) as writer,
-        closing(SpillReader()) as reader,
-    ):
-        for first, last in zip(bounds, [*bounds[1:], None], strict=True):
-            rows = _find_window_states(task, reader, sweeps, first, last)
-            if len(rows.begin):
-                result.store(rows, writer, account)
-    result.add_found(DEVICE_STATE, account)
-    return result
+    with closing(SpillReader()) as reader:
+        states = (
+            _find_window_states(task, reader, sweeps, first, last)
+            for first, last in pairwise([*bounds, None])
+        )
+        found = (rows for rows in states if len(rows.begin))
+        return write_result(DEVICE_STATE, task.number, task.spill, found)
 
 
 def _find_window_states(

@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from itertools import chain
 from operator import and_
 from pathlib import Path
 
@@ -109,27 +108,30 @@ def parse_span(text: str) -> tuple[Moment | None, Moment | None]:
     """Return the two ends of FROM:TO; None for one that is not given. Raises UsageError."""
     if not text:
         return None, None
-    first, colon, last = text.partition(":")
-    begin, end = (
-        _parse_moment(end.strip(), text) if end.strip() else None for end in (first, last)
-    )
-    if not colon or (begin is None and end is None):
-        raise _make_span_error(text)
+    ends = [end.strip() for end in text.split(":")]
+    matches = [_TIME.fullmatch(end) for end in ends]
+    if (
+        len(ends) != 2
+        or not any(ends)
+        or any(end and not match for end, match in zip(ends, matches, strict=True))
+    ):
+        raise UsageError(
+            f"--time {text}: give two times of the trace, as in 1.5:2 (seconds), 800ms:1200ms or 10%:20%; "
+            "either may be omitted"
+        )
+    begin, end = (_make_moment(*match.groups(), text) if match else None for match in matches)
     if begin and end and begin.ratio == end.ratio and end.number < begin.number:
         raise UsageError(f"--time {text}: ends before it begins; give FROM:TO, as in 1s:5s")
     return begin, end
 
 
-def _parse_moment(text: str, whole: str) -> Moment:
-    match = _TIME.fullmatch(text)
-    if match is None:
-        raise _make_span_error(whole)
-    number = Decimal(match[1])
-    if match[2] == "%":
+def _make_moment(digits: str, unit: str, whole: str) -> Moment:
+    number = Decimal(digits)
+    if unit == "%":
         if number > 100:
             raise UsageError(f"--time {whole}: the trace ends at 100%")
         return Moment(number / 100, ratio=True)
-    ns = number * UNITS[match[2] or "s"]
+    ns = number * UNITS[unit or "s"]
     if ns >= 1 << 61:
         raise UsageError(f"--time {whole}: later than any trace lasts")
     return Moment(ns)
@@ -144,13 +146,6 @@ def add_units(text: str) -> str:
         f"{end}ns" if (match := _TIME.fullmatch(end)) and not match[2] else end for end in ends
     )
     return "" if with_units == ":".join(ends) else with_units
-
-
-def _make_span_error(text: str) -> UsageError:
-    return UsageError(
-        f"--time {text}: give two times of the trace, as in 1.5:2 (seconds), 800ms:1200ms or 10%:20%; "
-        "either may be omitted"
-    )
 
 
 def _parse_region(text: str) -> Region | None:
@@ -266,11 +261,9 @@ def find_layouts(name: str) -> list[str]:
     """Return the layouts of the kinds of events, and of relations between ranks, that a name means;
     none for a name that is none.
     """
-    layout_lists = [kind.layouts for kind in all_kinds() if kind.is_called(name)]
-    layout_lists += [
-        relation.layouts for relation in all_relations() if name in (relation.name, "all")
-    ]
-    return list(dict.fromkeys(chain.from_iterable(layout_lists)))
+    meant: list[EventKind | Relation] = [kind for kind in all_kinds() if kind.is_called(name)]
+    meant += [relation for relation in all_relations() if name in (relation.name, "all")]
+    return list(dict.fromkeys(layout for source in meant for layout in source.layouts))
 
 
 def leave_out_attributes() -> CutSpec:
@@ -290,12 +283,12 @@ def _find_present_fields(cut: CutOptions) -> dict[str, int]:
     for kind, names in cut.fields.items():
         chosen = [layouts[name] for name in find_layouts(kind) if layouts[name].fields]
         if not chosen:
-            option = f"--args {kind}={','.join(names)}"
-            if kind in list_kind_names():
-                raise UsageError(
-                    f"{option}: events of this kind have no attributes; give another kind"
-                )
-            raise UsageError(f"{option}: {describe_unknown_kind(kind)}")
+            why = (
+                "events of this kind have no attributes; give another kind"
+                if kind in list_kind_names()
+                else describe_unknown_kind(kind)
+            )
+            raise UsageError(f"--args {kind}={','.join(names)}: {why}")
         field_names = dict.fromkeys(field.name for layout in chosen for field in layout.fields[1:])
         for name in names:
             if name not in field_names:
@@ -351,24 +344,24 @@ def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
     """Return the numbers (in rank order) of the reports that may hold something wanted. Raises
     Nsys2prvError where that is none, or a rank or host asked for is in none.
     """
-    chosen = list(range(len(infos)))
+    chosen = range(len(infos))
     if cut.ranks:
         wanted, ranks = parse_numbers("--ranks", cut.ranks), _find_ranks(infos)
-        all_ranks = sorted(set().union(*ranks))
+        there = sorted(set().union(*ranks))
         for word, pair in zip(cut.ranks, wanted, strict=True):
-            if not any(is_in_ranges(rank, [pair]) for rank in all_ranks):
-                known_ranks = list_some([*map(str, all_ranks)], MOST_TOLD)
+            if not any(is_in_ranges(rank, [pair]) for rank in there):
+                known = list_some([*map(str, there)], MOST_TOLD)
                 raise Nsys2prvError(
-                    f"--ranks {word}: no report has this rank; the reports have {known_ranks}"
+                    f"--ranks {word}: no report has this rank; the reports have {known}"
                 )
         chosen = [at for at in chosen if any(is_in_ranges(rank, wanted) for rank in ranks[at])]
     if cut.hosts:
         hosts = [info.host or "unknown-host" for info in infos]
         for pattern in cut.hosts:
             if not any(fnmatchcase(host, pattern) for host in hosts):
-                known_ranks = list_some(sorted(set(hosts)), MOST_TOLD)
+                known = list_some(sorted(set(hosts)), MOST_TOLD)
                 raise Nsys2prvError(
-                    f"--hosts {pattern}: no report is from this host; the reports are from {known_ranks}"
+                    f"--hosts {pattern}: no report is from this host; the reports are from {known}"
                 )
         chosen = [
             at for at in chosen if any(fnmatchcase(hosts[at], pattern) for pattern in cut.hosts)
@@ -377,7 +370,7 @@ def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
         raise Nsys2prvError(
             "no report has one of these ranks and is from one of these hosts (--ranks, --hosts)"
         )
-    return chosen
+    return list(chosen)
 
 
 class Options(Struct, frozen=True):

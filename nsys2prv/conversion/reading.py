@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import count
+from itertools import chain, count
 from operator import itemgetter
 from pathlib import Path
 
@@ -70,8 +70,7 @@ def inspect_reports(
     folder: where exports are made of reports that are none, by this process. keep_going: also after
     one that none can be made of. run: maps over tasks, in order.
     """
-    for inspected in run(inspect_task, _plan_inspection_tasks(paths, folder, keep_going)):
-        yield from inspected
+    return chain.from_iterable(run(inspect_task, _plan_inspection_tasks(paths, folder, keep_going)))
 
 
 def inspect_task(task: Sequence[Export | Nsys2prvError]) -> list[ReportInfo | Nsys2prvError]:
@@ -125,10 +124,10 @@ def group_by_table(kinds: Iterable[EventKind]) -> list[tuple[EventKind, ...]]:
     """Return the kinds in their order, those that read one table in groups, if they are all that
     do: of a few kinds most rows may be of none.
     """
-    readers: dict[tuple[str, ...], list[EventKind]] = {}
+    readers: dict[tuple[str, ...], list[EventKind]] = defaultdict(list)
     for kind in all_kinds():
         if len(kind.tables) == 1 and not kind.selection.opt_in:
-            readers.setdefault(kind.tables, []).append(kind)
+            readers[kind.tables].append(kind)
     kinds, groups = list(kinds), []
     for kind in kinds:
         group = readers.get(kind.tables, [])
@@ -279,23 +278,21 @@ def plan_tasks(
     stage is done.
     """
     selected = list(kinds)
-    needed = [
-        kind
-        for kind in all_kinds()
-        if kind.provides(Index.LAUNCHES) and any(other.needs(Index.LAUNCHES) for other in selected)
-    ]
     settings = replace(settings, lines=any(kind.provides(Index.LAUNCHES) for kind in selected))
-    first = [
+    launches_needed = any(kind.needs(Index.LAUNCHES) for kind in selected)
+    providers = [
         kind
         for kind in all_kinds()
-        if kind in needed or (kind in selected and kind.indexes.provides)
+        if (kind.indexes.provides and kind in selected)
+        or (kind.provides(Index.LAUNCHES) and launches_needed)
     ]
-    first_tables = {kind.tables for kind in first}
+    tables = {kind.tables for kind in providers}
+    # Those that read the same tables come along.
     first = [
         kind
         for kind in all_kinds()
-        if kind in first
-        or (kind in selected and kind.tables in first_tables and not kind.indexes.needs)
+        if kind in providers
+        or (kind in selected and kind.tables in tables and not kind.indexes.needs)
     ]
     second = [kind for kind in selected if kind not in first]
     counting, wanted = _find_counting_kinds(selected), {kind.name for kind in selected}
