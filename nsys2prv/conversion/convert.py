@@ -14,7 +14,7 @@ from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.files import check_not_read, is_one_of, put_in_place
 from nsys2prv.clock.maps import UNPLACED
-from nsys2prv.conversion.job import Job, open_workplace
+from nsys2prv.conversion.job import Job, collect_metrics, open_workplace
 from nsys2prv.conversion.options import DEFAULTS, CutPlan, Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.report_stores import blame_stores
@@ -108,7 +108,7 @@ def write_job(
     cannot be.
     """
     outputs = prv, pcf, row, clock, metadata_file = _list_outputs(output, options.compress)
-    metrics = _collect_metrics(job)
+    metrics = collect_metrics(job)
     manifest = _make_manifest(job, metrics)
     timeline, model = job.timeline, job.model
 
@@ -180,14 +180,6 @@ def _list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
     """Return the trace, its labels, its rows, the clocks of its hosts, and of what it was made."""
     prv, pcf, row = derive_trace_paths(output, compress)
     return prv, pcf, row, pcf.with_suffix(".clock.yaml"), pcf.with_suffix(METADATA_ENDING)
-
-
-def _collect_metrics(job: Job) -> dict[str, set[Metric]]:
-    """Return the sampled numbers met, by layout."""
-    metrics: dict[str, set[Metric]] = defaultdict(set)
-    for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
-        metrics[shape.name].update(shape.metrics)
-    return metrics
 
 
 def _find_closings(

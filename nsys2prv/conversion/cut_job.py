@@ -54,9 +54,9 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     """Return the job with what is wanted of it. Raises NothingToWrite where that is nothing,
     Nsys2prvError where it cannot be told what it is.
     """
-    model, threads = _choose_rows(plan.cut, job)
+    model, threads = _choose_rows(plan.options, job)
     rewrites = model is not job.model or plan.changes_runs
-    if not rewrites and plan.cut.max_size is None:
+    if not rewrites and plan.options.max_size is None:
         return job
     window = _find_window(job, plan)
     cut = partial(_cut_runs, job, window, model, threads)
@@ -67,12 +67,12 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
         notes.append(
             f"{format_seconds(window.first)} to {format_seconds(window.last)} of {format_seconds(job.duration)}"
         )
-    elif add_units(plan.cut.time):
+    elif add_units(plan.options.time):
         notes.append(
-            f"--time {plan.cut.time} is all of the trace; numbers without a unit are seconds"
+            f"--time {plan.options.time} is all of the trace; numbers without a unit are seconds"
         )
-    if plan.cut.max_size is not None:
-        fitting = Fitting(smaller, plan.spec, plan.cut.max_size)
+    if plan.options.max_size is not None:
+        fitting = Fitting(smaller, plan.spec, plan.options.max_size)
         while not fitting.fits:
             # What was weighed before may be a little less than what comes out.
             smaller, clipped = cut(fitting.go_further(), f"fit-{len(fitting.done)}")
@@ -94,14 +94,14 @@ def _find_window(job: Job, plan: CutPlan) -> CutWindow:
     first, last = _find_region_span(plan.region, job) if plan.region else (0, job.duration)
     whole = first, min(last, job.duration)
     first, last = _intersect(whole, plan.first, plan.last, job.duration)
-    if last <= first and (plan.cut.time or plan.region):
-        options = (("--time", plan.cut.time), ("--region", plan.cut.region))
+    if last <= first and (plan.options.time or plan.region):
+        options = (("--time", plan.options.time), ("--region", plan.options.region))
         where = " ".join(f"{option} {text}" for option, text in options if text)
         raise NothingToWrite(
             f"{where}: nothing to write: no part of the trace, which lasts {format_seconds(job.duration)}, lies in it"
             f"{_hint_at_seconds(plan, whole, job.duration)}"
         )
-    return CutWindow(first, last, last == job.duration, 0 if plan.cut.keep_time else first)
+    return CutWindow(first, last, last == job.duration, 0 if plan.options.keep_time else first)
 
 
 def _intersect(
@@ -114,7 +114,7 @@ def _intersect(
 
 def _hint_at_seconds(plan: CutPlan, whole: tuple[int, int], duration: int) -> str:
     """Return a hint where numbers without a unit would be within if they were ns."""
-    with_units = add_units(plan.cut.time)
+    with_units = add_units(plan.options.time)
     first, last = _intersect(whole, *parse_span(with_units), duration)
     if not with_units or first >= last:
         return ""
@@ -145,7 +145,7 @@ def _cut_runs(
         )
         for report, runs in sorted(by_report.items())
     ]
-    parts = list(job.workers.run(cut_task, tasks, ahead=job.workers.pool.jobs))
+    parts = list(job.workers.run(cut_task, tasks))
     if not any(part.runs for part in parts):
         lost: Counter[str] = Counter()
         for (_, reason), count in sum_counters(part.left_out for part in parts).items():

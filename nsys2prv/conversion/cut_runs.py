@@ -141,8 +141,7 @@ class _Cutter:
             shape = run.shape
             self.writer.source = run.source
             if shape.name in self.spec.away:
-                count = run.values if shape.stream == COUNTER else run.rows
-                self.out.leave_out(shape.name, Reason.KIND_LEFT_OUT, count)
+                self.out.leave_out(shape.name, Reason.KIND_LEFT_OUT, run.count)
             elif shape.stream == LINE:
                 self._cut_lines(run)
             elif shape.stream == COUNTER:

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_duration, format_size
-from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.job import Job, collect_metrics
 from nsys2prv.conversion.options import (
     NAMED_RANGES,
     CutSpec,
@@ -107,11 +107,11 @@ class _Weigher:
     def __init__(self, job: Job, looked_at: int) -> None:
         self.job, self.looked_at, self.reader = job, looked_at, SpillReader()
         self._addresses = np.array([len(address) for address in job.model.tree.addresses], np.int64)
-        metrics: dict[str, set[str]] = defaultdict(set)
-        for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
-            metrics[shape.name].update(metric.name for metric in shape.metrics)
         self._codes = assign_counter_codes(
-            {layout: sorted(names) for layout, names in metrics.items()}
+            {
+                layout: [metric.name for metric in metrics]
+                for layout, metrics in collect_metrics(job).items()
+            }
         )
 
     def close(self) -> None:

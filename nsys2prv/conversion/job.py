@@ -5,7 +5,7 @@ for people: what is missing, what Nsight Systems reported as lost, what looks wr
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -30,12 +30,13 @@ from nsys2prv.clock.maps import UNPLACED, ClockMap
 from nsys2prv.conversion.options import Options
 from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events import Selection, all_kinds
+from nsys2prv.events.catalogue import Metric
 from nsys2prv.events.kind import Account, EventKind, Reason
 from nsys2prv.nsight import open_source
 from nsys2prv.nsight.info import ERROR, INFO, Message, ReportInfo
 from nsys2prv.paraver.object_model import ObjectModel
 from nsys2prv.paraver.values import NameValues
-from nsys2prv.store.runs import LINE, TRACE, Run, Shape, Span
+from nsys2prv.store.runs import COUNTER, LINE, TRACE, Run, Shape, Span
 from nsys2prv.store.task_result import TaskResult
 
 #: So many reports at most are asked what they have in the place of a kind that is not there: it may
@@ -91,17 +92,14 @@ class Workers(Struct, frozen=True):
     def run(
         self,
         function: Callable,
-        tasks: Sequence,
-        ahead: int | None = None,
+        tasks: Iterable,
         what: Callable[[Any], str] = lambda _: "nsys2prv",
     ) -> Iterator:
         """Return results of pure functions over files, in the order of the tasks. what: names a
         task for people.
         """
-        ahead = 2 * self.pool.jobs if ahead is None else ahead
-        return self.spent.over(
-            function, self.pool.in_order(partial(run_timed, function), tasks, ahead, what)
-        )
+        timed = partial(run_timed, function)
+        return self.spent.over(function, self.pool.in_order(timed, tasks, 2 * self.pool.jobs, what))
 
 
 class Job(Struct, dict=True):
@@ -189,6 +187,14 @@ def sum_counters(counters: Iterable[Counter]) -> Counter:
     for counter in counters:
         total.update(counter)
     return total
+
+
+def collect_metrics(job: Job) -> dict[str, set[Metric]]:
+    """Return the sampled numbers met, by layout."""
+    metrics: dict[str, set[Metric]] = defaultdict(set)
+    for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
+        metrics[shape.name].update(shape.metrics)
+    return metrics
 
 
 def find_trace_duration(

@@ -212,7 +212,7 @@ class CutPlan(Struct, frozen=True):
     """Checked plan of a cut."""
 
     #: The options as given.
-    cut: CutOptions = field(default_factory=CutOptions)
+    options: CutOptions = field(default_factory=CutOptions)
     #: Begin of the span of time; None for the trace's own.
     first: Moment | None = None
     #: End of the span of time; None for the trace's own.
@@ -238,7 +238,7 @@ class CutPlan(Struct, frozen=True):
         """True if runs have to be rewritten, apart from the choice of rows and reports and from
         --max-size.
         """
-        return bool(self.cut.time or self.region or self.spec != CutSpec())
+        return bool(self.options.time or self.region or self.spec != CutSpec())
 
 
 def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan]:
@@ -457,6 +457,11 @@ class Plan(Struct, frozen=True):
     cut: CutPlan
     #: The options as given.
     options: Options
+
+    @property
+    def observes_clocks(self) -> bool:
+        """True if clocks of hosts are aligned by what the reports tell."""
+        return self.method in timeline.OBSERVING_METHODS
 
     @classmethod
     def from_options(cls, options: Options) -> Plan:

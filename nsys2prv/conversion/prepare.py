@@ -7,7 +7,6 @@ from __future__ import annotations
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,8 +34,6 @@ from nsys2prv.conversion.opened_reports import (
 )
 from nsys2prv.conversion.options import Plan
 from nsys2prv.conversion.timeline import (
-    NONE,
-    UTC,
     Timeline,
     find_host_clocks,
     group_comparable_reports,
@@ -101,15 +98,14 @@ class _JobState(Struct):
         """Return the objects that hold events, with the reports that they are in."""
         return [(result.report, key) for result in self.results for key in result.objects]
 
-    def run(self, function: Callable, tasks: Sequence, ahead: int | None = None) -> Iterator:
-        return self.workers.run(
-            function, tasks, ahead, lambda _: ", ".join(info.name for info in self.infos[:3])
-        )
+    def run(self, function: Callable, tasks: Sequence) -> Iterator:
+        first = ", ".join(info.name for info in self.infos[:3])
+        return self.workers.run(function, tasks, lambda _: first)
 
     def derive_events(self, kinds: Sequence[EventKind]) -> None:
         """Add what follows from the facts that these kinds have set aside."""
         tasks = derive.plan_derive_tasks(self.results, kinds, self.folder)
-        self.results += self.run(derive.derive_task, tasks, self.workers.pool.jobs)
+        self.results += self.run(derive.derive_task, tasks)
 
 
 def prepare(
@@ -188,10 +184,8 @@ def _add_clock_kinds(
     left_out = [kind for kind in kinds if kind not in plan.selection.kinds]
     several = len(find_host_clocks(opened.infos, placements)[1]) > 1
     if (
-        isinstance(plan.method, ClockRecord)
-        or plan.method in (UTC, NONE)
-        or not several
-        or opened.stored
+        opened.stored
+        or not (several and plan.observes_clocks)
         or not any(
             part.last >= part.first
             for info in opened.infos
@@ -223,9 +217,7 @@ def _make_job(state: _JobState) -> Job:
     if not any(result.runs for result in state.results):
         raise NothingToWrite(_describe_nothing_found(state))
     state.results, small = scale_fractions(state.results, state.folder)
-    state.results = separate_overlaps(
-        state.results, partial(state.run, ahead=state.workers.pool.jobs)
-    )
+    state.results = separate_overlaps(state.results, state.run)
     machines, seen = state.machines, state.list_objects()
     gpus = derive.find_devices(state.infos, machines, seen, state.plan.selection)
     model = object_model.build_object_model(state.infos, machines, [*seen, *gpus])
@@ -252,7 +244,7 @@ def _make_job(state: _JobState) -> Job:
         tasks = derive.plan_device_states(
             state.results, state.infos, model.rows, timeline.clocks, state.folder, number
         )
-        state.results += state.run(derive.make_device_states, tasks, ahead=state.workers.pool.jobs)
+        state.results += state.run(derive.make_device_states, tasks)
     state.results += related
     if state.plan.options.states:
         states = _find_states(state, timeline)
@@ -303,7 +295,7 @@ def _align_clocks(state: _JobState) -> Timeline:
     method = state.plan.method
     placements = place_unclocked(state.placements, state.spans, method)
     record = method if isinstance(method, ClockRecord) else None
-    if record is None and method not in (UTC, NONE):
+    if state.plan.observes_clocks:
         clocks, names = find_host_clocks(state.infos, state.placements)
         if len(names) > 1:
             # Not before it is needed, as most jobs are of one host: it brings all of the solver.
@@ -357,7 +349,7 @@ def _find_states(state: _JobState, timeline: Timeline) -> list[TaskResult]:
         find_trace_duration(state.results, state.spans, timeline.clocks),
         state.folder,
     )
-    return list(state.run(thread_states.make_states, tasks, ahead=state.workers.pool.jobs))
+    return list(state.run(thread_states.make_states, tasks))
 
 
 def _make_fact_book(
@@ -375,9 +367,8 @@ def _make_fact_book(
 
 
 def _describe_nothing_found(state: _JobState) -> str:
-    names = ", ".join(
-        [*(info.name for info in state.infos[:3]), *(["…"] if state.infos[3:] else [])]
-    )
+    first = [info.name for info in state.infos[:3]]
+    names = ", ".join([*first, "…"] if state.infos[3:] else first)
     lost = +sum_counters(
         account.dropped for result in state.results for account in result.accounts.values()
     )

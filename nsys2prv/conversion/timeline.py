@@ -32,6 +32,7 @@ from nsys2prv.store.runs import Span
 #: observations, UTC alone, local times as they are.
 AUTO, UTC, NONE = "auto", "utc", "none"
 METHODS = (AUTO, UTC, MPI, NCCL, NONE)
+OBSERVING_METHODS = (AUTO, MPI, NCCL)
 #: The method of a host that nothing aligned (as in nsys2prv.clock.adjust, which is not imported for
 #: a job of one host).
 PLACED_BY_UTC = "UTC"

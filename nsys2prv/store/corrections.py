@@ -1,11 +1,13 @@
 """Correct what the reports hold, counted in the account: mark unsampled time, scale fractions alike
-in all ranks, and clip the events of the profiler to the time of the program.
+in all ranks, clip the events of the profiler to the time of the program, keep devices once that
+several reports sampled, and make one of samples of one time.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -39,6 +41,11 @@ LAYOUT = "gpu_metric"
 HOLE = 4
 #: Blocks of samples of which the period is told.
 ENOUGH = 16
+#: Decimals of the smallest fractions.
+MOST_DECIMALS = 30
+#: The greatest floating point number that an integer of 64 bits holds.
+_LIMIT = np.nextafter(2.0**63, 0)
+_POWERS = 10.0 ** np.arange(MOST_DECIMALS + 1)
 
 
 def mark_unsampled(
@@ -53,24 +60,23 @@ def mark_unsampled(
     spans: of the events of each report, local ns. clocks: from each report's time to one that they
     share.
     """
-    first_runs: dict[tuple, list[tuple[int, Run]]] = {}
+    runs_of_gpu: dict[tuple, list[tuple[int, Run]]] = defaultdict(list)
     for place, result in enumerate(results):
         for run in result.runs:
             if run.shape.name == LAYOUT:
-                first_runs.setdefault((result.report, result.objects[run.object]), []).append(
-                    (place, run)
-                )
-    changed, reader = list(results), SpillReader()
+                runs_of_gpu[result.report, result.objects[run.object]].append((place, run))
+    changed = list(results)
     begin = min((clocks[report].to_global(time) for report, (time, _) in spans.items()), default=0)
-    for number, ((report, _), holders) in enumerate(first_runs.items()):
-        holders.sort(key=lambda held: held[1].first)
-        times = _find_zero_times([run for _, run in holders], reader, clocks[report], begin)
-        if len(times):
-            place, run = holders[0]
-            metrics = tuple(sorted({metric for _, run in holders for metric in run.shape.metrics}))
-            path = folder / f"unsampled-{number}.bin"
-            changed[place] = _add_zeros(changed[place], run, metrics, times, path)
-    reader.close()
+    with closing(SpillReader()) as reader:
+        for number, ((report, _), holders) in enumerate(runs_of_gpu.items()):
+            holders.sort(key=lambda held: held[1].first)
+            runs = [run for _, run in holders]
+            times = _find_zero_times(runs, reader, clocks[report], begin)
+            if len(times):
+                place = holders[0][0]
+                metrics = tuple(sorted({metric for run in runs for metric in run.shape.metrics}))
+                path = folder / f"unsampled-{number}.bin"
+                changed[place] = _add_zeros(changed[place], runs[0], metrics, times, path)
     return changed
 
 
@@ -81,11 +87,8 @@ def _add_zeros(
     stored = np.ones((len(times), len(metrics)), np.int64)
     shape = choose_sample_shape(LAYOUT, metrics, stored)
     records = make_sample_records(shape, times, like.object, stored)
-    writer = SpillWriter(path, like.report, like.source)
-    run = replace(
-        writer.append(shape, records, int(times[-1]), like.object, stored.size), filler=True
-    )
-    writer.close()
+    with closing(SpillWriter(path, like.report, like.source)) as writer:
+        run = writer.append(shape, records, int(times[-1]), like.object, stored.size)
     # The kind whose own layout it is, unless only another one, which has it besides, was read
     # there.
     kinds = [
@@ -94,14 +97,12 @@ def _add_zeros(
     kind = min(kinds, key=lambda kind: kind.layouts.index(LAYOUT)).name
     changed = replace(
         result,
-        runs=[*result.runs, run],
+        runs=[*result.runs, replace(run, filler=True)],
         events=result.events + Counter({LAYOUT: stored.size}),
         accounts=result.accounts.copy(),
     )
-    changed.add(
-        kind,
-        Account(records=stored.size, synthesized=Counter({Reason.ZERO_UNSAMPLED: stored.size})),
-    )
+    synthesized = Counter({Reason.ZERO_UNSAMPLED: stored.size})
+    changed.add(kind, Account(records=stored.size, synthesized=synthesized))
     return changed
 
 
@@ -160,13 +161,6 @@ def _find_holes_of_run(run: Run, reader: SpillReader, period: int) -> np.ndarray
     return np.concatenate(ends)
 
 
-#: Decimals of the smallest fractions.
-MOST = 30
-#: The greatest floating point number that an integer of 64 bits holds.
-_LIMIT = np.nextafter(2.0**63, 0)
-_POWERS = 10.0 ** np.arange(MOST + 1)
-
-
 class _ValueStatistics(Struct):
     """Statistics of the values met under one name."""
 
@@ -219,7 +213,7 @@ def scale_fractions(
         for number, result in enumerate(results)
     ]
     warnings = [
-        f"{name}: {count:,} small numbers are 0 in the trace: below 10^-{MOST}, or too small beside others of that name"
+        f"{name}: {count:,} small numbers are 0 in the trace: below 10^-{MOST_DECIMALS}, or too small beside others of that name"
         for name, count in sorted(lost.items())
     ]
     return scaled, warnings
@@ -284,7 +278,7 @@ def _read_values(records: np.ndarray) -> np.ndarray:
 
 
 def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
-    """Return the most decimals that the shortest decimal forms of the numbers have; MOST if more
+    """Return the most decimals that the shortest decimal forms of the numbers have; MOST_DECIMALS if more
     than that.
     """
     for decimals, power in enumerate(_POWERS):
@@ -295,7 +289,7 @@ def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
             ]
         if not len(values):
             return decimals
-    return MOST
+    return MOST_DECIMALS
 
 
 def clip_profiler_events(
@@ -330,24 +324,24 @@ def _clip_result(
     }
     if not outside:
         return result
-    writer = SpillWriter(folder / f"span-{result.task}.bin", result.report, result.task)
     changed = replace(result, runs=[], events=result.events.copy(), accounts=result.accounts.copy())
-    for run, ends in pair_runs(result.runs):
-        if run not in outside:
-            changed.runs += [run] if ends is None else [run, ends]
-            continue
-        kind = kinds[run.shape.name]
-        records = read_run(run)
-        clip = _clip_ranges if kind.rows.has_duration else _clip_points
-        kept, repaired = clip(records, span)
-        if len(kept):
-            last = int(kept["end"].max())
-            changed.runs += append_events(writer, run.shape, kept, kept["end"], last)
-        gone = len(records) - len(kept)
-        changed.events[run.shape.name] -= gone
-        dropped = Counter({Reason.OUTSIDE_PROGRAM: gone})
-        changed.add(kind.name, Account(records=-gone, dropped=dropped, repaired=repaired))
-    writer.close()
+    path = folder / f"span-{result.task}.bin"
+    with closing(SpillWriter(path, result.report, result.task)) as writer:
+        for run, ends in pair_runs(result.runs):
+            if run not in outside:
+                changed.runs += [run] if ends is None else [run, ends]
+                continue
+            kind = kinds[run.shape.name]
+            records = read_run(run)
+            clip = _clip_ranges if kind.rows.has_duration else _clip_points
+            kept, repaired = clip(records, span)
+            if len(kept):
+                last = int(kept["end"].max())
+                changed.runs += append_events(writer, run.shape, kept, kept["end"], last)
+            gone = len(records) - len(kept)
+            changed.events[run.shape.name] -= gone
+            dropped = Counter({Reason.OUTSIDE_PROGRAM: gone})
+            changed.add(kind.name, Account(records=-gone, dropped=dropped, repaired=repaired))
     return changed
 
 
@@ -469,13 +463,10 @@ def deduplicate_device_samples(
         ]
         if away:
             counts = Counter()
-            for run, thread in away:
-                if run.shape.stream == COUNTER:
-                    counts[run.shape.name] += run.values
-                elif run.shape.stream == BEGIN:
-                    counts[run.shape.name] += run.rows
-                devices.add(thread)
+            for run, _ in away:
+                counts[run.shape.name] += run.count
             left_out.update(counts)
+            devices.update(thread for _, thread in away)
             gone = {run for run, _ in away}
             reasons = {(name, Reason.IN_OTHER_REPORT): count for name, count in counts.items()}
             result = replace(
@@ -503,20 +494,19 @@ def _choose_written(
     """Return, by thread and layout, the reports that are written: each that has nothing at a time
     of which one before it tells.
     """
-    spans: dict[tuple[int, str], dict[int, Span]] = {}
+    times: dict[tuple[int, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
     for result in results:
         for run, thread in _find_device_runs(result, rows):
-            device_spans = spans.setdefault((thread, run.shape.name), {})
-            first, last = device_spans.get(result.report, (run.first, run.last))
-            device_spans[result.report] = min(first, run.first), max(last, run.last)
+            times[thread, run.shape.name][result.report] += run.first, run.last
     written: dict[tuple[int, str], set[int]] = {}
-    for key, device_spans in spans.items():
-        reported: dict[int, Span] = {}
-        for report, span in sorted(device_spans.items()):
-            first, last = clocks[report].to_global(np.array(span)).tolist()
-            if all(last < begin or end < first for begin, end in reported.values()):
-                reported[report] = first, last
-        written[key] = set(reported)
+    for key, of_reports in times.items():
+        told: dict[int, Span] = {}
+        for report, of_report in sorted(of_reports.items()):
+            bounds = np.array([min(of_report), max(of_report)])
+            first, last = clocks[report].to_global(bounds).tolist()
+            if all(last < begin or end < first for begin, end in told.values()):
+                told[report] = first, last
+        written[key] = set(told)
     return written
 
 

@@ -139,6 +139,13 @@ class Run(Struct, frozen=True, eq=False):
     #: (:mod:`nsys2prv.store.corrections`).
     filler: bool = False
 
+    @property
+    def count(self) -> int:
+        """Number of records or of sampled numbers; ends count with their begins."""
+        if self.shape.stream == END:
+            return 0
+        return self.values if self.shape.stream == COUNTER else self.rows
+
 
 #: A run, wherever its records are: what has a shape.
 R = TypeVar("R")
