@@ -5,7 +5,6 @@ records on the rows that it leads over.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 
 import numpy as np
 import polars as pl
@@ -28,8 +27,8 @@ from nsys2prv.store.runs import (
     BEGIN,
     LINE,
     Run,
-    SpillReader,
     list_present_fields,
+    read_run,
 )
 
 #: Layouts of work on devices -> what it is on the path.
@@ -266,21 +265,20 @@ def _read_records(
     )
     pieces: dict[str, list[np.ndarray]] = {name: [np.zeros(0, np.int64)] for name in columns}
     wanted, waits = set(names), _find_synchronising_calls(job)
-    with closing(SpillReader()) as reader:
-        for run in job.runs:
-            if run.shape.stream != stream or run.shape.name not in wanted:
-                continue
-            records = reader.read_between(run, run.first, None)
-            if stream == LINE:
-                frames = _read_lines(job, run, records)
-            else:
-                frames = _read_events(job, run, records) | _read_fields(job, run, records, fields)
-                kind = names.get(run.shape.name, -1) if isinstance(names, Mapping) else -1
-                frames["kind"] = np.full(len(records), kind)
-                if run.shape.name == "cuda_api" and "call" in frames:
-                    frames["kind"][np.isin(frames["call"], waits)] = path.WAIT
-            for name in columns:
-                pieces[name].append(frames[name].astype(np.int64, copy=False))
+    for run in job.runs:
+        if run.shape.stream != stream or run.shape.name not in wanted:
+            continue
+        records = read_run(run)
+        if stream == LINE:
+            read = _read_lines(job, run, records)
+        else:
+            read = _read_events(job, run, records) | _read_fields(job, run, records, fields)
+            kind = names.get(run.shape.name, -1) if isinstance(names, Mapping) else -1
+            read["kind"] = np.full(len(records), kind)
+            if run.shape.name == "cuda_api" and "call" in read:
+                read["kind"][np.isin(read["call"], waits)] = path.WAIT
+        for name in columns:
+            pieces[name].append(read[name].astype(np.int64, copy=False))
     return pl.DataFrame({name: np.concatenate(parts) for name, parts in pieces.items()})
 
 

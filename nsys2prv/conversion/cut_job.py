@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from fnmatch import translate
 from functools import partial
 
@@ -24,7 +23,6 @@ from nsys2prv.conversion.cut_runs import CutTask, CutWindow, cut_task
 from nsys2prv.conversion.cut_size import Fitting
 from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.options import (
-    CutOptions,
     CutPlan,
     CutSpec,
     Moment,
@@ -32,7 +30,6 @@ from nsys2prv.conversion.options import (
     add_units,
     choose_reports,
     is_in_ranges,
-    parse_numbers,
     parse_span,
 )
 from nsys2prv.events.catalogue import NameSet, load_catalogue
@@ -42,7 +39,7 @@ from nsys2prv.events.nvtx_names import load_rules, rename_ranges
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
 from nsys2prv.paraver.object_model import OF_GPU, GpuNumbers, ObjectModel, build_object_model
 from nsys2prv.store import windows
-from nsys2prv.store.runs import BEGIN, Run, SpillReader, take_records
+from nsys2prv.store.runs import BEGIN, Run, read_run, take_records
 
 #: Fewer characters of a UUID could be a number.
 LEAST_UUID = 6
@@ -54,7 +51,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
     """Return the job with what is wanted of it. Raises NothingToWrite where that is nothing,
     Nsys2prvError where it cannot be told what it is.
     """
-    model, threads = _choose_rows(plan.options, job)
+    model, threads = _choose_rows(plan, job)
     rewrites = model is not job.model or plan.changes_runs
     if not rewrites and plan.options.max_size is None:
         return job
@@ -170,18 +167,18 @@ def _cut_runs(
     return smaller, sum(part.clipped for part in parts)
 
 
-def _choose_rows(cut: CutOptions, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:
+def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:
     """Return the object model of the rows that stay, the job's own where these are all, and for
     each source the row of each local object, -1 for one that goes. Raises Nsys2prvError where none
     stays.
     """
-    infos, model = job.infos, job.model
+    infos, model, cut = job.infos, job.model, plan.options
     if not (cut.ranks or cut.hosts or cut.devices):
         return model, job.threads
     machines = [placement.machine for placement in job.timeline.placements]
-    keys = _keep_reports(list(model.rows), set(choose_reports(infos, cut)), machines)
-    if cut.ranks:
-        keys = _keep_ranks(keys, infos, model, parse_numbers("--ranks", cut.ranks))
+    keys = _keep_reports(list(model.rows), set(choose_reports(infos, plan)), machines)
+    if plan.ranks:
+        keys = _keep_ranks(keys, infos, model, plan.ranks)
     if cut.devices:
         keys = _keep_devices(keys, infos, machines, cut.devices)
     if len(keys) == len(model.rows):
@@ -337,29 +334,25 @@ def _read_ranges(
     layouts = _find_region_layouts()
     threads: dict[tuple[int, int], int] = {}
     by_task = sorted(job.results, key=lambda result: result.task)
-    with closing(SpillReader()) as reader:
-        for run in job.runs:
-            if run.shape.stream != BEGIN or run.shape.name not in layouts:
-                continue
-            of_name = np.flatnonzero(np.isin(job.names[NAMES][run.source], values))
-            if not len(of_name):
-                continue
-            records = reader.read_between(run, run.first, None)
-            wanted = np.isin(records[layouts[run.shape.name]], of_name)
-            if number is not None:
-                # Ranges without a number count as 0.
-                numbered = "number" in (records.dtype.names or ())
-                wanted &= (np.maximum(records["number"], 0) if numbered else 0) == number
-            records = take_records(records, wanted)
-            if not len(records):
-                continue
-            # Ranges that overlap are on further rows of their thread.
-            keys = by_task[run.source].objects
-            owners = [(run.report, key.tid if isinstance(key, ThreadKey) else -1) for key in keys]
-            own = np.array([threads.setdefault(owner, len(threads)) for owner in owners])
-            clock = job.clocks[run.report]
-            yield (
-                own[records["object"]],
-                windows.to_begin_times(records, clock),
-                windows.to_end_times(records, clock, job.duration),
-            )
+    for run in job.runs:
+        if run.shape.stream != BEGIN or run.shape.name not in layouts:
+            continue
+        of_name = np.flatnonzero(np.isin(job.names[NAMES][run.source], values))
+        if not len(of_name):
+            continue
+        records = read_run(run)
+        wanted = np.isin(records[layouts[run.shape.name]], of_name)
+        if number is not None:
+            # Ranges without a number count as 0.
+            numbered = "number" in records.dtype.names
+            wanted &= (np.maximum(records["number"], 0) if numbered else 0) == number
+        records = take_records(records, wanted)
+        if not len(records):
+            continue
+        # Ranges that overlap are on further rows of their thread.
+        keys = by_task[run.source].objects
+        owners = [(run.report, key.tid if isinstance(key, ThreadKey) else -1) for key in keys]
+        own = np.array([threads.setdefault(owner, len(threads)) for owner in owners])
+        clock = job.clocks[run.report]
+        end = windows.to_end_times(records, clock, job.duration)
+        yield own[records["object"]], windows.to_begin_times(records, clock), end

@@ -361,7 +361,7 @@ def _find_window_states(
             last is not None and clock.to_global(np.int64(run.first)) > last
         ):
             continue
-        begin, records = read_window(reader, run, clock, 0, first, last)
+        begin, records = read_window(reader, run, clock, first, last)
         bits = np.full(len(begin), BITS[run.shape.name])
         end = clock.to_global(records["end"])
         pieces.append((gpus[records["object"]], bits, begin, end))

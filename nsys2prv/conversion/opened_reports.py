@@ -98,7 +98,7 @@ def open_reports(
         missing = job_checks.check_missing_ranks(infos)
         # What is not wanted is read all the same: clocks are aligned and ranks related before
         # anything is cut.
-        choose_reports(infos, plan.cut.options)
+        choose_reports(infos, plan.cut)
         rows = sum(
             part.last - part.first + 1
             for info in infos

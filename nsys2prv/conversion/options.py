@@ -40,8 +40,8 @@ from nsys2prv.relations import Relation, all_relations
 
 _TIME = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)")
 _ITERATIONS = re.compile(r"(.+):(\d+)(?:-(\d+))?", re.DOTALL)
-#: Ranks, devices and iterations have no more digits.
-_NUMBER = re.compile(r"\d{1,9}")
+#: Ranks have no more digits.
+_RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
 #: The kinds whose names regions have, read for these alone where nothing else asks for them.
 NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
 #: So many ranks or hosts are told where none of them was meant.
@@ -165,17 +165,18 @@ def _parse_region(text: str) -> Region | None:
     return Region(match[1], first, last)
 
 
-def parse_numbers(option: str, words: Iterable[str]) -> list[tuple[int, int]]:
+def _parse_ranks(words: Iterable[str]) -> tuple[tuple[int, int], ...]:
     """Return numbers and ranges of them, as (first, last). Raises UsageError."""
     ranges = []
     for word in words:
-        first, dash, last = word.partition("-")
-        if not all(_NUMBER.fullmatch(part) for part in ((first, last) if dash else (first,))):
-            raise UsageError(f"{option} {word}: give numbers and ranges of them, as in 0-7,64")
-        ranges.append((int(first), int(last or first)))
-        if ranges[-1][0] > ranges[-1][1]:
-            raise UsageError(f"{option} {word}: the range is empty")
-    return ranges
+        match = _RANKS.fullmatch(word)
+        if match is None:
+            raise UsageError(f"--ranks {word}: give numbers and ranges of them, as in 0-7,64")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise UsageError(f"--ranks {word}: the range is empty")
+        ranges.append((first, last))
+    return tuple(ranges)
 
 
 class CutSpec(Struct, frozen=True):
@@ -221,17 +222,19 @@ class CutPlan(Struct, frozen=True):
     region: Region | None = None
     #: What stays of the runs, in any window.
     spec: CutSpec = field(default_factory=CutSpec)
+    #: Ranks to keep, as (first, last), for each of the options'.
+    ranks: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def from_options(cls, cut: CutOptions) -> CutPlan:
         """Check the options and make a plan of them. Raises UsageError for invalid ones."""
-        parse_numbers("--ranks", cut.ranks)
+        ranks = _parse_ranks(cut.ranks)
         if cut.max_size is not None and cut.max_size <= 0:
             raise UsageError("--max-size takes a size such as 500MB")
         spec = CutSpec(present=_find_present_fields(cut), rates=_find_rates(cut.rates))
         if not cut.lines:
             spec = spec.leave_out_also(leave_out_lines())
-        return cls(cut, *parse_span(cut.time), _parse_region(cut.region), spec)
+        return cls(cut, *parse_span(cut.time), _parse_region(cut.region), spec, ranks)
 
     @property
     def changes_runs(self) -> bool:
@@ -340,31 +343,31 @@ def is_in_ranges(rank: int | None, wanted: Sequence[tuple[int, int]]) -> bool:
     return rank is not None and any(first <= rank <= last for first, last in wanted)
 
 
-def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
+def choose_reports(infos: list[ReportInfo], plan: CutPlan) -> list[int]:
     """Return the numbers (in rank order) of the reports that may hold something wanted. Raises
     Nsys2prvError where that is none, or a rank or host asked for is in none.
     """
-    chosen = range(len(infos))
-    if cut.ranks:
-        wanted, ranks = parse_numbers("--ranks", cut.ranks), _find_ranks(infos)
+    chosen, patterns = range(len(infos)), plan.options.hosts
+    if plan.ranks:
+        ranks = _find_ranks(infos)
         there = sorted(set().union(*ranks))
-        for word, pair in zip(cut.ranks, wanted, strict=True):
+        for word, pair in zip(plan.options.ranks, plan.ranks, strict=True):
             if not any(is_in_ranges(rank, [pair]) for rank in there):
                 known = list_some([*map(str, there)], MOST_TOLD)
                 raise Nsys2prvError(
                     f"--ranks {word}: no report has this rank; the reports have {known}"
                 )
-        chosen = [at for at in chosen if any(is_in_ranges(rank, wanted) for rank in ranks[at])]
-    if cut.hosts:
+        chosen = [at for at in chosen if any(is_in_ranges(rank, plan.ranks) for rank in ranks[at])]
+    if patterns:
         hosts = [info.host or "unknown-host" for info in infos]
-        for pattern in cut.hosts:
+        for pattern in patterns:
             if not any(fnmatchcase(host, pattern) for host in hosts):
                 known = list_some(sorted(set(hosts)), MOST_TOLD)
                 raise Nsys2prvError(
                     f"--hosts {pattern}: no report is from this host; the reports are from {known}"
                 )
         chosen = [
-            at for at in chosen if any(fnmatchcase(hosts[at], pattern) for pattern in cut.hosts)
+            at for at in chosen if any(fnmatchcase(hosts[at], pattern) for pattern in patterns)
         ]
     if not chosen:
         raise Nsys2prvError(

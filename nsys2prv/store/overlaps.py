@@ -21,7 +21,6 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import count_occurrences, factorize_together, reduce_slices
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Account, Reason
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillReader, pair_runs, read_run, rewrite_run
 from nsys2prv.store.spilling import make_end_records
@@ -282,10 +281,8 @@ def _move_rows(
         new = np.array(lane_objects)[codes]
         begins["object"][rows] = new
         rewrite_run(run, begins)
-        rewrite_run(
-            ends_of_run[run],
-            make_end_records(begins, begins["end"], load_catalogue().layouts[run.shape.name]),
-        )
+        ends = ends_of_run[run]
+        rewrite_run(ends, make_end_records(begins, begins["end"], ends.shape))
         targets.setdefault(result.task, []).append(
             (old, begins["time"][rows], begins["end"][rows], new)
         )

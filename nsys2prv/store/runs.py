@@ -46,28 +46,6 @@ _LINE_COLUMNS = [
 ]
 
 
-def make_begin_dtype(layout: Layout, present: int, wide: int) -> np.dtype:
-    """Return records of begins: `present` has a bit for every field of the layout that these
-    records carry, `wide` one for every field of which one number needs more than 32 bits.
-    """
-    columns = [("time", "<i8"), ("end", "<i8"), ("object", "<u4")]
-    if layout.has_domain:
-        columns.append(("domain", "<u4"))
-    columns += [
-        (f.name, "<i8" if wide >> bit & 1 else "<u4")
-        for bit, f in enumerate(layout.fields)
-        if present >> bit & 1
-    ]
-    return np.dtype(columns)
-
-
-def make_end_dtype(layout: Layout) -> np.dtype:
-    columns = [("time", "<i8"), ("object", "<u4")]
-    if layout.has_domain:
-        columns.append(("domain", "<u4"))
-    return np.dtype(columns)
-
-
 def list_present_fields(layout: Layout, present: int) -> list:
     """Return the layout's fields whose bit is set."""
     return [f for bit, f in enumerate(layout.fields) if present >> bit & 1]
@@ -82,11 +60,12 @@ class Shape(Struct, frozen=True, dict=True):
     stream: str
     #: Of the layout or the kind of lines.
     name: str
-    #: `present` and `wide`: of begins, see :func:`make_begin_dtype`. Samples are stored as value +
-    #: 1 in `present` bytes each, 0 where a record lacks a metric.
+    #: Of begins, and of their ends: a bit for every field of the layout that the begins carry.
+    #: Samples are stored as value + 1 in so many bytes each, 0 where a record lacks a metric.
     present: int = 0
     #: Of samples.
     metrics: tuple[Metric, ...] = ()
+    #: Of begins: a bit for every field of which one number needs more than 32 bits.
     wide: int = 0
 
     @cached_property
@@ -101,9 +80,17 @@ class Shape(Struct, frozen=True, dict=True):
         if self.stream == STATE:
             return STATE_DTYPE
         layout = load_catalogue().layouts[self.name]
+        columns = [("time", "<i8"), ("object", "<u4")]
+        if layout.has_domain:
+            columns.append(("domain", "<u4"))
         if self.stream == BEGIN:
-            return make_begin_dtype(layout, self.present, self.wide)
-        return make_end_dtype(layout)
+            columns.insert(1, ("end", "<i8"))
+            columns += [
+                (field.name, "<i8" if self.wide >> bit & 1 else "<u4")
+                for bit, field in enumerate(layout.fields)
+                if self.present >> bit & 1
+            ]
+        return np.dtype(columns)
 
 
 class Run(Struct, frozen=True, eq=False):

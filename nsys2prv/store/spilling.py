@@ -22,7 +22,6 @@ from nsys2prv.store.runs import (
     Shape,
     SpillWriter,
     list_present_fields,
-    make_end_dtype,
 )
 
 #: The greatest number that is stored in 32 bits.
@@ -224,7 +223,7 @@ def _spill_events(
     )
     shape = Shape(END, layout.name, present)
     if layout.is_state:
-        yield writer.append(shape, make_closing_records(rows.object[kept], layout), last, object_)
+        yield writer.append(shape, _make_closing_records(rows.object[kept], shape), last, object_)
     else:
         kept = _select_rows(kept, _order_by_time(ends))
         yield writer.append_columns(shape, {**columns, "time": end}, kept, last, object_)
@@ -236,12 +235,11 @@ def append_events(
     """Store begin records, ascending by time, and the end records that belong to them. end: of
     each; last: as in :class:`Run`.
     """
-    layout = load_catalogue().layouts[shape.name]
     object_ = find_only_object(begins["object"])
-    ends, end_shape = make_end_records(begins, end, layout), Shape(END, shape.name, shape.present)
+    end_shape = Shape(END, shape.name, shape.present)
     return (
         writer.append(shape, begins, last, object_),
-        writer.append(end_shape, ends, last, object_),
+        writer.append(end_shape, make_end_records(begins, end, end_shape), last, object_),
     )
 
 
@@ -251,13 +249,13 @@ def find_only_object(objects: np.ndarray) -> int:
     return first if first == greatest else -1
 
 
-def make_end_records(begins: np.ndarray, end: np.ndarray, layout: Layout) -> np.ndarray:
+def make_end_records(begins: np.ndarray, end: np.ndarray, shape: Shape) -> np.ndarray:
     """Return the end records of begin records that end at `end`, ascending by time; of states those
-    at the end of the trace.
+    at the end of the trace. shape: of the ends.
     """
-    if layout.is_state:
-        return make_closing_records(begins["object"], layout)
-    ends = np.empty(len(begins), make_end_dtype(layout))
+    if load_catalogue().layouts[shape.name].is_state:
+        return _make_closing_records(begins["object"], shape)
+    ends = np.empty(len(begins), shape.dtype)
     order = _order_by_time(end)
     ends["time"] = end[order]
     for name in ends.dtype.names[1:]:
@@ -265,10 +263,10 @@ def make_end_records(begins: np.ndarray, end: np.ndarray, layout: Layout) -> np.
     return ends
 
 
-def make_closing_records(objects: np.ndarray, layout: Layout) -> np.ndarray:
-    """End records at the end of the trace, one for each of the objects of begin records."""
+def _make_closing_records(objects: np.ndarray, shape: Shape) -> np.ndarray:
+    """Return end records at the end of the trace, one for each of the objects of begin records."""
     objects = np.unique(objects)
-    ends = np.zeros(len(objects), make_end_dtype(layout))
+    ends = np.zeros(len(objects), shape.dtype)
     ends["time"], ends["object"] = OPEN, objects
     return ends
 

@@ -337,8 +337,7 @@ def unpack_result(
             _check_records(run.shape, records, limits)
             result.runs.append(_append_records(writer, run, records))
             if ends is not None:
-                layout = load_catalogue().layouts[run.shape.name]
-                end_records = make_end_records(records, records["end"], layout)
+                end_records = make_end_records(records, records["end"], ends.shape)
                 result.runs.append(_append_records(writer, ends, end_records))
     return result
 

@@ -98,11 +98,11 @@ def choose_window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> lis
 
 
 def read_window(
-    reader: SpillReader, run: Run, clock: ClockMap, duration: int, first: int, last: int | None
+    reader: SpillReader, run: Run, clock: ClockMap, first: int, last: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return trace times and records of a run within a window."""
+    """Return trace times and records of a run of begins within a window."""
     records = read_around_window(reader, run, clock, first, last)
-    times = find_trace_times(run.shape, records, clock, duration)
+    times = to_begin_times(records, clock)
     if clock.slack:
         inside = mask_window(times, first, last)
         times, records = times[inside], take_records(records, inside)
