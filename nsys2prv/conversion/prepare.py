@@ -301,25 +301,13 @@ def _align_clocks(state: _JobState) -> Timeline:
             # Not before it is needed, as most jobs are of one host: it brings all of the solver.
             from nsys2prv.conversion import align
 
-            book = _make_fact_book(state, [placement.map for placement in placements], clocks)
-            span, folder = _find_span(state, placements), state.folder / "clocks"
+            maps = [placement.map for placement in placements]
+            times = [maps[report].to_global(np.array(span)) for report, span in state.spans.items()]
+            span = int(np.min(times)), int(np.max(times))
+            book, folder = _make_fact_book(state, maps, clocks), state.folder / "clocks"
             alignment = align.align_hosts(book, method, names, span, folder, state.run)
-            owners = [
-                f"rank {process.rank}"
-                if process.rank is not None
-                else state.infos[process.report].name
-                for process in state.model.processes
-            ]
-            record = align.to_record(alignment, names, owners)
+            record = align.to_record(alignment, names, state.infos, state.model.processes)
     return make_timeline(placements, state.infos, state.spans, record)
-
-
-def _find_span(state: _JobState, placements: Sequence[Placement]) -> tuple[int, int]:
-    """Return the first and the last time of all events, as they are placed."""
-    times = [
-        placements[report].map.to_global(np.array(span)) for report, span in state.spans.items()
-    ]
-    return int(min(pair[0] for pair in times)), int(max(pair[1] for pair in times))
 
 
 def _restore_order(state: _JobState, timeline: Timeline) -> Timeline:

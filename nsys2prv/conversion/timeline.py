@@ -209,19 +209,23 @@ def describe_clocks(
     """Return lines for people: how many hosts were aligned by what and how well, then what is
     wrong, if anything is.
     """
-    if (
-        record is None
-        or hosts < 2
-        or any(placement.method == AS_THEY_ARE for placement in placements)
-    ):
-        return [_describe_unaligned_job(placements, hosts)]
+    if any(placement.method == AS_THEY_ARE for placement in placements):
+        return ["not aligned: every report keeps its own time (--align none)"]
+    if hosts < 2:
+        one = "1 report" if len(placements) == 1 else "1 host"
+        return [f"{one}, one clock: nothing to align"]
+    if record is None:
+        return [f"{hosts:,} hosts placed by UTC alone, which may be wrong by milliseconds"]
     alone = [name for name, clock in record.hosts.items() if not _is_aligned(clock)]
     aligned = [clock for name, clock in record.hosts.items() if name not in alone]
-    return [
-        *_describe_aligned(aligned, hosts),
-        *_describe_not_aligned(alone, bool(aligned)),
-        *_describe_remaining_violations(record),
-    ]
+    lines = _describe_aligned(aligned, hosts)
+    if alone:
+        state = "not aligned with the others" if aligned else "not aligned"
+        lines.append(
+            f"{format_count(len(alone), 'host')} {state} ({list_some(alone)}): placed by UTC, "
+            "which may be wrong by milliseconds"
+        )
+    return [*lines, *_describe_remaining_violations(record)]
 
 
 def _is_aligned(clock: HostClock) -> bool:
@@ -235,27 +239,18 @@ def _is_aligned(clock: HostClock) -> bool:
     )
 
 
-def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> Iterator[str]:
+def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> list[str]:
     if clocks and not any(clock.method for clock in clocks):
-        yield f"{format_count(len(clocks), 'host')} corrected as the given clock file says"
-    elif len(clocks) > 1:
-        bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
-        how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
-        evidence = (
-            "messages and collectives"
-            if any("causality" in clock.method for clock in clocks)
-            else "collectives"
-        )
-        observed = max(clock.observations for clock in clocks)
-        yield f"{how_many} hosts aligned by {observed:,} {evidence}, {f'error below {format_time_bound(max(bounds))}' if bounds else 'error unknown'}"
-
-
-def _describe_not_aligned(names: Sequence[str], others: bool) -> Iterator[str]:
-    if names:
-        yield (
-            f"{format_count(len(names), 'host')} {'not aligned with the others' if others else 'not aligned'} ({list_some(names)}): placed by UTC, "
-            "which may be wrong by milliseconds"
-        )
+        return [f"{format_count(len(clocks), 'host')} corrected as the given clock file says"]
+    if len(clocks) < 2:
+        return []
+    how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
+    by_messages = any("causality" in clock.method for clock in clocks)
+    evidence = "messages and collectives" if by_messages else "collectives"
+    observed = max(clock.observations for clock in clocks)
+    bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
+    error = f"below {format_time_bound(max(bounds))}" if bounds else "unknown"
+    return [f"{how_many} hosts aligned by {observed:,} {evidence}, error {error}"]
 
 
 def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
@@ -264,25 +259,16 @@ def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
         for times in record.causality.values()
         if times.get("after", {}).get("largest_ns", 0) >= SLIGHT
     ]
-    if after and record.hosts and record.causality:
+    if after and record.hosts:
         yield (
             f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
             f"{format_time_bound(max(counts['largest_ns'] for counts in after))}: --causal moves ranks so that none does"
         )
 
 
-def _describe_unaligned_job(placements: Sequence[Placement], hosts: int) -> str:
-    methods = {placement.method for placement in placements}
-    if AS_THEY_ARE in methods:
-        return "not aligned: every report keeps its own time (--align none)"
-    if hosts > 1:
-        return f"{hosts:,} hosts placed by UTC alone, which may be wrong by milliseconds"
-    return f"{'1 report' if len(placements) == 1 else '1 host'}, one clock: nothing to align"
-
-
 def format_time_bound(ns: int) -> str:
     """Return an upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
-    return f"{ns / 1e6:,.1f} ms" if ns >= 10_000_000 else f"{ceil(ns / 1000):,} us"
+    return f"{ns / 1e6:,.1f} ms" if ns >= LONG else f"{ceil(ns / 1000):,} us"
 
 
 def describe_hosts(record: ClockRecord, most: int | None = None) -> list[str]:
@@ -308,14 +294,12 @@ def _describe_host(clock: HostClock) -> str:
         return f"{moved}, by {clock.method or 'a clock file'}"
     spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
     near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
-    error = (
-        f"error below {_format_time(near)} where observed, {_format_time(clock.bound_ns)} anywhere in the trace"
-        if clock.bound_ns > NOTICED * near
-        else f"error below {_format_time(clock.bound_ns)}"
-    )
+    below = _format_time(clock.bound_ns)
+    if clock.bound_ns > NOTICED * near:
+        below = f"{_format_time(near)} where observed, {below} anywhere in the trace"
     return (
         f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
-        f"{error}"
+        f"error below {below}"
     )
 
 
@@ -349,12 +333,9 @@ def describe_causal_moves(causal: CausalRecord | None) -> list[str]:
 
 
 def _describe_violations(counts: dict[str, int]) -> str:
-    far = (
-        f" (by up to {counts.get('largest_ns', 0) / 1000:,.1f} us)"
-        if counts.get("violated")
-        else ""
-    )
-    return f"{counts.get('violated', 0):,} of {counts.get('checked', 0):,} violated{far}"
+    violated, largest = counts.get("violated", 0), counts.get("largest_ns", 0)
+    far = f" (by up to {largest / 1000:,.1f} us)" if violated else ""
+    return f"{violated:,} of {counts.get('checked', 0):,} violated{far}"
 
 
 def make_comment_lines(record: ClockRecord | None) -> str:
