@@ -11,7 +11,7 @@ Ranges that nest, as those of NVTX on the GPU, share a lane as long as none of i
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 
@@ -35,10 +35,6 @@ NEVER = int(np.iinfo(np.int64).min)
 TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
 
-#: Rows of one run that leave lane 0, in pieces: their positions, and the lane of each.
-_MovedRows = list[tuple[np.ndarray, np.ndarray]]
-
-
 def separate_overlaps(
     results: Sequence[TaskResult], run: Callable[[Callable, Sequence], Iterable]
 ) -> list[TaskResult]:
@@ -46,9 +42,9 @@ def separate_overlaps(
     place. `run` maps over tasks.
     """
     grouped = _list_overlap_groups()
-    by_report: dict[int, list[TaskResult]] = {}
+    by_report: dict[int, list[TaskResult]] = defaultdict(list)
     for result in results:
-        by_report.setdefault(result.report, []).append(_keep_needed_runs(result, grouped))
+        by_report[result.report].append(_keep_needed_runs(result, grouped))
     tasks = [
         own
         for _, own in sorted(by_report.items())
@@ -83,13 +79,8 @@ def _keep_needed_runs(result: TaskResult, grouped: Mapping[str, str]) -> TaskRes
     """Return the runs that a task needs: those that may move, with their ends, and lines; others
     would only cost transport.
     """
-    return TaskResult(
-        result.task,
-        result.report,
-        result.rows,
-        objects=result.objects,
-        runs=[run for run in result.runs if run.shape.stream == LINE or run.shape.name in grouped],
-    )
+    runs = [run for run in result.runs if run.shape.stream == LINE or run.shape.name in grouped]
+    return TaskResult(result.task, result.report, result.rows, runs, result.objects)
 
 
 def _list_overlap_groups() -> dict[str, str]:
@@ -116,51 +107,31 @@ def find_overlaps(results: Sequence[TaskResult]) -> list[_Change]:
         result.task: np.array([keys.setdefault(key, len(keys)) for key in result.objects], np.int64)
         for result in results
     }
-    moved: dict[int, _MovedRows] = {}
+    moved: dict[Run, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
     crowded = 0
-    for group in sorted(set(groups.values())):
-        members = [
-            index for index, (_, item) in enumerate(runs) if groups[item.shape.name] == group
-        ]
-        crowded += _note_moved_rows(members, runs, locals_of, moved)
-    changes = _move_rows(results, runs, moved)
+    for group in sorted({groups[run.shape.name] for _, run in runs}):
+        members = [(result, run) for result, run in runs if groups[run.shape.name] == group]
+        lane_ends: dict[int, list[int]] = {}
+        for owner, position, object_, begin, end in _read_chunks(members, locals_of):
+            lanes, over = assign_first_free_lanes(object_, begin, end, lane_ends)
+            crowded += over
+            away = np.flatnonzero(lanes)
+            for index in np.unique(owner[away]):
+                rows = away[owner[away] == index]
+                moved[members[index][1]].append((position[rows], lanes[rows]))
+    changes = [change for result in results if (change := _move_rows(result, moved))]
     if crowded and changes:
         changes[0].crowded = crowded
     return changes
 
 
-def _note_moved_rows(
-    members: Sequence[int],
-    runs: list[tuple[TaskResult, Run]],
-    locals_of: dict[int, np.ndarray],
-    moved: dict[int, _MovedRows],
-) -> int:
-    """Note the rows of these runs that leave lane 0; returns how many found all lanes taken."""
-    lane_ends: dict[int, list[int]] = {}
-    crowded = 0
-    reader = SpillReader()
-    for owner, position, object_, begin, end in _read_chunks(
-        [runs[index] for index in members], locals_of, reader
-    ):
-        lanes, over = assign_first_free_lanes(object_, begin, end, lane_ends)
-        crowded += over
-        away = np.flatnonzero(lanes)
-        for index in np.unique(owner[away]):
-            moved_rows = away[owner[away] == index]
-            note = moved.setdefault(members[index], [])
-            note.append((position[moved_rows], lanes[moved_rows]))
-    reader.close()
-    return crowded
-
-
 def _read_chunks(
-    runs: list[tuple[TaskResult, Run]], locals_of: dict[int, np.ndarray], reader: SpillReader
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    runs: list[tuple[TaskResult, Run]], locals_of: dict[int, np.ndarray]
+) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the report's begins in time order, in chunks: run index, row in the run, object, begin,
     end; by object, outer first.
     """
-    if not runs:
-        return
+    reader = SpillReader()
     samples = np.sort(np.concatenate([run.samples for _, run in runs]))
     total = sum(run.rows for _, run in runs)
     step = max(1, len(samples) * CHUNK_RECORDS // total)
@@ -172,21 +143,15 @@ def _read_chunks(
                 continue
             start, records = reader.find_places(run, first, last)
             if len(records):
-                pieces.append(
-                    (
-                        np.full(len(records), index),
-                        np.arange(start, start + len(records)),
-                        locals_of[result.task][records["object"]],
-                        records["time"],
-                        records["end"],
-                    )
-                )
+                owner, position = np.full(len(records), index), start + np.arange(len(records))
+                object_ = locals_of[result.task][records["object"]]
+                pieces.append((owner, position, object_, records["time"], records["end"]))
         if pieces:
-            owner, position, object_, begin, end = (
-                np.concatenate(column) for column in zip(*pieces, strict=True)
-            )
+            columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+            _, _, object_, begin, end = columns
             order = np.lexsort((-end, begin, object_))
-            yield owner[order], position[order], object_[order], begin[order], end[order]
+            yield tuple(column[order] for column in columns)
+    reader.close()
 
 
 def assign_first_free_lanes(
@@ -253,24 +218,19 @@ def _choose_rows_of_lane(begin: np.ndarray, end: np.ndarray, free: int) -> np.nd
 
 
 def _move_rows(
-    results: Sequence[TaskResult], runs: list[tuple[TaskResult, Run]], moved: dict[int, _MovedRows]
-) -> list[_Change]:
-    """Rewrite the runs with rows in other lanes: begins, their ends, and the lines that lead to
-    them.
+    result: TaskResult, moved: Mapping[Run, Sequence[tuple[np.ndarray, np.ndarray]]]
+) -> _Change | None:
+    """Rewrite a result's runs with rows in other lanes: begins, their ends, and the lines that lead
+    to them. moved: rows and their lanes, in pieces.
     """
-    by_task = {result.task: result for result in results}
-    changes: dict[int, _Change] = {}
-    targets: dict[int, list[tuple[np.ndarray, ...]]] = {}
-    ends_of_run = {
-        begins: ends
-        for result in results
-        for begins, ends in pair_runs(result.runs)
-        if ends is not None
-    }
-    for index, note in moved.items():
-        result, run = runs[index]
-        change = changes.setdefault(result.task, _Change(result.task, list(result.objects)))
-        rows, lanes = map(np.concatenate, zip(*note, strict=True))
+    ends_of_run = dict(pair_runs(result.runs))
+    own = [run for run in moved if run in ends_of_run]
+    if not own:
+        return None
+    change = _Change(result.task, list(result.objects))
+    targets = []
+    for run in own:
+        rows, lanes = map(np.concatenate, zip(*moved[run], strict=True))
         begins = read_run(run)
         old = begins["object"][rows].astype(np.int64)
         (numbers, wanted), codes = factorize_together(old, lanes)
@@ -283,14 +243,9 @@ def _move_rows(
         rewrite_run(run, begins)
         ends = ends_of_run[run]
         rewrite_run(ends, make_end_records(begins, begins["end"], ends.shape))
-        targets.setdefault(result.task, []).append(
-            (old, begins["time"][rows], begins["end"][rows], new)
-        )
-    for task, target_rows in targets.items():
-        _redirect_lines(
-            by_task[task], *(np.concatenate(column) for column in zip(*target_rows, strict=True))
-        )
-    return list(changes.values())
+        targets.append((old, begins["time"][rows], begins["end"][rows], new))
+    _redirect_lines(result, *map(np.concatenate, zip(*targets, strict=True)))
+    return change
 
 
 def _find_lane_object(change: _Change, number: int, lane: int) -> int:
