@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
 
 from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, UsageError
@@ -28,9 +27,8 @@ from nsys2prv.paraver.pcf import StateLabel, write_pcf
 from nsys2prv.paraver.values import list_codes, make_counter_types, make_event_types
 from nsys2prv.paraver.window_writer import PartFilesOutput, SharedFileOutput, derive_trace_paths
 from nsys2prv.relations import Relation, all_relations
-from nsys2prv.store import windows
 from nsys2prv.store.runs import COUNTER, STATE, Run
-from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds
+from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds, join_small_runs
 
 #: Of traces of at least so many records options are named that would make them smaller.
 LARGE_TRACE = 1_000_000
@@ -217,21 +215,8 @@ def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
         IdTable.from_columns(job.domains),
         {name: IdTable.from_columns(columns) for name, columns in job.names.items()},
     )
-    runs = _join_small_runs(job, global_ids)
+    runs = join_small_runs(job.runs, global_ids, job.folder, job.workers.run)
     return runs, global_ids, choose_window_bounds(runs, job.clocks)
-
-
-def _join_small_runs(job: Job, global_ids: GlobalIds) -> list[Run]:
-    """Return the job's runs, of which small ones are joined."""
-    groups = windows.group_small_runs(job.runs)
-    folder = Path(mkdtemp(prefix="joined-", dir=job.folder))
-    tasks = windows.plan_join_tasks(groups, folder)
-    if not tasks:
-        return job.runs
-    global_ids.save(folder / windows.GLOBAL_IDS)
-    return windows.replace_joined_groups(
-        groups, job.workers.run(windows.join_task, tasks, what=lambda _: str(folder))
-    )
 
 
 def _write_prv(
@@ -247,8 +232,10 @@ def _write_prv(
     )
     output.begin(head.encode(), len(manifest.bounds))
     if not keep_runs:
+        # What was joined is not read again.
         read = {run.path for result in job.results for run in result.runs}
-        windows.remove_replaced_files(read, manifest.runs)
+        for path in read - {run.path for run in manifest.runs}:
+            path.unlink(missing_ok=True)
     lines = 0
     repeated: Counter[int] = Counter()
     with job.workers.progress.bar(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv._util.native import core
-from nsys2prv.events.catalogue import Layout, Metric, load_catalogue
+from nsys2prv.events.catalogue import Layout, Metric, NameSet, load_catalogue
 
 BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
 #: First and last time of a report's events (local ns).
@@ -26,6 +26,9 @@ Span = tuple[int, int]
 #: Stands for the report of runs that are in trace time, and for the source of runs whose indices
 #: are the trace's own numbers.
 TRACE, RESOLVED = -1, -1
+#: What a column may hold besides times, plain numbers and values of name sets. No name set is
+#: called so.
+OBJECTS, DOMAINS = "objects", "domains"
 #: Every so many records a run's time is kept in memory, to plan windows and to find a slice while
 #: reading little beside it.
 SAMPLE = 256
@@ -49,6 +52,20 @@ _LINE_COLUMNS = [
 def list_present_fields(layout: Layout, present: int) -> list:
     """Return the layout's fields whose bit is set."""
     return [f for bit, f in enumerate(layout.fields) if present >> bit & 1]
+
+
+@cache
+def find_role(stream: str, kind: str, column: str) -> str:
+    """Return what a column of a layout or kind of lines holds: objects, domains, the name of a name
+    set, or "" for anything else.
+    """
+    if column in ("object", "sender", "receiver"):
+        return OBJECTS
+    if column == "domain":
+        return DOMAINS
+    fields = load_catalogue().layouts[kind].fields if stream == BEGIN else ()
+    values = next((field.values for field in fields if field.name == column), None)
+    return values.name if isinstance(values, NameSet) else ""
 
 
 class Shape(Struct, frozen=True, dict=True):

@@ -27,18 +27,18 @@ from nsys2prv._util.foreign_data import panics_unseen
 from nsys2prv._util.store_file import check_unpacked, from_json, to_json
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.call_indexes import Segment
-from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import OBJECT, TIME, ObjectKey
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
 from nsys2prv.nsight.source import NULL
 from nsys2prv.store.runs import (
-    BEGIN,
+    DOMAINS,
     END,
     LINE,
+    OBJECTS,
     Run,
     Shape,
     SpillWriter,
-    list_present_fields,
+    find_role,
     pair_runs,
     read_run,
 )
@@ -51,8 +51,6 @@ BATCH_BYTES = 10_000_000
 ENTRY, NO_FILE = "result.json", -1
 #: Times that are packed as the difference to another.
 RELATIVE = {"end": "time", "receive": "time", "until": "receive"}
-#: Columns of records that are indices -> of what.
-INDICES = {"object": "objects", "sender": "objects", "receiver": "objects", "domain": "domains"}
 #: How a zstd frame begins; no buffer that is made has so many bytes.
 ZSTD_MAGIC, MOST_BUFFER = b"\x28\xb5\x2f\xfd", 1 << 40
 
@@ -322,7 +320,7 @@ def unpack_result(
         entry = from_json(json.load(file), PackedResult)
     result = replace(entry.result, task=number, report=report)
     with FrameWriter(spill / f"frames-{number}.arrows") as stored:
-        limits = {"objects": len(result.objects), "domains": len(result.domains)}
+        limits = {OBJECTS: len(result.objects), DOMAINS: len(result.domains)}
         for index, name in enumerate(entry.names):
             frame = _read_frame(opened, f"names-{index}.arrow")
             result.names[name], limits[name] = stored.append(frame), frame.height
@@ -381,13 +379,8 @@ def _check_records(shape: Shape, records: np.ndarray, limits: Mapping[str, int])
     """Raise ValueError where records do not ascend by time, or refer to what is not there."""
     if (np.diff(records["time"]) < 0).any():
         raise ValueError("times are out of order")
-    indices = dict(INDICES)
-    if shape.stream == BEGIN:
-        for field in list_present_fields(load_catalogue().layouts[shape.name], shape.present):
-            if isinstance(field.values, NameSet):
-                indices.setdefault(field.name, field.values.name)
     for name in records.dtype.names:
-        limit = limits.get(indices.get(name, ""))
+        limit = limits.get(find_role(shape.stream, shape.name, name))
         if limit is not None and len(records) and int(records[name].max()) >= limit:
             raise ValueError(f"{name} is not there")
 
