@@ -119,13 +119,9 @@ def write_job(
         job.workers.pool.end()
     present = {run.shape.name for run in job.runs}
     sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
-    kinds = [source for source in sources if present & set(source.layouts)]
-    types = make_event_types(
-        [layout for kind in kinds for layout in kind.layouts if layout in present],
-        job.values,
-        dict(job.domain_codes),
-        make_counter_types(metrics, manifest.counter_codes),
-    )
+    layouts = [layout for source in sources for layout in source.layouts if layout in present]
+    domains, counters = dict(job.domain_codes), make_counter_types(metrics, manifest.counter_codes)
+    types = make_event_types(layouts, job.values, domains, counters)
     has_states = any(run.shape.stream == STATE for run in job.runs)
     states = [
         StateLabel(state.value, state.label, state.color)
@@ -138,21 +134,14 @@ def write_job(
         clock.write_text(timeline.record.format(), encoding="utf-8")
     sizes = {path: path.stat().st_size for path in outputs[:4] if path.exists()}
     events = job.written - repeated
-    sampled = {
-        manifest.counter_codes[layout, metric.name]
-        for layout, layout_metrics in metrics.items()
-        for metric in layout_metrics
-    }
+    left_out = Counter({(name, Reason.SAMPLE_REPEATED): count for name, count in repeated.items()})
+    codes = list_codes(load_catalogue().layouts.keys() & events.keys(), domains)
     summary = Summary.from_job(
         job,
         events,
-        job.left_out
-        + Counter({(layout, Reason.SAMPLE_REPEATED): count for layout, count in repeated.items()}),
+        job.left_out + left_out,
         lines=lines,
-        types=frozenset(
-            list_codes(load_catalogue().layouts.keys() & events.keys(), dict(job.domain_codes))
-            | sampled
-        ),
+        types=frozenset(codes | {counter.code for counter in counters}),
         sizes=sizes,
         smaller=smaller,
     )
@@ -268,11 +257,8 @@ def _find_date(timeline: Timeline) -> str:
     the same bytes.
     """
     is_placed = any(placement.method != UNPLACED for placement in timeline.placements)
-    seconds = (
-        timeline.epoch // 1_000_000_000
-        if is_placed and 0 <= timeline.epoch < 250_000_000_000_000_000_000
-        else 0
-    )
+    is_date = is_placed and 0 <= timeline.epoch < 250_000_000_000_000_000_000
+    seconds = timeline.epoch // 1_000_000_000 if is_date else 0
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d/%m/%Y at %H:%M")
 
 

@@ -227,8 +227,8 @@ class _Cutter:
             order = np.argsort(begin, kind="stable")
             records = take_records(records, order)
             begin, end, ties = begin[order], end[order], ties[order]
-        shape = run.shape
-        shape = replace(shape, present=shape.present & self.spec.present.get(shape.name, -1))
+        wanted = self.spec.present.get(run.shape.name, -1)
+        shape = replace(run.shape, present=run.shape.present & wanted)
         if shape != run.shape:
             fewer = np.empty(len(records), shape.dtype)
             for column in shape.dtype.names:
@@ -274,7 +274,7 @@ class _Cutter:
         time = windows.to_begin_times(records, self.clock)
         thread = self.task.threads[run.source][records["object"]]
         kept = thread >= 0
-        self.out.leave_out(name, Reason.ROW_LEFT_OUT, len(kept) - np.count_nonzero(kept))
+        self.out.leave_out(name, Reason.ROW_LEFT_OUT, np.count_nonzero(~kept))
         records, time, thread = take_records(records, kept), time[kept], thread[kept]
         before = np.flatnonzero(time <= window.first)
         if len(before):
@@ -324,15 +324,11 @@ class _Cutter:
         send = self.clock.to_global(records["time"])
         receive = self.clock.to_global(records["receive"])
         begins, ends = window.has(send), window.has(receive)
-        half = np.count_nonzero(begins != ends)
+        half, inside = np.count_nonzero(begins != ends), np.flatnonzero(begins & ends)
         self.out.leave_out(name, Reason.HALF_OUTSIDE_CUT, half)
-        self.out.leave_out(
-            name, Reason.OUTSIDE_CUT, run.rows - np.count_nonzero(begins & ends) - half
-        )
-        inside = np.flatnonzero(begins & ends)
-        both = self._find_kept(run, records["sender"][inside]) & self._find_kept(
-            run, records["receiver"][inside]
-        )
+        self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows - len(inside) - half)
+        ends_kept = [self._find_kept(run, records[end]) for end in ("sender", "receiver")]
+        both = np.logical_and(*ends_kept)[inside]
         kept = self._take(inside, both, name, Reason.ROW_LEFT_OUT)
         if not len(kept):
             return

@@ -207,17 +207,16 @@ class Sweep:
         ranges: bit of a class -> begins and ends of the ranges of it that begin from the pass
         before on and before `last` (None: all others).
         """
-        times, steps = [], []
+        none = np.zeros(0, np.int64)
+        times, steps = [none], [none]
         for bit in sorted({*ranges, *self._ends}):
-            begins, ends = self._find_stretches(
-                bit, *ranges.get(bit, (np.zeros(0, np.int64),) * 2), last
-            )
+            begins, ends = self._find_stretches(bit, *ranges.get(bit, (none, none)), last)
             times += [begins, ends]
             steps += [np.full(len(begins), bit), np.full(len(ends), -bit)]
-        time = np.concatenate([*times, np.zeros(0, np.int64)])
+        time = np.concatenate(times)
         order = np.argsort(time, kind="stable")
         time = time[order]
-        state = self._state + np.cumsum(np.concatenate([*steps, np.zeros(0, np.int64)])[order])
+        state = self._state + np.cumsum(np.concatenate(steps)[order])
         # Of changes at one time only what they lead to counts, and only if it is another state.
         final = np.append(time[1:] != time[:-1], True)[: len(time)]
         time, state = time[final], state[final]
@@ -369,12 +368,11 @@ def _find_window_states(
     states = []
     for number in sorted({*sweeps, *np.unique(gpu).tolist()}):
         gpu_rows = np.flatnonzero(gpu == number)
-        classes = {
-            int(value): gpu_rows[bit[gpu_rows] == value] for value in np.unique(bit[gpu_rows])
-        }
-        begins, ends, values = sweeps[number].read_until(
-            {value: (begin[at], end[at]) for value, at in classes.items()}, last
-        )
+        ranges = {}
+        for one in np.unique(bit[gpu_rows]).tolist():
+            of_class = gpu_rows[bit[gpu_rows] == one]
+            ranges[one] = begin[of_class], end[of_class]
+        begins, ends, values = sweeps[number].read_until(ranges, last)
         states.append((begins, ends, np.full(len(begins), number), values))
     begins, ends, objects, values = _concatenate_columns(states)
     return Rows(DEVICE_STATE, begins, ends, objects, {"state": values})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -279,10 +279,9 @@ def make_ledger(
     """
     reasons = group_by_name(left_out)
     events = sum_counters(result.events for result in results)
-    for result in results:
-        for (name, reason), count in result.left_out.items():
-            # These were taken off the events.
-            events[name] += count * (reason == Reason.IN_OTHER_REPORT)
+    for (name, reason), count in sum_counters(result.left_out for result in results).items():
+        # These were taken off the events.
+        events[name] += count * (reason == Reason.IN_OTHER_REPORT)
     lines = sum_counters(result.lines for result in results)
     tables = sum_counters(result.tables for result in results)
     taken = sum_counters(result.of_table for result in results)
@@ -298,8 +297,8 @@ def make_ledger(
         balance(+events),
         balance(lines),
         {
-            table: {"rows": tables[table], Reason.NOT_SELECTED: tables[table] - taken[table]}
-            for table in sorted(tables)
+            table: {"rows": rows, Reason.NOT_SELECTED: rows - taken[table]}
+            for table, rows in sorted(tables.items())
         },
     )
 
@@ -339,13 +338,10 @@ def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
     if kind.gpu_work is None or kind.gpu_work.hint_when_missing is None:
         return ""
     for info in infos[:ASKED]:
-        try:
-            with open_source(info.path) as source:
-                if hint := kind.gpu_work.hint_when_missing(source):
-                    return f": {hint}"
-        except Nsys2prvError:
-            # What was read from a store need not be there any more.
-            continue
+        # What was read from a store need not be there any more.
+        with suppress(Nsys2prvError), open_source(info.path) as source:
+            if hint := kind.gpu_work.hint_when_missing(source):
+                return f": {hint}"
     return ""
 
 

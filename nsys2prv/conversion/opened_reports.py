@@ -68,16 +68,10 @@ def open_reports(
         plan = report_stores.check_settings_match(plan, usual, stores)
     exports = [path for path in paths if path not in stores]
     infos, unread = [], []
-    lookers = Workers(
-        pool if len(exports) > 1 and should_parallelize(exports, pool.jobs) else make_serial_pool(),
-        progress,
-    )
-    looked = reading.inspect_reports(
-        exports,
-        folder,
-        plan.options.keep_going,
-        partial(lookers.run, what=reading.name_first_report),
-    )
+    shared = len(exports) > 1 and should_parallelize(exports, pool.jobs)
+    lookers = Workers(pool if shared else make_serial_pool(), progress)
+    run = partial(lookers.run, what=reading.name_first_report)
+    looked = reading.inspect_reports(exports, folder, plan.options.keep_going, run)
     for inspected in progress.over(looked, "opening reports", len(exports)):
         if isinstance(inspected, ReportInfo):
             infos.append(inspected)
@@ -118,13 +112,11 @@ def read_all(
     """Yield the results of reading all reports, a task at a time, with the number of the stage.
     read: does the work of a task.
     """
-    stages = reading.plan_tasks(
-        opened.infos, opened.plan.selection.kinds, folder, opened.plan.settings
-    )
+    plan = opened.plan
     results: list[TaskResult] = []
-    with opened.workers.progress.bar(
-        "reading", sum(task.rows for tasks in stages for task in tasks), "rows"
-    ) as bar:
+    stages = reading.plan_tasks(opened.infos, plan.selection.kinds, folder, plan.settings)
+    rows = sum(task.rows for tasks in stages for task in tasks)
+    with opened.workers.progress.bar("reading", rows, "rows") as bar:
         for number, tasks in enumerate(stages):
             planned = report_stores.replace_with_archived_tasks(
                 reading.add_launches(tasks, results) if number else tasks, number, opened.stored
@@ -220,9 +212,8 @@ def _write_store(opened: OpenedReports, folder: Path, path: Path) -> list[TaskRe
         spans = find_spans(opened, results, folder)
         archived = [replace(one, span=spans.get(report)) for report, one in enumerate(archived)]
         contents = report_stores.list_contents(opened.plan, archived)
-        archive.add_bytes(
-            report_stores.MANIFEST, report_stores.make_manifest(contents, archive.members())
-        )
+        manifest = report_stores.make_manifest(contents, archive.members())
+        archive.add_bytes(report_stores.MANIFEST, manifest)
     return results
 
 
@@ -232,9 +223,8 @@ def read_and_pack(task: reading.ReadingTask) -> TaskResult:
     """
     result = reading.read_task(task)
     pack_result(result, task.spill / f"task-{task.number}")
-    for path in {
-        stored.path for stored in (*result.runs, *result.names.values(), *result.facts.values())
-    }:
+    stored = (*result.runs, *result.names.values(), *result.facts.values())
+    for path in {part.path for part in stored}:
         path.unlink()
     result.runs = [replace(run, samples=run.samples[:0]) for run in result.runs]
     result.names, result.facts = {}, {}

@@ -119,33 +119,30 @@ def prepare(
     asked for.
     """
     unread: list[str] = []
-    reports = list(reports)
+    paths = [Path(report) for report in reports]
     while True:
         part = folder / f"reports-{len(unread)}"
         part.mkdir()
         try:
-            job = _prepare(reports, plan, part, pool, quiet)
+            job = _prepare(paths, plan, part, pool, quiet)
         except Unreadable as error:
-            kept = [report for report in reports if Path(report) != error.report]
-            if not plan.options.keep_going or not kept or len(kept) == len(reports):
+            kept = [path for path in paths if path != error.report]
+            if not plan.options.keep_going or not kept or len(kept) == len(paths):
                 raise
             shutil.rmtree(part, ignore_errors=True)
-            reports = kept
+            paths = kept
             unread.append(str(error))
         else:
             job.unread += unread
             return job
 
 
-def _prepare(
-    reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool
-) -> Job:
+def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet: bool) -> Job:
     """Return the job of all of these reports. Raises Unreadable where reading fails at one of
     several.
     """
-    paths = [Path(report) for report in reports]
     with ensure_unchanged([path for path in paths if not has_log(path)]):
-        opened = open_reports(reports, plan, folder, pool, quiet)
+        opened = open_reports(paths, plan, folder, pool, quiet)
         results = _read_results(opened, folder)
         spans = find_spans(opened, results, folder)
     stores = list(dict.fromkeys(path for path, _ in opened.stored.values()))
@@ -160,12 +157,8 @@ def _prepare(
         state.derive_events(plan.selection.kinds)
         job = _make_job(state)
     job.stores, job.unread = stores, opened.unread
-    job.warnings = [
-        *opened.missing,
-        *opened.warnings,
-        *warn_of_far_rows(opened.infos, results),
-        *job.warnings,
-    ]
+    far = warn_of_far_rows(opened.infos, results)
+    job.warnings = [*opened.missing, *opened.warnings, *far, *job.warnings]
     return job
 
 

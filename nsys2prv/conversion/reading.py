@@ -103,6 +103,7 @@ def _plan_inspection_tasks(
     portion: list[Export | Nsys2prvError] = []
     size = 0
     for number, path in enumerate(paths):
+        was_exported = False
         try:
             export = prepare_export(path, folder / f"export-{number}")
             portion.append(export)
@@ -110,7 +111,6 @@ def _plan_inspection_tasks(
             was_exported = export[0] != path
         except Nsys2prvError as error:
             portion.append(error)
-            was_exported = False
             if not keep_going:
                 break
         if len(portion) >= INSPECTED_REPORTS or size >= INSPECTED_BYTES or was_exported:
@@ -436,12 +436,11 @@ def _widen(
     """Return the span made long enough for the events of a kind. scanned: the pieces of tables that
     have been looked at, for the next kind.
     """
-    pieces = []
+    pieces, parts = [], task.info.parts
     for table in kind.tables:
-        if table in task.info.parts:
-            if table not in scanned:
-                scanned[table] = list(_list_pieces(database, task.info, task.info.parts[table]))
-            pieces += scanned[table]
+        if table in parts and table not in scanned:
+            scanned[table] = list(_list_pieces(database, task.info, parts[table]))
+        pieces += scanned.get(table, ())
     bounds = _unite_spans(*(piece[1:] for piece in pieces if piece[1:] != UNKNOWN)) or UNKNOWN
     if kind.name in ENDS_ELSEWHERE:
         pieces = [(part, *bounds) for part, _, _ in pieces]

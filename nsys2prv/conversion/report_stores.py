@@ -188,9 +188,9 @@ def check_settings_match(plan: Plan, usual: Plan, stores: Mapping[Path, ArchiveM
 def _check_same(name: str, one: ArchiveManifest, other_name: str, other: ArchiveManifest) -> None:
     different = ["-t"] if one.kinds != other.kinds else []
     different += [
-        OPTIONS.get(name, name)
-        for name in ReadingSettings.__struct_fields__
-        if getattr(one.settings, name) != getattr(other.settings, name)
+        OPTIONS.get(setting, setting)
+        for setting in ReadingSettings.__struct_fields__
+        if getattr(one.settings, setting) != getattr(other.settings, setting)
     ]
     if different:
         raise Nsys2prvError(

@@ -24,7 +24,6 @@ from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import Account, EventKind, Reason
 from nsys2prv.store.runs import (
     BEGIN,
-    COUNTER,
     SAMPLE,
     Run,
     Span,
@@ -197,18 +196,16 @@ def scale_fractions(
     """Return the results with fractions as integers, stored in this folder, and warnings of those
     that are 0 though they were not.
     """
-    statistics: dict[tuple[str, str], _ValueStatistics] = {}
-    for run in (run for result in results for run in result.runs if _has_fractions(run)):
+    statistics: dict[tuple[str, str], _ValueStatistics] = defaultdict(_ValueStatistics)
+    for run in (run for result in results for run in result.runs if _find_fractions(run)):
         values = _read_values(read_run(run))
         for place, metric in _find_fractions(run):
-            statistics.setdefault((run.shape.name, metric.name), _ValueStatistics()).add(
-                values[:, place]
-            )
-    scales = {key: values_of_name.scale() for key, values_of_name in statistics.items()}
+            statistics[run.shape.name, metric.name].add(values[:, place])
+    scales = {key: of_name.scale() for key, of_name in statistics.items()}
     lost: Counter[str] = Counter()
     scaled = [
         _scale_result(result, scales, folder / f"fractions-{number}.bin", lost)
-        if any(map(_has_fractions, result.runs))
+        if any(map(_find_fractions, result.runs))
         else result
         for number, result in enumerate(results)
     ]
@@ -228,7 +225,7 @@ def _scale_result(
     changed = replace(result, runs=[], accounts=result.accounts.copy())
     writer = SpillWriter(path, result.report, result.task)
     for run in result.runs:
-        if not _has_fractions(run):
+        if not _find_fractions(run):
             changed.runs.append(run)
             continue
         records = read_run(run)
@@ -259,12 +256,8 @@ def _scale_result(
     return changed
 
 
-def _has_fractions(run: Run) -> bool:
-    return run.shape.stream == COUNTER and bool(_find_fractions(run))
-
-
 def _find_fractions(run: Run) -> list[tuple[int, Metric]]:
-    """Return the places of fractions among a run's metrics."""
+    """Return the places of fractions among a run's metrics; runs of others than samples have none."""
     return [
         (place, metric)
         for place, metric in enumerate(run.shape.metrics)
@@ -434,12 +427,8 @@ def split_at_holes(table: SampleTable) -> Iterator[SampleTable]:
         rows = np.flatnonzero(pattern_of.reshape(-1) == number)
         carried = ~lacking[rows[0]]
         if carried.any():
-            yield SampleTable(
-                table.codes[carried],
-                table.time[rows],
-                table.object[rows],
-                table.stored[np.ix_(rows, carried)],
-            )
+            part = table.take(rows)
+            yield SampleTable(table.codes[carried], part.time, part.object, part.stored[:, carried])
 
 
 def deduplicate_device_samples(
@@ -476,14 +465,11 @@ def deduplicate_device_samples(
                 left_out=result.left_out + Counter(reasons),
             )
         kept.append(result)
-    if not left_out:
-        return kept, []
-    return kept, [
-        Detail(
-            f"{left_out.total():,} samples left out: several reports hold them, of {len(devices)} devices; "
-            "the first one's are written"
-        )
-    ]
+    note = Detail(
+        f"{left_out.total():,} samples left out: several reports hold them, of {len(devices)} devices; "
+        "the first one's are written"
+    )
+    return kept, [note] if left_out else []
 
 
 def _choose_written(
