@@ -75,7 +75,7 @@ def cut_job(job: Job, plan: CutPlan) -> Job:
             smaller, clipped = cut(fitting.go_further(), f"fit-{len(fitting.done)}")
             fitting.measure_again(smaller)
         if fitting.done:
-            left = "; ".join(step.what for step in fitting.done)
+            left = "; ".join(fitting.done.values())
             notes.append(f"left out to stay within {format_size(fitting.limit)}: {left}")
     if smaller is job:
         return job

@@ -31,12 +31,7 @@ from nsys2prv.store.runs import (
     pair_runs,
     take_records,
 )
-from nsys2prv.store.spilling import (
-    append_events,
-    choose_sample_shape,
-    find_only_object,
-    make_sample_records,
-)
+from nsys2prv.store.spilling import append_events, append_samples, find_only_object
 
 SECOND = 1_000_000_000
 #: Above all ends: among ranges that begin together those with greater ends are the outer ones.
@@ -447,13 +442,11 @@ class _SampleCutter:
         rows = (values != 0).any(axis=1)
         time, values = time[rows], values[np.ix_(rows, carried)]
         metrics = tuple(metric for metric, there in zip(metrics, carried, strict=True) if there)
-        shape = choose_sample_shape(run.shape.name, metrics, values)
-        time = time - self._task.window.origin
-        records = make_sample_records(shape, time, run.object, values)
-        count = int(np.count_nonzero(values))
+        time, name = time - self._task.window.origin, run.shape.name
         self._writer.source = run.source
-        self._out.runs.append(self._writer.append(shape, records, int(time[-1]), run.object, count))
-        self._out.written[run.shape.name] += count
+        written = append_samples(self._writer, name, metrics, run.object, time, values)
+        self._out.runs.append(written)
+        self._out.written[name] += written.count
 
 
 def _thin_samples(

@@ -270,8 +270,9 @@ class Fitting:
 
     def __init__(self, job: Job, spec: CutSpec, limit: int) -> None:
         self.limit, self._spec = limit, spec
-        #: Steps that changed something, and those not tried yet.
-        self.done: list[Reduction] = []
+        #: What the steps left out that changed something, by their subjects.
+        self.done: dict[str, str] = {}
+        #: Steps not tried yet.
         self._left = iter(_list_reductions())
         self._weights = tuple(_weigh_runs(job))
         self._beside = BESIDE + len(job.model.tree.header("01/01/2000 at 00:00", job.duration))
@@ -290,8 +291,8 @@ class Fitting:
             self._spec = self._spec.leave_out_also(step.spec)
             smaller = self._estimate(self._spec)
             if smaller < self.bytes:
-                self.done = [earlier for earlier in self.done if earlier.subject != step.subject]
-                self.done.append(step)
+                self.done.pop(step.subject, None)
+                self.done[step.subject] = step.what
                 self.bytes = smaller
             if self.fits:
                 return self._spec

@@ -32,7 +32,7 @@ from nsys2prv.store.runs import (
     pair_runs,
     read_run,
 )
-from nsys2prv.store.spilling import append_events, choose_sample_shape, make_sample_records
+from nsys2prv.store.spilling import append_events, append_samples
 from nsys2prv.store.task_result import TaskResult
 
 LAYOUT = "gpu_metric"
@@ -84,10 +84,8 @@ def _add_zeros(
 ) -> TaskResult:
     """Return the result with a run of zeros of these metrics, of the object of the run `like`."""
     stored = np.ones((len(times), len(metrics)), np.int64)
-    shape = choose_sample_shape(LAYOUT, metrics, stored)
-    records = make_sample_records(shape, times, like.object, stored)
     with closing(SpillWriter(path, like.report, like.source)) as writer:
-        run = writer.append(shape, records, int(times[-1]), like.object, stored.size)
+        run = append_samples(writer, LAYOUT, metrics, like.object, times, stored)
     # The kind whose own layout it is, unless only another one, which has it besides, was read
     # there.
     kinds = [
@@ -243,9 +241,8 @@ def _scale_result(
             whole = np.minimum(np.minimum(product, _LIMIT).astype(np.int64), GREATEST)
             numbers[:, place] = np.where(there, whole + 1, 0)
             metrics[place] = Metric(metric.name, scale)
-        shape = choose_sample_shape(run.shape.name, tuple(metrics), numbers)
-        written = make_sample_records(shape, records["time"], records["object"], numbers)
-        changed.runs.append(writer.append(shape, written, run.last, run.object, run.values))
+        name, time = run.shape.name, records["time"]
+        changed.runs.append(append_samples(writer, name, tuple(metrics), run.object, time, numbers))
         kind = next(
             kind.name
             for kind in all_kinds()

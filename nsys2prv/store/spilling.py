@@ -60,23 +60,25 @@ def spill_counters(counters: Counters, writer: SpillWriter, account: Account) ->
         return
     order = _order_by_time(counters.time[kept])
     time, values = counters.time[kept][order], counters.values[kept][order] + 1
-    shape = choose_sample_shape(counters.layout, counters.metrics, values)
-    records = make_sample_records(shape, time, counters.object, values)
-    yield writer.append(shape, records, int(time[-1]), counters.object, int(carried[kept].sum()))
+    yield append_samples(writer, counters.layout, counters.metrics, counters.object, time, values)
 
 
-def choose_sample_shape(layout: str, metrics: tuple[Metric, ...], stored: np.ndarray) -> Shape:
-    """Return the shape of records with these numbers, as they are stored (value + 1)."""
-    return Shape(COUNTER, layout, 4 if int(stored.max()) <= MOST_NARROW else 8, metrics)
-
-
-def make_sample_records(
-    shape: Shape, time: np.ndarray, object_: int | np.ndarray, stored: np.ndarray
-) -> np.ndarray:
-    """Return records of samples; stored: value + 1 of each metric, 0 where there is none."""
+def append_samples(
+    writer: SpillWriter,
+    layout: str,
+    metrics: tuple[Metric, ...],
+    object_: int,
+    time: np.ndarray,
+    stored: np.ndarray,
+) -> Run:
+    """Store samples of an object, ascending by time. stored: value + 1 of each metric (a column
+    each), 0 where there is none.
+    """
+    shape = Shape(COUNTER, layout, 4 if int(stored.max()) <= MOST_NARROW else 8, metrics)
     records = np.empty(len(time), shape.dtype)
     records["time"], records["object"], records["values"] = time, object_, stored
-    return records
+    count = int(np.count_nonzero(stored))
+    return writer.append(shape, records, int(time[-1]), object_, count)
 
 
 def _order_by_time(time: np.ndarray) -> slice | np.ndarray:
