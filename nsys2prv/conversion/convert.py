@@ -134,12 +134,14 @@ def write_job(
         clock.write_text(timeline.record.format(), encoding="utf-8")
     sizes = {path: path.stat().st_size for path in outputs[:4] if path.exists()}
     events = job.written - repeated
-    left_out = Counter({(name, Reason.SAMPLE_REPEATED): count for name, count in repeated.items()})
+    repeats: Counter[tuple[str, str]] = Counter(
+        {(name, Reason.SAMPLE_REPEATED): count for name, count in repeated.items()}
+    )
     codes = list_codes(load_catalogue().layouts.keys() & events.keys(), domains)
     summary = Summary.from_job(
         job,
         events,
-        job.left_out + left_out,
+        job.left_out + repeats,
         lines=lines,
         types=frozenset(codes | {counter.code for counter in counters}),
         sizes=sizes,

@@ -38,7 +38,9 @@ from nsys2prv.nsight.info import ReportInfo, choose_launcher_ranks
 from nsys2prv.paraver.pcf import read_base_names
 from nsys2prv.relations import Relation, all_relations
 
-_TIME = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)")
+_MOMENT = rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)"
+_TIME = re.compile(_MOMENT)
+_SPAN = re.compile(rf"\s*(?:{_MOMENT})?\s*:\s*(?:{_MOMENT})?\s*")
 _ITERATIONS = re.compile(r"(.+):(\d+)(?:-(\d+))?", re.DOTALL)
 #: Ranks have no more digits.
 _RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
@@ -108,24 +110,21 @@ def parse_span(text: str) -> tuple[Moment | None, Moment | None]:
     """Return the two ends of FROM:TO; None for one that is not given. Raises UsageError."""
     if not text:
         return None, None
-    ends = [end.strip() for end in text.split(":")]
-    matches = [_TIME.fullmatch(end) for end in ends]
-    if (
-        len(ends) != 2
-        or not any(ends)
-        or any(end and not match for end, match in zip(ends, matches, strict=True))
-    ):
+    match = _SPAN.fullmatch(text)
+    if match is None or not (match[1] or match[3]):
         raise UsageError(
             f"--time {text}: give two times of the trace, as in 1.5:2 (seconds), 800ms:1200ms or 10%:20%; "
             "either may be omitted"
         )
-    begin, end = (_make_moment(*match.groups(), text) if match else None for match in matches)
+    begin, end = _make_moment(match[1], match[2], text), _make_moment(match[3], match[4], text)
     if begin and end and begin.ratio == end.ratio and end.number < begin.number:
         raise UsageError(f"--time {text}: ends before it begins; give FROM:TO, as in 1s:5s")
     return begin, end
 
 
-def _make_moment(digits: str, unit: str, whole: str) -> Moment:
+def _make_moment(digits: str | None, unit: str, whole: str) -> Moment | None:
+    if digits is None:
+        return None
     number = Decimal(digits)
     if unit == "%":
         if number > 100:
@@ -347,7 +346,7 @@ def choose_reports(infos: list[ReportInfo], plan: CutPlan) -> list[int]:
     """Return the numbers (in rank order) of the reports that may hold something wanted. Raises
     Nsys2prvError where that is none, or a rank or host asked for is in none.
     """
-    chosen, patterns = range(len(infos)), plan.options.hosts
+    chosen, patterns = list(range(len(infos))), plan.options.hosts
     if plan.ranks:
         ranks = _find_ranks(infos)
         there = sorted(set().union(*ranks))
@@ -373,7 +372,7 @@ def choose_reports(infos: list[ReportInfo], plan: CutPlan) -> list[int]:
         raise Nsys2prvError(
             "no report has one of these ranks and is from one of these hosts (--ranks, --hosts)"
         )
-    return list(chosen)
+    return chosen
 
 
 class Options(Struct, frozen=True):

@@ -357,11 +357,11 @@ class JoinTask(Struct, frozen=True):
 
 
 def join_small_runs(
-    runs: Sequence[Run],
+    runs: list[Run],
     global_ids: GlobalIds,
     parent: Path,
     run_tasks: Callable[[Callable, Sequence], Iterable],
-) -> Sequence[Run]:
+) -> list[Run]:
     """Return the runs of a job, of which small ones are joined. parent: of the folder with those.
     run_tasks: maps over tasks.
     """
