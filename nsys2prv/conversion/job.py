@@ -312,6 +312,74 @@ def group_by_name(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, 
     return by_name
 
 
+def collect_notes(job: Job) -> list[str]:
+    """Return the notes of a job; those that are :class:`nsys2prv._util.errors.Detail` need no
+    attention.
+    """
+    return [
+        *(note for result in job.results for note in result.notes),
+        *map(Detail, _group_by_message(job.infos, "warning", "warns")),
+        *_note_unrequested_kinds(job.infos, job.selection),
+        *job.notes,
+    ]
+
+
+def collect_warnings(job: Job) -> list[str]:
+    """Return what the user should know of a job, a line each."""
+    infos, results, selection = job.infos, job.results, job.selection
+    warnings = list(job.warnings)
+    for one, text in CLASSES.items():
+        warnings += _group_by_message(infos, one, text)
+    warnings += [*job.timeline.warnings, *_warn_of_missing_kinds(infos, selection, results)]
+    unplaced, offsets = [], []
+    for info, placement in zip(infos, job.timeline.placements, strict=True):
+        if placement.method == UNPLACED:
+            unplaced.append(info.name)
+        elif not info.absolute:
+            offsets.append(placement.map.offset)
+    if unplaced and len(infos) > 1:
+        warnings.append(
+            f"{list_some(unplaced)}: no clock in the report; placed at the start of the others"
+        )
+    apart = max(offsets, default=0) - min(offsets, default=0)
+    if apart > FAR_APART:
+        warnings.append(
+            f"the reports begin up to {apart / 86_400e9:.1f} days apart: are they of one job?"
+        )
+    hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})
+    if hidden:
+        warnings.append(
+            f"{list_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
+            "them are not in the report; profile with --cuda-graph-trace=node to see them"
+        )
+    wanted = any(kind.gpu_work for kind in selection.kinds)
+    if idle := [info.name for info in infos if wanted and not _list_gpu_work(info)]:
+        warnings.append(f"{list_some(idle)}: no work on any GPU")
+    if job.duration > EXACT_TIMES:
+        warnings.append(
+            f"the trace spans {job.duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"
+        )
+    return warnings
+
+
+def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list[str]:
+    """Return a warning that names the reports and kinds of events, where there are such rows."""
+    kinds: Counter[str] = Counter()
+    reports: set[int] = set()
+    for result in results:
+        for kind, account in result.accounts.items():
+            if count := account.dropped[Reason.FAR]:
+                kinds[kind] += count
+                reports.add(result.report)
+    if not kinds:
+        return []
+    where = list_some([infos[report].name for report in sorted(reports)])
+    return [
+        f"{where}: {Reason.FAR.text} are left out because their times are damaged: "
+        + ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
+    ]
+
+
 def _warn_of_missing_kinds(
     infos: Sequence[ReportInfo], selection: Selection, results: Sequence[TaskResult]
 ) -> list[str]:
@@ -389,71 +457,3 @@ def _group_by_message(infos: Sequence[ReportInfo], wanted: str, noun: str) -> li
         more = len(lines) - MOST_MESSAGES
         lines[MOST_MESSAGES:] = [f"Nsight Systems {noun}: {more} further messages"]
     return lines
-
-
-def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list[str]:
-    """Return a warning that names the reports and kinds of events, where there are such rows."""
-    kinds: Counter[str] = Counter()
-    reports: set[int] = set()
-    for result in results:
-        for kind, account in result.accounts.items():
-            if count := account.dropped[Reason.FAR]:
-                kinds[kind] += count
-                reports.add(result.report)
-    if not kinds:
-        return []
-    where = list_some([infos[report].name for report in sorted(reports)])
-    return [
-        f"{where}: {Reason.FAR.text} are left out because their times are damaged: "
-        + ", ".join(f"{count:,} of {kind}" for kind, count in kinds.most_common())
-    ]
-
-
-def collect_notes(job: Job) -> list[str]:
-    """Return the notes of a job; those that are :class:`nsys2prv._util.errors.Detail` need no
-    attention.
-    """
-    return [
-        *(note for result in job.results for note in result.notes),
-        *map(Detail, _group_by_message(job.infos, "warning", "warns")),
-        *_note_unrequested_kinds(job.infos, job.selection),
-        *job.notes,
-    ]
-
-
-def collect_warnings(job: Job) -> list[str]:
-    """Return what the user should know of a job, a line each."""
-    infos, results, selection = job.infos, job.results, job.selection
-    warnings = list(job.warnings)
-    for one, text in CLASSES.items():
-        warnings += _group_by_message(infos, one, text)
-    warnings += [*job.timeline.warnings, *_warn_of_missing_kinds(infos, selection, results)]
-    unplaced, offsets = [], []
-    for info, placement in zip(infos, job.timeline.placements, strict=True):
-        if placement.method == UNPLACED:
-            unplaced.append(info.name)
-        elif not info.absolute:
-            offsets.append(placement.map.offset)
-    if unplaced and len(infos) > 1:
-        warnings.append(
-            f"{list_some(unplaced)}: no clock in the report; placed at the start of the others"
-        )
-    apart = max(offsets, default=0) - min(offsets, default=0)
-    if apart > FAR_APART:
-        warnings.append(
-            f"the reports begin up to {apart / 86_400e9:.1f} days apart: are they of one job?"
-        )
-    hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})
-    if hidden:
-        warnings.append(
-            f"{list_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
-            "them are not in the report; profile with --cuda-graph-trace=node to see them"
-        )
-    wanted = any(kind.gpu_work for kind in selection.kinds)
-    if idle := [info.name for info in infos if wanted and not _list_gpu_work(info)]:
-        warnings.append(f"{list_some(idle)}: no work on any GPU")
-    if job.duration > EXACT_TIMES:
-        warnings.append(
-            f"the trace spans {job.duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"
-        )
-    return warnings

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -290,11 +291,8 @@ def _describe_main_events(summary: Summary) -> list[str]:
 def _describe_all_events(summary: Summary) -> list[str]:
     layouts = load_catalogue().layouts
     width = max((len(f"{count:,}") for count in summary.events.values()), default=1)
-    return [
-        f"{count:>{width},} {layouts[name].title}"
-        for name, count in summary.events.items()
-        if count
-    ]
+    counts = +Counter(summary.events)
+    return [f"{count:>{width},} {layouts[name].title}" for name, count in counts.items()]
 
 
 def _list_notes(summary: Summary, verbose: bool) -> list[str]:
@@ -342,19 +340,6 @@ def _describe_next_steps(summary: Summary) -> list[str]:
         *([opening, *views] if views else []),
         "in tables: `nsys2prv report REPORT...` shows what holds the job back; --html FILE writes a web page",
     ]
-
-
-def compute_checksum(path: Path) -> str:
-    """Return the checksum that :data:`CHECKSUM` names, in hexadecimal digits. SQLite counts changes
-    in the first bytes of a database.
-    """
-    size = path.stat().st_size
-    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
-    with path.open("rb") as file:
-        digest.update(file.read(CHECKED))
-        file.seek(max(0, size - CHECKED))
-        digest.update(file.read(CHECKED))
-    return digest.hexdigest()
 
 
 def make_metadata(
@@ -416,12 +401,37 @@ def make_metadata(
     return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
 
 
+def describe_inputs(job: Job) -> list[dict[str, Any]]:
+    """Return for each report what :func:`checksum_task` finds."""
+    paths = [info.given for info in job.infos]
+    tasks = [paths[first : first + TOGETHER] for first in range(0, len(paths), TOGETHER)]
+    return list(chain.from_iterable(job.workers.run(checksum_task, tasks)))
+
+
+def checksum_task(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return sizes and checksums of some reports."""
+    return [_describe_file(path) for path in paths]
+
+
+def compute_checksum(path: Path) -> str:
+    """Return the checksum that :data:`CHECKSUM` names, in hexadecimal digits. SQLite counts changes
+    in the first bytes of a database.
+    """
+    size = path.stat().st_size
+    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+    with path.open("rb") as file:
+        digest.update(file.read(CHECKED))
+        file.seek(max(0, size - CHECKED))
+        digest.update(file.read(CHECKED))
+    return digest.hexdigest()
+
+
 def _describe_notes(job: Job, lines: Sequence[str], options: Options) -> list[str]:
     """Return the notes and warnings, without the folders of the reports if these are not wanted."""
     notes = list(map(str, lines))
     if options.without_paths:
         folders = {f"{info.given.parent}/" for info in job.infos}
-        for folder in sorted(sorted(folders), key=len, reverse=True):
+        for folder in sorted(folders, key=len, reverse=True):
             notes = [line.replace(folder, "") for line in notes]
     return notes
 
@@ -443,20 +453,6 @@ def _to_plain(value: object) -> Any:
         # A clock file is given in place of a method.
         return Path(value).name
     return value
-
-
-def describe_inputs(job: Job) -> list[dict[str, Any]]:
-    """Return for each report what :func:`checksum_task` finds."""
-    paths = [info.given for info in job.infos]
-    tasks = [paths[first : first + TOGETHER] for first in range(0, len(paths), TOGETHER)]
-    return [
-        description for of_task in job.workers.run(checksum_task, tasks) for description in of_task
-    ]
-
-
-def checksum_task(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return sizes and checksums of some reports."""
-    return [_describe_file(path) for path in paths]
 
 
 def _describe_file(path: Path) -> dict[str, Any]:

@@ -356,78 +356,6 @@ def _clip_points(records: np.ndarray, span: Span) -> tuple[np.ndarray, Counter[s
     return kept, Counter({Reason.MOVED_TO_PROGRAM: moved})
 
 
-class SampleTable(Struct):
-    """Instants with the same event types."""
-
-    #: Event types, one for each column of `stored`.
-    codes: np.ndarray
-    #: ns.
-    time: np.ndarray
-    #: Object of each instant.
-    object: np.ndarray
-    #: Value + 1 of each type (a column each), 0 where an instant has none.
-    stored: np.ndarray
-
-    def take(self, chosen: np.ndarray) -> SampleTable:
-        return SampleTable(self.codes, self.time[chosen], self.object[chosen], self.stored[chosen])
-
-
-def join_samples(tables: Sequence[SampleTable]) -> list[SampleTable]:
-    """Return the tables with the instants of equal time and object made one; of two numbers of one
-    type the greater stays.
-
-    A time that comes once stays where it is, so that what is in order costs no more than a look.
-    """
-    time = np.concatenate([table.time for table in tables])
-    object_ = np.concatenate([table.object for table in tables])
-    order = np.lexsort((object_, time))
-    same = (np.diff(time[order]) == 0) & (np.diff(object_[order]) == 0)
-    if not same.any():
-        return list(tables)
-    repeated = np.zeros(len(time), bool)
-    repeated[order[1:][same]] = repeated[order[:-1][same]] = True
-    codes = np.unique(np.concatenate([table.codes for table in tables]))
-    kept, parts = [], []
-    ends = np.cumsum([len(table.time) for table in tables])
-    for table, own_rows in zip(tables, np.split(repeated, ends[:-1]), strict=True):
-        kept.append(table.take(~own_rows))
-        wide = np.zeros((int(own_rows.sum()), len(codes)), np.int64)
-        wide[:, np.searchsorted(codes, table.codes)] = table.stored[own_rows]
-        parts.append(wide)
-    rows = order[repeated[order]]
-    stored = np.concatenate(parts)[(np.cumsum(repeated) - 1)[rows]]
-    new = (np.diff(time[rows]) != 0) | (np.diff(object_[rows]) != 0)
-    first_of = np.flatnonzero(np.append(True, new))
-    greatest = np.maximum.reduceat(stored, first_of)
-    kept.append(SampleTable(codes, time[rows][first_of], object_[rows][first_of], greatest))
-    return [table for table in kept if len(table.time)]
-
-
-def count_samples(tables: Sequence[SampleTable]) -> Counter[int]:
-    """Return the number of samples of each event type in the tables."""
-    counts: Counter[int] = Counter()
-    for table in tables:
-        numbers = np.count_nonzero(table.stored, axis=0)
-        counts.update(dict(zip(table.codes.tolist(), numbers.tolist(), strict=True)))
-    return counts
-
-
-def split_at_holes(table: SampleTable) -> Iterator[SampleTable]:
-    """Yield the table cut into tables whose every instant has all their types."""
-    lacking = table.stored == 0
-    if not lacking.any():
-        yield table
-        return
-    bits = np.packbits(~lacking, axis=1)
-    patterns, pattern_of = np.unique(bits, axis=0, return_inverse=True)
-    for number in range(len(patterns)):
-        rows = np.flatnonzero(pattern_of.reshape(-1) == number)
-        carried = ~lacking[rows[0]]
-        if carried.any():
-            part = table.take(rows)
-            yield SampleTable(table.codes[carried], part.time, part.object, part.stored[:, carried])
-
-
 def deduplicate_device_samples(
     results: Sequence[TaskResult],
     rows: Mapping[tuple[int, object], int],
@@ -506,3 +434,75 @@ def _find_device_runs(result: TaskResult, rows: Mapping[tuple[int, object], int]
         for run in result.runs
         if run.object in threads and run.shape.name not in own
     ]
+
+
+class SampleTable(Struct):
+    """Instants with the same event types."""
+
+    #: Event types, one for each column of `stored`.
+    codes: np.ndarray
+    #: ns.
+    time: np.ndarray
+    #: Object of each instant.
+    object: np.ndarray
+    #: Value + 1 of each type (a column each), 0 where an instant has none.
+    stored: np.ndarray
+
+    def take(self, chosen: np.ndarray) -> SampleTable:
+        return SampleTable(self.codes, self.time[chosen], self.object[chosen], self.stored[chosen])
+
+
+def join_samples(tables: Sequence[SampleTable]) -> list[SampleTable]:
+    """Return the tables with the instants of equal time and object made one; of two numbers of one
+    type the greater stays.
+
+    A time that comes once stays where it is, so that what is in order costs no more than a look.
+    """
+    time = np.concatenate([table.time for table in tables])
+    object_ = np.concatenate([table.object for table in tables])
+    order = np.lexsort((object_, time))
+    same = (np.diff(time[order]) == 0) & (np.diff(object_[order]) == 0)
+    if not same.any():
+        return list(tables)
+    repeated = np.zeros(len(time), bool)
+    repeated[order[1:][same]] = repeated[order[:-1][same]] = True
+    codes = np.unique(np.concatenate([table.codes for table in tables]))
+    kept, parts = [], []
+    ends = np.cumsum([len(table.time) for table in tables])
+    for table, own_rows in zip(tables, np.split(repeated, ends[:-1]), strict=True):
+        kept.append(table.take(~own_rows))
+        wide = np.zeros((int(own_rows.sum()), len(codes)), np.int64)
+        wide[:, np.searchsorted(codes, table.codes)] = table.stored[own_rows]
+        parts.append(wide)
+    rows = order[repeated[order]]
+    stored = np.concatenate(parts)[(np.cumsum(repeated) - 1)[rows]]
+    new = (np.diff(time[rows]) != 0) | (np.diff(object_[rows]) != 0)
+    first_of = np.flatnonzero(np.append(True, new))
+    greatest = np.maximum.reduceat(stored, first_of)
+    kept.append(SampleTable(codes, time[rows][first_of], object_[rows][first_of], greatest))
+    return [table for table in kept if len(table.time)]
+
+
+def count_samples(tables: Sequence[SampleTable]) -> Counter[int]:
+    """Return the number of samples of each event type in the tables."""
+    counts: Counter[int] = Counter()
+    for table in tables:
+        numbers = np.count_nonzero(table.stored, axis=0)
+        counts.update(dict(zip(table.codes.tolist(), numbers.tolist(), strict=True)))
+    return counts
+
+
+def split_at_holes(table: SampleTable) -> Iterator[SampleTable]:
+    """Yield the table cut into tables whose every instant has all their types."""
+    lacking = table.stored == 0
+    if not lacking.any():
+        yield table
+        return
+    bits = np.packbits(~lacking, axis=1)
+    patterns, pattern_of = np.unique(bits, axis=0, return_inverse=True)
+    for number in range(len(patterns)):
+        rows = np.flatnonzero(pattern_of.reshape(-1) == number)
+        carried = ~lacking[rows[0]]
+        if carried.any():
+            part = table.take(rows)
+            yield SampleTable(table.codes[carried], part.time, part.object, part.stored[:, carried])
