@@ -69,6 +69,10 @@ _HERE = uuid.uuid4()
 #: What people call the work of a module, or of a function.
 _STAGES = {
     "inspect_task": "opening",
+    "find_span": "timeline",
+    "make_device_states": "device states",
+    "join_task": "run joining",
+    "checksum_task": "metadata",
     "report_stores": "reading",
     "reading": "reading",
     "derive": "reading",

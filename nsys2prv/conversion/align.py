@@ -22,35 +22,27 @@ from nsys2prv.clock.solve import Alignment, solve_clocks
 from nsys2prv.conversion.timeline import AUTO, Timeline
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.object_model import NO_PROCESS, RankedProcess
-from nsys2prv.relations import (
-    DEVICES,
-    Observed,
-    RelationContext,
-    Run,
-    all_relations,
-)
+from nsys2prv.relations import DEVICES, Observed, RelationContext, Run, all_relations
 from nsys2prv.relations.blocks import CallPortion, MessageFile
 from nsys2prv.store.task_result import FactBook
 
 T = TypeVar("T")
 #: Findings that are worth a warning: what was left out though it should fit, and hosts that could
 #: not be aligned.
-LOUD = frozenset(
-    {
-        "unrelated",
-        "unfit",
-        "ambiguous",
-        "unlike",
-        "steep",
-        "contradicted",
-        "early",
-        "noisy",
-        "apart",
-        "in order",
-        "one way",
-        "worse",
-    }
-)
+LOUD = {
+    "unrelated",
+    "unfit",
+    "ambiguous",
+    "unlike",
+    "steep",
+    "contradicted",
+    "early",
+    "noisy",
+    "apart",
+    "in order",
+    "one way",
+    "worse",
+}
 #: Hosts and ranks named in one line.
 WHO = 6
 
@@ -122,11 +114,20 @@ def _read_messages(files: Sequence[MessageFile]) -> Messages:
     return Messages(*map(np.concatenate, columns))
 
 
-def to_record(alignment: Alignment, names: Sequence[str], owners: Sequence[str]) -> ClockRecord:
-    """Return the result of the alignment, keyed by the names of the clocks. owners: of each 0-based
-    task of the trace, the clock its notes are about.
+def to_record(
+    alignment: Alignment,
+    names: Sequence[str],
+    infos: Sequence[ReportInfo],
+    processes: Sequence[RankedProcess],
+) -> ClockRecord:
+    """Return the result of the alignment, keyed by the names of the clocks. processes: of the tasks
+    of the trace.
     """
     verdict = alignment.verdict
+    owners = [
+        infos[process.report].name if process.rank is None else f"rank {process.rank}"
+        for process in processes
+    ]
     causality = {
         used: {"before": before.counts(), "after": after.counts()}
         for used, before, after in (

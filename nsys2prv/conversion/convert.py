@@ -8,21 +8,12 @@ from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
-from tempfile import mkdtemp
 
-from nsys2prv._util import errors, workers
+from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, UsageError
-from nsys2prv._util.files import (
-    check_folder,
-    check_not_read,
-    describe_write_error,
-    is_one_of,
-    make_temporary_folder,
-    make_working_folder,
-    put_in_place,
-)
+from nsys2prv._util.files import check_not_read, is_one_of, put_in_place
 from nsys2prv.clock.maps import UNPLACED
-from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.job import Job, collect_metrics, open_workplace
 from nsys2prv.conversion.options import DEFAULTS, CutPlan, Options, Plan
 from nsys2prv.conversion.prepare import prepare
 from nsys2prv.conversion.report_stores import blame_stores
@@ -36,9 +27,8 @@ from nsys2prv.paraver.pcf import StateLabel, write_pcf
 from nsys2prv.paraver.values import list_codes, make_counter_types, make_event_types
 from nsys2prv.paraver.window_writer import PartFilesOutput, SharedFileOutput, derive_trace_paths
 from nsys2prv.relations import Relation, all_relations
-from nsys2prv.store import windows
 from nsys2prv.store.runs import COUNTER, STATE, Run
-from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds
+from nsys2prv.store.windows import GlobalIds, IdTable, choose_window_bounds, join_small_runs
 
 #: Of traces of at least so many records options are named that would make them smaller.
 LARGE_TRACE = 1_000_000
@@ -78,37 +68,25 @@ def convert(
     )
     # A clock file that is given, of an earlier trace of the same name, stays as it is.
     everything = [path for path in (*outputs, *further) if not is_one_of(path, [options.align])]
-    try:
-        with workers.make_pool(
-            options.engine, options.jobs, options.scheduler, len(reports)
-        ) as pool:
-            _check_outputs(output, outputs, options.tmp)
-            with (
-                make_temporary_folder(prv.parent) as staging,
-                make_working_folder(staging, options.tmp) as folder,
-                pool.ended(),
-            ):
-                job = prepare(reports, plan, folder, pool, options.quiet)
-                with blame_stores(job.stores):
-                    job = _cut_job(job, plan.cut)
-                    summary = write_job(job, staging / prv.name, options, keep_runs=options.report)
-                    if options.report and write_report:
-                        report_file = staging / outputs[1].with_suffix(REPORT).name
-                        summary.report = write_report(
-                            job, reports, report_file, paths=not options.without_paths
-                        )
-                put_in_place(staging, everything)
-                errors.ignore_signals()
-                summary.sizes = {
-                    path: summary.sizes[staging / path.name]
-                    for path in everything
-                    if staging / path.name in summary.sizes
-                }
-                return summary
-    except OSError as error:
-        raise describe_write_error(
-            error, prv, [prv.parent, *([options.tmp] if options.tmp else [])]
-        ) from error
+    _check_outputs(output, outputs)
+    with open_workplace(options, len(reports), prv) as (pool, staging, folder):
+        job = prepare(reports, plan, folder, pool, options.quiet)
+        with blame_stores(job.stores):
+            job = _cut_job(job, plan.cut)
+            summary = write_job(job, staging / prv.name, options, keep_runs=options.report)
+            if options.report and write_report:
+                report_file = staging / outputs[1].with_suffix(REPORT).name
+                summary.report = write_report(
+                    job, reports, report_file, paths=not options.without_paths
+                )
+        put_in_place(staging, everything)
+        errors.ignore_signals()
+        summary.sizes = {
+            path: summary.sizes[staging / path.name]
+            for path in everything
+            if staging / path.name in summary.sizes
+        }
+        return summary
 
 
 def _cut_job(job: Job, plan: CutPlan) -> Job:
@@ -128,7 +106,7 @@ def write_job(
     cannot be.
     """
     outputs = prv, pcf, row, clock, metadata_file = _list_outputs(output, options.compress)
-    metrics = _collect_metrics(job)
+    metrics = collect_metrics(job)
     manifest = _make_manifest(job, metrics)
     timeline, model = job.timeline, job.model
 
@@ -141,18 +119,14 @@ def write_job(
         job.workers.pool.end()
     present = {run.shape.name for run in job.runs}
     sources: tuple[EventKind | Relation, ...] = (*job.selection.kinds, *all_relations())
-    kinds = [source for source in sources if present & set(source.layouts)]
-    types = make_event_types(
-        [layout for kind in kinds for layout in kind.layouts if layout in present],
-        job.values,
-        dict(job.domain_codes),
-        make_counter_types(metrics, manifest.counter_codes),
-    )
-    states = []
-    if any(run.shape.stream == STATE for run in job.runs):
-        states = [
-            StateLabel(state.value, state.label, state.color) for state in load_catalogue().states
-        ]
+    layouts = [layout for source in sources for layout in source.layouts if layout in present]
+    domains, counters = dict(job.domain_codes), make_counter_types(metrics, manifest.counter_codes)
+    types = make_event_types(layouts, job.values, domains, counters)
+    has_states = any(run.shape.stream == STATE for run in job.runs)
+    states = [
+        StateLabel(state.value, state.label, state.color)
+        for state in (load_catalogue().states if has_states else ())
+    ]
     with pcf.open("wb") as file:
         write_pcf(types, file, states)
     row.write_bytes(model.tree.format_row_file().encode())
@@ -160,21 +134,16 @@ def write_job(
         clock.write_text(timeline.record.format(), encoding="utf-8")
     sizes = {path: path.stat().st_size for path in outputs[:4] if path.exists()}
     events = job.written - repeated
-    sampled = {
-        manifest.counter_codes[layout, metric.name]
-        for layout, layout_metrics in metrics.items()
-        for metric in layout_metrics
-    }
+    repeats: Counter[tuple[str, str]] = Counter(
+        {(name, Reason.SAMPLE_REPEATED): count for name, count in repeated.items()}
+    )
+    codes = list_codes(load_catalogue().layouts.keys() & events.keys(), domains)
     summary = Summary.from_job(
         job,
         events,
-        job.left_out
-        + Counter({(layout, Reason.SAMPLE_REPEATED): count for layout, count in repeated.items()}),
+        job.left_out + repeats,
         lines=lines,
-        types=frozenset(
-            list_codes(load_catalogue().layouts.keys() & events.keys(), dict(job.domain_codes))
-            | sampled
-        ),
+        types=frozenset(codes | {counter.code for counter in counters}),
         sizes=sizes,
         smaller=smaller,
     )
@@ -202,14 +171,6 @@ def _list_outputs(output: str | Path, compress: bool) -> tuple[Path, ...]:
     return prv, pcf, row, pcf.with_suffix(".clock.yaml"), pcf.with_suffix(METADATA_ENDING)
 
 
-def _collect_metrics(job: Job) -> dict[str, set[Metric]]:
-    """Return the sampled numbers met, by layout."""
-    metrics: dict[str, set[Metric]] = defaultdict(set)
-    for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
-        metrics[shape.name].update(shape.metrics)
-    return metrics
-
-
 def _find_closings(
     job: Job, codes: dict[tuple[str, str], int]
 ) -> list[tuple[int, tuple[int, ...]]]:
@@ -228,14 +189,9 @@ def _make_manifest(job: Job, metrics: dict[str, set[Metric]]) -> window_writer.M
         {layout: [metric.name for metric in of_layout] for layout, of_layout in metrics.items()}
     )
     runs, global_ids, bounds = plan_windows(job)
+    addresses, closings = job.model.tree.addresses, _find_closings(job, sampled)
     return window_writer.Manifest(
-        runs,
-        global_ids,
-        job.model.tree.addresses,
-        job.domain_codes,
-        sampled,
-        _find_closings(job, sampled),
-        bounds,
+        runs, global_ids, addresses, job.domain_codes, sampled, closings, bounds
     )
 
 
@@ -250,21 +206,8 @@ def plan_windows(job: Job) -> tuple[list[Run], GlobalIds, list[int]]:
         IdTable.from_columns(job.domains),
         {name: IdTable.from_columns(columns) for name, columns in job.names.items()},
     )
-    runs = _join_small_runs(job, global_ids)
+    runs = join_small_runs(job.runs, global_ids, job.folder, job.workers.run)
     return runs, global_ids, choose_window_bounds(runs, job.clocks)
-
-
-def _join_small_runs(job: Job, global_ids: GlobalIds) -> list[Run]:
-    """Return the job's runs, of which small ones are joined."""
-    groups = windows.group_small_runs(job.runs)
-    folder = Path(mkdtemp(prefix="joined-", dir=job.folder))
-    tasks = windows.plan_join_tasks(groups, folder)
-    if not tasks:
-        return job.runs
-    global_ids.save(folder / windows.GLOBAL_IDS)
-    return windows.replace_joined_groups(
-        groups, job.workers.run(windows.join_task, tasks, what=lambda _: str(folder))
-    )
 
 
 def _write_prv(
@@ -280,8 +223,10 @@ def _write_prv(
     )
     output.begin(head.encode(), len(manifest.bounds))
     if not keep_runs:
+        # What was joined is not read again.
         read = {run.path for result in job.results for run in result.runs}
-        windows.remove_replaced_files(read, manifest.runs)
+        for path in read - {run.path for run in manifest.runs}:
+            path.unlink(missing_ok=True)
     lines = 0
     repeated: Counter[int] = Counter()
     with job.workers.progress.bar(
@@ -314,15 +259,12 @@ def _find_date(timeline: Timeline) -> str:
     the same bytes.
     """
     is_placed = any(placement.method != UNPLACED for placement in timeline.placements)
-    seconds = (
-        timeline.epoch // 1_000_000_000
-        if is_placed and 0 <= timeline.epoch < 250_000_000_000_000_000_000
-        else 0
-    )
+    is_date = is_placed and 0 <= timeline.epoch < 250_000_000_000_000_000_000
+    seconds = timeline.epoch // 1_000_000_000 if is_date else 0
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%d/%m/%Y at %H:%M")
 
 
-def _check_outputs(output: str | Path, paths: tuple[Path, ...], tmp: Path | None) -> None:
+def _check_outputs(output: str | Path, paths: tuple[Path, ...]) -> None:
     """Raise one clear line where the trace could not be written."""
     if str(output).endswith(("/", os.sep)) or Path(output).name in ("", ".", ".."):
         raise UsageError(
@@ -335,5 +277,3 @@ def _check_outputs(output: str | Path, paths: tuple[Path, ...], tmp: Path | None
     for path in paths:
         if path.is_dir():
             raise Nsys2prvError(f"{path}: is a folder; remove it or give another output")
-    for folder in (paths[0].parent, *([tmp] if tmp else [])):
-        check_folder(folder)

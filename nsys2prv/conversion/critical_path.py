@@ -5,7 +5,6 @@ records on the rows that it leads over.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import closing
 
 import numpy as np
 import polars as pl
@@ -18,21 +17,19 @@ from nsys2prv.events.classes import LAYOUTS as MPI_LAYOUTS
 from nsys2prv.events.classes import select_synchronising_calls
 from nsys2prv.events.cuda import STREAM_WAIT_EVENT
 from nsys2prv.events.extraction import StreamKey
-from nsys2prv.events.kind import Account, Rows
+from nsys2prv.events.kind import Rows
 from nsys2prv.events.mpi import ALL, FROM_ROOT, TO_ROOT
 from nsys2prv.relations import path_search as path
+from nsys2prv.relations import write_result
 from nsys2prv.relations.path_search import EventCalls, find_awaited_operations, find_latest_before
 from nsys2prv.store import windows
 from nsys2prv.store.runs import (
     BEGIN,
     LINE,
-    TRACE,
     Run,
-    SpillReader,
-    SpillWriter,
     list_present_fields,
+    read_run,
 )
-from nsys2prv.store.task_result import TaskResult
 
 #: Layouts of work on devices -> what it is on the path.
 WORK = {
@@ -51,17 +48,12 @@ def add_critical_path(job: Job, meetings: pl.DataFrame) -> Job:
     """Return the job with its critical path. meetings: facts of blocking collectives of MPI, in
     trace time.
     """
-    number = 1 + max(result.task for result in job.results)
-    result = TaskResult(number, TRACE, 0)
-    account = Account()
     pieces = path.find_critical_path(*_read_work_and_calls(job, meetings), job.duration)
-    spill = job.folder / f"runs-{number}.bin"
-    with closing(SpillWriter(spill, TRACE, number)) as writer:
-        if len(pieces.begin):
-            columns = {"cause": pieces.cause, "class": pieces.kernel_class}
-            rows = Rows("critical_path", pieces.begin, pieces.end, pieces.thread, columns)
-            result.store(rows, writer, account)
-    result.add_found("critical_path", account)
+    columns = {"cause": pieces.cause, "class": pieces.kernel_class}
+    rows = Rows("critical_path", pieces.begin, pieces.end, pieces.thread, columns)
+    number = 1 + max(result.task for result in job.results)
+    found = [rows] if len(rows.begin) else []
+    result = write_result("critical_path", number, job.folder, found)
     return replace(job, results=[*job.results, result])
 
 
@@ -273,21 +265,20 @@ def _read_records(
     )
     pieces: dict[str, list[np.ndarray]] = {name: [np.zeros(0, np.int64)] for name in columns}
     wanted, waits = set(names), _find_synchronising_calls(job)
-    with closing(SpillReader()) as reader:
-        for run in job.runs:
-            if run.shape.stream != stream or run.shape.name not in wanted:
-                continue
-            records = reader.read_between(run, run.first, None)
-            if stream == LINE:
-                frames = _read_lines(job, run, records)
-            else:
-                frames = _read_events(job, run, records) | _read_fields(job, run, records, fields)
-                kind = names.get(run.shape.name, -1) if isinstance(names, Mapping) else -1
-                frames["kind"] = np.full(len(records), kind)
-                if run.shape.name == "cuda_api" and "call" in frames:
-                    frames["kind"][np.isin(frames["call"], waits)] = path.WAIT
-            for name in columns:
-                pieces[name].append(frames[name].astype(np.int64, copy=False))
+    for run in job.runs:
+        if run.shape.stream != stream or run.shape.name not in wanted:
+            continue
+        records = read_run(run)
+        if stream == LINE:
+            read = _read_lines(job, run, records)
+        else:
+            read = _read_events(job, run, records) | _read_fields(job, run, records, fields)
+            kind = names.get(run.shape.name, -1) if isinstance(names, Mapping) else -1
+            read["kind"] = np.full(len(records), kind)
+            if run.shape.name == "cuda_api" and "call" in read:
+                read["kind"][np.isin(read["call"], waits)] = path.WAIT
+        for name in columns:
+            pieces[name].append(read[name].astype(np.int64, copy=False))
     return pl.DataFrame({name: np.concatenate(parts) for name, parts in pieces.items()})
 
 

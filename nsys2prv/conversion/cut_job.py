@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from fnmatch import translate
+from functools import partial
 
 import numpy as np
 import polars as pl
@@ -19,22 +19,17 @@ from msgspec.structs import replace
 from nsys2prv._util.columns import ABSENT, factorize
 from nsys2prv._util.errors import NothingToWrite, Nsys2prvError
 from nsys2prv._util.text import format_seconds, format_size, suggest_range
-from nsys2prv.conversion import cut_runs
+from nsys2prv.conversion.cut_runs import CutTask, CutWindow, cut_task
 from nsys2prv.conversion.cut_size import Fitting
 from nsys2prv.conversion.job import Job, sum_counters
 from nsys2prv.conversion.options import (
-    CutOptions,
     CutPlan,
-    CutRuns,
     CutSpec,
-    CutTask,
-    CutWindow,
     Moment,
     Region,
     add_units,
     choose_reports,
     is_in_ranges,
-    parse_numbers,
     parse_span,
 )
 from nsys2prv.events.catalogue import NameSet, load_catalogue
@@ -44,47 +39,49 @@ from nsys2prv.events.nvtx_names import load_rules, rename_ranges
 from nsys2prv.nsight.info import PROCESS_MASK, ReportInfo
 from nsys2prv.paraver.object_model import OF_GPU, GpuNumbers, ObjectModel, build_object_model
 from nsys2prv.store import windows
-from nsys2prv.store.runs import BEGIN, Run, SpillReader, take_records
+from nsys2prv.store.runs import BEGIN, Run, read_run, take_records
+
+#: Fewer characters of a UUID could be a number.
+LEAST_UUID = 6
+#: The name set of NVTX ranges, and the layout with such names that does not last.
+NAMES, MARKS = "nvtx", "nvtx_mark"
 
 
 def cut_job(job: Job, plan: CutPlan) -> Job:
     """Return the job with what is wanted of it. Raises NothingToWrite where that is nothing,
     Nsys2prvError where it cannot be told what it is.
     """
-    model, threads = _choose_rows(plan.cut, job)
+    model, threads = _choose_rows(plan, job)
     rewrites = model is not job.model or plan.changes_runs
-    if not rewrites and plan.cut.max_size is None:
+    if not rewrites and plan.options.max_size is None:
         return job
     window = _find_window(job, plan)
-    orders = replace(plan.spec, window=window)
-    parts: list[CutRuns] = []
-    smaller, notes = job, []
+    cut = partial(_cut_runs, job, window, model, threads)
+    smaller, clipped, notes = job, 0, []
     if rewrites:
-        parts = _cut_runs(job, orders, threads, "cut")
-        smaller = _make_cut_job(job, window, model, threads, parts)
+        smaller, clipped = cut(plan.spec, "cut")
     if (window.first, window.last) != (0, job.duration):
         notes.append(
             f"{format_seconds(window.first)} to {format_seconds(window.last)} of {format_seconds(job.duration)}"
         )
-    elif add_units(plan.cut.time):
+    elif add_units(plan.options.time):
         notes.append(
-            f"--time {plan.cut.time} is all of the trace; numbers without a unit are seconds"
+            f"--time {plan.options.time} is all of the trace; numbers without a unit are seconds"
         )
-    if plan.cut.max_size is not None:
-        fitting = Fitting(smaller, orders, plan.cut.max_size)
+    if plan.options.max_size is not None:
+        fitting = Fitting(smaller, plan.spec, plan.options.max_size)
         while not fitting.fits:
             # What was weighed before may be a little less than what comes out.
-            parts = _cut_runs(job, fitting.go_further(), threads, f"fit-{len(fitting.done)}")
-            smaller = _make_cut_job(job, window, model, threads, parts)
+            smaller, clipped = cut(fitting.go_further(), f"fit-{len(fitting.done)}")
             fitting.measure_again(smaller)
         if fitting.done:
-            left = "; ".join(step.what for step in fitting.done)
+            left = "; ".join(fitting.done.values())
             notes.append(f"left out to stay within {format_size(fitting.limit)}: {left}")
     if smaller is job:
         return job
     if left_out := (smaller.left_out - job.left_out).total():
         notes.append(f"{left_out:,} records left out")
-    if clipped := sum(sum(part.clipped.values()) for part in parts):
+    if clipped:
         notes.append(f"{clipped:,} ranges clipped")
     smaller.notes = [*job.notes, *([f"cut: {'; '.join(notes)}"] if notes else [])]
     return smaller
@@ -94,39 +91,42 @@ def _find_window(job: Job, plan: CutPlan) -> CutWindow:
     first, last = _find_region_span(plan.region, job) if plan.region else (0, job.duration)
     whole = first, min(last, job.duration)
     first, last = _intersect(whole, plan.first, plan.last, job.duration)
-    if last <= first and (plan.cut.time or plan.region):
-        options = (("--time", plan.cut.time), ("--region", plan.cut.region))
+    if last <= first and (plan.options.time or plan.region):
+        options = (("--time", plan.options.time), ("--region", plan.options.region))
         where = " ".join(f"{option} {text}" for option, text in options if text)
         raise NothingToWrite(
             f"{where}: nothing to write: no part of the trace, which lasts {format_seconds(job.duration)}, lies in it"
             f"{_hint_at_seconds(plan, whole, job.duration)}"
         )
-    return CutWindow(first, last, last == job.duration, 0 if plan.cut.keep_time else first)
+    return CutWindow(first, last, last == job.duration, 0 if plan.options.keep_time else first)
 
 
 def _intersect(
     whole: tuple[int, int], first: Moment | None, last: Moment | None, duration: int
 ) -> tuple[int, int]:
     """Return the intersection of a span of time (ns) with the one from `first` to `last`."""
-    return max(whole[0], first.resolve(duration) if first else 0), min(
-        whole[1], last.resolve(duration) if last else duration
-    )
+    begin = first.resolve(duration) if first else 0
+    return max(whole[0], begin), min(whole[1], last.resolve(duration) if last else duration)
 
 
 def _hint_at_seconds(plan: CutPlan, whole: tuple[int, int], duration: int) -> str:
     """Return a hint where numbers without a unit would be within if they were ns."""
-    with_units = add_units(plan.cut.time)
-    if not with_units:
-        return ""
+    with_units = add_units(plan.options.time)
     first, last = _intersect(whole, *parse_span(with_units), duration)
-    return (
-        f"; numbers without a unit are seconds; for nanoseconds write --time {with_units}"
-        if first < last
-        else ""
-    )
+    if not with_units or first >= last:
+        return ""
+    return f"; numbers without a unit are seconds; for nanoseconds write --time {with_units}"
 
 
-def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -> list[CutRuns]:
+def _cut_runs(
+    job: Job,
+    window: CutWindow,
+    model: ObjectModel,
+    threads: list[np.ndarray],
+    spec: CutSpec,
+    name: str,
+) -> tuple[Job, int]:
+    """Return the job with its runs cut, and how many ranges were clipped. name: of the files."""
     by_report: dict[int, list[Run]] = defaultdict(list)
     for run in job.runs:
         by_report[run.report].append(run)
@@ -136,28 +136,21 @@ def _cut_runs(job: Job, orders: CutSpec, threads: list[np.ndarray], name: str) -
             job.clocks[report],
             job.duration,
             {run.source: threads[run.source] for run in runs},
-            orders,
+            spec,
+            window,
             job.folder / f"{name}-{report}.bin",
         )
         for report, runs in sorted(by_report.items())
     ]
-    parts = list(job.workers.run(cut_runs.cut_task, tasks, ahead=job.workers.pool.jobs))
+    parts = list(job.workers.run(cut_task, tasks))
     if not any(part.runs for part in parts):
-        lost = sum_counters(
-            Counter({reason: count})
-            for part in parts
-            for (_, reason), count in part.left_out.items()
-        )
+        lost: Counter[str] = Counter()
+        for (_, reason), count in sum_counters(part.left_out for part in parts).items():
+            lost[reason] += count
         reasons = ", ".join(
             f"{count:,} {describe_reason(why)}" for why, count in lost.items() if count
         )
         raise NothingToWrite(f"nothing to write: the cut leaves nothing ({reasons})")
-    return parts
-
-
-def _make_cut_job(
-    job: Job, window: CutWindow, model: ObjectModel, threads: list[np.ndarray], parts: list[CutRuns]
-) -> Job:
     smaller = replace(job, is_cut=True)
     smaller.runs = [run for part in parts for run in part.runs]
     smaller.threads = threads
@@ -171,25 +164,21 @@ def _make_cut_job(
     )
     smaller.written = +sum_counters(part.written for part in parts)
     smaller.left_out = +sum_counters([job.left_out, *(part.left_out for part in parts)])
-    return smaller
+    return smaller, sum(part.clipped for part in parts)
 
 
-#: Fewer characters of a UUID could be a number.
-LEAST_UUID = 6
-
-
-def _choose_rows(cut: CutOptions, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:
+def _choose_rows(plan: CutPlan, job: Job) -> tuple[ObjectModel, list[np.ndarray]]:
     """Return the object model of the rows that stay, the job's own where these are all, and for
     each source the row of each local object, -1 for one that goes. Raises Nsys2prvError where none
     stays.
     """
-    infos, model = job.infos, job.model
+    infos, model, cut = job.infos, job.model, plan.options
     if not (cut.ranks or cut.hosts or cut.devices):
         return model, job.threads
     machines = [placement.machine for placement in job.timeline.placements]
-    keys = _keep_reports(list(model.rows), set(choose_reports(infos, cut)), machines)
-    if cut.ranks:
-        keys = _keep_ranks(keys, infos, model, parse_numbers("--ranks", cut.ranks))
+    keys = _keep_reports(list(model.rows), set(choose_reports(infos, plan)), machines)
+    if plan.ranks:
+        keys = _keep_ranks(keys, infos, model, plan.ranks)
     if cut.devices:
         keys = _keep_devices(keys, infos, machines, cut.devices)
     if len(keys) == len(model.rows):
@@ -251,7 +240,7 @@ def _keep_devices(
 ) -> list[tuple[int, ObjectKey]]:
     """Return the selection without the rows of other GPUs."""
     gpus = GpuNumbers(infos, machines)
-    matched_words: set[str] = set()
+    unknown = set(words)
 
     def wanted(report: int, key: ObjectKey) -> bool:
         if isinstance(key, ThreadKey) or (isinstance(key, DeviceKey) and key.kind not in OF_GPU):
@@ -263,18 +252,18 @@ def _keep_devices(
         )
         gpu = gpus.gpu(report, key)
         uuid = _normalize_uuid(gpu.uuid) if gpu is not None else ""
-        matching = [
+        matching = {
             word
             for word in words
             if word == str(number)
             or (len(word) >= LEAST_UUID and uuid.startswith(_normalize_uuid(word)))
-        ]
-        matched_words.update(matching)
+        }
+        unknown.difference_update(matching)
         return bool(matching)
 
     kept = [(report, key) for report, key in keys if wanted(report, key)]
     for word in words:
-        if word not in matched_words:
+        if word in unknown:
             raise Nsys2prvError(
                 f"--devices {word}: there is no such GPU in the trace; give its number as in the names of rows, or "
                 f"{LEAST_UUID} characters or more of the beginning of its UUID"
@@ -286,21 +275,15 @@ def _normalize_uuid(uuid: str) -> str:
     return uuid.lower().removeprefix("gpu-").replace("-", "")
 
 
-#: The name set of NVTX ranges, and the layout with such names that does not last.
-NAMES, MARKS = "nvtx", "nvtx_mark"
-
-
 def _find_region_layouts() -> dict[str, str]:
     """Return the layouts of NVTX ranges, and of each the field that holds the name."""
-    first_fields = {
-        name: layout.fields[0]
-        for name, layout in load_catalogue().layouts.items()
-        if layout.fields and name != MARKS
-    }
     return {
-        name: first.name
-        for name, first in first_fields.items()
-        if isinstance(first.values, NameSet) and first.values.name == NAMES
+        name: layout.fields[0].name
+        for name, layout in load_catalogue().layouts.items()
+        if name != MARKS
+        and layout.fields
+        and isinstance(layout.fields[0].values, NameSet)
+        and layout.fields[0].values.name == NAMES
     }
 
 
@@ -308,11 +291,9 @@ def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
     """Begin and end (ns of the trace) of the region. Raises Nsys2prvError where there is no such
     range.
     """
-    labels = (
-        job.values[NAMES].labels
-        if NAMES in job.values
-        else pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
-    )
+    labels = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
+    if NAMES in job.values:
+        labels = job.values[NAMES].labels
     ranges = list(_read_ranges(job, _find_matching_values(labels, region.pattern)))
     if not ranges:
         # "iteration 3" is the range "iteration" of number 3.
@@ -333,7 +314,8 @@ def _find_region_span(region: Region, job: Job) -> tuple[int, int]:
     chosen = (place >= region.first) & (place <= (region.last or len(place)))
     if not chosen.any():
         raise Nsys2prvError(
-            f"--region {region.pattern}:{region.first}: a thread has at most {int(place.max())} of these ranges; give a number from 1 to {int(place.max())}"
+            f"--region {region.pattern}:{region.first}: a thread has at most {place.max()} of these ranges; "
+            f"give a number from 1 to {place.max()}"
         )
     return int(begin[chosen].min()), int(end[chosen].max())
 
@@ -352,29 +334,25 @@ def _read_ranges(
     layouts = _find_region_layouts()
     threads: dict[tuple[int, int], int] = {}
     by_task = sorted(job.results, key=lambda result: result.task)
-    with closing(SpillReader()) as reader:
-        for run in job.runs:
-            if run.shape.stream != BEGIN or run.shape.name not in layouts:
-                continue
-            of_name = np.flatnonzero(np.isin(job.names[NAMES][run.source], values))
-            if not len(of_name):
-                continue
-            records = reader.read_between(run, run.first, None)
-            wanted = np.isin(records[layouts[run.shape.name]], of_name)
-            if number is not None:
-                # Ranges without a number count as 0.
-                numbered = "number" in (records.dtype.names or ())
-                wanted &= (np.maximum(records["number"], 0) if numbered else 0) == number
-            records = take_records(records, wanted)
-            if not len(records):
-                continue
-            # Ranges that overlap are on further rows of their thread.
-            keys = by_task[run.source].objects
-            owners = [(run.report, key.tid if isinstance(key, ThreadKey) else -1) for key in keys]
-            own = np.array([threads.setdefault(owner, len(threads)) for owner in owners])
-            clock = job.clocks[run.report]
-            yield (
-                own[records["object"]],
-                windows.to_begin_times(records, clock),
-                windows.to_end_times(records, clock, job.duration),
-            )
+    for run in job.runs:
+        if run.shape.stream != BEGIN or run.shape.name not in layouts:
+            continue
+        of_name = np.flatnonzero(np.isin(job.names[NAMES][run.source], values))
+        if not len(of_name):
+            continue
+        records = read_run(run)
+        wanted = np.isin(records[layouts[run.shape.name]], of_name)
+        if number is not None:
+            # Ranges without a number count as 0.
+            numbered = "number" in records.dtype.names
+            wanted &= (np.maximum(records["number"], 0) if numbered else 0) == number
+        records = take_records(records, wanted)
+        if not len(records):
+            continue
+        # Ranges that overlap are on further rows of their thread.
+        keys = by_task[run.source].objects
+        owners = [(run.report, key.tid if isinstance(key, ThreadKey) else -1) for key in keys]
+        own = np.array([threads.setdefault(owner, len(threads)) for owner in owners])
+        clock = job.clocks[run.report]
+        end = windows.to_end_times(records, clock, job.duration)
+        yield own[records["object"]], windows.to_begin_times(records, clock), end

@@ -1,11 +1,13 @@
-"""Cut sampled numbers: keep those in force when the cut begins, and thin out the others to the rate
-asked for.
+"""Cut runs: what a cut leaves of them, in the time of the cut trace. A task is a pure function over
+files.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 from msgspec import Struct, field
@@ -13,7 +15,8 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN, is_sorted
 from nsys2prv._util.text import format_duration
-from nsys2prv.conversion.options import CutRuns, CutTask
+from nsys2prv.clock.maps import ClockMap
+from nsys2prv.conversion.options import CutSpec
 from nsys2prv.events.catalogue import Metric, load_catalogue
 from nsys2prv.events.kind import Reason
 from nsys2prv.store import windows
@@ -28,143 +31,66 @@ from nsys2prv.store.runs import (
     pair_runs,
     take_records,
 )
-from nsys2prv.store.spilling import append_events, choose_sample_shape, find_only_object
+from nsys2prv.store.spilling import append_events, append_samples, find_only_object
 
 SECOND = 1_000_000_000
-
-
-class _Series(Struct):
-    """Samples of a layout on one row."""
-
-    #: Any of its runs.
-    run: Run
-    #: Metric -> time and stored value in force when the cut begins.
-    latest: dict[Metric, tuple[int, int]] = field(default_factory=dict)
-    #: Times of runs to be thinned, ns.
-    times: list[np.ndarray] = field(default_factory=list)
-    #: Values at these times, a column for each metric.
-    values: list[np.ndarray] = field(default_factory=list)
-    metrics: list[tuple[Metric, ...]] = field(default_factory=list)
-
-
-class SampleCutter:
-    """Collects the runs of samples of one report, and writes what stays of them."""
-
-    def __init__(self, task: CutTask, out: CutRuns, writer: SpillWriter) -> None:
-        self._task, self._out, self._writer = task, out, writer
-        self._series: dict[tuple[int, str], _Series] = {}
-
-    def add(self, run: Run, records: np.ndarray) -> None:
-        """Take a run, of which these are the records that may be before the cut's end."""
-        name, window = run.shape.name, self._task.orders.window
-        thread = int(self._task.threads[run.source][run.object])
-        if thread < 0:
-            self._out.leave_out(name, Reason.ROW_LEFT_OUT, run.values)
-            return
-        time, values = self._task.clock.to_global(records["time"]), records["values"]
-        series = self._series.setdefault((thread, name), _Series(run))
-        self._note_latest(series, run.shape.metrics, time, values)
-        inside = window.has(time) & (time > window.first)
-        time, values = time[inside] - window.origin, values[inside]
-        self._out.leave_out(name, Reason.OUTSIDE_CUT, run.values - np.count_nonzero(values))
-        if name in self._task.orders.rates:
-            time, values = self._thin(name, time, values)
-            series.times.append(time)
-            series.values.append(values)
-            series.metrics.append(run.shape.metrics)
-        else:
-            self._write(run, run.shape.metrics, time, values)
-
-    def _thin(
-        self, name: str, time: np.ndarray, values: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the samples of a layout that its rate lets stay; the others count as left out."""
-        rate, origin = self._task.orders.rates[name], self._task.orders.window.origin
-        # The length (ns) of the stretches of which one sample stays.
-        width = max(1, SECOND // rate)
-        thinned_time, thinned = _thin_samples(time + origin, values, width)
-        reason = Reason.ABOVE_SAMPLE_RATE.with_detail(f"{rate:,}")
-        self._out.leave_out(name, reason, np.count_nonzero(values) - np.count_nonzero(thinned))
-        return thinned_time - origin, thinned
-
-    def _note_latest(
-        self, series: _Series, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
-    ) -> None:
-        before = int(np.searchsorted(time, self._task.orders.window.first, "right"))
-        if not before:
-            return
-        there = values[:before] != 0
-        last = before - 1 - np.argmax(there[::-1], axis=0)
-        for place in np.flatnonzero(there.any(axis=0)):
-            latest = int(time[last[place]]), int(values[last[place], place])
-            # Of two numbers of one time the greater stays, as where records are joined.
-            series.latest[metrics[place]] = max(latest, series.latest.get(metrics[place], latest))
-
-    def finish(self) -> None:
-        """Write what had to wait for all runs."""
-        window = self._task.orders.window
-        for (_, name), series in self._series.items():
-            if series.times:
-                self._finish_thinned(name, series)
-            if series.latest:
-                metrics = tuple(sorted(series.latest))
-                values = np.array([[series.latest[metric][1] for metric in metrics]], np.int64)
-                self._out.left_out[name, Reason.OUTSIDE_CUT] -= len(metrics)
-                self._write(series.run, metrics, np.array([window.first - window.origin]), values)
-
-    def _finish_thinned(self, name: str, series: _Series) -> None:
-        metrics = tuple(sorted({metric for number in series.metrics for metric in number}))
-        wide = np.zeros((sum(map(len, series.times)), len(metrics)), np.int64)
-        start = 0
-        for number, values in zip(series.metrics, series.values, strict=True):
-            columns = [metrics.index(metric) for metric in number]
-            wide[start : start + len(values), columns] = values
-            start += len(values)
-        time = np.concatenate(series.times)
-        order = np.argsort(time, kind="stable")
-        time, values = self._thin(name, time[order], wide[order])
-        self._write(series.run, metrics, time, values)
-
-    def _write(
-        self, run: Run, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
-    ) -> None:
-        """Write records, without the metrics of which there is no number."""
-        carried = (values != 0).any(axis=0)
-        if not carried.any():
-            return
-        rows = (values != 0).any(axis=1)
-        values, time = values[np.ix_(rows, carried)], time[rows]
-        metrics = tuple(metric for metric, there in zip(metrics, carried, strict=True) if there)
-        shape = choose_sample_shape(run.shape.name, metrics, values)
-        records = np.empty(len(time), shape.dtype)
-        records["time"], records["object"], records["values"] = time, run.object, values
-        count = int(np.count_nonzero(values))
-        self._writer.source = run.source
-        self._out.runs.append(self._writer.append(shape, records, int(time[-1]), run.object, count))
-        self._out.written[run.shape.name] += count
-
-
-def _thin_samples(
-    time: np.ndarray, values: np.ndarray, width: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return times (ascending) and stored values with, of each number, the last of every stretch of
-    trace time that begins at a multiple of `width`: so the number in force at the end of a stretch
-    is right.
-    """
-    stretch = time // width
-    kept = np.zeros_like(values)
-    for place in range(values.shape[1]):
-        rows = np.flatnonzero(values[:, place])
-        if len(rows):
-            rows = rows[np.lexsort((values[rows, place], time[rows]))]
-            rows = rows[np.append(np.diff(stretch[rows]) != 0, True)]
-            kept[rows, place] = values[rows, place]
-    there = (kept != 0).any(axis=1)
-    return time[there], kept[there]
-
-
 #: Above all ends: among ranges that begin together those with greater ends are the outer ones.
 OUTERMOST = 1 << 62
+
+
+class CutWindow(Struct, frozen=True):
+    """Window first <= time < last (ns of the whole trace)."""
+
+    #: ns of the whole trace.
+    first: int
+    #: ns of the whole trace, not included.
+    last: int
+    #: True if `last` is the trace's own end, which belongs to the window.
+    closed: bool
+    #: Time that becomes 0.
+    origin: int = 0
+
+    def has(self, times: np.ndarray) -> np.ndarray:
+        """Return a mask (bool) of the times that lie in it."""
+        return (times >= self.first) & (
+            (times <= self.last) if self.closed else (times < self.last)
+        )
+
+
+class CutTask(Struct, frozen=True):
+    """Runs of one report to cut."""
+
+    #: Of one report.
+    runs: tuple[Run, ...]
+    #: Map to the time of the whole trace.
+    clock: ClockMap
+    #: Length of the whole trace, ns.
+    duration: int
+    #: Per source: row of each local object, -1 for one that is left out.
+    threads: Mapping[int, np.ndarray]
+    #: What is left out.
+    spec: CutSpec
+    #: Time to keep.
+    window: CutWindow
+    #: File for what stays.
+    spill: Path
+
+
+class CutRuns(Struct):
+    """Runs after a cut, in the time of the cut trace (report TRACE)."""
+
+    #: What is left.
+    runs: list[Run] = field(default_factory=list)
+    #: Records and samples by layout, lines by kind.
+    written: Counter[str] = field(default_factory=Counter)
+    #: Records and lines not written, by (layout or kind of lines, reason).
+    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Number of ranges that begin before the cut or end after it.
+    clipped: int = 0
+
+    def leave_out(self, name: str, reason: str, count: int) -> None:
+        if count:
+            self.left_out[name, reason] += int(count)
 
 
 def cut_task(task: CutTask) -> CutRuns:
@@ -176,55 +102,41 @@ def cut_task(task: CutTask) -> CutRuns:
         return _Cutter(task, reader, writer).cut()
 
 
-class _OpenRanges(Struct):
-    """Ranges that are open when the cut begins, of a layout whose ranges nest, of one run: how they
-    stand in the whole trace.
+class _HeldBack(Struct):
+    """Records of one run that are in force when the cut begins, as far as this run tells, to be
+    written once all runs are known.
     """
 
     #: Run that they are of.
     run: Run
-    #: Begin records.
+    #: Begin or state records.
     records: np.ndarray
-    #: Times in the whole trace (ns).
-    begin: np.ndarray
-    #: Times in the whole trace (ns).
-    end: np.ndarray
-
-
-class _LastStates(Struct):
-    """The last records of states at or before the cut's begin, of one run: rows (threads of the
-    trace) and times.
-    """
-
-    #: Run that they are of.
-    run: Run
-    #: State records.
-    records: np.ndarray
-    #: Rows of the trace.
-    thread: np.ndarray
     #: Times in the whole trace (ns).
     time: np.ndarray
+    #: Of ranges their ends in the whole trace (ns); of states the rows (threads of the trace).
+    other: np.ndarray
 
 
 class _Cutter:
+    """Cuts the runs of a task, one after the other."""
+
     def __init__(self, task: CutTask, reader: SpillReader, writer: SpillWriter) -> None:
         self.task, self.reader, self.writer = task, reader, writer
-        self.window, self.orders, self.clock = task.orders.window, task.orders, task.clock
+        self.window, self.spec, self.clock = task.window, task.spec, task.clock
         #: What is left.
         self.out = CutRuns()
-        #: Ranges to be opened at the cut's begin.
-        self.heads: list[_OpenRanges] = []
-        #: States at the cut's begin.
-        self.states: list[_LastStates] = []
-        self.samples = SampleCutter(task, self.out, writer)
+        #: Ranges that nest and are open when the cut begins.
+        self.heads: list[_HeldBack] = []
+        #: The last state of each row at or before the cut's begin.
+        self.states: list[_HeldBack] = []
+        self.samples = _SampleCutter(task, self.out, writer)
 
     def cut(self) -> CutRuns:
         for run, ends in pair_runs(self.task.runs):
             shape = run.shape
             self.writer.source = run.source
-            if shape.name in self.orders.away:
-                count = run.values if shape.stream == COUNTER else run.rows
-                self.out.leave_out(shape.name, Reason.KIND_LEFT_OUT, count)
+            if shape.name in self.spec.away:
+                self.out.leave_out(shape.name, Reason.KIND_LEFT_OUT, run.count)
             elif shape.stream == LINE:
                 self._cut_lines(run)
             elif shape.stream == COUNTER:
@@ -278,19 +190,17 @@ class _Cutter:
         chosen = np.flatnonzero(inside)
         kept = self._find_kept(run, records["object"][chosen])
         chosen = self._take(chosen, kept, name, Reason.ROW_LEFT_OUT)
-        if least := self.orders.least.get(name, 0):
+        if least := self.spec.least.get(name, 0):
             long = (end[chosen] - begin[chosen] >= least) | (records["end"][chosen] == OPEN)
             short = Reason.TOO_SHORT.with_detail(format_duration(least))
             chosen = self._take(chosen, long, name, short)
         if not len(chosen):
             return
         records, begin, end = take_records(records, chosen), begin[chosen], end[chosen]
-        self.out.clipped[name] += int(
-            np.count_nonzero((begin < window.first) | (end > window.last))
-        )
+        self.out.clipped += int(np.count_nonzero((begin < window.first) | (end > window.last)))
         if load_catalogue().layouts[name].nests and (before := begin < window.first).any():
             self.heads.append(
-                _OpenRanges(run, take_records(records, before), begin[before], end[before])
+                _HeldBack(run, take_records(records, before), begin[before], end[before])
             )
             records, begin, end = take_records(records, ~before), begin[~before], end[~before]
         self._append_ranges(run, records, begin, end, end - window.origin)
@@ -298,7 +208,8 @@ class _Cutter:
     def _append_ranges(
         self, run: Run, records: np.ndarray, begin: np.ndarray, end: np.ndarray, ties: np.ndarray
     ) -> None:
-        """Write ranges by their begin and end in the whole trace. ties: what begin records hold in
+        """Write ranges by their begin and end in the whole trace, with the fields that are wanted
+        alone. ties: what begin records hold in
         place of the end, by which the writer puts outer ranges first: the end in the whole trace,
         for that of the cut is the same for all that it clips.
         """
@@ -311,21 +222,8 @@ class _Cutter:
             order = np.argsort(begin, kind="stable")
             records = take_records(records, order)
             begin, end, ties = begin[order], end[order], ties[order]
-        self._append_events(run, records, begin, end, ties)
-
-    def _append_events(
-        self,
-        run: Run,
-        records: np.ndarray,
-        begin: np.ndarray,
-        end: np.ndarray,
-        ties: np.ndarray,
-    ) -> None:
-        """Write what is left of a run of begins, ascending, with the fields that are wanted alone,
-        and its ends.
-        """
-        shape = run.shape
-        shape = replace(shape, present=shape.present & self.orders.present.get(shape.name, -1))
+        wanted = self.spec.present.get(run.shape.name, -1)
+        shape = replace(run.shape, present=run.shape.present & wanted)
         if shape != run.shape:
             fewer = np.empty(len(records), shape.dtype)
             for column in shape.dtype.names:
@@ -343,14 +241,11 @@ class _Cutter:
         """
         if not self.heads:
             return
-        heads = sorted(self.heads, key=_get_order)
-        begin, end = (
-            np.concatenate([getattr(head, name) for head in heads]) for name in ("begin", "end")
-        )
+        heads, begin, end = _sort_and_join(self.heads)
         rank = np.empty(len(begin), np.int64)
         rank[np.lexsort((-end, begin))] = np.arange(len(begin))
         for head, own in zip(heads, _split_like(rank, heads), strict=True):
-            self._append_ranges(head.run, head.records, head.begin, head.end, OUTERMOST - own)
+            self._append_ranges(head.run, head.records, head.time, head.other, OUTERMOST - own)
 
     # States
 
@@ -374,14 +269,14 @@ class _Cutter:
         time = windows.to_begin_times(records, self.clock)
         thread = self.task.threads[run.source][records["object"]]
         kept = thread >= 0
-        self.out.leave_out(name, Reason.ROW_LEFT_OUT, len(kept) - np.count_nonzero(kept))
+        self.out.leave_out(name, Reason.ROW_LEFT_OUT, np.count_nonzero(~kept))
         records, time, thread = take_records(records, kept), time[kept], thread[kept]
         before = np.flatnonzero(time <= window.first)
         if len(before):
             _, behind = np.unique(thread[before][::-1], return_index=True)
             last = before[len(before) - 1 - behind]
             self.states.append(
-                _LastStates(run, take_records(records, last), thread[last], time[last])
+                _HeldBack(run, take_records(records, last), time[last], thread[last])
             )
         inside = window.has(time) & (time > window.first)
         # Those that turn out to be in force when the cut begins are put back on the account.
@@ -391,25 +286,19 @@ class _Cutter:
         self._append_states(run, take_records(records, inside), time[inside])
 
     def _append_states(self, run: Run, records: np.ndarray, time: np.ndarray) -> None:
-        if not len(records):
-            return
-        time = np.maximum(time, self.window.first) - self.window.origin
-        self._append_events(run, records, time, time + 1, time + 1)
+        shown = np.maximum(time, self.window.first) - self.window.origin
+        self._append_ranges(run, records, time, time + 1, shown + 1)
 
     def _write_states(self) -> None:
         """Write the state of each row when the cut begins. Layouts with the same event type tell of
         the same states.
         """
-        groups: dict[object, list[_LastStates]] = {}
+        groups: dict[object, list[_HeldBack]] = {}
         for states in self.states:
             event_type = load_catalogue().layouts[states.run.shape.name].fields[0].code
             groups.setdefault(event_type, []).append(states)
-        for group in groups.values():
-            group.sort(key=_get_order)
-            thread, time = (
-                np.concatenate([getattr(states, name) for states in group])
-                for name in ("thread", "time")
-            )
+        for same_type in groups.values():
+            group, time, thread = _sort_and_join(same_type)
             order = np.lexsort((time, thread))
             in_force = np.zeros(len(thread), bool)
             in_force[order[np.append(np.diff(thread[order]) != 0, True)]] = True
@@ -430,15 +319,11 @@ class _Cutter:
         send = self.clock.to_global(records["time"])
         receive = self.clock.to_global(records["receive"])
         begins, ends = window.has(send), window.has(receive)
-        half = np.count_nonzero(begins != ends)
+        half, inside = np.count_nonzero(begins != ends), np.flatnonzero(begins & ends)
         self.out.leave_out(name, Reason.HALF_OUTSIDE_CUT, half)
-        self.out.leave_out(
-            name, Reason.OUTSIDE_CUT, run.rows - np.count_nonzero(begins & ends) - half
-        )
-        inside = np.flatnonzero(begins & ends)
-        both = self._find_kept(run, records["sender"][inside]) & self._find_kept(
-            run, records["receiver"][inside]
-        )
+        self.out.leave_out(name, Reason.OUTSIDE_CUT, run.rows - len(inside) - half)
+        ends_kept = [self._find_kept(run, records[end]) for end in ("sender", "receiver")]
+        both = np.logical_and(*ends_kept)[inside]
         kept = self._take(inside, both, name, Reason.ROW_LEFT_OUT)
         if not len(kept):
             return
@@ -449,12 +334,135 @@ class _Cutter:
         self.out.written[name] += len(new)
 
 
-def _get_order(of_run: _OpenRanges | _LastStates) -> tuple[str, int]:
-    return of_run.run.shape.name, of_run.run.shape.present
+def _sort_and_join(pieces: Sequence[_HeldBack]) -> tuple[list[_HeldBack], np.ndarray, np.ndarray]:
+    """Return the pieces by their shapes, and the columns of their records together."""
+    pieces = sorted(pieces, key=lambda piece: (piece.run.shape.name, piece.run.shape.present))
+    time = np.concatenate([piece.time for piece in pieces])
+    return pieces, time, np.concatenate([piece.other for piece in pieces])
 
 
-def _split_like(
-    column: np.ndarray, pieces: Sequence[_OpenRanges | _LastStates]
-) -> list[np.ndarray]:
+def _split_like(column: np.ndarray, pieces: Sequence[_HeldBack]) -> list[np.ndarray]:
     """Return what of a column of all records belongs to the records of each piece."""
     return np.split(column, np.cumsum([len(piece.records) for piece in pieces])[:-1])
+
+
+class _Series(Struct):
+    """Samples of a layout on one row."""
+
+    #: Any of its runs.
+    run: Run
+    #: Metric -> time and stored value in force when the cut begins.
+    latest: dict[Metric, tuple[int, int]] = field(default_factory=dict)
+    #: Runs that are thinned together: metrics, times (ns), and values, a column for each metric.
+    thinned: list[tuple[tuple[Metric, ...], np.ndarray, np.ndarray]] = field(default_factory=list)
+
+
+class _SampleCutter:
+    """Collects the runs of samples of one report, and writes what stays of them: of each metric the
+    number in force when the cut begins, and the others thinned out to the rate asked for.
+    """
+
+    def __init__(self, task: CutTask, out: CutRuns, writer: SpillWriter) -> None:
+        self._task, self._out, self._writer = task, out, writer
+        self._series: dict[tuple[int, str], _Series] = {}
+
+    def add(self, run: Run, records: np.ndarray) -> None:
+        """Take a run, of which these are the records that may be before the cut's end."""
+        name, window = run.shape.name, self._task.window
+        thread = int(self._task.threads[run.source][run.object])
+        if thread < 0:
+            self._out.leave_out(name, Reason.ROW_LEFT_OUT, run.values)
+            return
+        time, values = self._task.clock.to_global(records["time"]), records["values"]
+        series = self._series.setdefault((thread, name), _Series(run))
+        self._note_latest(series, run.shape.metrics, time, values)
+        inside = window.has(time) & (time > window.first)
+        time, values = time[inside], values[inside]
+        self._out.leave_out(name, Reason.OUTSIDE_CUT, run.values - np.count_nonzero(values))
+        if name in self._task.spec.rates:
+            series.thinned.append((run.shape.metrics, *self._thin(name, time, values)))
+        else:
+            self._write(run, run.shape.metrics, time, values)
+
+    def _thin(
+        self, name: str, time: np.ndarray, values: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return the samples of a layout that its rate lets stay; the others count as left out."""
+        rate = self._task.spec.rates[name]
+        # The length (ns) of the stretches of which one sample stays.
+        width = max(1, SECOND // rate)
+        thinned_time, thinned = _thin_samples(time, values, width)
+        reason = Reason.ABOVE_SAMPLE_RATE.with_detail(f"{rate:,}")
+        self._out.leave_out(name, reason, np.count_nonzero(values) - np.count_nonzero(thinned))
+        return thinned_time, thinned
+
+    def _note_latest(
+        self, series: _Series, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
+    ) -> None:
+        before = int(np.searchsorted(time, self._task.window.first, "right"))
+        if not before:
+            return
+        there = values[:before] != 0
+        last = before - 1 - np.argmax(there[::-1], axis=0)
+        for place in np.flatnonzero(there.any(axis=0)):
+            latest = int(time[last[place]]), int(values[last[place], place])
+            # Of two numbers of one time the greater stays, as where records are joined.
+            series.latest[metrics[place]] = max(latest, series.latest.get(metrics[place], latest))
+
+    def finish(self) -> None:
+        """Write what had to wait for all runs."""
+        for (_, name), series in self._series.items():
+            if series.thinned:
+                self._finish_thinned(name, series)
+            if series.latest:
+                metrics = tuple(sorted(series.latest))
+                values = np.array([[series.latest[metric][1] for metric in metrics]], np.int64)
+                self._out.left_out[name, Reason.OUTSIDE_CUT] -= len(metrics)
+                self._write(series.run, metrics, np.array([self._task.window.first]), values)
+
+    def _finish_thinned(self, name: str, series: _Series) -> None:
+        metrics = tuple(sorted({metric for held, _, _ in series.thinned for metric in held}))
+        time = np.concatenate([time for _, time, _ in series.thinned])
+        wide = np.zeros((len(time), len(metrics)), np.int64)
+        start = 0
+        for held, _, values in series.thinned:
+            wide[start : start + len(values), [metrics.index(metric) for metric in held]] = values
+            start += len(values)
+        order = np.argsort(time, kind="stable")
+        time, values = self._thin(name, time[order], wide[order])
+        self._write(series.run, metrics, time, values)
+
+    def _write(
+        self, run: Run, metrics: tuple[Metric, ...], time: np.ndarray, values: np.ndarray
+    ) -> None:
+        """Write records, without the metrics of which there is no number."""
+        carried = (values != 0).any(axis=0)
+        if not carried.any():
+            return
+        rows = (values != 0).any(axis=1)
+        time, values = time[rows], values[np.ix_(rows, carried)]
+        metrics = tuple(metric for metric, there in zip(metrics, carried, strict=True) if there)
+        time, name = time - self._task.window.origin, run.shape.name
+        self._writer.source = run.source
+        written = append_samples(self._writer, name, metrics, run.object, time, values)
+        self._out.runs.append(written)
+        self._out.written[name] += written.count
+
+
+def _thin_samples(
+    time: np.ndarray, values: np.ndarray, width: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return times (ascending) and stored values with, of each number, the last of every stretch of
+    trace time that begins at a multiple of `width`: so the number in force at the end of a stretch
+    is right.
+    """
+    stretch = time // width
+    kept = np.zeros_like(values)
+    for place in range(values.shape[1]):
+        rows = np.flatnonzero(values[:, place])
+        if len(rows):
+            rows = rows[np.lexsort((values[rows, place], time[rows]))]
+            rows = rows[np.append(np.diff(stretch[rows]) != 0, True)]
+            kept[rows, place] = values[rows, place]
+    there = (kept != 0).any(axis=1)
+    return time[there], kept[there]

@@ -4,7 +4,7 @@ out, in a fixed order.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 
@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.text import format_duration, format_size
-from nsys2prv.conversion.job import Job
+from nsys2prv.conversion.job import Job, collect_metrics
 from nsys2prv.conversion.options import (
     NAMED_RANGES,
     CutSpec,
@@ -31,6 +31,13 @@ LOOKED_AT, GLANCED_AT, RUNS_GLANCED_AT = 4096, 256, 4
 #: Streams that make lines of their own; those of ends count with their begins.
 WEIGHED = (BEGIN, LINE, COUNTER)
 SECOND = 1_000_000_000
+#: Bytes of the header's comments and the like, and what estimates may be wrong by.
+BESIDE, MARGIN = 2_000, 1.01
+#: Gzip leaves about so much of a .prv.
+COMPRESSED = 0.2
+#: What an option must spare of a trace for it to be named.
+WORTH_SPARING = 0.1
+NUMBERS = "sampled numbers"
 _POWERS = 10 ** np.arange(1, 19)
 
 
@@ -51,18 +58,18 @@ class Weight(Struct, frozen=True):
     numbers: float = 0.0
     samples: tuple[int, int, int] | None = None
 
-    def count_bytes(self, orders: CutSpec) -> float:
-        """Return bytes that are left by these orders."""
-        if self.name in orders.away:
+    def count_bytes(self, spec: CutSpec) -> float:
+        """Return the bytes that a cut leaves."""
+        if self.name in spec.away:
             return 0.0
         if self.samples is not None:
             rows, first, last = self.samples
-            rate = orders.rates.get(self.name)
+            rate = spec.rates.get(self.name)
             share = min(1.0, ((last - first) * rate / SECOND + 2) / rows) if rate else 1.0
             return share * (float(self.base.sum()) * self.each + self.numbers)
-        present = orders.present.get(self.name, -1)
+        present = spec.present.get(self.name, -1)
         total = self.base + sum(column for bit, column in self.fields.items() if present >> bit & 1)
-        if self.durations is not None and (least := orders.least.get(self.name, 0)):
+        if self.durations is not None and (least := spec.least.get(self.name, 0)):
             total = total[self.durations >= least]
         return float(total.sum()) * self.each
 
@@ -81,11 +88,11 @@ def _glance_at_runs(job: Job) -> Iterator[Weight]:
     """Yield the weights of a few runs, which stand for all of them: some of each shape that has a
     hundredth of the records.
     """
-    alike: dict[Shape, list[Run]] = {}
+    alike: dict[Shape, list[Run]] = defaultdict(list)
     rows: Counter[Shape] = Counter()
     for run in job.runs:
         if run.shape.stream in WEIGHED:
-            alike.setdefault(run.shape, []).append(run)
+            alike[run.shape].append(run)
             rows[run.shape] += run.rows
     large = {shape: runs for shape, runs in alike.items() if 100 * rows[shape] >= rows.total()}
     scale = rows.total() / sum(rows[shape] for shape in large)
@@ -100,11 +107,11 @@ class _Weigher:
     def __init__(self, job: Job, looked_at: int) -> None:
         self.job, self.looked_at, self.reader = job, looked_at, SpillReader()
         self._addresses = np.array([len(address) for address in job.model.tree.addresses], np.int64)
-        metrics: dict[str, list[str]] = {}
-        for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
-            metrics.setdefault(shape.name, []).extend(metric.name for metric in shape.metrics)
         self._codes = assign_counter_codes(
-            {layout: sorted(set(names)) for layout, names in metrics.items()}
+            {
+                layout: [metric.name for metric in metrics]
+                for layout, metrics in collect_metrics(job).items()
+            }
         )
 
     def close(self) -> None:
@@ -166,11 +173,9 @@ class _Weigher:
     ) -> np.ndarray | int:
         if not isinstance(code, DomainCode):
             return len(str(code))
-        widths = np.array(
-            [len(str(code.code_of(name, number))) for name, number in self.job.domain_codes],
-            np.int64,
-        )
-        return widths[self.job.domains[run.source][records["domain"]]]
+        codes = [code.code_of(name, number) for name, number in self.job.domain_codes]
+        domains = self.job.domains[run.source][records["domain"]]
+        return _count_digits(np.array(codes, np.int64))[domains]
 
     def _find_address_width(self, run: Run, objects: np.ndarray) -> np.ndarray:
         return self._addresses[self.job.threads[run.source][objects]]
@@ -178,11 +183,6 @@ class _Weigher:
 
 def _count_digits(numbers: np.ndarray) -> np.ndarray:
     return np.searchsorted(_POWERS, numbers, "right") + 1
-
-
-#: Bytes of the header's comments and the like, and what estimates may be wrong by.
-BESIDE, MARGIN = 2_000, 1.01
-NUMBERS = "sampled numbers"
 
 
 class Reduction(Struct, frozen=True):
@@ -193,7 +193,7 @@ class Reduction(Struct, frozen=True):
     #: What is left out, for people.
     what: str
     #: What to leave out, in any window.
-    orders: CutSpec
+    spec: CutSpec
 
 
 def _find_all_layouts(kinds: Iterable[str]) -> list[str]:
@@ -242,12 +242,6 @@ def _list_reductions() -> list[Reduction]:
     ]
 
 
-#: Gzip leaves about so much of a .prv.
-COMPRESSED = 0.2
-#: What an option must spare of a trace for it to be named.
-WORTH_SPARING = 0.1
-
-
 def describe_smaller_traces(job: Job) -> str:
     """Return what options would make of a job's trace, for people.
 
@@ -256,11 +250,11 @@ def describe_smaller_traces(job: Job) -> str:
     parts = tuple(_glance_at_runs(job))
     size = _sum_weights(parts, CutSpec())
     named = []
-    for option, orders in (
+    for option, spec in (
         ("--no-args", leave_out_attributes()),
         ("--no-lines", leave_out_lines()),
     ):
-        left = _sum_weights(parts, orders)
+        left = _sum_weights(parts, spec)
         if left < (1 - WORTH_SPARING) * size:
             named.append(f"{format_size(round(left))} with {option}")
     named.append(f"about {format_size(round(COMPRESSED * size))} with -z")
@@ -270,37 +264,38 @@ def describe_smaller_traces(job: Job) -> str:
 class Fitting:
     """Makes a trace fit into --max-size, step by step.
 
-    job: without any step. orders: what is cut apart from the steps. limit: greatest size of the
+    job: without any step. spec: what is cut apart from the steps. limit: greatest size of the
     .prv, bytes.
     """
 
-    def __init__(self, job: Job, orders: CutSpec, limit: int) -> None:
-        self.limit, self._orders = limit, orders
-        #: Steps that changed something, and those not tried yet.
-        self.done: list[Reduction] = []
+    def __init__(self, job: Job, spec: CutSpec, limit: int) -> None:
+        self.limit, self._spec = limit, spec
+        #: What the steps left out that changed something, by their subjects.
+        self.done: dict[str, str] = {}
+        #: Steps not tried yet.
         self._left = iter(_list_reductions())
         self._weights = tuple(_weigh_runs(job))
         self._beside = BESIDE + len(job.model.tree.header("01/01/2000 at 00:00", job.duration))
         #: Estimated size of the trace after the steps done, bytes.
-        self.bytes = self._estimate(orders)
+        self.bytes = self._estimate(spec)
 
     @property
     def fits(self) -> bool:
         return self.bytes * MARGIN <= self.limit
 
     def go_further(self) -> CutSpec:
-        """Return the orders by which the trace should fit. Raises Nsys2prvError where no step is
+        """Return the specification by which the trace should fit. Raises Nsys2prvError where no step is
         left.
         """
         for step in self._left:
-            self._orders = self._orders.leave_out_also(step.orders)
-            smaller = self._estimate(self._orders)
+            self._spec = self._spec.leave_out_also(step.spec)
+            smaller = self._estimate(self._spec)
             if smaller < self.bytes:
-                self.done = [earlier for earlier in self.done if earlier.subject != step.subject]
-                self.done.append(step)
+                self.done.pop(step.subject, None)
+                self.done[step.subject] = step.what
                 self.bytes = smaller
             if self.fits:
-                return self._orders
+                return self._spec
         share = max(0.01, 100 * self.limit / (self.bytes * MARGIN))
         raise Nsys2prvError(
             f"--max-size: the trace would still be about {format_size(self.bytes)} without everything that may be left out; "
@@ -311,9 +306,9 @@ class Fitting:
         """Take the actual size after a cut by :meth:`go_further`."""
         self.bytes = _sum_weights(_weigh_runs(job), CutSpec()) + self._beside
 
-    def _estimate(self, orders: CutSpec) -> float:
-        return _sum_weights(self._weights, orders) + self._beside
+    def _estimate(self, spec: CutSpec) -> float:
+        return _sum_weights(self._weights, spec) + self._beside
 
 
-def _sum_weights(parts: Iterable[Weight], orders: CutSpec) -> float:
-    return float(np.sum([part.count_bytes(orders) for part in parts]))
+def _sum_weights(parts: Iterable[Weight], spec: CutSpec) -> float:
+    return float(np.sum([part.count_bytes(spec) for part in parts]))

@@ -1,5 +1,6 @@
-"""Deriving: events that follow from what several tables of one report tell together. Each report is
-a task of its own.
+"""Derive events: those that follow from what several tables of one report tell together, a task for
+each kind and report; and the states of devices, what each physical GPU does, from all streams of all
+processes that use it, in trace time.
 
 While reading, a kind sets facts aside (:meth:`Extraction.add_fact`), part by part. Here those of
 one report come together in one frame a name, and the kind's `derive` makes rows of them, in the
@@ -12,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
+from itertools import count, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,7 @@ import polars as pl
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import FrameWriter, factorize_together, read_frame, reduce_slices
+from nsys2prv._util.columns import FrameWriter, read_frame
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.extraction import (
@@ -36,10 +38,22 @@ from nsys2prv.events.extraction import (
 from nsys2prv.events.kind import Account, EventKind, Rows
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.paraver.object_model import identify_gpu
-from nsys2prv.store.overlaps import MOST_LANES, TOO_MANY, assign_first_free_lanes
+from nsys2prv.relations import write_result
+from nsys2prv.store.overlaps import NEVER, TOO_MANY, assign_nesting_lanes
 from nsys2prv.store.runs import BEGIN, TRACE, Run, SpillReader, SpillWriter
 from nsys2prv.store.task_result import TaskResult
 from nsys2prv.store.windows import choose_window_bounds, read_window
+
+#: The kind and the layout of the states of devices.
+DEVICE_STATE = "device_state"
+NCCL, MEMORY, COMPUTE = 1, 2, 4
+#: Layout of operations -> its bit in the values of the value set.
+BITS = {
+    "nccl_kernel": NCCL,
+    "memory_operation": MEMORY,
+    "cuda_kernel": COMPUTE,
+    "cuda_graph": COMPUTE,
+}
 
 
 class DeriveTask(Struct, frozen=True):
@@ -61,21 +75,18 @@ def plan_derive_tasks(
     results: Sequence[TaskResult], kinds: Iterable[EventKind], spill_folder: Path
 ) -> list[DeriveTask]:
     """Return a task for every kind that derives and every report with facts of it."""
-    tasks: list[DeriveTask] = []
-    number = max((result.task for result in results), default=-1) + 1
+    numbers = count(1 + max((result.task for result in results), default=-1))
     ordered = sorted(results, key=lambda result: result.task)
+    tasks = []
     for kind in kinds:
-        collected = set(kind.derived.collects) if kind.derived else set()
-        sources: dict[int, list[TaskResult]] = {}
+        sources: dict[int, list[TaskResult]] = defaultdict(list)
         for result in ordered:
-            if collected & result.facts.keys():
-                sources.setdefault(result.report, []).append(
-                    replace(result, runs=[], launches=[], regions=[])
-                )
-        for report, of_report in sorted(sources.items()):
-            tasks.append(
-                DeriveTask(number + len(tasks), report, kind.name, tuple(of_report), spill_folder)
-            )
+            if kind.derived and not result.facts.keys().isdisjoint(kind.derived.collects):
+                sources[result.report].append(replace(result, runs=[], launches=[], regions=[]))
+        tasks += [
+            DeriveTask(next(numbers), report, kind.name, tuple(of_report), spill_folder)
+            for report, of_report in sorted(sources.items())
+        ]
     return tasks
 
 
@@ -176,136 +187,6 @@ def _translate_distinct(
     return numbers_of(used)[codes.reshape(-1)] if len(used) else column
 
 
-def assign_nesting_lanes(
-    object_: np.ndarray, owner: np.ndarray, begin: np.ndarray, end: np.ndarray
-) -> tuple[np.ndarray, int]:
-    """Return the lane of each range on its object, 0 for the object itself, and how many found no
-    lane on which they nest.
-    """
-    layers, lanes = np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
-    if not len(begin):
-        return lanes, 0
-    crowded = sum(
-        _assign_layers(rows, begin, end, layers) for rows in _group_rows(begin, end, object_, owner)
-    )
-    stretch = _find_stretches(begin, end, object_, owner, layers)
-    crowded += sum(
-        _assign_nested_lanes(rows, begin, end, stretch, lanes)
-        for rows in _group_rows(begin, end, object_)
-    )
-    return lanes, crowded
-
-
-def _group_rows(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> list[np.ndarray]:
-    """Return the rows of each group by begin, the longer first."""
-    _, codes = factorize_together(*keys)
-    order = np.lexsort((-end, begin, codes))
-    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
-
-
-def _find_crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Return a mask of the rows that begin within an earlier one and end after it."""
-    order = np.argsort(end, kind="stable")
-    ends = end[order]
-    first, last = np.searchsorted(ends, begin, "right"), np.searchsorted(ends, end, "left")
-    crossing = np.zeros(len(begin), bool)
-    spanning = np.flatnonzero(first < last)
-    if len(spanning):
-        crossing[spanning] = (
-            reduce_slices(begin[order], first[spanning], last[spanning], np.minimum)
-            < begin[spanning]
-        )
-    return crossing
-
-
-def _assign_layers(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, layers: np.ndarray) -> int:
-    """Fill in layers of an owner's rows in which all nest; returns how many are left over in the
-    last.
-    """
-    for layer in range(MOST_LANES):
-        layers[rows] = layer
-        rows = rows[_find_crossing(begin[rows], end[rows])]
-        if not len(rows):
-            return 0
-    return len(rows)
-
-
-def _find_stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndarray:
-    """Return, for each row, the number of its stretch: the rows of equal keys between two times at
-    which there is none.
-    """
-    _, codes = factorize_together(*keys)
-    order = np.lexsort((begin, codes))
-    group = codes[order]
-    # Ends as numbers that grow from group to group, so that one running maximum serves all.
-    times, place = np.unique(end[order], return_inverse=True)
-    reach = times[np.maximum.accumulate(group * len(times) + place.reshape(-1)) % len(times)]
-    fresh = np.ones(len(order), bool)
-    fresh[1:] = (group[1:] != group[:-1]) | (begin[order][1:] >= reach[:-1])
-    stretch = np.empty(len(order), np.int64)
-    stretch[order] = np.cumsum(fresh) - 1
-    return stretch
-
-
-def _assign_nested_lanes(
-    rows: np.ndarray, begin: np.ndarray, end: np.ndarray, stretch: np.ndarray, lanes: np.ndarray
-) -> int:
-    """Fill in the lanes of an object's rows, stretch by stretch; returns how many find none."""
-    _, unit = np.unique(stretch[rows], return_inverse=True)
-    unit = unit.reshape(-1)
-    for lane in range(MOST_LANES):
-        stays = np.ones(int(unit.max()) + 1, bool)
-        stays[unit[_find_crossing(begin[rows], end[rows])]] = False
-        if not stays[unit].any():
-            return _assign_free_lanes(rows, begin, end, unit, lanes, lane)
-        lanes[rows] = lane
-        rows, unit = rows[~stays[unit]], unit[~stays[unit]]
-        if not len(rows):
-            return 0
-    return len(rows)
-
-
-def _assign_free_lanes(
-    rows: np.ndarray,
-    begin: np.ndarray,
-    end: np.ndarray,
-    unit: np.ndarray,
-    lanes: np.ndarray,
-    free: int,
-) -> int:
-    """Fill in lanes from `free` on, on which no stretch overlaps another; returns how many rows
-    find none.
-    """
-    numbers, unit = np.unique(unit, return_inverse=True)
-    unit = unit.reshape(-1)
-    first, last = np.zeros((2, len(numbers)), np.int64)
-    # Any row's times to begin with.
-    first[unit], last[unit] = begin[rows], end[rows]
-    np.minimum.at(first, unit, begin[rows])
-    np.maximum.at(last, unit, end[rows])
-    order = np.lexsort((-last, first))
-    of_unit = np.empty(len(numbers), np.int64)
-    of_unit[order], _ = assign_first_free_lanes(
-        np.zeros(len(numbers), np.int64), first[order], last[order], {}
-    )
-    wanted = of_unit[unit] + free
-    lanes[rows] = np.minimum(wanted, MOST_LANES - 1)
-    return int(np.count_nonzero(wanted >= MOST_LANES))
-
-
-DEVICE_STATE = "device_state"
-NCCL, MEMORY, COMPUTE = 1, 2, 4
-#: Layout of operations -> its bit in the values of the value set.
-BITS = {
-    "nccl_kernel": NCCL,
-    "memory_operation": MEMORY,
-    "cuda_kernel": COMPUTE,
-    "cuda_graph": COMPUTE,
-}
-#: Before all times.
-NEVER = int(np.iinfo(np.int64).min)
-
-
 class Sweep:
     """Goes once through the ranges of one device. Between two passes it keeps an end for each
     class, and the state under way.
@@ -326,17 +207,16 @@ class Sweep:
         ranges: bit of a class -> begins and ends of the ranges of it that begin from the pass
         before on and before `last` (None: all others).
         """
-        times, steps = [], []
+        none = np.zeros(0, np.int64)
+        times, steps = [none], [none]
         for bit in sorted({*ranges, *self._ends}):
-            begins, ends = self._find_stretches(
-                bit, *ranges.get(bit, (np.zeros(0, np.int64),) * 2), last
-            )
+            begins, ends = self._find_stretches(bit, *ranges.get(bit, (none, none)), last)
             times += [begins, ends]
             steps += [np.full(len(begins), bit), np.full(len(ends), -bit)]
-        time = np.concatenate([*times, np.zeros(0, np.int64)])
+        time = np.concatenate(times)
         order = np.argsort(time, kind="stable")
         time = time[order]
-        state = self._state + np.cumsum(np.concatenate([*steps, np.zeros(0, np.int64)])[order])
+        state = self._state + np.cumsum(np.concatenate(steps)[order])
         # Of changes at one time only what they lead to counts, and only if it is another state.
         final = np.append(time[1:] != time[:-1], True)[: len(time)]
         time, state = time[final], state[final]
@@ -398,9 +278,9 @@ def find_devices(
         ((report, pid), identify_gpu(infos, machines, report, device))
         for report, pid, device in streams
     }
-    if DEVICE_STATE not in selection.asked and len(uses) == len(
-        {process for process, _ in uses}
-    ) == len({gpu for _, gpu in uses}):
+    # Where each process has a GPU of its own, its streams tell the same.
+    own_gpus = len(uses) == len({process for process, _ in uses}) == len({gpu for _, gpu in uses})
+    if own_gpus and DEVICE_STATE not in selection.asked:
         return []
     return sorted({(report, device) for report, _, device in streams})
 
@@ -408,11 +288,9 @@ def find_devices(
 def find_device(info: ReportInfo, key: StreamKey) -> DeviceKey:
     """Return the GPU that a stream of the report is on."""
     number = info.find_gpu(key.pid, key.device)
-    return (
-        DeviceKey(GPU, number=number)
-        if number is not None
-        else DeviceKey(GPU, str(key.pid), key.device)
-    )
+    if number is None:
+        return DeviceKey(GPU, str(key.pid), key.device)
+    return DeviceKey(GPU, number=number)
 
 
 def plan_device_states(
@@ -456,21 +334,15 @@ def plan_device_states(
 
 def make_device_states(task: DeviceStateTask) -> TaskResult:
     """Return the states of the task's GPUs, as runs in trace time on thread indices."""
-    result = TaskResult(task.number, TRACE, 0)
-    account = Account()
     sweeps: dict[int, Sweep] = defaultdict(Sweep)
     bounds = choose_window_bounds([run for run, _ in task.runs], task.clocks)
-    spill = task.spill / f"runs-{task.number}.bin"
-    with (
-        closing(SpillWriter(spill, TRACE, task.number)) as writer,
-        closing(SpillReader()) as reader,
-    ):
-        for first, last in zip(bounds, [*bounds[1:], None], strict=True):
-            rows = _find_window_states(task, reader, sweeps, first, last)
-            if len(rows.begin):
-                result.store(rows, writer, account)
-    result.add_found(DEVICE_STATE, account)
-    return result
+    with closing(SpillReader()) as reader:
+        states = (
+            _find_window_states(task, reader, sweeps, first, last)
+            for first, last in pairwise([*bounds, None])
+        )
+        found = (rows for rows in states if len(rows.begin))
+        return write_result(DEVICE_STATE, task.number, task.spill, found)
 
 
 def _find_window_states(
@@ -488,7 +360,7 @@ def _find_window_states(
             last is not None and clock.to_global(np.int64(run.first)) > last
         ):
             continue
-        begin, records = read_window(reader, run, clock, 0, first, last)
+        begin, records = read_window(reader, run, clock, first, last)
         bits = np.full(len(begin), BITS[run.shape.name])
         end = clock.to_global(records["end"])
         pieces.append((gpus[records["object"]], bits, begin, end))
@@ -496,12 +368,11 @@ def _find_window_states(
     states = []
     for number in sorted({*sweeps, *np.unique(gpu).tolist()}):
         gpu_rows = np.flatnonzero(gpu == number)
-        classes = {
-            int(value): gpu_rows[bit[gpu_rows] == value] for value in np.unique(bit[gpu_rows])
-        }
-        begins, ends, values = sweeps[number].read_until(
-            {value: (begin[at], end[at]) for value, at in classes.items()}, last
-        )
+        ranges = {}
+        for one in np.unique(bit[gpu_rows]).tolist():
+            of_class = gpu_rows[bit[gpu_rows] == one]
+            ranges[one] = begin[of_class], end[of_class]
+        begins, ends, values = sweeps[number].read_until(ranges, last)
         states.append((begins, ends, np.full(len(begins), number), values))
     begins, ends, objects, values = _concatenate_columns(states)
     return Rows(DEVICE_STATE, begins, ends, objects, {"state": values})

@@ -1,9 +1,13 @@
-"""A job whose reports are read, as it is written, cut or analysed."""
+"""A job whose reports are read, as it is written, cut or analysed; the account of every row and record
+of it, which is in the trace or counted with the reason why not; and the warnings and notes on it,
+for people: what is missing, what Nsight Systems reported as lost, what looks wrong.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,19 +17,66 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nsys2prv._util.errors import Detail, Nsys2prvError
+from nsys2prv._util.files import (
+    check_folder,
+    describe_write_error,
+    make_temporary_folder,
+    make_working_folder,
+)
 from nsys2prv._util.progress import CpuTimes, Progress, run_timed
 from nsys2prv._util.text import list_some
-from nsys2prv._util.workers import Pool
+from nsys2prv._util.workers import Pool, make_pool
 from nsys2prv.clock.maps import UNPLACED, ClockMap
-from nsys2prv.conversion.timeline import Span, Timeline
+from nsys2prv.conversion.options import Options
+from nsys2prv.conversion.timeline import Timeline
 from nsys2prv.events import Selection, all_kinds
+from nsys2prv.events.catalogue import Metric
 from nsys2prv.events.kind import Account, EventKind, Reason
 from nsys2prv.nsight import open_source
 from nsys2prv.nsight.info import ERROR, INFO, Message, ReportInfo
 from nsys2prv.paraver.object_model import ObjectModel
 from nsys2prv.paraver.values import NameValues
-from nsys2prv.store.runs import LINE, TRACE, Run, Shape
+from nsys2prv.store.runs import COUNTER, LINE, TRACE, Run, Shape, Span
 from nsys2prv.store.task_result import TaskResult
+
+#: So many reports at most are asked what they have in the place of a kind that is not there: it may
+#: mean walking through a table.
+ASKED = 3
+#: Lines of warnings and of notes of Nsight Systems at most.
+MOST_MESSAGES = 12
+#: Classes of messages that are warned of, the worst first -> what such a message is said to do.
+CLASSES = {
+    "loss": "says that events may be missing",
+    "fallback": "says that it recorded in another way than asked for",
+    "error": "reports an error",
+}
+#: Reports that begin further apart than this (ns: one day) are hardly of one job.
+FAR_APART = 86_400 * 1_000_000_000
+#: Paraver keeps times as doubles, exact up to this (ns).
+EXACT_TIMES = 2**53
+
+
+@contextmanager
+def open_workplace(
+    options: Options, reports: int, target: Path
+) -> Iterator[tuple[Pool, Path, Path]]:
+    """Yield the workers for so many reports, a folder for what is to be put in place beside the
+    target, and one for intermediate files. Raises Nsys2prvError where the target or such files
+    cannot be written.
+    """
+    folders = [target.parent, *([options.tmp] if options.tmp else [])]
+    try:
+        for folder in folders:
+            check_folder(folder)
+        with (
+            make_pool(options.engine, options.jobs, options.scheduler, reports) as pool,
+            make_temporary_folder(target.parent) as staging,
+            make_working_folder(staging, options.tmp) as working,
+            pool.ended(),
+        ):
+            yield pool, staging, working
+    except OSError as error:
+        raise describe_write_error(error, target, folders) from error
 
 
 class Workers(Struct, frozen=True):
@@ -41,17 +92,14 @@ class Workers(Struct, frozen=True):
     def run(
         self,
         function: Callable,
-        tasks: Sequence,
-        ahead: int | None = None,
+        tasks: Iterable,
         what: Callable[[Any], str] = lambda _: "nsys2prv",
     ) -> Iterator:
         """Return results of pure functions over files, in the order of the tasks. what: names a
         task for people.
         """
-        ahead = 2 * self.pool.jobs if ahead is None else ahead
-        return self.spent.over(
-            function, self.pool.in_order(partial(run_timed, function), tasks, ahead, what)
-        )
+        timed = partial(run_timed, function)
+        return self.spent.over(function, self.pool.in_order(timed, tasks, 2 * self.pool.jobs, what))
 
 
 class Job(Struct, dict=True):
@@ -141,6 +189,14 @@ def sum_counters(counters: Iterable[Counter]) -> Counter:
     return total
 
 
+def collect_metrics(job: Job) -> dict[str, set[Metric]]:
+    """Return the sampled numbers met, by layout."""
+    metrics: dict[str, set[Metric]] = defaultdict(set)
+    for shape in {run.shape for run in job.runs if run.shape.stream == COUNTER}:
+        metrics[shape.name].update(shape.metrics)
+    return metrics
+
+
 def find_trace_duration(
     results: Sequence[TaskResult], spans: Mapping[int, Span], clocks: Sequence[ClockMap]
 ) -> int:
@@ -223,10 +279,9 @@ def make_ledger(
     """
     reasons = group_by_name(left_out)
     events = sum_counters(result.events for result in results)
-    for result in results:
-        for (name, reason), count in result.left_out.items():
-            # These were taken off the events.
-            events[name] += count * (reason == Reason.IN_OTHER_REPORT)
+    for (name, reason), count in sum_counters(result.left_out for result in results).items():
+        # These were taken off the events.
+        events[name] += count * (reason == Reason.IN_OTHER_REPORT)
     lines = sum_counters(result.lines for result in results)
     tables = sum_counters(result.tables for result in results)
     taken = sum_counters(result.of_table for result in results)
@@ -242,8 +297,8 @@ def make_ledger(
         balance(+events),
         balance(lines),
         {
-            table: {"rows": tables[table], Reason.NOT_SELECTED: tables[table] - taken[table]}
-            for table in sorted(tables)
+            table: {"rows": rows, Reason.NOT_SELECTED: rows - taken[table]}
+            for table, rows in sorted(tables.items())
         },
     )
 
@@ -257,106 +312,54 @@ def group_by_name(counts: Mapping[tuple[str, str], int]) -> dict[str, dict[str, 
     return by_name
 
 
-#: So many reports at most are asked what they have in the place of such a kind: it may mean walking
-#: through a table.
-ASKED = 3
-
-
-def _warn_of_missing_kinds(
-    infos: Sequence[ReportInfo], selection: Selection, results: Sequence[TaskResult]
-) -> list[str]:
-    """Return a warning for each name given to -t, of a kind or of a group of kinds, of which no
-    report holds an event.
+def collect_notes(job: Job) -> list[str]:
+    """Return the notes of a job; those that are :class:`nsys2prv._util.errors.Detail` need no
+    attention.
     """
-    records = {layout for result in results for layout, count in result.events.items() if count}
-    dropped = {
-        kind for result in results for kind, account in result.accounts.items() if account.dropped
-    }
-    warnings = []
-    for name in sorted(selection.asked):
-        named = [kind for kind in selection.kinds if kind.name == name]
-        meant_kinds = named or [kind for kind in selection.kinds if kind.is_called(name)]
-        if meant_kinds and not any(
-            kind.name in dropped or not records.isdisjoint(kind.layouts) for kind in meant_kinds
-        ):
-            warnings.append(
-                f"{name}: the reports hold no events of this kind{_hint_elsewhere(named[0], infos) if named else ''}"
-            )
-    return warnings
-
-
-def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
-    if kind.gpu_work is None or kind.gpu_work.hint_when_missing is None:
-        return ""
-    for info in infos[:ASKED]:
-        try:
-            with open_source(info.path) as source:
-                if hint := kind.gpu_work.hint_when_missing(source):
-                    return f": {hint}"
-        except Nsys2prvError:
-            # What was read from a store need not be there any more.
-            continue
-    return ""
-
-
-def _note_unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
-    """Return a note where the reports hold work on GPUs and none was asked for."""
-    if any(kind.gpu_work for kind in selection.kinds):
-        return []
-    left_out = sorted({name for info in infos for name in _list_gpu_work(info)})
-    note = f"the reports hold work on GPUs that -t does not select: {', '.join(left_out)}"
-    return [note] if left_out else []
-
-
-def _list_gpu_work(info: ReportInfo) -> list[str]:
-    """Return the kinds of work on GPUs that a report holds."""
     return [
-        kind.name for kind in all_kinds() if kind.gpu_work and info.parts.keys() & set(kind.tables)
+        *(note for result in job.results for note in result.notes),
+        *map(Detail, _group_by_message(job.infos, "warning", "warns")),
+        *_note_unrequested_kinds(job.infos, job.selection),
+        *job.notes,
     ]
 
 
-#: Lines of warnings and of notes at most.
-MOST_MESSAGES = 12
-
-
-#: Classes of messages that are warned of, the worst first -> what such a message is said to do.
-CLASSES = {
-    "loss": "says that events may be missing",
-    "fallback": "says that it recorded in another way than asked for",
-    "error": "reports an error",
-}
-
-
-def _classify_message(message: Message) -> str:
-    """Return the class of a message; "" for one that is not told, as about libraries that a program
-    does not use.
-    """
-    if message.loss:
-        return "loss"
-    if message.fallback:
-        return "fallback"
-    if message.severity == ERROR:
-        return "error"
-    return "warning" if INFO < message.severity < ERROR and not message.unused else ""
-
-
-def _group_by_message(infos: Sequence[ReportInfo], wanted: str, noun: str) -> list[str]:
-    counts: Counter[str] = Counter()
-    names: dict[str, dict[str, None]] = {}
-    for info in infos:
-        for message in info.messages:
-            if _classify_message(message) == wanted:
-                counts[message.text] += message.count
-                names.setdefault(message.text, {})[info.name] = None
-    times = {text: f"{count:,} times, " if count > 1 else "" for text, count in counts.items()}
-    lines = [
-        f'Nsight Systems {noun}: "{text}" ({times[text]}in {list_some([*reports])})'
-        for text, reports in names.items()
-    ]
-    if len(lines) > MOST_MESSAGES:
-        more = len(lines) - MOST_MESSAGES
-        lines[MOST_MESSAGES:] = [f"Nsight Systems {noun}: {more} further messages"]
-    return lines
+def collect_warnings(job: Job) -> list[str]:
+    """Return what the user should know of a job, a line each."""
+    infos, results, selection = job.infos, job.results, job.selection
+    warnings = list(job.warnings)
+    for one, text in CLASSES.items():
+        warnings += _group_by_message(infos, one, text)
+    warnings += [*job.timeline.warnings, *_warn_of_missing_kinds(infos, selection, results)]
+    unplaced, offsets = [], []
+    for info, placement in zip(infos, job.timeline.placements, strict=True):
+        if placement.method == UNPLACED:
+            unplaced.append(info.name)
+        elif not info.absolute:
+            offsets.append(placement.map.offset)
+    if unplaced and len(infos) > 1:
+        warnings.append(
+            f"{list_some(unplaced)}: no clock in the report; placed at the start of the others"
+        )
+    apart = max(offsets, default=0) - min(offsets, default=0)
+    if apart > FAR_APART:
+        warnings.append(
+            f"the reports begin up to {apart / 86_400e9:.1f} days apart: are they of one job?"
+        )
+    hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})
+    if hidden:
+        warnings.append(
+            f"{list_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
+            "them are not in the report; profile with --cuda-graph-trace=node to see them"
+        )
+    wanted = any(kind.gpu_work for kind in selection.kinds)
+    if idle := [info.name for info in infos if wanted and not _list_gpu_work(info)]:
+        warnings.append(f"{list_some(idle)}: no work on any GPU")
+    if job.duration > EXACT_TIMES:
+        warnings.append(
+            f"the trace spans {job.duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"
+        )
+    return warnings
 
 
 def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult]) -> list[str]:
@@ -377,61 +380,80 @@ def warn_of_far_rows(infos: Sequence[ReportInfo], results: Iterable[TaskResult])
     ]
 
 
-#: Reports that begin further apart than this (ns: one day) are hardly of one job.
-FAR_APART = 86_400 * 1_000_000_000
-#: Paraver keeps times as doubles, exact up to this (ns).
-EXACT_TIMES = 2**53
-
-
-def collect_notes(job: Job) -> list[str]:
-    """Return the notes of a job; those that are :class:`nsys2prv._util.errors.Detail` need no
-    attention.
+def _warn_of_missing_kinds(
+    infos: Sequence[ReportInfo], selection: Selection, results: Sequence[TaskResult]
+) -> list[str]:
+    """Return a warning for each name given to -t, of a kind or of a group of kinds, of which no
+    report holds an event.
     """
-    return [
-        *(note for result in job.results for note in result.notes),
-        *map(Detail, _group_by_message(job.infos, "warning", "warns")),
-        *_note_unrequested_kinds(job.infos, job.selection),
-        *job.notes,
-    ]
-
-
-def collect_warnings(job: Job) -> list[str]:
-    """Return what the user should know of a job, a line each."""
-    infos, results, selection = job.infos, job.results, job.selection
-    placements = job.timeline.placements
-    warnings = list(job.warnings)
-    for one, text in CLASSES.items():
-        warnings += _group_by_message(infos, one, text)
-    warnings += [*job.timeline.warnings, *_warn_of_missing_kinds(infos, selection, results)]
-    unplaced = [
-        info.name
-        for info, placement in zip(infos, placements, strict=True)
-        if placement.method == UNPLACED
-    ]
-    if unplaced and len(infos) > 1:
-        warnings.append(
-            f"{list_some(unplaced)}: no clock in the report; placed at the start of the others"
-        )
-    placed = [
-        placement.map.offset
-        for info, placement in zip(infos, placements, strict=True)
-        if placement.method != UNPLACED and not info.absolute
-    ]
-    if placed and max(placed) - min(placed) > FAR_APART:
-        warnings.append(
-            f"the reports begin up to {(max(placed) - min(placed)) / 86_400e9:.1f} days apart: are they of one job?"
-        )
-    hidden = sorted({result.report for result in results if result.events.get("cuda_graph")})
-    if hidden:
-        warnings.append(
-            f"{list_some([infos[index].name for index in hidden])}: CUDA graphs were traced as a whole, so the kernels inside "
-            "them are not in the report; profile with --cuda-graph-trace=node to see them"
-        )
-    wanted = any(kind.gpu_work for kind in selection.kinds)
-    if idle := [info.name for info in infos if wanted and not _list_gpu_work(info)]:
-        warnings.append(f"{list_some(idle)}: no work on any GPU")
-    if job.duration > EXACT_TIMES:
-        warnings.append(
-            f"the trace spans {job.duration / 86_400e9:,.0f} days; beyond {EXACT_TIMES / 86_400e9:.0f} Paraver cannot tell nanoseconds apart"
-        )
+    records = {layout for result in results for layout, count in result.events.items() if count}
+    dropped = {
+        kind for result in results for kind, account in result.accounts.items() if account.dropped
+    }
+    warnings = []
+    for name in sorted(selection.asked):
+        named = [kind for kind in selection.kinds if kind.name == name]
+        meant_kinds = named or [kind for kind in selection.kinds if kind.is_called(name)]
+        if meant_kinds and not any(
+            kind.name in dropped or not records.isdisjoint(kind.layouts) for kind in meant_kinds
+        ):
+            hint = _hint_elsewhere(named[0], infos) if named else ""
+            warnings.append(f"{name}: the reports hold no events of this kind{hint}")
     return warnings
+
+
+def _hint_elsewhere(kind: EventKind, infos: Sequence[ReportInfo]) -> str:
+    if kind.gpu_work is None or kind.gpu_work.hint_when_missing is None:
+        return ""
+    for info in infos[:ASKED]:
+        # What was read from a store need not be there any more.
+        with suppress(Nsys2prvError), open_source(info.path) as source:
+            if hint := kind.gpu_work.hint_when_missing(source):
+                return f": {hint}"
+    return ""
+
+
+def _note_unrequested_kinds(infos: Sequence[ReportInfo], selection: Selection) -> list[str]:
+    """Return a note where the reports hold work on GPUs and none was asked for."""
+    if any(kind.gpu_work for kind in selection.kinds):
+        return []
+    left_out = sorted({name for info in infos for name in _list_gpu_work(info)})
+    note = f"the reports hold work on GPUs that -t does not select: {', '.join(left_out)}"
+    return [note] if left_out else []
+
+
+def _list_gpu_work(info: ReportInfo) -> list[str]:
+    """Return the kinds of work on GPUs that a report holds."""
+    return [
+        kind.name for kind in all_kinds() if kind.gpu_work and info.parts.keys() & set(kind.tables)
+    ]
+
+
+def _classify_message(message: Message) -> str:
+    """Return the class of a message; "" for one that is not told, as about libraries that a program
+    does not use.
+    """
+    if message.loss:
+        return "loss"
+    if message.fallback:
+        return "fallback"
+    if message.severity == ERROR:
+        return "error"
+    return "warning" if INFO < message.severity < ERROR and not message.unused else ""
+
+
+def _group_by_message(infos: Sequence[ReportInfo], wanted: str, noun: str) -> list[str]:
+    """Return lines that quote the messages of a class, with their reports."""
+    reports: dict[str, Counter[str]] = {}
+    for info in infos:
+        for message in info.messages:
+            if _classify_message(message) == wanted:
+                reports.setdefault(message.text, Counter())[info.name] += message.count
+    lines = []
+    for text, counts in reports.items():
+        times = f"{counts.total():,} times, " if counts.total() > 1 else ""
+        lines.append(f'Nsight Systems {noun}: "{text}" ({times}in {list_some([*counts])})')
+    if len(lines) > MOST_MESSAGES:
+        more = len(lines) - MOST_MESSAGES
+        lines[MOST_MESSAGES:] = [f"Nsight Systems {noun}: {more} further messages"]
+    return lines

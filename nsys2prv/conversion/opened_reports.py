@@ -13,28 +13,22 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util import errors, workers
+from nsys2prv._util import errors
 from nsys2prv._util.errors import Nsys2prvError, Unreadable, UsageError
-from nsys2prv._util.files import (
-    check_folder,
-    describe_write_error,
-    make_temporary_folder,
-    make_working_folder,
-    put_in_place,
-)
+from nsys2prv._util.files import put_in_place
 from nsys2prv._util.progress import Progress
 from nsys2prv._util.store_file import ArchiveWriter, is_archive
 from nsys2prv._util.workers import Pool, is_worth_parallelizing, make_serial_pool
 from nsys2prv.conversion import reading, report_stores
-from nsys2prv.conversion.job import Workers, warn_of_far_rows
+from nsys2prv.conversion.job import Workers, open_workplace, warn_of_far_rows
 from nsys2prv.conversion.options import DEFAULTS, Options, Plan, choose_reports
-from nsys2prv.conversion.timeline import Span, combine_spans, find_span, plan_span_tasks
 from nsys2prv.events.kind import EventKind
 from nsys2prv.nsight import job_checks
 from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.nsight.report_files import ensure_unchanged, has_log, should_parallelize
 from nsys2prv.nsight.source import Part
 from nsys2prv.paraver import object_model
+from nsys2prv.store.runs import Span
 from nsys2prv.store.task_result import TaskResult, pack_result
 
 #: So many rows one process reads and writes while others start.
@@ -74,16 +68,10 @@ def open_reports(
         plan = report_stores.check_settings_match(plan, usual, stores)
     exports = [path for path in paths if path not in stores]
     infos, unread = [], []
-    lookers = Workers(
-        pool if len(exports) > 1 and should_parallelize(exports, pool.jobs) else make_serial_pool(),
-        progress,
-    )
-    looked = reading.inspect_reports(
-        exports,
-        folder,
-        plan.options.keep_going,
-        partial(lookers.run, what=reading.name_first_report),
-    )
+    shared = len(exports) > 1 and should_parallelize(exports, pool.jobs)
+    lookers = Workers(pool if shared else make_serial_pool(), progress)
+    run = partial(lookers.run, what=reading.name_first_report)
+    looked = reading.inspect_reports(exports, folder, plan.options.keep_going, run)
     for inspected in progress.over(looked, "opening reports", len(exports)):
         if isinstance(inspected, ReportInfo):
             infos.append(inspected)
@@ -104,7 +92,7 @@ def open_reports(
         missing = job_checks.check_missing_ranks(infos)
         # What is not wanted is read all the same: clocks are aligned and ranks related before
         # anything is cut.
-        choose_reports(infos, plan.cut.cut)
+        choose_reports(infos, plan.cut)
         rows = sum(
             part.last - part.first + 1
             for info in infos
@@ -124,13 +112,11 @@ def read_all(
     """Yield the results of reading all reports, a task at a time, with the number of the stage.
     read: does the work of a task.
     """
-    stages = reading.plan_tasks(
-        opened.infos, opened.plan.selection.kinds, folder, opened.plan.settings
-    )
+    plan = opened.plan
     results: list[TaskResult] = []
-    with opened.workers.progress.bar(
-        "reading", sum(task.rows for tasks in stages for task in tasks), "rows"
-    ) as bar:
+    stages = reading.plan_tasks(opened.infos, plan.selection.kinds, folder, plan.settings)
+    rows = sum(task.rows for tasks in stages for task in tasks)
+    with opened.workers.progress.bar("reading", rows, "rows") as bar:
         for number, tasks in enumerate(stages):
             planned = report_stores.replace_with_archived_tasks(
                 reading.add_launches(tasks, results) if number else tasks, number, opened.stored
@@ -155,12 +141,18 @@ def find_spans(
     whether they were read or not. results: of reading.
     """
     plan, stored = opened.plan, opened.stored
-    planned = plan_span_tasks(opened.infos, results, plan.selection, plan.settings, folder)
+    known = reading.find_known_spans(results)
+    planned = reading.plan_span_tasks(opened.infos, known, plan.selection, plan.settings, folder)
     tasks = [task for task in planned if task.report not in stored]
-    found = opened.workers.run(find_span, tasks, what=lambda task: str(task.info.path))
+    found = opened.workers.run(reading.find_span, tasks, what=lambda task: str(task.info.path))
     spans = {report: in_store.span for report, (_, in_store) in stored.items()}
     spans |= zip((task.report for task in tasks), found, strict=True)
-    return combine_spans(results, spans)
+    # Rows about the profiler count in a report of nothing else alone.
+    return {
+        **reading.find_known_spans(results, extending=False),
+        **known,
+        **{report: span for report, span in spans.items() if span is not None},
+    }
 
 
 def list_wanted_parts(info: ReportInfo, kinds: Sequence[EventKind]) -> Iterator[Part]:
@@ -195,30 +187,16 @@ def extract_to(
     """
     plan, target = Plan.from_options(options), Path(store)
     _check_target(target)
-    try:
-        with (
-            workers.make_pool(
-                options.engine, options.jobs, options.scheduler, len(reports)
-            ) as pool,
-            make_temporary_folder(target.parent) as staging,
-            make_working_folder(staging, options.tmp) as folder,
-            pool.ended(),
-        ):
-            with ensure_unchanged(
-                [Path(report) for report in reports if not has_log(Path(report))]
-            ):
-                opened = open_reports(reports, plan, folder, pool, options.quiet)
-                if opened.stored:
-                    path, _ = next(iter(opened.stored.values()))
-                    raise UsageError(f"{path}: is a store already; give it to nsys2prv merge")
-                results = _write_store(opened, folder, staging / target.name)
-            put_in_place(staging, [target])
-            errors.ignore_signals()
-            return [*opened.warnings, *warn_of_far_rows(opened.infos, results)]
-    except OSError as error:
-        raise describe_write_error(
-            error, target, [target.parent, *([options.tmp] if options.tmp else [])]
-        ) from error
+    with open_workplace(options, len(reports), target) as (pool, staging, folder):
+        with ensure_unchanged([Path(report) for report in reports if not has_log(Path(report))]):
+            opened = open_reports(reports, plan, folder, pool, options.quiet)
+            if opened.stored:
+                path, _ = next(iter(opened.stored.values()))
+                raise UsageError(f"{path}: is a store already; give it to nsys2prv merge")
+            results = _write_store(opened, folder, staging / target.name)
+        put_in_place(staging, [target])
+        errors.ignore_signals()
+        return [*opened.warnings, *warn_of_far_rows(opened.infos, results)]
 
 
 def _write_store(opened: OpenedReports, folder: Path, path: Path) -> list[TaskResult]:
@@ -234,9 +212,8 @@ def _write_store(opened: OpenedReports, folder: Path, path: Path) -> list[TaskRe
         spans = find_spans(opened, results, folder)
         archived = [replace(one, span=spans.get(report)) for report, one in enumerate(archived)]
         contents = report_stores.list_contents(opened.plan, archived)
-        archive.add_bytes(
-            report_stores.MANIFEST, report_stores.make_manifest(contents, archive.members())
-        )
+        manifest = report_stores.make_manifest(contents, archive.members())
+        archive.add_bytes(report_stores.MANIFEST, manifest)
     return results
 
 
@@ -246,9 +223,8 @@ def read_and_pack(task: reading.ReadingTask) -> TaskResult:
     """
     result = reading.read_task(task)
     pack_result(result, task.spill / f"task-{task.number}")
-    for path in {
-        stored.path for stored in (*result.runs, *result.names.values(), *result.facts.values())
-    }:
+    stored = (*result.runs, *result.names.values(), *result.facts.values())
+    for path in {part.path for part in stored}:
         path.unlink()
     result.runs = [replace(run, samples=run.samples[:0]) for run in result.runs]
     result.names, result.facts = {}, {}
@@ -256,11 +232,10 @@ def read_and_pack(task: reading.ReadingTask) -> TaskResult:
 
 
 def _check_target(target: Path) -> None:
-    """Raise one clear line where the store could not be written, or would replace something else."""
+    """Raise one clear line where the store would replace something else."""
     if target.is_dir():
         raise Nsys2prvError(f"{target}: is a folder; give the name of the store to write")
     if target.exists() and not is_archive(target):
         raise Nsys2prvError(
             f"{target}: is there already and is not a store; remove it or give another name"
         )
-    check_folder(target.parent)

@@ -1,19 +1,16 @@
-"""Options of a cut, as users write them, and the plan that they make in terms of the catalogue,
-checked before any report is read.
+"""Options of a conversion and of a cut, as users write them, and the plans that they make: the
+options, checked and put in terms of the catalogue before any report is touched.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from itertools import chain
 from operator import and_
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -21,7 +18,7 @@ from msgspec.structs import replace
 from nsys2prv._util import workers
 from nsys2prv._util.errors import Nsys2prvError, UsageError
 from nsys2prv._util.text import UNITS, list_some
-from nsys2prv.clock.maps import ClockMap, ClockRecord
+from nsys2prv.clock.maps import ClockRecord
 from nsys2prv.conversion import timeline
 from nsys2prv.events import (
     Selection,
@@ -40,12 +37,17 @@ from nsys2prv.events.system import check_callstack
 from nsys2prv.nsight.info import ReportInfo, choose_launcher_ranks
 from nsys2prv.paraver.pcf import read_base_names
 from nsys2prv.relations import Relation, all_relations
-from nsys2prv.store.runs import Run
 
-_TIME = re.compile(rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)")
+_MOMENT = rf"(\d+(?:\.\d+)?)({'|'.join(UNITS)}|%|)"
+_TIME = re.compile(_MOMENT)
+_SPAN = re.compile(rf"\s*(?:{_MOMENT})?\s*:\s*(?:{_MOMENT})?\s*")
 _ITERATIONS = re.compile(r"(.+):(\d+)(?:-(\d+))?", re.DOTALL)
-#: Ranks, devices and iterations have no more digits.
-_NUMBER = re.compile(r"\d{1,9}")
+#: Ranks have no more digits.
+_RANKS = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+#: The kinds whose names regions have, read for these alone where nothing else asks for them.
+NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
+#: So many ranks or hosts are told where none of them was meant.
+MOST_TOLD = 8
 
 
 class CutOptions(Struct, frozen=True):
@@ -108,27 +110,27 @@ def parse_span(text: str) -> tuple[Moment | None, Moment | None]:
     """Return the two ends of FROM:TO; None for one that is not given. Raises UsageError."""
     if not text:
         return None, None
-    first, colon, last = text.partition(":")
-    begin, end = (
-        _parse_moment(end.strip(), text) if end.strip() else None for end in (first, last)
-    )
-    if not colon or (begin is None and end is None):
-        raise _make_span_error(text)
+    match = _SPAN.fullmatch(text)
+    if match is None or not (match[1] or match[3]):
+        raise UsageError(
+            f"--time {text}: give two times of the trace, as in 1.5:2 (seconds), 800ms:1200ms or 10%:20%; "
+            "either may be omitted"
+        )
+    begin, end = _make_moment(match[1], match[2], text), _make_moment(match[3], match[4], text)
     if begin and end and begin.ratio == end.ratio and end.number < begin.number:
         raise UsageError(f"--time {text}: ends before it begins; give FROM:TO, as in 1s:5s")
     return begin, end
 
 
-def _parse_moment(text: str, whole: str) -> Moment:
-    match = _TIME.fullmatch(text)
-    if match is None:
-        raise _make_span_error(whole)
-    number = Decimal(match[1])
-    if match[2] == "%":
+def _make_moment(digits: str | None, unit: str, whole: str) -> Moment | None:
+    if digits is None:
+        return None
+    number = Decimal(digits)
+    if unit == "%":
         if number > 100:
             raise UsageError(f"--time {whole}: the trace ends at 100%")
         return Moment(number / 100, ratio=True)
-    ns = number * UNITS[match[2] or "s"]
+    ns = number * UNITS[unit or "s"]
     if ns >= 1 << 61:
         raise UsageError(f"--time {whole}: later than any trace lasts")
     return Moment(ns)
@@ -143,13 +145,6 @@ def add_units(text: str) -> str:
         f"{end}ns" if (match := _TIME.fullmatch(end)) and not match[2] else end for end in ends
     )
     return "" if with_units == ":".join(ends) else with_units
-
-
-def _make_span_error(text: str) -> UsageError:
-    return UsageError(
-        f"--time {text}: give two times of the trace, as in 1.5:2 (seconds), 800ms:1200ms or 10%:20%; "
-        "either may be omitted"
-    )
 
 
 def _parse_region(text: str) -> Region | None:
@@ -169,36 +164,18 @@ def _parse_region(text: str) -> Region | None:
     return Region(match[1], first, last)
 
 
-def parse_numbers(option: str, words: Iterable[str]) -> list[tuple[int, int]]:
+def _parse_ranks(words: Iterable[str]) -> tuple[tuple[int, int], ...]:
     """Return numbers and ranges of them, as (first, last). Raises UsageError."""
     ranges = []
     for word in words:
-        first, dash, last = word.partition("-")
-        if not all(_NUMBER.fullmatch(part) for part in ((first, last) if dash else (first,))):
-            raise UsageError(f"{option} {word}: give numbers and ranges of them, as in 0-7,64")
-        ranges.append((int(first), int(last or first)))
-        if ranges[-1][0] > ranges[-1][1]:
-            raise UsageError(f"{option} {word}: the range is empty")
-    return ranges
-
-
-class CutWindow(Struct, frozen=True):
-    """Window first <= time < last (ns of the whole trace)."""
-
-    #: ns of the whole trace.
-    first: int
-    #: ns of the whole trace, not included.
-    last: int
-    #: True if `last` is the trace's own end, which belongs to the window.
-    closed: bool
-    #: Time that becomes 0.
-    origin: int = 0
-
-    def has(self, times: np.ndarray) -> np.ndarray:
-        """Return a mask (bool) of the times that lie in it."""
-        return (times >= self.first) & (
-            (times <= self.last) if self.closed else (times < self.last)
-        )
+        match = _RANKS.fullmatch(word)
+        if match is None:
+            raise UsageError(f"--ranks {word}: give numbers and ranges of them, as in 0-7,64")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if first > last:
+            raise UsageError(f"--ranks {word}: the range is empty")
+        ranges.append((first, last))
+    return tuple(ranges)
 
 
 class CutSpec(Struct, frozen=True):
@@ -212,11 +189,9 @@ class CutSpec(Struct, frozen=True):
     least: dict[str, int] = field(default_factory=dict)
     #: Layout of counters -> greatest number of samples per second.
     rates: dict[str, int] = field(default_factory=dict)
-    #: Time to keep; None until it is known.
-    window: CutWindow | None = None
 
     def leave_out_also(self, other: CutSpec) -> CutSpec:
-        """Return the specification without what another one leaves out; the window stays."""
+        """Return the specification without what another one leaves out."""
         return replace(
             self,
             away=self.away | other.away,
@@ -233,49 +208,11 @@ def _merge(
     return one | {name: choose(number, one.get(name, number)) for name, number in other.items()}
 
 
-class CutTask(Struct, frozen=True):
-    """Runs of one report to cut."""
-
-    #: Of one report.
-    runs: tuple[Run, ...]
-    #: Map to the time of the whole trace.
-    clock: ClockMap
-    #: Length of the whole trace, ns.
-    duration: int
-    #: Per source: row of each local object, -1 for one that is left out.
-    threads: Mapping[int, np.ndarray]
-    #: Specification of the cut.
-    orders: CutSpec
-    #: File for what stays.
-    spill: Path
-
-
-class CutRuns(Struct):
-    """Runs after a cut, in the time of the cut trace (report TRACE)."""
-
-    #: What is left.
-    runs: list[Run] = field(default_factory=list)
-    #: Records and samples by layout, lines by kind.
-    written: Counter[str] = field(default_factory=Counter)
-    #: Records and lines not written, by (layout or kind of lines, reason).
-    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
-    #: Ranges that begin before the cut or end after it, by layout.
-    clipped: Counter[str] = field(default_factory=Counter)
-
-    def leave_out(self, name: str, reason: str, count: int) -> None:
-        if count:
-            self.left_out[name, reason] += int(count)
-
-
-#: The kinds whose names regions have, read for these alone where nothing else asks for them.
-NAMED_RANGES = ("nvtx_pushpop_trace", "nvtx_startend_trace")
-
-
 class CutPlan(Struct, frozen=True):
     """Checked plan of a cut."""
 
     #: The options as given.
-    cut: CutOptions = field(default_factory=CutOptions)
+    options: CutOptions = field(default_factory=CutOptions)
     #: Begin of the span of time; None for the trace's own.
     first: Moment | None = None
     #: End of the span of time; None for the trace's own.
@@ -284,24 +221,26 @@ class CutPlan(Struct, frozen=True):
     region: Region | None = None
     #: What stays of the runs, in any window.
     spec: CutSpec = field(default_factory=CutSpec)
+    #: Ranks to keep, as (first, last), for each of the options'.
+    ranks: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def from_options(cls, cut: CutOptions) -> CutPlan:
         """Check the options and make a plan of them. Raises UsageError for invalid ones."""
-        parse_numbers("--ranks", cut.ranks)
+        ranks = _parse_ranks(cut.ranks)
         if cut.max_size is not None and cut.max_size <= 0:
             raise UsageError("--max-size takes a size such as 500MB")
         spec = CutSpec(present=_find_present_fields(cut), rates=_find_rates(cut.rates))
         if not cut.lines:
             spec = spec.leave_out_also(leave_out_lines())
-        return cls(cut, *parse_span(cut.time), _parse_region(cut.region), spec)
+        return cls(cut, *parse_span(cut.time), _parse_region(cut.region), spec, ranks)
 
     @property
     def changes_runs(self) -> bool:
         """True if runs have to be rewritten, apart from the choice of rows and reports and from
         --max-size.
         """
-        return bool(self.cut.time or self.region or self.spec != CutSpec())
+        return bool(self.options.time or self.region or self.spec != CutSpec())
 
 
 def add_regions(selection: Selection, plan: CutPlan) -> tuple[Selection, CutPlan]:
@@ -324,11 +263,9 @@ def find_layouts(name: str) -> list[str]:
     """Return the layouts of the kinds of events, and of relations between ranks, that a name means;
     none for a name that is none.
     """
-    layout_lists = [kind.layouts for kind in all_kinds() if kind.is_called(name)]
-    layout_lists += [
-        relation.layouts for relation in all_relations() if name in (relation.name, "all")
-    ]
-    return list(dict.fromkeys(chain.from_iterable(layout_lists)))
+    meant: list[EventKind | Relation] = [kind for kind in all_kinds() if kind.is_called(name)]
+    meant += [relation for relation in all_relations() if name in (relation.name, "all")]
+    return list(dict.fromkeys(layout for source in meant for layout in source.layouts))
 
 
 def leave_out_attributes() -> CutSpec:
@@ -348,12 +285,12 @@ def _find_present_fields(cut: CutOptions) -> dict[str, int]:
     for kind, names in cut.fields.items():
         chosen = [layouts[name] for name in find_layouts(kind) if layouts[name].fields]
         if not chosen:
-            option = f"--args {kind}={','.join(names)}"
-            if kind in list_kind_names():
-                raise UsageError(
-                    f"{option}: events of this kind have no attributes; give another kind"
-                )
-            raise UsageError(f"{option}: {describe_unknown_kind(kind)}")
+            why = (
+                "events of this kind have no attributes; give another kind"
+                if kind in list_kind_names()
+                else describe_unknown_kind(kind)
+            )
+            raise UsageError(f"--args {kind}={','.join(names)}: {why}")
         field_names = dict.fromkeys(field.name for layout in chosen for field in layout.fields[1:])
         for name in names:
             if name not in field_names:
@@ -390,10 +327,6 @@ def find_sampled_layouts(layouts: Iterable[str]) -> list[str]:
     return [name for name in layouts if not load_catalogue().layouts[name].fields]
 
 
-#: So many are told where none of them was meant.
-MOST_TOLD = 8
-
-
 def _find_ranks(infos: Sequence[ReportInfo]) -> list[set[int]]:
     """Return the ranks of each report (in rank order): MPI's where any report tells them, else the
     launcher's, else their places from 0 on.
@@ -409,31 +342,31 @@ def is_in_ranges(rank: int | None, wanted: Sequence[tuple[int, int]]) -> bool:
     return rank is not None and any(first <= rank <= last for first, last in wanted)
 
 
-def choose_reports(infos: list[ReportInfo], cut: CutOptions) -> list[int]:
+def choose_reports(infos: list[ReportInfo], plan: CutPlan) -> list[int]:
     """Return the numbers (in rank order) of the reports that may hold something wanted. Raises
     Nsys2prvError where that is none, or a rank or host asked for is in none.
     """
-    chosen = list(range(len(infos)))
-    if cut.ranks:
-        wanted, ranks = parse_numbers("--ranks", cut.ranks), _find_ranks(infos)
-        all_ranks = sorted(set().union(*ranks))
-        for word, pair in zip(cut.ranks, wanted, strict=True):
-            if not any(is_in_ranges(rank, [pair]) for rank in all_ranks):
-                known_ranks = list_some([*map(str, all_ranks)], MOST_TOLD)
+    chosen, patterns = list(range(len(infos))), plan.options.hosts
+    if plan.ranks:
+        ranks = _find_ranks(infos)
+        there = sorted(set().union(*ranks))
+        for word, pair in zip(plan.options.ranks, plan.ranks, strict=True):
+            if not any(is_in_ranges(rank, [pair]) for rank in there):
+                known = list_some([*map(str, there)], MOST_TOLD)
                 raise Nsys2prvError(
-                    f"--ranks {word}: no report has this rank; the reports have {known_ranks}"
+                    f"--ranks {word}: no report has this rank; the reports have {known}"
                 )
-        chosen = [at for at in chosen if any(is_in_ranges(rank, wanted) for rank in ranks[at])]
-    if cut.hosts:
+        chosen = [at for at in chosen if any(is_in_ranges(rank, plan.ranks) for rank in ranks[at])]
+    if patterns:
         hosts = [info.host or "unknown-host" for info in infos]
-        for pattern in cut.hosts:
+        for pattern in patterns:
             if not any(fnmatchcase(host, pattern) for host in hosts):
-                known_ranks = list_some(sorted(set(hosts)), MOST_TOLD)
+                known = list_some(sorted(set(hosts)), MOST_TOLD)
                 raise Nsys2prvError(
-                    f"--hosts {pattern}: no report is from this host; the reports are from {known_ranks}"
+                    f"--hosts {pattern}: no report is from this host; the reports are from {known}"
                 )
         chosen = [
-            at for at in chosen if any(fnmatchcase(hosts[at], pattern) for pattern in cut.hosts)
+            at for at in chosen if any(fnmatchcase(hosts[at], pattern) for pattern in patterns)
         ]
     if not chosen:
         raise Nsys2prvError(
@@ -526,6 +459,11 @@ class Plan(Struct, frozen=True):
     cut: CutPlan
     #: The options as given.
     options: Options
+
+    @property
+    def observes_clocks(self) -> bool:
+        """True if clocks of hosts are aligned by what the reports tell."""
+        return self.method in timeline.OBSERVING_METHODS
 
     @classmethod
     def from_options(cls, options: Options) -> Plan:

@@ -7,7 +7,6 @@ from __future__ import annotations
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,9 +34,6 @@ from nsys2prv.conversion.opened_reports import (
 )
 from nsys2prv.conversion.options import Plan
 from nsys2prv.conversion.timeline import (
-    NONE,
-    UTC,
-    Span,
     Timeline,
     find_host_clocks,
     group_comparable_reports,
@@ -64,6 +60,7 @@ from nsys2prv.store.corrections import (
     scale_fractions,
 )
 from nsys2prv.store.overlaps import separate_overlaps
+from nsys2prv.store.runs import Span
 from nsys2prv.store.task_result import FactBook, TaskResult, read_fact
 
 #: Kinds of events that tell how clocks of hosts are to be aligned, with those that they refer to.
@@ -101,15 +98,14 @@ class _JobState(Struct):
         """Return the objects that hold events, with the reports that they are in."""
         return [(result.report, key) for result in self.results for key in result.objects]
 
-    def run(self, function: Callable, tasks: Sequence, ahead: int | None = None) -> Iterator:
-        return self.workers.run(
-            function, tasks, ahead, lambda _: ", ".join(info.name for info in self.infos[:3])
-        )
+    def run(self, function: Callable, tasks: Sequence) -> Iterator:
+        first = ", ".join(info.name for info in self.infos[:3])
+        return self.workers.run(function, tasks, lambda _: first)
 
     def derive_events(self, kinds: Sequence[EventKind]) -> None:
         """Add what follows from the facts that these kinds have set aside."""
         tasks = derive.plan_derive_tasks(self.results, kinds, self.folder)
-        self.results += self.run(derive.derive_task, tasks, self.workers.pool.jobs)
+        self.results += self.run(derive.derive_task, tasks)
 
 
 def prepare(
@@ -123,33 +119,30 @@ def prepare(
     asked for.
     """
     unread: list[str] = []
-    reports = list(reports)
+    paths = [Path(report) for report in reports]
     while True:
         part = folder / f"reports-{len(unread)}"
         part.mkdir()
         try:
-            job = _prepare(reports, plan, part, pool, quiet)
+            job = _prepare(paths, plan, part, pool, quiet)
         except Unreadable as error:
-            kept = [report for report in reports if Path(report) != error.report]
-            if not plan.options.keep_going or not kept or len(kept) == len(reports):
+            kept = [path for path in paths if path != error.report]
+            if not plan.options.keep_going or not kept or len(kept) == len(paths):
                 raise
             shutil.rmtree(part, ignore_errors=True)
-            reports = kept
+            paths = kept
             unread.append(str(error))
         else:
             job.unread += unread
             return job
 
 
-def _prepare(
-    reports: Sequence[str | Path], plan: Plan, folder: Path, pool: Pool, quiet: bool
-) -> Job:
+def _prepare(paths: Sequence[Path], plan: Plan, folder: Path, pool: Pool, quiet: bool) -> Job:
     """Return the job of all of these reports. Raises Unreadable where reading fails at one of
     several.
     """
-    paths = [Path(report) for report in reports]
     with ensure_unchanged([path for path in paths if not has_log(path)]):
-        opened = open_reports(reports, plan, folder, pool, quiet)
+        opened = open_reports(paths, plan, folder, pool, quiet)
         results = _read_results(opened, folder)
         spans = find_spans(opened, results, folder)
     stores = list(dict.fromkeys(path for path, _ in opened.stored.values()))
@@ -164,12 +157,8 @@ def _prepare(
         state.derive_events(plan.selection.kinds)
         job = _make_job(state)
     job.stores, job.unread = stores, opened.unread
-    job.warnings = [
-        *opened.missing,
-        *opened.warnings,
-        *warn_of_far_rows(opened.infos, results),
-        *job.warnings,
-    ]
+    far = warn_of_far_rows(opened.infos, results)
+    job.warnings = [*opened.missing, *opened.warnings, *far, *job.warnings]
     return job
 
 
@@ -188,10 +177,8 @@ def _add_clock_kinds(
     left_out = [kind for kind in kinds if kind not in plan.selection.kinds]
     several = len(find_host_clocks(opened.infos, placements)[1]) > 1
     if (
-        isinstance(plan.method, ClockRecord)
-        or plan.method in (UTC, NONE)
-        or not several
-        or opened.stored
+        opened.stored
+        or not (several and plan.observes_clocks)
         or not any(
             part.last >= part.first
             for info in opened.infos
@@ -223,9 +210,7 @@ def _make_job(state: _JobState) -> Job:
     if not any(result.runs for result in state.results):
         raise NothingToWrite(_describe_nothing_found(state))
     state.results, small = scale_fractions(state.results, state.folder)
-    state.results = separate_overlaps(
-        state.results, partial(state.run, ahead=state.workers.pool.jobs)
-    )
+    state.results = separate_overlaps(state.results, state.run)
     machines, seen = state.machines, state.list_objects()
     gpus = derive.find_devices(state.infos, machines, seen, state.plan.selection)
     model = object_model.build_object_model(state.infos, machines, [*seen, *gpus])
@@ -252,7 +237,7 @@ def _make_job(state: _JobState) -> Job:
         tasks = derive.plan_device_states(
             state.results, state.infos, model.rows, timeline.clocks, state.folder, number
         )
-        state.results += state.run(derive.make_device_states, tasks, ahead=state.workers.pool.jobs)
+        state.results += state.run(derive.make_device_states, tasks)
     state.results += related
     if state.plan.options.states:
         states = _find_states(state, timeline)
@@ -303,31 +288,19 @@ def _align_clocks(state: _JobState) -> Timeline:
     method = state.plan.method
     placements = place_unclocked(state.placements, state.spans, method)
     record = method if isinstance(method, ClockRecord) else None
-    if record is None and method not in (UTC, NONE):
+    if state.plan.observes_clocks:
         clocks, names = find_host_clocks(state.infos, state.placements)
         if len(names) > 1:
             # Not before it is needed, as most jobs are of one host: it brings all of the solver.
             from nsys2prv.conversion import align
 
-            book = _make_fact_book(state, [placement.map for placement in placements], clocks)
-            span, folder = _find_span(state, placements), state.folder / "clocks"
+            maps = [placement.map for placement in placements]
+            times = [maps[report].to_global(np.array(span)) for report, span in state.spans.items()]
+            span = int(np.min(times)), int(np.max(times))
+            book, folder = _make_fact_book(state, maps, clocks), state.folder / "clocks"
             alignment = align.align_hosts(book, method, names, span, folder, state.run)
-            owners = [
-                f"rank {process.rank}"
-                if process.rank is not None
-                else state.infos[process.report].name
-                for process in state.model.processes
-            ]
-            record = align.to_record(alignment, names, owners)
+            record = align.to_record(alignment, names, state.infos, state.model.processes)
     return make_timeline(placements, state.infos, state.spans, record)
-
-
-def _find_span(state: _JobState, placements: Sequence[Placement]) -> tuple[int, int]:
-    """Return the first and the last time of all events, as they are placed."""
-    times = [
-        placements[report].map.to_global(np.array(span)) for report, span in state.spans.items()
-    ]
-    return int(min(pair[0] for pair in times)), int(max(pair[1] for pair in times))
 
 
 def _restore_order(state: _JobState, timeline: Timeline) -> Timeline:
@@ -357,7 +330,7 @@ def _find_states(state: _JobState, timeline: Timeline) -> list[TaskResult]:
         find_trace_duration(state.results, state.spans, timeline.clocks),
         state.folder,
     )
-    return list(state.run(thread_states.make_states, tasks, ahead=state.workers.pool.jobs))
+    return list(state.run(thread_states.make_states, tasks))
 
 
 def _make_fact_book(
@@ -375,9 +348,8 @@ def _make_fact_book(
 
 
 def _describe_nothing_found(state: _JobState) -> str:
-    names = ", ".join(
-        [*(info.name for info in state.infos[:3]), *(["…"] if state.infos[3:] else [])]
-    )
+    first = [info.name for info in state.infos[:3]]
+    names = ", ".join([*first, "…"] if state.infos[3:] else first)
     lost = +sum_counters(
         account.dropped for result in state.results for account in result.accounts.values()
     )

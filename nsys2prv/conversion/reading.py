@@ -1,7 +1,13 @@
-"""Read exports: the metadata of all of them first, then their tables into sorted runs. Each task
-reads part of one report, on its own, in bounded memory.
+"""Read exports: the metadata of all of them first, then their tables into sorted runs, and when the
+events of the other tables begin and end. Each task reads part of one report, on its own, in bounded
+memory.
 
 Kinds of events that take rows of the same table share one reading of it.
+
+Time 0 and the duration of a trace follow from all events, whatever kinds of them are asked for, so
+that traces of the same reports can be laid over each other. Of the tables that are not read for the
+trace the columns of times are, and where these exceed what is known, the few pieces of the table
+with the earliest and the latest times.
 """
 
 from __future__ import annotations
@@ -9,15 +15,16 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from itertools import count
+from itertools import chain, count
+from operator import itemgetter
 from pathlib import Path
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import FrameWriter, StoredFrame
+from nsys2prv._util.columns import OPEN, FrameWriter, StoredFrame
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.events import all_kinds
+from nsys2prv.events import Selection, all_kinds
 from nsys2prv.events.call_indexes import (
     LaunchIndex,
     LaunchWriter,
@@ -26,14 +33,25 @@ from nsys2prv.events.call_indexes import (
     save_regions,
 )
 from nsys2prv.events.extraction import Extraction, ReadingSettings
-from nsys2prv.events.kind import Account, EventKind, Index, Reason
+from nsys2prv.events.kind import Account, Counters, EventKind, Index, Reason, Rows
 from nsys2prv.nsight import open_source, prepare_export
-from nsys2prv.nsight.info import ReportInfo, read_report_info
+from nsys2prv.nsight.info import ENDS, TIMES, ReportInfo, read_report_info
 from nsys2prv.nsight.report_files import count_bytes
-from nsys2prv.nsight.source import Part, Shared
-from nsys2prv.store.runs import SpillWriter
+from nsys2prv.nsight.source import TIME_LIMIT, Part, Shared, Source, mask_usable
+from nsys2prv.store.runs import Span, SpillWriter
 from nsys2prv.store.task_result import TaskResult
 
+#: Rows read at a time: a few tens of MB whatever the table.
+PART_ROWS = 200_000
+#: Rows of one task: small enough to share the work out, large enough that opening the report again
+#: costs nothing.
+TASK_ROWS = 400_000
+#: Rows of a piece of a table of which the earliest or latest events are sought.
+PIECE_ROWS = 20_000
+#: Bounds of times of which nothing is known.
+UNKNOWN = -TIME_LIMIT, TIME_LIMIT
+#: Kinds whose ranges end where rows anywhere else in their table say.
+ENDS_ELSEWHERE = ("gpu_contexts",)
 #: Reports that a worker inspects in one task: up to so many, or so many bytes.
 INSPECTED_REPORTS, INSPECTED_BYTES = 16, 50_000_000
 
@@ -52,8 +70,7 @@ def inspect_reports(
     folder: where exports are made of reports that are none, by this process. keep_going: also after
     one that none can be made of. run: maps over tasks, in order.
     """
-    for inspected in run(inspect_task, _plan_inspection_tasks(paths, folder, keep_going)):
-        yield from inspected
+    return chain.from_iterable(run(inspect_task, _plan_inspection_tasks(paths, folder, keep_going)))
 
 
 def inspect_task(task: Sequence[Export | Nsys2prvError]) -> list[ReportInfo | Nsys2prvError]:
@@ -86,6 +103,7 @@ def _plan_inspection_tasks(
     portion: list[Export | Nsys2prvError] = []
     size = 0
     for number, path in enumerate(paths):
+        was_exported = False
         try:
             export = prepare_export(path, folder / f"export-{number}")
             portion.append(export)
@@ -93,7 +111,6 @@ def _plan_inspection_tasks(
             was_exported = export[0] != path
         except Nsys2prvError as error:
             portion.append(error)
-            was_exported = False
             if not keep_going:
                 break
         if len(portion) >= INSPECTED_REPORTS or size >= INSPECTED_BYTES or was_exported:
@@ -107,10 +124,10 @@ def group_by_table(kinds: Iterable[EventKind]) -> list[tuple[EventKind, ...]]:
     """Return the kinds in their order, those that read one table in groups, if they are all that
     do: of a few kinds most rows may be of none.
     """
-    readers: dict[tuple[str, ...], list[EventKind]] = {}
+    readers: dict[tuple[str, ...], list[EventKind]] = defaultdict(list)
     for kind in all_kinds():
         if len(kind.tables) == 1 and not kind.selection.opt_in:
-            readers.setdefault(kind.tables, []).append(kind)
+            readers[kind.tables].append(kind)
     kinds, groups = list(kinds), []
     for kind in kinds:
         group = readers.get(kind.tables, [])
@@ -134,13 +151,6 @@ def read_once(extraction: Extraction, kinds: Sequence[EventKind], part: Part) ->
     return extraction.database.read_once(
         part, integers, texts, [kind.make_condition(extraction.report) for kind in kinds]
     )
-
-
-#: Rows read at a time: a few tens of MB whatever the table.
-PART_ROWS = 200_000
-#: Rows of one task: small enough to share the work out, large enough that opening the report again
-#: costs nothing.
-TASK_ROWS = 400_000
 
 
 class ReadingTask(Struct, frozen=True):
@@ -236,9 +246,7 @@ class _PieceReader:
 
     def _extract(self, kind: EventKind, piece: Part, wanted: bool) -> None:
         account = self._extraction.account = Account()
-        for rows in kind.extract(self._extraction, piece):
-            if kind.rows.extends_trace:
-                rows = self._extraction.drop_far_rows(rows)
+        for rows in _extract_rows(kind, self._extraction, piece):
             if wanted:
                 self._result.store(rows, self._writer, account, kind.rows.open_ended)
         if kind.derived:
@@ -247,6 +255,14 @@ class _PieceReader:
             if not kind.reads.rereads_rows:
                 self._result.of_table[piece.table] += account.rows
             self._result.add(kind.name, account)
+
+
+def _extract_rows(
+    kind: EventKind, extraction: Extraction, piece: Part
+) -> Iterator[Rows | Counters]:
+    """Yield what a kind finds in a piece of its table, without rows of damaged times."""
+    for rows in kind.extract(extraction, piece):
+        yield extraction.drop_far_rows(rows) if kind.rows.extends_trace else rows
 
 
 def plan_tasks(
@@ -262,23 +278,21 @@ def plan_tasks(
     stage is done.
     """
     selected = list(kinds)
-    needed = [
-        kind
-        for kind in all_kinds()
-        if kind.provides(Index.LAUNCHES) and any(other.needs(Index.LAUNCHES) for other in selected)
-    ]
     settings = replace(settings, lines=any(kind.provides(Index.LAUNCHES) for kind in selected))
-    first = [
+    launches_needed = any(kind.needs(Index.LAUNCHES) for kind in selected)
+    providers = [
         kind
         for kind in all_kinds()
-        if kind in needed or (kind in selected and kind.indexes.provides)
+        if (kind.indexes.provides and kind in selected)
+        or (kind.provides(Index.LAUNCHES) and launches_needed)
     ]
-    first_tables = {kind.tables for kind in first}
+    tables = {kind.tables for kind in providers}
+    # Those that read the same tables come along.
     first = [
         kind
         for kind in all_kinds()
-        if kind in first
-        or (kind in selected and kind.tables in first_tables and not kind.indexes.needs)
+        if kind in providers
+        or (kind in selected and kind.tables in tables and not kind.indexes.needs)
     ]
     second = [kind for kind in selected if kind not in first]
     counting, wanted = _find_counting_kinds(selected), {kind.name for kind in selected}
@@ -342,3 +356,144 @@ def add_launches(tasks: list[ReadingTask], results: Iterable[TaskResult]) -> lis
         replace(task, launches=tuple(segments[task.report]), regions=tuple(regions[task.report]))
         for task in tasks
     ]
+
+
+class SpanTask(Struct, frozen=True):
+    """Finds the span of one report's events."""
+
+    #: Index of the report.
+    report: int
+    #: Facts of the report.
+    info: ReportInfo
+    #: Kinds that were not read, or not in full.
+    kinds: tuple[str, ...]
+    #: Span of the kinds that were; None where they have no events.
+    known: Span | None
+    #: File for a moment.
+    spill: Path
+    #: Settings of reading.
+    settings: ReadingSettings
+
+
+def find_known_spans(results: Sequence[TaskResult], extending: bool = True) -> dict[int, Span]:
+    """Return the span of the runs of each report that has any. extending: those alone of kinds that
+    may make the trace longer.
+    """
+    others = {
+        layout for kind in all_kinds() if not kind.rows.extends_trace for layout in kind.layouts
+    }
+    spans: dict[int, Span] = {}
+    for run in (run for result in results for run in result.runs):
+        if run.first != OPEN and not (extending and run.shape.name in others):
+            spans[run.report] = _unite_spans(spans.get(run.report), (run.first, run.last))
+    return spans
+
+
+def plan_span_tasks(
+    infos: Sequence[ReportInfo],
+    known: Mapping[int, Span],
+    selection: Selection,
+    settings: ReadingSettings,
+    folder: Path,
+) -> list[SpanTask]:
+    """Return a task for each report with tables that were not read, or of which short ranges were
+    left out. known: span of the runs of each report that has any. folder: for files of a moment.
+    """
+    left_out = [
+        kind
+        for kind in all_kinds()
+        if kind.tables
+        and not (kind.selection.opt_in or kind.reads.rereads_rows)
+        and (kind not in selection.kinds or settings.least.get(kind.name))
+    ]
+    settings = ReadingSettings(rules=settings.rules, nvtx_rules=settings.nvtx_rules)
+    tasks = []
+    for report, info in enumerate(infos):
+        kinds = tuple(kind.name for kind in left_out if info.parts.keys() & set(kind.tables))
+        if kinds:
+            spill = folder / f"span-of-{report}.bin"
+            tasks.append(SpanTask(report, info, kinds, known.get(report), spill, settings))
+    return tasks
+
+
+def find_span(task: SpanTask) -> Span | None:
+    """Return the span of all events of a report (a pure function over files); None if it has none."""
+    kinds = [kind for kind in all_kinds() if kind.name in task.kinds]
+    span = task.known
+    scanned: dict[str, list] = {}
+    with open_source(task.info.path) as database:
+        for extends in (True, False):
+            if extends or span is None:
+                for kind in (kind for kind in kinds if kind.rows.extends_trace == extends):
+                    span = _widen(span, task, database, kind, scanned)
+    task.spill.unlink(missing_ok=True)
+    return span
+
+
+def _widen(
+    span: Span | None, task: SpanTask, database: Source, kind: EventKind, scanned: dict[str, list]
+) -> Span | None:
+    """Return the span made long enough for the events of a kind. scanned: the pieces of tables that
+    have been looked at, for the next kind.
+    """
+    pieces, parts = [], task.info.parts
+    for table in kind.tables:
+        if table in parts and table not in scanned:
+            scanned[table] = list(_list_pieces(database, task.info, parts[table]))
+        pieces += scanned.get(table, ())
+    bounds = _unite_spans(*(piece[1:] for piece in pieces if piece[1:] != UNKNOWN)) or UNKNOWN
+    if kind.name in ENDS_ELSEWHERE:
+        pieces = [(part, *bounds) for part, _, _ in pieces]
+    # Pieces without times of their own lie where the others of the kind do.
+    pieces = [(piece[0], *(bounds if piece[1:] == UNKNOWN else piece[1:])) for piece in pieces]
+    read: set[Part] = set()
+    for part, first, _ in sorted(pieces, key=itemgetter(1)):
+        if span is not None and first >= span[0]:
+            break
+        read.add(part)
+        span = _unite_spans(span, _read_span(task, database, kind, part))
+    for part, _, last in sorted(pieces, key=itemgetter(2), reverse=True):
+        if span is not None and last <= span[1]:
+            break
+        if part not in read:
+            span = _unite_spans(span, _read_span(task, database, kind, part))
+    return span
+
+
+def _list_pieces(database: Source, info: ReportInfo, part: Part) -> Iterator[tuple[Part, int, int]]:
+    """Yield pieces of a part with the bounds of their events' times, but those that can have none;
+    the bounds are UNKNOWN in tables without times.
+    """
+    columns, capture = database.tables[part.table].columns, info.capture
+    begin = next((name for name in TIMES if name in columns), None)
+    names = tuple(name for name in (begin, *ENDS) if name in columns)
+    for piece in part.split(PIECE_ROWS):
+        if begin is None:
+            yield (piece, *UNKNOWN)
+            continue
+        columns_read = database.read(piece, names)
+        times = [
+            times[mask_usable(times) & (times >= capture.first) & (times <= capture.last)]
+            for times in (columns_read[name] for name in names)
+        ]
+        if len(times[0]):
+            # Events last 1 ns at least.
+            last = max(int(column.max()) for column in times if len(column)) + 1
+            yield piece, int(times[0].min()), last
+
+
+def _read_span(task: SpanTask, database: Source, kind: EventKind, part: Part) -> Span | None:
+    """Return the span of the events of a kind in a piece of its table, by reading them."""
+    extraction = Extraction(task.info, database, settings=task.settings)
+    extraction.condition = kind.make_condition(task.info)
+    result = TaskResult(0, task.report, 0)
+    with closing(SpillWriter(task.spill, task.report, 0)) as writer:
+        for rows in _extract_rows(kind, extraction, part):
+            result.store(rows, writer, extraction.account, kind.rows.open_ended)
+    return find_known_spans([result], extending=False).get(task.report)
+
+
+def _unite_spans(*spans: Span | None) -> Span | None:
+    """Return the span of all that there are, None where there is none."""
+    known = [span for span in spans if span is not None]
+    return (min(first for first, _ in known), max(last for _, last in known)) if known else None

@@ -9,6 +9,7 @@ import hashlib
 import json
 import zipfile
 import zlib
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -108,8 +109,8 @@ def compute_digest(manifest: dict[str, Any]) -> str:
 
 
 def open_stores(paths: Sequence[Path]) -> dict[Path, ArchiveManifest]:
-    """Return the paths that are stores, and what they hold. Raises one clear line for one that cannot be read
-    by this version.
+    """Return the paths that are stores, and what they hold. Raises one clear line for one that
+    cannot be read by this version.
     """
     return {path: _open_store(path) for path in paths if is_archive(path)}
 
@@ -187,9 +188,9 @@ def check_settings_match(plan: Plan, usual: Plan, stores: Mapping[Path, ArchiveM
 def _check_same(name: str, one: ArchiveManifest, other_name: str, other: ArchiveManifest) -> None:
     different = ["-t"] if one.kinds != other.kinds else []
     different += [
-        OPTIONS.get(name, name)
-        for name in ReadingSettings.__struct_fields__
-        if getattr(one.settings, name) != getattr(other.settings, name)
+        OPTIONS.get(setting, setting)
+        for setting in ReadingSettings.__struct_fields__
+        if getattr(one.settings, setting) != getattr(other.settings, setting)
     ]
     if different:
         raise Nsys2prvError(
@@ -199,11 +200,11 @@ def _check_same(name: str, one: ArchiveManifest, other_name: str, other: Archive
 
 def check_no_duplicate_reports(reports: Sequence[tuple[ReportInfo, Path]]) -> None:
     """Raise one clear line where two files, one of them a store, hold the same report."""
-    seen: dict[Hashable, list[tuple[ReportInfo, Path]]] = {}
+    seen: dict[Hashable, list[tuple[ReportInfo, Path]]] = defaultdict(list)
     for info, path in reports:
         if (session := make_session_key(info)) is None:
             continue
-        alike = seen.setdefault(session, [])
+        alike = seen[session]
         for other, place in alike:
             if place != path and are_copies(other, info):
                 raise Nsys2prvError(
@@ -220,24 +221,24 @@ def replace_with_archived_tasks(
     """Return the tasks of a stage, those of reports in stores taken from there. archived: by the
     report's number.
     """
-    folders = {report: iter(stored.stages[stage]) for report, (_, stored) in archived.items()}
-    result = []
-    for task in tasks:
-        if task.report not in archived:
-            result.append(task)
-            continue
-        path = archived[task.report][0]
-        folder = next(folders[task.report], None)
-        if folder is None:
-            raise make_damaged_error(path, ValueError(f"results of {task.info.name} are missing"))
-        result.append(replace(task, stored=(path, folder)))
-    for report, left in folders.items():
-        if next(left, None) is not None:
-            path, stored = archived[report]
-            raise make_damaged_error(
-                path, ValueError(f"more results of {stored.info.name} than tasks")
+    planned = Counter(task.report for task in tasks)
+    for report, (path, stored) in archived.items():
+        more = len(stored.stages[stage]) - planned[report]
+        if more:
+            name = stored.info.name
+            wrong = (
+                f"more results of {name} than tasks"
+                if more > 0
+                else f"results of {name} are missing"
             )
-    return result
+            raise make_damaged_error(path, ValueError(wrong))
+    folders = {report: iter(stored.stages[stage]) for report, (_, stored) in archived.items()}
+    return [
+        replace(task, stored=(archived[task.report][0], next(folders[task.report])))
+        if task.report in archived
+        else task
+        for task in tasks
+    ]
 
 
 def run_reading_task(task: reading.ReadingTask) -> TaskResult:

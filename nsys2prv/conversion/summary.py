@@ -1,5 +1,10 @@
 """The summary of a conversion, for people: what was written, what is missing, what Nsight Systems
-reported as lost.
+reported as lost; and `out.nsys2prv.json`, which lies beside the trace: of what that was made, how,
+and the account of every row that was read, and of every record made of them.
+
+Nothing in that file depends on when, where or by how many processes the trace was written. It holds
+nothing of a job's environment. The only paths in it are those of the reports, as they were given;
+with `--no-paths` only their names.
 """
 
 from __future__ import annotations
@@ -10,8 +15,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from html import escape
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import asdict
@@ -23,6 +29,7 @@ from nsys2prv.clock.maps import ClockMap, Placement
 from nsys2prv.conversion.job import (
     Job,
     Ledger,
+    RecordBalance,
     collect_notes,
     collect_warnings,
     group_by_name,
@@ -31,7 +38,7 @@ from nsys2prv.conversion.job import (
 )
 from nsys2prv.conversion.options import Options
 from nsys2prv.conversion.timeline import (
-    MOST,
+    MOST_HOSTS,
     describe_causal_moves,
     describe_clocks,
     describe_hosts,
@@ -41,9 +48,27 @@ from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Account, Reason, describe_reason, explain_unread_table, is_routine
 from nsys2prv.nsight.info import ReportInfo
 
-if TYPE_CHECKING:
-    from nsys2prv.clock.maps import Placement
-    from nsys2prv.conversion.job import Job
+#: Layouts named in the short summary, and further lines on what is not as it should be.
+MOST_EVENTS, MOST_LINES = 4, 6
+#: How tasks are ordered, for people, by what the model calls it.
+ORDERS = {
+    "MPI ranks": "in the order of their MPI ranks",
+    "launcher's environment": "in the order of the launcher's rank numbers",
+    "file names": "in the order of the file names, as no report tells a rank",
+}
+METADATA_ENDING = ".nsys2prv.json"
+#: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than
+#: to convert.
+CHECKED = 1 << 20
+#: Reports whose checksums are taken in one go.
+TOGETHER = 16
+CHECKSUM = (
+    "blake2b (16 bytes) of the file's size (8 bytes, little-endian), its first MiB and its last MiB"
+)
+#: Options that do not change the trace, or are places of the machine.
+NOT_TOLD = frozenset(
+    {"jobs", "tmp", "quiet", "engine", "scheduler", "metadata", "compress", "without_paths"}
+)
 
 
 class Summary(Struct, dict=True):
@@ -126,8 +151,7 @@ class Summary(Struct, dict=True):
         by kind. left_out: made but not written, by (layout or kind of lines, reason). The others
         are as in the summary.
         """
-        infos, timeline, results, model = job.infos, job.timeline, job.results, job.model
-        kinds = sum_accounts(results)
+        timeline, model, kinds = job.timeline, job.model, sum_accounts(job.results)
 
         def list_counts(name: str) -> dict[tuple[str, str], int]:
             return {
@@ -136,8 +160,7 @@ class Summary(Struct, dict=True):
                 for reason, count in getattr(account, name).items()
             }
 
-        balance = make_ledger(kinds, results, events, left_out)
-        placements = timeline.placements
+        ledger = make_ledger(kinds, job.results, events, left_out)
         return cls(
             ranks=model.ranks,
             hosts=len(model.tree.nodes),
@@ -147,7 +170,7 @@ class Summary(Struct, dict=True):
             lines=lines,
             order=model.ranked,
             clock_lines=[
-                *describe_clocks(timeline.record, placements, len(model.tree.nodes)),
+                *describe_clocks(timeline.record, timeline.placements, len(model.tree.nodes)),
                 *describe_causal_moves(timeline.causal),
             ],
             is_cut=job.is_cut,
@@ -157,20 +180,20 @@ class Summary(Struct, dict=True):
             dropped=list_counts("dropped"),
             repaired=list_counts("repaired"),
             left_out=dict(left_out),
-            ledger=balance,
+            ledger=ledger,
             sizes=sizes,
             types=types,
             smaller=smaller,
             cpu=job.workers.spent.text(),
             unread=job.unread,
             notes=collect_notes(job),
-            placed=_describe_placements(infos, placements),
-            clocks=describe_hosts(timeline.record, MOST) if timeline.record else [],
+            placed=_describe_placements(job.infos, timeline.placements),
+            clocks=describe_hosts(timeline.record, MOST_HOSTS) if timeline.record else [],
             warnings=[
                 *collect_warnings(job),
                 *(
                     f"{name}: {count:,} rows or records are not accounted for: a bug in nsys2prv, please report it"
-                    for name, count in balance.missing.items()
+                    for name, count in ledger.missing.items()
                 ),
             ],
         )
@@ -208,16 +231,6 @@ def _describe_placements(infos: list[ReportInfo], placements: list[Placement]) -
         f"after the first report's, by {placement.method}"
         for info, placement in zip(infos, placements, strict=True)
     ]
-
-
-#: Layouts named in the short summary, and further lines on what is not as it should be.
-MOST_EVENTS, MOST_LINES = 4, 6
-#: How tasks are ordered, for people, by what the model calls it.
-ORDERS = {
-    "MPI ranks": "in the order of their MPI ranks",
-    "launcher's environment": "in the order of the launcher's rank numbers",
-    "file names": "in the order of the file names, as no report tells a rank",
-}
 
 
 def _format_html_line(line: str) -> str:
@@ -267,36 +280,25 @@ def _describe_files(summary: Summary) -> list[str]:
 
 
 def _describe_main_events(summary: Summary) -> list[str]:
-    counts = sorted(
-        ((count, _find_title(name)) for name, count in summary.events.items() if count),
-        key=lambda item: -item[0],
-    )
+    counts = (+Counter(summary.events)).most_common()
     more = ""
     if len(counts) > MOST_EVENTS:
         more = f", and {format_count(len(counts) - MOST_EVENTS, 'other kind')} (-v lists all)"
-    return [", ".join(f"{count:,} {title}" for count, title in counts[:MOST_EVENTS]) + more]
+    main = (f"{count:,} {_find_title(name)}" for name, count in counts[:MOST_EVENTS])
+    return [", ".join(main) + more]
 
 
 def _describe_all_events(summary: Summary) -> list[str]:
     layouts = load_catalogue().layouts
     width = max((len(f"{count:,}") for count in summary.events.values()), default=1)
-    return [
-        f"{count:>{width},} {layouts[name].title}"
-        for name, count in summary.events.items()
-        if count
-    ]
+    counts = +Counter(summary.events)
+    return [f"{count:>{width},} {layouts[name].title}" for name, count in counts.items()]
 
 
 def _list_notes(summary: Summary, verbose: bool) -> list[str]:
     """Return notes on what is missing or changed in the trace: those that need attention, or all."""
-    noted = [
-        *(
-            (isinstance(note, Detail), note)
-            for note in summary.notes
-            if not isinstance(note, ClockNote)
-        ),
-        *_list_reasons(summary),
-    ]
+    notes = [note for note in summary.notes if not isinstance(note, ClockNote)]
+    noted = [*((isinstance(note, Detail), note) for note in notes), *_list_reasons(summary)]
     shown = [line for routine, line in noted if verbose or not routine]
     quiet = len(noted) - len(shown)
     if len(shown) > MOST_LINES and not verbose:
@@ -313,17 +315,13 @@ def _list_reasons(summary: Summary) -> Iterator[tuple[bool, str]]:
     """Yield, by kind and reason, whether all is routine and what became of rows and records."""
     for fate, counts in (("left out", summary.dropped), ("changed", summary.repaired)):
         for (kind, reason), count in sorted(counts.items()):
-            yield (
-                is_routine(reason),
-                f"{format_count(count, 'row')} of {kind} {fate}: {describe_reason(reason)}",
-            )
+            what = f"{format_count(count, 'row')} of {kind} {fate}"
+            yield is_routine(reason), f"{what}: {describe_reason(reason)}"
     for (name, reason), count in sorted(summary.left_out.items()):
         if reason != Reason.IN_OTHER_REPORT:
+            what = f"{count:,} {_find_title(name)} left out: {describe_reason(reason)}"
             # Of a cut its note tells it in one line.
-            yield (
-                summary.is_cut or is_routine(reason),
-                f"{count:,} {_find_title(name)} left out: {describe_reason(reason)}",
-            )
+            yield summary.is_cut or is_routine(reason), what
 
 
 def _find_title(name: str) -> str:
@@ -342,34 +340,6 @@ def _describe_next_steps(summary: Summary) -> list[str]:
         *([opening, *views] if views else []),
         "in tables: `nsys2prv report REPORT...` shows what holds the job back; --html FILE writes a web page",
     ]
-
-
-METADATA_ENDING = ".nsys2prv.json"
-#: Bytes at each end of a file that its checksum is of: whole reports would take longer to read than
-#: to convert.
-CHECKED = 1 << 20
-#: Reports whose checksums are taken in one go.
-TOGETHER = 16
-CHECKSUM = (
-    "blake2b (16 bytes) of the file's size (8 bytes, little-endian), its first MiB and its last MiB"
-)
-#: Options that do not change the trace, or are places of the machine.
-NOT_TOLD = frozenset(
-    {"jobs", "tmp", "quiet", "engine", "scheduler", "metadata", "compress", "without_paths"}
-)
-
-
-def compute_checksum(path: Path) -> str:
-    """Return the checksum that :data:`CHECKSUM` names, in hexadecimal digits. SQLite counts changes
-    in the first bytes of a database.
-    """
-    size = path.stat().st_size
-    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
-    with path.open("rb") as file:
-        digest.update(file.read(CHECKED))
-        file.seek(max(0, size - CHECKED))
-        digest.update(file.read(CHECKED))
-    return digest.hexdigest()
 
 
 def make_metadata(
@@ -418,13 +388,8 @@ def make_metadata(
             "kinds": {
                 kind: _describe_account(account) for kind, account in summary.ledger.kinds.items()
             },
-            **{
-                balance: {
-                    name: {**asdict(account), "missing": account.missing}
-                    for name, account in getattr(summary.ledger, balance).items()
-                }
-                for balance in ("records", "lines")
-            },
+            "records": _describe_balances(summary.ledger.records),
+            "lines": _describe_balances(summary.ledger.lines),
             "tables": summary.ledger.tables,
             "tables_not_read": _list_not_read(job),
         },
@@ -436,12 +401,37 @@ def make_metadata(
     return json.dumps(content, indent=1, ensure_ascii=True) + "\n"
 
 
+def describe_inputs(job: Job) -> list[dict[str, Any]]:
+    """Return for each report what :func:`checksum_task` finds."""
+    paths = [info.given for info in job.infos]
+    tasks = [paths[first : first + TOGETHER] for first in range(0, len(paths), TOGETHER)]
+    return list(chain.from_iterable(job.workers.run(checksum_task, tasks)))
+
+
+def checksum_task(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    """Return sizes and checksums of some reports."""
+    return [_describe_file(path) for path in paths]
+
+
+def compute_checksum(path: Path) -> str:
+    """Return the checksum that :data:`CHECKSUM` names, in hexadecimal digits. SQLite counts changes
+    in the first bytes of a database.
+    """
+    size = path.stat().st_size
+    digest = hashlib.blake2b(size.to_bytes(8, "little"), digest_size=16)
+    with path.open("rb") as file:
+        digest.update(file.read(CHECKED))
+        file.seek(max(0, size - CHECKED))
+        digest.update(file.read(CHECKED))
+    return digest.hexdigest()
+
+
 def _describe_notes(job: Job, lines: Sequence[str], options: Options) -> list[str]:
     """Return the notes and warnings, without the folders of the reports if these are not wanted."""
     notes = list(map(str, lines))
     if options.without_paths:
         folders = {f"{info.given.parent}/" for info in job.infos}
-        for folder in sorted(sorted(folders), key=len, reverse=True):
+        for folder in sorted(folders, key=len, reverse=True):
             notes = [line.replace(folder, "") for line in notes]
     return notes
 
@@ -459,41 +449,25 @@ def _to_plain(value: object) -> Any:
         return {str(key): _to_plain(item) for key, item in value.items()}
     if isinstance(value, (tuple, list)):
         return [_to_plain(item) for item in value]
-    # A clock file is given in place of a method.
-    return (
-        Path(value).name
-        if isinstance(value, str) and "/" in value and value.endswith((".yaml", ".yml"))
-        else value
-    )
-
-
-def describe_inputs(job: Job) -> list[dict[str, Any]]:
-    """Return for each report what :func:`checksum_task` finds."""
-    paths = [info.given for info in job.infos]
-    tasks = [paths[first : first + TOGETHER] for first in range(0, len(paths), TOGETHER)]
-    return [
-        description for of_task in job.workers.run(checksum_task, tasks) for description in of_task
-    ]
-
-
-def checksum_task(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    """Return sizes and checksums of some reports."""
-    return [_describe_file(path) for path in paths]
+    if isinstance(value, str) and "/" in value and value.endswith((".yaml", ".yml")):
+        # A clock file is given in place of a method.
+        return Path(value).name
+    return value
 
 
 def _describe_file(path: Path) -> dict[str, Any]:
     """Return size and checksum of a file, or of the files of a folder; nothing for one that stayed
     where a store was made.
     """
-    if path.is_dir():
-        files = sorted(member for member in path.iterdir() if member.is_file())
-        return {
-            "bytes": sum(member.stat().st_size for member in files),
-            "checksums": {member.name: compute_checksum(member) for member in files},
-        }
-    return (
-        {"bytes": path.stat().st_size, "checksum": compute_checksum(path)} if path.exists() else {}
-    )
+    if not path.exists():
+        return {}
+    if path.is_file():
+        return {"bytes": path.stat().st_size, "checksum": compute_checksum(path)}
+    files = sorted(member for member in path.iterdir() if member.is_file())
+    return {
+        "bytes": sum(member.stat().st_size for member in files),
+        "checksums": {member.name: compute_checksum(member) for member in files},
+    }
 
 
 def _describe_clock(clock: ClockMap) -> dict[str, Any]:
@@ -514,14 +488,13 @@ def _describe_clock(clock: ClockMap) -> dict[str, Any]:
 def _describe_reasons(summary: Summary) -> dict[str, str]:
     """Return the text of every reason that the account names."""
     ledger = summary.ledger
-    keys = {key for _, key in summary.repaired}
-    for account in ledger.kinds.values():
-        keys |= {*account.dropped, *account.skipped, *account.synthesized}
-    for writing in (*ledger.records.values(), *ledger.lines.values()):
-        keys |= writing.left_out.keys()
-    for counts in ledger.tables.values():
-        keys |= counts.keys() - {"rows"}
-    return {key: describe_reason(key) for key in sorted(keys)}
+    accounts, balances = ledger.kinds.values(), (*ledger.records.values(), *ledger.lines.values())
+    keys = {key for _, key in summary.repaired}.union(
+        *((*account.dropped, *account.skipped, *account.synthesized) for account in accounts),
+        *(balance.left_out for balance in balances),
+        *ledger.tables.values(),
+    )
+    return {key: describe_reason(key) for key in sorted(keys - {"rows"})}
 
 
 def _describe_account(account: Account) -> dict[str, Any]:
@@ -530,6 +503,12 @@ def _describe_account(account: Account) -> dict[str, Any]:
         for name in ("dropped", "skipped", "synthesized")
     }
     return {"rows": account.rows, "records": account.records, **reasons, "missing": account.missing}
+
+
+def _describe_balances(balances: Mapping[str, RecordBalance]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {**asdict(balance), "missing": balance.missing} for name, balance in balances.items()
+    }
 
 
 def _list_not_read(job: Job) -> dict[str, dict[str, Any]]:

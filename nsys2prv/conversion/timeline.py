@@ -1,18 +1,17 @@
-"""Describe the hosts' clocks in words and as a picture, for the summary and the trace."""
+"""The timeline of a trace: which clocks there are, the method of aligning asked for, the map of each
+report to trace time, and what people are told of the hosts' clocks, in words and as a picture.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from math import ceil
-from operator import itemgetter
 from pathlib import Path
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import OPEN
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import read_given
 from nsys2prv._util.text import format_count, list_some
@@ -25,25 +24,24 @@ from nsys2prv.clock.maps import (
     Placement,
     read_record,
 )
-from nsys2prv.events import Selection, all_kinds
-from nsys2prv.events.extraction import Extraction, ReadingSettings
-from nsys2prv.events.kind import EventKind
-from nsys2prv.nsight import open_source
-from nsys2prv.nsight.info import ENDS, TIMES, ReportInfo
-from nsys2prv.nsight.source import TIME_LIMIT, Part, Source, mask_usable
+from nsys2prv.nsight.info import ReportInfo
 from nsys2prv.relations import MPI, NCCL
-from nsys2prv.store.runs import SpillWriter
-from nsys2prv.store.task_result import TaskResult
+from nsys2prv.store.runs import Span
 
+#: What --align takes beside the name of a clock file: everything observed, one model's
+#: observations, UTC alone, local times as they are.
+AUTO, UTC, NONE = "auto", "utc", "none"
+METHODS = (AUTO, UTC, MPI, NCCL, NONE)
+OBSERVING_METHODS = (AUTO, MPI, NCCL)
 #: The method of a host that nothing aligned (as in nsys2prv.clock.adjust, which is not imported for
 #: a job of one host).
 PLACED_BY_UTC = "UTC"
-#: Causality that is violated by less than this (ns) is within what clocks can be aligned to.
-SLIGHT = 1_000
 #: The method of reports whose clocks are not to be heeded.
 AS_THEY_ARE = "local times as they are"
+#: Causality that is violated by less than this (ns) is within what clocks can be aligned to.
+SLIGHT = 1_000
 #: Hosts listed in a summary.
-MOST = 8
+MOST_HOSTS = 8
 #: A bound is told for the whole trace too if it is there so many times as large; times of so many
 #: ns are told in ms.
 NOTICED, LONG = 1.2, 10_000_000
@@ -51,406 +49,15 @@ NOTICED, LONG = 1.2, 10_000_000
 BEFORE, AFTER = "#D55E00", "#0072B2"
 
 
-def describe_clocks(
-    record: ClockRecord | None, placements: Sequence[Placement], hosts: int
-) -> list[str]:
-    """Return lines for people: how many hosts were aligned by what and how well, then what is
-    wrong, if anything is.
+def load_clock_file(path: Path, complaint: str = "") -> ClockRecord:
+    """Return a clock file. Raises Nsys2prvError, with one line that the complaint begins, for what
+    is none.
     """
-    if (
-        record is None
-        or hosts < 2
-        or any(placement.method == AS_THEY_ARE for placement in placements)
-    ):
-        return [_describe_unaligned_job(placements, hosts)]
-    alone = [name for name, clock in record.hosts.items() if not _is_aligned(clock)]
-    aligned = [clock for name, clock in record.hosts.items() if name not in alone]
-    return [
-        *_describe_aligned(aligned, hosts),
-        *_describe_not_aligned(alone, bool(aligned)),
-        *_describe_remaining_violations(record),
-    ]
-
-
-def _is_aligned(clock: HostClock) -> bool:
-    """True if the report's times can be compared with those of others, by observations or by a
-    given clock file.
-    """
-    return (
-        clock.sure
-        and clock.method != PLACED_BY_UTC
-        and (not clock.method or clock.observations > 0 or clock.bound_ns is not None)
-    )
-
-
-def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> Iterator[str]:
-    if clocks and not any(clock.method for clock in clocks):
-        yield f"{format_count(len(clocks), 'host')} corrected as the given clock file says"
-    elif len(clocks) > 1:
-        bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
-        how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
-        evidence = (
-            "messages and collectives"
-            if any("causality" in clock.method for clock in clocks)
-            else "collectives"
-        )
-        observed = max(clock.observations for clock in clocks)
-        yield f"{how_many} hosts aligned by {observed:,} {evidence}, {f'error below {format_time_bound(max(bounds))}' if bounds else 'error unknown'}"
-
-
-def _describe_not_aligned(names: Sequence[str], others: bool) -> Iterator[str]:
-    if names:
-        yield (
-            f"{format_count(len(names), 'host')} {'not aligned with the others' if others else 'not aligned'} ({list_some(names)}): placed by UTC, "
-            "which may be wrong by milliseconds"
-        )
-
-
-def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
-    after = [
-        times["after"]
-        for times in record.causality.values()
-        if times.get("after", {}).get("largest_ns", 0) >= SLIGHT
-    ]
-    if after and record.hosts and record.causality:
-        yield (
-            f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
-            f"{format_time_bound(max(counts['largest_ns'] for counts in after))}: --causal moves ranks so that none does"
-        )
-
-
-def _describe_unaligned_job(placements: Sequence[Placement], hosts: int) -> str:
-    methods = {placement.method for placement in placements}
-    if AS_THEY_ARE in methods:
-        return "not aligned: every report keeps its own time (--align none)"
-    if hosts > 1:
-        return f"{hosts:,} hosts placed by UTC alone, which may be wrong by milliseconds"
-    return f"{'1 report' if len(placements) == 1 else '1 host'}, one clock: nothing to align"
-
-
-def format_time_bound(ns: int) -> str:
-    """Return an upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
-    return f"{ns / 1e6:,.1f} ms" if ns >= 10_000_000 else f"{ceil(ns / 1000):,} us"
-
-
-def load_clock_file(path: Path) -> ClockRecord:
-    """Return a clock file. Raises Nsys2prvError, with one line, for what is none."""
     try:
         return read_record(read_given(path).decode("utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise Nsys2prvError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not text'})"
-        ) from None
-
-
-def describe_hosts(record: ClockRecord, most: int | None = None) -> list[str]:
-    """Return a line for each host (for the `most` worst known, where there are more), then
-    causality and what else is to be said.
-    """
-    hosts = list(record.hosts.items())
-    shown = hosts
-    if most is not None and len(hosts) > most:
-        shown = sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:most]
-    width = max((len(name) for name, _ in shown), default=0)
-    lines = [f"{name:<{width}}  {_describe_host(clock)}" for name, clock in shown]
-    if len(shown) < len(hosts):
-        lines.append(f"and {len(hosts) - len(shown)} more, known at least as well")
-    return [*lines, *_describe_causality(record), *record.notes]
-
-
-def _describe_host(clock: HostClock) -> str:
-    if clock.method == "reference":
-        return f"reference; {clock.observations:,} observations"
-    moved = f"{clock.offset_ns:+,} ns, {clock.drift_ppm:+.3f} ppm"
-    if clock.bound_ns is None:
-        return f"{moved}, by {clock.method or 'a clock file'}"
-    spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
-    near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
-    error = (
-        f"error below {_format_time(near)} where observed, {_format_time(clock.bound_ns)} anywhere in the trace"
-        if clock.bound_ns > NOTICED * near
-        else f"error below {_format_time(clock.bound_ns)}"
-    )
-    return (
-        f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
-        f"{error}"
-    )
-
-
-def _format_time(ns: int) -> str:
-    return f"{ns / 1e6:,.1f} ms" if ns >= LONG else f"{ns / 1000:,.1f} us"
-
-
-def _describe_causality(record: ClockRecord) -> Iterable[str]:
-    for used, times in record.causality.items():
-        before, after = times.get("before", {}), times.get("after", {})
-        if before.get("checked"):
-            yield (
-                f"causality, observations {used}: {_describe_violations(before)} before the alignment, {_describe_violations(after)} after it"
-            )
-
-
-def describe_causal_moves(causal: CausalRecord | None) -> list[str]:
-    """Describe in lines of text what --causal moved."""
-    if causal is None:
-        return []
-    order = f"causal order of ranks, ends of events: {_describe_violations(causal.before)} before, {_describe_violations(causal.after)} after"
-    if not causal.moved:
-        return [f"{order}; no rank moved"]
-    farthest, most = max(causal.moved.items(), key=lambda item: item[1].largest_ns)
-    mean = sum(move.mean_ns for move in causal.moved.values()) / len(causal.moved)
-    return [
-        order,
-        f"{len(causal.moved):,} of {causal.ranks:,} ranks moved, by up to {most.largest_ns / 1000:,.1f} us ({farthest}), "
-        f"{mean / 1000:,.1f} us in the mean",
-    ]
-
-
-def _describe_violations(counts: dict[str, int]) -> str:
-    far = (
-        f" (by up to {counts.get('largest_ns', 0) / 1000:,.1f} us)"
-        if counts.get("violated")
-        else ""
-    )
-    return f"{counts.get('violated', 0):,} of {counts.get('checked', 0):,} violated{far}"
-
-
-def make_comment_lines(record: ClockRecord | None) -> str:
-    """Return comment lines of the .prv, or nothing."""
-    if record is None:
-        return ""
-    hosts = (f"clock of {name}  {_describe_host(clock)}" for name, clock in record.hosts.items())
-    lines = [*hosts, *_describe_causality(record), *describe_causal_moves(record.causal)]
-    return "".join(f"# {_escape_comment(line)}\n" for line in lines)
-
-
-def _escape_comment(text: str) -> str:
-    """Return text that is a comment to Paraver: it looks for its own marks between colons."""
-    return "".join(
-        character if character.isprintable() and character != ":" else " " for character in text
-    )
-
-
-def plot_clocks(record: ClockRecord, path: Path) -> None:
-    """Draw how far each host's ends of collectives lie from the usual ones, before and after. Needs
-    matplotlib.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise Nsys2prvError("--plot needs matplotlib: pip install matplotlib") from None
-    hosts = {name: clock.samples for name, clock in record.hosts.items() if clock.samples}
-    if not hosts:
-        raise Nsys2prvError("nothing to draw: the clock file holds no samples of what was observed")
-    start = min(sample[0] for samples in hosts.values() for sample in samples)
-    figure = Figure(figsize=(10, 6), layout="constrained")
-    upper, lower = figure.subplots(2, 1, sharex=True)
-    # at: place in a sample, of which the first number is its time.
-    for at, axes, name, colour in (
-        (1, upper, "before: the reports' own clocks", BEFORE),
-        (2, lower, "after the correction", AFTER),
-    ):
-        far = max(abs(sample[at]) for samples in hosts.values() for sample in samples)
-        unit, size = ("ms", 1e6) if far > 5e6 else ("us", 1e3)
-        for samples in hosts.values():
-            seconds = [(sample[0] - start) / 1e9 for sample in samples]
-            ends = [sample[at] / size for sample in samples]
-            axes.plot(seconds, ends, ".", markersize=4, color=colour, alpha=0.5)
-        axes.set_title(name, loc="left", fontsize=10)
-        axes.set_ylabel(f"end of a collective\nfrom the hosts' median ({unit})")
-        axes.axhline(0, color="black", linewidth=0.5)
-        axes.grid(alpha=0.3)
-    axes.set_xlabel("time (s)")
-    figure.suptitle(f"Clocks of {len(hosts)} hosts", fontsize=11)
-    try:
-        figure.savefig(path, dpi=110)
-    except (OSError, ValueError) as error:
-        raise Nsys2prvError(
-            f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})"
-        ) from None
-
-
-#: First and last time of a report's events (local ns).
-Span = tuple[int, int]
-#: Bounds of times of which nothing is known.
-UNKNOWN = -TIME_LIMIT, TIME_LIMIT
-#: Rows of a piece of a table.
-PIECE_ROWS = 20_000
-#: Kinds whose ranges end where rows anywhere else in their table say.
-ENDS_ELSEWHERE = ("gpu_contexts",)
-
-
-class SpanTask(Struct, frozen=True):
-    """Finds the span of one report's events."""
-
-    #: Index of the report.
-    report: int
-    #: Facts of the report.
-    info: ReportInfo
-    #: Kinds that were not read, or not in full.
-    kinds: tuple[str, ...]
-    #: Span of the kinds that were; None where they have no events.
-    known: Span | None
-    #: File for a moment.
-    spill: Path
-    #: Settings of reading.
-    settings: ReadingSettings
-
-
-def find_known_spans(results: Sequence[TaskResult], extending: bool = True) -> dict[int, Span]:
-    """Return the span of the runs of each report that has any. extending: those alone of kinds that
-    may make the trace longer.
-    """
-    others = {
-        layout for kind in all_kinds() if not kind.rows.extends_trace for layout in kind.layouts
-    }
-    spans: dict[int, Span] = {}
-    for run in (run for result in results for run in result.runs):
-        if run.first != OPEN and not (extending and run.shape.name in others):
-            span = run.first, run.last
-            spans[run.report] = _unite_spans(spans.get(run.report, span), span)
-    return spans
-
-
-def plan_span_tasks(
-    infos: Sequence[ReportInfo],
-    results: Sequence[TaskResult],
-    selection: Selection,
-    settings: ReadingSettings,
-    folder: Path,
-) -> list[SpanTask]:
-    """Return a task for each report with tables that were not read, or of which short ranges were
-    left out. folder: for files of a moment.
-    """
-    left_out = [
-        kind
-        for kind in all_kinds()
-        if kind.tables
-        and not (kind.selection.opt_in or kind.reads.rereads_rows)
-        and (kind not in selection.kinds or settings.least.get(kind.name))
-    ]
-    known_spans = find_known_spans(results)
-    tasks = []
-    for report, info in enumerate(infos):
-        kinds = tuple(kind.name for kind in left_out if info.parts.keys() & set(kind.tables))
-        if kinds:
-            tasks.append(
-                SpanTask(
-                    report,
-                    info,
-                    kinds,
-                    known_spans.get(report),
-                    folder / f"span-of-{report}.bin",
-                    ReadingSettings(rules=settings.rules, nvtx_rules=settings.nvtx_rules),
-                )
-            )
-    return tasks
-
-
-def find_span(task: SpanTask) -> Span | None:
-    """Return the span of all events of a report (a pure function over files); None if it has none."""
-    kinds = [kind for kind in all_kinds() if kind.name in task.kinds]
-    span = task.known
-    scanned: dict[str, list] = {}
-    with open_source(task.info.path) as database:
-        for extends in (True, False):
-            if extends or span is None:
-                for kind in (kind for kind in kinds if kind.rows.extends_trace == extends):
-                    span = _widen(span, task, database, kind, scanned)
-    task.spill.unlink(missing_ok=True)
-    return span
-
-
-def combine_spans(
-    results: Sequence[TaskResult], task_spans: Mapping[int, Span | None]
-) -> dict[int, Span]:
-    """Return the span of each report with events: as the tasks found it, else as it was read. Rows
-    about the profiler count in a report of nothing else alone.
-    """
-    own, spans = find_known_spans(results, extending=False), find_known_spans(results)
-    spans |= {report: span for report, span in task_spans.items() if span is not None}
-    return {**own, **spans}
-
-
-def _widen(
-    span: Span | None, task: SpanTask, database: Source, kind: EventKind, scanned: dict[str, list]
-) -> Span | None:
-    """Return the span made long enough for the events of a kind. scanned: the pieces of tables that
-    have been looked at, for the next kind.
-    """
-    pieces = []
-    for table in kind.tables:
-        if table in task.info.parts:
-            if table not in scanned:
-                scanned[table] = list(_list_pieces(database, task.info, task.info.parts[table]))
-            pieces += scanned[table]
-    timed = [piece[1:] for piece in pieces if piece[1:] != UNKNOWN]
-    bounds = _unite_spans(*timed) if timed else UNKNOWN
-    if kind.name in ENDS_ELSEWHERE:
-        pieces = [(part, *bounds) for part, _, _ in pieces]
-    # Pieces without times of their own lie where the others of the kind do.
-    pieces = [(piece[0], *(bounds if piece[1:] == UNKNOWN else piece[1:])) for piece in pieces]
-    read: set[Part] = set()
-    for part, first, _ in sorted(pieces, key=itemgetter(1)):
-        if span is not None and first >= span[0]:
-            break
-        read.add(part)
-        span = _join_spans(span, _read_span(task, database, kind, part))
-    for part, _, last in sorted(pieces, key=itemgetter(2), reverse=True):
-        if span is not None and last <= span[1]:
-            break
-        if part not in read:
-            span = _join_spans(span, _read_span(task, database, kind, part))
-    return span
-
-
-def _list_pieces(database: Source, info: ReportInfo, part: Part) -> Iterator[tuple[Part, int, int]]:
-    """Yield pieces of a part with the bounds of their events' times, but those that can have none;
-    the bounds are UNKNOWN in tables without times.
-    """
-    columns, capture = database.tables[part.table].columns, info.capture
-    begin = next((name for name in TIMES if name in columns), None)
-    names = tuple(name for name in (begin, *ENDS) if name in columns)
-    for piece in part.split(PIECE_ROWS):
-        if begin is None:
-            yield (piece, *UNKNOWN)
-            continue
-        columns_read = database.read(piece, names)
-        times = [
-            times[mask_usable(times) & (times >= capture.first) & (times <= capture.last)]
-            for times in (columns_read[name] for name in names)
-        ]
-        if len(times[0]):
-            # Events last 1 ns at least.
-            last = max(int(column.max()) for column in times if len(column)) + 1
-            yield piece, int(times[0].min()), last
-
-
-def _read_span(task: SpanTask, database: Source, kind: EventKind, part: Part) -> Span | None:
-    """Return the span of the events of a kind in a piece of its table, by reading them."""
-    extraction = Extraction(task.info, database, settings=task.settings)
-    extraction.condition = kind.make_condition(task.info)
-    result = TaskResult(0, task.report, 0)
-    with closing(SpillWriter(task.spill, task.report, 0)) as writer:
-        for rows in kind.extract(extraction, part):
-            if kind.rows.extends_trace:
-                rows = extraction.drop_far_rows(rows)
-            result.store(rows, writer, extraction.account, kind.rows.open_ended)
-    return find_known_spans([result], extending=False).get(task.report)
-
-
-def _unite_spans(*spans: Span) -> Span:
-    return min(first for first, _ in spans), max(last for _, last in spans)
-
-
-def _join_spans(one: Span | None, other: Span | None) -> Span | None:
-    return _unite_spans(one, other) if one and other else one or other
-
-
-#: What --align takes beside the name of a clock file: everything observed, one model's
-#: observations, UTC alone, local times as they are.
-AUTO, UTC, NONE = "auto", "utc", "none"
-METHODS = (AUTO, UTC, MPI, NCCL, NONE)
+        why = getattr(error, "strerror", None) or "not text"
+        raise Nsys2prvError(f"{complaint or f'{path}: cannot be read'} ({why})") from None
 
 
 def parse_method(method: str) -> str | ClockRecord:
@@ -459,16 +66,12 @@ def parse_method(method: str) -> str | ClockRecord:
     """
     if method in METHODS:
         return method
-    path = Path(method)
-    try:
-        # How ranks were moved beyond the corrections belongs to the trace that the file was written
-        # with.
-        return replace(read_record(read_given(path).decode("utf-8"), method), causal=None)
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not text"
-        raise Nsys2prvError(
-            f"--align {method}: give {', '.join(METHODS)} or a clock file; this is not a clock file ({why})"
-        ) from None
+    complaint = (
+        f"--align {method}: give {', '.join(METHODS)} or a clock file; this is not a clock file"
+    )
+    # How ranks were moved beyond the corrections belongs to the trace that the file was written
+    # with.
+    return replace(load_clock_file(Path(method), complaint), causal=None)
 
 
 def find_host_clocks(
@@ -598,3 +201,193 @@ def _find_first_times(placements: Sequence[Placement], spans: Mapping[int, Span]
         report: int(placements[report].map.to_global(np.array([first]))[0])
         for report, (first, _) in spans.items()
     }
+
+
+def describe_clocks(
+    record: ClockRecord | None, placements: Sequence[Placement], hosts: int
+) -> list[str]:
+    """Return lines for people: how many hosts were aligned by what and how well, then what is
+    wrong, if anything is.
+    """
+    if any(placement.method == AS_THEY_ARE for placement in placements):
+        return ["not aligned: every report keeps its own time (--align none)"]
+    if hosts < 2:
+        one = "1 report" if len(placements) == 1 else "1 host"
+        return [f"{one}, one clock: nothing to align"]
+    if record is None:
+        return [f"{hosts:,} hosts placed by UTC alone, which may be wrong by milliseconds"]
+    alone = [name for name, clock in record.hosts.items() if not _is_aligned(clock)]
+    aligned = [clock for name, clock in record.hosts.items() if name not in alone]
+    lines = _describe_aligned(aligned, hosts)
+    if alone:
+        state = "not aligned with the others" if aligned else "not aligned"
+        lines.append(
+            f"{format_count(len(alone), 'host')} {state} ({list_some(alone)}): placed by UTC, "
+            "which may be wrong by milliseconds"
+        )
+    return [*lines, *_describe_remaining_violations(record)]
+
+
+def _is_aligned(clock: HostClock) -> bool:
+    """True if the report's times can be compared with those of others, by observations or by a
+    given clock file.
+    """
+    return (
+        clock.sure
+        and clock.method != PLACED_BY_UTC
+        and (not clock.method or clock.observations > 0 or clock.bound_ns is not None)
+    )
+
+
+def _describe_aligned(clocks: Sequence[HostClock], hosts: int) -> list[str]:
+    if clocks and not any(clock.method for clock in clocks):
+        return [f"{format_count(len(clocks), 'host')} corrected as the given clock file says"]
+    if len(clocks) < 2:
+        return []
+    how_many = f"{len(clocks):,}" + (f" of {hosts:,}" if len(clocks) < hosts else "")
+    by_messages = any("causality" in clock.method for clock in clocks)
+    evidence = "messages and collectives" if by_messages else "collectives"
+    observed = max(clock.observations for clock in clocks)
+    bounds = [clock.bound_ns for clock in clocks if clock.bound_ns is not None]
+    error = f"below {format_time_bound(max(bounds))}" if bounds else "unknown"
+    return [f"{how_many} hosts aligned by {observed:,} {evidence}, error {error}"]
+
+
+def _describe_remaining_violations(record: ClockRecord) -> Iterator[str]:
+    after = [
+        times["after"]
+        for times in record.causality.values()
+        if times.get("after", {}).get("largest_ns", 0) >= SLIGHT
+    ]
+    if after and record.hosts:
+        yield (
+            f"{sum(counts.get('violated', 0) for counts in after):,} messages or collectives still end before they can, by up to "
+            f"{format_time_bound(max(counts['largest_ns'] for counts in after))}: --causal moves ranks so that none does"
+        )
+
+
+def format_time_bound(ns: int) -> str:
+    """Return an upper bound, in whole microseconds or, from 10 ms on, in ms with a tenth."""
+    return f"{ns / 1e6:,.1f} ms" if ns >= LONG else f"{ceil(ns / 1000):,} us"
+
+
+def describe_hosts(record: ClockRecord, most: int | None = None) -> list[str]:
+    """Return a line for each host (for the `most` worst known, where there are more), then
+    causality and what else is to be said.
+    """
+    hosts = list(record.hosts.items())
+    shown = hosts
+    if most is not None and len(hosts) > most:
+        shown = sorted(hosts, key=lambda item: -(item[1].bound_ns or 0))[:most]
+    width = max((len(name) for name, _ in shown), default=0)
+    lines = [f"{name:<{width}}  {_describe_host(clock)}" for name, clock in shown]
+    if len(shown) < len(hosts):
+        lines.append(f"and {len(hosts) - len(shown)} more, known at least as well")
+    return [*lines, *_describe_causality(record), *record.notes]
+
+
+def _describe_host(clock: HostClock) -> str:
+    if clock.method == "reference":
+        return f"reference; {clock.observations:,} observations"
+    moved = f"{clock.offset_ns:+,} ns, {clock.drift_ppm:+.3f} ppm"
+    if clock.bound_ns is None:
+        return f"{moved}, by {clock.method or 'a clock file'}"
+    spread = "" if clock.spread_ns is None else f", spread {clock.spread_ns / 1000:,.1f} us"
+    near = clock.bound_ns if clock.observed_bound_ns is None else clock.observed_bound_ns
+    below = _format_time(clock.bound_ns)
+    if clock.bound_ns > NOTICED * near:
+        below = f"{_format_time(near)} where observed, {below} anywhere in the trace"
+    return (
+        f"{moved} against {clock.reference}, by {clock.method}: {clock.observations:,} observations{spread}, "
+        f"error below {below}"
+    )
+
+
+def _format_time(ns: int) -> str:
+    return f"{ns / 1e6:,.1f} ms" if ns >= LONG else f"{ns / 1000:,.1f} us"
+
+
+def _describe_causality(record: ClockRecord) -> Iterable[str]:
+    for used, times in record.causality.items():
+        before, after = times.get("before", {}), times.get("after", {})
+        if before.get("checked"):
+            yield (
+                f"causality, observations {used}: {_describe_violations(before)} before the alignment, {_describe_violations(after)} after it"
+            )
+
+
+def describe_causal_moves(causal: CausalRecord | None) -> list[str]:
+    """Describe in lines of text what --causal moved."""
+    if causal is None:
+        return []
+    order = f"causal order of ranks, ends of events: {_describe_violations(causal.before)} before, {_describe_violations(causal.after)} after"
+    if not causal.moved:
+        return [f"{order}; no rank moved"]
+    farthest, most = max(causal.moved.items(), key=lambda item: item[1].largest_ns)
+    mean = sum(move.mean_ns for move in causal.moved.values()) / len(causal.moved)
+    return [
+        order,
+        f"{len(causal.moved):,} of {causal.ranks:,} ranks moved, by up to {most.largest_ns / 1000:,.1f} us ({farthest}), "
+        f"{mean / 1000:,.1f} us in the mean",
+    ]
+
+
+def _describe_violations(counts: dict[str, int]) -> str:
+    violated, largest = counts.get("violated", 0), counts.get("largest_ns", 0)
+    far = f" (by up to {largest / 1000:,.1f} us)" if violated else ""
+    return f"{violated:,} of {counts.get('checked', 0):,} violated{far}"
+
+
+def make_comment_lines(record: ClockRecord | None) -> str:
+    """Return comment lines of the .prv, or nothing."""
+    if record is None:
+        return ""
+    hosts = (f"clock of {name}  {_describe_host(clock)}" for name, clock in record.hosts.items())
+    lines = [*hosts, *_describe_causality(record), *describe_causal_moves(record.causal)]
+    return "".join(f"# {_escape_comment(line)}\n" for line in lines)
+
+
+def _escape_comment(text: str) -> str:
+    """Return text that is a comment to Paraver: it looks for its own marks between colons."""
+    return "".join(
+        character if character.isprintable() and character != ":" else " " for character in text
+    )
+
+
+def plot_clocks(record: ClockRecord, path: Path) -> None:
+    """Draw how far each host's ends of collectives lie from the usual ones, before and after. Needs
+    matplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise Nsys2prvError("--plot needs matplotlib: pip install matplotlib") from None
+    hosts = {name: clock.samples for name, clock in record.hosts.items() if clock.samples}
+    if not hosts:
+        raise Nsys2prvError("nothing to draw: the clock file holds no samples of what was observed")
+    start = min(sample[0] for samples in hosts.values() for sample in samples)
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True)
+    # at: place in a sample, of which the first number is its time.
+    for at, axes, name, colour in (
+        (1, upper, "before: the reports' own clocks", BEFORE),
+        (2, lower, "after the correction", AFTER),
+    ):
+        far = max(abs(sample[at]) for samples in hosts.values() for sample in samples)
+        unit, size = ("ms", 1e6) if far > 5e6 else ("us", 1e3)
+        for samples in hosts.values():
+            seconds = [(sample[0] - start) / 1e9 for sample in samples]
+            ends = [sample[at] / size for sample in samples]
+            axes.plot(seconds, ends, ".", markersize=4, color=colour, alpha=0.5)
+        axes.set_title(name, loc="left", fontsize=10)
+        axes.set_ylabel(f"end of a collective\nfrom the hosts' median ({unit})")
+        axes.axhline(0, color="black", linewidth=0.5)
+        axes.grid(alpha=0.3)
+    axes.set_xlabel("time (s)")
+    figure.suptitle(f"Clocks of {len(hosts)} hosts", fontsize=11)
+    try:
+        figure.savefig(path, dpi=110)
+    except (OSError, ValueError) as error:
+        raise Nsys2prvError(
+            f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})"
+        ) from None

@@ -11,7 +11,7 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -109,10 +109,10 @@ def write_result(
     name: str,
     number: int,
     folder: Path,
-    rows: Sequence[Rows | Counters] = (),
-    lines: Sequence[CommunicationLines] = (),
+    rows: Iterable[Rows | Counters] = (),
+    lines: Iterable[CommunicationLines] = (),
 ) -> TaskResult:
-    """Return the result of the relation of this name, stored under this task number: records and
+    """Return the result of what this name finds between reports, stored under this task number: records and
     lines in trace time (ns), on objects that are thread indices of the trace. Fields of the rows'
     layouts are plain numbers or values of closed sets.
     """

@@ -1,11 +1,13 @@
 """Correct what the reports hold, counted in the account: mark unsampled time, scale fractions alike
-in all ranks, and clip the events of the profiler to the time of the program.
+in all ranks, clip the events of the profiler to the time of the program, keep devices once that
+several reports sampled, and make one of samples of one time.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,15 +24,15 @@ from nsys2prv.events.extraction import DeviceKey
 from nsys2prv.events.kind import Account, EventKind, Reason
 from nsys2prv.store.runs import (
     BEGIN,
-    COUNTER,
     SAMPLE,
     Run,
+    Span,
     SpillReader,
     SpillWriter,
     pair_runs,
     read_run,
 )
-from nsys2prv.store.spilling import append_events, choose_sample_shape, make_sample_records
+from nsys2prv.store.spilling import append_events, append_samples
 from nsys2prv.store.task_result import TaskResult
 
 LAYOUT = "gpu_metric"
@@ -38,11 +40,16 @@ LAYOUT = "gpu_metric"
 HOLE = 4
 #: Blocks of samples of which the period is told.
 ENOUGH = 16
+#: Decimals of the smallest fractions.
+MOST_DECIMALS = 30
+#: The greatest floating point number that an integer of 64 bits holds.
+_LIMIT = np.nextafter(2.0**63, 0)
+_POWERS = 10.0 ** np.arange(MOST_DECIMALS + 1)
 
 
 def mark_unsampled(
     results: Sequence[TaskResult],
-    spans: Mapping[int, tuple[int, int]],
+    spans: Mapping[int, Span],
     folder: Path,
     clocks: Sequence[ClockMap],
 ) -> list[TaskResult]:
@@ -52,24 +59,23 @@ def mark_unsampled(
     spans: of the events of each report, local ns. clocks: from each report's time to one that they
     share.
     """
-    first_runs: dict[tuple, list[tuple[int, Run]]] = {}
+    runs_of_gpu: dict[tuple, list[tuple[int, Run]]] = defaultdict(list)
     for place, result in enumerate(results):
         for run in result.runs:
             if run.shape.name == LAYOUT:
-                first_runs.setdefault((result.report, result.objects[run.object]), []).append(
-                    (place, run)
-                )
-    changed, reader = list(results), SpillReader()
+                runs_of_gpu[result.report, result.objects[run.object]].append((place, run))
+    changed = list(results)
     begin = min((clocks[report].to_global(time) for report, (time, _) in spans.items()), default=0)
-    for number, ((report, _), holders) in enumerate(first_runs.items()):
-        holders.sort(key=lambda held: held[1].first)
-        times = _find_zero_times([run for _, run in holders], reader, clocks[report], begin)
-        if len(times):
-            place, run = holders[0]
-            metrics = tuple(sorted({metric for _, run in holders for metric in run.shape.metrics}))
-            path = folder / f"unsampled-{number}.bin"
-            changed[place] = _add_zeros(changed[place], run, metrics, times, path)
-    reader.close()
+    with closing(SpillReader()) as reader:
+        for number, ((report, _), holders) in enumerate(runs_of_gpu.items()):
+            holders.sort(key=lambda held: held[1].first)
+            runs = [run for _, run in holders]
+            times = _find_zero_times(runs, reader, clocks[report], begin)
+            if len(times):
+                place = holders[0][0]
+                metrics = tuple(sorted({metric for run in runs for metric in run.shape.metrics}))
+                path = folder / f"unsampled-{number}.bin"
+                changed[place] = _add_zeros(changed[place], runs[0], metrics, times, path)
     return changed
 
 
@@ -78,13 +84,8 @@ def _add_zeros(
 ) -> TaskResult:
     """Return the result with a run of zeros of these metrics, of the object of the run `like`."""
     stored = np.ones((len(times), len(metrics)), np.int64)
-    shape = choose_sample_shape(LAYOUT, metrics, stored)
-    records = make_sample_records(shape, times, like.object, stored)
-    writer = SpillWriter(path, like.report, like.source)
-    run = replace(
-        writer.append(shape, records, int(times[-1]), like.object, stored.size), filler=True
-    )
-    writer.close()
+    with closing(SpillWriter(path, like.report, like.source)) as writer:
+        run = append_samples(writer, LAYOUT, metrics, like.object, times, stored)
     # The kind whose own layout it is, unless only another one, which has it besides, was read
     # there.
     kinds = [
@@ -93,14 +94,12 @@ def _add_zeros(
     kind = min(kinds, key=lambda kind: kind.layouts.index(LAYOUT)).name
     changed = replace(
         result,
-        runs=[*result.runs, run],
+        runs=[*result.runs, replace(run, filler=True)],
         events=result.events + Counter({LAYOUT: stored.size}),
         accounts=result.accounts.copy(),
     )
-    changed.add(
-        kind,
-        Account(records=stored.size, synthesized=Counter({Reason.ZERO_UNSAMPLED: stored.size})),
-    )
+    synthesized = Counter({Reason.ZERO_UNSAMPLED: stored.size})
+    changed.add(kind, Account(records=stored.size, synthesized=synthesized))
     return changed
 
 
@@ -159,13 +158,6 @@ def _find_holes_of_run(run: Run, reader: SpillReader, period: int) -> np.ndarray
     return np.concatenate(ends)
 
 
-#: Decimals of the smallest fractions.
-MOST = 30
-#: The greatest floating point number that an integer of 64 bits holds.
-_LIMIT = np.nextafter(2.0**63, 0)
-_POWERS = 10.0 ** np.arange(MOST + 1)
-
-
 class _ValueStatistics(Struct):
     """Statistics of the values met under one name."""
 
@@ -202,23 +194,21 @@ def scale_fractions(
     """Return the results with fractions as integers, stored in this folder, and warnings of those
     that are 0 though they were not.
     """
-    statistics: dict[tuple[str, str], _ValueStatistics] = {}
-    for run in (run for result in results for run in result.runs if _has_fractions(run)):
+    statistics: dict[tuple[str, str], _ValueStatistics] = defaultdict(_ValueStatistics)
+    for run in (run for result in results for run in result.runs if _find_fractions(run)):
         values = _read_values(read_run(run))
         for place, metric in _find_fractions(run):
-            statistics.setdefault((run.shape.name, metric.name), _ValueStatistics()).add(
-                values[:, place]
-            )
-    scales = {key: values_of_name.scale() for key, values_of_name in statistics.items()}
+            statistics[run.shape.name, metric.name].add(values[:, place])
+    scales = {key: of_name.scale() for key, of_name in statistics.items()}
     lost: Counter[str] = Counter()
     scaled = [
         _scale_result(result, scales, folder / f"fractions-{number}.bin", lost)
-        if any(map(_has_fractions, result.runs))
+        if any(map(_find_fractions, result.runs))
         else result
         for number, result in enumerate(results)
     ]
     warnings = [
-        f"{name}: {count:,} small numbers are 0 in the trace: below 10^-{MOST}, or too small beside others of that name"
+        f"{name}: {count:,} small numbers are 0 in the trace: below 10^-{MOST_DECIMALS}, or too small beside others of that name"
         for name, count in sorted(lost.items())
     ]
     return scaled, warnings
@@ -233,7 +223,7 @@ def _scale_result(
     changed = replace(result, runs=[], accounts=result.accounts.copy())
     writer = SpillWriter(path, result.report, result.task)
     for run in result.runs:
-        if not _has_fractions(run):
+        if not _find_fractions(run):
             changed.runs.append(run)
             continue
         records = read_run(run)
@@ -251,9 +241,8 @@ def _scale_result(
             whole = np.minimum(np.minimum(product, _LIMIT).astype(np.int64), GREATEST)
             numbers[:, place] = np.where(there, whole + 1, 0)
             metrics[place] = Metric(metric.name, scale)
-        shape = choose_sample_shape(run.shape.name, tuple(metrics), numbers)
-        written = make_sample_records(shape, records["time"], records["object"], numbers)
-        changed.runs.append(writer.append(shape, written, run.last, run.object, run.values))
+        name, time = run.shape.name, records["time"]
+        changed.runs.append(append_samples(writer, name, tuple(metrics), run.object, time, numbers))
         kind = next(
             kind.name
             for kind in all_kinds()
@@ -264,12 +253,8 @@ def _scale_result(
     return changed
 
 
-def _has_fractions(run: Run) -> bool:
-    return run.shape.stream == COUNTER and bool(_find_fractions(run))
-
-
 def _find_fractions(run: Run) -> list[tuple[int, Metric]]:
-    """Return the places of fractions among a run's metrics."""
+    """Return the places of fractions among a run's metrics; runs of others than samples have none."""
     return [
         (place, metric)
         for place, metric in enumerate(run.shape.metrics)
@@ -283,7 +268,7 @@ def _read_values(records: np.ndarray) -> np.ndarray:
 
 
 def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
-    """Return the most decimals that the shortest decimal forms of the numbers have; MOST if more
+    """Return the most decimals that the shortest decimal forms of the numbers have; MOST_DECIMALS if more
     than that.
     """
     for decimals, power in enumerate(_POWERS):
@@ -294,11 +279,11 @@ def _count_decimals(values: np.ndarray, kind: type[np.floating]) -> int:
             ]
         if not len(values):
             return decimals
-    return MOST
+    return MOST_DECIMALS
 
 
 def clip_profiler_events(
-    results: Sequence[TaskResult], spans: Mapping[int, tuple[int, int]], folder: Path
+    results: Sequence[TaskResult], spans: Mapping[int, Span], folder: Path
 ) -> list[TaskResult]:
     """Return the results with rows of kinds that do not extend the trace cut to the spans (local
     ns) of what else the reports hold.
@@ -318,7 +303,7 @@ def clip_profiler_events(
 
 
 def _clip_result(
-    result: TaskResult, kinds: dict[str, EventKind], span: tuple[int, int], folder: Path
+    result: TaskResult, kinds: dict[str, EventKind], span: Span, folder: Path
 ) -> TaskResult:
     outside = {
         run
@@ -329,28 +314,28 @@ def _clip_result(
     }
     if not outside:
         return result
-    writer = SpillWriter(folder / f"span-{result.task}.bin", result.report, result.task)
     changed = replace(result, runs=[], events=result.events.copy(), accounts=result.accounts.copy())
-    for run, ends in pair_runs(result.runs):
-        if run not in outside:
-            changed.runs += [run] if ends is None else [run, ends]
-            continue
-        kind = kinds[run.shape.name]
-        records = read_run(run)
-        clip = _clip_ranges if kind.rows.has_duration else _clip_points
-        kept, repaired = clip(records, span)
-        if len(kept):
-            last = int(kept["end"].max())
-            changed.runs += append_events(writer, run.shape, kept, kept["end"], last)
-        gone = len(records) - len(kept)
-        changed.events[run.shape.name] -= gone
-        dropped = Counter({Reason.OUTSIDE_PROGRAM: gone})
-        changed.add(kind.name, Account(records=-gone, dropped=dropped, repaired=repaired))
-    writer.close()
+    path = folder / f"span-{result.task}.bin"
+    with closing(SpillWriter(path, result.report, result.task)) as writer:
+        for run, ends in pair_runs(result.runs):
+            if run not in outside:
+                changed.runs += [run] if ends is None else [run, ends]
+                continue
+            kind = kinds[run.shape.name]
+            records = read_run(run)
+            clip = _clip_ranges if kind.rows.has_duration else _clip_points
+            kept, repaired = clip(records, span)
+            if len(kept):
+                last = int(kept["end"].max())
+                changed.runs += append_events(writer, run.shape, kept, kept["end"], last)
+            gone = len(records) - len(kept)
+            changed.events[run.shape.name] -= gone
+            dropped = Counter({Reason.OUTSIDE_PROGRAM: gone})
+            changed.add(kind.name, Account(records=-gone, dropped=dropped, repaired=repaired))
     return changed
 
 
-def _clip_ranges(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
+def _clip_ranges(records: np.ndarray, span: Span) -> tuple[np.ndarray, Counter[str]]:
     """Return the ranges that lie at least partly within the span (ns), cut to it, and how many were
     cut.
     """
@@ -360,7 +345,7 @@ def _clip_ranges(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray
     return kept[np.lexsort((-kept["end"], kept["time"]))], Counter({Reason.CUT_TO_PROGRAM: cut})
 
 
-def _clip_points(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray, Counter[str]]:
+def _clip_points(records: np.ndarray, span: Span) -> tuple[np.ndarray, Counter[str]]:
     """Return the points, those outside the span (ns) put to its begin or end, and how many these
     are.
     """
@@ -369,6 +354,86 @@ def _clip_points(records: np.ndarray, span: tuple[int, int]) -> tuple[np.ndarray
     kept["end"] = kept["time"] + 1
     moved = int(np.count_nonzero(kept["time"] != records["time"]))
     return kept, Counter({Reason.MOVED_TO_PROGRAM: moved})
+
+
+def deduplicate_device_samples(
+    results: Sequence[TaskResult],
+    rows: Mapping[tuple[int, object], int],
+    clocks: Sequence[ClockMap],
+) -> tuple[list[TaskResult], list[str]]:
+    """Return the results without what an earlier report has of the same device, layout and time,
+    counted there, and a note on what is left out.
+
+    rows: (report, object key) -> thread of the trace, the same for one device in several reports.
+    clocks: from each report's time to one that they share. Reports are in rank order.
+    """
+    written = _choose_written(results, rows, clocks)
+    kept, left_out, devices = [], Counter(), set()
+    for result in results:
+        away = [
+            (run, thread)
+            for run, thread in _find_device_runs(result, rows)
+            if result.report not in written[thread, run.shape.name]
+        ]
+        if away:
+            counts = Counter()
+            for run, _ in away:
+                counts[run.shape.name] += run.count
+            left_out.update(counts)
+            devices.update(thread for _, thread in away)
+            gone = {run for run, _ in away}
+            reasons = {(name, Reason.IN_OTHER_REPORT): count for name, count in counts.items()}
+            result = replace(
+                result,
+                runs=[run for run in result.runs if run not in gone],
+                events=result.events - counts,
+                left_out=result.left_out + Counter(reasons),
+            )
+        kept.append(result)
+    note = Detail(
+        f"{left_out.total():,} samples left out: several reports hold them, of {len(devices)} devices; "
+        "the first one's are written"
+    )
+    return kept, [note] if left_out else []
+
+
+def _choose_written(
+    results: Sequence[TaskResult],
+    rows: Mapping[tuple[int, object], int],
+    clocks: Sequence[ClockMap],
+) -> dict[tuple[int, str], set[int]]:
+    """Return, by thread and layout, the reports that are written: each that has nothing at a time
+    of which one before it tells.
+    """
+    times: dict[tuple[int, str], dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for result in results:
+        for run, thread in _find_device_runs(result, rows):
+            times[thread, run.shape.name][result.report] += run.first, run.last
+    written: dict[tuple[int, str], set[int]] = {}
+    for key, of_reports in times.items():
+        told: dict[int, Span] = {}
+        for report, of_report in sorted(of_reports.items()):
+            bounds = np.array([min(of_report), max(of_report)])
+            first, last = clocks[report].to_global(bounds).tolist()
+            if all(last < begin or end < first for begin, end in told.values()):
+                told[report] = first, last
+        written[key] = set(told)
+    return written
+
+
+def _find_device_runs(result: TaskResult, rows: Mapping[tuple[int, object], int]):
+    """Return the runs of devices that tell of the device itself, each with its thread."""
+    own = {layout for kind in all_kinds() if not kind.rows.device_wide for layout in kind.layouts}
+    threads = {
+        number: rows[result.report, key]
+        for number, key in enumerate(result.objects)
+        if isinstance(key, DeviceKey)
+    }
+    return [
+        (run, threads[run.object])
+        for run in result.runs
+        if run.object in threads and run.shape.name not in own
+    ]
 
 
 class SampleTable(Struct):
@@ -439,96 +504,5 @@ def split_at_holes(table: SampleTable) -> Iterator[SampleTable]:
         rows = np.flatnonzero(pattern_of.reshape(-1) == number)
         carried = ~lacking[rows[0]]
         if carried.any():
-            yield SampleTable(
-                table.codes[carried],
-                table.time[rows],
-                table.object[rows],
-                table.stored[np.ix_(rows, carried)],
-            )
-
-
-def deduplicate_device_samples(
-    results: Sequence[TaskResult],
-    rows: Mapping[tuple[int, object], int],
-    clocks: Sequence[ClockMap],
-) -> tuple[list[TaskResult], list[str]]:
-    """Return the results without what an earlier report has of the same device, layout and time,
-    counted there, and a note on what is left out.
-
-    rows: (report, object key) -> thread of the trace, the same for one device in several reports.
-    clocks: from each report's time to one that they share. Reports are in rank order.
-    """
-    written = _choose_written(results, rows, clocks)
-    kept, left_out, devices = [], Counter(), set()
-    for result in results:
-        away = [
-            (run, thread)
-            for run, thread in _find_device_runs(result, rows)
-            if result.report not in written[thread, run.shape.name]
-        ]
-        if away:
-            counts = Counter()
-            for run, thread in away:
-                if run.shape.stream == COUNTER:
-                    counts[run.shape.name] += run.values
-                elif run.shape.stream == BEGIN:
-                    counts[run.shape.name] += run.rows
-                devices.add(thread)
-            left_out.update(counts)
-            gone = {run for run, _ in away}
-            reasons = {(name, Reason.IN_OTHER_REPORT): count for name, count in counts.items()}
-            result = replace(
-                result,
-                runs=[run for run in result.runs if run not in gone],
-                events=result.events - counts,
-                left_out=result.left_out + Counter(reasons),
-            )
-        kept.append(result)
-    if not left_out:
-        return kept, []
-    return kept, [
-        Detail(
-            f"{left_out.total():,} samples left out: several reports hold them, of {len(devices)} devices; "
-            "the first one's are written"
-        )
-    ]
-
-
-def _choose_written(
-    results: Sequence[TaskResult],
-    rows: Mapping[tuple[int, object], int],
-    clocks: Sequence[ClockMap],
-) -> dict[tuple[int, str], set[int]]:
-    """Return, by thread and layout, the reports that are written: each that has nothing at a time
-    of which one before it tells.
-    """
-    spans: dict[tuple[int, str], dict[int, tuple[int, int]]] = {}
-    for result in results:
-        for run, thread in _find_device_runs(result, rows):
-            device_spans = spans.setdefault((thread, run.shape.name), {})
-            first, last = device_spans.get(result.report, (run.first, run.last))
-            device_spans[result.report] = min(first, run.first), max(last, run.last)
-    written: dict[tuple[int, str], set[int]] = {}
-    for key, device_spans in spans.items():
-        reported: dict[int, tuple[int, int]] = {}
-        for report, span in sorted(device_spans.items()):
-            first, last = clocks[report].to_global(np.array(span)).tolist()
-            if all(last < begin or end < first for begin, end in reported.values()):
-                reported[report] = first, last
-        written[key] = set(reported)
-    return written
-
-
-def _find_device_runs(result: TaskResult, rows: Mapping[tuple[int, object], int]):
-    """Return the runs of devices that tell of the device itself, each with its thread."""
-    own = {layout for kind in all_kinds() if not kind.rows.device_wide for layout in kind.layouts}
-    threads = {
-        number: rows[result.report, key]
-        for number, key in enumerate(result.objects)
-        if isinstance(key, DeviceKey)
-    }
-    return [
-        (run, threads[run.object])
-        for run in result.runs
-        if run.object in threads and run.shape.name not in own
-    ]
+            part = table.take(rows)
+            yield SampleTable(table.codes[carried], part.time, part.object, part.stored[:, carried])

@@ -5,11 +5,13 @@ blank both. Kernels of one stream do overlap where a graph's branches are traced
 where a launch may begin before its predecessor ends; start/end ranges of NVTX may overlap on any
 thread. Each such range goes to the first lane of its row that is free when it begins; lane 0 is the
 row itself.
+
+Ranges that nest, as those of NVTX on the GPU, share a lane as long as none of it crosses another.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 
@@ -17,9 +19,8 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nsys2prv._util.columns import count_occurrences, factorize_together
+from nsys2prv._util.columns import count_occurrences, factorize_together, reduce_slices
 from nsys2prv.events import all_kinds
-from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.events.kind import Account, Reason
 from nsys2prv.store.runs import BEGIN, LINE, Run, SpillReader, pair_runs, read_run, rewrite_run
 from nsys2prv.store.spilling import make_end_records
@@ -34,10 +35,6 @@ NEVER = int(np.iinfo(np.int64).min)
 TOO_MANY = Reason.TOO_MANY_OVERLAPS.with_detail(str(MOST_LANES))
 
 
-#: Rows of one run that leave lane 0, in pieces: their positions, and the lane of each.
-_MovedRows = list[tuple[np.ndarray, np.ndarray]]
-
-
 def separate_overlaps(
     results: Sequence[TaskResult], run: Callable[[Callable, Sequence], Iterable]
 ) -> list[TaskResult]:
@@ -45,9 +42,9 @@ def separate_overlaps(
     place. `run` maps over tasks.
     """
     grouped = _list_overlap_groups()
-    by_report: dict[int, list[TaskResult]] = {}
+    by_report: dict[int, list[TaskResult]] = defaultdict(list)
     for result in results:
-        by_report.setdefault(result.report, []).append(_keep_needed_runs(result, grouped))
+        by_report[result.report].append(_keep_needed_runs(result, grouped))
     tasks = [
         own
         for _, own in sorted(by_report.items())
@@ -82,13 +79,8 @@ def _keep_needed_runs(result: TaskResult, grouped: Mapping[str, str]) -> TaskRes
     """Return the runs that a task needs: those that may move, with their ends, and lines; others
     would only cost transport.
     """
-    return TaskResult(
-        result.task,
-        result.report,
-        result.rows,
-        objects=result.objects,
-        runs=[run for run in result.runs if run.shape.stream == LINE or run.shape.name in grouped],
-    )
+    runs = [run for run in result.runs if run.shape.stream == LINE or run.shape.name in grouped]
+    return TaskResult(result.task, result.report, result.rows, runs, result.objects)
 
 
 def _list_overlap_groups() -> dict[str, str]:
@@ -115,51 +107,31 @@ def find_overlaps(results: Sequence[TaskResult]) -> list[_Change]:
         result.task: np.array([keys.setdefault(key, len(keys)) for key in result.objects], np.int64)
         for result in results
     }
-    moved: dict[int, _MovedRows] = {}
+    moved: dict[Run, list[tuple[np.ndarray, np.ndarray]]] = defaultdict(list)
     crowded = 0
-    for group in sorted(set(groups.values())):
-        members = [
-            index for index, (_, item) in enumerate(runs) if groups[item.shape.name] == group
-        ]
-        crowded += _note_moved_rows(members, runs, locals_of, moved)
-    changes = _move_rows(results, runs, moved)
+    for group in sorted({groups[run.shape.name] for _, run in runs}):
+        members = [(result, run) for result, run in runs if groups[run.shape.name] == group]
+        lane_ends: dict[int, list[int]] = {}
+        for owner, position, object_, begin, end in _read_chunks(members, locals_of):
+            lanes, over = assign_first_free_lanes(object_, begin, end, lane_ends)
+            crowded += over
+            away = np.flatnonzero(lanes)
+            for index in np.unique(owner[away]):
+                rows = away[owner[away] == index]
+                moved[members[index][1]].append((position[rows], lanes[rows]))
+    changes = [change for result in results if (change := _move_rows(result, moved))]
     if crowded and changes:
         changes[0].crowded = crowded
     return changes
 
 
-def _note_moved_rows(
-    members: Sequence[int],
-    runs: list[tuple[TaskResult, Run]],
-    locals_of: dict[int, np.ndarray],
-    moved: dict[int, _MovedRows],
-) -> int:
-    """Note the rows of these runs that leave lane 0; returns how many found all lanes taken."""
-    lane_ends: dict[int, list[int]] = {}
-    crowded = 0
-    reader = SpillReader()
-    for owner, position, object_, begin, end in _read_chunks(
-        [runs[index] for index in members], locals_of, reader
-    ):
-        lanes, over = assign_first_free_lanes(object_, begin, end, lane_ends)
-        crowded += over
-        away = np.flatnonzero(lanes)
-        for index in np.unique(owner[away]):
-            moved_rows = away[owner[away] == index]
-            note = moved.setdefault(members[index], [])
-            note.append((position[moved_rows], lanes[moved_rows]))
-    reader.close()
-    return crowded
-
-
 def _read_chunks(
-    runs: list[tuple[TaskResult, Run]], locals_of: dict[int, np.ndarray], reader: SpillReader
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    runs: list[tuple[TaskResult, Run]], locals_of: dict[int, np.ndarray]
+) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the report's begins in time order, in chunks: run index, row in the run, object, begin,
     end; by object, outer first.
     """
-    if not runs:
-        return
+    reader = SpillReader()
     samples = np.sort(np.concatenate([run.samples for _, run in runs]))
     total = sum(run.rows for _, run in runs)
     step = max(1, len(samples) * CHUNK_RECORDS // total)
@@ -171,21 +143,15 @@ def _read_chunks(
                 continue
             start, records = reader.find_places(run, first, last)
             if len(records):
-                pieces.append(
-                    (
-                        np.full(len(records), index),
-                        np.arange(start, start + len(records)),
-                        locals_of[result.task][records["object"]],
-                        records["time"],
-                        records["end"],
-                    )
-                )
+                owner, position = np.full(len(records), index), start + np.arange(len(records))
+                object_ = locals_of[result.task][records["object"]]
+                pieces.append((owner, position, object_, records["time"], records["end"]))
         if pieces:
-            owner, position, object_, begin, end = (
-                np.concatenate(column) for column in zip(*pieces, strict=True)
-            )
+            columns = [np.concatenate(column) for column in zip(*pieces, strict=True)]
+            _, _, object_, begin, end = columns
             order = np.lexsort((-end, begin, object_))
-            yield owner[order], position[order], object_[order], begin[order], end[order]
+            yield tuple(column[order] for column in columns)
+    reader.close()
 
 
 def assign_first_free_lanes(
@@ -252,24 +218,19 @@ def _choose_rows_of_lane(begin: np.ndarray, end: np.ndarray, free: int) -> np.nd
 
 
 def _move_rows(
-    results: Sequence[TaskResult], runs: list[tuple[TaskResult, Run]], moved: dict[int, _MovedRows]
-) -> list[_Change]:
-    """Rewrite the runs with rows in other lanes: begins, their ends, and the lines that lead to
-    them.
+    result: TaskResult, moved: Mapping[Run, Sequence[tuple[np.ndarray, np.ndarray]]]
+) -> _Change | None:
+    """Rewrite a result's runs with rows in other lanes: begins, their ends, and the lines that lead
+    to them. moved: rows and their lanes, in pieces.
     """
-    by_task = {result.task: result for result in results}
-    changes: dict[int, _Change] = {}
-    targets: dict[int, list[tuple[np.ndarray, ...]]] = {}
-    ends_of_run = {
-        begins: ends
-        for result in results
-        for begins, ends in pair_runs(result.runs)
-        if ends is not None
-    }
-    for index, note in moved.items():
-        result, run = runs[index]
-        change = changes.setdefault(result.task, _Change(result.task, list(result.objects)))
-        rows, lanes = map(np.concatenate, zip(*note, strict=True))
+    ends_of_run = dict(pair_runs(result.runs))
+    own = [run for run in moved if run in ends_of_run]
+    if not own:
+        return None
+    change = _Change(result.task, list(result.objects))
+    targets = []
+    for run in own:
+        rows, lanes = map(np.concatenate, zip(*moved[run], strict=True))
         begins = read_run(run)
         old = begins["object"][rows].astype(np.int64)
         (numbers, wanted), codes = factorize_together(old, lanes)
@@ -280,18 +241,11 @@ def _move_rows(
         new = np.array(lane_objects)[codes]
         begins["object"][rows] = new
         rewrite_run(run, begins)
-        rewrite_run(
-            ends_of_run[run],
-            make_end_records(begins, begins["end"], load_catalogue().layouts[run.shape.name]),
-        )
-        targets.setdefault(result.task, []).append(
-            (old, begins["time"][rows], begins["end"][rows], new)
-        )
-    for task, target_rows in targets.items():
-        _redirect_lines(
-            by_task[task], *(np.concatenate(column) for column in zip(*target_rows, strict=True))
-        )
-    return list(changes.values())
+        ends = ends_of_run[run]
+        rewrite_run(ends, make_end_records(begins, begins["end"], ends.shape))
+        targets.append((old, begins["time"][rows], begins["end"][rows], new))
+    _redirect_lines(result, *map(np.concatenate, zip(*targets, strict=True)))
+    return change
 
 
 def _find_lane_object(change: _Change, number: int, lane: int) -> int:
@@ -332,3 +286,120 @@ def _redirect_lines(
         records["receiver"] = receivers[start : start + len(records)]
         start += len(records)
         rewrite_run(run, records)
+
+
+def assign_nesting_lanes(
+    object_: np.ndarray, owner: np.ndarray, begin: np.ndarray, end: np.ndarray
+) -> tuple[np.ndarray, int]:
+    """Return the lane of each range on its object, 0 for the object itself, and how many found no
+    lane on which they nest.
+    """
+    layers, lanes = np.zeros(len(begin), np.int64), np.zeros(len(begin), np.int64)
+    if not len(begin):
+        return lanes, 0
+    crowded = sum(
+        _assign_layers(rows, begin, end, layers) for rows in _group_rows(begin, end, object_, owner)
+    )
+    stretch = _find_stretches(begin, end, object_, owner, layers)
+    crowded += sum(
+        _assign_nested_lanes(rows, begin, end, stretch, lanes)
+        for rows in _group_rows(begin, end, object_)
+    )
+    return lanes, crowded
+
+
+def _group_rows(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> list[np.ndarray]:
+    """Return the rows of each group by begin, the longer first."""
+    _, codes = factorize_together(*keys)
+    order = np.lexsort((-end, begin, codes))
+    return np.split(order, np.flatnonzero(np.diff(codes[order])) + 1)
+
+
+def _find_crossing(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Return a mask of the rows that begin within an earlier one and end after it."""
+    order = np.argsort(end, kind="stable")
+    ends = end[order]
+    first, last = np.searchsorted(ends, begin, "right"), np.searchsorted(ends, end, "left")
+    crossing = np.zeros(len(begin), bool)
+    spanning = np.flatnonzero(first < last)
+    if len(spanning):
+        crossing[spanning] = (
+            reduce_slices(begin[order], first[spanning], last[spanning], np.minimum)
+            < begin[spanning]
+        )
+    return crossing
+
+
+def _assign_layers(rows: np.ndarray, begin: np.ndarray, end: np.ndarray, layers: np.ndarray) -> int:
+    """Fill in layers of an owner's rows in which all nest; returns how many are left over in the
+    last.
+    """
+    for layer in range(MOST_LANES):
+        layers[rows] = layer
+        rows = rows[_find_crossing(begin[rows], end[rows])]
+        if not len(rows):
+            return 0
+    return len(rows)
+
+
+def _find_stretches(begin: np.ndarray, end: np.ndarray, *keys: np.ndarray) -> np.ndarray:
+    """Return, for each row, the number of its stretch: the rows of equal keys between two times at
+    which there is none.
+    """
+    _, codes = factorize_together(*keys)
+    order = np.lexsort((begin, codes))
+    group = codes[order]
+    # Ends as numbers that grow from group to group, so that one running maximum serves all.
+    times, place = np.unique(end[order], return_inverse=True)
+    reach = times[np.maximum.accumulate(group * len(times) + place.reshape(-1)) % len(times)]
+    fresh = np.ones(len(order), bool)
+    fresh[1:] = (group[1:] != group[:-1]) | (begin[order][1:] >= reach[:-1])
+    stretch = np.empty(len(order), np.int64)
+    stretch[order] = np.cumsum(fresh) - 1
+    return stretch
+
+
+def _assign_nested_lanes(
+    rows: np.ndarray, begin: np.ndarray, end: np.ndarray, stretch: np.ndarray, lanes: np.ndarray
+) -> int:
+    """Fill in the lanes of an object's rows, stretch by stretch; returns how many find none."""
+    _, unit = np.unique(stretch[rows], return_inverse=True)
+    unit = unit.reshape(-1)
+    for lane in range(MOST_LANES):
+        stays = np.ones(int(unit.max()) + 1, bool)
+        stays[unit[_find_crossing(begin[rows], end[rows])]] = False
+        if not stays[unit].any():
+            return _assign_free_lanes(rows, begin, end, unit, lanes, lane)
+        lanes[rows] = lane
+        rows, unit = rows[~stays[unit]], unit[~stays[unit]]
+        if not len(rows):
+            return 0
+    return len(rows)
+
+
+def _assign_free_lanes(
+    rows: np.ndarray,
+    begin: np.ndarray,
+    end: np.ndarray,
+    unit: np.ndarray,
+    lanes: np.ndarray,
+    free: int,
+) -> int:
+    """Fill in lanes from `free` on, on which no stretch overlaps another; returns how many rows
+    find none.
+    """
+    numbers, unit = np.unique(unit, return_inverse=True)
+    unit = unit.reshape(-1)
+    first, last = np.zeros((2, len(numbers)), np.int64)
+    # Any row's times to begin with.
+    first[unit], last[unit] = begin[rows], end[rows]
+    np.minimum.at(first, unit, begin[rows])
+    np.maximum.at(last, unit, end[rows])
+    order = np.lexsort((-last, first))
+    of_unit = np.empty(len(numbers), np.int64)
+    of_unit[order], _ = assign_first_free_lanes(
+        np.zeros(len(numbers), np.int64), first[order], last[order], {}
+    )
+    wanted = of_unit[unit] + free
+    lanes[rows] = np.minimum(wanted, MOST_LANES - 1)
+    return int(np.count_nonzero(wanted >= MOST_LANES))

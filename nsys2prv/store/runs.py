@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from io import FileIO
 from pathlib import Path
 from typing import TypeVar
@@ -18,12 +18,17 @@ import numpy as np
 from msgspec import Struct
 
 from nsys2prv._util.native import core
-from nsys2prv.events.catalogue import Layout, Metric, load_catalogue
+from nsys2prv.events.catalogue import Layout, Metric, NameSet, load_catalogue
 
 BEGIN, END, LINE, COUNTER, STATE = "begin", "end", "line", "counter", "state"
+#: First and last time of a report's events (local ns).
+Span = tuple[int, int]
 #: Stands for the report of runs that are in trace time, and for the source of runs whose indices
 #: are the trace's own numbers.
 TRACE, RESOLVED = -1, -1
+#: What a column may hold besides times, plain numbers and values of name sets. No name set is
+#: called so.
+OBJECTS, DOMAINS = "objects", "domains"
 #: Every so many records a run's time is kept in memory, to plan windows and to find a slice while
 #: reading little beside it.
 SAMPLE = 256
@@ -44,31 +49,23 @@ _LINE_COLUMNS = [
 ]
 
 
-def make_begin_dtype(layout: Layout, present: int, wide: int) -> np.dtype:
-    """Return records of begins: `present` has a bit for every field of the layout that these
-    records carry, `wide` one for every field of which one number needs more than 32 bits.
-    """
-    columns = [("time", "<i8"), ("end", "<i8"), ("object", "<u4")]
-    if layout.has_domain:
-        columns.append(("domain", "<u4"))
-    columns += [
-        (f.name, "<i8" if wide >> bit & 1 else "<u4")
-        for bit, f in enumerate(layout.fields)
-        if present >> bit & 1
-    ]
-    return np.dtype(columns)
-
-
-def make_end_dtype(layout: Layout) -> np.dtype:
-    columns = [("time", "<i8"), ("object", "<u4")]
-    if layout.has_domain:
-        columns.append(("domain", "<u4"))
-    return np.dtype(columns)
-
-
 def list_present_fields(layout: Layout, present: int) -> list:
     """Return the layout's fields whose bit is set."""
     return [f for bit, f in enumerate(layout.fields) if present >> bit & 1]
+
+
+@cache
+def find_role(stream: str, kind: str, column: str) -> str:
+    """Return what a column of a layout or kind of lines holds: objects, domains, the name of a name
+    set, or "" for anything else.
+    """
+    if column in ("object", "sender", "receiver"):
+        return OBJECTS
+    if column == "domain":
+        return DOMAINS
+    fields = load_catalogue().layouts[kind].fields if stream == BEGIN else ()
+    values = next((field.values for field in fields if field.name == column), None)
+    return values.name if isinstance(values, NameSet) else ""
 
 
 class Shape(Struct, frozen=True, dict=True):
@@ -80,11 +77,12 @@ class Shape(Struct, frozen=True, dict=True):
     stream: str
     #: Of the layout or the kind of lines.
     name: str
-    #: `present` and `wide`: of begins, see :func:`make_begin_dtype`. Samples are stored as value +
-    #: 1 in `present` bytes each, 0 where a record lacks a metric.
+    #: Of begins, and of their ends: a bit for every field of the layout that the begins carry.
+    #: Samples are stored as value + 1 in so many bytes each, 0 where a record lacks a metric.
     present: int = 0
     #: Of samples.
     metrics: tuple[Metric, ...] = ()
+    #: Of begins: a bit for every field of which one number needs more than 32 bits.
     wide: int = 0
 
     @cached_property
@@ -99,9 +97,17 @@ class Shape(Struct, frozen=True, dict=True):
         if self.stream == STATE:
             return STATE_DTYPE
         layout = load_catalogue().layouts[self.name]
+        columns = [("time", "<i8"), ("object", "<u4")]
+        if layout.has_domain:
+            columns.append(("domain", "<u4"))
         if self.stream == BEGIN:
-            return make_begin_dtype(layout, self.present, self.wide)
-        return make_end_dtype(layout)
+            columns.insert(1, ("end", "<i8"))
+            columns += [
+                (field.name, "<i8" if self.wide >> bit & 1 else "<u4")
+                for bit, field in enumerate(layout.fields)
+                if self.present >> bit & 1
+            ]
+        return np.dtype(columns)
 
 
 class Run(Struct, frozen=True, eq=False):
@@ -136,6 +142,13 @@ class Run(Struct, frozen=True, eq=False):
     #: True if these are zeros that mark where nothing was sampled
     #: (:mod:`nsys2prv.store.corrections`).
     filler: bool = False
+
+    @property
+    def count(self) -> int:
+        """Number of records or of sampled numbers; ends count with their begins."""
+        if self.shape.stream == END:
+            return 0
+        return self.values if self.shape.stream == COUNTER else self.rows
 
 
 #: A run, wherever its records are: what has a shape.

@@ -22,7 +22,6 @@ from nsys2prv.store.runs import (
     Shape,
     SpillWriter,
     list_present_fields,
-    make_end_dtype,
 )
 
 #: The greatest number that is stored in 32 bits.
@@ -61,23 +60,25 @@ def spill_counters(counters: Counters, writer: SpillWriter, account: Account) ->
         return
     order = _order_by_time(counters.time[kept])
     time, values = counters.time[kept][order], counters.values[kept][order] + 1
-    shape = choose_sample_shape(counters.layout, counters.metrics, values)
-    records = make_sample_records(shape, time, counters.object, values)
-    yield writer.append(shape, records, int(time[-1]), counters.object, int(carried[kept].sum()))
+    yield append_samples(writer, counters.layout, counters.metrics, counters.object, time, values)
 
 
-def choose_sample_shape(layout: str, metrics: tuple[Metric, ...], stored: np.ndarray) -> Shape:
-    """Return the shape of records with these numbers, as they are stored (value + 1)."""
-    return Shape(COUNTER, layout, 4 if int(stored.max()) <= MOST_NARROW else 8, metrics)
-
-
-def make_sample_records(
-    shape: Shape, time: np.ndarray, object_: int | np.ndarray, stored: np.ndarray
-) -> np.ndarray:
-    """Return records of samples; stored: value + 1 of each metric, 0 where there is none."""
+def append_samples(
+    writer: SpillWriter,
+    layout: str,
+    metrics: tuple[Metric, ...],
+    object_: int,
+    time: np.ndarray,
+    stored: np.ndarray,
+) -> Run:
+    """Store samples of an object, ascending by time. stored: value + 1 of each metric (a column
+    each), 0 where there is none.
+    """
+    shape = Shape(COUNTER, layout, 4 if int(stored.max()) <= MOST_NARROW else 8, metrics)
     records = np.empty(len(time), shape.dtype)
     records["time"], records["object"], records["values"] = time, object_, stored
-    return records
+    count = int(np.count_nonzero(stored))
+    return writer.append(shape, records, int(time[-1]), object_, count)
 
 
 def _order_by_time(time: np.ndarray) -> slice | np.ndarray:
@@ -224,7 +225,7 @@ def _spill_events(
     )
     shape = Shape(END, layout.name, present)
     if layout.is_state:
-        yield writer.append(shape, make_closing_records(rows.object[kept], layout), last, object_)
+        yield writer.append(shape, _make_closing_records(rows.object[kept], shape), last, object_)
     else:
         kept = _select_rows(kept, _order_by_time(ends))
         yield writer.append_columns(shape, {**columns, "time": end}, kept, last, object_)
@@ -236,12 +237,11 @@ def append_events(
     """Store begin records, ascending by time, and the end records that belong to them. end: of
     each; last: as in :class:`Run`.
     """
-    layout = load_catalogue().layouts[shape.name]
     object_ = find_only_object(begins["object"])
-    ends, end_shape = make_end_records(begins, end, layout), Shape(END, shape.name, shape.present)
+    end_shape = Shape(END, shape.name, shape.present)
     return (
         writer.append(shape, begins, last, object_),
-        writer.append(end_shape, ends, last, object_),
+        writer.append(end_shape, make_end_records(begins, end, end_shape), last, object_),
     )
 
 
@@ -251,13 +251,13 @@ def find_only_object(objects: np.ndarray) -> int:
     return first if first == greatest else -1
 
 
-def make_end_records(begins: np.ndarray, end: np.ndarray, layout: Layout) -> np.ndarray:
+def make_end_records(begins: np.ndarray, end: np.ndarray, shape: Shape) -> np.ndarray:
     """Return the end records of begin records that end at `end`, ascending by time; of states those
-    at the end of the trace.
+    at the end of the trace. shape: of the ends.
     """
-    if layout.is_state:
-        return make_closing_records(begins["object"], layout)
-    ends = np.empty(len(begins), make_end_dtype(layout))
+    if load_catalogue().layouts[shape.name].is_state:
+        return _make_closing_records(begins["object"], shape)
+    ends = np.empty(len(begins), shape.dtype)
     order = _order_by_time(end)
     ends["time"] = end[order]
     for name in ends.dtype.names[1:]:
@@ -265,10 +265,10 @@ def make_end_records(begins: np.ndarray, end: np.ndarray, layout: Layout) -> np.
     return ends
 
 
-def make_closing_records(objects: np.ndarray, layout: Layout) -> np.ndarray:
-    """End records at the end of the trace, one for each of the objects of begin records."""
+def _make_closing_records(objects: np.ndarray, shape: Shape) -> np.ndarray:
+    """Return end records at the end of the trace, one for each of the objects of begin records."""
     objects = np.unique(objects)
-    ends = np.zeros(len(objects), make_end_dtype(layout))
+    ends = np.zeros(len(objects), shape.dtype)
     ends["time"], ends["object"] = OPEN, objects
     return ends
 

@@ -1,6 +1,9 @@
-"""Result of a task on reports or between them: its runs, and the account of the rows that it read.
-And the facts that event kinds set aside while reading, of all results, brought together for what
-compares the ranks.
+"""Result of a task on reports or between them: its runs, and the account of the rows that it read;
+the facts that event kinds set aside while reading, of all results, brought together for what
+compares the ranks; and a result packed into a few small files, to be unpacked elsewhere.
+
+Packed runs become columns, compressed, whose times are differences: of a record's begin to the one
+before, of its other times to its begin. Ends follow from begins and are left out.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO
@@ -23,22 +27,32 @@ from nsys2prv._util.foreign_data import panics_unseen
 from nsys2prv._util.store_file import check_unpacked, from_json, to_json
 from nsys2prv.clock.maps import ClockMap
 from nsys2prv.events.call_indexes import Segment
-from nsys2prv.events.catalogue import NameSet, load_catalogue
 from nsys2prv.events.extraction import OBJECT, TIME, ObjectKey
 from nsys2prv.events.kind import Account, CommunicationLines, Counters, Reason, Rows
 from nsys2prv.nsight.source import NULL
 from nsys2prv.store.runs import (
-    BEGIN,
+    DOMAINS,
     END,
     LINE,
+    OBJECTS,
     Run,
     Shape,
     SpillWriter,
-    list_present_fields,
+    find_role,
     pair_runs,
     read_run,
 )
 from nsys2prv.store.spilling import make_end_records, spill_counters, spill_lines, spill_rows
+
+#: Facts (bytes) that one step of a relation brings into order, unless one report has more: of NCCL,
+#: fifty thousand kernels.
+BATCH_BYTES = 10_000_000
+#: Of a packed result: its file without runs and frames; what stands for the file of ends.
+ENTRY, NO_FILE = "result.json", -1
+#: Times that are packed as the difference to another.
+RELATIVE = {"end": "time", "receive": "time", "until": "receive"}
+#: How a zstd frame begins; no buffer that is made has so many bytes.
+ZSTD_MAGIC, MOST_BUFFER = b"\x28\xb5\x2f\xfd", 1 << 40
 
 
 class TaskResult(Struct):
@@ -98,15 +112,14 @@ class TaskResult(Struct):
         """
         if isinstance(rows, Counters):
             runs = list(spill_counters(rows, writer, account))
-            value_count = sum(run.values for run in runs)
         else:
             runs = list(spill_rows(rows, open_ended, writer, account))
-            value_count = sum(run.rows for run in runs if run.shape.stream == BEGIN)
             if rows.lines is not None:
                 self._count_lines(rows.lines, runs)
         self.runs += runs
-        self.events[rows.layout] += value_count
-        account.records += value_count
+        stored = sum(run.count for run in runs if run.shape.stream != LINE)
+        self.events[rows.layout] += stored
+        account.records += stored
 
     def store_lines(self, lines: CommunicationLines, writer: SpillWriter) -> None:
         """Store lines by themselves, and count them."""
@@ -120,11 +133,6 @@ class TaskResult(Struct):
         self.lines[lines.kind] += len(lines.send)
         if stored < len(lines.send):
             self.left_out[lines.kind, Reason.LINE_WITHOUT_TIME] += len(lines.send) - stored
-
-
-#: Facts (bytes) that one step of a relation brings into order, unless one report has more: of NCCL,
-#: fifty thousand kernels.
-BATCH_BYTES = 10_000_000
 
 
 class FactFile(Struct, frozen=True):
@@ -244,15 +252,6 @@ def _to_trace_times(file: FactFile, times: np.ndarray) -> np.ndarray:
     return np.where(is_time, file.clock.to_global(np.where(is_time, times, 0)), times)
 
 
-ENTRY = "result.json"
-NO_FILE = -1
-#: Times that are stored as the difference to another.
-RELATIVE = {"end": "time", "receive": "time", "until": "receive"}
-#: How a zstd frame begins; no buffer that is made has so many bytes.
-ZSTD_MAGIC, MOST_BUFFER = b"\x28\xb5\x2f\xfd", 1 << 40
-INDICES = {"object": "objects", "sender": "objects", "receiver": "objects", "domain": "domains"}
-
-
 class PackedRun(Struct, frozen=True):
     """Packed form of a :class:`nsys2prv.store.runs.Run`."""
 
@@ -288,20 +287,19 @@ class PackedResult(Struct, frozen=True):
 def pack_result(result: TaskResult, folder: Path) -> None:
     """Write a result to files in a new folder."""
     folder.mkdir()
-    numbers: dict[np.dtype, int] = {}
-    columns: dict[int, list[pl.DataFrame]] = {}
-    filled: Counter[int] = Counter()
+    # A file for each dtype.
+    frames: dict[np.dtype, list[pl.DataFrame]] = {}
+    filled: Counter[np.dtype] = Counter()
     runs = []
     for run in result.runs:
-        number = NO_FILE
+        number, first, dtype = NO_FILE, 0, run.shape.dtype
         if run.shape.stream != END:
-            number = numbers.setdefault(run.shape.dtype, len(numbers))
-            columns.setdefault(number, []).append(_to_columns(run))
-        first = filled[number] if number != NO_FILE else 0
+            frames.setdefault(dtype, []).append(_to_columns(run))
+            number, first = list(frames).index(dtype), filled[dtype]
+            filled[dtype] += run.rows
         runs.append(PackedRun(run.shape, number, first, run.rows, run.last, run.object, run.values))
-        filled[number] += run.rows
-    for number, frames in columns.items():
-        _write_frame(pl.concat(frames), folder / f"runs-{number}.arrow")
+    for number, of_dtype in enumerate(frames.values()):
+        _write_frame(pl.concat(of_dtype), folder / f"runs-{number}.arrow")
     for kind, files in (("names", result.names), ("facts", result.facts)):
         for number, frame in enumerate(files.values()):
             _write_frame(read_frame(frame), folder / f"{kind}-{number}.arrow")
@@ -322,23 +320,14 @@ def unpack_result(
         entry = from_json(json.load(file), PackedResult)
     result = replace(entry.result, task=number, report=report)
     with FrameWriter(spill / f"frames-{number}.arrows") as stored:
-        for kind, names, target in (
-            ("names", entry.names, result.names),
-            ("facts", entry.facts, result.facts),
-        ):
-            for index, name in enumerate(names):
-                target[name] = stored.append(_read_frame(opened, f"{kind}-{index}.arrow"))
-    limits = {
-        "objects": len(result.objects),
-        "domains": len(result.domains),
-        **{
-            name: _read_frame(opened, f"names-{index}.arrow").height
-            for index, name in enumerate(entry.names)
-        },
-    }
+        limits = {OBJECTS: len(result.objects), DOMAINS: len(result.domains)}
+        for index, name in enumerate(entry.names):
+            frame = _read_frame(opened, f"names-{index}.arrow")
+            result.names[name], limits[name] = stored.append(frame), frame.height
+        for index, name in enumerate(entry.facts):
+            result.facts[name] = stored.append(_read_frame(opened, f"facts-{index}.arrow"))
     frames: dict[int, pl.DataFrame] = {}
-    writer = SpillWriter(spill / f"runs-{number}.bin", report, number)
-    try:
+    with closing(SpillWriter(spill / f"runs-{number}.bin", report, number)) as writer:
         for run, ends in pair_runs(entry.runs):
             if run.file not in frames:
                 frames[run.file] = _read_frame(opened, f"runs-{run.file}.arrow")
@@ -346,11 +335,8 @@ def unpack_result(
             _check_records(run.shape, records, limits)
             result.runs.append(_append_records(writer, run, records))
             if ends is not None:
-                layout = load_catalogue().layouts[run.shape.name]
-                closing = make_end_records(records, records["end"], layout)
-                result.runs.append(_append_records(writer, ends, closing))
-    finally:
-        writer.close()
+                end_records = make_end_records(records, records["end"], ends.shape)
+                result.runs.append(_append_records(writer, ends, end_records))
     return result
 
 
@@ -393,14 +379,8 @@ def _check_records(shape: Shape, records: np.ndarray, limits: Mapping[str, int])
     """Raise ValueError where records do not ascend by time, or refer to what is not there."""
     if (np.diff(records["time"]) < 0).any():
         raise ValueError("times are out of order")
-    fields = (
-        list_present_fields(load_catalogue().layouts[shape.name], shape.present)
-        if shape.stream == BEGIN
-        else []
-    )
-    named = {field.name: field.values.name for field in fields if isinstance(field.values, NameSet)}
     for name in records.dtype.names:
-        limit = limits.get(INDICES.get(name) or named.get(name, ""))
+        limit = limits.get(find_role(shape.stream, shape.name, name))
         if limit is not None and len(records) and int(records[name].max()) >= limit:
             raise ValueError(f"{name} is not there")
 
@@ -415,12 +395,8 @@ def find_unpacked_size(content: bytes) -> int:
     for match in re.finditer(re.escape(ZSTD_MAGIC), content):
         at = match.start()
         size = int.from_bytes(content[max(at - 8, 0) : at], "little")
-        if (
-            at % 8 == 0
-            and size < MOST_BUFFER
-            and at + 4 < len(content)
-            and not content[at + 4] & 0b11000
-        ):
+        head = content[at + 4 : at + 5]
+        if at % 8 == 0 and size < MOST_BUFFER and head and not head[0] & 0b11000:
             total += size
     return total
 

@@ -2,15 +2,23 @@
 trace's own numbers.
 
 Writers of any format read the trace through :class:`WindowReader`.
+
+A window looks into every run that it touches. A job of a thousand reports has some seventy thousand
+runs of a few records each; looking into all of them for every window would cost more than their
+records. So small runs of one shape are joined to runs in trace time, of global numbers, before the
+trace is written, in memory that does not grow with the job.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, cached_property, lru_cache
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from functools import cached_property, lru_cache
 from itertools import chain
 from pathlib import Path
+from tempfile import mkdtemp
 
 import numpy as np
 from msgspec import Struct
@@ -18,9 +26,11 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import OPEN
 from nsys2prv.clock.maps import Clock, ClockMap, RowClocks
-from nsys2prv.events.catalogue import NameSet, load_catalogue
+from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.store.runs import (
     BEGIN,
+    DOMAINS,
+    OBJECTS,
     RESOLVED,
     TRACE,
     Run,
@@ -28,10 +38,23 @@ from nsys2prv.store.runs import (
     SpillReader,
     SpillWriter,
     concat_records,
+    find_role,
     read_run,
     take_records,
 )
 from nsys2prv.store.spilling import MOST_NARROW
+
+#: Records of one window: some tens of MB, whatever the trace.
+WINDOW_RECORDS = 300_000
+#: With very many runs a window must be worth the look into each.
+RECORDS_PER_RUN = 400
+#: So many sampled numbers weigh as much as a record of the other kinds.
+VALUES_PER_RECORD = 6
+#: Records of a run that is small, for which joining costs less than a hundred windows that look
+#: into it; and of a run made of such.
+SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
+#: File with what the times and indices of runs that are joined mean.
+GLOBAL_IDS = "global_ids"
 
 
 def to_begin_times(records: np.ndarray, clock: Clock) -> np.ndarray:
@@ -62,19 +85,9 @@ def to_end_times(records: np.ndarray, clock: Clock, duration: int) -> np.ndarray
 def to_trace_times(times: np.ndarray, clock: Clock, opened: int) -> np.ndarray:
     """Return trace times (ns) of local ones; `opened` for those that are OPEN."""
     lasting = times == OPEN
-    return (
-        np.where(lasting, opened, clock.to_global(np.where(lasting, 0, times)))
-        if lasting.any()
-        else clock.to_global(times)
-    )
-
-
-#: Records of one window: some tens of MB, whatever the trace.
-WINDOW_RECORDS = 300_000
-#: With very many runs a window must be worth the look into each.
-RECORDS_PER_RUN = 400
-#: So many sampled numbers weigh as much as a record of the other kinds.
-VALUES_PER_RECORD = 6
+    if not lasting.any():
+        return clock.to_global(times)
+    return np.where(lasting, opened, clock.to_global(np.where(lasting, 0, times)))
 
 
 def choose_window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> list[int]:
@@ -98,11 +111,11 @@ def choose_window_bounds(runs: Sequence[Run], clocks: Sequence[ClockMap]) -> lis
 
 
 def read_window(
-    reader: SpillReader, run: Run, clock: ClockMap, duration: int, first: int, last: int | None
+    reader: SpillReader, run: Run, clock: ClockMap, first: int, last: int | None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return trace times and records of a run within a window."""
+    """Return trace times and records of a run of begins within a window."""
     records = read_around_window(reader, run, clock, first, last)
-    times = find_trace_times(run.shape, records, clock, duration)
+    times = to_begin_times(records, clock)
     if clock.slack:
         inside = mask_window(times, first, last)
         times, records = times[inside], take_records(records, inside)
@@ -130,11 +143,6 @@ def find_trace_times(shape: Shape, records: np.ndarray, clock: Clock, duration: 
     if shape.stream == BEGIN:
         return to_begin_times(records, clock)
     return to_trace_times(records["time"], clock, duration)
-
-
-#: What a column may hold besides times, plain numbers and values of name sets. No name set is
-#: called so.
-OBJECT, DOMAIN = "objects", "domains"
 
 
 class IdTable(Struct):
@@ -191,11 +199,11 @@ class GlobalIds(Struct):
         """Return the table from local to global numbers of a column, None if it holds plain numbers
         or times.
         """
-        role = _find_role(shape.stream, shape.name, column)
-        return {OBJECT: self.objects, DOMAIN: self.domains}.get(role) or self.names.get(role)
+        role = find_role(shape.stream, shape.name, column)
+        return {OBJECTS: self.objects, DOMAINS: self.domains}.get(role) or self.names.get(role)
 
     def save(self, path: Path) -> None:
-        """Save it for :func:`nsys2prv.store.windows.load_global_ids`."""
+        """Save it for :func:`load_global_ids`."""
         with path.open("wb") as file:
             pickle.dump(self, file, protocol=pickle.HIGHEST_PROTOCOL)
 
@@ -205,20 +213,6 @@ def holds_times(column: str) -> bool:
     in it.
     """
     return column in ("end", "receive", "until")
-
-
-@cache
-def _find_role(stream: str, kind: str, name: str) -> str:
-    """Return what a column of a layout or kind of lines holds: objects, domains, the name of a name
-    set, or "" for anything else.
-    """
-    if name in ("object", "sender", "receiver"):
-        return OBJECT
-    if name == "domain":
-        return DOMAIN
-    layout = load_catalogue().layouts.get(kind) if stream == BEGIN else None
-    field = next((field for field in layout.fields if field.name == name), None) if layout else None
-    return field.values.name if field and isinstance(field.values, NameSet) else ""
 
 
 @lru_cache(1)
@@ -245,14 +239,13 @@ class WindowReader:
         touched = self._until >= first
         if last is not None:
             touched &= self._first < last
-        runs: dict[Shape, list[tuple[Run, np.ndarray]]] = {}
+        runs: dict[Shape, list[tuple[Run, np.ndarray]]] = defaultdict(list)
         for index in np.flatnonzero(touched):
             run = self._runs[index]
-            records = read_around_window(
-                self._reader, run, self._global_ids.clocks[run.report], first, last
-            )
+            clock = self._global_ids.clocks[run.report]
+            records = read_around_window(self._reader, run, clock, first, last)
             if len(records):
-                runs.setdefault(run.shape, []).append((run, records))
+                runs[run.shape].append((run, records))
         return {
             shape: pieces
             for shape in list(runs)
@@ -264,12 +257,9 @@ class WindowReader:
         self._reader.close()
 
     def _to_trace_time(self, run: Run, time: int) -> int:
-        global_ids = self._global_ids
-        return (
-            global_ids.duration
-            if time == OPEN
-            else int(global_ids.clocks[run.report].to_global(np.int64(time)))
-        )
+        if time == OPEN:
+            return self._global_ids.duration
+        return int(self._global_ids.clocks[run.report].to_global(np.int64(time)))
 
 
 class WindowRecords:
@@ -355,13 +345,6 @@ class WindowRecords:
         return RowClocks([clocks[report] for report in distinct], code[self._which])
 
 
-#: Records of a run that is small, for which joining costs less than a hundred windows that look
-#: into it; and of a run made of such.
-SMALL_RUN, JOINED_RECORDS = 32_768, 200_000
-#: File with what the runs' times and indices mean, see :mod:`nsys2prv.store.windows`.
-GLOBAL_IDS = "global_ids"
-
-
 class JoinTask(Struct, frozen=True):
     """Groups of runs, each of one shape, of which each becomes one run."""
 
@@ -371,6 +354,25 @@ class JoinTask(Struct, frozen=True):
     groups: tuple[tuple[Run, ...], ...]
     #: Of all tasks and what is in their runs (GLOBAL_IDS).
     folder: Path
+
+
+def join_small_runs(
+    runs: list[Run],
+    global_ids: GlobalIds,
+    parent: Path,
+    run_tasks: Callable[[Callable, Sequence], Iterable],
+) -> list[Run]:
+    """Return the runs of a job, of which small ones are joined. parent: of the folder with those.
+    run_tasks: maps over tasks.
+    """
+    groups = group_small_runs(runs)
+    folder = Path(mkdtemp(prefix="joined-", dir=parent))
+    tasks = plan_join_tasks(groups, folder)
+    if not tasks:
+        return runs
+    global_ids.save(folder / GLOBAL_IDS)
+    joined = chain.from_iterable(run_tasks(join_task, tasks))
+    return [group[0] if len(group) == 1 else next(joined) for group in groups]
 
 
 def group_small_runs(runs: Sequence[Run]) -> list[list[Run]]:
@@ -410,28 +412,12 @@ def plan_join_tasks(groups: Sequence[Sequence[Run]], folder: Path) -> list[JoinT
     return tasks
 
 
-def replace_joined_groups(
-    groups: Sequence[Sequence[Run]], joined: Iterator[list[Run]]
-) -> list[Run]:
-    """Return all runs, where the joined ones stand for the groups of several, in order."""
-    runs = chain.from_iterable(joined)
-    return [group[0] if len(group) == 1 else next(runs) for group in groups]
-
-
-def remove_replaced_files(files: Iterable[Path], runs: Iterable[Run]) -> None:
-    """Remove those of these files in which none of the runs is."""
-    for path in set(files) - {run.path for run in runs}:
-        path.unlink(missing_ok=True)
-
-
 def join_task(task: JoinTask) -> list[Run]:
     """Return a run for each group."""
     global_ids = load_global_ids(task.folder / GLOBAL_IDS)
-    writer = SpillWriter(task.folder / f"runs-{task.number}.bin", TRACE, RESOLVED)
-    try:
+    path = task.folder / f"runs-{task.number}.bin"
+    with closing(SpillWriter(path, TRACE, RESOLVED)) as writer:
         return [_join_group(group, global_ids, writer) for group in task.groups]
-    finally:
-        writer.close()
 
 
 def _join_group(group: Sequence[Run], global_ids: GlobalIds, writer: SpillWriter) -> Run:

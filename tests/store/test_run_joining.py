@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ def make_run(shape: Shape, rows: int) -> Run:
 
 
 def test_small_runs_of_a_shape_share_a_group_until_it_is_full(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(windows, "SMALL_RUN", 10)
     monkeypatch.setattr(windows, "JOINED_RECORDS", 20)
@@ -35,11 +36,13 @@ def test_small_runs_of_a_shape_share_a_group_until_it_is_full(
     groups = windows.group_small_runs(runs)
     assert [[runs.index(run) for run in group] for group in groups] == [[0, 3], [1, 5], [2], [4]]
     input_runs = [make_run(begin, 17), make_run(end, 18)]
-    assert windows.replace_joined_groups(groups, iter([input_runs])) == [
-        *input_runs,
-        runs[2],
-        runs[4],
-    ]
+    joined = windows.join_small_runs(
+        runs,
+        SimpleNamespace(save=lambda path: None),
+        tmp_path,
+        lambda function, tasks: [input_runs],
+    )
+    assert joined == [*input_runs, runs[2], runs[4]]
 
 
 def test_tasks_hold_about_as_many_records_as_a_joined_run(monkeypatch: pytest.MonkeyPatch) -> None:
