@@ -1,4 +1,6 @@
-"""Whose rows are whose: each thread of the trace with its task, rank, node, device and stream."""
+"""Read the events of a prepared job in columns of one timeline; whose rows are whose: each thread of
+the trace with its task, rank, node, device and stream.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ from nsys2prv.store.runs import (
     take_records,
 )
 
+#: Kinds of rows.
 HOST, STREAM, SAMPLED = "host", "stream", "samples"
+#: Stands for the value of a time in which nothing was sampled; values are not negative.
+UNKNOWN = -1.0
 
 
 class RowTable(Struct, frozen=True):
@@ -150,10 +155,6 @@ def _number_units(
         keys.append(own[0])
     numbers: dict[tuple, int] = {}
     return np.array([numbers.setdefault(find(key), len(numbers)) for key in keys], np.int64)
-
-
-#: Stands for the value of a time in which nothing was sampled; values are not negative.
-UNKNOWN = -1.0
 
 
 class Samples(Struct, frozen=True):

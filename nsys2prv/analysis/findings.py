@@ -1,6 +1,6 @@
-"""The time of each device in the steady state as a partition: each moment counts once.
+"""Findings: what holds the job back, from the time of each device in the steady state.
 
-In this order: computing (kernels other than NCCL's, graphs), transfer (NCCL after the last rank has
+That time is divided so that each moment counts once, in this order: computing (kernels other than NCCL's, graphs), transfer (NCCL after the last rank has
 begun), wait (NCCL before that, and the part of the transfer that is exposed because computation
 that would have hidden it has run during the wait), other NCCL (kernels of which that is not known),
 memory operations, idle; idle time by what the host does, and by the call that it is in.
@@ -15,19 +15,7 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.causes import (
-    IDLE,
-    LEAST,
-    LEAST_IDLE,
-    add_waits,
-    find_slow_links,
-    make_culprit_finding,
-    make_hiccup_finding,
-    make_imbalance_findings,
-    make_link_finding,
-)
-from nsys2prv.analysis.collectives import list_matched_collectives
-from nsys2prv.analysis.critical_path import find_culprits, find_segments
+from nsys2prv.analysis.collectives import add_waits, find_slow_links, list_matched_collectives
 from nsys2prv.analysis.intervals import (
     EMPTY,
     Spans,
@@ -40,6 +28,14 @@ from nsys2prv.analysis.intervals import (
 from nsys2prv.analysis.iterations import find_phases
 from nsys2prv.analysis.job_facts import JobRanks, format_numbers
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result
+from nsys2prv.analysis.stragglers import (
+    find_culprits,
+    find_segments,
+    make_culprit_finding,
+    make_hiccup_finding,
+    make_imbalance_findings,
+    make_link_finding,
+)
 from nsys2prv.analysis.text import format_cell, format_nanoseconds
 from nsys2prv.analysis.unit import (
     COMPUTE,
@@ -60,11 +56,59 @@ from nsys2prv.analysis.unit import (
 )
 from nsys2prv.events.classes import COPYING
 
-#: Parts of a device's time that are not idle.
-BUSY = ("compute", "transfer", "wait", "other_nccl", "memory")
+#: More are not told.
+MOST = 10
+NOT_TOLD = "what holds the job back cannot be told without work on GPUs"
+#: What each cause costs at least to be a finding: as a share of the time of all devices.
+LEAST = {"exposed_communication": 0.03, "exposed_copies": 0.02, "no_tensor_cores": 0.02}
+LEAST_IDLE = 0.03
+#: Part of idle time -> kind of finding, what hosts do meanwhile, for people, and what helps.
+IDLE = {
+    "idle_mpi": (
+        "host_mpi",
+        "in MPI",
+        "find which rank is late in MPI, or overlap MPI with GPU work",
+    ),
+    "idle_nccl": (
+        "host_nccl",
+        "in NCCL calls",
+        "create communicators before the loop, and use non-blocking NCCL calls",
+    ),
+    "idle_io": (
+        "host_io",
+        "in file or network I/O",
+        "load data ahead, in other threads or processes",
+    ),
+    "idle_synchronisation": (
+        "blocked_by_call",
+        "waiting in {call}",
+        "synchronise later or not at all: what follows is launched only after the wait",
+    ),
+    "idle_launch": (
+        "launch_bound",
+        "in CUDA calls, most of it in {call}",
+        "launch less often: CUDA graphs, fused kernels, larger batches",
+    ),
+    "idle_unknown": (
+        "host_work",
+        "in no recorded call, so {they} must be computing",
+        "profile the host's CPU (nsys --sample), and move its work out of the loop or ahead of it",
+    ),
+}
+#: Calls, by what their names contain -> what helps.
+CALLS = {
+    "Malloc": "allocate once, or use a caching allocator",
+    "Free": "free outside of the loop, or use a caching allocator",
+    "Module": "load modules before the loop (CUDA_MODULE_LOADING=EAGER), or warm up",
+    "HostAlloc": "allocate pinned memory once",
+    "HostRegister": "register memory once",
+    "DeviceSynchronize": "wait for events or streams rather than for the whole device",
+    "StreamSynchronize": "read results of the GPU (.item(), .cpu()) less often, or a step later",
+    "EventSynchronize": "wait for the event later, once it is needed",
+}
 
 
-def collect_device_time(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect how devices spent their time. devices: a row each, its parts (ns). records: a row for
     each kernel of a matched collective, with its exposed parts. others: a row for each other NCCL
     kernel, and each call of MPI with which a device is idle. calls: idle time by device and call.
@@ -251,11 +295,6 @@ def _sum_idle_by_call(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
     )
 
 
-#: More are not told.
-MOST = 10
-NOT_TOLD = "what holds the job back cannot be told without work on GPUs"
-
-
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
     steady, devices = context.options.steady, frames["devices"]
     if steady:
@@ -340,50 +379,6 @@ def _find_waits(
     return [*findings, *make_imbalance_findings(job, segments, reported)]
 
 
-ANALYSIS = Analysis(
-    "findings",
-    "Findings",
-    "what holds the job back ([below](#findings))",
-    (),
-    collect_device_time,
-    conclude,
-)
-
-
-#: What hosts do while devices are idle, for people, and what helps.
-HOSTS = {
-    "host_mpi": ("in MPI", "find which rank is late in MPI, or overlap MPI with GPU work"),
-    "host_nccl": (
-        "in NCCL calls",
-        "create communicators before the loop, and use non-blocking NCCL calls",
-    ),
-    "host_io": ("in file or network I/O", "load data ahead, in other threads or processes"),
-    "blocked_by_call": (
-        "waiting in {call}",
-        "synchronise later or not at all: what follows is launched only after the wait",
-    ),
-    "launch_bound": (
-        "in CUDA calls, most of it in {call}",
-        "launch less often: CUDA graphs, fused kernels, larger batches",
-    ),
-    "host_work": (
-        "in no recorded call, so {they} must be computing",
-        "profile the host's CPU (nsys --sample), and move its work out of the loop or ahead of it",
-    ),
-}
-#: Calls, by what their names contain -> what helps.
-CALLS = {
-    "Malloc": "allocate once, or use a caching allocator",
-    "Free": "free outside of the loop, or use a caching allocator",
-    "Module": "load modules before the loop (CUDA_MODULE_LOADING=EAGER), or warm up",
-    "HostAlloc": "allocate pinned memory once",
-    "HostRegister": "register memory once",
-    "DeviceSynchronize": "wait for events or streams rather than for the whole device",
-    "StreamSynchronize": "read results of the GPU (.item(), .cpu()) less often, or a step later",
-    "EventSynchronize": "wait for the event later, once it is needed",
-}
-
-
 def find_job_wide(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
     """Yield the findings about the whole job that cost enough."""
     for finding in (*_find_exposed(job), *_find_copies(job), *_find_idle(job, calls, context)):
@@ -465,13 +460,12 @@ def _find_idle(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator
         who, whose, they = "The GPU is", "its host is", "it"
     else:
         who, whose, they = "GPUs are", "their hosts are", "they"
-    for part, kind in IDLE.items():
+    for part, (kind, what, advice) in IDLE.items():
         share = job.share(part)
         if share < LEAST_IDLE:
             continue
-        what, advice = HOSTS[kind]
         call = "CUDA calls"
-        if kind in ("blocked_by_call", "launch_bound") and calls.height:
+        if "{call}" in what and calls.height:
             waiting = calls.filter(pl.col("synchronises") == (kind == "blocked_by_call"))
             named = context.label_names(waiting, "call", "cuda_api")
             sums = named.group_by("call").agg(pl.col("time").sum())
@@ -508,3 +502,13 @@ def _find_tensor_cores(job: JobRanks) -> Iterator[Finding]:
             advice="use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
             views=("gemm_without_tensor_cores_2dh",),
         )
+
+
+ANALYSIS = Analysis(
+    "findings",
+    "Findings",
+    "what holds the job back ([below](#findings))",
+    (),
+    collect,
+    conclude,
+)

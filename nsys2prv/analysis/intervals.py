@@ -1,5 +1,8 @@
-"""Set arithmetic on time intervals, and nesting of ranges, in columns of int64 ns. Intervals are
-half open: begin <= time < end.
+"""Time intervals in columns of int64 ns: arithmetic on sets of them, nesting of ranges, and the
+distributions of their durations. Intervals are half open: begin <= time < end.
+
+Distributions are exact and need bounded memory: units spill durations sorted by group, groups are
+then read one by one.
 """
 
 from __future__ import annotations
@@ -14,6 +17,26 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import is_sorted
 from nsys2prv._util.native import core
+
+#: Two modes are reported where a division in two (Otsu's, of the logarithms) leaves each side so
+#: much of all executions at least, ...
+LEAST_SHARE = 0.05
+#: ... so many executions, ...
+LEAST_COUNT = 10
+#: ... the means of the durations differ by this factor at least, ...
+LEAST_FACTOR = 1.2
+#: ... and Ashman's D, sqrt(2) |m1 - m2| / sqrt(s1^2 + s2^2) of the logarithms, is at least this
+#: (one uniform mode has 3.5, a normal 2.7).
+LEAST_D = 4.0
+RULE = (
+    f"bimodal: the logarithms of the durations divided in two (Otsu) with at least {LEAST_SHARE:.0%} and {LEAST_COUNT} executions on "
+    f"either side, means that differ by a factor of {LEAST_FACTOR} or more, and Ashman's D of {LEAST_D:g} or more"
+)
+
+#: What is said of durations without two modes.
+NO_MODES = False, None, None, None
+#: Executions (about) whose durations are in memory at a time, unless one group has more.
+TOGETHER = 1_000_000
 
 
 class Spans(Struct, frozen=True, eq=False):
@@ -235,7 +258,7 @@ def find_points_within(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return for each range which points its thread has in [begin, end]: the first, and the one
-    after the last. Rows as in parents.
+    after the last. Rows as in :func:`find_parents`.
 
     at_thread, at: of the points, ascending by thread and time.
     """
@@ -253,27 +276,6 @@ def find_points_within(
         since[first:last] = low + np.searchsorted(points, begin[first:last], "left")
         until[first:last] = low + np.searchsorted(points, end[first:last], "right")
     return since, until
-
-
-#: Two modes are reported where a division in two (Otsu's, of the logarithms) leaves each side so
-#: much of all executions at least, ...
-LEAST_SHARE = 0.05
-#: ... so many executions, ...
-LEAST_COUNT = 10
-#: ... the means of the durations differ by this factor at least, ...
-LEAST_FACTOR = 1.2
-#: ... and Ashman's D, sqrt(2) |m1 - m2| / sqrt(s1^2 + s2^2) of the logarithms, is at least this
-#: (one uniform mode has 3.5, a normal 2.7).
-LEAST_D = 4.0
-RULE = (
-    f"bimodal: the logarithms of the durations divided in two (Otsu) with at least {LEAST_SHARE:.0%} and {LEAST_COUNT} executions on "
-    f"either side, means that differ by a factor of {LEAST_FACTOR} or more, and Ashman's D of {LEAST_D:g} or more"
-)
-
-#: What is said of durations without two modes.
-NO_MODES = False, None, None, None
-#: Executions (about) whose durations are in memory at a time, unless one group has more.
-TOGETHER = 1_000_000
 
 
 def spill_durations(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.DataFrame:
@@ -403,7 +405,7 @@ def _find_group_modes(bounds: np.ndarray, durations: np.ndarray) -> pl.DataFrame
 
 
 def _find_modes(durations: np.ndarray) -> tuple[bool, float | None, float | None, float | None]:
-    """Return whether there are two modes by the rule of this module, and what they are."""
+    """Return whether there are two modes by RULE, and what they are."""
     count = len(durations)
     least = max(LEAST_COUNT, int(np.ceil(LEAST_SHARE * count)))
     if count < 2 * least or durations.min() == durations.max():

@@ -1,9 +1,10 @@
-"""When a job repeats itself: NVTX ranges by folded name, the iterations of a range that is asked
-for, and the steady state, the time of the job's iterations, without start-up and shutdown.
+"""Iterations: of NVTX ranges that are asked for, and of the steady state, the time in which a job
+repeats itself, without start-up and shutdown; and how a GPU spends them. NVTX ranges by folded name.
 
-Iterations of the steady state are NVTX ranges of one name (numbers in it apart) that repeat without overlapping on a
-thread, hold most of the kernels, and about as many of them each; where there are none, the period
-of the sequence of kernels on a device. A few tasks are looked at, for all do the same.
+Iterations of the steady state are NVTX ranges of one name (numbers in it apart) that repeat without
+overlapping on a thread, hold most of the kernels, and about as many of them each; where there are
+none, the period of the sequence of kernels on a device. A few tasks are looked at, for all do the
+same.
 """
 
 from __future__ import annotations
@@ -48,6 +49,20 @@ ALIKE = 0.9
 #: Periods that are tried.
 MOST_PERIODS = 40
 KERNELS = ("cuda_kernel", "nccl_kernel")
+#: What the tables show.
+ABOUT = """The iterations of the steady state: how long each takes, and what the devices do in it.
+
+Times are means over devices. Of each moment of a device the first counts that applies: computing
+(kernels other than NCCL's, graphs), NCCL alone, memory operations alone, idle. The iterations are
+those of the phases of `findings`: an iteration lasts until the next one begins.
+"""
+#: What the devices do -> its name for people.
+PARTS = {
+    "compute_ns": "computing",
+    "exposed_nccl_ns": "NCCL alone (exposed)",
+    "exposed_memory_ns": "memory operations alone",
+    "idle_ns": "idle",
+}
 
 
 def make_group_table(names: pl.DataFrame) -> np.ndarray:
@@ -388,22 +403,6 @@ def _find_longest_alike(alike: np.ndarray, period: int) -> tuple[int, int]:
     begins, ends = edges[::2], edges[1::2]
     longest = int(np.argmax(ends - begins))
     return int(begins[longest]), int(ends[longest]) - 1 + period
-
-
-#: What the tables show.
-ABOUT = """The iterations of the steady state: how long each takes, and what the devices do in it.
-
-Times are means over devices. Of each moment of a device the first counts that applies: computing
-(kernels other than NCCL's, graphs), NCCL alone, memory operations alone, idle. The iterations are
-those of the phases of `findings`: an iteration lasts until the next one begins.
-"""
-#: What the devices do -> its name for people.
-PARTS = {
-    "compute_ns": "computing",
-    "exposed_nccl_ns": "NCCL alone (exposed)",
-    "exposed_memory_ns": "memory operations alone",
-    "idle_ns": "idle",
-}
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:

@@ -200,7 +200,7 @@ class Context(Struct, frozen=True):
 
     @property
     def devices(self) -> pl.DataFrame:
-        """As in `row_table.RowTable`, but the devices with work alone."""
+        """As in `RowTable` of event_reader.py, but the devices with work alone."""
         used = self.reader.rows.threads.filter(pl.col("stream").is_not_null())["device"]
         return self.reader.rows.devices.filter(pl.col("device").is_in(used.unique().to_list()))
 

@@ -1,5 +1,6 @@
-"""Figures with a row for each device, rank or kernel: where the time of devices went, why they
-idle, durations of kernels, sampled metrics, stragglers, the critical path.
+"""The figures of the page: where the time of devices went, why they idle, durations of kernels,
+sampled metrics, stragglers, the critical path; iterations, which differ from the others and whether
+they drift; operations.
 """
 
 from __future__ import annotations
@@ -30,6 +31,46 @@ IDLE = {
     "launch_ns": ("#7F7FBF", "idle: host in CUDA calls"),
     "unknown_ns": ("#999999", "idle: cause unknown"),
 }
+#: Shown open, in this order; others are folded away.
+FIRST = (
+    "SMs Active [Throughput %]",
+    "Tensor Active [Throughput %]",
+    "DRAM Read Bandwidth [Throughput %]",
+    "DRAM Write Bandwidth [Throughput %]",
+    "IB: Bytes sent [bytes/ms]",
+    "IB: Bytes received [bytes/ms]",
+)
+#: Maps on a page.
+MOST_MAPS = 48
+#: Ranks in figures of ranks.
+MOST_SHOWN = 30
+#: What the host threads of late ranks did, each on its own (they may be at the same time): colours
+#: and names.
+HOSTS = {
+    "host_mpi_ns": ("#CC79A7", "host in MPI"),
+    "host_nccl_ns": ("#8C564B", "host in NCCL"),
+    "host_io_ns": ("#009E73", "host in I/O"),
+    "host_synchronisation_ns": ("#F0E442", "host waits for the device"),
+    "host_launch_ns": ("#7F7FBF", "host in CUDA calls"),
+}
+#: What the critical path does on a rank: colours and names.
+ON_PATH = {
+    "kernels_ns": ("#0072B2", "kernels"),
+    "nccl_ns": ("#D55E00", "NCCL, after the last rank came"),
+    "memory_ns": ("#009E73", "memory operations"),
+    "other_ns": ("#999999", "no device works: launches, calls, hosts"),
+}
+#: An outlier's distance from the median in scaled median absolute deviations, and as a fraction of
+#: the median.
+FAR, LEAST_FAR = 3.5, 0.05
+#: A trend is told from so many iterations on, from this z of Mann and Kendall's test on, and from
+#: this change over all iterations on.
+LEAST_COUNT, LEAST_Z, LEAST_DRIFT = 8, 3.0, 0.05
+#: Iterations of which slopes are taken between all pairs; of more, every so many.
+MOST_SLOPES = 500
+RULE = f"Circled: more than {FAR:g} scaled median absolute deviations and {LEAST_FAR:.0%} of the median away from the median."
+#: Operations in the picture of ranks.
+MOST_OPERATIONS = 40
 
 
 def divide_elapsed_time(material: Material) -> list[Block]:
@@ -178,19 +219,6 @@ def spread_kernel_durations(material: Material) -> list[Block]:
     ]
 
 
-#: Shown open, in this order; others are folded away.
-FIRST = (
-    "SMs Active [Throughput %]",
-    "Tensor Active [Throughput %]",
-    "DRAM Read Bandwidth [Throughput %]",
-    "DRAM Write Bandwidth [Throughput %]",
-    "IB: Bytes sent [bytes/ms]",
-    "IB: Bytes received [bytes/ms]",
-)
-#: Maps on a page.
-MOST_MAPS = 48
-
-
 def map_metrics(material: Material) -> list[Block]:
     """Show sampled metrics over time, and name those that are not shown."""
     maps = material.frame("metrics.map")
@@ -227,26 +255,6 @@ def map_metrics(material: Material) -> list[Block]:
 
 def _find_unit(name: str) -> str:
     return name[name.rfind("[") + 1 : -1] if name.endswith("]") else "mean"
-
-
-#: Ranks in figures of ranks.
-MOST_SHOWN = 30
-#: What the host threads of late ranks did, each on its own (they may be at the same time): colours
-#: and names.
-HOSTS = {
-    "host_mpi_ns": ("#CC79A7", "host in MPI"),
-    "host_nccl_ns": ("#8C564B", "host in NCCL"),
-    "host_io_ns": ("#009E73", "host in I/O"),
-    "host_synchronisation_ns": ("#F0E442", "host waits for the device"),
-    "host_launch_ns": ("#7F7FBF", "host in CUDA calls"),
-}
-#: What the critical path does on a rank: colours and names.
-ON_PATH = {
-    "kernels_ns": ("#0072B2", "kernels"),
-    "nccl_ns": ("#D55E00", "NCCL, after the last rank came"),
-    "memory_ns": ("#009E73", "memory operations"),
-    "other_ns": ("#999999", "no device works: launches, calls, hosts"),
-}
 
 
 def compare_stragglers(material: Material) -> list[Block]:
@@ -321,17 +329,6 @@ def compare_path_of_ranks(material: Material) -> list[Block]:
             folded=ranks.height < 2,
         )
     ]
-
-
-#: An outlier's distance from the median in scaled median absolute deviations, and as a fraction of
-#: the median.
-FAR, LEAST_FAR = 3.5, 0.05
-#: A trend is told from so many iterations on, from this z of Mann and Kendall's test on, and from
-#: this change over all iterations on.
-LEAST_COUNT, LEAST_Z, LEAST_DRIFT = 8, 3.0, 0.05
-#: Iterations of which slopes are taken between all pairs; of more, every so many.
-MOST_SLOPES = 500
-RULE = f"Circled: more than {FAR:g} scaled median absolute deviations and {LEAST_FAR:.0%} of the median away from the median."
 
 
 def find_outliers(values: np.ndarray) -> list[int]:
@@ -521,10 +518,6 @@ def make_operation_tree(material: Material) -> list[Block]:
     left = tree.height - frame.height
     note = f"{left:,} paths that take the least time are left out." if left else ""
     return [Tree("Operations as a tree", frame, depths, "operations.tree", note)]
-
-
-#: Operations in the picture of ranks.
-MOST_OPERATIONS = 40
 
 
 def compare_operations_of_ranks(material: Material) -> list[Block]:
