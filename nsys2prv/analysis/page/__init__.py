@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, partial
 
 import polars as pl
@@ -305,24 +305,23 @@ def _show_table(material: Material, analysis: str, table: str) -> Sequence[Block
     return material.make_grid(source, most, folded, NOTES.get(source, ""))
 
 
-def show_findings(material: Material) -> list[Block]:
-    """Return what holds the job back."""
+def show_findings(material: Material) -> Iterator[Block]:
+    """Show what holds the job back."""
     result = material.results.get("findings")
-    if result is None or result.missing:
-        return []
-    return [Findings("What holds the job back", result.findings, NOTES["findings"])]
+    if result is not None and not result.missing:
+        yield Findings("What holds the job back", result.findings, NOTES["findings"])
 
 
-def show_critical_path(material: Material) -> list[Block]:
-    """Return the finding of the critical path."""
+def show_critical_path(material: Material) -> Iterator[Block]:
+    """Show the finding of the critical path."""
     result = material.results.get("critical_path")
-    if result is None or not result.findings:
-        return []
-    return [Findings("What the time of the job goes to", result.findings, NOTES["critical_path"])]
+    if result is not None and result.findings:
+        title = "What the time of the job goes to"
+        yield Findings(title, result.findings, NOTES["critical_path"])
 
 
-def show_efficiencies(material: Material) -> list[Block]:
-    """Return the trees of efficiencies (of devices those of the steady state, where one was found,
+def show_efficiencies(material: Material) -> Iterator[Block]:
+    """Show the trees of efficiencies (of devices those of the steady state, where one was found,
     else those of the whole job), and the tables of the job and its nodes.
     """
     steady = material.frame("efficiencies.steady")
@@ -337,14 +336,10 @@ def show_efficiencies(material: Material) -> list[Block]:
     if steady is not None:
         roots[0] = replace(roots[0], name=f"{roots[0].name} in the steady state")
         note += OF_STEADY
-    return [
-        *([Factors("Efficiencies", roots, note)] if roots else []),
-        *(
-            block
-            for table in ("notes", "steady", "(nodes)")
-            for block in _show_table(material, "efficiencies", table)
-        ),
-    ]
+    if roots:
+        yield Factors("Efficiencies", roots, note)
+    for table in ("notes", "steady", "(nodes)"):
+        yield from _show_table(material, "efficiencies", table)
 
 
 def _make_factors(column: str, row: Mapping[str, float | None]) -> list[Factor]:
@@ -356,16 +351,17 @@ def _make_factors(column: str, row: Mapping[str, float | None]) -> list[Factor]:
     return [Factor(name, row[column], meaning, tuple(inner))]
 
 
-def show_remarks(material: Material) -> list[Block]:
-    """Return the warnings and notes about the job."""
+def show_remarks(material: Material) -> Iterator[Block]:
+    """Show the warnings and notes about the job."""
     remarks = [str(one) for key in ("warnings", "notes") for one in material.job.get(key, ())]
-    return [Items(remarks)] if remarks else []
+    if remarks:
+        yield Items(remarks)
 
 
-def note_metrics(material: Material) -> list[Block]:
-    """Return the notes on sampled metrics; without any only what the reports lack."""
+def note_metrics(material: Material) -> Iterator[Block]:
+    """Show the notes on sampled metrics; without any only what the reports lack."""
     has_any = material.frame("metrics.metrics") is not None
-    return [one for one in material.notes("metrics") if has_any or one.kind == "missing"]
+    yield from (one for one in material.notes("metrics") if has_any or one.kind == "missing")
 
 
 #: Anchor of a section -> its title, an analysis, and what it consists of: names of tables of that
