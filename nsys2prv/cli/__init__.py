@@ -20,7 +20,6 @@ from nsys2prv._util.workers import count_available_cpus, should_use_threads
 from nsys2prv.cli.arguments import join_kind_options, make_conversion_parser, make_options
 from nsys2prv.cli.parsing import (
     WORDS,
-    Group,
     Parser,
     check_command,
     check_conversion,
@@ -198,16 +197,16 @@ def copy_views(arguments: list[str]) -> int:
         metavar="DIR",
         help="folder to write all views to, with workspaces for Paraver's menu Hints; default: list them",
     )
-    group = Group(cfgs)
-    group.value(
-        "--for",
-        "TRACE",
-        "list the views to begin with for this trace (.prv or .prv.gz); with DIR, write the views adapted to it: "
-        "tables without empty rows, windows as high as their rows need, views of all NVTX domains that open faster",
-        dest="trace",
-        type=Path,
+    cfgs.add_options(
+        """
+  --for TRACE
+      list the views to begin with for this trace (.prv or .prv.gz); with DIR, write the views adapted to it:
+      tables without empty rows, windows as high as their rows need, views of all NVTX domains that open faster
+  --all
+      list every view; default: the most important ones
+""",
+        {"--for": {"dest": "trace", "type": Path}},
     )
-    group.flag("--all", "list every view; default: the most important ones")
     options = cfgs.parse_args(arguments)
     if options.all and options.folder:
         raise UsageError("use --all without DIR: it is for listing, and DIR always gets all views")
@@ -246,11 +245,11 @@ def show_clocks(arguments: list[str]) -> int:
     clock.add_argument(
         "file", type=Path, metavar="FILE.clock.yaml", help="the clock file beside a trace"
     )
-    Group(clock).value(
+    clock.add_argument(
         "--plot",
-        "FILE.png",
-        "also draw the clocks before and after the alignment to this file (needs matplotlib)",
         type=Path,
+        metavar="FILE.png",
+        help="also draw the clocks before and after the alignment to this file (needs matplotlib)",
     )
     options = clock.parse_args(arguments)
     if is_trace_name(str(options.file)):
@@ -288,8 +287,15 @@ def check_traces_given(arguments: list[str]) -> int:
         metavar="TRACE",
         help="a .prv or .prv.gz, with its .pcf and .row beside it",
     )
-    Group(parser).flag("--strict", "exit with status 1 on warnings, too")
-    Group(parser).flag("--json", "print a JSON list with an object for each trace; default: text")
+    parser.add_options(
+        """
+  --strict
+      exit with status 1 on warnings, too
+  --json
+      print a JSON list with an object for each trace; default: text
+""",
+        {},
+    )
     options = parser.parse_args(arguments)
     check_traces("check", options.traces)
     results = []
