@@ -135,9 +135,9 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
                 own_kernels = own_kernels.join(
                     records.select(place), on=place, how="anti", maintain_order="left"
                 )
-                transfer = _merge_rows(records, "ready", "until", begin, end)
+                transfer = _merge_columns(records, "ready", "until", begin, end)
                 transfer = subtract_spans(transfer, compute)
-                wait = _merge_rows(records, "begin", "ready", begin, end)
+                wait = _merge_columns(records, "begin", "ready", begin, end)
                 wait = subtract_spans(wait, unite_span_sets([compute, transfer]))
                 records = records.with_columns(
                     exposed_wait=_find_own_parts(records, "begin", "ready", wait),
@@ -254,7 +254,7 @@ def _select_device_rows(
     return frame.filter(pl.Series(here, dtype=pl.Boolean) & in_span).sort("begin")
 
 
-def _merge_rows(frame: pl.DataFrame, since: str, until: str, begin: int, end: int) -> Spans:
+def _merge_columns(frame: pl.DataFrame, since: str, until: str, begin: int, end: int) -> Spans:
     return clip_spans(merge_spans(*to_arrays(frame, since, until)), begin, end)
 
 

@@ -11,6 +11,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -77,13 +78,10 @@ def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None =
 
 def _count_fitting_columns(widths: list[int], width: int | None) -> int:
     """Return how many columns fit; the first always does."""
-    used, kept = 0, 0
-    for one in widths:
-        used += one + 2
-        if width is not None and used > width and kept:
-            break
-        kept += 1
-    return kept
+    if width is None:
+        return len(widths)
+    reached = accumulate(one + 2 for one in widths)
+    return max(1, sum(end <= width for end in reached))
 
 
 def _format_upright(frame: pl.DataFrame) -> list[str]:
@@ -247,14 +245,7 @@ def format_results(
     parts, blocks = _lay_out(results, head, style)
     if style.full:
         return "\n\n".join("\n".join(part) for part in (*parts, *(block for _, block in blocks)))
-    room, kept = _find_room(parts), []
-    not_whole: list[str] = []
-    for name, block in blocks:
-        if len(block) + 1 <= room:
-            kept.append(block)
-            room -= len(block) + 1
-        else:
-            not_whole.append(name)
+    kept, not_whole, _ = _fit_blocks(parts, blocks)
     names = dict.fromkeys([*not_whole, *left_out])
     more = f"more tables: --full shows all, --only one of {', '.join(names)}"
     width = min(style.width or TEXT_WIDTH, TEXT_WIDTH)
@@ -264,10 +255,7 @@ def format_results(
 
 def count_lines_left(results: Iterable[Result], head: Iterable[str], style: Style) -> int:
     """Return how many lines these results leave to those of further analyses."""
-    parts, blocks = _lay_out(list(results), head, style)
-    room = _find_room(parts)
-    for _, block in blocks:
-        room -= len(block) + 1 if len(block) + 1 <= room else 0
+    _, _, room = _fit_blocks(*_lay_out(list(results), head, style))
     return room
 
 
@@ -288,9 +276,21 @@ def _lay_out(
     ]
 
 
-def _find_room(parts: Sequence[Sequence[str]]) -> int:
-    """Return how many lines are left for tables."""
-    return MOST_LINES - LAST_LINES - sum(len(part) + 1 for part in parts)
+def _fit_blocks(
+    parts: Sequence[Sequence[str]], blocks: Sequence[tuple[str, list[str]]]
+) -> tuple[list[list[str]], list[str], int]:
+    """Return the blocks for which there is room below the parts, the names of the others'
+    analyses, and how many lines are left.
+    """
+    room = MOST_LINES - LAST_LINES - sum(len(part) + 1 for part in parts)
+    kept, left_out = [], []
+    for name, block in blocks:
+        if len(block) < room:
+            kept.append(block)
+            room -= len(block) + 1
+        else:
+            left_out.append(name)
+    return kept, left_out, room
 
 
 def _format_findings(result: Result, style: Style, width: int) -> list[str]:
