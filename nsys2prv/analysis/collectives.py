@@ -185,7 +185,7 @@ def _label_mpi_calls(calls: pl.DataFrame, context: Context) -> pl.DataFrame:
     )
     names = [layout for layout in MPI if layout in context.labels]
     labelled = context.label_names(sums, "call", *names)
-    labelled = _describe_communicators(labelled, context, "mpi_communicators")
+    labelled = _label_communicators(labelled, context, "mpi_communicators")
     return labelled.sort("time_ns", descending=True, maintain_order=True).select(
         "call",
         "communicator",
@@ -197,12 +197,8 @@ def _label_mpi_calls(calls: pl.DataFrame, context: Context) -> pl.DataFrame:
     )
 
 
-def _describe_communicators(rows: pl.DataFrame, context: Context, name_set: str) -> pl.DataFrame:
-    labels = context.labels[name_set].select("value", "label")
-    joined = rows.join(
-        labels, left_on="communicator", right_on="value", how="left", maintain_order="left"
-    )
-    return joined.with_columns(communicator=pl.coalesce("label", pl.lit("unknown"))).drop("label")
+def _label_communicators(rows: pl.DataFrame, context: Context, name_set: str) -> pl.DataFrame:
+    return context.label_names(rows, "communicator", name_set, unknown=pl.lit("unknown"))
 
 
 def _describe_by_members(
@@ -215,7 +211,7 @@ def _describe_by_members(
     joined = rows.join(
         names, left_on="communicator", right_on="value", how="left", maintain_order="left"
     )
-    labelled = _describe_communicators(joined, context, "nccl_communicator")
+    labelled = _label_communicators(joined, context, "nccl_communicator")
     return labelled.with_columns(
         pl.coalesce("by_members", "communicator").alias("communicator"),
         pl.when(pl.col("by_members").is_not_null())
@@ -297,13 +293,15 @@ def _add_stragglers(matched: pl.DataFrame, context: Context, result: Result) -> 
     result.add(
         "stragglers",
         "Which rank arrives last, and how long the others wait for it",
-        context.name_places(figures.with_columns(unsure)),
+        context.name_tasks(figures.with_columns(unsure), "node", "device"),
     )
     delayed = by_task.filter(pl.col("times_last") > 0)
     result.add(
         "meanwhile",
         "What the last rank did while the others waited: its device and launching threads",
-        context.name_places(delayed.select("task", "total_late_ns", *doing, "idle_ns", *states)),
+        context.name_tasks(
+            delayed.select("task", "total_late_ns", *doing, "idle_ns", *states), "node", "device"
+        ),
     )
 
 

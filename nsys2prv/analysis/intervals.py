@@ -106,14 +106,10 @@ def merge_spans(begin: np.ndarray, end: np.ndarray) -> Spans:
 def unite_span_sets(sets: Sequence[Spans]) -> Spans:
     """Return the times in any of the sets."""
     sets = [one for one in sets if len(one)]
-    if len(sets) == 1:
-        return sets[0]
-    return (
-        merge_spans(
-            np.concatenate([one.begin for one in sets]), np.concatenate([one.end for one in sets])
-        )
-        if sets
-        else EMPTY
+    if len(sets) < 2:
+        return sets[0] if sets else EMPTY
+    return merge_spans(
+        np.concatenate([one.begin for one in sets]), np.concatenate([one.end for one in sets])
     )
 
 
@@ -187,9 +183,8 @@ def count_concurrent(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np
     kept = end > begin
     begin, end = np.sort(begin[kept], kind="stable"), np.sort(end[kept], kind="stable")
     changes = _drop_repetitions(np.sort(np.concatenate([begin, end]), kind="stable"))
-    return changes, np.searchsorted(begin, changes, "right") - np.searchsorted(
-        end, changes, "right"
-    )
+    begun, ended = (np.searchsorted(edges, changes, "right") for edges in (begin, end))
+    return changes, begun - ended
 
 
 def _drop_repetitions(ordered: np.ndarray) -> np.ndarray:
@@ -220,6 +215,11 @@ def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
     return np.argsort(thread.astype(np.uint16), kind="stable")
 
 
+def _find_thread_edges(thread: np.ndarray) -> np.ndarray:
+    """Return where the rows of each thread begin, and where the last ones end; rows by thread."""
+    return np.append(np.flatnonzero(np.diff(thread, prepend=-1)), len(thread))
+
+
 def find_parents(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -232,15 +232,15 @@ def find_parents(
     count = len(begin)
     if not count:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    starts = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))
-    group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, count)))
+    edges = _find_thread_edges(thread)
+    group = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
     # Ends of a thread that lie at or before a begin: counted by merging both, thread by thread.
     ends_before = np.empty(count, np.int64)
-    for first, last in zip(starts.tolist(), np.append(starts[1:], count).tolist(), strict=True):
+    for first, last in pairwise(edges.tolist()):
         ends_before[first:last] = np.searchsorted(
             np.sort(end[first:last]), begin[first:last], "right"
         )
-    depth = np.arange(count) - starts[group] - ends_before
+    depth = np.arange(count) - edges[group] - ends_before
     parent = np.full(count, -1, np.int64)
     upper = np.flatnonzero(depth == 0)
     for level in range(1, int(depth.max()) + 1):
@@ -263,14 +263,7 @@ def find_points_within(
     at_thread, at: of the points, ascending by thread and time.
     """
     since, until = np.zeros((2, len(begin)), np.int64)
-    starts = (
-        np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))
-        if len(thread)
-        else np.zeros(0, np.int64)
-    )
-    for first, last in zip(
-        starts.tolist(), np.append(starts[1:], len(thread)).tolist(), strict=False
-    ):
+    for first, last in pairwise(_find_thread_edges(thread).tolist()):
         low, high = np.searchsorted(at_thread, (thread[first], thread[first] + 1))
         points = at[low:high]
         since[first:last] = low + np.searchsorted(points, begin[first:last], "left")

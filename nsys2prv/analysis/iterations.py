@@ -115,7 +115,6 @@ def find_windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.
         )
         for unit in units
         for layout in LAYOUTS
-        if layout in reader.layouts
     ]
     ranges = pl.concat(matched) if matched else pl.DataFrame()
     if not ranges.height:
@@ -214,22 +213,13 @@ def _name_longest_ranges(ranges: pl.DataFrame, names: pl.DataFrame, begin: int, 
 
 def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
     """Return kernels of a unit's first device, by begin: begin, end, name."""
-    frames = [
-        reader.read_begins(layout, ("kernel",), unit).select(
-            "begin", "end", "thread", name=pl.col("kernel")
-        )
+    frame = pl.concat(
+        reader.read_begins(layout, ("kernel",), unit).rename({"kernel": "name"})
         for layout in KERNELS
-        if layout in reader.layouts
-    ]
-    frame = (
-        pl.concat(frames)
-        if frames
-        else pl.DataFrame(schema=dict.fromkeys(("begin", "end", "thread", "name"), pl.Int64))
     )
     device = reader.rows.column("device")[frame["thread"].to_numpy()]
-    return frame.filter(pl.Series(device == device.min(initial=1 << 40), dtype=pl.Boolean)).sort(
-        "begin"
-    )
+    of_first = pl.Series(device == device.min(initial=1 << 40), dtype=pl.Boolean)
+    return frame.filter(of_first).sort("begin")
 
 
 def _make_patterns(labels: pl.DataFrame) -> pl.DataFrame:

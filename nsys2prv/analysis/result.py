@@ -206,9 +206,12 @@ class Context(Struct, frozen=True):
 
     @property
     def tasks(self) -> pl.DataFrame:
-        """`task`, `rank`, `node` of every task, and `who`, its name in tables."""
+        """`task`, `rank`, `node` of every task, `device`, its first GPU with work, null for none, and
+        `who`, its name in tables.
+        """
         tasks = self.reader.rows.threads.select("task", "rank", "node").unique("task").sort("task")
-        return tasks.with_columns(
+        devices = self.devices.unique("task", keep="first").select("task", device="label")
+        return tasks.join(devices, on="task", how="left", maintain_order="left").with_columns(
             who=pl.when(pl.col("rank").is_not_null())
             .then(pl.format("rank {}", "rank"))
             .otherwise(pl.format("task {}", "task"))
@@ -217,39 +220,29 @@ class Context(Struct, frozen=True):
     def name_devices(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the frame with names of devices in the place of their numbers, and `node`."""
         names = self.devices.select(pl.col("device").cast(frame["device"].dtype), "label", "node")
-        joined = (
-            frame.join(names, on="device", how="left", maintain_order="left")
-            .with_columns(device="label")
-            .drop("label")
+        joined = frame.drop("node", strict=False).join(
+            names, on="device", how="left", maintain_order="left"
         )
         return joined.select(
-            "node", "device", *(name for name in frame.columns if name not in ("device", "node"))
+            "node", pl.col("label").alias("device"), pl.exclude("node", "device", "label")
         )
 
-    def name_tasks(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return the frame with names of ranks in the place of tasks."""
-        names = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "who")
+    def name_tasks(self, frame: pl.DataFrame, *places: str) -> pl.DataFrame:
+        """Return the frame with names of ranks in the place of tasks, and columns of `tasks` that
+        say where they are.
+        """
+        names = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "who", *places)
         joined = frame.join(names, on="task", how="left", maintain_order="left")
         return joined.select(
-            pl.col("who").alias("rank"), *(name for name in frame.columns if name != "task")
+            pl.col("who").alias("rank"), *places, pl.exclude("task", "who", *places)
         )
 
-    def name_places(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return the frame with names of ranks in the place of tasks, and with `node` and `device`:
-        the rank's first GPU with work, null for none.
+    def label_names(
+        self, frame: pl.DataFrame, column: str, *sets: str, unknown: pl.Expr | None = None
+    ) -> pl.DataFrame:
+        """Return the frame with labels in the place of the values of some name sets. unknown: in
+        the place of those without one; default: what they are.
         """
-        nodes = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "node")
-        devices = self.devices.unique("task", keep="first").select(
-            pl.col("task").cast(frame["task"].dtype), device="label"
-        )
-        placed = frame.join(nodes, on="task", how="left", maintain_order="left").join(
-            devices, on="task", how="left", maintain_order="left"
-        )
-        columns = ("task", "node", "device")
-        return self.name_tasks(placed.select(*columns, pl.exclude(columns)))
-
-    def label_names(self, frame: pl.DataFrame, column: str, *sets: str) -> pl.DataFrame:
-        """Return the frame with labels in the place of the values of some name sets."""
         labels = (
             pl.concat([self.labels[one] for one in sets])
             .unique("value")
@@ -258,9 +251,8 @@ class Context(Struct, frozen=True):
         joined = frame.join(
             labels, left_on=column, right_on="value", how="left", maintain_order="left"
         )
-        return joined.with_columns(
-            pl.coalesce("label", pl.format("value {}", column)).alias(column)
-        ).drop("label")
+        unknown = pl.format("value {}", column) if unknown is None else unknown
+        return joined.with_columns(pl.coalesce("label", unknown).alias(column)).drop("label")
 
 
 class Analysis(Struct, frozen=True):
