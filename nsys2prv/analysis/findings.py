@@ -113,55 +113,60 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     each kernel of a matched collective, with its exposed parts. others: a row for each other NCCL
     kernel, and each call of MPI with which a device is idle. calls: idle time by device and call.
     """
-    begin, end = unit.options.get_steady_span(unit.duration)
-    kernels = matched = None
-    if unit.has("nccl_kernel"):
-        fields = ("operation", "bytes", "communicator", "kernel")
-        kernels = _number_occurrences(unit, unit.read_begins("nccl_kernel", fields), "kernel")
-        if unit.has("nccl_collective"):
-            matched = list_matched_collectives(unit, kernels)
+    span = unit.options.get_steady_span(unit.duration)
+    in_steady = pl.col("begin").is_between(*span, closed="left")
+    fields = ("operation", "bytes", "communicator", "kernel")
+    kernels = _add_devices(unit, unit.read_begins("nccl_kernel", fields)).with_columns(
+        _number_occurrences("device", "kernel")
+    )
+    matched = None
+    if unit.has("nccl_collective"):
+        matched = _add_devices(unit, list_matched_collectives(unit, kernels))
     for device in unit.devices:
-        compute = clip_spans(unit.find_device_spans(device, COMPUTE, GRAPH), begin, end)
-        nccl = clip_spans(unit.find_device_spans(device, NCCL), begin, end)
-        delayed, transfer, wait, other = 0, EMPTY, EMPTY, EMPTY
-        if kernels is not None:
-            own_kernels = _select_device_rows(unit, kernels, device, begin, end)
-            if matched is not None:
-                until = pl.col("begin") + pl.col("wait") + pl.col("transfer")
-                records = _select_device_rows(unit, matched, device, begin, end).with_columns(
-                    ready=pl.col("begin") + pl.col("wait"), until=until
-                )
-                place = ["thread", "begin"]
-                own_kernels = own_kernels.join(
-                    records.select(place), on=place, how="anti", maintain_order="left"
-                )
-                transfer = _merge_columns(records, "ready", "until", begin, end)
-                transfer = subtract_spans(transfer, compute)
-                wait = _merge_columns(records, "begin", "ready", begin, end)
-                wait = subtract_spans(wait, unite_span_sets([compute, transfer]))
-                records = records.with_columns(
-                    exposed_wait=_find_own_parts(records, "begin", "ready", wait),
-                    exposed_transfer=_find_own_parts(records, "ready", "until", transfer),
-                )
-                late = _find_avoidable_exposure(records, compute)
-                yield (
-                    "records",
-                    records.with_columns(exposed_transfer=pl.col("exposed_transfer") - late),
-                )
-                delayed = int(late.sum())
-            other = subtract_spans(nccl, unite_span_sets([compute, transfer, wait]))
-            name = pl.format("NCCL {}", "kernel")
-            yield "others", _make_other_rows(unit, own_kernels, other, device, name)
-        memory = clip_spans(unit.find_device_spans(device, MEMORY), begin, end)
+        of_device = in_steady & (pl.col("device") == device)
+        compute, nccl, memory = (
+            clip_spans(unit.find_device_spans(device, *what), *span)
+            for what in ((COMPUTE, GRAPH), (NCCL,), (MEMORY,))
+        )
+        own_kernels = kernels.filter(of_device)
+        delayed, transfer, wait = 0, EMPTY, EMPTY
+        if matched is not None:
+            records = matched.filter(of_device).with_columns(ready=pl.col("begin") + pl.col("wait"))
+            records = records.with_columns(until=pl.col("ready") + pl.col("transfer"))
+            place = ["thread", "begin"]
+            own_kernels = own_kernels.join(records, on=place, how="anti", maintain_order="left")
+            transfer = merge_spans(*to_arrays(records, "ready", "until"))
+            transfer = subtract_spans(clip_spans(transfer, *span), compute)
+            wait = merge_spans(*to_arrays(records, "begin", "ready"))
+            wait = subtract_spans(clip_spans(wait, *span), unite_span_sets([compute, transfer]))
+            records = records.with_columns(
+                exposed_wait=_find_own_parts(records, "begin", "ready", wait),
+                exposed_transfer=_find_own_parts(records, "ready", "until", transfer),
+            )
+            late = _find_avoidable_exposure(records, compute)
+            delayed = int(late.sum())
+            records = records.with_columns(exposed_transfer=pl.col("exposed_transfer") - late)
+            yield "records", records
+        other = subtract_spans(nccl, unite_span_sets([compute, transfer, wait]))
+        name = pl.format("NCCL {}", "kernel")
+        yield "others", _make_other_rows(unit, own_kernels, other, device, name)
         memory = subtract_spans(memory, unite_span_sets([compute, nccl]))
-        idle = find_gaps(unit.active(device), begin, end)
-        for layout, calls in _list_mpi_calls(unit, device, begin, end):
+        idle = find_gaps(unit.active(device), *span)
+        threads = find_driving_threads(unit, device)
+        for layout in MPI:
+            calls = unit.read_begins(layout, ("call",)).filter(pl.col("thread").is_in(threads))
+            calls = calls.with_columns(_number_occurrences("call")).filter(in_steady)
             name = pl.format(f"{layout} {{}}", "call")
             yield "others", _make_other_rows(unit, calls, idle, device, name)
         states = find_host_states(unit, device)
+        work = unit.work.filter(pl.col("device") == device)
+        products = work.filter(
+            in_steady & pl.col("class").is_in([GEMM, CONVOLUTION]) & (pl.col("tensor") == TENSOR_NO)
+        )
         parts = {
             "device": device,
-            "task": _find_main_task(unit, device),
+            # That works most on it.
+            "task": int(np.bincount(unit.list_tasks(work)).argmax()),
             "compute": compute.length,
             "transfer": transfer.length - delayed,
             "wait": wait.length + delayed,
@@ -172,22 +177,25 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
                 f"idle_{name}": int(states[name].within(idle.begin, idle.end).sum())
                 for name in STATES
             },
-            "without_tensor_cores": _sum_without_tensor_cores(unit, device, begin, end),
+            "without_tensor_cores": int((products["end"] - products["begin"]).sum()),
         }
         yield "devices", pl.DataFrame([parts])
         if unit.has("cuda_api"):
             yield "calls", _sum_idle_by_call(unit, device, idle)
 
 
-def _sum_without_tensor_cores(unit: Unit, device: int, begin: int, end: int) -> int:
-    """Return the time of matrix products without tensor cores that begin in the steady state (ns)."""
-    products = unit.work.filter(
-        (pl.col("device") == device)
-        & pl.col("class").is_in([GEMM, CONVOLUTION])
-        & (pl.col("tensor") == TENSOR_NO)
-        & pl.col("begin").is_between(begin, end, closed="left")
-    )
-    return int((products["end"] - products["begin"]).sum())
+def _add_devices(unit: Unit, events: pl.DataFrame) -> pl.DataFrame:
+    return events.with_columns(device=unit.device_of[events["thread"].to_numpy()])
+
+
+def _number_occurrences(*names: str) -> list[pl.Expr]:
+    """Return the `number` of each row, from 0, among those that have the same in these columns, and
+    how many there are, `total`.
+    """
+    return [
+        pl.int_range(pl.len()).over(names).alias("number"),
+        pl.len().over(names).alias("total"),
+    ]
 
 
 def _make_other_rows(
@@ -212,50 +220,6 @@ def _make_other_rows(
         *optional_columns,
         _find_own_parts(frame, "begin", "end", exposed).alias("exposed"),
     )
-
-
-def _list_mpi_calls(
-    unit: Unit, device: int, begin: int, end: int
-) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Return the calls of MPI that begin in the steady state, of the threads that drive a device."""
-    threads = find_driving_threads(unit, device) if unit.has(*MPI) else []
-    for layout in MPI:
-        if unit.has(layout):
-            calls = unit.read_begins(layout, ("call",)).filter(pl.col("thread").is_in(threads))
-            calls = calls.with_columns(
-                number=pl.int_range(pl.len()).over("call"), total=pl.len().over("call")
-            )
-            yield layout, calls.filter(pl.col("begin").is_between(begin, end, closed="left"))
-
-
-def _number_occurrences(unit: Unit, frame: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Return the rows, by begin, with their `number` among those of the same name on their device,
-    and how many there are, `total`.
-    """
-    frame = frame.sort("begin", maintain_order=True)
-    device = pl.Series("device", unit.device_of[frame["thread"].to_numpy()])
-    return frame.with_columns(device).with_columns(
-        number=pl.int_range(pl.len()).over("device", name), total=pl.len().over("device", name)
-    )
-
-
-def _find_main_task(unit: Unit, device: int) -> int:
-    """Return the task that works most on a device."""
-    threads = unit.work.filter(pl.col("device") == device)["thread"].to_numpy()
-    return int(np.bincount(unit.task_of[threads]).argmax())
-
-
-def _select_device_rows(
-    unit: Unit, frame: pl.DataFrame, device: int, begin: int, end: int
-) -> pl.DataFrame:
-    """Return the rows of a device that begin in the steady state."""
-    here = unit.device_of[frame["thread"].to_numpy()] == device
-    in_span = pl.col("begin").is_between(begin, end, closed="left")
-    return frame.filter(pl.Series(here, dtype=pl.Boolean) & in_span).sort("begin")
-
-
-def _merge_columns(frame: pl.DataFrame, since: str, until: str, begin: int, end: int) -> Spans:
-    return clip_spans(merge_spans(*to_arrays(frame, since, until)), begin, end)
 
 
 def _find_own_parts(frame: pl.DataFrame, since: str, until: str, exposed: Spans) -> pl.Series:
