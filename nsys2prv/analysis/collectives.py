@@ -308,15 +308,15 @@ def _add_stragglers(matched: pl.DataFrame, context: Context, result: Result) -> 
 class SlowLink(Struct, frozen=True):
     """A communicator that is slower than its peers."""
 
-    # its members, ascending
+    #: Its members, ascending.
     tasks: list[int]
-    # what it moves: operation and bytes, or the kernel
+    #: What it moves: operation and bytes, or the kernel.
     what: str
-    # median transfer of it and of its peers (ns)
+    #: Its median transfer (ns).
     transfer: float
-    #: Transfer time of its peers (ns).
+    #: Median transfer of its peers (ns).
     usual: float
-    # ns lost to it on its members, in the mean
+    #: What is lost to it on its members, in the mean (ns).
     cost: int
 
 

@@ -38,22 +38,22 @@ FINDING_KINDS = {
 class Finding(Struct, frozen=True):
     """One cause that holds the job back."""
 
-    # one of FINDING_KINDS
+    #: One of FINDING_KINDS.
     kind: str
-    # one sentence: who and what
+    #: One sentence: who and what.
     title: str
-    # share of the job's time (of its steady state, where one was found) that would be gained at
-    # most if the cause were removed
+    #: Share of the job's time (of its steady state, where one was found) that would be gained at
+    #: most if the cause were removed.
     share: float
-    # whose fault it is, the culprit first; empty where it is nobody's
+    #: Whose fault it is, the culprit first; empty where it is nobody's.
     ranks: tuple[int, ...] = ()
-    # their GPUs, as "host GPU number"
+    #: Their GPUs, as "host GPU number".
     devices: tuple[str, ...] = ()
-    # what was measured, a sentence each
+    #: What was measured, a sentence each.
     evidence: tuple[str, ...] = ()
-    # what to do
+    #: What to do.
     advice: str = ""
-    # Paraver views that show it (nsys2prv cfgs)
+    #: Paraver views that show it (nsys2prv cfgs).
     views: tuple[str, ...] = field(default=())
 
     def __repr__(self) -> str:

@@ -87,32 +87,32 @@ MOSTLY_LAST = 1 / 3
 class Segments(Struct, frozen=True):
     """The exposed waits of each rank, segment by segment (see above)."""
 
-    # the tasks, ascending
+    #: The tasks, ascending.
     tasks: np.ndarray
-    # ns (segments, tasks)
+    #: (segments, tasks), ns.
     waits: np.ndarray
-    # when the last rank had arrived, or the segment ended (ns, ascending)
+    #: When the last rank had arrived, or the segment ended (ns, ascending).
     ends: np.ndarray
-    # how often each task was last at a collective, and at how many it was (tasks)
+    #: How often each task was last at a collective (tasks).
     last: np.ndarray
-    #: Number of collectives in each segment.
+    #: At how many collectives each task was (tasks).
     collectives: np.ndarray
 
 
 class Culprits(Struct, frozen=True):
     """Ranks for which the others wait."""
 
-    # tasks, the worst first
+    #: Tasks, the worst first.
     tasks: list[int]
-    # ns gained at most without them
+    #: What is gained at most without them (ns).
     cost: int
-    # segments in which one of them was the last, and of how many
+    #: Segments in which one of them was the last.
     last: int
     #: Number of segments.
     segments: int
-    # the probability that it is chance
+    #: The probability that it is chance.
     chance: float
-    # ns that the others wait longer than they do, in the median segment
+    #: How much longer the others wait than they do, in the median segment (ns).
     lateness: float
 
 
@@ -121,7 +121,7 @@ class Event(Struct):
 
     #: The ranks.
     tasks: list[int]
-    # when (ns), and for how long (ns)
+    #: When (ns).
     times: list[int] = field(default_factory=list)
     #: How long each event took (ns).
     lengths: list[int] = field(default_factory=list)

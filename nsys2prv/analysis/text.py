@@ -207,11 +207,11 @@ class Style(Struct, frozen=True):
     there are no escape sequences.
     """
 
-    # columns of the terminal, None for tables of any width
+    #: Columns of the terminal, None for tables of any width.
     width: int | None = None
-    # everything, or what fits in MOST_LINES
+    #: Everything, or what fits in MOST_LINES.
     full: bool = False
-    # rows of a table, None: MOST_ROWS, or FEW_ROWS where not everything is printed
+    #: Rows of a table, None: MOST_ROWS, or FEW_ROWS where not everything is printed.
     rows: int | None = None
     #: Whether escape sequences for colours may be used.
     colours: bool = False

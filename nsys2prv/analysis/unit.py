@@ -51,13 +51,13 @@ TENSOR_YES, TENSOR_NO = 1, 2
 class Steady(Struct, frozen=True):
     """When a job repeats itself."""
 
-    # ns of the trace
+    #: When it begins (ns of the trace).
     begin: int
-    # ns of the trace
+    #: When it ends (ns of the trace).
     end: int
-    # begins of the iterations (ns, ascending)
+    #: Begins of the iterations (ns, ascending).
     iteration_begins: tuple[int, ...]
-    # by what they were found, for people
+    #: By what they were found, for people.
     found_by: str
 
     @property
