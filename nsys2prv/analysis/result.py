@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -33,6 +32,9 @@ FINDING_KINDS = {
     "no_tensor_cores": "matrix products run without tensor cores",
     "critical_path": "what the critical path consists of, and how much of it no device works (only with `--only critical_path`)",
 }
+
+#: What is said where there are no findings.
+NOTHING = "Nothing found: no rank is persistently late, and the GPUs are busy."
 
 
 class Finding(Struct, frozen=True):
@@ -80,42 +82,6 @@ class Finding(Struct, frozen=True):
             for name, value in content.items()
         }
         return cls(**values)
-
-
-#: Columns of text, also of a wide terminal.
-TEXT_WIDTH = 110
-#: Findings that are printed where not all are asked for.
-MOST_SHORT = 5
-NOTHING = "Nothing found: no rank is persistently late, and the GPUs are busy."
-
-
-def format_findings(
-    findings: Sequence[Finding], width: int = TEXT_WIDTH, full: bool = False, nothing: str = NOTHING
-) -> list[str]:
-    """Return the lines of what holds the job back: per finding its cost and title, what was
-    measured, what to do, and where to look. full: all findings with all that was measured. nothing:
-    what is said where there are none.
-    """
-    if not findings:
-        return textwrap.wrap(nothing, width, initial_indent="  ", subsequent_indent="  ")
-    width = min(width, TEXT_WIDTH)
-    lines: list[str] = []
-    shown = findings if full else findings[:MOST_SHORT]
-    for finding in shown:
-        lines += _wrap_text(f"{100 * finding.share:5.1f} %  {finding.title}", width, 9)
-        for text in finding.evidence if full else finding.evidence[:1]:
-            lines += _wrap_text(f"         measured: {text}", width, 19)
-        lines += _wrap_text(f"         do: {finding.advice}", width, 13)
-        if full and finding.views:
-            lines += _wrap_text(f"         views: {', '.join(finding.views)}", width, 16)
-    if len(findings) > len(shown):
-        lines.append(f"  and {len(findings) - len(shown)} smaller ones: --full")
-    return lines
-
-
-def _wrap_text(text: str, width: int, indent: int) -> list[str]:
-    """Return lines of a text that begins with spaces of its own."""
-    return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 class Table(Struct, frozen=True):

@@ -19,7 +19,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.analysis.result import TEXT_WIDTH, Finding, Result, Table, format_findings
+from nsys2prv.analysis.result import NOTHING, Finding, Result, Table
 
 #: Rows of a table that are printed; JSON has all.
 MOST_ROWS = 20
@@ -45,6 +45,34 @@ IN_DETAIL = frozenset(
         "classes_by_iteration",
     }
 )
+
+#: Columns of text, also of a wide terminal.
+TEXT_WIDTH = 110
+#: Findings that are printed where not all are asked for.
+MOST_SHORT = 5
+#: Lines that are printed unless all are asked for, and rows of each table then.
+MOST_LINES, FEW_ROWS = 60, 5
+#: Lines that say at the end what there is more.
+LAST_LINES = 3
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+#: What tells which rank or device is the worst, and whether the highest value is. Of a table's
+#: columns the first of these counts.
+WORST = {
+    "parallel_efficiency": False,
+    "idle_share": True,
+    "exposed_share_of_elapsed": True,
+    "others_waited_ns": True,
+    "total_late_ns": True,
+    "median_ns": True,
+    "outside_mpi_share": False,
+    "mean_in_flight": False,
+    "tensor_core_share": False,
+}
+PLACES = ("rank", "device", "node")
+#: A row for all devices together, which is none of them.
+ALL = "all"
+#: More ranks or devices than these are many, and so many of the worst are shown at least.
+MANY, LEAST_SHOWN = 8, 3
 
 
 def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = None) -> list[str]:
@@ -195,13 +223,6 @@ def _parse_result(name: str, content: Mapping[str, Any]) -> Result:
     return Result(name, content["title"], tables, content["notes"], content["missing"])
 
 
-#: Lines that are printed unless all are asked for, and rows of each table then.
-MOST_LINES, FEW_ROWS = 60, 5
-#: Lines that say at the end what there is more.
-LAST_LINES = 3
-BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
-
-
 class Style(Struct, frozen=True):
     """Style of printing. In a pipe nothing depends on a terminal: tables have all columns, and
     there are no escape sequences.
@@ -293,6 +314,35 @@ def _fit_blocks(
     return kept, left_out, room
 
 
+def format_findings(
+    findings: Sequence[Finding], width: int = TEXT_WIDTH, full: bool = False, nothing: str = NOTHING
+) -> list[str]:
+    """Return the lines of what holds the job back: per finding its cost and title, what was
+    measured, what to do, and where to look. full: all findings with all that was measured. nothing:
+    what is said where there are none.
+    """
+    if not findings:
+        return textwrap.wrap(nothing, width, initial_indent="  ", subsequent_indent="  ")
+    width = min(width, TEXT_WIDTH)
+    lines: list[str] = []
+    shown = findings if full else findings[:MOST_SHORT]
+    for finding in shown:
+        lines += _wrap_text(f"{100 * finding.share:5.1f} %  {finding.title}", width, 9)
+        for text in finding.evidence if full else finding.evidence[:1]:
+            lines += _wrap_text(f"         measured: {text}", width, 19)
+        lines += _wrap_text(f"         do: {finding.advice}", width, 13)
+        if full and finding.views:
+            lines += _wrap_text(f"         views: {', '.join(finding.views)}", width, 16)
+    if len(findings) > len(shown):
+        lines.append(f"  and {len(findings) - len(shown)} smaller ones: --full")
+    return lines
+
+
+def _wrap_text(text: str, width: int, indent: int) -> list[str]:
+    """Return lines of a text that begins with spaces of its own."""
+    return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)
+
+
 def _format_findings(result: Result, style: Style, width: int) -> list[str]:
     of_steady = "phases" in result.tables or any(
         "steady_share" in table.frame.columns for table in result.tables.values()
@@ -350,26 +400,6 @@ def _fold_lines(lines: list[str], width: int) -> list[str]:
         for line in lines
         for part in (textwrap.wrap(line, width, subsequent_indent="    ") or [""])
     ]
-
-
-#: What tells which rank or device is the worst, and whether the highest value is. Of a table's
-#: columns the first of these counts.
-WORST = {
-    "parallel_efficiency": False,
-    "idle_share": True,
-    "exposed_share_of_elapsed": True,
-    "others_waited_ns": True,
-    "total_late_ns": True,
-    "median_ns": True,
-    "outside_mpi_share": False,
-    "mean_in_flight": False,
-    "tensor_core_share": False,
-}
-PLACES = ("rank", "device", "node")
-#: A row for all devices together, which is none of them.
-ALL = "all"
-#: More ranks or devices than these are many, and so many of the worst are shown at least.
-MANY, LEAST_SHOWN = 8, 3
 
 
 def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int]:

@@ -20,7 +20,7 @@ from nsys2prv.analysis.collectives import add_waits, find_device_groups, find_sl
 from nsys2prv.analysis.intervals import merge_spans
 from nsys2prv.analysis.job_facts import JobRanks
 from nsys2prv.analysis.page import SECTION_OF, SECTIONS
-from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding, format_findings
+from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding
 from nsys2prv.analysis.stragglers import (
     LEAST_SEGMENTS,
     Segments,
@@ -28,6 +28,7 @@ from nsys2prv.analysis.stragglers import (
     compute_mean_chance,
     find_culprits,
 )
+from nsys2prv.analysis.text import format_findings
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 from nsys2prv.cli import main
 from nsys2prv.paraver import views
