@@ -71,7 +71,7 @@ ANALYSES = tuple(
 #: The analysis, and the kind and layout of the same name, that are there on demand.
 DEMANDED = critical_path.LAYOUT
 #: Columns of frames of labels.
-LABELS = {"value": pl.Int64, "label": pl.String}
+LABELS = pl.Schema({"value": pl.Int64, "label": pl.String})
 #: Columns that say where an event is.
 PLACE = ("rank", "task", "row", "node", "device", "stream")
 

@@ -45,7 +45,6 @@ IN_DETAIL = frozenset(
         "classes_by_iteration",
     }
 )
-
 #: Columns of text, also of a wide terminal.
 TEXT_WIDTH = 110
 #: Findings that are printed where not all are asked for.
@@ -87,9 +86,7 @@ def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None =
         cells = [format_cell(name, value) for value in shown[name].to_list()]
         head = format_heading(name)
         wide = max(map(len, (head, *cells)))
-        left = frame.schema[name] in (pl.String, pl.Categorical) or isinstance(
-            frame.schema[name], pl.Enum
-        )
+        left = frame.schema[name] in (pl.String, pl.Categorical)
         columns.append(
             [f"{text:<{wide}}" if left else f"{text:>{wide}}" for text in (head, *cells)]
         )
@@ -137,7 +134,7 @@ def format_cell(name: str, value: object) -> str:
     if name.endswith("_ns"):
         return format_nanoseconds(float(value))
     if name.endswith("bytes"):
-        return format_scaled(float(value), 1000, ("B", "kB", "MB", "GB", "TB"))
+        return format_scaled(float(value), ("B", "kB", "MB", "GB", "TB"))
     if name.endswith("_gb_s"):
         return f"{value:.1f} GB/s"
     if (
@@ -159,13 +156,14 @@ def is_share(name: str) -> bool:
 
 def format_nanoseconds(value: float) -> str:
     """Return nanoseconds for people."""
-    return format_scaled(value, 1000, ("ns", "us", "ms", "s"))
+    return format_scaled(value, ("ns", "us", "ms", "s"))
 
 
-def format_scaled(value: float, step: int, units: tuple[str, ...]) -> str:
+def format_scaled(value: float, units: tuple[str, ...]) -> str:
+    """Return a value in the unit that fits: each is 1000 times the one before."""
     place = 0
-    while abs(value) >= step and place < len(units) - 1:
-        value, place = value / step, place + 1
+    while abs(value) >= 1000 and place < len(units) - 1:
+        value, place = value / 1000, place + 1
     unit = units[place]
     return f"{value:.0f} {unit}" if unit == units[0] else f"{value:.2f} {unit}"
 
@@ -418,10 +416,10 @@ def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int
         return frame, 0
     of_each = frame.with_columns(pl.col(place).cast(pl.String)).filter(pl.col(place) != ALL)
     numbers = [name for name, kind in frame.schema.items() if kind.is_numeric()]
+    whole = {name: kind for name, kind in frame.schema.items() if kind.is_integer()}
     parts = []
     for statistic in ("min", "mean", "max"):
         values = of_each.select(getattr(pl.col(numbers), statistic)())
-        whole = {name: kind for name, kind in frame.schema.items() if kind.is_integer()}
         values = values.with_columns(pl.col(*whole).round()).cast(whole) if whole else values
         parts.append(values.with_columns(pl.lit(f"{statistic} of {of_each.height:,}").alias(place)))
     worst = of_each.sort(by, descending=WORST[by], nulls_last=True, maintain_order=True)

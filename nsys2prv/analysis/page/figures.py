@@ -118,7 +118,7 @@ def divide_elapsed_time(material: Material) -> Iterator[Block]:
             if np.any(values)
         },
         "% of the elapsed time",
-        "Copies are all memory operations; alone means while the device computes nothing.",
+        note="Copies are all memory operations; alone means while the device computes nothing.",
     )
 
 
@@ -131,17 +131,9 @@ def map_use(material: Material) -> Iterator[Block]:
         ("active_share", "doing any work"),
     ):
         if use is not None and use[column].max():
-            labels, values = pivot_grid(use, column)
-            yield HeatMap(
-                f"Devices {activity} over time",
-                labels,
-                100 * values,
-                (0, material.duration / 1e9),
-                "time (s)",
-                "% of a bin",
-                high=100,
-                folded=column == "active_share",
-            )
+            title, folded = f"Devices {activity} over time", column == "active_share"
+            percent = use.select("device", "bin", pl.col(column) * 100)
+            yield _map_over_time(material, title, percent, column, "device", "% of a bin", folded)
 
 
 def _color_columns(
@@ -169,6 +161,24 @@ def pivot_grid(
     at = number_labels(frame[row], labels), frame[across].to_numpy()
     values[at] = frame[column].cast(pl.Float64).to_numpy()
     return labels, values
+
+
+def _map_over_time(
+    material: Material,
+    title: str,
+    frame: pl.DataFrame,
+    column: str,
+    row: str,
+    unit: str,
+    folded: bool,
+) -> HeatMap:
+    """Show a column of a frame over time, a row for each value of `row`. unit: what is counted; of
+    percentages 100 has the brightest colour.
+    """
+    labels, values = pivot_grid(frame, column, row)
+    time = 0, material.duration / 1e9
+    high = 100 if unit.startswith("%") else None
+    return HeatMap(title, labels, values, time, "time (s)", unit, high=high, folded=folded)
 
 
 def divide_gaps(material: Material) -> Iterator[Block]:
@@ -240,18 +250,9 @@ def map_metrics(material: Material) -> Iterator[Block]:
     maps = maps.with_columns(label=pl.format("{} {}", "node", "device"))
     parts = maps.partition_by("metric", as_dict=True)
     for name in order[:MOST_MAPS]:
-        labels, values = pivot_grid(parts[(name,)], "mean", "label")
-        percent = "%" in name
-        yield HeatMap(
-            name,
-            labels,
-            values,
-            (0, material.duration / 1e9),
-            "time (s)",
-            "%" if percent else _find_unit(name),
-            high=100 if percent else None,
-            folded=name not in FIRST,
-        )
+        unit = "%" if "%" in name else _find_unit(name)
+        folded = name not in FIRST
+        yield _map_over_time(material, name, parts[(name,)], "mean", "label", unit, folded)
     notes = [f"0 all the time: {', '.join(silent)}"] if silent else []
     if left := order[MOST_MAPS:]:
         notes.append(f"not drawn, as there are more than {MOST_MAPS}: {', '.join(left)}")
@@ -275,7 +276,7 @@ def compare_stragglers(material: Material) -> Iterator[Block]:
         first["rank"].to_list(),
         {"time that others waited for this rank": ("#D55E00", share)},
         "% of all waits in matched collectives",
-        _say_how_many(ranking),
+        note=_say_how_many(ranking),
     )
 
 
@@ -301,7 +302,7 @@ def compare_late_hosts(material: Material) -> Iterator[Block]:
         doing["rank"].to_list(),
         parts,
         "% of the time that the rank was late",
-        "The table below says what their GPUs did, which may do several things at a time.",
+        note="The table below says what their GPUs did, which may do several things at a time.",
         folded=doing.height < 2,
     )
 
@@ -320,7 +321,7 @@ def compare_path_of_ranks(material: Material) -> Iterator[Block]:
             for column, (colour, name) in ON_PATH.items()
         },
         "% of the path",
-        _say_how_many(ranks),
+        note=_say_how_many(ranks),
         folded=ranks.height < 2,
     )
 

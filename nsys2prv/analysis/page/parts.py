@@ -62,7 +62,16 @@ class Tree(Struct, frozen=True):
     note: str = ""
 
 
-class Stacked(Struct, frozen=True):
+class Figure(Struct, frozen=True, kw_only=True):
+    """What is drawn."""
+
+    #: A sentence above it.
+    note: str = ""
+    #: Closed until it is asked for.
+    folded: bool = False
+
+
+class Stacked(Figure, frozen=True):
     """Parts of a whole by row."""
 
     #: Heading.
@@ -73,13 +82,9 @@ class Stacked(Struct, frozen=True):
     parts: Mapping[str, tuple[str, np.ndarray]]
     #: What the axis counts.
     axis: str
-    #: A sentence above it.
-    note: str = ""
-    #: Closed until it is asked for.
-    folded: bool = False
 
 
-class HeatMap(Struct, frozen=True):
+class HeatMap(Figure, frozen=True):
     """A quantity over rows and columns, as colours."""
 
     #: Heading.
@@ -100,13 +105,9 @@ class HeatMap(Struct, frozen=True):
     low: float | None = 0.0
     #: What the brightest colour means, None for the maximum.
     high: float | None = None
-    #: A sentence above it.
-    note: str = ""
-    #: Closed until it is asked for.
-    folded: bool = False
 
 
-class Lines(Struct, frozen=True):
+class Lines(Figure, frozen=True):
     """Values over x."""
 
     #: Heading.
@@ -119,13 +120,9 @@ class Lines(Struct, frozen=True):
     panels: Mapping[str, Mapping[str, np.ndarray]]
     #: Indices of points to be pointed out in the first panel.
     marked: list[int] = field(default_factory=list)
-    #: A sentence above it.
-    note: str = ""
-    #: Closed until it is asked for.
-    folded: bool = False
 
 
-class Spread(Struct, frozen=True):
+class Spread(Figure, frozen=True):
     """Durations (ns) of several things, a row each."""
 
     #: Heading.
@@ -140,10 +137,6 @@ class Spread(Struct, frozen=True):
     median: np.ndarray
     #: Per row the two modes, or None.
     modes: list[tuple[float, float] | None]
-    #: A sentence above it.
-    note: str = ""
-    #: Closed until it is asked for.
-    folded: bool = False
 
 
 class Factor(Struct, frozen=True):
@@ -186,7 +179,6 @@ class Items(Struct, frozen=True):
     kind: str = "note"
 
 
-Figure = Stacked | HeatMap | Lines | Spread
 Block = Grid | Tree | Findings | Factors | Items | Figure
 
 
