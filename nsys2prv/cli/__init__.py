@@ -1,4 +1,7 @@
-"""The command line: :func:`nsys2prv.cli.main` reads arguments and runs a command."""
+"""The command line: :func:`main` reads arguments and runs a command: a conversion, or its halves,
+`extract` and `merge`, for jobs whose reports do not leave their nodes; views, clocks, checks,
+reports and differences. Messages and exit status.
+"""
 
 from __future__ import annotations
 
@@ -393,19 +396,6 @@ def merge_stores(arguments: Sequence[str]) -> int:
     return run_conversion(options)
 
 
-#: What stands before everything else on the command line.
-COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "report": report_job,
-    "cfgs": copy_views,
-    "diff": compare_jobs,
-    "clock": show_clocks,
-    "check": check_traces_given,
-    "extract": extract_reports,
-    "merge": merge_stores,
-    "help": _print_help,
-}
-
-
 def _start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None:
     """Let processes start that will be worth it, while this one imports what it needs itself. jobs:
     how many, 0 for one per CPU.
@@ -434,3 +424,16 @@ def _import_for_tasks() -> None:
         from nsys2prv.events import all_kinds
 
         all_kinds()
+
+
+#: What stands before everything else on the command line.
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "report": report_job,
+    "cfgs": copy_views,
+    "diff": compare_jobs,
+    "clock": show_clocks,
+    "check": check_traces_given,
+    "extract": extract_reports,
+    "merge": merge_stores,
+    "help": _print_help,
+}

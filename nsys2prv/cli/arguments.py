@@ -227,7 +227,7 @@ def _parse_size(text: str) -> int:
 
 
 #: Option -> what argparse is told of it beside.
-SETTINGS: dict[str, dict[str, Any]] = {
+CONVERSION_SETTINGS: dict[str, dict[str, Any]] = {
     "--version": {"action": _Version, "nargs": 0},
     "--min-duration": {"type": _parse_min_duration},
     "--callstack": {"type": int, "default": 1},
@@ -264,7 +264,7 @@ def make_conversion_parser(command: str = "") -> Parser:
         epilog=None if command else EPILOG,
     )
     main.add_argument("paths", nargs="*", metavar=metavar, help=epilog)
-    main.add_options(OPTIONS, SETTINGS, command)
+    main.add_options(OPTIONS, CONVERSION_SETTINGS, command)
     unseen: dict[str, Any] = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "nargs": "?"}
     for names, instead in LEGACY_OPTIONS.items():
         main.add_argument(*names.split(), action=_RefuseLegacyOption, const=instead, **unseen)

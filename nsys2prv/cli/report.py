@@ -27,7 +27,7 @@ from nsys2prv.analysis.text import (
     read_json,
     write_json,
 )
-from nsys2prv.cli.arguments import join_kind_options, parse_kinds, split_list
+from nsys2prv.cli.arguments import CONVERSION_SETTINGS, join_kind_options, parse_kinds, split_list
 from nsys2prv.cli.parsing import Parser, check_pages
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions
@@ -115,20 +115,16 @@ def _parse_percent(text: str) -> float:
 
 #: Option -> what argparse is told of it beside.
 SETTINGS: dict[str, dict[str, Any]] = {
+    **CONVERSION_SETTINGS,
     "--useful": {"default": "compute"},
     "--iterations": {"default": ""},
     "--bins": {"type": int, "default": 200},
     "--rows": {"type": int},
     "--json": {"type": Path},
-    "--align": {"default": "auto"},
-    "--kernel-rules": {"type": Path},
-    "--jobs": {"type": int, "default": 0},
-    "--tmp": {"type": Path},
     "--compare": {"nargs": "+", "default": []},
     "--scaling": {"default": "strong"},
     "--html": {"type": Path},
     "--title": {"default": ""},
-    "--time": {"default": ""},
     "--cut-region": {"default": ""},
     "--fail-above": {"type": _parse_percent},
 }

@@ -58,11 +58,14 @@ from nsys2prv.analysis.text import format_cell, format_heading, format_nanosecon
 LONGEST = 400
 #: Hosts that are named at the top.
 MOST_HOSTS = 8
-#: Column -> name, and what it is.
+#: Column -> name, what it is, and the columns whose product it is.
 EFFICIENCIES = {
     "parallel_efficiency": (
         "Parallel efficiency of devices",
         "useful time of all devices / (devices x elapsed time)",
+        "load_balance_efficiency",
+        "communication_efficiency",
+        "orchestration_efficiency",
     ),
     "load_balance_efficiency": ("Load balance", "useful time: the mean device / the busiest one"),
     "communication_efficiency": (
@@ -76,10 +79,14 @@ EFFICIENCIES = {
     "host_parallel_efficiency": (
         "Parallel efficiency of hosts",
         "time outside MPI and the CUDA API / (tasks x elapsed time); a low value is fine where GPUs do the work and hosts wait for them",
+        "mpi_parallel_efficiency",
+        "offload_efficiency",
     ),
     "mpi_parallel_efficiency": (
         "MPI parallel efficiency",
         "time outside MPI / (tasks x elapsed time)",
+        "mpi_load_balance_efficiency",
+        "mpi_communication_efficiency",
     ),
     "mpi_load_balance_efficiency": (
         "Load balance",
@@ -93,16 +100,6 @@ EFFICIENCIES = {
         "Offload efficiency",
         "time outside MPI and the CUDA API / time outside MPI",
     ),
-}
-#: Column -> columns whose product it is.
-FACTORS = {
-    "parallel_efficiency": (
-        "load_balance_efficiency",
-        "communication_efficiency",
-        "orchestration_efficiency",
-    ),
-    "host_parallel_efficiency": ("mpi_parallel_efficiency", "offload_efficiency"),
-    "mpi_parallel_efficiency": ("mpi_load_balance_efficiency", "mpi_communication_efficiency"),
 }
 #: Sentences above tables, findings and efficiencies.
 NOTES = {
@@ -344,10 +341,10 @@ def show_efficiencies(material: Material) -> Iterator[Block]:
 
 def _make_factors(column: str, row: Mapping[str, float | None]) -> list[Factor]:
     """Return the tree of an efficiency, or where the job lacks it those of its factors."""
-    inner = [factor for one in FACTORS.get(column, ()) for factor in _make_factors(one, row)]
+    name, meaning, *factors = EFFICIENCIES[column]
+    inner = [factor for one in factors for factor in _make_factors(one, row)]
     if column not in row:
         return inner
-    name, meaning = EFFICIENCIES[column]
     return [Factor(name, row[column], meaning, tuple(inner))]
 
 
