@@ -193,22 +193,17 @@ def copy_views(arguments: list[str]) -> int:
         "nsys2prv cfgs",
         description="List the Paraver views that come with nsys2prv, or write them to a folder.",
     )
-    cfgs.add_argument(
-        "folder",
-        nargs="?",
-        type=Path,
-        metavar="DIR",
-        help="folder to write all views to, with workspaces for Paraver's menu Hints; default: list them",
-    )
-    cfgs.add_options(
+    cfgs.add_arguments(
         """
+  folder DIR
+      folder to write all views to, with workspaces for Paraver's menu Hints; default: list them
   --for TRACE
       list the views to begin with for this trace (.prv or .prv.gz); with DIR, write the views adapted to it:
       tables without empty rows, windows as high as their rows need, views of all NVTX domains that open faster
   --all
       list every view; default: the most important ones
 """,
-        {"--for": {"dest": "trace", "type": Path}},
+        {"folder": {"nargs": "?", "type": Path}, "--for": {"dest": "trace", "type": Path}},
     )
     options = cfgs.parse_args(arguments)
     if options.all and options.folder:
@@ -245,14 +240,14 @@ def show_clocks(arguments: list[str]) -> int:
         "nsys2prv clock",
         description="Show how the hosts' clocks were aligned, from the clock file of a trace (docs/clocks.md).",
     )
-    clock.add_argument(
-        "file", type=Path, metavar="FILE.clock.yaml", help="the clock file beside a trace"
-    )
-    clock.add_argument(
-        "--plot",
-        type=Path,
-        metavar="FILE.png",
-        help="also draw the clocks before and after the alignment to this file (needs matplotlib)",
+    clock.add_arguments(
+        """
+  file FILE.clock.yaml
+      the clock file beside a trace
+  --plot FILE.png
+      also draw the clocks before and after the alignment to this file (needs matplotlib)
+""",
+        {"file": {"type": Path}, "--plot": {"type": Path}},
     )
     options = clock.parse_args(arguments)
     if is_trace_name(str(options.file)):
@@ -284,14 +279,10 @@ def check_traces_given(arguments: list[str]) -> int:
         "nsys2prv check",
         description="Find what would crash, hang or mislead Paraver in any trace, whichever program wrote it (docs/checks.md).",
     )
-    parser.add_argument(
-        "traces",
-        nargs="+",
-        metavar="TRACE",
-        help="a .prv or .prv.gz, with its .pcf and .row beside it",
-    )
-    parser.add_options(
+    parser.add_arguments(
         """
+  traces TRACE ...
+      a .prv or .prv.gz, with its .pcf and .row beside it
   --strict
       exit with status 1 on warnings, too
   --json

@@ -59,7 +59,7 @@ DESCRIBED = {
         "the stores, then the trace to write: out, out.prv or out.prv.gz",
     ),
 }
-#: As Parser.add_options reads them.
+#: As Parser.add_arguments reads them.
 OPTIONS = """
 what to print
   --list
@@ -264,7 +264,7 @@ def make_conversion_parser(command: str = "") -> Parser:
         epilog=None if command else EPILOG,
     )
     main.add_argument("paths", nargs="*", metavar=metavar, help=epilog)
-    main.add_options(OPTIONS, CONVERSION_SETTINGS, command)
+    main.add_arguments(OPTIONS, CONVERSION_SETTINGS, command)
     unseen: dict[str, Any] = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "nargs": "?"}
     for names, instead in LEGACY_OPTIONS.items():
         main.add_argument(*names.split(), action=_RefuseLegacyOption, const=instead, **unseen)

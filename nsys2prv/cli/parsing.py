@@ -62,12 +62,13 @@ class Parser(argparse.ArgumentParser):
         #: Options of other commands alone -> what to do instead.
         self.elsewhere = dict(ELSEWHERE.get(prog, {}))
 
-    def add_options(
+    def add_arguments(
         self, table: str, settings: Mapping[str, Mapping[str, Any]], command: str = ""
     ) -> None:
-        """Add the options of a table: titles of groups at the margin; below them each option as it
+        """Add the arguments of a table: titles of groups at the margin; below them each option as it
         is written (dots: it may be given several times), which halves of a conversion have it, too,
-        and in lines of their own its help. settings: by the long name, further ones for argparse.
+        and in lines of their own its help. What is no option has its name before how it is written.
+        settings: by the long name, further ones for argparse.
 
         command: of which half these are. It knows the defaults of the options of the other one, and
         refuses them where they are given.
@@ -79,8 +80,9 @@ class Parser(argparse.ArgumentParser):
                 group = self.add_argument_group(head)
                 continue
             written, _, halves = head.rstrip(")").partition("  (and ")
-            names = [word for word in written.split() if word.startswith("-")]
-            value, *dots = [word for word in written.split() if word not in names] or [""]
+            words = written.split()
+            names = [word for word in words if word.startswith("-")]
+            value, *dots = words[len(names) or 1 :] or [""]
             option: dict[str, Any] = {"help": " ".join(map(str.strip, lines))}
             if value.startswith("{"):
                 option["choices"] = value[1:-1].split(",")
@@ -89,11 +91,12 @@ class Parser(argparse.ArgumentParser):
             else:
                 option["action"] = "store_true"
             if dots:
-                option |= {"action": "append", "default": []}
+                option |= {"action": "append", "default": []} if names else {"nargs": "+"}
             if command not in ("", *halves.split(", ")):
                 hint = f"give it to nsys2prv {halves or 'itself'}"
                 self.elsewhere |= dict.fromkeys(names, hint)
                 option["help"] = argparse.SUPPRESS
+            names = names or words[:1]
             group.add_argument(*names, **{**option, **settings.get(names[-1], {})})
 
     def error(self, message: str) -> NoReturn:

@@ -38,7 +38,7 @@ JSON = ".json"
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
 #: Exit status of a difference where the second job is slower by more than is allowed.
 SLOWER = 4
-#: Options of both commands, as Parser.add_options reads them.
+#: Options of both commands, as Parser.add_arguments reads them.
 OPTIONS = f"""
   --useful {{compute,all-kernels}}
       count as useful the kernels other than NCCL's (compute, default, as BSC's tools do) or all (all-kernels,
@@ -66,6 +66,8 @@ OPTIONS = f"""
       print no progress
 """
 REPORT_OPTIONS = """
+  reports REPORT ...
+      the reports of one job (files, folders, quoted patterns), or the JSON file of an earlier report
   --only NAMES ...
       show only these analyses, separated by commas; default: all except critical_path
   --compare RUN
@@ -99,6 +101,10 @@ DIFF_OPTIONS = f"""
       more than this, as in 5%%; default: never
   --html FILE
       also write all tables to this file as a web page
+  A A
+      the first job: a report, a folder, a quoted pattern, or the JSON file of an earlier report
+  B B
+      the second job: a report, a folder, a quoted pattern, or the JSON file of an earlier report
 """
 
 
@@ -113,7 +119,7 @@ def _parse_percent(text: str) -> float:
     return share
 
 
-#: Option -> what argparse is told of it beside.
+#: Option -> what argparse is told of it beside; of those of a conversion the same.
 SETTINGS: dict[str, dict[str, Any]] = {
     **CONVERSION_SETTINGS,
     "--useful": {"default": "compute"},
@@ -131,22 +137,16 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def _add_analysis_options(parser: Parser) -> None:
-    parser.add_options(OPTIONS, SETTINGS)
+    parser.add_arguments(OPTIONS, SETTINGS)
     # As it was called before.
     parser.add_argument("--region", dest="iterations", help=argparse.SUPPRESS)
 
 
 def run_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Run `report` and return its text and the warnings."""
-    parser.add_argument(
-        "reports",
-        nargs="+",
-        metavar="REPORT",
-        help="the reports of one job (files, folders, quoted patterns), or the JSON file of an earlier report",
-    )
-    parser.add_options(REPORT_OPTIONS, SETTINGS)
+    parser.add_arguments(REPORT_OPTIONS, SETTINGS)
     _add_analysis_options(parser)
-    parser.add_options(CUT_OPTIONS, SETTINGS)
+    parser.add_arguments(CUT_OPTIONS, SETTINGS)
     options = _check_options(parser.parse_args(join_kind_options(arguments)), ("json", "html"))
     if options.html:
         from nsys2prv.analysis.page.drawing import require_matplotlib
@@ -246,13 +246,7 @@ def write_page(path: Path, described: Mapping[str, object], results: Mapping[str
 
 def run_diff(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
     """Run `diff` and return its text and the exit status."""
-    parser.add_options(DIFF_OPTIONS, SETTINGS)
-    for name, which in (("A", "the first job"), ("B", "the second job")):
-        parser.add_argument(
-            name,
-            metavar=name,
-            help=f"{which}: a report, a folder, a quoted pattern, or the JSON file of an earlier report",
-        )
+    parser.add_arguments(DIFF_OPTIONS, SETTINGS)
     _add_analysis_options(parser)
     options = parser.parse_args(arguments)
     options.runs = [options.A, options.B]
