@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
 from nsys2prv.analysis.collectives import add_waits, find_slow_links, list_matched_collectives
+from nsys2prv.analysis.idle import sum_idle_by_call
 from nsys2prv.analysis.intervals import (
     EMPTY,
     Spans,
@@ -181,7 +182,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         }
         yield "devices", pl.DataFrame([parts])
         if unit.has("cuda_api"):
-            yield "calls", _sum_idle_by_call(unit, device, idle)
+            yield "calls", sum_idle_by_call(unit, device, idle)
 
 
 def _add_devices(unit: Unit, events: pl.DataFrame) -> pl.DataFrame:
@@ -243,20 +244,6 @@ def _find_avoidable_exposure(records: pl.DataFrame, compute: Spans) -> pl.Series
     begin, transfer, exposed = to_arrays(records, "begin", "transfer", "exposed_transfer")
     at_once = transfer - compute.within(begin, begin + transfer)
     return pl.Series(np.clip(exposed - at_once, 0, None), dtype=pl.Int64)
-
-
-def _sum_idle_by_call(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
-    """Return the idle time of a device by the call that the threads driving it are in: device, call
-    (value), synchronises, count, time.
-    """
-    calls = unit.select_calls("cuda_api", find_driving_threads(unit, device))
-    time = idle.within(*to_arrays(calls, "begin", "end"))
-    calls = calls.select("call", time=pl.Series(time, dtype=pl.Int64)).filter(pl.col("time") > 0)
-    sums = calls.group_by("call").agg(count=pl.len().cast(pl.Int64), time=pl.col("time").sum())
-    return sums.sort("call").with_columns(
-        device=pl.lit(device, pl.Int64),
-        synchronises=pl.col("call").is_in(list(unit.options.synchronising)),
-    )
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
@@ -432,9 +419,9 @@ def _find_idle(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator
         if "{call}" in what and calls.height:
             waiting = calls.filter(pl.col("synchronises") == (kind == "blocked_by_call"))
             named = context.label_names(waiting, "call", "cuda_api")
-            sums = named.group_by("call").agg(pl.col("time").sum())
+            sums = named.group_by("call").agg(pl.col("time_ns").sum())
             if sums.height:
-                call = sums.sort(["time", "call"], descending=[True, False])["call"][0]
+                call = sums.sort(["time_ns", "call"], descending=[True, False])["call"][0]
                 advice = _advise_on_call(call) or advice
         yield Finding(
             kind,

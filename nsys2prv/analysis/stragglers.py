@@ -149,18 +149,12 @@ def find_segments(
                 np.searchsorted(tasks, frame["task"].to_numpy()),
             )
             np.add.at(waits, at, frame["exposed_wait"].to_numpy())
-    last, collectives = np.zeros(len(tasks), np.int64), np.zeros(len(tasks), np.int64)
+    last = collectives = np.zeros(len(tasks), np.int64)
     if records.height:
-        latest = (pl.col("late") == pl.col("late").max().over("collective")) & (
-            pl.col("late").max().over("collective") > 0
-        )
-        counted = (
-            records.with_columns(latest=latest)
-            .group_by("task")
-            .agg(pl.col("latest").sum(), pl.len())
-        )
-        at = np.searchsorted(tasks, counted["task"].to_numpy())
-        last[at], collectives[at] = counted["latest"].to_numpy(), counted["len"].to_numpy()
+        latest = pl.col("late").max().over("collective")
+        is_last = records.select((pl.col("late") == latest) & (latest > 0)).to_series().to_numpy()
+        at = np.searchsorted(tasks, records["task"].to_numpy())
+        last, collectives = (np.bincount(rows, minlength=len(tasks)) for rows in (at[is_last], at))
     # What is after the last end is no whole segment.
     return Segments(tasks, waits[:-1], ends, last, collectives)
 
@@ -314,28 +308,21 @@ def compute_binomial_tail(least: int, count: int, probability: float) -> float:
 
 def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) -> Finding:
     """Return the finding of who is persistently the last, and why."""
-    tasks = culprits.tasks
-    who, host = job.name(tasks), job.find_host(tasks) if len(tasks) > 1 else ""
+    tasks, alone = culprits.tasks, len(culprits.tasks) == 1
+    who, host = job.name(tasks), "" if alone else job.find_host(tasks)
     differences = [item for item in job.find_differences(tasks, tuple(LATE_BECAUSE)) if item[1] > 0]
     part = differences[0][0] if differences else "idle_unknown"
-    kind = (
-        "slow_link"
-        if part == "transfer" and len(tasks) > 1
-        else "slow_host"
-        if host
-        else "straggler"
-    )
+    kind = "slow_link" if part == "transfer" and not alone else "slow_host" if host else "straggler"
     at = segments.tasks.tolist().index(tasks[0])
     chance = f"{culprits.chance:.0e}" if culprits.chance >= 1e-9 else "less than 1e-9"
     evidence = [
-        f"{'last to come' if len(tasks) == 1 else 'one of them comes last'} in {culprits.last:,} of {culprits.segments:,} intervals "
-        f"between collectives (probability by chance: {chance}); the others wait {format_nanoseconds(culprits.lateness)} longer in the median one",
-        *(
-            [f"last at {segments.last[at]:,} of its {segments.collectives[at]:,} collectives"]
-            if len(tasks) == 1
-            else []
-        ),
+        f"{'last to come' if alone else 'one of them comes last'} in {culprits.last:,} of {culprits.segments:,} intervals "
+        f"between collectives (probability by chance: {chance}); the others wait {format_nanoseconds(culprits.lateness)} longer in the median one"
     ]
+    if alone:
+        evidence.append(
+            f"last at {segments.last[at]:,} of its {segments.collectives[at]:,} collectives"
+        )
     if differences:
         own_time, usual = job.compare_part(tasks, part)
         evidence.append(
@@ -344,11 +331,11 @@ def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) 
     if host:
         title = f"All ranks of host {host} are late: {who}; the others wait for them"
     else:
-        title = f"{who[:1].upper()}{who[1:]} {'is' if len(tasks) == 1 else 'are'} usually last at collectives; the others wait"
+        title = f"{who[:1].upper()}{who[1:]} {'is' if alone else 'are'} usually last at collectives; the others wait"
     if differences:
         title += (
             f", because {LATE_BECAUSE[part]}"
-            if len(tasks) == 1
+            if alone
             else f"; {LATE_BECAUSE[part]}".replace("its ", "their ").replace("it ", "they ")
         )
     return Finding(

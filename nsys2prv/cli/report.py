@@ -147,7 +147,7 @@ def run_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]
     parser.add_arguments(REPORT_OPTIONS, SETTINGS)
     _add_analysis_options(parser)
     parser.add_arguments(CUT_OPTIONS, SETTINGS)
-    options = _check_options(parser.parse_args(join_kind_options(arguments)), ("json", "html"))
+    options = _check_options(parser.parse_args(join_kind_options(arguments)))
     if options.html:
         from nsys2prv.analysis.page.drawing import require_matplotlib
 
@@ -250,7 +250,7 @@ def run_diff(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
     _add_analysis_options(parser)
     options = parser.parse_args(arguments)
     options.runs = [options.A, options.B]
-    _check_options(options, ("json", "html"))
+    _check_options(options)
     first, second = (load_run(one, options) for one in options.runs)
     results = compare_jobs(first, second)
     more, headline = compare_elapsed(first, second)
@@ -287,9 +287,9 @@ def write_report_files(
     return text
 
 
-def _check_options(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Namespace:
-    """Return the options. targets: those that name a file to write, which must not be a report:
-    where the name is forgotten, the next is one.
+def _check_options(options: argparse.Namespace) -> argparse.Namespace:
+    """Return the options. What names a file to write must not be a report: where the name is
+    forgotten, the next is one.
     """
     for name, least in (("bins", 1), ("rows", 1), ("jobs", 0)):
         if (inputs := getattr(options, name)) is not None and inputs < least:
@@ -297,7 +297,7 @@ def _check_options(options: argparse.Namespace, targets: Sequence[str]) -> argpa
     if "reports" in options:
         check_pages(options.reports)
     inputs = [*options.reports, *options.compare] if "reports" in options else options.runs
-    written = {name: path for name in targets if (path := getattr(options, name))}
+    written = {name: path for name in ("json", "html") if (path := getattr(options, name))}
     for name, path in written.items():
         if has_report_name(path) or is_report(path):
             raise UsageError(f"--{name} {path}: is a report; give the name of the file to write")
