@@ -242,26 +242,19 @@ class JobRanks(Struct, frozen=True):
         )
         return f"ranks {format_numbers(ranks)} ({where})"
 
-    def find_differences(self, tasks: list[int], parts: tuple[str, ...]) -> list[tuple[str, float]]:
-        """Return how much longer the devices of some tasks spend in each part than the median of
-        all others (ns), the greatest first.
+    def find_longer_parts(
+        self, tasks: list[int], parts: Iterable[str]
+    ) -> list[tuple[str, float, float]]:
+        """Return the parts of time that are longer on the devices of some tasks (mean, ns) than on
+        all others (median, ns), with both, the greatest difference first.
         """
         is_own = self.devices["task"].is_in(tasks)
-        if is_own.all() or not is_own.any():
+        own, rest = self.devices.filter(is_own), self.devices.filter(~is_own)
+        if not own.height or not rest.height:
             return []
-        compared = {part: self.compare_part(tasks, part) for part in parts}
-        differences = [(part, own_time - usual) for part, (own_time, usual) in compared.items()]
-        return sorted(differences, key=lambda item: -item[1])
-
-    def compare_part(self, tasks: list[int], part: str) -> tuple[float, float]:
-        """Return a part of the time of the devices of some tasks (mean, ns), and of all others
-        (median, ns).
-        """
-        own_times, rest = (
-            self.devices.filter(pl.col("task").is_in(tasks) == wanted)[part]
-            for wanted in (True, False)
-        )
-        return float(own_times.mean() or 0), float(rest.median() or 0)
+        compared = [(part, float(own[part].mean()), float(rest[part].median())) for part in parts]
+        longer = [one for one in compared if one[1] > one[2]]
+        return sorted(longer, key=lambda one: one[2] - one[1])
 
 
 def format_numbers(numbers: list[int], separator: str = ", ") -> str:

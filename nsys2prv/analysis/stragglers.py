@@ -240,11 +240,8 @@ def _find_persistent(segments: Segments, usual: np.ndarray, length: int) -> Culp
     if len(waits) < LEAST_SEGMENTS:
         return None
     total = waits.sum(axis=0)
-    order = np.argsort(total, kind="stable")
-    ordered = total[order]
-    gaps = np.diff(ordered[: count // 2 + 1])
-    size = int(np.argmax(gaps)) + 1
-    latest, rest = order[:size], order[size:]
+    (total_gap,), (latest,) = _find_largest_gaps(total[None, :])
+    rest = np.argsort(total, kind="stable")[len(latest) :]
     # What is certain: how much longer even the first of the others waits.
     gap = waits[:, rest].min(axis=1) - waits[:, latest].min(axis=1)
     last = int(np.isin(np.argmin(waits, axis=1), latest).sum())
@@ -255,16 +252,17 @@ def _find_persistent(segments: Segments, usual: np.ndarray, length: int) -> Culp
         1.0,
         count
         * min(
-            compute_binomial_tail(last, len(waits), size / count), compute_mean_chance(differences)
+            compute_binomial_tail(last, len(waits), len(latest) / count),
+            compute_mean_chance(differences),
         ),
     )
     # The ends of the others' range are ranks that are themselves odd, or wait for one of the
     # culprits only: its middle counts.
-    spread = float(np.subtract(*np.quantile(ordered[size:], (0.9, 0.1)))) if len(rest) > 1 else 0.0
+    spread = float(np.subtract(*np.quantile(total[rest], (0.9, 0.1)))) if len(rest) > 1 else 0.0
     if (
         np.clip(gap, 0, None).sum() < (LEAST_SHARE + LEAST_OF_FEW / count) * length
         or chance > CHANCE
-        or gaps[size - 1] < APART * spread
+        or total_gap < APART * spread
     ):
         return None
     longer = np.median(waits[:, rest], axis=1) - waits[:, latest].min(axis=1)
@@ -310,8 +308,8 @@ def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) 
     """Return the finding of who is persistently the last, and why."""
     tasks, alone = culprits.tasks, len(culprits.tasks) == 1
     who, host = job.name(tasks), "" if alone else job.find_host(tasks)
-    differences = [item for item in job.find_differences(tasks, tuple(LATE_BECAUSE)) if item[1] > 0]
-    part = differences[0][0] if differences else "idle_unknown"
+    longer_parts = job.find_longer_parts(tasks, LATE_BECAUSE)
+    part = longer_parts[0][0] if longer_parts else "idle_unknown"
     kind = "slow_link" if part == "transfer" and not alone else "slow_host" if host else "straggler"
     at = segments.tasks.tolist().index(tasks[0])
     chance = f"{culprits.chance:.0e}" if culprits.chance >= 1e-9 else "less than 1e-9"
@@ -323,8 +321,8 @@ def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) 
         evidence.append(
             f"last at {segments.last[at]:,} of its {segments.collectives[at]:,} collectives"
         )
-    if differences:
-        own_time, usual = job.compare_part(tasks, part)
+    if longer_parts:
+        _, own_time, usual = longer_parts[0]
         evidence.append(
             f"{LATE_BECAUSE[part]}: {format_nanoseconds(own_time)}; median of the others: {format_nanoseconds(usual)}"
         )
@@ -332,7 +330,7 @@ def make_culprit_finding(job: JobRanks, segments: Segments, culprits: Culprits) 
         title = f"All ranks of host {host} are late: {who}; the others wait for them"
     else:
         title = f"{who[:1].upper()}{who[1:]} {'is' if alone else 'are'} usually last at collectives; the others wait"
-    if differences:
+    if longer_parts:
         title += (
             f", because {LATE_BECAUSE[part]}"
             if alone
