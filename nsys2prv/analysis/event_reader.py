@@ -69,32 +69,22 @@ def make_row_table(job: Job) -> RowTable:
             kinds[thread] = HOST
         elif isinstance(key, StreamKey):
             kinds[thread], streams[thread] = STREAM, key.stream
-    tasks = [number for number, task in enumerate(tree.tasks, 1) for _ in task.threads]
-    nodes = [tree.nodes[task.node] for task in tree.tasks for _ in task.threads]
-    ranks = [
-        process.rank
-        for process, task in zip(model.processes, tree.tasks, strict=True)
-        for _ in task.threads
+    rows = [
+        (number, process.rank, tree.nodes[task.node], name)
+        for number, (process, task) in enumerate(zip(model.processes, tree.tasks, strict=True), 1)
+        for name in task.threads
     ]
-    names = [name for task in tree.tasks for name in task.threads]
+    tasks, ranks, nodes, names = (list(column) for column in zip(*rows, strict=True))
     gpus = _identify_gpus(job)
     identities: dict[tuple, int] = {}
     # Those with work first.
     for thread in sorted(gpus, key=lambda thread: (kinds[thread] != STREAM, thread)):
         identities.setdefault(gpus[thread], len(identities))
     devices = [identities[gpus[thread]] if thread in gpus else None for thread in range(count)]
+    columns = ("thread", "row", "kind", "task", "rank", "node", "device", "stream")
     threads = pl.DataFrame(
         [range(count), names, kinds, tasks, ranks, nodes, devices, streams],
-        schema={
-            "thread": pl.Int64,
-            "row": pl.String,
-            "kind": pl.String,
-            "task": pl.Int64,
-            "rank": pl.Int64,
-            "node": pl.String,
-            "device": pl.Int64,
-            "stream": pl.Int64,
-        },
+        schema=dict.fromkeys(columns, pl.Int64) | dict.fromkeys(("row", "kind", "node"), pl.String),
     )
     return RowTable(
         threads, _number_devices(threads), _number_units(reports, tasks, devices, kinds)

@@ -56,7 +56,7 @@ class Finding(Struct, frozen=True):
     #: What to do.
     advice: str = ""
     #: Paraver views that show it (nsys2prv cfgs).
-    views: tuple[str, ...] = field(default=())
+    views: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Finding {self.kind}, costs up to {self.share:.1%}: {self.title}>"

@@ -358,12 +358,11 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
     """Return the parts of a result that are printed or left out as a whole."""
     rows = style.rows or (MOST_ROWS if style.full else FEW_ROWS)
     notes: list[str] = []
-    for note in result.notes:
-        notes += textwrap.wrap(note, width, initial_indent="note: ", subsequent_indent="      ")
-    for lack in result.missing:
-        notes += textwrap.wrap(
-            f"not available: {lack}", width, subsequent_indent="      ", break_on_hyphens=False
-        )
+    if style.full:
+        for note in result.notes:
+            notes += textwrap.wrap(note, width, initial_indent="note: ", subsequent_indent="      ")
+        for lack in result.missing:
+            notes += _wrap_text(f"not available: {lack}", width, 6)
     tables = [
         [
             table.title,
@@ -378,10 +377,10 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
         heading = style.title(result.title)
         if tables:
             # A heading stands with what is below it.
-            tables[0] = [*heading, *([""] if notes and style.full else []), *tables[0]]
-        elif notes and style.full:
+            tables[0] = [*heading, *([""] if notes else []), *tables[0]]
+        elif notes:
             return [[*heading, *notes]]
-    return [*([notes] if notes and style.full else []), *tables]
+    return [*([notes] if notes else []), *tables]
 
 
 def _format_block_table(frame: pl.DataFrame, rows: int, style: Style) -> list[str]:
