@@ -13,13 +13,13 @@ import polars as pl
 from nsys2prv.analysis.page.parts import (
     MOST_ROWS,
     Block,
+    Grid,
     HeatMap,
     Items,
     Lines,
     Material,
     Spread,
     Stacked,
-    Tree,
 )
 
 #: Colour-blind safe.
@@ -491,7 +491,7 @@ def make_operation_tree(material: Material) -> Iterator[Block]:
     frame, depths = order_as_tree(tree, MOST_ROWS)
     left = tree.height - frame.height
     note = f"{left:,} paths that take the least time are left out." if left else ""
-    yield Tree("Operations as a tree", frame, depths, "operations.tree", note)
+    yield Grid("Operations as a tree", frame, "operations.tree", note, depths=depths)
 
 
 def compare_operations_of_ranks(material: Material) -> Iterator[Block]:

@@ -4,7 +4,7 @@ draw and write it; figures of very many rows are shown by their mean and the row
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -29,7 +29,7 @@ def shorten_label(label: str) -> str:
 
 
 class Grid(Struct, frozen=True):
-    """A table."""
+    """A table; its rows may lie within each other, each after what it lies in."""
 
     #: Heading.
     title: str
@@ -43,23 +43,8 @@ class Grid(Struct, frozen=True):
     most: int = MOST_ROWS
     #: Closed until it is asked for.
     folded: bool = False
-
-
-class Tree(Struct, frozen=True):
-    """A table whose rows lie within each other: depths of the rows, 0 for outermost; each after
-    what it lies in.
-    """
-
-    #: Heading.
-    title: str
-    #: The figures.
-    frame: pl.DataFrame
-    #: Of the rows, 0 for outermost.
-    depths: list[int]
-    #: `analysis.table`, where JSON has it.
-    source: str
-    #: A sentence above it.
-    note: str = ""
+    #: Of the rows of a tree, 0 for outermost.
+    depths: Sequence[int] = ()
 
 
 class Figure(Struct, frozen=True, kw_only=True):
@@ -179,7 +164,7 @@ class Items(Struct, frozen=True):
     kind: str = "note"
 
 
-Block = Grid | Tree | Findings | Factors | Items | Figure
+Block = Grid | Findings | Factors | Items | Figure
 
 
 class Section(Struct, frozen=True):
