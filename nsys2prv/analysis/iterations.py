@@ -1,5 +1,5 @@
 """Iterations: of NVTX ranges that are asked for, and of the steady state, the time in which a job
-repeats itself, without start-up and shutdown; and how a GPU spends them. NVTX ranges by folded name.
+repeats itself, without start-up and shutdown; and how a GPU spends them.
 
 Iterations of the steady state are NVTX ranges of one name (numbers in it apart) that repeat without
 overlapping on a thread, hold most of the kernels, and about as many of them each; where there are
@@ -20,16 +20,10 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import suggest_range
 from nsys2prv.analysis.event_reader import EventReader
 from nsys2prv.analysis.intervals import subtract_spans, unite_span_sets
+from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
 from nsys2prv.analysis.result import Analysis, Context, Result
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Steady, Unit
 
-#: What frameworks append to an operation's name (PyTorch's emit_nvtx): from the first of these on
-#: it is not its name.
-TAIL = r",\s*(?:op_id|seq|sizes|input_op_ids|stashed seq|fwd_op_id)\b.*$"
-NUMBER = r"\d+"
-#: Names that differ in their numbers alone stay apart up to so many of them: layers do, steps of a
-#: long run do not.
-MOST_APART = 64
 LAYOUTS = ("nvtx_pushpop", "nvtx_startend")
 #: Units that are looked at.
 MOST_UNITS = 4
@@ -63,32 +57,6 @@ PARTS = {
     "exposed_memory_ns": "memory operations alone",
     "idle_ns": "idle",
 }
-
-
-def make_group_table(names: pl.DataFrame) -> np.ndarray:
-    """Return the group of each value (int32, -1 for values that are no name's), of what
-    :func:`fold_labels` gives.
-    """
-    values = names["value"].to_numpy()
-    table = np.full(int(values.max(initial=-1)) + 1, -1, np.int32)
-    table[values] = names["group"].to_numpy()
-    return table
-
-
-def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return `value` of every name -> `group`, a number from 0, and `operation`, the group's name.
-    labels: value and label.
-    """
-    names = labels.with_columns(base=pl.col("label").str.replace(TAIL, ""))
-    names = names.with_columns(pattern=pl.col("base").str.replace_all(NUMBER, "*"))
-    many = names.group_by("pattern", maintain_order=True).agg(
-        apart=pl.col("base").n_unique() <= MOST_APART
-    )
-    names = names.join(many, on="pattern", how="left", maintain_order="left")
-    names = names.with_columns(operation=pl.when("apart").then("base").otherwise("pattern"))
-    return names.select(
-        "value", (pl.col("operation").rank("dense").cast(pl.Int32) - 1).alias("group"), "operation"
-    )
 
 
 def find_windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:

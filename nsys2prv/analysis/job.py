@@ -32,13 +32,9 @@ from nsys2prv.analysis import (
     overlap,
 )
 from nsys2prv.analysis.event_reader import UNKNOWN, EventReader, Samples, load_event_reader
-from nsys2prv.analysis.iterations import (
-    find_steady_state,
-    find_windows,
-    fold_labels,
-    make_group_table,
-)
+from nsys2prv.analysis.iterations import find_steady_state, find_windows
 from nsys2prv.analysis.job_facts import describe_job_facts, make_clock_table
+from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
 from nsys2prv.analysis.unit import AnalysisOptions, Steady, Unit
 from nsys2prv.conversion.job import Job

@@ -153,7 +153,7 @@ class Context(Struct, frozen=True):
     options: AnalysisOptions
     #: Name set -> frame of value and label.
     labels: Mapping[str, pl.DataFrame]
-    #: NVTX names as groups (iterations.py).
+    #: NVTX names as groups (nvtx_operations.py).
     folded: pl.DataFrame
     #: Layouts -> why there are none of them.
     absent: Callable[[Sequence[str]], str]

@@ -80,7 +80,7 @@ class AnalysisOptions(Struct, frozen=True):
     synchronising: tuple[int, ...] = ()
     #: Values of OS runtime calls that wait for files or the network.
     io: tuple[int, ...] = ()
-    #: File of the groups of NVTX names by value (iterations.py).
+    #: File of the groups of NVTX names by value (nvtx_operations.py).
     groups: Path | None = None
     #: The job's steady state (iterations.py), None where it has none.
     steady: Steady | None = None
