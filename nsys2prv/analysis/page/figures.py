@@ -220,11 +220,8 @@ def spread_kernel_durations(material: Material) -> Iterator[Block]:
         )
         counts[at] = 1 if alone else own_rows["count"]
     two = material.frame("kernels.two_modes")
-    modes_of_kernel = (
-        {}
-        if two is None
-        else {row["kernel"]: (row["low_ns"], row["high_ns"]) for row in two.rows(named=True)}
-    )
+    of_two = [] if two is None else two.select("kernel", "low_ns", "high_ns").rows()
+    modes_of_kernel = {kernel: (low, high) for kernel, low, high in of_two}
     shown = kernels[rows]
     labels = shown["kernel"].to_list()
     yield Spread(
