@@ -336,12 +336,7 @@ def compare_scaling(runs: Sequence[ComparedJob], strong: bool) -> Result:
     computation = compute_scalability(
         [row["useful_ns"] for row in rows], [row["devices"] for row in rows], strong
     )
-    efficiencies = (
-        "parallel_efficiency",
-        "load_balance_efficiency",
-        "communication_efficiency",
-        "orchestration_efficiency",
-    )
+    efficiencies = [name for name in rows[0] if name.endswith("efficiency")]
     frame = pl.DataFrame(
         {
             "run": [str(run.job["name"]) for run in runs],

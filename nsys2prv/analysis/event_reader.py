@@ -1,9 +1,11 @@
-"""Whose rows are whose: each thread of the trace with its task, rank, node, device and stream."""
+"""Read the events of a prepared job in columns of one timeline; whose rows are whose: each thread of
+the trace with its task, rank, node, device and stream.
+"""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -32,7 +34,10 @@ from nsys2prv.store.runs import (
     take_records,
 )
 
+#: Kinds of rows.
 HOST, STREAM, SAMPLED = "host", "stream", "samples"
+#: Stands for the value of a time in which nothing was sampled; values are not negative.
+UNKNOWN = -1.0
 
 
 class RowTable(Struct, frozen=True):
@@ -64,32 +69,22 @@ def make_row_table(job: Job) -> RowTable:
             kinds[thread] = HOST
         elif isinstance(key, StreamKey):
             kinds[thread], streams[thread] = STREAM, key.stream
-    tasks = [number for number, task in enumerate(tree.tasks, 1) for _ in task.threads]
-    nodes = [tree.nodes[task.node] for task in tree.tasks for _ in task.threads]
-    ranks = [
-        process.rank
-        for process, task in zip(model.processes, tree.tasks, strict=True)
-        for _ in task.threads
+    rows = [
+        (number, process.rank, tree.nodes[task.node], name)
+        for number, (process, task) in enumerate(zip(model.processes, tree.tasks, strict=True), 1)
+        for name in task.threads
     ]
-    names = [name for task in tree.tasks for name in task.threads]
+    tasks, ranks, nodes, names = (list(column) for column in zip(*rows, strict=True))
     gpus = _identify_gpus(job)
     identities: dict[tuple, int] = {}
     # Those with work first.
     for thread in sorted(gpus, key=lambda thread: (kinds[thread] != STREAM, thread)):
         identities.setdefault(gpus[thread], len(identities))
     devices = [identities[gpus[thread]] if thread in gpus else None for thread in range(count)]
+    columns = ("thread", "row", "kind", "task", "rank", "node", "device", "stream")
     threads = pl.DataFrame(
         [range(count), names, kinds, tasks, ranks, nodes, devices, streams],
-        schema={
-            "thread": pl.Int64,
-            "row": pl.String,
-            "kind": pl.String,
-            "task": pl.Int64,
-            "rank": pl.Int64,
-            "node": pl.String,
-            "device": pl.Int64,
-            "stream": pl.Int64,
-        },
+        schema=dict.fromkeys(columns, pl.Int64) | dict.fromkeys(("row", "kind", "node"), pl.String),
     )
     return RowTable(
         threads, _number_devices(threads), _number_units(reports, tasks, devices, kinds)
@@ -150,10 +145,6 @@ def _number_units(
         keys.append(own[0])
     numbers: dict[tuple, int] = {}
     return np.array([numbers.setdefault(find(key), len(numbers)) for key in keys], np.int64)
-
-
-#: Stands for the value of a time in which nothing was sampled; values are not negative.
-UNKNOWN = -1.0
 
 
 class Samples(Struct, frozen=True):
@@ -231,66 +222,64 @@ class EventReader(Struct, dict=True):
         all. not_within: leave out what lies wholly between these times. dtype: of `thread` and the
         fields, which must fit into it.
         """
-        return _make_frame(
-            (
-                self._begin_columns(run, records, fields, not_within, dtype)
-                for run, records in self._read(BEGIN, layout, unit)
-            ),
-            ("begin", "end", "thread", *fields),
-            unit,
-            self.rows,
-        )
 
-    def _begin_columns(
-        self,
-        run: Run,
-        records: np.ndarray,
-        fields: Sequence[str],
-        not_within: tuple[int, int] | None,
-        dtype: type[np.signedinteger],
-    ) -> dict[str, np.ndarray]:
-        clock = self.clocks[run.report]
-        begin = windows.to_begin_times(records, clock)
-        end = windows.to_end_times(records, clock, self.duration)
-        if not_within is not None:
-            kept = np.flatnonzero((begin < not_within[0]) | (end > not_within[1]))
-            begin, end, records = begin[kept], end[kept], take_records(records, kept)
-        columns = {
-            "begin": begin,
-            "end": end,
-            "thread": self.threads[run.source].astype(dtype)[records["object"]],
-        }
-        layout = load_catalogue().layouts[run.shape.name]
-        declared = {field.name: field for field in list_present_fields(layout, run.shape.present)}
-        # Plain numbers that every event has are not stored where they are 0.
-        nothing = {
-            field.name: 0 for field in layout.fields if field.values is None and not field.optional
-        }
-        for name in fields:
-            if name == "domain":
-                columns[name] = self.domains[run.source].astype(dtype)[records["domain"]]
-            elif name not in declared:
-                columns[name] = np.full(len(records), nothing.get(name, ABSENT), dtype)
-            elif isinstance(declared[name].values, NameSet):
-                values = self.names[declared[name].values.name][run.source]
-                columns[name] = values.astype(dtype)[records[name]]
-            else:
-                columns[name] = records[name].astype(dtype)
-        return columns
+        def make_columns(run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
+            clock = self.clocks[run.report]
+            begin = windows.to_begin_times(records, clock)
+            end = windows.to_end_times(records, clock, self.duration)
+            if not_within is not None:
+                kept = np.flatnonzero((begin < not_within[0]) | (end > not_within[1]))
+                begin, end, records = begin[kept], end[kept], take_records(records, kept)
+            columns = {
+                "begin": begin,
+                "end": end,
+                "thread": self.threads[run.source].astype(dtype)[records["object"]],
+            }
+            known = load_catalogue().layouts[layout]
+            declared = {
+                field.name: field for field in list_present_fields(known, run.shape.present)
+            }
+            # Plain numbers that every event has are not stored where they are 0.
+            nothing = {
+                field.name: 0
+                for field in known.fields
+                if field.values is None and not field.optional
+            }
+            for name in fields:
+                if name == "domain":
+                    columns[name] = self.domains[run.source].astype(dtype)[records["domain"]]
+                elif name not in declared:
+                    columns[name] = np.full(len(records), nothing.get(name, ABSENT), dtype)
+                elif isinstance(declared[name].values, NameSet):
+                    values = self.names[declared[name].values.name][run.source]
+                    columns[name] = values.astype(dtype)[records[name]]
+                else:
+                    columns[name] = records[name].astype(dtype)
+            return columns
+
+        return self._read_frame(
+            BEGIN, layout, unit, make_columns, ("begin", "end", "thread", *fields)
+        )
 
     def lines(self, kind: str, unit: int | None = None) -> pl.DataFrame:
         """Return lines of a kind by when they are sent: `sent`, `sender` (thread), `begin`,
         `thread`, `end` (of the event that the line leads to), `bytes`.
         """
-        return _make_frame(
-            (
-                self._make_line_columns(run, records)
-                for run, records in self._read(LINE, kind, unit)
-            ),
-            ("sent", "sender", "begin", "thread", "end", "bytes"),
-            unit,
-            self.rows,
-        )
+
+        def make_columns(run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
+            clock, threads = self.clocks[run.report], self.threads[run.source]
+            begin = windows.to_range_begins(records["receive"], records["until"], clock)
+            return {
+                "sent": clock.to_global(records["time"]),
+                "sender": threads[records["sender"]],
+                "begin": begin,
+                "thread": threads[records["receiver"]],
+                "end": clock.to_global(records["until"]),
+                "bytes": records["size"].astype(np.int64),
+            }
+
+        names = ("sent", "sender", "begin", "thread", "end", "bytes")
+        return self._read_frame(LINE, kind, unit, make_columns, names)
 
     def find_connected(self, kind: str, unit: int | None = None) -> set[tuple[int, int]]:
         """Return the threads that lines of a kind connect: sender and receiver."""
@@ -301,25 +290,12 @@ class EventReader(Struct, dict=True):
             connected |= set(zip(*(threads[column].tolist() for column in objects), strict=True))
         return connected
 
-    def _make_line_columns(self, run: Run, records: np.ndarray) -> dict[str, np.ndarray]:
-        clock, threads = self.clocks[run.report], self.threads[run.source]
-        begin = windows.to_range_begins(records["receive"], records["until"], clock)
-        return {
-            "sent": clock.to_global(records["time"]),
-            "sender": threads[records["sender"]],
-            "begin": begin,
-            "thread": threads[records["receiver"]],
-            "end": clock.to_global(records["until"]),
-            "bytes": records["size"].astype(np.int64),
-        }
-
     def samples(self, layout: str, unit: int | None = None) -> Iterator[Samples]:
         """Return the samples of a layout, device by device."""
         by_device: dict[int, list[tuple[Run, np.ndarray]]] = {}
         for run, records in self._read(COUNTER, layout, unit):
-            by_device.setdefault(int(self.threads[run.source][run.object]), []).append(
-                (run, records)
-            )
+            thread = int(self.threads[run.source][run.object])
+            by_device.setdefault(thread, []).append((run, records))
         for thread, pieces in sorted(by_device.items()):
             if unit is not None and self.rows.units[thread] != unit:
                 continue
@@ -347,6 +323,35 @@ class EventReader(Struct, dict=True):
                 tuple(metric.name for metric in metrics),
                 *_merge_instants(time[order], values[order]),
             )
+
+    def _read_frame(
+        self,
+        stream: str,
+        name: str,
+        unit: int | None,
+        make_columns: Callable[[Run, np.ndarray], dict[str, np.ndarray]],
+        names: Sequence[str],
+    ) -> pl.DataFrame:
+        """Return what is made of the records of a stream as one frame by its first column, of one
+        unit's threads alone. names: its columns.
+        """
+        pieces = [make_columns(run, records) for run, records in self._read(stream, name, unit)]
+        # A column at a time, and the pieces of it go: with all of them the memory would be twice as much.
+        columns = {
+            name: np.concatenate([piece.pop(name) for piece in pieces])
+            if pieces
+            else np.zeros(0, np.int64)
+            for name in names
+        }
+        if unit is not None:
+            in_unit = self.rows.units[columns["thread"]] == unit
+            if not in_unit.all():
+                columns = {name: column[in_unit] for name, column in columns.items()}
+        first = columns[names[0]]
+        if (first[1:] < first[:-1]).any():
+            order = np.argsort(first, kind="stable")
+            columns = {name: column[order] for name, column in columns.items()}
+        return pl.DataFrame(columns)
 
     def _read(self, stream: str, name: str, unit: int | None) -> Iterator[tuple[Run, np.ndarray]]:
         reader = SpillReader()
@@ -400,29 +405,6 @@ def _merge_instants(time: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, n
     if len(first) == len(time):
         return time, values
     return time[first], np.fmax.reduceat(values, first)
-
-
-def _make_frame(
-    pieces: Iterable[dict[str, np.ndarray]], names: Sequence[str], unit: int | None, rows: RowTable
-) -> pl.DataFrame:
-    """Return the pieces as one frame by their first column, of one unit's threads alone."""
-    columns_list = list(pieces)
-    # A column at a time, and the pieces of it go: with all of them the memory would be twice as much.
-    columns = {
-        name: np.concatenate([piece.pop(name) for piece in columns_list])
-        if columns_list
-        else np.zeros(0, np.int64)
-        for name in names
-    }
-    if unit is not None:
-        in_unit = rows.units[columns["thread"]] == unit
-        if not in_unit.all():
-            columns = {name: column[in_unit] for name, column in columns.items()}
-    first = columns[names[0]]
-    if (first[1:] < first[:-1]).any():
-        order = np.argsort(first, kind="stable")
-        columns = {name: column[order] for name, column in columns.items()}
-    return pl.DataFrame(columns)
 
 
 @lru_cache(maxsize=1)

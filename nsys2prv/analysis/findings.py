@@ -1,6 +1,6 @@
-"""The time of each device in the steady state as a partition: each moment counts once.
+"""Findings: what holds the job back, from the time of each device in the steady state.
 
-In this order: computing (kernels other than NCCL's, graphs), transfer (NCCL after the last rank has
+That time is divided so that each moment counts once, in this order: computing (kernels other than NCCL's, graphs), transfer (NCCL after the last rank has
 begun), wait (NCCL before that, and the part of the transfer that is exposed because computation
 that would have hidden it has run during the wait), other NCCL (kernels of which that is not known),
 memory operations, idle; idle time by what the host does, and by the call that it is in.
@@ -15,19 +15,8 @@ import polars as pl
 from msgspec.structs import replace
 
 from nsys2prv._util.columns import ABSENT
-from nsys2prv.analysis.causes import (
-    IDLE,
-    LEAST,
-    LEAST_IDLE,
-    add_waits,
-    find_slow_links,
-    make_culprit_finding,
-    make_hiccup_finding,
-    make_imbalance_findings,
-    make_link_finding,
-)
-from nsys2prv.analysis.collectives import list_matched_collectives
-from nsys2prv.analysis.critical_path import find_culprits, find_segments
+from nsys2prv.analysis.collectives import add_waits, find_slow_links, list_matched_collectives
+from nsys2prv.analysis.idle import sum_idle_by_call
 from nsys2prv.analysis.intervals import (
     EMPTY,
     Spans,
@@ -40,6 +29,14 @@ from nsys2prv.analysis.intervals import (
 from nsys2prv.analysis.iterations import find_phases
 from nsys2prv.analysis.job_facts import JobRanks, format_numbers
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result
+from nsys2prv.analysis.stragglers import (
+    find_culprits,
+    find_segments,
+    make_culprit_finding,
+    make_hiccup_finding,
+    make_imbalance_findings,
+    make_link_finding,
+)
 from nsys2prv.analysis.text import format_cell, format_nanoseconds
 from nsys2prv.analysis.unit import (
     COMPUTE,
@@ -60,64 +57,117 @@ from nsys2prv.analysis.unit import (
 )
 from nsys2prv.events.classes import COPYING
 
-#: Parts of a device's time that are not idle.
-BUSY = ("compute", "transfer", "wait", "other_nccl", "memory")
+#: More are not told.
+MOST = 10
+NOT_TOLD = "what holds the job back cannot be told without work on GPUs"
+#: What each cause costs at least to be a finding: as a share of the time of all devices.
+LEAST = {"exposed_communication": 0.03, "exposed_copies": 0.02, "no_tensor_cores": 0.02}
+LEAST_IDLE = 0.03
+#: Part of idle time -> kind of finding, what hosts do meanwhile, for people, and what helps.
+IDLE = {
+    "idle_mpi": (
+        "host_mpi",
+        "in MPI",
+        "find which rank is late in MPI, or overlap MPI with GPU work",
+    ),
+    "idle_nccl": (
+        "host_nccl",
+        "in NCCL calls",
+        "create communicators before the loop, and use non-blocking NCCL calls",
+    ),
+    "idle_io": (
+        "host_io",
+        "in file or network I/O",
+        "load data ahead, in other threads or processes",
+    ),
+    "idle_synchronisation": (
+        "blocked_by_call",
+        "waiting in {call}",
+        "synchronise later or not at all: what follows is launched only after the wait",
+    ),
+    "idle_launch": (
+        "launch_bound",
+        "in CUDA calls, most of it in {call}",
+        "launch less often: CUDA graphs, fused kernels, larger batches",
+    ),
+    "idle_unknown": (
+        "host_work",
+        "in no recorded call, so {they} must be computing",
+        "profile the host's CPU (nsys --sample), and move its work out of the loop or ahead of it",
+    ),
+}
+#: Calls, by what their names contain -> what helps.
+CALLS = {
+    "Malloc": "allocate once, or use a caching allocator",
+    "Free": "free outside of the loop, or use a caching allocator",
+    "Module": "load modules before the loop (CUDA_MODULE_LOADING=EAGER), or warm up",
+    "HostAlloc": "allocate pinned memory once",
+    "HostRegister": "register memory once",
+    "DeviceSynchronize": "wait for events or streams rather than for the whole device",
+    "StreamSynchronize": "read results of the GPU (.item(), .cpu()) less often, or a step later",
+    "EventSynchronize": "wait for the event later, once it is needed",
+}
 
 
-def collect_device_time(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
+def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
     """Collect how devices spent their time. devices: a row each, its parts (ns). records: a row for
     each kernel of a matched collective, with its exposed parts. others: a row for each other NCCL
     kernel, and each call of MPI with which a device is idle. calls: idle time by device and call.
     """
-    begin, end = unit.options.get_steady_span(unit.duration)
-    kernels = matched = None
-    if unit.has("nccl_kernel"):
-        fields = ("operation", "bytes", "communicator", "kernel")
-        kernels = _number_occurrences(unit, unit.read_begins("nccl_kernel", fields), "kernel")
-        if unit.has("nccl_collective"):
-            matched = list_matched_collectives(unit, kernels)
+    span = unit.options.get_steady_span(unit.duration)
+    in_steady = pl.col("begin").is_between(*span, closed="left")
+    fields = ("operation", "bytes", "communicator", "kernel")
+    kernels = _add_devices(unit, unit.read_begins("nccl_kernel", fields)).with_columns(
+        _number_occurrences("device", "kernel")
+    )
+    matched = None
+    if unit.has("nccl_collective"):
+        matched = _add_devices(unit, list_matched_collectives(unit, kernels))
     for device in unit.devices:
-        compute = clip_spans(unit.find_device_spans(device, COMPUTE, GRAPH), begin, end)
-        nccl = clip_spans(unit.find_device_spans(device, NCCL), begin, end)
-        delayed, transfer, wait, other = 0, EMPTY, EMPTY, EMPTY
-        if kernels is not None:
-            own_kernels = _select_device_rows(unit, kernels, device, begin, end)
-            if matched is not None:
-                until = pl.col("begin") + pl.col("wait") + pl.col("transfer")
-                records = _select_device_rows(unit, matched, device, begin, end).with_columns(
-                    ready=pl.col("begin") + pl.col("wait"), until=until
-                )
-                place = ["thread", "begin"]
-                own_kernels = own_kernels.join(
-                    records.select(place), on=place, how="anti", maintain_order="left"
-                )
-                transfer = _merge_rows(records, "ready", "until", begin, end)
-                transfer = subtract_spans(transfer, compute)
-                wait = _merge_rows(records, "begin", "ready", begin, end)
-                wait = subtract_spans(wait, unite_span_sets([compute, transfer]))
-                records = records.with_columns(
-                    exposed_wait=_find_own_parts(records, "begin", "ready", wait),
-                    exposed_transfer=_find_own_parts(records, "ready", "until", transfer),
-                )
-                late = _find_avoidable_exposure(records, compute)
-                yield (
-                    "records",
-                    records.with_columns(exposed_transfer=pl.col("exposed_transfer") - late),
-                )
-                delayed = int(late.sum())
-            other = subtract_spans(nccl, unite_span_sets([compute, transfer, wait]))
-            name = pl.format("NCCL {}", "kernel")
-            yield "others", _make_other_rows(unit, own_kernels, other, device, name)
-        memory = clip_spans(unit.find_device_spans(device, MEMORY), begin, end)
+        of_device = in_steady & (pl.col("device") == device)
+        compute, nccl, memory = (
+            clip_spans(unit.find_device_spans(device, *what), *span)
+            for what in ((COMPUTE, GRAPH), (NCCL,), (MEMORY,))
+        )
+        own_kernels = kernels.filter(of_device)
+        delayed, transfer, wait = 0, EMPTY, EMPTY
+        if matched is not None:
+            records = matched.filter(of_device).with_columns(ready=pl.col("begin") + pl.col("wait"))
+            records = records.with_columns(until=pl.col("ready") + pl.col("transfer"))
+            place = ["thread", "begin"]
+            own_kernels = own_kernels.join(records, on=place, how="anti", maintain_order="left")
+            transfer = merge_spans(*to_arrays(records, "ready", "until"))
+            transfer = subtract_spans(clip_spans(transfer, *span), compute)
+            wait = merge_spans(*to_arrays(records, "begin", "ready"))
+            wait = subtract_spans(clip_spans(wait, *span), unite_span_sets([compute, transfer]))
+            records = records.with_columns(
+                exposed_wait=_find_own_parts(records, "begin", "ready", wait),
+                exposed_transfer=_find_own_parts(records, "ready", "until", transfer),
+            )
+            late = _find_avoidable_exposure(records, compute)
+            delayed = int(late.sum())
+            records = records.with_columns(exposed_transfer=pl.col("exposed_transfer") - late)
+            yield "records", records
+        other = subtract_spans(nccl, unite_span_sets([compute, transfer, wait]))
+        name = pl.format("NCCL {}", "kernel")
+        yield "others", _make_other_rows(unit, own_kernels, other, device, name)
         memory = subtract_spans(memory, unite_span_sets([compute, nccl]))
-        idle = find_gaps(unit.active(device), begin, end)
-        for layout, calls in _list_mpi_calls(unit, device, begin, end):
+        idle = find_gaps(unit.active(device), *span)
+        threads = find_driving_threads(unit, device)
+        for layout in MPI:
+            calls = unit.read_begins(layout, ("call",)).filter(pl.col("thread").is_in(threads))
+            calls = calls.with_columns(_number_occurrences("call")).filter(in_steady)
             name = pl.format(f"{layout} {{}}", "call")
             yield "others", _make_other_rows(unit, calls, idle, device, name)
         states = find_host_states(unit, device)
+        work = unit.work.filter(pl.col("device") == device)
+        products = work.filter(
+            in_steady & pl.col("class").is_in([GEMM, CONVOLUTION]) & (pl.col("tensor") == TENSOR_NO)
+        )
         parts = {
             "device": device,
-            "task": _find_main_task(unit, device),
+            # That works most on it.
+            "task": int(np.bincount(unit.list_tasks(work)).argmax()),
             "compute": compute.length,
             "transfer": transfer.length - delayed,
             "wait": wait.length + delayed,
@@ -128,22 +178,25 @@ def collect_device_time(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
                 f"idle_{name}": int(states[name].within(idle.begin, idle.end).sum())
                 for name in STATES
             },
-            "without_tensor_cores": _sum_without_tensor_cores(unit, device, begin, end),
+            "without_tensor_cores": int((products["end"] - products["begin"]).sum()),
         }
         yield "devices", pl.DataFrame([parts])
         if unit.has("cuda_api"):
-            yield "calls", _sum_idle_by_call(unit, device, idle)
+            yield "calls", sum_idle_by_call(unit, device, idle)
 
 
-def _sum_without_tensor_cores(unit: Unit, device: int, begin: int, end: int) -> int:
-    """Return the time of matrix products without tensor cores that begin in the steady state (ns)."""
-    products = unit.work.filter(
-        (pl.col("device") == device)
-        & pl.col("class").is_in([GEMM, CONVOLUTION])
-        & (pl.col("tensor") == TENSOR_NO)
-        & pl.col("begin").is_between(begin, end, closed="left")
-    )
-    return int((products["end"] - products["begin"]).sum())
+def _add_devices(unit: Unit, events: pl.DataFrame) -> pl.DataFrame:
+    return events.with_columns(device=unit.device_of[events["thread"].to_numpy()])
+
+
+def _number_occurrences(*names: str) -> list[pl.Expr]:
+    """Return the `number` of each row, from 0, among those that have the same in these columns, and
+    how many there are, `total`.
+    """
+    return [
+        pl.int_range(pl.len()).over(names).alias("number"),
+        pl.len().over(names).alias("total"),
+    ]
 
 
 def _make_other_rows(
@@ -170,50 +223,6 @@ def _make_other_rows(
     )
 
 
-def _list_mpi_calls(
-    unit: Unit, device: int, begin: int, end: int
-) -> Iterator[tuple[str, pl.DataFrame]]:
-    """Return the calls of MPI that begin in the steady state, of the threads that drive a device."""
-    threads = find_driving_threads(unit, device) if unit.has(*MPI) else []
-    for layout in MPI:
-        if unit.has(layout):
-            calls = unit.read_begins(layout, ("call",)).filter(pl.col("thread").is_in(threads))
-            calls = calls.with_columns(
-                number=pl.int_range(pl.len()).over("call"), total=pl.len().over("call")
-            )
-            yield layout, calls.filter(pl.col("begin").is_between(begin, end, closed="left"))
-
-
-def _number_occurrences(unit: Unit, frame: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Return the rows, by begin, with their `number` among those of the same name on their device,
-    and how many there are, `total`.
-    """
-    frame = frame.sort("begin", maintain_order=True)
-    device = pl.Series("device", unit.device_of[frame["thread"].to_numpy()])
-    return frame.with_columns(device).with_columns(
-        number=pl.int_range(pl.len()).over("device", name), total=pl.len().over("device", name)
-    )
-
-
-def _find_main_task(unit: Unit, device: int) -> int:
-    """Return the task that works most on a device."""
-    threads = unit.work.filter(pl.col("device") == device)["thread"].to_numpy()
-    return int(np.bincount(unit.task_of[threads]).argmax())
-
-
-def _select_device_rows(
-    unit: Unit, frame: pl.DataFrame, device: int, begin: int, end: int
-) -> pl.DataFrame:
-    """Return the rows of a device that begin in the steady state."""
-    here = unit.device_of[frame["thread"].to_numpy()] == device
-    in_span = pl.col("begin").is_between(begin, end, closed="left")
-    return frame.filter(pl.Series(here, dtype=pl.Boolean) & in_span).sort("begin")
-
-
-def _merge_rows(frame: pl.DataFrame, since: str, until: str, begin: int, end: int) -> Spans:
-    return clip_spans(merge_spans(*to_arrays(frame, since, until)), begin, end)
-
-
 def _find_own_parts(frame: pl.DataFrame, since: str, until: str, exposed: Spans) -> pl.Series:
     """Return how much of a set of times each row accounts for; what several rows cover counts for
     the first.
@@ -235,25 +244,6 @@ def _find_avoidable_exposure(records: pl.DataFrame, compute: Spans) -> pl.Series
     begin, transfer, exposed = to_arrays(records, "begin", "transfer", "exposed_transfer")
     at_once = transfer - compute.within(begin, begin + transfer)
     return pl.Series(np.clip(exposed - at_once, 0, None), dtype=pl.Int64)
-
-
-def _sum_idle_by_call(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
-    """Return the idle time of a device by the call that the threads driving it are in: device, call
-    (value), synchronises, count, time.
-    """
-    calls = unit.select_calls("cuda_api", find_driving_threads(unit, device))
-    time = idle.within(*to_arrays(calls, "begin", "end"))
-    calls = calls.select("call", time=pl.Series(time, dtype=pl.Int64)).filter(pl.col("time") > 0)
-    sums = calls.group_by("call").agg(count=pl.len().cast(pl.Int64), time=pl.col("time").sum())
-    return sums.sort("call").with_columns(
-        device=pl.lit(device, pl.Int64),
-        synchronises=pl.col("call").is_in(list(unit.options.synchronising)),
-    )
-
-
-#: More are not told.
-MOST = 10
-NOT_TOLD = "what holds the job back cannot be told without work on GPUs"
 
 
 def conclude(frames: Mapping[str, pl.DataFrame], context: Context, result: Result) -> None:
@@ -340,50 +330,6 @@ def _find_waits(
     return [*findings, *make_imbalance_findings(job, segments, reported)]
 
 
-ANALYSIS = Analysis(
-    "findings",
-    "Findings",
-    "what holds the job back ([below](#findings))",
-    (),
-    collect_device_time,
-    conclude,
-)
-
-
-#: What hosts do while devices are idle, for people, and what helps.
-HOSTS = {
-    "host_mpi": ("in MPI", "find which rank is late in MPI, or overlap MPI with GPU work"),
-    "host_nccl": (
-        "in NCCL calls",
-        "create communicators before the loop, and use non-blocking NCCL calls",
-    ),
-    "host_io": ("in file or network I/O", "load data ahead, in other threads or processes"),
-    "blocked_by_call": (
-        "waiting in {call}",
-        "synchronise later or not at all: what follows is launched only after the wait",
-    ),
-    "launch_bound": (
-        "in CUDA calls, most of it in {call}",
-        "launch less often: CUDA graphs, fused kernels, larger batches",
-    ),
-    "host_work": (
-        "in no recorded call, so {they} must be computing",
-        "profile the host's CPU (nsys --sample), and move its work out of the loop or ahead of it",
-    ),
-}
-#: Calls, by what their names contain -> what helps.
-CALLS = {
-    "Malloc": "allocate once, or use a caching allocator",
-    "Free": "free outside of the loop, or use a caching allocator",
-    "Module": "load modules before the loop (CUDA_MODULE_LOADING=EAGER), or warm up",
-    "HostAlloc": "allocate pinned memory once",
-    "HostRegister": "register memory once",
-    "DeviceSynchronize": "wait for events or streams rather than for the whole device",
-    "StreamSynchronize": "read results of the GPU (.item(), .cpu()) less often, or a step later",
-    "EventSynchronize": "wait for the event later, once it is needed",
-}
-
-
 def find_job_wide(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator[Finding]:
     """Yield the findings about the whole job that cost enough."""
     for finding in (*_find_exposed(job), *_find_copies(job), *_find_idle(job, calls, context)):
@@ -465,18 +411,17 @@ def _find_idle(job: JobRanks, calls: pl.DataFrame, context: Context) -> Iterator
         who, whose, they = "The GPU is", "its host is", "it"
     else:
         who, whose, they = "GPUs are", "their hosts are", "they"
-    for part, kind in IDLE.items():
+    for part, (kind, what, advice) in IDLE.items():
         share = job.share(part)
         if share < LEAST_IDLE:
             continue
-        what, advice = HOSTS[kind]
         call = "CUDA calls"
-        if kind in ("blocked_by_call", "launch_bound") and calls.height:
+        if "{call}" in what and calls.height:
             waiting = calls.filter(pl.col("synchronises") == (kind == "blocked_by_call"))
             named = context.label_names(waiting, "call", "cuda_api")
-            sums = named.group_by("call").agg(pl.col("time").sum())
+            sums = named.group_by("call").agg(pl.col("time_ns").sum())
             if sums.height:
-                call = sums.sort(["time", "call"], descending=[True, False])["call"][0]
+                call = sums.sort(["time_ns", "call"], descending=[True, False])["call"][0]
                 advice = _advise_on_call(call) or advice
         yield Finding(
             kind,
@@ -508,3 +453,13 @@ def _find_tensor_cores(job: JobRanks) -> Iterator[Finding]:
             advice="use half precision or TF32 (torch.set_float32_matmul_precision), and sizes that are multiples of 8",
             views=("gemm_without_tensor_cores_2dh",),
         )
+
+
+ANALYSIS = Analysis(
+    "findings",
+    "Findings",
+    "what holds the job back ([below](#findings))",
+    (),
+    collect,
+    conclude,
+)

@@ -73,7 +73,7 @@ def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:
         busy = active.within(edges[:-1], edges[1:]) / np.maximum(np.diff(edges), 1)
         yield "chunks", pl.DataFrame({"length": np.diff(edges), "busy_share": busy})
         if unit.has("cuda_api"):
-            yield "blocking", _sum_blocking_calls(unit, device, idle)
+            yield "blocking", sum_idle_by_call(unit, device, idle).filter("synchronises")
     if unit.has("cuda_api"):
         yield "calls", _spill(unit, unit.api, "call", "call-durations")
         if unit.has("launch"):
@@ -86,14 +86,22 @@ def _spill(unit: Unit, frame: pl.DataFrame, by: str, name: str) -> pl.DataFrame:
     return spill_durations(frame, [by], unit.folder / f"{name}-{unit.number}.bin")
 
 
-def _sum_blocking_calls(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
-    """Return how many calls wait for a device and leave it idle meanwhile, and for how long (ns).
-    Waiting beside a busy device costs nothing.
+def sum_idle_by_call(unit: Unit, device: int, idle: Spans) -> pl.DataFrame:
+    """Return the idle time of a device by the call that the threads driving it are in: device, call
+    (value), synchronises, count, time_ns. Waiting beside a busy device costs nothing.
     """
     calls = unit.select_calls("cuda_api", find_driving_threads(unit, device))
-    waiting = calls.filter(pl.col("call").is_in(list(unit.options.synchronising)))
-    time = idle.within(*to_arrays(waiting, "begin", "end"))
-    return pl.DataFrame([{"count": np.count_nonzero(time), "time_ns": time.sum()}])
+    time = idle.within(*to_arrays(calls, "begin", "end"))
+    calls = calls.select("call", time_ns=pl.Series(time, dtype=pl.Int64)).filter(
+        pl.col("time_ns") > 0
+    )
+    sums = calls.group_by("call").agg(
+        count=pl.len().cast(pl.Int64), time_ns=pl.col("time_ns").sum()
+    )
+    return sums.sort("call").with_columns(
+        device=pl.lit(device, pl.Int64),
+        synchronises=pl.col("call").is_in(list(unit.options.synchronising)),
+    )
 
 
 def _measure_latencies(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:

@@ -1,5 +1,8 @@
-"""Set arithmetic on time intervals, and nesting of ranges, in columns of int64 ns. Intervals are
-half open: begin <= time < end.
+"""Time intervals in columns of int64 ns: arithmetic on sets of them, nesting of ranges, and the
+distributions of their durations. Intervals are half open: begin <= time < end.
+
+Distributions are exact and need bounded memory: units spill durations sorted by group, groups are
+then read one by one.
 """
 
 from __future__ import annotations
@@ -14,6 +17,26 @@ from msgspec import Struct
 
 from nsys2prv._util.columns import is_sorted
 from nsys2prv._util.native import core
+
+#: Two modes are reported where a division in two (Otsu's, of the logarithms) leaves each side so
+#: much of all executions at least, ...
+LEAST_SHARE = 0.05
+#: ... so many executions, ...
+LEAST_COUNT = 10
+#: ... the means of the durations differ by this factor at least, ...
+LEAST_FACTOR = 1.2
+#: ... and Ashman's D, sqrt(2) |m1 - m2| / sqrt(s1^2 + s2^2) of the logarithms, is at least this
+#: (one uniform mode has 3.5, a normal 2.7).
+LEAST_D = 4.0
+RULE = (
+    f"bimodal: the logarithms of the durations divided in two (Otsu) with at least {LEAST_SHARE:.0%} and {LEAST_COUNT} executions on "
+    f"either side, means that differ by a factor of {LEAST_FACTOR} or more, and Ashman's D of {LEAST_D:g} or more"
+)
+
+#: What is said of durations without two modes.
+NO_MODES = False, None, None, None
+#: Executions (about) whose durations are in memory at a time, unless one group has more.
+TOGETHER = 1_000_000
 
 
 class Spans(Struct, frozen=True, eq=False):
@@ -83,14 +106,10 @@ def merge_spans(begin: np.ndarray, end: np.ndarray) -> Spans:
 def unite_span_sets(sets: Sequence[Spans]) -> Spans:
     """Return the times in any of the sets."""
     sets = [one for one in sets if len(one)]
-    if len(sets) == 1:
-        return sets[0]
-    return (
-        merge_spans(
-            np.concatenate([one.begin for one in sets]), np.concatenate([one.end for one in sets])
-        )
-        if sets
-        else EMPTY
+    if len(sets) < 2:
+        return sets[0] if sets else EMPTY
+    return merge_spans(
+        np.concatenate([one.begin for one in sets]), np.concatenate([one.end for one in sets])
     )
 
 
@@ -164,9 +183,8 @@ def count_concurrent(begin: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np
     kept = end > begin
     begin, end = np.sort(begin[kept], kind="stable"), np.sort(end[kept], kind="stable")
     changes = _drop_repetitions(np.sort(np.concatenate([begin, end]), kind="stable"))
-    return changes, np.searchsorted(begin, changes, "right") - np.searchsorted(
-        end, changes, "right"
-    )
+    begun, ended = (np.searchsorted(edges, changes, "right") for edges in (begin, end))
+    return changes, begun - ended
 
 
 def _drop_repetitions(ordered: np.ndarray) -> np.ndarray:
@@ -197,6 +215,11 @@ def order_by_thread(thread: np.ndarray, time: np.ndarray) -> np.ndarray:
     return np.argsort(thread.astype(np.uint16), kind="stable")
 
 
+def _find_thread_edges(thread: np.ndarray) -> np.ndarray:
+    """Return where the rows of each thread begin, and where the last ones end; rows by thread."""
+    return np.append(np.flatnonzero(np.diff(thread, prepend=-1)), len(thread))
+
+
 def find_parents(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -209,15 +232,15 @@ def find_parents(
     count = len(begin)
     if not count:
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    starts = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))
-    group = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, count)))
+    edges = _find_thread_edges(thread)
+    group = np.repeat(np.arange(len(edges) - 1), np.diff(edges))
     # Ends of a thread that lie at or before a begin: counted by merging both, thread by thread.
     ends_before = np.empty(count, np.int64)
-    for first, last in zip(starts.tolist(), np.append(starts[1:], count).tolist(), strict=True):
+    for first, last in pairwise(edges.tolist()):
         ends_before[first:last] = np.searchsorted(
             np.sort(end[first:last]), begin[first:last], "right"
         )
-    depth = np.arange(count) - starts[group] - ends_before
+    depth = np.arange(count) - edges[group] - ends_before
     parent = np.full(count, -1, np.int64)
     upper = np.flatnonzero(depth == 0)
     for level in range(1, int(depth.max()) + 1):
@@ -235,45 +258,17 @@ def find_points_within(
     thread: np.ndarray, begin: np.ndarray, end: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return for each range which points its thread has in [begin, end]: the first, and the one
-    after the last. Rows as in parents.
+    after the last. Rows as in :func:`find_parents`.
 
     at_thread, at: of the points, ascending by thread and time.
     """
     since, until = np.zeros((2, len(begin)), np.int64)
-    starts = (
-        np.flatnonzero(np.diff(thread, prepend=thread[0] - 1))
-        if len(thread)
-        else np.zeros(0, np.int64)
-    )
-    for first, last in zip(
-        starts.tolist(), np.append(starts[1:], len(thread)).tolist(), strict=False
-    ):
+    for first, last in pairwise(_find_thread_edges(thread).tolist()):
         low, high = np.searchsorted(at_thread, (thread[first], thread[first] + 1))
         points = at[low:high]
         since[first:last] = low + np.searchsorted(points, begin[first:last], "left")
         until[first:last] = low + np.searchsorted(points, end[first:last], "right")
     return since, until
-
-
-#: Two modes are reported where a division in two (Otsu's, of the logarithms) leaves each side so
-#: much of all executions at least, ...
-LEAST_SHARE = 0.05
-#: ... so many executions, ...
-LEAST_COUNT = 10
-#: ... the means of the durations differ by this factor at least, ...
-LEAST_FACTOR = 1.2
-#: ... and Ashman's D, sqrt(2) |m1 - m2| / sqrt(s1^2 + s2^2) of the logarithms, is at least this
-#: (one uniform mode has 3.5, a normal 2.7).
-LEAST_D = 4.0
-RULE = (
-    f"bimodal: the logarithms of the durations divided in two (Otsu) with at least {LEAST_SHARE:.0%} and {LEAST_COUNT} executions on "
-    f"either side, means that differ by a factor of {LEAST_FACTOR} or more, and Ashman's D of {LEAST_D:g} or more"
-)
-
-#: What is said of durations without two modes.
-NO_MODES = False, None, None, None
-#: Executions (about) whose durations are in memory at a time, unless one group has more.
-TOGETHER = 1_000_000
 
 
 def spill_durations(frame: pl.DataFrame, by: Sequence[str], path: Path) -> pl.DataFrame:
@@ -403,7 +398,7 @@ def _find_group_modes(bounds: np.ndarray, durations: np.ndarray) -> pl.DataFrame
 
 
 def _find_modes(durations: np.ndarray) -> tuple[bool, float | None, float | None, float | None]:
-    """Return whether there are two modes by the rule of this module, and what they are."""
+    """Return whether there are two modes by RULE, and what they are."""
     count = len(durations)
     least = max(LEAST_COUNT, int(np.ceil(LEAST_SHARE * count)))
     if count < 2 * least or durations.min() == durations.max():

@@ -1,9 +1,10 @@
-"""When a job repeats itself: NVTX ranges by folded name, the iterations of a range that is asked
-for, and the steady state, the time of the job's iterations, without start-up and shutdown.
+"""Iterations: of NVTX ranges that are asked for, and of the steady state, the time in which a job
+repeats itself, without start-up and shutdown; and how a GPU spends them.
 
-Iterations of the steady state are NVTX ranges of one name (numbers in it apart) that repeat without overlapping on a
-thread, hold most of the kernels, and about as many of them each; where there are none, the period
-of the sequence of kernels on a device. A few tasks are looked at, for all do the same.
+Iterations of the steady state are NVTX ranges of one name (numbers in it apart) that repeat without
+overlapping on a thread, hold most of the kernels, and about as many of them each; where there are
+none, the period of the sequence of kernels on a device. A few tasks are looked at, for all do the
+same.
 """
 
 from __future__ import annotations
@@ -19,16 +20,10 @@ from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import suggest_range
 from nsys2prv.analysis.event_reader import EventReader
 from nsys2prv.analysis.intervals import subtract_spans, unite_span_sets
+from nsys2prv.analysis.nvtx_operations import NUMBER, TAIL
 from nsys2prv.analysis.result import Analysis, Context, Result
 from nsys2prv.analysis.unit import COMPUTE, GRAPH, MEMORY, NCCL, WORK, Steady, Unit
 
-#: What frameworks append to an operation's name (PyTorch's emit_nvtx): from the first of these on
-#: it is not its name.
-TAIL = r",\s*(?:op_id|seq|sizes|input_op_ids|stashed seq|fwd_op_id)\b.*$"
-NUMBER = r"\d+"
-#: Names that differ in their numbers alone stay apart up to so many of them: layers do, steps of a
-#: long run do not.
-MOST_APART = 64
 LAYOUTS = ("nvtx_pushpop", "nvtx_startend")
 #: Units that are looked at.
 MOST_UNITS = 4
@@ -48,32 +43,20 @@ ALIKE = 0.9
 #: Periods that are tried.
 MOST_PERIODS = 40
 KERNELS = ("cuda_kernel", "nccl_kernel")
+#: What the tables show.
+ABOUT = """The iterations of the steady state: how long each takes, and what the devices do in it.
 
-
-def make_group_table(names: pl.DataFrame) -> np.ndarray:
-    """Return the group of each value (int32, -1 for values that are no name's), of what
-    :func:`fold_labels` gives.
-    """
-    values = names["value"].to_numpy()
-    table = np.full(int(values.max(initial=-1)) + 1, -1, np.int32)
-    table[values] = names["group"].to_numpy()
-    return table
-
-
-def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
-    """Return `value` of every name -> `group`, a number from 0, and `operation`, the group's name.
-    labels: value and label.
-    """
-    names = labels.with_columns(base=pl.col("label").str.replace(TAIL, ""))
-    names = names.with_columns(pattern=pl.col("base").str.replace_all(NUMBER, "*"))
-    many = names.group_by("pattern", maintain_order=True).agg(
-        apart=pl.col("base").n_unique() <= MOST_APART
-    )
-    names = names.join(many, on="pattern", how="left", maintain_order="left")
-    names = names.with_columns(operation=pl.when("apart").then("base").otherwise("pattern"))
-    return names.select(
-        "value", (pl.col("operation").rank("dense").cast(pl.Int32) - 1).alias("group"), "operation"
-    )
+Times are means over devices. Of each moment of a device the first counts that applies: computing
+(kernels other than NCCL's, graphs), NCCL alone, memory operations alone, idle. The iterations are
+those of the phases of `findings`: an iteration lasts until the next one begins.
+"""
+#: What the devices do -> its name for people.
+PARTS = {
+    "compute_ns": "computing",
+    "exposed_nccl_ns": "NCCL alone (exposed)",
+    "exposed_memory_ns": "memory operations alone",
+    "idle_ns": "idle",
+}
 
 
 def find_windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.DataFrame:
@@ -100,7 +83,6 @@ def find_windows(reader: EventReader, labels: pl.DataFrame, pattern: str) -> pl.
         )
         for unit in units
         for layout in LAYOUTS
-        if layout in reader.layouts
     ]
     ranges = pl.concat(matched) if matched else pl.DataFrame()
     if not ranges.height:
@@ -199,22 +181,13 @@ def _name_longest_ranges(ranges: pl.DataFrame, names: pl.DataFrame, begin: int, 
 
 def _list_kernels(reader: EventReader, unit: int) -> pl.DataFrame:
     """Return kernels of a unit's first device, by begin: begin, end, name."""
-    frames = [
-        reader.read_begins(layout, ("kernel",), unit).select(
-            "begin", "end", "thread", name=pl.col("kernel")
-        )
+    frame = pl.concat(
+        reader.read_begins(layout, ("kernel",), unit).rename({"kernel": "name"})
         for layout in KERNELS
-        if layout in reader.layouts
-    ]
-    frame = (
-        pl.concat(frames)
-        if frames
-        else pl.DataFrame(schema=dict.fromkeys(("begin", "end", "thread", "name"), pl.Int64))
     )
     device = reader.rows.column("device")[frame["thread"].to_numpy()]
-    return frame.filter(pl.Series(device == device.min(initial=1 << 40), dtype=pl.Boolean)).sort(
-        "begin"
-    )
+    of_first = pl.Series(device == device.min(initial=1 << 40), dtype=pl.Boolean)
+    return frame.filter(of_first).sort("begin")
 
 
 def _make_patterns(labels: pl.DataFrame) -> pl.DataFrame:
@@ -388,22 +361,6 @@ def _find_longest_alike(alike: np.ndarray, period: int) -> tuple[int, int]:
     begins, ends = edges[::2], edges[1::2]
     longest = int(np.argmax(ends - begins))
     return int(begins[longest]), int(ends[longest]) - 1 + period
-
-
-#: What the tables show.
-ABOUT = """The iterations of the steady state: how long each takes, and what the devices do in it.
-
-Times are means over devices. Of each moment of a device the first counts that applies: computing
-(kernels other than NCCL's, graphs), NCCL alone, memory operations alone, idle. The iterations are
-those of the phases of `findings`: an iteration lasts until the next one begins.
-"""
-#: What the devices do -> its name for people.
-PARTS = {
-    "compute_ns": "computing",
-    "exposed_nccl_ns": "NCCL alone (exposed)",
-    "exposed_memory_ns": "memory operations alone",
-    "idle_ns": "idle",
-}
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:

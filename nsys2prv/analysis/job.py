@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from functools import cached_property, partial
 from html import escape
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import polars as pl
@@ -33,13 +32,9 @@ from nsys2prv.analysis import (
     overlap,
 )
 from nsys2prv.analysis.event_reader import UNKNOWN, EventReader, Samples, load_event_reader
-from nsys2prv.analysis.iterations import (
-    find_steady_state,
-    find_windows,
-    fold_labels,
-    make_group_table,
-)
+from nsys2prv.analysis.iterations import find_steady_state, find_windows
 from nsys2prv.analysis.job_facts import describe_job_facts, make_clock_table
+from nsys2prv.analysis.nvtx_operations import fold_labels, make_group_table
 from nsys2prv.analysis.result import Analysis, Context, Finding, Result, Results
 from nsys2prv.analysis.unit import AnalysisOptions, Steady, Unit
 from nsys2prv.conversion.job import Job
@@ -71,6 +66,8 @@ ANALYSES = tuple(
 
 #: The analysis, and the kind and layout of the same name, that are there on demand.
 DEMANDED = critical_path.LAYOUT
+#: Columns of frames of labels.
+LABELS = pl.Schema({"value": pl.Int64, "label": pl.String})
 #: Columns that say where an event is.
 PLACE = ("rank", "task", "row", "node", "device", "stream")
 
@@ -97,12 +94,7 @@ class OpenJob:
     def __enter__(self) -> OpenJob:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -189,9 +181,8 @@ class OpenJob:
             raise UsageError(
                 f"{layout}: no such kind of record; this job holds {', '.join(sorted(self.layouts)) or 'none'}"
             )
-        declared = {field.name: field for field in known.fields} | (
-            {"domain": None} if known.has_domain else {}
-        )
+        declared = {field.name: field.values for field in known.fields}
+        declared |= {"domain": None} if known.has_domain else {}
         wanted = columns or tuple(declared)
         if unknown := set(wanted) - set(declared):
             raise UsageError(
@@ -200,12 +191,9 @@ class OpenJob:
         events = self.reader.read_begins(layout, wanted)
         series = []
         for name in wanted:
-            column = pl.Series(events[name].to_numpy())
-            column = column.set(column < 0, None)
-            of_field = declared[name]
-            values = None if of_field is None else of_field.values
-            if labels and (of_field is None or values is not None):
-                column = self._label_values(column, values)
+            column = events[name].set(events[name] < 0, None)
+            if labels and (name == "domain" or declared[name] is not None):
+                column = self._label_values(column, declared[name])
             series.append(column.alias(f"event_{name}" if name in PLACE else name))
         return self._place_events(events).with_columns(series)
 
@@ -233,47 +221,31 @@ class OpenJob:
     def _place_events(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return when and where the events are."""
         rows, threads = self.reader.rows.threads, frame["thread"].to_numpy()
-        of_rows = []
-        for name in PLACE:
-            column = (
-                rows[name].cast(pl.Categorical) if rows[name].dtype == pl.String else rows[name]
-            )
-            of_rows.append(column.gather(threads) if len(threads) else column.clear())
-        return frame.select("begin", "end", *of_rows)
+        places = rows.select(PLACE).cast({pl.String: pl.Categorical})
+        return frame.select("begin", "end", *places[threads].get_columns())
 
     def _label_values(self, column: pl.Series, values: NameSet | ValueSet | None) -> pl.Series:
         """Return values as texts. values: what they stand for; None for NVTX domains."""
-        if values is None:
-            names = [name for name, _ in self._job.domain_codes]
-            return (
-                pl.Series(names, dtype=pl.String)
-                .cast(pl.Categorical)
-                .gather(column)
-                .alias(column.name)
-            )
         if isinstance(values, NameSet):
-            labels = self.labels[values.name].sort("value")
+            labels = self.labels[values.name]
         else:
-            labels = pl.DataFrame(
-                list(values.labels), schema={"value": pl.Int64, "label": pl.String}, orient="row"
+            pairs = (
+                enumerate(name for name, _ in self._job.domain_codes)
+                if values is None
+                else values.labels
             )
-        if not labels.height:
-            return pl.Series(column.name, [None] * len(column), dtype=pl.Categorical)
-        numbers = labels["value"].to_numpy()
-        filled = column.fill_null(-1).to_numpy()
-        at = np.minimum(np.searchsorted(numbers, filled), len(numbers) - 1)
-        place = pl.Series(at, dtype=pl.UInt32)
-        place = place.set(pl.Series(numbers[at] != filled), None)
-        return labels["label"].cast(pl.Categorical).gather(place).alias(column.name)
+            labels = pl.DataFrame(list(pairs), schema=LABELS, orient="row")
+        labels = labels.with_columns(pl.col("label").cast(pl.Categorical))
+        values_frame = column.to_frame("value")
+        return values_frame.join(labels, on="value", how="left", maintain_order="left")["label"]
 
     @cached_property
     def labels(self) -> dict[str, pl.DataFrame]:
         """Name set -> frame of value and label."""
-        empty = pl.DataFrame(schema={"value": pl.Int64, "label": pl.String})
         return {
-            name: name_values.labels.select(pl.col("value").cast(pl.Int64), "label")
+            name: name_values.labels.cast(LABELS)
             if name_values.labels.height
-            else empty
+            else pl.DataFrame(schema=LABELS)
             for name, name_values in self._job.values.items()
         }
 

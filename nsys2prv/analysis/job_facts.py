@@ -1,5 +1,6 @@
 """What is known of a job as a whole: when it ran, on which GPUs, recorded by which versions, and
-how the clocks of its hosts were corrected.
+how the clocks of its hosts were corrected; what its ranks, hosts, GPUs and communicators are called
+(`ranks 4-7 (node02)`, `world (0-15)`, `every 4th (0,4,8,12)`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ nothing in the reports tells how its clock differs from the others'.
 """
 #: Begins (UTC, ns) outside of which no date can be told.
 LATEST = 250_000_000_000_000_000_000
+#: Ranks, or members of a communicator, that are named one by one.
+MOST_NAMED = 8
+#: Parts of a device's time that are findings of the whole job.
+JOB_WIDE = ("transfer", "memory", *(f"idle_{name}" for name in (*STATES, "unknown")))
 
 
 def describe_job_facts(job: Job) -> dict[str, object]:
@@ -141,36 +146,22 @@ def compare_with_clock_error(
     return [(pl.col(figure) > bound).alias("exceeds_clock_error")]
 
 
-ANALYSIS = Analysis(
-    "clocks",
-    "Clocks of hosts",
-    "how the clock of each host was corrected, and the error that may remain",
-    (),
-    collect,
-    conclude,
-)
-
-
-#: Ranks, or members of a communicator, that are named one by one.
-MOST_NAMED = 8
-#: Parts of a device's time that are findings of the whole job.
-JOB_WIDE = ("transfer", "memory", *(f"idle_{name}" for name in (*STATES, "unknown")))
-
-
 class JobRanks(Struct, frozen=True):
-    """The ranks of a job with their hosts and devices."""
+    """The ranks of a job with their hosts, and the time of their devices, of which findings are
+    made.
+    """
 
-    # a row for each task: task, rank (or task where unknown), node, who
+    #: A row for each task: task, rank (or task where unknown), node, who.
     tasks: pl.DataFrame
-    # a row for each device: device, task, node, label, and the parts of its time (ns)
+    #: A row for each device: device, task, node, label, and the parts of its time (ns).
     devices: pl.DataFrame
-    # as device_time collects them
+    #: Kernels of matched collectives, as findings.py collects them.
     records: pl.DataFrame
-    #: Other NCCL kernels and calls of MPI, as device_time collects them.
+    #: Other NCCL kernels and calls of MPI, as `add_waits` returns them.
     others: pl.DataFrame
-    # of the time that findings are of (ns)
+    #: Of the time that findings are of (ns).
     length: int
-    # ranks whose devices are counted with no more than the others have (without_excess_of)
+    #: Ranks whose devices are counted with no more than the others have (`level_ranks`).
     levelled: tuple[int, ...] = ()
 
     @classmethod
@@ -182,8 +173,8 @@ class JobRanks(Struct, frozen=True):
         others: pl.DataFrame,
         length: int,
     ) -> JobRanks:
-        """Return the ranks of a job. devices: the parts of their time, as device_time collects
-        them.
+        """Return the ranks of a job. devices, records: as findings.py collects them; others: as
+        `add_waits` returns them. length: ns.
         """
         tasks = context.tasks.with_columns(
             pl.col("task").cast(pl.Int64), rank=pl.coalesce("rank", pl.col("task") - 1)
@@ -251,26 +242,19 @@ class JobRanks(Struct, frozen=True):
         )
         return f"ranks {format_numbers(ranks)} ({where})"
 
-    def find_differences(self, tasks: list[int], parts: tuple[str, ...]) -> list[tuple[str, float]]:
-        """Return how much longer the devices of some tasks spend in each part than the median of
-        all others (ns), the greatest first.
+    def find_longer_parts(
+        self, tasks: list[int], parts: Iterable[str]
+    ) -> list[tuple[str, float, float]]:
+        """Return the parts of time that are longer on the devices of some tasks (mean, ns) than on
+        all others (median, ns), with both, the greatest difference first.
         """
         is_own = self.devices["task"].is_in(tasks)
-        if is_own.all() or not is_own.any():
+        own, rest = self.devices.filter(is_own), self.devices.filter(~is_own)
+        if not own.height or not rest.height:
             return []
-        compared = {part: self.compare_part(tasks, part) for part in parts}
-        differences = [(part, own_time - usual) for part, (own_time, usual) in compared.items()]
-        return sorted(differences, key=lambda item: -item[1])
-
-    def compare_part(self, tasks: list[int], part: str) -> tuple[float, float]:
-        """Return a part of the time of the devices of some tasks (mean, ns), and of all others
-        (median, ns).
-        """
-        own_times, rest = (
-            self.devices.filter(pl.col("task").is_in(tasks) == wanted)[part]
-            for wanted in (True, False)
-        )
-        return float(own_times.mean() or 0), float(rest.median() or 0)
+        compared = [(part, float(own[part].mean()), float(rest[part].median())) for part in parts]
+        longer = [one for one in compared if one[1] > one[2]]
+        return sorted(longer, key=lambda one: one[2] - one[1])
 
 
 def format_numbers(numbers: list[int], separator: str = ", ") -> str:
@@ -333,3 +317,13 @@ def _format_ordinal(number: int) -> str:
     if number % 100 in (11, 12, 13):
         return f"{number}th"
     return f"{number}{dict(enumerate(('st', 'nd', 'rd'), 1)).get(number % 10, 'th')}"
+
+
+ANALYSIS = Analysis(
+    "clocks",
+    "Clocks of hosts",
+    "how the clock of each host was corrected, and the error that may remain",
+    (),
+    collect,
+    conclude,
+)

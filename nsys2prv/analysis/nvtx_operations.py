@@ -29,6 +29,13 @@ from nsys2prv.analysis.unit import (
     to_arrays,
 )
 
+#: What frameworks append to an operation's name (PyTorch's emit_nvtx): from the first of these on
+#: it is not its name.
+TAIL = r",\s*(?:op_id|seq|sizes|input_op_ids|stashed seq|fwd_op_id)\b.*$"
+NUMBER = r"\d+"
+#: Names that differ in their numbers alone stay apart up to so many of them: layers do, steps of a
+#: long run do not.
+MOST_APART = 64
 #: Sums over the work of a range: its time, kernels, communication (NCCL), memory operations, GEMM,
 #: on tensor cores, without.
 SUMS = ("gpu_ns", "kernels", "nccl_ns", "memory_ns", "gemm_ns", "gemm_tensor_ns", "gemm_without_ns")
@@ -36,6 +43,29 @@ SUMS = ("gpu_ns", "kernels", "nccl_ns", "memory_ns", "gemm_ns", "gemm_tensor_ns"
 DEEPEST = 12
 #: Sums of times beyond it are of damage.
 MOST = 1 << 62
+
+
+def fold_labels(labels: pl.DataFrame) -> pl.DataFrame:
+    """Return `value` of every name -> `group`, a number from 0, and `operation`, the group's name.
+    labels: value and label.
+    """
+    names = labels.with_columns(base=pl.col("label").str.replace(TAIL, ""))
+    names = names.with_columns(pattern=pl.col("base").str.replace_all(NUMBER, "*"))
+    apart = pl.col("base").n_unique().over("pattern") <= MOST_APART
+    names = names.with_columns(operation=pl.when(apart).then("base").otherwise("pattern"))
+    return names.select(
+        "value", (pl.col("operation").rank("dense").cast(pl.Int32) - 1).alias("group"), "operation"
+    )
+
+
+def make_group_table(names: pl.DataFrame) -> np.ndarray:
+    """Return the group of each value (int32, -1 for values that are no name's), of what
+    :func:`fold_labels` gives.
+    """
+    values = names["value"].to_numpy()
+    table = np.full(int(values.max(initial=-1)) + 1, -1, np.int32)
+    table[values] = names["group"].to_numpy()
+    return table
 
 
 def collect(unit: Unit) -> Iterator[tuple[str, pl.DataFrame]]:

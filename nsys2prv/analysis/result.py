@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
@@ -34,27 +33,30 @@ FINDING_KINDS = {
     "critical_path": "what the critical path consists of, and how much of it no device works (only with `--only critical_path`)",
 }
 
+#: What is said where there are no findings.
+NOTHING = "Nothing found: no rank is persistently late, and the GPUs are busy."
+
 
 class Finding(Struct, frozen=True):
     """One cause that holds the job back."""
 
-    # one of FINDING_KINDS
+    #: One of FINDING_KINDS.
     kind: str
-    # one sentence: who and what
+    #: One sentence: who and what.
     title: str
-    # share of the job's time (of its steady state, where one was found) that would be gained at
-    # most if the cause were removed
+    #: Share of the job's time (of its steady state, where one was found) that would be gained at
+    #: most if the cause were removed.
     share: float
-    # whose fault it is, the culprit first; empty where it is nobody's
+    #: Whose fault it is, the culprit first; empty where it is nobody's.
     ranks: tuple[int, ...] = ()
-    # their GPUs, as "host GPU number"
+    #: Their GPUs, as "host GPU number".
     devices: tuple[str, ...] = ()
-    # what was measured, a sentence each
+    #: What was measured, a sentence each.
     evidence: tuple[str, ...] = ()
-    # what to do
+    #: What to do.
     advice: str = ""
-    # Paraver views that show it (nsys2prv cfgs)
-    views: tuple[str, ...] = field(default=())
+    #: Paraver views that show it (nsys2prv cfgs).
+    views: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"<Finding {self.kind}, costs up to {self.share:.1%}: {self.title}>"
@@ -80,42 +82,6 @@ class Finding(Struct, frozen=True):
             for name, value in content.items()
         }
         return cls(**values)
-
-
-#: Columns of text, also of a wide terminal.
-TEXT_WIDTH = 110
-#: Findings that are printed where not all are asked for.
-MOST_SHORT = 5
-NOTHING = "Nothing found: no rank is persistently late, and the GPUs are busy."
-
-
-def format_findings(
-    findings: Sequence[Finding], width: int = TEXT_WIDTH, full: bool = False, nothing: str = NOTHING
-) -> list[str]:
-    """Return the lines of what holds the job back: per finding its cost and title, what was
-    measured, what to do, and where to look. full: all findings with all that was measured. nothing:
-    what is said where there are none.
-    """
-    if not findings:
-        return textwrap.wrap(nothing, width, initial_indent="  ", subsequent_indent="  ")
-    width = min(width, TEXT_WIDTH)
-    lines: list[str] = []
-    shown = findings if full else findings[:MOST_SHORT]
-    for finding in shown:
-        lines += _wrap_text(f"{100 * finding.share:5.1f} %  {finding.title}", width, 9)
-        for text in finding.evidence if full else finding.evidence[:1]:
-            lines += _wrap_text(f"         measured: {text}", width, 19)
-        lines += _wrap_text(f"         do: {finding.advice}", width, 13)
-        if full and finding.views:
-            lines += _wrap_text(f"         views: {', '.join(finding.views)}", width, 16)
-    if len(findings) > len(shown):
-        lines.append(f"  and {len(findings) - len(shown)} smaller ones: --full")
-    return lines
-
-
-def _wrap_text(text: str, width: int, indent: int) -> list[str]:
-    """Return lines of a text that begins with spaces of its own."""
-    return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 class Table(Struct, frozen=True):
@@ -187,7 +153,7 @@ class Context(Struct, frozen=True):
     options: AnalysisOptions
     #: Name set -> frame of value and label.
     labels: Mapping[str, pl.DataFrame]
-    #: NVTX names as groups (iterations.py).
+    #: NVTX names as groups (nvtx_operations.py).
     folded: pl.DataFrame
     #: Layouts -> why there are none of them.
     absent: Callable[[Sequence[str]], str]
@@ -200,15 +166,18 @@ class Context(Struct, frozen=True):
 
     @property
     def devices(self) -> pl.DataFrame:
-        """As in `row_table.RowTable`, but the devices with work alone."""
+        """As in `RowTable` of event_reader.py, but the devices with work alone."""
         used = self.reader.rows.threads.filter(pl.col("stream").is_not_null())["device"]
         return self.reader.rows.devices.filter(pl.col("device").is_in(used.unique().to_list()))
 
     @property
     def tasks(self) -> pl.DataFrame:
-        """`task`, `rank`, `node` of every task, and `who`, its name in tables."""
+        """`task`, `rank`, `node` of every task, `device`, its first GPU with work, null for none, and
+        `who`, its name in tables.
+        """
         tasks = self.reader.rows.threads.select("task", "rank", "node").unique("task").sort("task")
-        return tasks.with_columns(
+        devices = self.devices.unique("task", keep="first").select("task", device="label")
+        return tasks.join(devices, on="task", how="left", maintain_order="left").with_columns(
             who=pl.when(pl.col("rank").is_not_null())
             .then(pl.format("rank {}", "rank"))
             .otherwise(pl.format("task {}", "task"))
@@ -217,39 +186,29 @@ class Context(Struct, frozen=True):
     def name_devices(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Return the frame with names of devices in the place of their numbers, and `node`."""
         names = self.devices.select(pl.col("device").cast(frame["device"].dtype), "label", "node")
-        joined = (
-            frame.join(names, on="device", how="left", maintain_order="left")
-            .with_columns(device="label")
-            .drop("label")
+        joined = frame.drop("node", strict=False).join(
+            names, on="device", how="left", maintain_order="left"
         )
         return joined.select(
-            "node", "device", *(name for name in frame.columns if name not in ("device", "node"))
+            "node", pl.col("label").alias("device"), pl.exclude("node", "device", "label")
         )
 
-    def name_tasks(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return the frame with names of ranks in the place of tasks."""
-        names = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "who")
+    def name_tasks(self, frame: pl.DataFrame, *places: str) -> pl.DataFrame:
+        """Return the frame with names of ranks in the place of tasks, and columns of `tasks` that
+        say where they are.
+        """
+        names = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "who", *places)
         joined = frame.join(names, on="task", how="left", maintain_order="left")
         return joined.select(
-            pl.col("who").alias("rank"), *(name for name in frame.columns if name != "task")
+            pl.col("who").alias("rank"), *places, pl.exclude("task", "who", *places)
         )
 
-    def name_places(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return the frame with names of ranks in the place of tasks, and with `node` and `device`:
-        the rank's first GPU with work, null for none.
+    def label_names(
+        self, frame: pl.DataFrame, column: str, *sets: str, unknown: pl.Expr | None = None
+    ) -> pl.DataFrame:
+        """Return the frame with labels in the place of the values of some name sets. unknown: in
+        the place of those without one; default: what they are.
         """
-        nodes = self.tasks.select(pl.col("task").cast(frame["task"].dtype), "node")
-        devices = self.devices.unique("task", keep="first").select(
-            pl.col("task").cast(frame["task"].dtype), device="label"
-        )
-        placed = frame.join(nodes, on="task", how="left", maintain_order="left").join(
-            devices, on="task", how="left", maintain_order="left"
-        )
-        columns = ("task", "node", "device")
-        return self.name_tasks(placed.select(*columns, pl.exclude(columns)))
-
-    def label_names(self, frame: pl.DataFrame, column: str, *sets: str) -> pl.DataFrame:
-        """Return the frame with labels in the place of the values of some name sets."""
         labels = (
             pl.concat([self.labels[one] for one in sets])
             .unique("value")
@@ -258,9 +217,8 @@ class Context(Struct, frozen=True):
         joined = frame.join(
             labels, left_on=column, right_on="value", how="left", maintain_order="left"
         )
-        return joined.with_columns(
-            pl.coalesce("label", pl.format("value {}", column)).alias(column)
-        ).drop("label")
+        unknown = pl.format("value {}", column) if unknown is None else unknown
+        return joined.with_columns(pl.coalesce("label", unknown).alias(column)).drop("label")
 
 
 class Analysis(Struct, frozen=True):

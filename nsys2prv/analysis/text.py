@@ -11,6 +11,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import polars as pl
 from msgspec import Struct
 
 from nsys2prv._util.errors import Nsys2prvError
-from nsys2prv.analysis.result import TEXT_WIDTH, Finding, Result, Table, format_findings
+from nsys2prv.analysis.result import NOTHING, Finding, Result, Table
 
 #: Rows of a table that are printed; JSON has all.
 MOST_ROWS = 20
@@ -44,6 +45,33 @@ IN_DETAIL = frozenset(
         "classes_by_iteration",
     }
 )
+#: Columns of text, also of a wide terminal.
+TEXT_WIDTH = 110
+#: Findings that are printed where not all are asked for.
+MOST_SHORT = 5
+#: Lines that are printed unless all are asked for, and rows of each table then.
+MOST_LINES, FEW_ROWS = 60, 5
+#: Lines that say at the end what there is more.
+LAST_LINES = 3
+BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
+#: What tells which rank or device is the worst, and whether the highest value is. Of a table's
+#: columns the first of these counts.
+WORST = {
+    "parallel_efficiency": False,
+    "idle_share": True,
+    "exposed_share_of_elapsed": True,
+    "others_waited_ns": True,
+    "total_late_ns": True,
+    "median_ns": True,
+    "outside_mpi_share": False,
+    "mean_in_flight": False,
+    "tensor_core_share": False,
+}
+PLACES = ("rank", "device", "node")
+#: A row for all devices together, which is none of them.
+ALL = "all"
+#: More ranks or devices than these are many, and so many of the worst are shown at least.
+MANY, LEAST_SHOWN = 8, 3
 
 
 def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None = None) -> list[str]:
@@ -58,9 +86,7 @@ def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None =
         cells = [format_cell(name, value) for value in shown[name].to_list()]
         head = format_heading(name)
         wide = max(map(len, (head, *cells)))
-        left = frame.schema[name] in (pl.String, pl.Categorical) or isinstance(
-            frame.schema[name], pl.Enum
-        )
+        left = frame.schema[name] in (pl.String, pl.Categorical)
         columns.append(
             [f"{text:<{wide}}" if left else f"{text:>{wide}}" for text in (head, *cells)]
         )
@@ -77,13 +103,10 @@ def format_table(frame: pl.DataFrame, rows: int = MOST_ROWS, width: int | None =
 
 def _count_fitting_columns(widths: list[int], width: int | None) -> int:
     """Return how many columns fit; the first always does."""
-    used, kept = 0, 0
-    for one in widths:
-        used += one + 2
-        if width is not None and used > width and kept:
-            break
-        kept += 1
-    return kept
+    if width is None:
+        return len(widths)
+    reached = accumulate(one + 2 for one in widths)
+    return max(1, sum(end <= width for end in reached))
 
 
 def _format_upright(frame: pl.DataFrame) -> list[str]:
@@ -111,7 +134,7 @@ def format_cell(name: str, value: object) -> str:
     if name.endswith("_ns"):
         return format_nanoseconds(float(value))
     if name.endswith("bytes"):
-        return format_scaled(float(value), 1000, ("B", "kB", "MB", "GB", "TB"))
+        return format_scaled(float(value), ("B", "kB", "MB", "GB", "TB"))
     if name.endswith("_gb_s"):
         return f"{value:.1f} GB/s"
     if (
@@ -133,13 +156,14 @@ def is_share(name: str) -> bool:
 
 def format_nanoseconds(value: float) -> str:
     """Return nanoseconds for people."""
-    return format_scaled(value, 1000, ("ns", "us", "ms", "s"))
+    return format_scaled(value, ("ns", "us", "ms", "s"))
 
 
-def format_scaled(value: float, step: int, units: tuple[str, ...]) -> str:
+def format_scaled(value: float, units: tuple[str, ...]) -> str:
+    """Return a value in the unit that fits: each is 1000 times the one before."""
     place = 0
-    while abs(value) >= step and place < len(units) - 1:
-        value, place = value / step, place + 1
+    while abs(value) >= 1000 and place < len(units) - 1:
+        value, place = value / 1000, place + 1
     unit = units[place]
     return f"{value:.0f} {unit}" if unit == units[0] else f"{value:.2f} {unit}"
 
@@ -197,23 +221,16 @@ def _parse_result(name: str, content: Mapping[str, Any]) -> Result:
     return Result(name, content["title"], tables, content["notes"], content["missing"])
 
 
-#: Lines that are printed unless all are asked for, and rows of each table then.
-MOST_LINES, FEW_ROWS = 60, 5
-#: Lines that say at the end what there is more.
-LAST_LINES = 3
-BOLD, PLAIN = "\x1b[1m", "\x1b[0m"
-
-
 class Style(Struct, frozen=True):
     """Style of printing. In a pipe nothing depends on a terminal: tables have all columns, and
     there are no escape sequences.
     """
 
-    # columns of the terminal, None for tables of any width
+    #: Columns of the terminal, None for tables of any width.
     width: int | None = None
-    # everything, or what fits in MOST_LINES
+    #: Everything, or what fits in MOST_LINES.
     full: bool = False
-    # rows of a table, None: MOST_ROWS, or FEW_ROWS where not everything is printed
+    #: Rows of a table, None: MOST_ROWS, or FEW_ROWS where not everything is printed.
     rows: int | None = None
     #: Whether escape sequences for colours may be used.
     colours: bool = False
@@ -247,14 +264,7 @@ def format_results(
     parts, blocks = _lay_out(results, head, style)
     if style.full:
         return "\n\n".join("\n".join(part) for part in (*parts, *(block for _, block in blocks)))
-    room, kept = _find_room(parts), []
-    not_whole: list[str] = []
-    for name, block in blocks:
-        if len(block) + 1 <= room:
-            kept.append(block)
-            room -= len(block) + 1
-        else:
-            not_whole.append(name)
+    kept, not_whole, _ = _fit_blocks(parts, blocks)
     names = dict.fromkeys([*not_whole, *left_out])
     more = f"more tables: --full shows all, --only one of {', '.join(names)}"
     width = min(style.width or TEXT_WIDTH, TEXT_WIDTH)
@@ -264,10 +274,7 @@ def format_results(
 
 def count_lines_left(results: Iterable[Result], head: Iterable[str], style: Style) -> int:
     """Return how many lines these results leave to those of further analyses."""
-    parts, blocks = _lay_out(list(results), head, style)
-    room = _find_room(parts)
-    for _, block in blocks:
-        room -= len(block) + 1 if len(block) + 1 <= room else 0
+    _, _, room = _fit_blocks(*_lay_out(list(results), head, style))
     return room
 
 
@@ -288,9 +295,50 @@ def _lay_out(
     ]
 
 
-def _find_room(parts: Sequence[Sequence[str]]) -> int:
-    """Return how many lines are left for tables."""
-    return MOST_LINES - LAST_LINES - sum(len(part) + 1 for part in parts)
+def _fit_blocks(
+    parts: Sequence[Sequence[str]], blocks: Sequence[tuple[str, list[str]]]
+) -> tuple[list[list[str]], list[str], int]:
+    """Return the blocks for which there is room below the parts, the names of the others'
+    analyses, and how many lines are left.
+    """
+    room = MOST_LINES - LAST_LINES - sum(len(part) + 1 for part in parts)
+    kept, left_out = [], []
+    for name, block in blocks:
+        if len(block) < room:
+            kept.append(block)
+            room -= len(block) + 1
+        else:
+            left_out.append(name)
+    return kept, left_out, room
+
+
+def format_findings(
+    findings: Sequence[Finding], width: int = TEXT_WIDTH, full: bool = False, nothing: str = NOTHING
+) -> list[str]:
+    """Return the lines of what holds the job back: per finding its cost and title, what was
+    measured, what to do, and where to look. full: all findings with all that was measured. nothing:
+    what is said where there are none.
+    """
+    if not findings:
+        return textwrap.wrap(nothing, width, initial_indent="  ", subsequent_indent="  ")
+    width = min(width, TEXT_WIDTH)
+    lines: list[str] = []
+    shown = findings if full else findings[:MOST_SHORT]
+    for finding in shown:
+        lines += _wrap_text(f"{100 * finding.share:5.1f} %  {finding.title}", width, 9)
+        for text in finding.evidence if full else finding.evidence[:1]:
+            lines += _wrap_text(f"         measured: {text}", width, 19)
+        lines += _wrap_text(f"         do: {finding.advice}", width, 13)
+        if full and finding.views:
+            lines += _wrap_text(f"         views: {', '.join(finding.views)}", width, 16)
+    if len(findings) > len(shown):
+        lines.append(f"  and {len(findings) - len(shown)} smaller ones: --full")
+    return lines
+
+
+def _wrap_text(text: str, width: int, indent: int) -> list[str]:
+    """Return lines of a text that begins with spaces of its own."""
+    return textwrap.wrap(text, width, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 def _format_findings(result: Result, style: Style, width: int) -> list[str]:
@@ -310,12 +358,11 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
     """Return the parts of a result that are printed or left out as a whole."""
     rows = style.rows or (MOST_ROWS if style.full else FEW_ROWS)
     notes: list[str] = []
-    for note in result.notes:
-        notes += textwrap.wrap(note, width, initial_indent="note: ", subsequent_indent="      ")
-    for lack in result.missing:
-        notes += textwrap.wrap(
-            f"not available: {lack}", width, subsequent_indent="      ", break_on_hyphens=False
-        )
+    if style.full:
+        for note in result.notes:
+            notes += textwrap.wrap(note, width, initial_indent="note: ", subsequent_indent="      ")
+        for lack in result.missing:
+            notes += _wrap_text(f"not available: {lack}", width, 6)
     tables = [
         [
             table.title,
@@ -330,10 +377,10 @@ def _format_blocks(result: Result, style: Style, width: int) -> list[list[str]]:
         heading = style.title(result.title)
         if tables:
             # A heading stands with what is below it.
-            tables[0] = [*heading, *([""] if notes and style.full else []), *tables[0]]
-        elif notes and style.full:
+            tables[0] = [*heading, *([""] if notes else []), *tables[0]]
+        elif notes:
             return [[*heading, *notes]]
-    return [*([notes] if notes and style.full else []), *tables]
+    return [*([notes] if notes else []), *tables]
 
 
 def _format_block_table(frame: pl.DataFrame, rows: int, style: Style) -> list[str]:
@@ -352,26 +399,6 @@ def _fold_lines(lines: list[str], width: int) -> list[str]:
     ]
 
 
-#: What tells which rank or device is the worst, and whether the highest value is. Of a table's
-#: columns the first of these counts.
-WORST = {
-    "parallel_efficiency": False,
-    "idle_share": True,
-    "exposed_share_of_elapsed": True,
-    "others_waited_ns": True,
-    "total_late_ns": True,
-    "median_ns": True,
-    "outside_mpi_share": False,
-    "mean_in_flight": False,
-    "tensor_core_share": False,
-}
-PLACES = ("rank", "device", "node")
-#: A row for all devices together, which is none of them.
-ALL = "all"
-#: More ranks or devices than these are many, and so many of the worst are shown at least.
-MANY, LEAST_SHOWN = 8, 3
-
-
 def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int]:
     """Return the rows to print of a table, and how many ranks or devices are left out: three rows
     of all, then the worst, together `rows` or a few more. Where ranks or devices are not many, or
@@ -388,10 +415,10 @@ def choose_worst_rows(frame: pl.DataFrame, rows: int) -> tuple[pl.DataFrame, int
         return frame, 0
     of_each = frame.with_columns(pl.col(place).cast(pl.String)).filter(pl.col(place) != ALL)
     numbers = [name for name, kind in frame.schema.items() if kind.is_numeric()]
+    whole = {name: kind for name, kind in frame.schema.items() if kind.is_integer()}
     parts = []
     for statistic in ("min", "mean", "max"):
         values = of_each.select(getattr(pl.col(numbers), statistic)())
-        whole = {name: kind for name, kind in frame.schema.items() if kind.is_integer()}
         values = values.with_columns(pl.col(*whole).round()).cast(whole) if whole else values
         parts.append(values.with_columns(pl.lit(f"{statistic} of {of_each.height:,}").alias(place)))
     worst = of_each.sort(by, descending=WORST[by], nulls_last=True, maintain_order=True)

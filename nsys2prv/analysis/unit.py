@@ -51,13 +51,13 @@ TENSOR_YES, TENSOR_NO = 1, 2
 class Steady(Struct, frozen=True):
     """When a job repeats itself."""
 
-    # ns of the trace
+    #: When it begins (ns of the trace).
     begin: int
-    # ns of the trace
+    #: When it ends (ns of the trace).
     end: int
-    # begins of the iterations (ns, ascending)
+    #: Begins of the iterations (ns, ascending).
     iteration_begins: tuple[int, ...]
-    # by what they were found, for people
+    #: By what they were found, for people.
     found_by: str
 
     @property
@@ -80,7 +80,7 @@ class AnalysisOptions(Struct, frozen=True):
     synchronising: tuple[int, ...] = ()
     #: Values of OS runtime calls that wait for files or the network.
     io: tuple[int, ...] = ()
-    #: File of the groups of NVTX names by value (iterations.py).
+    #: File of the groups of NVTX names by value (nvtx_operations.py).
     groups: Path | None = None
     #: The job's steady state (iterations.py), None where it has none.
     steady: Steady | None = None
@@ -101,7 +101,6 @@ class Unit:
         self._rows = reader.rows.threads.filter(pl.Series(reader.rows.units == number))
         self.device_of = reader.rows.column("device")
         self.task_of = reader.rows.column("task")
-        self._sets: dict[tuple, Spans] = {}
         self._computed: dict[object, Any] = {}
 
     def list_tasks(self, events: pl.DataFrame) -> pl.Series:
@@ -162,15 +161,11 @@ class Unit:
 
     def find_device_spans(self, device: int, *what: int) -> Spans:
         """Return when a device executes any of these."""
-        key = ("device", device, *sorted(what))
-        if key not in self._sets:
-            if len(what) > 1:
-                sets = [self.find_device_spans(device, one) for one in what]
-                self._sets[key] = unite_span_sets(sets)
-            else:
-                alike = (pl.col("device") == device) & (pl.col("what") == what[0])
-                self._sets[key] = merge_spans(*to_arrays(self.work.filter(alike), "begin", "end"))
-        return self._sets[key]
+        if len(what) > 1:
+            sets = [self.find_device_spans(device, one) for one in sorted(what)]
+            return self.remember((device, *sorted(what)), lambda: unite_span_sets(sets))
+        alike = (pl.col("device") == device) & (pl.col("what") == what[0])
+        return self.remember((device, *what), lambda: merge_rows(self.work.filter(alike)))
 
     def useful(self, device: int) -> Spans:
         """Return when a device is useful, as the options mean it."""
@@ -192,21 +187,19 @@ class Unit:
 
     def find_thread_spans(self, layout: str, threads: Sequence[int]) -> Spans:
         """Return when any of these threads is in an event of a layout."""
-        key = (layout, *threads)
-        if key not in self._sets:
-            if layout not in self.reader.layouts:
-                return EMPTY
-            self._sets[key] = merge_spans(
-                *to_arrays(self.select_calls(layout, threads), "begin", "end")
-            )
-        return self._sets[key]
+        if not self.has(layout):
+            return EMPTY
+        return self.remember(
+            (layout, *threads), lambda: merge_rows(self.select_calls(layout, threads))
+        )
 
     def select_calls(self, layout: str, threads: Sequence[int]) -> pl.DataFrame:
         """Return the events of a layout that these threads have, by begin."""
-        if layout == "cuda_api":
-            frame = self.api
-        else:
-            frame = self.remember(layout, lambda: self.read_begins(layout))
+        frame = (
+            self.api
+            if layout == "cuda_api"
+            else self.remember(layout, lambda: self.read_begins(layout))
+        )
         of_threads = frame["thread"].is_in(list(threads))
         return frame if of_threads.all() else frame.filter(of_threads)
 
@@ -273,6 +266,11 @@ def to_arrays(frame: pl.DataFrame, *names: str) -> list[np.ndarray]:
     return [frame[name].to_numpy() for name in names]
 
 
+def merge_rows(frame: pl.DataFrame) -> Spans:
+    """Return the times of the rows, each from `begin` to `end`."""
+    return merge_spans(*to_arrays(frame, "begin", "end"))
+
+
 def find_rows(
     thread: np.ndarray, time: np.ndarray, at_thread: np.ndarray, at: np.ndarray
 ) -> np.ndarray:
@@ -335,10 +333,8 @@ def _compute_host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
     synchronising, launching = EMPTY, EMPTY
     if unit.has("cuda_api"):
         api = unit.select_calls("cuda_api", threads)
-        begin, end, call = to_arrays(api, "begin", "end", "call")
-        waits = np.isin(call, unit.options.synchronising)
-        synchronising = merge_spans(begin[waits], end[waits])
-        launching = merge_spans(begin[~waits], end[~waits])
+        waits = pl.col("call").is_in(unit.options.synchronising)
+        synchronising, launching = merge_rows(api.filter(waits)), merge_rows(api.filter(~waits))
     by_state = {
         "mpi": unit.find_mpi_spans(threads),
         "nccl": unit.find_thread_spans("nccl_call", threads),
@@ -346,12 +342,12 @@ def _compute_host_states(unit: Unit, threads: list[int]) -> dict[str, Spans]:
         "synchronisation": synchronising,
         "launch": launching,
     }
-    states, before = {}, EMPTY
-    for name in STATES:
-        states[name] = subtract_spans(by_state[name], before)
-        if name != STATES[-1]:
-            before = unite_span_sets([before, by_state[name]])
-    return states
+    return {
+        name: subtract_spans(
+            by_state[name], unite_span_sets([by_state[one] for one in STATES[:at]])
+        )
+        for at, name in enumerate(STATES)
+    }
 
 
 def _find_io_spans(unit: Unit, threads: list[int]) -> Spans:
@@ -360,4 +356,4 @@ def _find_io_spans(unit: Unit, threads: list[int]) -> Spans:
     calls = unit.read_begins("osrt", ("call",)).filter(
         pl.col("thread").is_in(threads) & pl.col("call").is_in(list(unit.options.io))
     )
-    return merge_spans(*to_arrays(calls, "begin", "end"))
+    return merge_rows(calls)

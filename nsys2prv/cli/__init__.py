@@ -1,4 +1,7 @@
-"""The command line: :func:`nsys2prv.cli.main` reads arguments and runs a command."""
+"""The command line: :func:`main` reads arguments and runs a command: a conversion, or its halves,
+`extract` and `merge`, for jobs whose reports do not leave their nodes; views, clocks, checks,
+reports and differences. Messages and exit status.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,6 @@ from nsys2prv._util.workers import count_available_cpus, should_use_threads
 from nsys2prv.cli.arguments import join_kind_options, make_conversion_parser, make_options
 from nsys2prv.cli.parsing import (
     WORDS,
-    Group,
     Parser,
     check_command,
     check_conversion,
@@ -191,23 +193,18 @@ def copy_views(arguments: list[str]) -> int:
         "nsys2prv cfgs",
         description="List the Paraver views that come with nsys2prv, or write them to a folder.",
     )
-    cfgs.add_argument(
-        "folder",
-        nargs="?",
-        type=Path,
-        metavar="DIR",
-        help="folder to write all views to, with workspaces for Paraver's menu Hints; default: list them",
+    cfgs.add_arguments(
+        """
+  folder DIR
+      folder to write all views to, with workspaces for Paraver's menu Hints; default: list them
+  --for TRACE
+      list the views to begin with for this trace (.prv or .prv.gz); with DIR, write the views adapted to it:
+      tables without empty rows, windows as high as their rows need, views of all NVTX domains that open faster
+  --all
+      list every view; default: the most important ones
+""",
+        {"folder": {"nargs": "?", "type": Path}, "--for": {"dest": "trace", "type": Path}},
     )
-    group = Group(cfgs)
-    group.value(
-        "--for",
-        "TRACE",
-        "list the views to begin with for this trace (.prv or .prv.gz); with DIR, write the views adapted to it: "
-        "tables without empty rows, windows as high as their rows need, views of all NVTX domains that open faster",
-        dest="trace",
-        type=Path,
-    )
-    group.flag("--all", "list every view; default: the most important ones")
     options = cfgs.parse_args(arguments)
     if options.all and options.folder:
         raise UsageError("use --all without DIR: it is for listing, and DIR always gets all views")
@@ -243,14 +240,14 @@ def show_clocks(arguments: list[str]) -> int:
         "nsys2prv clock",
         description="Show how the hosts' clocks were aligned, from the clock file of a trace (docs/clocks.md).",
     )
-    clock.add_argument(
-        "file", type=Path, metavar="FILE.clock.yaml", help="the clock file beside a trace"
-    )
-    Group(clock).value(
-        "--plot",
-        "FILE.png",
-        "also draw the clocks before and after the alignment to this file (needs matplotlib)",
-        type=Path,
+    clock.add_arguments(
+        """
+  file FILE.clock.yaml
+      the clock file beside a trace
+  --plot FILE.png
+      also draw the clocks before and after the alignment to this file (needs matplotlib)
+""",
+        {"file": {"type": Path}, "--plot": {"type": Path}},
     )
     options = clock.parse_args(arguments)
     if is_trace_name(str(options.file)):
@@ -282,14 +279,17 @@ def check_traces_given(arguments: list[str]) -> int:
         "nsys2prv check",
         description="Find what would crash, hang or mislead Paraver in any trace, whichever program wrote it (docs/checks.md).",
     )
-    parser.add_argument(
-        "traces",
-        nargs="+",
-        metavar="TRACE",
-        help="a .prv or .prv.gz, with its .pcf and .row beside it",
+    parser.add_arguments(
+        """
+  traces TRACE ...
+      a .prv or .prv.gz, with its .pcf and .row beside it
+  --strict
+      exit with status 1 on warnings, too
+  --json
+      print a JSON list with an object for each trace; default: text
+""",
+        {},
     )
-    Group(parser).flag("--strict", "exit with status 1 on warnings, too")
-    Group(parser).flag("--json", "print a JSON list with an object for each trace; default: text")
     options = parser.parse_args(arguments)
     check_traces("check", options.traces)
     results = []
@@ -387,19 +387,6 @@ def merge_stores(arguments: Sequence[str]) -> int:
     return run_conversion(options)
 
 
-#: What stands before everything else on the command line.
-COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "report": report_job,
-    "cfgs": copy_views,
-    "diff": compare_jobs,
-    "clock": show_clocks,
-    "check": check_traces_given,
-    "extract": extract_reports,
-    "merge": merge_stores,
-    "help": _print_help,
-}
-
-
 def _start_workers(reports: Sequence[str | Path], engine: str, jobs: int) -> None:
     """Let processes start that will be worth it, while this one imports what it needs itself. jobs:
     how many, 0 for one per CPU.
@@ -428,3 +415,16 @@ def _import_for_tasks() -> None:
         from nsys2prv.events import all_kinds
 
         all_kinds()
+
+
+#: What stands before everything else on the command line.
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "report": report_job,
+    "cfgs": copy_views,
+    "diff": compare_jobs,
+    "clock": show_clocks,
+    "check": check_traces_given,
+    "extract": extract_reports,
+    "merge": merge_stores,
+    "help": _print_help,
+}

@@ -1,4 +1,4 @@
-"""The arguments of the command line that select a part of a job."""
+"""The options of a conversion and of its halves, `extract` and `merge`, and what they become."""
 
 from __future__ import annotations
 
@@ -10,64 +10,300 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from nsys2prv._util import errors
 from nsys2prv._util.errors import UsageError
 from nsys2prv._util.text import parse_duration, parse_size
-from nsys2prv.cli.parsing import BOTH, READING, WRITING, Group, Parser
+from nsys2prv.cli.parsing import Parser
 
 if TYPE_CHECKING:
     from nsys2prv.conversion.options import CutOptions, Options
 
+DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NVIDIA Nsight Systems reports, one per rank.
 
-def add_cut(parser: Parser, command: str) -> None:
-    """Add the group of arguments."""
-    less = Group(parser, "a part of the job (docs/cutting.md)", command)
-    less.value(
-        "--time",
-        "FROM:TO",
-        "convert only this time of the trace, in seconds, with a unit (ns, us, ms, s) or in %%; one end may be left out, as in 10:",
-        WRITING,
-        default="",
+examples:
+  nsys2prv rank*.sqlite job.prv                   convert the reports of a job to job.prv, job.pcf and job.row
+  nsys2prv -t kernels,nvtx --time 10s:20s reports/ small.prv
+                                                  convert only kernels and NVTX ranges, and ten seconds, of the reports in a folder
+  nsys2prv report rank*.sqlite --html job.html    write no trace, but show what holds the job back, as tables and a web page
+
+commands (`nsys2prv help COMMAND` lists its options):
+  nsys2prv REPORT... OUTPUT     convert reports to a trace
+  nsys2prv --list REPORT...     show what the reports hold, in one table
+  nsys2prv report REPORT...     show what holds the job back, and tables; --html FILE and --json FILE write all of it
+  nsys2prv cfgs [DIR]           list the Paraver views, or write them to DIR; --for TRACE lists those to begin with
+  nsys2prv diff A B             compare two jobs; --fail-above 5% for scripts
+  nsys2prv clock FILE           show how the hosts' clocks were aligned
+  nsys2prv check TRACE...       find what would crash or mislead Paraver in any trace
+  nsys2prv extract, merge       convert in two steps, so that reports can stay on their nodes
+"""
+EPILOG = """A report is a .sqlite file or a folder of Parquet files written by `nsys export`, or a .nsys-rep file if nsys is installed.
+A folder means all reports in it; a quoted pattern ('run/rank*.sqlite') means all that match.
+
+Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 nothing to write in the reports,
+4 the second job is slower (diff --fail-above), 130 interrupted, 128 + n ended by signal n."""
+#: Command -> how it is described and used, and what its paths are called and mean.
+DESCRIBED = {
+    "": (
+        DESCRIPTION,
+        "[options] REPORT... OUTPUT",
+        "REPORT... OUTPUT",
+        "the reports or stores (files, folders, quoted patterns), then the trace to write: out, out.prv or out.prv.gz",
+    ),
+    "extract": (
+        "Read reports into a store, one file, from which `nsys2prv merge` writes the trace (docs/scaling.md).",
+        "extract [options] REPORT... -o STORE",
+        "REPORT",
+        "the reports to read (files, folders, quoted patterns)",
+    ),
+    "merge": (
+        "Write one trace from stores that `nsys2prv extract` made, with the reading options given there.",
+        "merge [options] STORE... OUTPUT",
+        "STORE... OUTPUT",
+        "the stores, then the trace to write: out, out.prv or out.prv.gz",
+    ),
+}
+#: As Parser.add_arguments reads them.
+OPTIONS = """
+what to print
+  --list
+      print what each report holds, and convert nothing
+  --kinds
+      print the kinds of events that -t accepts
+  --report  (and merge)
+      also analyse the job: print what `nsys2prv report` prints, and write OUTPUT.report.json and
+      OUTPUT.report.html
+  -q --quiet  (and extract, merge)
+      print only warnings and errors
+  -v --verbose  (and merge)
+      also print notes that need no action, and the number of events of each kind
+  --version  (and extract, merge)
+      print the version and the commit it was made from
+which events to convert
+  -t --trace KINDS ...  (and extract)
+      convert these kinds of events, separated by commas, as in kernels,nccl,nvtx; -KIND leaves one out;
+      default: all that --kinds lists, except those that have to be asked for
+  --min-duration [KIND=]NS ...  (and extract)
+      leave out ranges shorter than this, of one kind or of all, in nanoseconds or with a unit, as in osrt=10us;
+      default: keep all; repeatable
+  --callstack N  (and extract)
+      write N functions of each CPU sample, innermost first (1 to 32; default: 1)
+  --project-nvtx  (and extract)
+      also write NVTX push/pop ranges on the GPU streams, around the work launched in them (docs/nvtx.md)
+  --states  (and merge)
+      write states of threads and streams (Running, Memory transfer, ...) as Extrae does; default: no states;
+      POP's BasicAnalysis reads a trace with states as one of Extrae
+a part of the job (docs/cutting.md)
+  --time FROM:TO  (and merge)
+      convert only this time of the trace, in seconds, with a unit (ns, us, ms, s) or in %%; one end may be left
+      out, as in 10:
+  --region NVTX[:N]  (and merge)
+      convert only from the first begin to the last end of the NVTX ranges with this name (a glob pattern);
+      NAME:N takes the N-th on each thread, NAME:N-M the N-th to M-th, counted from 1
+  --keep-time  (and merge)
+      keep the times of the whole trace; default: the part begins at 0
+  --ranks LIST ...  (and extract, merge)
+      convert only these ranks, as in 0-7,64
+  --hosts LIST ...  (and extract, merge)
+      convert only reports of these hosts, as in node01,'gpu*'
+  --devices LIST ...  (and merge)
+      convert only these GPUs: their numbers, or the first 6 or more characters of their UUIDs
+  --no-args  (and merge)
+      write events without their attributes
+  --args KIND=NAMES ...  (and merge)
+      keep only these attributes of this kind, as in kernels=class,registers; default: all; repeatable
+  --no-lines  (and merge)
+      write no communication lines
+  --sample KIND=N ...  (and merge)
+      keep at most N samples per second of each metric of this kind; default: all; repeatable
+  --max-size SIZE  (and merge)
+      leave out less important events until the .prv (before compression) has at most this size, as in 500MB or
+      2GB
+clocks of several hosts (docs/clocks.md)
+  --align METHOD  (and merge)
+      align the hosts' clocks by auto (default: NCCL and MPI), nccl, mpi, utc (recorded UTC), none (leave local
+      times), or by the clock file of an earlier trace
+  --causal  (and merge)
+      after that, remove the remaining causality violations by shifting ranks; this changes durations
+names of kernels and ranges
+  --kernel-names {short,full}  (and merge)
+      label kernels by their short names (default) or their full demangled names
+  --kernel-rules FILE  (and extract)
+      classify kernels by the rules in this file first, then by the built-in ones (docs/kernel-classes.md)
+  --nvtx-rules FILE  (and extract)
+      rename or drop NVTX ranges by the rules in this file first, then by the built-in ones; `none` leaves all
+      names as they are (docs/nvtx.md)
+  --base-pcf FILE ...  (and merge)
+      give names the values that they have in the .pcf of an earlier trace; repeatable, earlier ones first
+what to write
+  -z --compress  (and merge)
+      write .prv.gz instead of .prv
+  --no-paths  (and merge)
+      write file names without folders: of the reports, and of files that the program accessed
+  --no-metadata  (and merge)
+      do not write OUTPUT.nsys2prv.json (inputs, options, account of all rows)
+how to run
+  -j --jobs N  (and extract, merge)
+      number of workers; default: one per CPU
+  --tmp DIR  (and extract, merge)
+      folder for temporary files; default: the folder of the output
+  --keep-going
+      leave out reports that cannot be read, name them, and exit with status 1
+  --engine NAME  (and extract, merge)
+      run the workers as local (default: threads for up to 4 workers and 16 reports, else processes), threads,
+      processes, dask (a cluster) or mpi (the ranks of this MPI job)
+  --scheduler ADDRESS  (and extract, merge)
+      with --engine dask, use the cluster of this scheduler; default: start one
+  -m --multi-report  (and extract, merge)
+      no effect, accepted for compatibility: several reports always make one trace
+"""
+#: Options of BSC's nsys2prv that are none here, by their names with blanks between -> what to do
+#: instead, for people.
+LEGACY_OPTIONS = {
+    "-f --filter-nvtx": "use --region NVTX[:N]: of ranges of this name in all domains the N-th on each thread, from 1",
+    "--time-limit-start --time-limit-end": "use --time STARTns:ENDns, in the time of the trace, not each report's own",
+    "-s --sort": "nothing is needed, traces are always sorted by time",
+    "--force-sqlite": "nothing is needed, reports that are exported already are read as they are",
+    "-N --thread-name": "nothing is needed, threads have their names in the .row wherever a report tells them",
+    "-c --clean": "nothing is needed, no exports or temporary files are left behind",
+    "--exclude-kernels": "use -t -kernels",
+    "--filter-cuda-calls-duration": "use --min-duration cuda_api_trace=NS",
+    "--timing": "use -v, which tells where the time went",
+    "--dry-run": "use --list REPORT..., which converts nothing",
+    "--config": "use options of the command line, and --nvtx-rules FILE for names of NVTX ranges",
+    "-L --label --description-text --description-file": "labels and descriptions are not taken",
+}
+
+
+class _RefuseLegacyOption(argparse.Action):
+    """Says what to do instead, which is its constant."""
+
+    def __call__(self, parser: object, namespace: object, values: object, name: str) -> NoReturn:
+        raise UsageError(
+            f"{name} is an option of BSC's nsys2prv; here {self.const} (docs/from-bsc.md)"
+        )
+
+
+class _Version(argparse.Action):
+    """Prints the version."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from nsys2prv._util.version import format_version
+
+        print(format_version(Path(__file__).parents[1]))
+        parser.exit()
+
+
+def _parse_min_duration(text: str) -> tuple[str, int, str]:
+    """Parse [KIND=]NS into a kind, nanoseconds, and the text as given."""
+    kind, equals, duration = text.strip().rpartition("=")
+    try:
+        return kind if equals else "all", parse_duration(duration), text
+    except ValueError:
+        raise UsageError(
+            f"--min-duration {text}: give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms"
+        ) from None
+
+
+def _parse_fields(text: str) -> tuple[str, tuple[str, ...]]:
+    kind, _, names = text.partition("=")
+    if not kind or not names:
+        raise UsageError(
+            f"--args {text}: give a kind and names of its attributes, as in kernels=class,registers"
+        )
+    return kind, tuple(name.strip() for name in names.split(",") if name.strip())
+
+
+def _parse_rate(text: str) -> tuple[str, int]:
+    kind, _, rate = text.partition("=")
+    if not kind or not rate.isdecimal() or len(rate) > 10:
+        raise UsageError(
+            f"--sample {text}: give a kind and how many samples a second may stay, as in gpu_metrics=100"
+        )
+    return kind, int(rate)
+
+
+def _parse_size(text: str) -> int:
+    try:
+        return parse_size(text)
+    except ValueError:
+        raise UsageError(f"--max-size {text}: give a size such as 500MB or 2GB") from None
+
+
+#: Option -> what argparse is told of it beside.
+CONVERSION_SETTINGS: dict[str, dict[str, Any]] = {
+    "--version": {"action": _Version, "nargs": 0},
+    "--min-duration": {"type": _parse_min_duration},
+    "--callstack": {"type": int, "default": 1},
+    "--project-nvtx": {
+        "action": "append_const",
+        "dest": "demanded",
+        "const": "nvtx_on_gpu",
+        "default": [],
+    },
+    "--states": {"action": argparse.BooleanOptionalAction, "default": False},
+    "--time": {"default": ""},
+    "--region": {"default": ""},
+    "--args": {"type": _parse_fields},
+    "--sample": {"type": _parse_rate},
+    "--max-size": {"type": _parse_size},
+    "--align": {"default": "auto"},
+    "--kernel-names": {"default": "short"},
+    "--kernel-rules": {"type": Path},
+    "--base-pcf": {"type": Path},
+    "--no-paths": {"dest": "without_paths"},
+    "--jobs": {"type": int, "default": 0},
+    "--tmp": {"type": Path},
+    "--engine": {"default": "local"},
+}
+
+
+def make_conversion_parser(command: str = "") -> Parser:
+    """Return the parser of a conversion, or of one of its halves, `extract` and `merge`."""
+    description, usage, metavar, epilog = DESCRIBED[command]
+    main = Parser(
+        f"nsys2prv {command}".strip(),
+        description=description,
+        usage=f"nsys2prv {usage}",
+        epilog=None if command else EPILOG,
     )
-    less.value(
-        "--region",
-        "NVTX[:N]",
-        "convert only from the first begin to the last end of the NVTX ranges with this name (a glob pattern); NAME:N takes "
-        "the N-th on each thread, NAME:N-M the N-th to M-th, counted from 1",
-        WRITING,
-        default="",
+    main.add_argument("paths", nargs="*", metavar=metavar, help=epilog)
+    main.add_arguments(OPTIONS, CONVERSION_SETTINGS, command)
+    unseen: dict[str, Any] = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "nargs": "?"}
+    for names, instead in LEGACY_OPTIONS.items():
+        main.add_argument(*names.split(), action=_RefuseLegacyOption, const=instead, **unseen)
+    if command == "extract":
+        main.add_argument(
+            "-o", "--output", type=Path, required=True, metavar="STORE", help="the store to write"
+        )
+    return main
+
+
+def make_options(arguments: argparse.Namespace) -> Options:
+    """Return the options given on the command line, by the names of the fields of Options, except
+    those that need translation.
+    """
+    if arguments.jobs < 0:
+        raise UsageError("-j takes a number of processes, or 0 for one per CPU")
+    from nsys2prv.conversion.options import Options
+    from nsys2prv.events import parse_least_durations
+
+    errors.raise_on_signal()
+    chosen = {
+        name: getattr(arguments, name)
+        for name in Options.__struct_fields__
+        if hasattr(arguments, name)
+    }
+    durations = arguments.min_duration
+    parse_least_durations(
+        {kind: least for kind, least, _ in durations}, {kind: typed for kind, _, typed in durations}
     )
-    less.flag(
-        "--keep-time", "keep the times of the whole trace; default: the part begins at 0", WRITING
-    )
-    less.values("--ranks", "LIST", "convert only these ranks, as in 0-7,64", BOTH)
-    less.values("--hosts", "LIST", "convert only reports of these hosts, as in node01,'gpu*'", BOTH)
-    less.values(
-        "--devices",
-        "LIST",
-        "convert only these GPUs: their numbers, or the first 6 or more characters of their UUIDs",
-        WRITING,
-    )
-    less.flag("--no-args", "write events without their attributes", WRITING)
-    less.values(
-        "--args",
-        "KIND=NAMES",
-        "keep only these attributes of this kind, as in kernels=class,registers; default: all; repeatable",
-        WRITING,
-        type=_parse_fields,
-    )
-    less.flag("--no-lines", "write no communication lines", WRITING)
-    less.values(
-        "--sample",
-        "KIND=N",
-        "keep at most N samples per second of each metric of this kind; default: all; repeatable",
-        WRITING,
-        type=_parse_rate,
-    )
-    less.value(
-        "--max-size",
-        "SIZE",
-        "leave out less important events until the .prv (before compression) has at most this size, as in 500MB or 2GB",
-        WRITING,
-        type=_parse_size,
-    )
+    chosen |= {
+        "kinds": parse_kinds(arguments.trace),
+        "full_kernel_names": arguments.kernel_names == "full",
+        "min_duration": {kind: least for kind, least, _ in durations},
+        "demanded": tuple(arguments.demanded),
+        "base_pcf": tuple(arguments.base_pcf),
+        "cut": make_cut_options(arguments),
+        "metadata": not arguments.no_metadata,
+    }
+    return Options(**chosen)
 
 
 def make_cut_options(options: argparse.Namespace) -> CutOptions:
@@ -120,353 +356,3 @@ def split_list(option: str, lists: Sequence[str]) -> tuple[str, ...]:
     if not all(entries):
         raise UsageError(f"{option} {','.join(lists)}: an entry of the list is empty")
     return entries
-
-
-def _parse_fields(text: str) -> tuple[str, tuple[str, ...]]:
-    kind, _, names = text.partition("=")
-    if not kind or not names:
-        raise UsageError(
-            f"--args {text}: give a kind and names of its attributes, as in kernels=class,registers"
-        )
-    return kind, tuple(name.strip() for name in names.split(",") if name.strip())
-
-
-def _parse_rate(text: str) -> tuple[str, int]:
-    kind, _, rate = text.partition("=")
-    if not kind or not rate.isdecimal() or len(rate) > 10:
-        raise UsageError(
-            f"--sample {text}: give a kind and how many samples a second may stay, as in gpu_metrics=100"
-        )
-    return kind, int(rate)
-
-
-def _parse_size(text: str) -> int:
-    try:
-        return parse_size(text)
-    except ValueError:
-        raise UsageError(f"--max-size {text}: give a size such as 500MB or 2GB") from None
-
-
-#: Options of BSC's nsys2prv that are none here, by their names with blanks between -> what to do
-#: instead, for people.
-LEGACY_OPTIONS = {
-    "-f --filter-nvtx": "use --region NVTX[:N]: of ranges of this name in all domains the N-th on each thread, from 1",
-    "--time-limit-start --time-limit-end": "use --time STARTns:ENDns, in the time of the trace, not each report's own",
-    "-s --sort": "nothing is needed, traces are always sorted by time",
-    "--force-sqlite": "nothing is needed, reports that are exported already are read as they are",
-    "-N --thread-name": "nothing is needed, threads have their names in the .row wherever a report tells them",
-    "-c --clean": "nothing is needed, no exports or temporary files are left behind",
-    "--exclude-kernels": "use -t -kernels",
-    "--filter-cuda-calls-duration": "use --min-duration cuda_api_trace=NS",
-    "--timing": "use -v, which tells where the time went",
-    "--dry-run": "use --list REPORT..., which converts nothing",
-    "--config": "use options of the command line, and --nvtx-rules FILE for names of NVTX ranges",
-    "-L --label --description-text --description-file": "labels and descriptions are not taken",
-}
-
-
-class _RefuseLegacyOption(argparse.Action):
-    """Says what to do instead, which is its constant."""
-
-    def __call__(self, parser: object, namespace: object, values: object, name: str) -> NoReturn:
-        raise UsageError(
-            f"{name} is an option of BSC's nsys2prv; here {self.const} (docs/from-bsc.md)"
-        )
-
-
-DESCRIPTION = """Write one Paraver trace of a whole parallel GPU job from its NVIDIA Nsight Systems reports, one per rank.
-
-examples:
-  nsys2prv rank*.sqlite job.prv                   convert the reports of a job to job.prv, job.pcf and job.row
-  nsys2prv -t kernels,nvtx --time 10s:20s reports/ small.prv
-                                                  convert only kernels and NVTX ranges, and ten seconds, of the reports in a folder
-  nsys2prv report rank*.sqlite --html job.html    write no trace, but show what holds the job back, as tables and a web page
-
-commands (`nsys2prv help COMMAND` lists its options):
-  nsys2prv REPORT... OUTPUT     convert reports to a trace
-  nsys2prv --list REPORT...     show what the reports hold, in one table
-  nsys2prv report REPORT...     show what holds the job back, and tables; --html FILE and --json FILE write all of it
-  nsys2prv cfgs [DIR]           list the Paraver views, or write them to DIR; --for TRACE lists those to begin with
-  nsys2prv diff A B             compare two jobs; --fail-above 5% for scripts
-  nsys2prv clock FILE           show how the hosts' clocks were aligned
-  nsys2prv check TRACE...       find what would crash or mislead Paraver in any trace
-  nsys2prv extract, merge       convert in two steps, so that reports can stay on their nodes
-"""
-
-
-EPILOG = """A report is a .sqlite file or a folder of Parquet files written by `nsys export`, or a .nsys-rep file if nsys is installed.
-A folder means all reports in it; a quoted pattern ('run/rank*.sqlite') means all that match.
-
-Exit status: 0 done, 1 error (of some reports, with --keep-going), 2 usage, 3 nothing to write in the reports,
-4 the second job is slower (diff --fail-above), 130 interrupted, 128 + n ended by signal n."""
-
-#: Command -> how it is described and used, and what its paths are called and mean.
-DESCRIBED = {
-    "": (
-        DESCRIPTION,
-        "[options] REPORT... OUTPUT",
-        "REPORT... OUTPUT",
-        "the reports or stores (files, folders, quoted patterns), then the trace to write: out, out.prv or out.prv.gz",
-    ),
-    "extract": (
-        "Read reports into a store, one file, from which `nsys2prv merge` writes the trace (docs/scaling.md).",
-        "extract [options] REPORT... -o STORE",
-        "REPORT",
-        "the reports to read (files, folders, quoted patterns)",
-    ),
-    "merge": (
-        "Write one trace from stores that `nsys2prv extract` made, with the reading options given there.",
-        "merge [options] STORE... OUTPUT",
-        "STORE... OUTPUT",
-        "the stores, then the trace to write: out, out.prv or out.prv.gz",
-    ),
-}
-
-
-class _Version(argparse.Action):
-    """Prints the version."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
-        from nsys2prv._util.version import format_version
-
-        print(format_version(Path(__file__).parents[1]))
-        parser.exit()
-
-
-def make_conversion_parser(command: str = "") -> Parser:
-    """Return the parser of a conversion, or of one of its halves, `extract` and `merge`."""
-    description, usage, metavar, epilog = DESCRIBED[command]
-    main = Parser(
-        f"nsys2prv {command}".strip(),
-        description=description,
-        usage=f"nsys2prv {usage}",
-        epilog=None if command else EPILOG,
-    )
-    main.add_argument("paths", nargs="*", metavar=metavar, help=epilog)
-    _add_information(main, command)
-    _add_events(main, command)
-    add_cut(main, command)
-    _add_clocks(main, command)
-    _add_names(main, command)
-    _add_output(main, command)
-    _add_running(main, command)
-    unseen: dict[str, Any] = {"help": argparse.SUPPRESS, "default": argparse.SUPPRESS, "nargs": "?"}
-    for names, instead in LEGACY_OPTIONS.items():
-        main.add_argument(*names.split(), action=_RefuseLegacyOption, const=instead, **unseen)
-    if command == "extract":
-        main.add_argument(
-            "-o", "--output", type=Path, required=True, metavar="STORE", help="the store to write"
-        )
-    return main
-
-
-def _add_information(main: Parser, command: str) -> None:
-    group = Group(main, "what to print", command)
-    group.flag("--list", "print what each report holds, and convert nothing")
-    group.flag("--kinds", "print the kinds of events that -t accepts")
-    group.flag(
-        "--report",
-        "also analyse the job: print what `nsys2prv report` prints, and write OUTPUT.report.json and OUTPUT.report.html",
-        WRITING,
-    )
-    group.flag("-q --quiet", "print only warnings and errors", BOTH)
-    group.flag(
-        "-v --verbose",
-        "also print notes that need no action, and the number of events of each kind",
-        WRITING,
-    )
-    group.add(
-        "--version",
-        "print the version and the commit it was made from",
-        BOTH,
-        action=_Version,
-        nargs=0,
-    )
-
-
-def _add_events(main: Parser, command: str) -> None:
-    group = Group(main, "which events to convert", command)
-    group.values(
-        "-t --trace",
-        "KINDS",
-        "convert these kinds of events, separated by commas, as in kernels,nccl,nvtx; -KIND leaves one out; default: "
-        "all that --kinds lists, except those that have to be asked for",
-        READING,
-    )
-    group.values(
-        "--min-duration",
-        "[KIND=]NS",
-        "leave out ranges shorter than this, of one kind or of all, in nanoseconds or with a unit, as in osrt=10us; "
-        "default: keep all; repeatable",
-        READING,
-        type=_parse_min_duration,
-    )
-    group.value(
-        "--callstack",
-        "N",
-        "write N functions of each CPU sample, innermost first (1 to 32; default: 1)",
-        READING,
-        type=int,
-        default=1,
-    )
-    group.add(
-        "--project-nvtx",
-        "also write NVTX push/pop ranges on the GPU streams, around the work launched in them (docs/nvtx.md)",
-        READING,
-        action="append_const",
-        dest="demanded",
-        const="nvtx_on_gpu",
-        default=[],
-    )
-    group.add(
-        "--states",
-        "write states of threads and streams (Running, Memory transfer, ...) as Extrae does; default: no states; POP's "
-        "BasicAnalysis reads a trace with states as one of Extrae",
-        WRITING,
-        action=argparse.BooleanOptionalAction,
-        default=False,
-    )
-
-
-def _add_clocks(main: Parser, command: str) -> None:
-    group = Group(main, "clocks of several hosts (docs/clocks.md)", command)
-    group.value(
-        "--align",
-        "METHOD",
-        "align the hosts' clocks by auto (default: NCCL and MPI), nccl, mpi, utc (recorded UTC), none (leave local "
-        "times), or by the clock file of an earlier trace",
-        WRITING,
-        default="auto",
-    )
-    group.flag(
-        "--causal",
-        "after that, remove the remaining causality violations by shifting ranks; this changes durations",
-        WRITING,
-    )
-
-
-def _add_names(main: Parser, command: str) -> None:
-    group = Group(main, "names of kernels and ranges", command)
-    group.add(
-        "--kernel-names",
-        "label kernels by their short names (default) or their full demangled names",
-        WRITING,
-        choices=("short", "full"),
-        default="short",
-    )
-    group.value(
-        "--kernel-rules",
-        "FILE",
-        "classify kernels by the rules in this file first, then by the built-in ones (docs/kernel-classes.md)",
-        READING,
-        type=Path,
-    )
-    group.value(
-        "--nvtx-rules",
-        "FILE",
-        "rename or drop NVTX ranges by the rules in this file first, then by the built-in ones; `none` leaves all names "
-        "as they are (docs/nvtx.md)",
-        READING,
-    )
-    group.values(
-        "--base-pcf",
-        "FILE",
-        "give names the values that they have in the .pcf of an earlier trace; repeatable, earlier ones first",
-        WRITING,
-        type=Path,
-    )
-
-
-def _add_output(main: Parser, command: str) -> None:
-    group = Group(main, "what to write", command)
-    group.flag("-z --compress", "write .prv.gz instead of .prv", WRITING)
-    group.add(
-        "--no-paths",
-        "write file names without folders: of the reports, and of files that the program accessed",
-        WRITING,
-        action="store_true",
-        dest="without_paths",
-    )
-    group.flag(
-        "--no-metadata",
-        "do not write OUTPUT.nsys2prv.json (inputs, options, account of all rows)",
-        WRITING,
-    )
-
-
-def _add_running(main: Parser, command: str) -> None:
-    group = Group(main, "how to run", command)
-    group.value(
-        "-j --jobs", "N", "number of workers; default: one per CPU", BOTH, type=int, default=0
-    )
-    group.value(
-        "--tmp",
-        "DIR",
-        "folder for temporary files; default: the folder of the output",
-        BOTH,
-        type=Path,
-    )
-    group.flag(
-        "--keep-going", "leave out reports that cannot be read, name them, and exit with status 1"
-    )
-    group.value(
-        "--engine",
-        "NAME",
-        "run the workers as local (default: threads for up to 4 workers and 16 reports, else processes), threads, processes, dask (a "
-        "cluster) or mpi (the ranks of this MPI job)",
-        BOTH,
-        default="local",
-    )
-    group.value(
-        "--scheduler",
-        "ADDRESS",
-        "with --engine dask, use the cluster of this scheduler; default: start one",
-        BOTH,
-    )
-    group.flag(
-        "-m --multi-report",
-        "no effect, accepted for compatibility: several reports always make one trace",
-        BOTH,
-    )
-
-
-def _parse_min_duration(text: str) -> tuple[str, int, str]:
-    """Parse [KIND=]NS into a kind, nanoseconds, and the text as given."""
-    kind, equals, duration = text.strip().rpartition("=")
-    try:
-        return kind if equals else "all", parse_duration(duration), text
-    except ValueError:
-        raise UsageError(
-            f"--min-duration {text}: give a kind and a duration, as in osrt=500, osrt=10us or kernels=1ms"
-        ) from None
-
-
-def make_options(arguments: argparse.Namespace) -> Options:
-    """Return the options given on the command line, by the names of the fields of Options, except
-    those that need translation.
-    """
-    if arguments.jobs < 0:
-        raise UsageError("-j takes a number of processes, or 0 for one per CPU")
-    from nsys2prv.conversion.options import Options
-    from nsys2prv.events import parse_least_durations
-
-    errors.raise_on_signal()
-    chosen = {
-        name: getattr(arguments, name)
-        for name in Options.__struct_fields__
-        if hasattr(arguments, name)
-    }
-    durations = arguments.min_duration
-    parse_least_durations(
-        {kind: least for kind, least, _ in durations}, {kind: typed for kind, _, typed in durations}
-    )
-    chosen |= {
-        "kinds": parse_kinds(arguments.trace),
-        "full_kernel_names": arguments.kernel_names == "full",
-        "min_duration": {kind: least for kind, least, _ in durations},
-        "demanded": tuple(arguments.demanded),
-        "base_pcf": tuple(arguments.base_pcf),
-        "cut": make_cut_options(arguments),
-        "metadata": not arguments.no_metadata,
-    }
-    return Options(**chosen)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import tempfile
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -92,17 +92,10 @@ def _describe_each_report(reports: Sequence[_ReportContents]) -> list[str]:
     is not usual is marked.
     """
     columns = {
-        "report": [one.info.name for one in reports],
-        "rank": [_format_rank(one.info) for one in reports],
-        "host": [one.info.host or "unknown" for one in reports],
-        "processes": [_count_processes(one.info) for one in reports],
-        "GPUs": _mark_unusual([_describe_gpus(one.info) for one in reports]),
-        "begins (UTC)": [_format_begin(one.info) for one in reports],
-        "lasts": [_format_duration(one.info) for one in reports],
-        "nsys": _mark_unusual([one.info.product or "unknown" for one in reports]),
-        "schema": _mark_unusual([one.info.schema or "before 2.7" for one in reports]),
+        title: [describe(one.info) for one in reports] for title, describe in COLUMNS.items()
     }
-    return _format_table(columns)
+    marked = {title: _mark_unusual(columns[title]) for title in ALIKE_EVERYWHERE}
+    return _format_table(columns | marked)
 
 
 def _format_table(columns: dict[str, list[str]]) -> list[str]:
@@ -119,11 +112,7 @@ def _describe_differing(reports: Sequence[_ReportContents]) -> list[str]:
     nothing but their differences.
     """
     infos = [one.info for one in reports]
-    columns = {
-        "GPUs": [_describe_gpus(info) for info in infos],
-        "nsys": [info.product or "unknown" for info in infos],
-        "schema": [info.schema or "before 2.7" for info in infos],
-    }
+    columns = {title: list(map(COLUMNS[title], infos)) for title in ALIKE_EVERYWHERE}
     usual = {title: Counter(cells).most_common(1)[0][0] for title, cells in columns.items()}
     lasts = sorted(info.duration_ns for info in infos if info.duration_ns)
     middle = lasts[len(lasts) // 2] if lasts else 0
@@ -152,11 +141,9 @@ def _describe_differing(reports: Sequence[_ReportContents]) -> list[str]:
     if not odd:
         return [*lines, "  no report differs from the others"]
     shown = odd[:MOST_LINES]
-    shown_infos = [infos[place] for place in shown]
     table = {
-        "report": [info.name for info in shown_infos],
-        "rank": list(map(_format_rank, shown_infos)),
-        "host": [info.host or "unknown" for info in shown_infos],
+        title: [COLUMNS[title](infos[place]) for place in shown]
+        for title in ("report", "rank", "host")
     }
     for title, cells in differing.items():
         if any(chosen := [cells[place] for place in shown]):
@@ -274,3 +261,19 @@ def _format_rank(info: ReportInfo) -> str:
         return "unknown"
     sizes = " or ".join(map(str, sorted(set(info.launcher_sizes.values()))))
     return f"{ranks} ({name}){f' of {sizes}' if sizes else ''}"
+
+
+#: Columns of the table of reports.
+COLUMNS: dict[str, Callable[[ReportInfo], str]] = {
+    "report": lambda info: info.name,
+    "rank": _format_rank,
+    "host": lambda info: info.host or "unknown",
+    "processes": _count_processes,
+    "GPUs": _describe_gpus,
+    "begins (UTC)": _format_begin,
+    "lasts": _format_duration,
+    "nsys": lambda info: info.product or "unknown",
+    "schema": lambda info: info.schema or "before 2.7",
+}
+#: Those that are to be the same everywhere.
+ALIKE_EVERYWHERE = ("GPUs", "nsys", "schema")

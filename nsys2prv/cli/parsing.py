@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NoReturn
@@ -62,6 +62,43 @@ class Parser(argparse.ArgumentParser):
         #: Options of other commands alone -> what to do instead.
         self.elsewhere = dict(ELSEWHERE.get(prog, {}))
 
+    def add_arguments(
+        self, table: str, settings: Mapping[str, Mapping[str, Any]], command: str = ""
+    ) -> None:
+        """Add the arguments of a table: titles of groups at the margin; below them each option as it
+        is written (dots: it may be given several times), which halves of a conversion have it, too,
+        and in lines of their own its help. What is no option has its name before how it is written.
+        settings: by the long name, further ones for argparse.
+
+        command: of which half these are. It knows the defaults of the options of the other one, and
+        refuses them where they are given.
+        """
+        group: argparse._ActionsContainer = self
+        for entry in re.split(r"\n(?! {6})", table.strip("\n")):
+            head, *lines = entry.split("\n")
+            if not lines:
+                group = self.add_argument_group(head)
+                continue
+            written, _, halves = head.rstrip(")").partition("  (and ")
+            words = written.split()
+            names = [word for word in words if word.startswith("-")]
+            value, *dots = words[len(names) or 1 :] or [""]
+            option: dict[str, Any] = {"help": " ".join(map(str.strip, lines))}
+            if value.startswith("{"):
+                option["choices"] = value[1:-1].split(",")
+            elif value:
+                option["metavar"] = value
+            else:
+                option["action"] = "store_true"
+            if dots:
+                option |= {"action": "append", "default": []} if names else {"nargs": "+"}
+            if command not in ("", *halves.split(", ")):
+                hint = f"give it to nsys2prv {halves or 'itself'}"
+                self.elsewhere |= dict.fromkeys(names, hint)
+                option["help"] = argparse.SUPPRESS
+            names = names or words[:1]
+            group.add_argument(*names, **{**option, **settings.get(names[-1], {})})
+
     def error(self, message: str) -> NoReturn:
         if wanted := NO_VALUE.match(message):
             option = self._option_string_actions.get(wanted[1].rpartition("/")[2])
@@ -112,47 +149,6 @@ class Parser(argparse.ArgumentParser):
         shown = [option for option, action in options if action.help is not argparse.SUPPRESS]
         near = get_close_matches(name, shown, 1)
         return f"did you mean {near[0]}?" if near else self.help_hint
-
-
-#: Which commands have an option of a conversion: it, and the half that reads or the one that writes.
-READING, WRITING, BOTH, ALONE = ("", "extract"), ("", "merge"), ("", "extract", "merge"), ("",)
-
-
-class Group:
-    """A group of options in the help of a command; without a title the options of no group. Of a
-    conversion and its halves an option is of the `commands` given; others know its default, and
-    refuse it where it is given.
-    """
-
-    def __init__(self, parser: Parser, title: str = "", command: str = "") -> None:
-        self._parser, self._command = parser, command
-        self._group = parser.add_argument_group(title) if title else parser
-
-    def add(
-        self, names: str, text: str, commands: tuple[str, ...] = ALONE, **settings: Any
-    ) -> None:
-        """Add an option of these names, with blanks between. text: its help."""
-        if self._command not in commands:
-            hint = f"give it to nsys2prv {commands[-1] or 'itself'}"
-            self._parser.elsewhere |= dict.fromkeys(names.split(), hint)
-            text = argparse.SUPPRESS
-        self._group.add_argument(*names.split(), help=text, **settings)
-
-    def flag(self, names: str, text: str, commands: tuple[str, ...] = ALONE) -> None:
-        """Add an option without a value."""
-        self.add(names, text, commands, action="store_true")
-
-    def value(
-        self, names: str, value: str, text: str, commands: tuple[str, ...] = ALONE, **settings: Any
-    ) -> None:
-        """Add an option with a value, which the help calls `value`."""
-        self.add(names, text, commands, metavar=value, **settings)
-
-    def values(
-        self, names: str, value: str, text: str, commands: tuple[str, ...] = ALONE, **settings: Any
-    ) -> None:
-        """Add an option that may be given several times, each with a value."""
-        self.value(names, value, text, commands, action="append", default=[], **settings)
 
 
 TRACES = (".prv", ".prv.gz")

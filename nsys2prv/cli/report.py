@@ -27,8 +27,8 @@ from nsys2prv.analysis.text import (
     read_json,
     write_json,
 )
-from nsys2prv.cli.arguments import join_kind_options, parse_kinds, split_list
-from nsys2prv.cli.parsing import Group, Parser, check_pages
+from nsys2prv.cli.arguments import CONVERSION_SETTINGS, join_kind_options, parse_kinds, split_list
+from nsys2prv.cli.parsing import Parser, check_pages
 from nsys2prv.conversion.job import Job
 from nsys2prv.conversion.options import CutOptions
 from nsys2prv.nsight.report_files import is_report
@@ -38,86 +38,116 @@ JSON = ".json"
 FIRST, LEAST_LINES = ("findings", "efficiencies"), 8
 #: Exit status of a difference where the second job is slower by more than is allowed.
 SLOWER = 4
+#: Options of both commands, as Parser.add_arguments reads them.
+OPTIONS = f"""
+  --useful {{compute,all-kernels}}
+      count as useful the kernels other than NCCL's (compute, default, as BSC's tools do) or all (all-kernels,
+      as TALP does)
+  --iterations PATTERN
+      take each execution of these NVTX ranges as an iteration, as in "step*"; default: find iterations
+      automatically
+  --bins N
+      number of intervals in maps over time (default: 200)
+  --full
+      print all findings and tables; default: at most 60 lines
+  --rows N
+      print at most N rows of each table (default: 5, or {MOST_ROWS} with --full)
+  --json FILE
+      also write everything to this file as JSON
+  --align METHOD
+      align clocks as a conversion does: auto (default), nccl, mpi, utc, none or a clock file
+  --kernel-rules FILE
+      classify kernels by the rules in this file first
+  -j --jobs N
+      number of workers; default: one per CPU
+  --tmp DIR
+      folder for temporary files; default: the system's
+  -q --quiet
+      print no progress
+"""
+REPORT_OPTIONS = """
+  reports REPORT ...
+      the reports of one job (files, folders, quoted patterns), or the JSON file of an earlier report
+  --only NAMES ...
+      show only these analyses, separated by commas; default: all except critical_path
+  --compare RUN
+      also show how the job scales, with these further jobs: reports, folders, or JSON files of earlier reports
+  --scaling {strong,weak}
+      with --compare: strong (default, same problem size) or weak (size grows with the GPUs)
+  --html FILE
+      also write everything to this file as a web page (needs matplotlib)
+  --title TEXT
+      title of the report; default: its files' names
+"""
+#: Those of a conversion; --region is called --cut-region here.
+CUT_OPTIONS = """
+a part of the job (docs/cutting.md)
+  -t --trace KINDS ...
+      use only these kinds of events, as in kernels,nccl,nvtx; default: all
+  --time FROM:TO
+      use only this time of the job, in seconds, with a unit (ns, us, ms, s) or in %%
+  --cut-region NVTX[:N]
+      use only the time of these NVTX ranges, as --region of a conversion does
+  --ranks LIST ...
+      use only these ranks
+  --hosts LIST ...
+      use only these hosts
+  --devices LIST ...
+      use only these GPUs
+"""
+DIFF_OPTIONS = f"""
+  --fail-above SHARE
+      exit with status {SLOWER} if an iteration of B (without iterations: job B) takes longer than that of A by
+      more than this, as in 5%%; default: never
+  --html FILE
+      also write all tables to this file as a web page
+  A A
+      the first job: a report, a folder, a quoted pattern, or the JSON file of an earlier report
+  B B
+      the second job: a report, a folder, a quoted pattern, or the JSON file of an earlier report
+"""
 
 
-def add_analysis_options(group: Group) -> None:
-    """Add the options that both commands take."""
-    group.add(
-        "--useful",
-        "count as useful the kernels other than NCCL's (compute, default, as BSC's tools do) or all (all-kernels, as TALP does)",
-        choices=("compute", "all-kernels"),
-        default="compute",
-    )
-    group.value(
-        "--iterations",
-        "PATTERN",
-        'take each execution of these NVTX ranges as an iteration, as in "step*"; default: find iterations automatically',
-        default="",
-    )
+def _parse_percent(text: str) -> float:
+    """Return a share as in 5% or 0.05."""
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < float("inf"):
+        raise UsageError(f"--fail-above {text}: give a share, as in 5% or 0.05")
+    return share
+
+
+#: Option -> what argparse is told of it beside; of those of a conversion the same.
+SETTINGS: dict[str, dict[str, Any]] = {
+    **CONVERSION_SETTINGS,
+    "--useful": {"default": "compute"},
+    "--iterations": {"default": ""},
+    "--bins": {"type": int, "default": 200},
+    "--rows": {"type": int},
+    "--json": {"type": Path},
+    "--compare": {"nargs": "+", "default": []},
+    "--scaling": {"default": "strong"},
+    "--html": {"type": Path},
+    "--title": {"default": ""},
+    "--cut-region": {"default": ""},
+    "--fail-above": {"type": _parse_percent},
+}
+
+
+def _add_analysis_options(parser: Parser) -> None:
+    parser.add_arguments(OPTIONS, SETTINGS)
     # As it was called before.
-    group.add("--region", argparse.SUPPRESS, dest="iterations")
-    group.value(
-        "--bins", "N", "number of intervals in maps over time (default: 200)", type=int, default=200
-    )
-    group.flag("--full", "print all findings and tables; default: at most 60 lines")
-    group.value(
-        "--rows",
-        "N",
-        f"print at most N rows of each table (default: 5, or {MOST_ROWS} with --full)",
-        type=int,
-    )
-    group.value("--json", "FILE", "also write everything to this file as JSON", type=Path)
-    group.value(
-        "--align",
-        "METHOD",
-        "align clocks as a conversion does: auto (default), nccl, mpi, utc, none or a clock file",
-        default="auto",
-    )
-    group.value(
-        "--kernel-rules", "FILE", "classify kernels by the rules in this file first", type=Path
-    )
-    group.value("-j --jobs", "N", "number of workers; default: one per CPU", type=int, default=0)
-    group.value("--tmp", "DIR", "folder for temporary files; default: the system's", type=Path)
-    group.flag("-q --quiet", "print no progress")
+    parser.add_argument("--region", dest="iterations", help=argparse.SUPPRESS)
 
 
 def run_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]]:
     """Run `report` and return its text and the warnings."""
-    group = Group(parser)
-    parser.add_argument(
-        "reports",
-        nargs="+",
-        metavar="REPORT",
-        help="the reports of one job (files, folders, quoted patterns), or the JSON file of an earlier report",
-    )
-    group.values(
-        "--only",
-        "NAMES",
-        "show only these analyses, separated by commas; default: all except critical_path",
-    )
-    group.value(
-        "--compare",
-        "RUN",
-        "also show how the job scales, with these further jobs: reports, folders, or JSON files of earlier reports",
-        nargs="+",
-        default=[],
-    )
-    group.add(
-        "--scaling",
-        "with --compare: strong (default, same problem size) or weak (size grows with the GPUs)",
-        choices=("strong", "weak"),
-        default="strong",
-    )
-    group.value(
-        "--html",
-        "FILE",
-        "also write everything to this file as a web page (needs matplotlib)",
-        type=Path,
-    )
-    group.value("--title", "TEXT", "title of the report; default: its files' names", default="")
-    add_analysis_options(group)
-    _add_cut(Group(parser, "a part of the job (docs/cutting.md)"))
-    options = _check_options(parser.parse_args(join_kind_options(arguments)), ("json", "html"))
+    parser.add_arguments(REPORT_OPTIONS, SETTINGS)
+    _add_analysis_options(parser)
+    parser.add_arguments(CUT_OPTIONS, SETTINGS)
+    options = _check_options(parser.parse_args(join_kind_options(arguments)))
     if options.html:
         from nsys2prv.analysis.page.drawing import require_matplotlib
 
@@ -136,29 +166,6 @@ def run_report(parser: Parser, arguments: Sequence[str]) -> tuple[str, list[str]
         write_page(options.html, described, results)
     text = format_results(results.values(), make_heading(described), style, left_out)
     return text, list(map(str, described["warnings"]))
-
-
-def _add_cut(less: Group) -> None:
-    """Add the cut options of a conversion; --region is called --cut-region here."""
-    less.values(
-        "-t --trace",
-        "KINDS",
-        "use only these kinds of events, as in kernels,nccl,nvtx; default: all",
-    )
-    less.value(
-        "--time",
-        "FROM:TO",
-        "use only this time of the job, in seconds, with a unit (ns, us, ms, s) or in %%",
-        default="",
-    )
-    less.value(
-        "--cut-region",
-        "NVTX[:N]",
-        "use only the time of these NVTX ranges, as --region of a conversion does",
-        default="",
-    )
-    for name, plural in (("ranks", "ranks"), ("hosts", "hosts"), ("devices", "GPUs")):
-        less.values(f"--{name}", "LIST", f"use only these {plural}")
 
 
 def _make_cut_options(options: argparse.Namespace) -> dict[str, object]:
@@ -239,25 +246,11 @@ def write_page(path: Path, described: Mapping[str, object], results: Mapping[str
 
 def run_diff(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
     """Run `diff` and return its text and the exit status."""
-    group = Group(parser)
-    group.value(
-        "--fail-above",
-        "SHARE",
-        f"exit with status {SLOWER} if an iteration of B (without iterations: job B) takes longer than that of A by more than "
-        "this, as in 5%%; default: never",
-        type=_parse_percent,
-    )
-    group.value("--html", "FILE", "also write all tables to this file as a web page", type=Path)
-    for name, which in (("A", "the first job"), ("B", "the second job")):
-        group.value(
-            name,
-            name,
-            f"{which}: a report, a folder, a quoted pattern, or the JSON file of an earlier report",
-        )
-    add_analysis_options(group)
+    parser.add_arguments(DIFF_OPTIONS, SETTINGS)
+    _add_analysis_options(parser)
     options = parser.parse_args(arguments)
     options.runs = [options.A, options.B]
-    _check_options(options, ("json", "html"))
+    _check_options(options)
     first, second = (load_run(one, options) for one in options.runs)
     results = compare_jobs(first, second)
     more, headline = compare_elapsed(first, second)
@@ -271,17 +264,6 @@ def run_diff(parser: Parser, arguments: Sequence[str]) -> tuple[str, int]:
         write_complete_file(options.html, make_difference_page(name, headline, results))
     status = SLOWER if options.fail_above is not None and more > options.fail_above else 0
     return format_results(results, [headline], Style.for_output(options.full, options.rows)), status
-
-
-def _parse_percent(text: str) -> float:
-    """Return a share as in 5% or 0.05."""
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < float("inf"):
-        raise UsageError(f"--fail-above {text}: give a share, as in 5% or 0.05")
-    return share
 
 
 def write_report_files(
@@ -305,9 +287,9 @@ def write_report_files(
     return text
 
 
-def _check_options(options: argparse.Namespace, targets: Sequence[str]) -> argparse.Namespace:
-    """Return the options. targets: those that name a file to write, which must not be a report:
-    where the name is forgotten, the next is one.
+def _check_options(options: argparse.Namespace) -> argparse.Namespace:
+    """Return the options. What names a file to write must not be a report: where the name is
+    forgotten, the next is one.
     """
     for name, least in (("bins", 1), ("rows", 1), ("jobs", 0)):
         if (inputs := getattr(options, name)) is not None and inputs < least:
@@ -315,7 +297,7 @@ def _check_options(options: argparse.Namespace, targets: Sequence[str]) -> argpa
     if "reports" in options:
         check_pages(options.reports)
     inputs = [*options.reports, *options.compare] if "reports" in options else options.runs
-    written = {name: path for name in targets if (path := getattr(options, name))}
+    written = {name: path for name in ("json", "html") if (path := getattr(options, name))}
     for name, path in written.items():
         if has_report_name(path) or is_report(path):
             raise UsageError(f"--{name} {path}: is a report; give the name of the file to write")

@@ -15,19 +15,20 @@ from msgspec.structs import replace
 from tools.view_answers import SAMPLES
 
 import nsys2prv
-from nsys2prv.analysis import causes, findings
-from nsys2prv.analysis.causes import add_waits, find_device_groups, find_slow_links
-from nsys2prv.analysis.critical_path import (
+from nsys2prv.analysis import findings, stragglers
+from nsys2prv.analysis.collectives import add_waits, find_device_groups, find_slow_links
+from nsys2prv.analysis.intervals import merge_spans
+from nsys2prv.analysis.job_facts import JobRanks
+from nsys2prv.analysis.page import SECTION_OF, SECTIONS
+from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding
+from nsys2prv.analysis.stragglers import (
     LEAST_SEGMENTS,
     Segments,
     compute_binomial_tail,
     compute_mean_chance,
     find_culprits,
 )
-from nsys2prv.analysis.intervals import merge_spans
-from nsys2prv.analysis.job_facts import JobRanks
-from nsys2prv.analysis.page import SECTION_OF, SECTIONS
-from nsys2prv.analysis.result import FINDING_KINDS, NOTHING, Finding, format_findings
+from nsys2prv.analysis.text import format_findings
 from nsys2prv.analysis.unit import AnalysisOptions, Unit
 from nsys2prv.cli import main
 from nsys2prv.paraver import views
@@ -69,14 +70,14 @@ def test_a_rank_that_is_often_the_last_is_named() -> None:
     least = np.array([1, 1, 1, 1, 0, 0, 0, 2, 2])
     waits = np.full((9, 3), 90.0)
     waits[np.arange(9), least] = 0
-    (result,) = causes.make_imbalance_findings(job, make_segments(waits), 0)
+    (result,) = stragglers.make_imbalance_findings(job, make_segments(waits), 0)
     assert result.evidence[0].endswith(
         "; the others wait most often for rank 1 (a GPU1): in 4 of 9 intervals between collectives"
     )
     waits = np.full((9, 3), 90.0)
     waits[:2, 1] = 0
     waits[2:, 0] = np.where(np.arange(7) < 2, 0, 90)
-    (result,) = causes.make_imbalance_findings(job, make_segments(waits[:4]), 0)
+    (result,) = stragglers.make_imbalance_findings(job, make_segments(waits[:4]), 0)
     assert "most often" not in result.evidence[0]
 
 
@@ -315,10 +316,12 @@ def test_the_parts_of_the_time_of_devices_are_all_of_it() -> None:
         begin, end = options.get_steady_span(job.duration)
         for number in np.unique(job.reader.rows.units).tolist():
             unit = Unit(job.reader, number, options, job._saved.parent)
-            collected = findings.collect_device_time(unit)
+            collected = findings.collect(unit)
             devices = pl.concat([frame for name, frame in collected if name == "devices"])
             assert (
-                devices.select(pl.sum_horizontal(*findings.BUSY, "idle"))["compute"].to_list()
+                devices.select(
+                    pl.sum_horizontal("compute", "transfer", "wait", "other_nccl", "memory", "idle")
+                )["compute"].to_list()
                 == [end - begin] * devices.height
             )
 
@@ -334,7 +337,7 @@ def test_views_of_findings_are_there() -> None:
     known = {Path(str(name)).stem for name in views.list_core_views()}
     named = {
         view
-        for module in (findings, causes)
+        for module in (findings, stragglers)
         for view in _find_views(Path(module.__file__).read_text())
     }
     assert len(named) >= 5

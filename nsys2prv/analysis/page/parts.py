@@ -4,7 +4,7 @@ draw and write it; figures of very many rows are shown by their mean and the row
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import polars as pl
@@ -29,7 +29,7 @@ def shorten_label(label: str) -> str:
 
 
 class Grid(Struct, frozen=True):
-    """A table."""
+    """A table; its rows may lie within each other, each after what it lies in."""
 
     #: Heading.
     title: str
@@ -43,26 +43,20 @@ class Grid(Struct, frozen=True):
     most: int = MOST_ROWS
     #: Closed until it is asked for.
     folded: bool = False
+    #: Of the rows of a tree, 0 for outermost.
+    depths: Sequence[int] = ()
 
 
-class Tree(Struct, frozen=True):
-    """A table whose rows lie within each other: depths of the rows, 0 for outermost; each after
-    what it lies in.
-    """
+class Figure(Struct, frozen=True, kw_only=True):
+    """What is drawn."""
 
-    #: Heading.
-    title: str
-    #: The figures.
-    frame: pl.DataFrame
-    #: Of the rows, 0 for outermost.
-    depths: list[int]
-    #: `analysis.table`, where JSON has it.
-    source: str
     #: A sentence above it.
     note: str = ""
+    #: Closed until it is asked for.
+    folded: bool = False
 
 
-class Stacked(Struct, frozen=True):
+class Stacked(Figure, frozen=True):
     """Parts of a whole by row."""
 
     #: Heading.
@@ -73,13 +67,9 @@ class Stacked(Struct, frozen=True):
     parts: Mapping[str, tuple[str, np.ndarray]]
     #: What the axis counts.
     axis: str
-    #: A sentence above it.
-    note: str = ""
-    #: Closed until it is asked for.
-    folded: bool = False
 
 
-class HeatMap(Struct, frozen=True):
+class HeatMap(Figure, frozen=True):
     """A quantity over rows and columns, as colours."""
 
     #: Heading.
@@ -100,13 +90,9 @@ class HeatMap(Struct, frozen=True):
     low: float | None = 0.0
     #: What the brightest colour means, None for the maximum.
     high: float | None = None
-    #: A sentence above it.
-    note: str = ""
-    #: Closed until it is asked for.
-    folded: bool = False
 
 
-class Lines(Struct, frozen=True):
+class Lines(Figure, frozen=True):
     """Values over x."""
 
     #: Heading.
@@ -119,13 +105,9 @@ class Lines(Struct, frozen=True):
     panels: Mapping[str, Mapping[str, np.ndarray]]
     #: Indices of points to be pointed out in the first panel.
     marked: list[int] = field(default_factory=list)
-    #: A sentence above it.
-    note: str = ""
-    #: Closed until it is asked for.
-    folded: bool = False
 
 
-class Spread(Struct, frozen=True):
+class Spread(Figure, frozen=True):
     """Durations (ns) of several things, a row each."""
 
     #: Heading.
@@ -140,10 +122,6 @@ class Spread(Struct, frozen=True):
     median: np.ndarray
     #: Per row the two modes, or None.
     modes: list[tuple[float, float] | None]
-    #: A sentence above it.
-    note: str = ""
-    #: Closed until it is asked for.
-    folded: bool = False
 
 
 class Factor(Struct, frozen=True):
@@ -186,8 +164,7 @@ class Items(Struct, frozen=True):
     kind: str = "note"
 
 
-Figure = Stacked | HeatMap | Lines | Spread
-Block = Grid | Tree | Findings | Factors | Items | Figure
+Block = Grid | Findings | Factors | Items | Figure
 
 
 class Section(Struct, frozen=True):
