@@ -9,6 +9,7 @@ a view is written.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from types import MappingProxyType
 
 from msgspec import Struct, field
@@ -416,3 +417,25 @@ def _list_ancestors(windows: tuple[Window, ...], number: int) -> set[int]:
     return set(window.parents).union(
         *(_list_ancestors(windows, parent) for parent in window.parents)
     )
+
+
+#: Beside the views: path, description and contents of those to open first, a line of JSON each; and
+#: event types that one window shows together by their values.
+FIRST, GROUPS = "first.jsonl", "groups.json"
+
+
+def find_views_folder() -> Path:
+    """Return the folder of the views: inside the installed package, or next to it in a checkout."""
+    package = Path(__file__).parents[2]
+    for candidate in (package / "cfgs", package.parent / "cfgs"):
+        if candidate.is_dir():
+            return candidate
+    raise Nsys2prvError(
+        f"{package}: the views are missing from this installation; install nsys2prv again"
+    )
+
+
+def list_core_views() -> list[str]:
+    """Return every view of the core, as a path below that folder."""
+    root = find_views_folder()
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*.cfg"))

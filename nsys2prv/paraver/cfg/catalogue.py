@@ -38,6 +38,7 @@ from nsys2prv.paraver.cfg import (
     Single,
     Window,
     check_view,
+    find_views_folder,
 )
 from nsys2prv.paraver.cfg.writer import format_cfg
 
@@ -318,6 +319,11 @@ FILE, TEMPLATES, MENUS = "catalogue", "templates.yaml", "menus.yaml"
 #: The folder of the views outside of the core.
 EXTRA = "extra"
 _WORD = re.compile(r"\{(\w+)\}")
+
+
+def find_catalogue() -> Path:
+    """Return the folder of the catalogue of the package's views."""
+    return find_views_folder() / FILE
 
 
 @cache

@@ -1,5 +1,5 @@
-"""Decide whether a view shows anything of a trace, and cut it to what it shows, from the trace's event types, small values,
-communication tags and states.
+"""Decide whether a view shows anything of a trace, from the trace's event types, small values,
+communication tags and states; cut it to what it shows; and choose the views to open first.
 
 A window is 0 where nothing passes its filters. What functions and operations make of 0 is what
 Paraver was seen to make of it.
@@ -8,14 +8,16 @@ Paraver was seen to make of it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
-from msgspec import Struct
+from msgspec import Struct, json
 from msgspec.structs import replace
 
 from nsys2prv.events.catalogue import load_catalogue
 from nsys2prv.paraver.cfg import (
     COMMUNICATION_STATISTICS,
     COMPOSES,
+    FIRST,
     OF_COMMUNICATIONS,
     OF_STATES,
     PROCESS_LEVELS,
@@ -27,8 +29,11 @@ from nsys2prv.paraver.cfg import (
     Histogram,
     Single,
     Window,
+    find_views_folder,
 )
 
+#: Views that a summary names to be opened first, and the characters of a sentence on one.
+MOST_FIRST, MOST_SENTENCE = 5, 90
 #: Values from here on are not told apart.
 LARGE = 100
 #: Values from here on are names that views give to what they compute.
@@ -345,3 +350,48 @@ def _name_types(types: Filter, names: Mapping[int, str]) -> str:
 
 def _join_words(words: Sequence[str]) -> str:
     return ", ".join(words) if len(words) <= NAMED else f"{words[0]} … {words[-1]}"
+
+
+def choose_first_views(types: Collection[int]) -> dict[str, str]:
+    """Return up to five views worth opening first on a trace with these event types, and with lines
+    of any kind, and what each shows in a sentence; where the catalogue names none for them,
+    timelines of the types themselves.
+    """
+    contents = make_contents(types)
+    # The catalogue of all takes ten times as long.
+    chosen = json.Decoder(tuple[str, str, Cfg]).decode_lines(
+        (find_views_folder() / FIRST).read_bytes()
+    )
+    for candidates in (chosen, _list_timelines(named=True), _list_timelines(named=False)):
+        fitting = (
+            (path, _take_first_sentence(shows))
+            for path, shows, cfg in candidates
+            if not explain_empty_view(cfg, contents, {})
+        )
+        if first := dict(islice(fitting, MOST_FIRST)):
+            return first
+    return {}
+
+
+def _take_first_sentence(shows: str) -> str:
+    """Return the first sentence on what a view shows, or its begin."""
+    sentence = shows.partition(". ")[0].rstrip(".")
+    if len(sentence) <= MOST_SENTENCE:
+        return sentence
+    shortened = sentence[:MOST_SENTENCE]
+    cut = max(shortened.rfind(","), shortened.rfind(";"))
+    return shortened[:cut] if cut >= 0 else f"{shortened.rsplit(' ', 1)[0]} ..."
+
+
+def _list_timelines(named: bool) -> Iterator[tuple[str, str, Cfg]]:
+    """Yield path, description and view of those that are none of tables, the plainest first: those
+    of values with names, or those of numbers, which may all be 0.
+    """
+    from nsys2prv.paraver.cfg.catalogue import find_catalogue, load_views
+
+    timelines = [
+        (view.path, view.shows, view.cfg)
+        for view in load_views(find_catalogue())
+        if view.cfg.histogram is None and (view.cfg.windows[-1].look.style == "code") == named
+    ]
+    yield from sorted(timelines, key=lambda view: "basics/" not in view[0])

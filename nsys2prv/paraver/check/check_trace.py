@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 
 from nsys2prv._util.errors import Nsys2prvError
 from nsys2prv._util.files import describe_missing_file
+from nsys2prv.paraver.cfg import GROUPS, find_views_folder
 from nsys2prv.paraver.cfg.fits import LARGE, Contents
 from nsys2prv.paraver.check import (
     BlockReporter,
@@ -34,7 +35,6 @@ from nsys2prv.paraver.check.labels import (
     read_pcf,
 )
 from nsys2prv.paraver.check.records import STATE_VALUE, Records
-from nsys2prv.paraver.views import GROUPS, find_views_folder
 
 #: wxparaver's limit, and what it takes for the size of compressed text.
 ASKS_FROM, GZIP_FACTOR = 500 << 20, 6.3
